@@ -21,7 +21,8 @@ def test_a_run_ends_with_the_answer_behind_its_report(stage: Stage, tmp_path: Pa
     stages.no_child(monkeypatch)
     page = tmp_path / "page.html"
     assert stage.run("--report", page).stdout == (
-        f"Run 2: 0 measured, 0 failed, 5 skipped.\nReport: {page}\ndot: {ANSWER}\n{LEGEND}\n")
+        f"Run 2: 0 measured, 0 failed, 5 skipped.\nReport: {page}\ndot: {ANSWER}\n"
+        + LEGEND.replace("cachemark report", f"cachemark report --store {stage.store}") + "\n")
     assert json.loads(stage.run("--report", tmp_path / "two.html", "--json").stdout) == {
         "run": 3, "ran": 0, "skipped": 5, "report": str(tmp_path / "two.html"), "not_ok": [],
         "answers": [{"model": "dot", "answer": ANSWER, "method": "full", "budget": "1"}],

@@ -52,7 +52,7 @@ def test_an_opened_comparison_has_its_plan_and_is_held_again(machine: Machine, s
     result = call("export", "junit", "--store", stage.store, "--run", 2)
     assert result.exit_code == 2
     assert "Run 2 is a comparison, which has no JUnit form." in result.stderr
-    assert "cachemark check --run 2" in result.stderr
+    assert f"cachemark check --store {stage.store} --run 2" in result.stderr
 
 
 def test_equal_arms_pass_and_improvements_too(machine: Machine, stage: Stage) -> None:
@@ -66,6 +66,23 @@ def test_equal_arms_pass_and_improvements_too(machine: Machine, stage: Stage) ->
 def test_it_says_which_methods_nothing_has_looked_at(machine: Machine, stage: Stage) -> None:
     assert "\nNot inspected: calm. `cachemark run` looks at what methods of plug-ins do.\n" in compare(stage, *ARMS, "--no-aa").stdout
     assert json.loads(compare(stage, *ARMS, "--no-aa", "--json").stdout)["not_inspected"] == ["calm"]
+
+
+def test_a_store_of_comparisons_alone_says_what_can_be_done_with_them(machine: Machine, stage: Stage) -> None:
+    stage.store.unlink()
+    assert compare(stage, *ARMS, "--no-aa").exit_code == 0
+    for command in (["show"], ["report"], ["check"], ["baseline", "save"], ["export", "csv"], ["export", "asv", "asv"],
+                    ["export", "grid", "grid.png"], ["export", "github"], ["baseline", "commit"]):
+        result = call(*command, "--store", stage.store)
+        assert (result.exit_code, result.stdout) == (4, ""), command
+        assert "holds 1 comparison and no run of a plan. The newest is 1, of compare/dots." in result.stderr
+        for named in ("show", "check", "report"):
+            assert f"cachemark {named} --store {stage.store} --run 1" in result.stderr
+    for named in ("show", "check", "report"):
+        assert call(named, "--store", stage.store, "--run", 1).exit_code == 0
+    accepted = call("baseline", "save", "--store", stage.store, "--run", 1, "--name", "dots")
+    assert accepted.exit_code == 2
+    assert "Run 1 is a comparison, which has two arms of its own." in accepted.stderr
 
 
 def test_what_time_does_not_allow_stays_open(machine: Machine, stage: Stage) -> None:
@@ -358,7 +375,7 @@ def test_what_pairs_have_found_only_pairs_find_fixed(
         return str(call("check", "--store", stage.store, "--incidents", register).stdout)
 
     said = night(1.3)
-    assert "again: cachemark compare /" in said, "the plan by its path"
+    assert f"again: cachemark compare --store {stage.store} /" in said, "the plan by its path"
     assert ".toml --commits c0 c16 --case 'dot calm 1/2, batch 2'" in said
     (held,) = json.loads(register.read_text())["incidents"]
     assert (held["metric"], held["found_by"]) == ("latency", "pairs")

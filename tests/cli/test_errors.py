@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from click.testing import Result
 from safetensors.torch import save_file
 
+from cachemark.cli import main
+from cachemark.cli.options import size
 from cachemark.core.result import Outcome, Status
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
@@ -75,7 +78,12 @@ def test_a_plan_that_is_not_there(given: str, slug: str, words: str) -> None:
 
 
 def test_a_method_that_is_not_there(stage: Stage) -> None:
-    refused(stage.run("--method", "clam"), "unknown-name", "Unknown method 'clam'", "Did you mean 'calm'?")
+    refused(stage.run("--method", "clam"), "unknown-name", "cachemark: --method clam: Unknown method 'clam'", "Did you mean 'calm'?")
+    assert untouched(stage)
+
+
+def test_a_plan_without_quality_has_nothing_to_share(stage: Stage) -> None:
+    refused(stage.run("--share", "1/2"), "unsupported", "No case of plan dots has a quality pass", "A table [quality]")
     assert untouched(stage)
 
 
@@ -243,7 +251,7 @@ def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.Mon
     (["run", "demo", "--bogus"], "No such option '--bogus'"),
     (["run", "demo", "--threads", "0"], "0 is not in the range"),
     (["run", "demo", "--device", "tpu"], "'tpu' is not one of"),
-    (["list", "model"], "'model' is not one of"),
+    (["list", "model"], "Invalid value for 'KIND': 'model' is not one of"),
     (["--verbose"], "--verbose"),
     (["show", "--run", "0"], "0 is not in the range"),
     (["check", "--threshold", "0"], "0.0 is not in the range"),
@@ -254,6 +262,27 @@ def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.Mon
      "--deadline and --report cannot be combined with --share"),
     (["run", "demo", "--share", "1/2", "--max-batch"], "--max-batch cannot be combined with --share"),
     (["run", "demo", "--deadline", "2020-01-31T06:00"], "2020-01-31T06:00 is in the past."),
+    (["run", "demo", "--on", "h100"], "--on belongs to --dry-run."),
+    (["run", "demo", "--carry-quality"], "--carry-quality belongs to --fresh."),
+    (["run", "demo", "--max-minutes", "3"], "--max-minutes belongs to --until-decided."),
+    (["run", "demo", "--gpu", "all"], "--gpu cannot be combined with --device cpu, where this would be measured. Add --device cuda"),
+    (["compare", "demo", "--arms", "a", "b", "--gpu", "0", "--lock-clocks", "1410"], "--gpu and --lock-clocks cannot be combined"),
+    (["run", "demo", "--address", "here"], "--address belongs to --executor ray"),
+    (["run", "demo", "--dry-run", "--report", "r.html", "--fresh"], "--report and --fresh cannot be combined with --dry-run"),
+    (["run", "demo", "--explain", "--max-batch"], "--max-batch cannot be combined with --explain"),
+    (["run", "demo", "--share", "1/2", "--json"], "--json cannot be combined with --share"),
+    (["run", "demo", "--memory-cap", "24"], "'24' would be bytes. Write the unit: 24GiB or 24MiB."),
+    (["run", "demo", "--memory-cap", "1048575"], "would be bytes."),
+    (["check", "--device", "cpu", "--threads", "2"], "--device and --threads cannot be given without --self-test"),
+    (["check", "--self-test", "--run", "2"], "--run cannot be combined with --self-test"),
+    (["baseline", "promote"], "Missing option '--reason'"),
+    (["baseline", "rebase"], "Missing option '--reason'"),
+    (["report", "--days", "3"], "--days belongs to --site."),
+    (["report", "--anew"], "--anew belongs to --site."),
+    (["report", "page.html", "--site", "pages"], "--site writes pages into pages, and none to page.html."),
+    (["show", "layers"], "Missing the model of `show layers MODEL`"),
+    (["show", "full", "--theta", "1", "--weights", "w"], "--weights and --theta: for `show layers MODEL`"),
+    (["new", "model", "mine", "--codes", "3"], "--codes belongs to --from-hf."),
 ])  # fmt: skip
 def test_a_wrong_call_is_a_usage_error(arguments: list[str], words: str) -> None:
     result = call(*arguments)
@@ -262,6 +291,39 @@ def test_a_wrong_call_is_a_usage_error(arguments: list[str], words: str) -> None
     assert "Usage: " in result.stderr
     assert result.stdout == ""
     assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(("given", "nbytes"), [("24GiB", 24 << 30), ("0.5mib", 1 << 19), ("24B", 24), ("1048576", 1 << 20)])
+def test_a_size_with_its_unit_is_taken_as_it_is_written(given: str, nbytes: int) -> None:
+    option = click.Option(["--memory-cap"])
+    assert size(click.Context(click.Command("run")), option, given) == nbytes
+
+
+def walked(command: click.Command, name: str) -> Iterator[tuple[str, click.Parameter]]:
+    """Every option and argument of the command line, with the name of its command."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield from walked(found, f"{name} {inner}")
+    yield from ((name, parameter) for parameter in command.params)
+
+
+def test_what_is_required_is_asked_for() -> None:
+    """click takes an option that has a default, None too, for one that can be left out."""
+    required = [(name, parameter) for name, parameter in walked(main, "cachemark") if parameter.required]
+    assert ("cachemark baseline promote", "reason") in {(name, parameter.name) for name, parameter in required}
+    for name, parameter in required:
+        with pytest.raises(click.MissingParameter):
+            parameter.process_value(click.Context(click.Command(name)), parameter.get_default(click.Context(click.Command(name))))
+
+
+@pytest.mark.parametrize("group", [[], ["baseline"], ["export"], ["weights"]], ids=" ".join)
+def test_a_group_without_a_command_shows_its_help(group: list[str]) -> None:
+    result = call(*group)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == call(*group, "--help").stdout
 
 
 def test_messages_are_short(stage: Stage) -> None:

@@ -37,7 +37,8 @@ def test_the_first_night_proposes_a_baseline_and_passes(stage: Stage, tmp_path: 
     found = call(*judging, "--propose", tmp_path / "proposed")
     assert found.exit_code == 0
     (proposed,) = (tmp_path / "proposed").glob("*/dots.json")
-    assert f"There is no baseline yet. Proposed: {proposed}. To accept it: cachemark baseline save --run 1" in found.stdout
+    accept = f"cachemark baseline save --store {stage.store} --run 1"
+    assert f"There is no baseline yet. Proposed: {proposed}. To accept it: {accept}" in found.stdout
     assert call("check", "--store", stage.store, "--baseline", proposed).exit_code == 0
     assert not list(Path("baselines/accepted").glob("*/dots.json")), "only people accept one"
     proposed.unlink()

@@ -48,6 +48,13 @@ def test_what_a_method_cannot_is_said_in_its_line() -> None:
     assert any(line.startswith("fewer_steps 3/4") and "×" in line for line in result.stdout.splitlines())
 
 
+def test_a_method_without_sizes_of_its_own_says_so_and_the_full_cache_stands_once() -> None:
+    own = call("roofline", "llamagen-b", "--budget", "own").stdout
+    assert "linear has no sizes of its own. Give a share of the full cache, such as 1/4." in own
+    rows = table("llamagen-b", "--method", "full", "--method", "linear", "--budget", "1/2")
+    assert [(row["method"], row["budget"]) for row in rows] == [("full", "1"), ("linear", "1/2")]
+
+
 def test_scales_have_their_demanding_layers_and_activations_apart_cost_more() -> None:
     few, many = (table("var-d16", "--demanding", count)[1]["nbytes"]["read"] for count in ("0", "16"))
     assert few < many
@@ -80,6 +87,17 @@ def test_rates_that_cannot_be_measured_are_the_machines_fault(monkeypatch: pytes
 @pytest.mark.parametrize(("arguments", "said"), [
     (["llamagen-b", "--dtype", "float32"], "16 bit"), (["llamagen-b", "--gpu", "h10"], "h100"), (["llamagn-b"], "llamagen-b"),
     (["llamagen-b", "--gpu", "h100", "--here"], "cannot be combined"), (["llamagen-b", "--method", "liner"], "linear"),
+    (["llamagen-b", "--gpu", ""], "h100"),
+    (["llamagen-b", "--budget", "onw"], "'onw' is not a number. Did you mean 'own'?"), (["llamagen-xl", "--budget", "0"], "outside (0, 1]"),
+    (["llamagen-b", "--steps", "9"], "llamagen-b is a next-token model, whose passes follow from its tokens"),
+    (["mar-b", "--steps", "257"], "Give 1 … 256 steps"),
+    (["llamagen-b", "--demanding", "2"], "only ams_kv has such layers"),
+    (["var-d16", "--method", "h2o", "--budget", "1/2", "--demanding", "2"], "here h2o would run"),
+    (["var-d16", "--demanding", "17"], "17 demanding layers, and the model has 16"),
+    (["var-d16", "--kv", "--demanding", "17"], "17 demanding layers, and the model has 16"),
+    (["llamagen-b", "--decoder", "jacobi=16", "--tokens-per-pass", "40"], "a pass of --decoder jacobi=16 draws 16 tokens"),
+    (["var-d16", "--kv", "--method", "h2o", "--steps", "3"], "--method and --steps cannot be combined with --kv"),
+    (["var-d16", "--kv", "--batch", "1", "--batch", "2"], "Give --batch once"),
 ])  # fmt: skip
 def test_mistakes_name_the_remedy(arguments: list[str], said: str) -> None:
     result = call("roofline", *arguments)

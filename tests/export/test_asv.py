@@ -100,6 +100,17 @@ def test_a_commit_and_a_machine_are_a_file(store: Store, here: Path, commits: li
     assert (machine["machine"], machine["version"]) == ("gpu-example", 1)
 
 
+def test_a_comparison_is_no_point_of_a_history(store: Store, here: Path, commits: list[str]) -> None:
+    """Both of its arms are outcomes of one case, and one of them may be of another commit than that of the run."""
+    save(store, commits[1], [sample.full()])
+    alone = [file.read_text() for file in exported(store, here).files]
+    pairs = store.begin_run("compare/demo", {}, sample.ENVIRONMENT, {"commit": commits[1], "dirty": False, "hash": "h", "version": "0.1.0"})
+    store.save(pairs, replace(sample.full(), samples={**sample.full().samples, "latency": [9.0]}, artifacts={}))
+    written = exported(store, here)
+    assert [file.read_text() for file in written.files] == alone
+    assert written.left_out == ()
+
+
 def test_everything_is_better_when_lower(store: Store, here: Path, commits: list[str]) -> None:
     arm = sample.arm("linear", "1/4")
     better = {"latency": [1.0], "tokens_per_s_first": [4000.0], "tokens_per_s_last": [4000.0], "kl": [0.01, 0.03], "psnr": [40.0, 40.0],

@@ -168,7 +168,7 @@ def test_a_budget_may_be_the_bytes_of_a_codec(write: Write) -> None:
     assert labels(planned) == ["full", f"streaming {Fraction(8 + 4, 8 * 4)}"]
     planned = expand(write(examples.plan_text('"streaming"').replace('"1/2"', '{ name = "full", codec = "int4" }')))
     assert labels(planned) == ["full", f"streaming {Fraction(4 + 2 + 2, 8 * 4)}"]
-    with pytest.raises(BadBudget, match="full has no budget of its own"):
+    with pytest.raises(BadBudget, match="full is no budget here: it has no sizes of its own"):
         expand(write(examples.plan_text('"streaming"').replace('"1/2"', '{ name = "full" }')))
 
 
@@ -201,8 +201,20 @@ def test_an_unmet_budget_is_an_error_or_a_case_that_says_why(write: Write) -> No
 def test_more_methods_join_every_block_once(write: Write) -> None:
     plan = write(bad_plans.GOOD + bad_plans.SECOND).joined(["calm", "window"])
     assert [c.methods for c in plan.cells] == [["streaming", "calm", "window"], ["calm", "window"]]
-    with pytest.raises(UnknownName, match=r"plan\.toml:\d+: Unknown method 'clam'"):
+    with pytest.raises(UnknownName, match=r"^--method clam: Unknown method 'clam'"):
         expand(plan.joined(["clam"]))
+
+
+def test_a_method_that_was_added_is_no_fault_of_a_line_of_the_plan(write: Write, tmp_path: Path) -> None:
+    """The line of the plan is named where the method stands on it."""
+    masked = write('name = "m"\n[[cells]]\nmodel = "tiny-mar"\nmethods = ["full"]\n')
+    with pytest.raises(BadBudget, match=r"^--method linear: linear does not run on masked models"):
+        expand(masked.joined(["linear"]))
+    with pytest.raises(BadBudget, match=rf"^--plugin {tmp_path}/dot\.py: calm does not run on masked models"):
+        expand(prepare(masked, [tmp_path / "dot.py"])[0])
+    both = write('name = "m"\n[[cells]]\nmodel = "tiny-mar"\nmethods = ["linear"]\n')
+    with pytest.raises(BadBudget, match=r"plan\.toml:4: linear does not run on masked models"):
+        expand(both.joined(["linear"]))
 
 
 def test_more_methods_join_the_blocks_of_their_kind_of_model(tmp_path: Path) -> None:

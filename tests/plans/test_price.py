@@ -15,7 +15,7 @@ import pytest
 
 from cachemark import workflows
 from cachemark.core import limits, registry
-from cachemark.core.errors import Infrastructure
+from cachemark.core.errors import BadKnob, Infrastructure
 from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.methods.full import Full
@@ -88,6 +88,30 @@ def test_missing_files_are_named_and_priced_as_if_they_were_here(tmp_path: Path,
     todo = expand(bare, "cuda")
     absent, present = (price.bill(plan, todo, by_name, missing=m).prices[todo[0].case.key].seconds for m in (missing, []))
     assert absent > 20 * present, "50 000 images are most of the price"
+
+
+def test_everything_that_a_plan_names_and_is_not_here_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "janus").mkdir()
+    cells = [{"model": "janus-pro-1b", "methods": ["linear"], "weights": folder} for folder in ("janus", "absent/janus")]
+    named = {name: f"absent/{name}" for name in ("clip", "detector", "vqa", "image_reward", "hpsv2")}
+    plan = plans.Plan.model_validate({"name": "p", "cells": cells, "fidelity": {**named, "prompts": "absent/prompts.txt"}})
+    bare, missing = price.without_missing(plan)
+    assert missing == ["absent/janus", *named.values(), "absent/prompts.txt"]
+    assert [cell.weights for cell in bare.cells] == ["janus", ""], "published weights may be a folder"
+    assert price.without_missing(bare) == (bare, [])
+    packaged = plan.model_copy(update={"fidelity": plan.fidelity.model_copy(update={"prompts": "own64"})})
+    assert "own64" not in price.without_missing(packaged)[1]
+
+
+def test_methods_that_need_a_measurement_of_missing_weights_are_priced_and_the_files_named(tmp_path: Path) -> None:
+    methods = ["ams_kv", "scalekv", "heatkv", "hack", "hackpp"]
+    cell = {"model": "var-d16", "methods": methods, "budgets": ["1/2", "ams_kv"], "weights": "absent/var.pth", "batch": 4}
+    found = pricing.price_list(plans.Plan.model_validate({"name": "p", "cells": [cell]}), on="h100")
+    assert found.missing == ("absent/var.pth",)
+    assert found.cases == 1 + 2 * len(methods)
+    with pytest.raises(BadKnob, match="nobody has measured"):  # which is what a run would say of random weights that are meant
+        pricing.price_list(plans.Plan.model_validate({"name": "p", "cells": [{**cell, "weights": ""}]}), on="h100")
 
 
 def test_what_was_measured_comes_before_paper() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from ..core.files import replacing
 from ..core.secrets import mask
-from .options import Finite, echo_json, json_option, plugin_option, size, store_option
+from .options import Finite, echo_json, json_option, plugin_option, refuse_together, size, store_option
 from .run import page
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def advise(
     cache does not fit. Gains are measured where the store has them, else predicted: the roofline times the efficiency that was measured
     on that device at another batch. Fidelity alone recommends nothing.
     """
+    refuse_together({"--throughput": ("--batch",)})
     from ..workflows.advising import Wishes
     from ..workflows.advising import advise as answer
 
@@ -72,20 +74,25 @@ def advise(
     if write_plan is not None:
         with replacing(write_plan) as part:
             part.write_text(found.plan, encoding="utf-8")
-    commands = _commands(found, f"cachemark advise --model {shlex.quote(model)} --gpu {gpu} --batch {batch}", gpu, store_url, write_plan)
+    asked = "--throughput" if throughput else f"--batch {batch}"
+    asked += f" --memory {memory}B" if memory else ""
+    asked += "" if latency is None else f" --latency {latency:g}s"
+    asked += "" if max_loss is None else f" --max-loss {max_loss:g}"
+    commands = _commands(found, f"--model {shlex.quote(model)} --gpu {gpu} {asked}", gpu, store_url, plugin_files, write_plan)
     if as_json:
         echo_json({**vars(found), "commands": commands})
         return
     _print(found, commands)
 
 
-def _commands(found: Advice, question: str, gpu: str, store: str, written: Path | None) -> list[str]:
+def _commands(found: Advice, question: str, gpu: str, store: str, plugins: Sequence[str], written: Path | None) -> list[str]:
     """The commands that would measure what is not; of a store whose address holds a password, without it."""
     if not found.measure:
         return []
-    plan, place = str(written or "advised.toml"), mask(store)
-    asked = [] if written else [f"{question} --store {shlex.quote(place)} --write-plan {plan}"]
-    return [*asked, f"cachemark run {shlex.quote(plan)} --device {'cpu' if gpu == 'cpu' else 'cuda'} --store {shlex.quote(place)}"]
+    plan = str(written or "advised.toml")
+    given = " ".join(["--store", shlex.quote(mask(store)), *(f"--plugin {shlex.quote(file)}" for file in plugins)])
+    asked = [] if written else [f"cachemark advise {question} {given} --write-plan {plan}"]
+    return [*asked, f"cachemark run {shlex.quote(plan)} --device {'cpu' if gpu == 'cpu' else 'cuda'} {given}"]
 
 
 def _print(found: Advice, commands: list[str]) -> None:
@@ -94,24 +101,33 @@ def _print(found: Advice, commands: list[str]) -> None:
     click.echo(printed(found.text))
     for number, line in enumerate(found.ranked, 1):
         click.echo(printed(f"{number:3}. {_line(line)}"))
+        if line.no_speed_up:
+            click.echo(printed(f"     It was measured, but its speed-up is not known: {line.no_speed_up}"))
     if found.others:
         click.echo("Not recommended:")
     for line in found.others:
         click.echo(printed(f"  – {_line(line)}"))
         click.echo(printed(f"    {line.why_not}"))
+        if line.no_speed_up and line.no_speed_up not in line.why_not:
+            click.echo(printed(f"    It was measured, but its speed-up is not known: {line.no_speed_up}"))
     for said in (found.begins, found.seeds):
         if said:
             click.echo(printed(said))
+    for note in found.notes:
+        click.echo(printed(note))
     if commands:
         click.echo("To measure what is only predicted:")
         for command in commands:
             click.echo(printed(f"  {command}"))
+        for path in found.missing:
+            click.echo(printed(f"Missing for that: {path}"))
 
 
 def _line(line: AdvisedMethod) -> str:
     from ..workflows.advising import quality_text
 
     ends = f" ({line.low:.2f}–{line.high:.2f})" if line.low is not None and line.high is not None else ""
-    gain = f"at most {line.allowed:.2f}×, nothing measured here" if line.basis == "bound" else f"{line.gain:.2f}×{ends}, {line.basis}"
+    bound = f"at most {line.allowed:.2f}×{'' if line.no_speed_up else ', nothing measured here'}"
+    gain = bound if line.basis == "bound" else f"{line.gain:.2f}×{ends}, {line.basis}; allowed {line.allowed:.2f}×"
     saving = "" if line.saving is None else f", saves {line.saving:.0%}"
-    return f"{line.name}, batch {line.batch}: {gain}; allowed {line.allowed:.2f}×{saving}; {quality_text(line)}"
+    return f"{line.name}, batch {line.batch}: {gain}{saving}; {quality_text(line)}"

@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from .options import MOST_DAYS, Line, all_of, baseline_option, echo_rows, json_option, stored_run_options
+from .remedies import noted, runnable
 
 if TYPE_CHECKING:
     from ..gate.baselines import ListedBaseline
 
 root_option = click.option("--root", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/accepted"),
-                           show_default=True, help="Where baselines are kept.")
+                           callback=noted, show_default=True, help="Where baselines are kept.")
 days_option = click.option("--days", type=click.IntRange(0, MOST_DAYS), default=180, show_default=True,
                            help="Days until it expires; 0: never.")
-name_option = click.option("--name", type=Line(), help="Name of the baseline.  [default: the plan's]")
+name_option = click.option("--name", type=Line(), callback=noted, help="Name of the baseline.  [default: the plan's]")
 
 
 def accepting(reason: str, required: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of commands that make a run an accepted baseline; ``reason`` says what is stated in the file."""
-    asked = click.option("--reason", type=Line(), default=None if required else "", required=required, help=f"{reason}; kept in the file.")
+    need: dict[str, Any] = {"required": True} if required else {"default": ""}  # with a default, None too, click requires nothing
+    asked = click.option("--reason", type=Line(), help=f"{reason}; kept in the file.", **need)
     return all_of(stored_run_options, root_option, name_option, asked, days_option)
 
 
@@ -65,7 +67,8 @@ def list_(root: Path, as_json: bool) -> None:
     """List every baseline under ROOT."""
     from ..workflows.judging import accepted
 
-    echo_rows(accepted(root), as_json, _line, f"No baseline under {root}. Save one with: cachemark baseline save")
+    none = runnable(f"No baseline under {root}. Save one with: cachemark baseline save")
+    echo_rows(accepted(root), as_json, _line, none)
 
 
 def _line(item: ListedBaseline) -> str:

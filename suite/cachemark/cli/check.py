@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.verdicts import ENDED, MISSING, REGRESSED
-from .options import Finite, baseline_option, coverage_option, echo_json, json_option, machine_options_with, stored_run_options
+from .options import (
+    Finite,
+    baseline_option,
+    coverage_option,
+    echo_json,
+    given_options,
+    json_option,
+    machine_options_with,
+    stored_run_options,
+)
+from .remedies import runnable
 
 if TYPE_CHECKING:
     from ..workflows.judging import CheckResult
     from ..workflows.machines import Machine
+
+OF_JUDGEMENT = ("--run", "--baseline", "--threshold", "--min-coverage", "--incidents", "--propose", "--owners")
+OF_MACHINE = ("--device", "--threads", "--gpu", "--lock-clocks", "--memory-cap", "--executor", "--address")
 
 
 @click.command()
@@ -45,6 +59,7 @@ def check(
     of the run and of the baseline are known, `check` only states them, else it judges their ratios to the same run's full cache against a
     fixed threshold, which has no known false-alarm rate. --run may name a comparison.
     """
+    _refuse_unused(self_test)
     if self_test:
         sys.exit(_prove(machine, store_url, as_json))
     from .. import workflows
@@ -56,6 +71,15 @@ def check(
     else:
         _print(found, owners)
     sys.exit(found.exit_code)
+
+
+def _refuse_unused(self_test: bool) -> None:
+    """Refuse options that a judgement, or the self-test, would pass over."""
+    if idle := [name for name in given_options() if name in (OF_JUDGEMENT if self_test else OF_MACHINE)]:
+        if self_test:
+            raise click.UsageError(f"{' and '.join(idle)} cannot be combined with --self-test, which judges no run. Leave one out.")
+        raise click.UsageError(f"{' and '.join(idle)} cannot be given without --self-test: a stored run is judged, and nothing measured. "
+                               f"Leave out {' and '.join(idle)}.")
 
 
 def _prove(machine: Machine, store_url: str, as_json: bool) -> int:
@@ -88,27 +112,30 @@ def _data(found: CheckResult) -> dict[str, Any]:
 
 
 def _print(found: CheckResult, owners: Path) -> None:
+    for line in _lines(found, owners):
+        click.echo(runnable(line))
+
+
+def _lines(found: CheckResult, owners: Path) -> Iterator[str]:
+    """A judgement in lines."""
     judgement = found.judgement
     if judgement.comparison is not None:
-        for line in judgement.comparison.summary():
-            click.echo(line)
+        yield from judgement.comparison.summary()
         for row in (*judgement.comparison.of(REGRESSED), *judgement.comparison.of(MISSING)):
-            click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.then} → {row.now}. {row.reason}".rstrip())
-    for line in judgement.remarks():
-        click.echo(line)
+            yield f"  {row.verdict}: {row.label}, {row.metric}: {row.then} → {row.now}. {row.reason}".rstrip()
+    yield from judgement.remarks()
     for said in found.damage:
-        click.echo(f"Damaged: {said}")
+        yield f"Damaged: {said}"
     if judgement.night is not None:
         for row in judgement.night.tally.regressed:
-            click.echo(f"  {judgement.night.tally.word(row)}: {row.label}, {row.metric}: {row.reason}")
+            yield f"  {judgement.night.tally.word(row)}: {row.label}, {row.metric}: {row.reason}"
     if found.incidents is not None:
-        for line in found.pages(owners):
-            click.echo(line)
+        yield from found.pages(owners)
         for word, known in (("Known", found.incidents.known), ("Fixed", found.incidents.fixed)):
             if known:
-                click.echo(f"{word}: {', '.join(f'{i.key} ({i.state})' for i in known)}.")
+                yield f"{word}: {', '.join(f'{i.key} ({i.state})' for i in known)}."
     if found.proposed is not None:
-        click.echo(f"There is no baseline yet. Proposed: {found.proposed}. To accept it: cachemark baseline save --run {found.run.id}")
-    click.echo(f"{ENDED[found.exit_code]} (exit code {found.exit_code}).")
+        yield f"There is no baseline yet. Proposed: {found.proposed}. To accept it: cachemark baseline save --run {found.run.id}"
+    yield f"{ENDED[found.exit_code]} (exit code {found.exit_code})."
     if judgement.baseline is not None:
-        click.echo(f"Baseline: {judgement.baseline}")
+        yield f"Baseline: {judgement.baseline}"

@@ -7,8 +7,8 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from contextlib import contextmanager, suppress
+from typing import NoReturn, TextIO
 
 import click
 
@@ -16,6 +16,7 @@ from ..core import plugins
 from ..core.errors import DEFECT, CachemarkError, of_system
 from ..core.secrets import mask
 from ..core.wording import printed
+from .remedies import runnable
 
 INTERRUPTED, UNREAD = 130, 141  # as a shell has it: 128 and the number of SIGINT and of SIGPIPE
 LONGEST, WORD = 1_500, 200  # characters of a line and of a word in it: a name may have any length, and must not hide what is said of it
@@ -23,20 +24,22 @@ MASKED = 10 * LONGEST  # characters that are looked at: what stands behind them 
 
 
 @contextmanager
-def ending(kept: Callable[[], str]) -> Iterator[None]:
+def ending(kept: Callable[[], str] = str) -> Iterator[None]:
     """Whatever is raised inside ends the process with its code and a line. ``kept`` says what Ctrl-C leaves behind."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):
-        click.echo(f"\nInterrupted. {kept()}".rstrip(), err=True)
-        sys.exit(INTERRUPTED)
+        _leave(INTERRUPTED, f"\nInterrupted. {kept()}".rstrip())
     except click.exceptions.Exit:
         raise
     except click.ClickException as error:
-        vars(error).update(message=_line(error.message))  # final, for those who do not print it
-        raise
+        if not isinstance(error, click.exceptions.NoArgsIsHelpError):  # whose message is the help
+            vars(error).update(message=_line(error.message))  # click declares it final
+        with _unheard():
+            error.show()
+        _leave(click.UsageError.exit_code)
     except BrokenPipeError:
-        _unread()
+        _leave(UNREAD)
     except SystemExit as error:
         if fault := plugins.fault(error):  # it would end a command that has done nothing with any code, 0 among them
             _said(fault)
@@ -48,18 +51,16 @@ def ending(kept: Callable[[], str]) -> Iterator[None]:
 
 def _said(error: CachemarkError) -> NoReturn:
     """One of our errors as a short text."""
-    click.echo(f"cachemark: {_line(str(error))}", err=True)
-    click.echo(f"  [{error.slug}; see docs/errors.md#{error.slug}]", err=True)
-    sys.exit(error.exit_code)
+    text = f"{error.message} {runnable(error.remedy)}".strip()
+    _leave(error.exit_code, f"cachemark: {_line(text)}", f"  [{error.slug}; see docs/errors.md#{error.slug}]")
 
 
 def _defect(error: Exception) -> NoReturn:
     """An error that nobody expected: all of it, for whoever mends it, and a line for whoever meets it."""
-    click.echo(mask("".join(traceback.format_exception(error))), err=True)
     name = _line(f"{type(error).__name__}: {error}")
-    click.echo(f"cachemark: A defect of cachemark, not of what was given or measured: {name}", err=True)
-    click.echo(f"  [exit code {DEFECT}; report the lines above with the command, see docs/errors.md#defects]", err=True)
-    sys.exit(DEFECT)
+    _leave(DEFECT, mask("".join(traceback.format_exception(error))),
+           f"cachemark: A defect of cachemark, not of what was given or measured: {name}",
+           f"  [exit code {DEFECT}; report the lines above with the command, see docs/errors.md#defects]")
 
 
 def _line(text: str) -> str:
@@ -67,9 +68,30 @@ def _line(text: str) -> str:
     return printed(re.sub(rf"\S{{{WORD},}}", lambda word: f"{word[0][: WORD // 2]}…{word[0][-WORD // 4 :]}", mask(text[:MASKED])), LONGEST)
 
 
-def _unread() -> NoReturn:
-    """Whoever read what is printed went away: there is nobody to tell."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+def _leave(code: int, *lines: str) -> NoReturn:
+    """End with this code, behind these lines on standard error as far as anybody reads them: Python ends with codes of its own where what
+    was printed cannot be written."""
+    with _unheard():
+        for line in lines:
+            click.echo(line, err=True)
     for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            _redirect(stream)
+    sys.exit(code)
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Last words, which change nothing where they cannot be said: nobody reads, the disk is full, or Ctrl-C comes once more."""
+    with suppress(OSError, ValueError, KeyboardInterrupt):
+        yield
+
+
+def _redirect(stream: TextIO) -> None:
+    """Lead a stream nowhere, with what it has not written yet."""
+    with suppress(OSError, ValueError):  # a stream that is no file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
-    sys.exit(UNREAD)
+        os.close(nowhere)

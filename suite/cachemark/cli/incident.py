@@ -40,7 +40,8 @@ def list_(register: Path, everything: bool, as_json: bool) -> None:
 @click.argument("key")
 @register_option
 @person_options
-@click.option("--until", type=click.DateTime(["%Y-%m-%d"]), required=True, help="The day after which it pages again.")
+@click.option("--until", type=click.DateTime(["%Y-%m-%d"]), required=True, metavar="YYYY-MM-DD",
+              help="The day after which it pages again.")
 def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) -> None:
     """Record who looks after the incident KEY, and until when."""
     from ..workflows.judging import acknowledge_incident

@@ -15,12 +15,13 @@ KINDS = ("models", "methods", "decoders", "metrics", "plans", "runs")
 
 
 @click.command("list")
-@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("kind", type=click.Choice(KINDS), metavar="KIND")
 @store_option
 @plugin_option
 @json_option
 def list(kind: Kind, store_url: str, plugin_files: tuple[str, ...], as_json: bool) -> None:
-    """List the models, methods, decoders, metrics, plans, or stored runs; in brackets what a plug-in or an installed package brings."""
+    """List everything of a KIND: models, methods, decoders, metrics, plans, or stored runs. In brackets stands what a plug-in or an
+    installed package brings."""
     from ..workflows.listing import listing
 
     rows = listing(kind, store=store_url, plugins=plugin_files)

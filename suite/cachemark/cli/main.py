@@ -27,7 +27,7 @@ COMMANDS = {
     "export": "Export results and images to other programs.",
     "incident": "List, acknowledge and accept known regressions.",
     "ingest": "Import results of other programs into the store.",
-    "list": "List models, methods, metrics, plans or runs.",
+    "list": "List models, methods, decoders, metrics, plans or runs.",
     "new": "Begin a package with a method, a model or a metric of your own.",
     "report": "Write the HTML report of a run.",
     "roofline": "Print lower bounds by arithmetic: times, bytes, ideal speed-ups.",
@@ -54,6 +54,13 @@ class _Lazy(click.Group):
         """Run as a program that prints no secret, in help and usage errors neither."""
         with masked_streams():
             return super().main(*given, **options)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any,
+    ) -> click.Context:
+        """Read the options; what is wrong with them ends with a line and a code of its own."""
+        with ending():
+            return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted(COMMANDS)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Finite
+from .options import Finite, refuse_alone
 
 if TYPE_CHECKING:
     from ..workflows.starting import Thing
 
 
+OF_PUBLISHED = ("--first-code", "--codes", "--grid", "--begin", "--image", "--longest", "--cfg-scale")
 TOKENS, MOST_IDS, MOST_SIDE, MOST_SCALE = "TOKEN", 10**7, 1_024, 1_000.0
 
 
@@ -27,8 +28,8 @@ TOKENS, MOST_IDS, MOST_SIDE, MOST_SCALE = "TOKEN", 10**7, 1_024, 1_000.0
 @click.option("--first-code", type=click.IntRange(0, MOST_IDS), help="With --from-hf: the id of the first image code.")
 @click.option("--codes", type=click.IntRange(1, MOST_IDS), help="With --from-hf: how many image codes there are.")
 @click.option("--grid", type=click.IntRange(1, MOST_SIDE), help="With --from-hf: codes along a side of the image.")
-@click.option("--begin", multiple=True, metavar=TOKENS, help="With --from-hf: a special token before a text; can be given again.")
-@click.option("--image", multiple=True, metavar=TOKENS, help="With --from-hf: a special token behind a text; can be given again.")
+@click.option("--begin", multiple=True, metavar=TOKENS, help="With --from-hf: a special token before a text; repeatable.")
+@click.option("--image", multiple=True, metavar=TOKENS, help="With --from-hf: a special token behind a text; repeatable.")
 @click.option("--longest", type=click.IntRange(1, MOST_IDS), default=1024, show_default=True,
               help="With --from-hf: most tokens of a prompt, special ones among them.")
 @click.option("--cfg-scale", type=Finite(0, MOST_SCALE), default=1.0, show_default=True,
@@ -43,6 +44,8 @@ def new(thing: Thing, name: str, folder: Path, published: Path | None, first_cod
     """
     from ..core.wording import printed
 
+    for option in OF_PUBLISHED:
+        refuse_alone(option, "--from-hf", "nothing else reads it.")
     if published is None:
         from ..workflows.starting import start
 

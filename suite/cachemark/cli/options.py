@@ -8,7 +8,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from ..core.wording import printed
+from .remedies import note, noted
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_RUNS, MOST_THREADS, MOST_MHZ, MOST_MEMORY, MOST_IMAGES, MOST_SEED = 2**53, 4_096, 10_000, 2**50, 1_000, 2**32 - 1
@@ -30,6 +31,29 @@ UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1
 def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Several options as one decorator, in the order in which help lists them."""
     return lambda function: functools.reduce(lambda dressed, option: option(dressed), reversed(options), function)
+
+
+def given_options() -> list[str]:
+    """The options that stand on the command line of the command that runs, by their first names."""
+    context = click.get_current_context()
+    return [option.opts[0] for option in context.command.params
+            if isinstance(option, click.Option) and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE]
+
+
+def refuse_together(unused: Mapping[str, Sequence[str]]) -> None:
+    """Refuse options beside one that would pass over them. ``unused``: by that one."""
+    given = given_options()
+    for work, others in unused.items():
+        if work in given and (idle := [name for name in others if name in given]):
+            raise click.UsageError(f"{' and '.join(idle)} cannot be combined with {work}. Leave out {work}, or {' and '.join(idle)}.")
+
+
+def refuse_alone(option: str, work: str, otherwise: str) -> None:
+    """Refuse an option that means something beside ``work`` only, where that is not given. ``otherwise``: what would happen without a
+    word, and what else there is."""
+    given = given_options()
+    if option in given and work not in given:
+        raise click.UsageError(f"{option} belongs to {work}. Add that, or leave {option} out: {otherwise}")
 
 
 def echo_json(value: Any) -> None:
@@ -57,6 +81,7 @@ def _store_url(context: click.Context, option: click.Parameter, given: str) -> s
     """
     from ..core.secrets import has_credentials, remember
 
+    note(context, option, given)
     if given.startswith("@"):
         given = _secret_file(Path(given[1:]))
     elif has_credentials(given) and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
@@ -82,6 +107,8 @@ def _secret_file(path: Path) -> str:
 
 store_option = click.option("--store", "store_url", default=DEFAULT_STORE, show_default=True, envvar="CACHEMARK_STORE", show_envvar=True,
                             callback=_store_url, help="SQLite file, a postgresql+psycopg:// URL, or @FILE that holds one.")
+
+
 class Finite(click.FloatRange):
     """A number between two bounds; NaN, which is neither above nor below them, is none."""
 
@@ -114,8 +141,8 @@ known_option = click.option("--incidents", "register", type=click.Path(dir_okay=
                             help="Register of incidents: say what was acknowledged or accepted.")
 coverage_option = click.option("--min-coverage", type=Finite(0, 1),
                                help="Share of the cases that must be judged.  [default: 0.95, or what a comparison was held with]")
-plugin_option = click.option("--plugin", "plugin_files", multiple=True, type=click.Path(),
-                             help="Python file that registers a method; repeatable.")
+plugin_option = click.option("--plugin", "plugin_files", multiple=True, type=click.Path(), callback=noted,
+                             help="Python file that registers a method, a model, a decoder or a metric; repeatable.")
 repository_option = click.option("--repository", type=click.Path(exists=True, file_okay=False, path_type=Path),
                                  help="Where the commits are.  [default: the checkout around this package]")
 images_option = click.option("--images", type=click.IntRange(3, MOST_IMAGES), default=8, show_default=True,
@@ -131,6 +158,8 @@ def size(context: click.Context, option: click.Parameter, given: str | None) -> 
     unit = next((u for u in UNITS if found and u.lower() == found[2].lower()), None)
     if not found or unit is None or not (nbytes := float(found[1]) * UNITS[unit]) > 0:
         raise click.BadParameter(f"{given!r} is not a size; write 24GiB or 512MiB.")
+    if not found[2] and nbytes < UNITS["MiB"]:
+        raise click.BadParameter(f"{given!r} would be bytes. Write the unit: {found[1]}GiB or {found[1]}MiB.")
     if nbytes > MOST_MEMORY:
         raise click.BadParameter(f"{given!r} is more than {MOST_MEMORY >> 40} TiB.")
     return int(nbytes)
@@ -152,8 +181,8 @@ _OPTIONS = (
 def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count() or 1) -> Callable[[F], F]:
     """Add ``--device`` and its companions, with these defaults, handed over as one ``machine``; no device is an empty name."""
     first = (
-        click.option("--device", type=click.Choice(["cpu", "cuda"]), default=device, show_default=device or "that of the newest run",
-                     help="Where to measure."),
+        click.option("--device", type=click.Choice(["cpu", "cuda"]), default=device,
+                     show_default="that of the newest run" if device is None else True, help="Where to measure."),
         click.option("--threads", type=click.IntRange(1, MOST_THREADS), default=threads,
                      show_default="all" if threads == os.cpu_count() else True, help="CPU threads of a trial."),
     )
@@ -164,11 +193,22 @@ def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count
             from ..workflows.machines import Machine
 
             found = {field.name: given.pop(field.name) for field in dataclasses.fields(Machine)}
+            _refuse_idle(str(found["device"]), str(found["executor"]))
             return function(machine=Machine(**{**found, "device": found["device"] or ""}), **given)
 
         return all_of(*first, *_OPTIONS)(gathered)  # type: ignore[return-value]
 
     return decorated
+
+
+def _refuse_idle(device: str, executor: str) -> None:
+    """Refuse options about devices that the named one would pass over: somebody who names GPUs does not mean to measure a CPU."""
+    given = given_options()
+    if device == "cpu" and (idle := [name for name in ("--gpu", "--lock-clocks") if name in given]):
+        raise click.UsageError(f"{' and '.join(idle)} cannot be combined with --device cpu, where this would be measured. "
+                               f"Add --device cuda, or leave out {' and '.join(idle)}.")
+    if executor == "local" and "--address" in given:
+        raise click.UsageError("--address belongs to --executor ray, and this would be measured here. Add that, or leave --address out.")
 
 
 machine_options = machine_options_with()

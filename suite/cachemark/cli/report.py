@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
-from .options import MOST_DAYS, MOST_RUNS, known_option, stored_run_options
+from .options import MOST_DAYS, MOST_RUNS, known_option, refuse_alone, stored_run_options
 
 
 @click.command()
@@ -32,6 +33,10 @@ def report(
     """
     from .. import workflows
 
+    for option in ("--days", "--anew"):
+        refuse_alone(option, "--site", "it is about the pages of a site.")
+    if site is not None and click.get_current_context().get_parameter_source("path") is ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"--site writes pages into {site}, and none to {path}. Leave out one of the two.")
     if against is not None and (baseline is not None or site is not None):
         raise click.UsageError("--against compares with one run: drop --baseline and --site.")
     if site is None:

@@ -8,9 +8,11 @@ import click
 from click.core import ParameterSource
 
 from ..core.errors import BadStore
-from .options import Finite, echo_json, json_option, store_option
+from ..core.wording import count, printed
+from .options import Finite, echo_json, json_option, refuse_together, store_option
 
 if TYPE_CHECKING:
+    from ..contract.decoder import Decoder
     from ..core.limits import Rates
     from ..workflows.least_times import LeastTime
     from ..workflows.pass_costs import PassCost
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_GPU = "h200"
+_UNUSED = {"--kv": ("--method", "--budget", "--gpu", "--here", "--steps", "--decoder", "--tokens-per-pass", "--apart", "--store")}
 
 
 @click.command()
@@ -52,22 +55,24 @@ def roofline(
     With --kv: bytes of keys and values of every method, at equal dtype and as published code would hold them, which of the sizes that
     papers print of the model follow, from which accounting, and what ours allocates there.
     """
+    refuse_together(_UNUSED)
     if kv:
+        if len(batches) > 1:
+            raise click.UsageError(f"--kv prints the sizes of one batch, and {len(batches)} were given. Give --batch once.")
         _print_sizes(model, batches[0], dtype or "float16", demanding, as_json)
         return
     from ..workflows.least_times import device_rates, least_times
-    from ..workflows.pass_costs import decoder_of, pass_costs
+    from ..workflows.pass_costs import pass_costs
 
-    if tokens_per_pass and not decoder:
-        raise click.UsageError("--tokens-per-pass needs --decoder.")
+    drawing = _decoder(decoder, tokens_per_pass)
     if gpu and here:
         raise click.UsageError("--gpu and --here cannot be combined.")
     width = dtype or "bfloat16"
-    rates = device_rates(None if here else gpu or DEFAULT_GPU, width)
+    rates = device_rates(None if here else DEFAULT_GPU if gpu is None else gpu, width)
     found = least_times(model, rates, methods=methods, budgets=budgets, batches=batches, dtype=width, steps=steps or 0, demanding=demanding,
                    apart=apart)
-    priced = pass_costs(model, rates, decoder_of(decoder), methods=methods, budgets=budgets, batches=batches, dtype=width,
-                        tokens=tokens_per_pass) if decoder else []
+    priced = pass_costs(model, rates, drawing, methods=methods, budgets=budgets, batches=batches, dtype=width,
+                        tokens=tokens_per_pass) if drawing else []
     named = batches if context.get_parameter_source("batches") is ParameterSource.COMMANDLINE else ()
     given = context.get_parameter_source("store_url") is not ParameterSource.DEFAULT
     claims = _claims(store_url, given, model, rates, methods=methods, budgets=budgets, batches=named, dtype=width)
@@ -82,6 +87,21 @@ def roofline(
     click.echo("Parts: milliseconds per pass. Ideal: the speed-up over the full cache at equal batch that bytes and FLOPs allow.")
     for line in (*_passes(priced), *_published(claims, rates.device)):
         click.echo(line)
+
+
+def _decoder(given: str | None, tokens: float | None) -> Decoder | None:
+    """The decoder that was named, and which can keep so many ``tokens`` of a pass."""
+    from ..workflows.pass_costs import decoder_of
+
+    if given is None:
+        if tokens is not None:
+            raise click.UsageError("--tokens-per-pass needs --decoder.")
+        return None
+    found = decoder_of(given)
+    if tokens is not None and tokens > found.reach:
+        raise click.UsageError(f"--tokens-per-pass {tokens:g}: a pass of --decoder {printed(given)} draws {count(found.reach, 'token')}, "
+                               f"so it keeps no more. Give 1 … {found.reach}, or a larger window.")
+    return found
 
 
 def _claims(store: str, given: bool, model: str, rates: Rates, **asked: Any) -> list[SpeedClaim]:

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.wording import count, printed
-from .options import MOST_SECONDS, Finite, echo_json, json_option, machine_options, plugin_option, store_option
+from .options import (
+    MOST_SECONDS,
+    Finite,
+    echo_json,
+    json_option,
+    machine_options,
+    plugin_option,
+    refuse_alone,
+    refuse_together,
+    store_option,
+)
+from .remedies import runnable
 
 if TYPE_CHECKING:
     from ..report.view.answers import Answer
@@ -29,19 +40,12 @@ _SPANS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 _UNUSED = {
-    "--share": ("--max-batch", "--until-decided", "--budget", "--deadline", "--report"),
-    "--max-batch": ("--until-decided", "--budget", "--deadline"),
+    "--dry-run": ("--explain", "--share", "--max-batch", "--until-decided", "--budget", "--deadline", "--report", "--fresh"),
+    "--explain": ("--share", "--max-batch", "--until-decided", "--budget", "--deadline", "--report", "--carry-quality"),
+    "--share": ("--max-batch", "--until-decided", "--budget", "--deadline", "--report", "--fresh", "--json"),
+    "--max-batch": ("--until-decided", "--budget", "--deadline", "--carry-quality"),
     "--until-decided": ("--budget", "--deadline", "--carry-quality"),
-}
-
-
-def _refuse_unused(context: click.Context) -> None:
-    """Refuse options that the work asked for would pass over."""
-    given = [str(o.opts[0]) for o in context.command.params
-             if context.get_parameter_source(str(o.name)) is click.core.ParameterSource.COMMANDLINE]
-    for work, unused in _UNUSED.items():
-        if work in given and (idle := [name for name in unused if name in given]):
-            raise click.UsageError(f"{' and '.join(idle)} cannot be combined with {work}. Leave out {work}, or {' and '.join(idle)}.")
+}  # options that the work asked for would pass over
 
 
 def _share(context: click.Context, option: click.Parameter, given: str | None) -> tuple[int, int] | None:
@@ -140,9 +144,10 @@ def run(
     from ..core.errors import Infrastructure
     from .progress import Follower
 
-    _refuse_unused(click.get_current_context())
-    if max_minutes is not None and not until_decided:
-        raise click.UsageError("--max-minutes belongs to --until-decided. Add that, or give --budget TIME.")
+    refuse_together(_UNUSED)
+    refuse_alone("--on", "--dry-run", "a plan is measured on this machine, on --device cpu or cuda.")
+    refuse_alone("--carry-quality", "--fresh", "without --fresh quality is carried over anyway.")
+    refuse_alone("--max-minutes", "--until-decided", "--budget TIME ends any run in time.")
     given: dict[str, Any] = {"store": store_url, "machine": machine, "plugins": plugin_files, "methods": extra_methods}
     if dry_run:
         _print_price(workflows.price_list(plan, on=on or "", **given), as_json)
@@ -250,7 +255,8 @@ def _print_answers(answers: Mapping[str, Answer]) -> None:
         click.echo(f"{plain(model)}: {plain(answer.text)}")
     if shown:
         more = f"{len(answers) - len(shown)} more models stand in the report. " if len(answers) > len(shown) else ""
-        click.echo(f"{more}Speeds (×) are ratios to this run's full cache, with their intervals; `cachemark report` shows the images.")
+        told = f"{more}Speeds (×) are ratios to this run's full cache, with their intervals; `cachemark report` shows the images."
+        click.echo(runnable(told))
 
 
 def _print_explanations(rows: list[Explanation], as_json: bool) -> None:

@@ -8,7 +8,7 @@ import click
 
 from ..core.result import JUDGING, Outcome
 from ..core.units import metric, of_plug_ins
-from .options import Finite, echo_json, json_option, stored_run_options
+from .options import Finite, echo_json, given_options, json_option, stored_run_options
 
 if TYPE_CHECKING:
     from ..workflows.layer_profiles import LayerProfile
@@ -32,7 +32,9 @@ def show(
     `show layers MODEL` profiles the layers of a next-scale model on the seeds of s64: how similar the keys of successive scales
     are, and which scales the attention goes to. It ends with the list of demanding layers for ams_kv.
     """
-    if case == "layers" and model:
+    if case == "layers":
+        if model is None:
+            raise click.UsageError("Missing the model of `show layers MODEL`; next-scale models have such layers.")
         from ..workflows.layer_profiles import layer_profile
 
         _print_layers(layer_profile(model, weights=weights, decoder_weights=decoder_weights, theta=theta), as_json)
@@ -41,6 +43,8 @@ def show(
 
     if model is not None:
         raise click.UsageError(f"Unexpected {model!r}: a second name goes with `show layers MODEL` only.")
+    if idle := [name for name in given_options() if name in ("--weights", "--decoder-weights", "--theta")]:
+        raise click.UsageError(f"{' and '.join(idle)}: for `show layers MODEL` only. Leave out {' and '.join(idle)}, or name the model so.")
     run = Run(store_url, run_id)
     outcomes = outcomes_of(case, run.outcomes) if case is not None else list(run.outcomes)
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,16 @@ class MaskedStream:
         return getattr(self._stream, name)
 
 
+def _somewhere(stream: TextIO | None) -> TextIO:
+    """The stream, or one that leads nowhere where this process was started without. Its descriptor, the lowest that is free, is so no
+    file's of ours, nor of a process that we start."""
+    if stream is not None:
+        return stream
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.set_inheritable(nowhere, True)
+    return os.fdopen(nowhere, "w", encoding="utf-8")
+
+
 def _unlimited(stream: TextIO) -> TextIO:
     """The stream, with UTF-8 in place of ASCII, in which half of our signs cannot be written. click would see to it if it had the bytes."""
     if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name == "ascii":
@@ -43,7 +54,7 @@ def _unlimited(stream: TextIO) -> TextIO:
 def masked_streams() -> Iterator[None]:
     """Within this block whatever is printed, by whichever library, goes through :class:`MaskedStream`."""
     own = sys.stdout, sys.stderr
-    ours = sys.stdout, sys.stderr = [cast(TextIO, MaskedStream(_unlimited(stream))) for stream in own]
+    ours = sys.stdout, sys.stderr = [cast(TextIO, MaskedStream(_unlimited(_somewhere(stream)))) for stream in own]
     try:
         yield
     finally:

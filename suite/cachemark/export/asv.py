@@ -62,13 +62,14 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".", *, cha
 
     What is there stays: benchmarks of others as they are, ours with new cases appended, so that old files keep their meaning. A run of
     a changed working tree belongs to no commit and is left out unless ``changed`` says otherwise, and so is an outcome that a run
-    carried over from an earlier one. Of several outcomes of a case at one commit the newest counts. A case without figures is a gap.
+    carried over from an earlier one. A comparison, whose arms may be two commits, is passed over. Of several outcomes of a case at one
+    commit the newest counts. A case without figures is a gap.
 
     Raises Unsupported where the folder holds a ``benchmarks.json`` of another format, and Infrastructure where it cannot be written.
     """
     folder, left_out = Path(folder), []
     points: dict[str, _Point] = {}
-    for run in reversed(store.runs()):
+    for run in reversed([run for run in store.runs() if not run.is_comparison]):
         if why := _collect(store, run, repository, changed, points):
             left_out.append(f"run {run.id}: {why}")
     path = folder / "benchmarks.json"

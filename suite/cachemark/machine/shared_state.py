@@ -91,8 +91,8 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in SET_BY_TORCH}
 
 
-def _set_path(held: list[str]) -> None:
-    sys.path[:] = [*held, *(folder for folder in sys.path if folder.endswith(VENDORED))]
+def _set_path(before: list[str]) -> None:
+    sys.path[:] = [*before, *(folder for folder in sys.path if folder.endswith(VENDORED))]
 
 
 def _path() -> list[str]:

@@ -42,7 +42,8 @@ def llamagen(config: LlamaGenConfig, decoder: Callable[[], Decode]) -> Parameter
 def captioned_llamagen(config: CaptionConfig, decoder: Callable[[], Decode], text: int) -> ParameterCounts:
     """``text``: tokens of a text, which are projected once for each row."""
     counts, dim = llamagen(config.transformer, decoder), config.transformer.dim
-    return replace(counts, row=text * (config.text * dim + dim**2))
+    projected = config.text * dim + dim**2
+    return replace(counts, row=text * projected, row_weights=projected)
 
 
 @cache
@@ -78,7 +79,7 @@ def var(config: VARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
     c = config
     row = (1 if c.shared_aln else c.depth) * 6 * c.dim**2
     return ParameterCounts(12 * c.dim**2, SCALES * c.dim, _image(decoder, c.tokens), c.dim * c.vocab, c.vocab, c.width * c.dim, row,
-                   2 * c.dim**2, 9 * c.width**2 * c.sides[-1] ** 2)
+                           row_pass=2 * c.dim**2, scale=9 * c.width**2 * c.sides[-1] ** 2)
 
 
 @cache
@@ -86,10 +87,10 @@ def infinity(config: InfinityConfig, decoder: Callable[[], Decode], text: int) -
     """``text``: entries of a text, padding included. Cross-attention has a block's queries and output, and projects the text anew in every
     pass; the text is pooled and made the blocks' own once for each row."""
     c = config
-    pooled = text * 2 * c.dim * c.text + 2 * text * c.dim + c.dim**2
-    row = pooled + text * (c.text * c.dim + c.dim**2) + 6 * c.dim**2
+    entry, once = 2 * c.dim * c.text + c.text * c.dim + c.dim**2, c.dim**2 + 6 * c.dim**2  # weights for each entry of a text, and for all
+    row = text * (entry + 2 * c.dim) + once  # pooled by attention of one query
     return ParameterCounts(14 * c.dim**2, SCALES * c.dim, _image(decoder, c.tokens), 2 * c.dim * c.bits, 2 * c.bits, c.bits * c.dim, row,
-                           2 * c.dim**2, text=text, text_block=2 * c.dim**2)
+                           entry + once, row_pass=2 * c.dim**2, text=text, text_block=2 * c.dim**2)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from .decoding import check_numbers, decoder_class, decoders, refused_decoder, r
 from .metrics import KEY, stated
 from .plugin_calls import answered
 from .reuse import Earlier
-from .schema import Cells, Fidelity, MethodTable, Plan, SamplingTable
+from .schema import Cells, MethodTable, Plan, SamplingTable
 
 MAX_BATCH = "max_batch"  # of a case's evaluation, where its largest batch is what is asked
 FIRST, SEEDS = 16, "s10k"  # where the search for it begins, and whose first seeds a batch has, however large
@@ -112,10 +113,17 @@ def _refuse_unread(plan: Plan) -> None:
 @contextmanager
 def _at(plan: Plan, *keys: str | int) -> Iterator[None]:
     """Errors inside name the file and the line of these keys."""
+    with _in(plan.place(*keys)):
+        yield
+
+
+@contextmanager
+def _in(place: str) -> Iterator[None]:
+    """Errors inside name this place."""
     try:
         yield
     except CachemarkError as error:
-        raise type(error)(f"{plan.place(*keys)}: {error.message}", remedy=error.remedy) from error
+        raise type(error)(f"{place}: {error.message}", remedy=error.remedy) from error
 
 
 def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
@@ -176,7 +184,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         cells.model, identity, entry.grid, entry.conditions, sampling, FULL,
         batch=batch, seeds=subset.name, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
-        evaluation={MAX_BATCH: {"limit": 0}} if searched else {**_likeness(plan.fidelity, len(subset)), **_looked_at(entry, request)},
+        evaluation={MAX_BATCH: {"limit": 0}} if searched else {**_likeness(plan, len(subset)), **_looked_at(entry, request)},
     )
     with _at(plan, "quality"):
         judged = full if searched else replace(full, evaluation={**full.evaluation, **_evaluation(plan, cells, entry, full)})
@@ -192,7 +200,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         if name != full.codec or decoder:
             yield Planned(base, request, wrong or refused_decoder(base, registry.methods.get(FULL), {}, layout))
         for method in cells.methods:
-            with _at(plan, "cells", number, "methods"):
+            with _in(plan.place_of(number, method)):
                 arms = list(_arms(plan, base, method, budgets, layout))
             yield from (Planned(case, request, wrong or reason) for case, reason in arms)
 
@@ -212,10 +220,13 @@ def _request(plan: Plan, cells: Cells, device: str) -> Request:
     return Request(device, getattr(torch, cells.dtype), *weights, cells.engine, *files, *asked)
 
 
-def _likeness(given: Fidelity, samples: int) -> dict[str, Any]:
+def _likeness(plan: Plan, samples: int) -> dict[str, Any]:
     """Settings of the comparison with the full cache's images, as far as they are not the usual ones."""
+    given = plan.fidelity
+    with _at(plan, "fidelity", "metrics"):
+        own = stated(given.metrics)
     fewer = {REFERENCE_SAMPLES: given.reference_samples, FORCED_SAMPLES: given.forced_samples}
-    return {**({"batch": given.batch} if given.batch else {}), **({KEY: stated(given.metrics)} if given.metrics else {}),
+    return {**({"batch": given.batch} if given.batch else {}), **({KEY: own} if own else {}),
             **{name: few for name, few in fewer.items() if 0 < few < samples},
             **(presets.lpips() if given.lpips else {}), **(presets.clip(given.clip) if given.clip else {})}
 
@@ -244,7 +255,8 @@ def _budget(given: str | float | int | MethodTable, layout: Layout, weights: str
     if isinstance(given, str) and given in registry.methods:
         given = MethodTable(name=given)
     if not isinstance(given, MethodTable):
-        return Budget.parse(given)
+        return _parsed(given, layout)
+    cls: type[Method] = registry.methods.get(given.name)
     knobs = dict(given.model_extra or {})
     stored = codec(str(knobs.pop("codec", NATIVE.name)))
     if stored is not NATIVE and layout.paradigm == "masked":
@@ -252,8 +264,38 @@ def _budget(given: str | float | int | MethodTable, layout: Layout, weights: str
     smaller = Fraction(1) if stored is NATIVE else Fraction(*(_row_bytes(each, layout) for each in (stored, NATIVE)))
     if given.name == FULL and stored is not NATIVE and not knobs:
         return Budget(smaller)
-    with plugins.answering(cls := registry.methods.get(given.name)):
+    if cls.own_budget is Method.own_budget or layout.paradigm not in cls.paradigms:
+        raise _not_sized(cls, layout)
+    with plugins.answering(cls):
         return Budget(calibrated(cls, knobs, weights).own_budget(layout) * smaller)
+
+
+def _parsed(given: str | float, layout: Layout) -> Budget:
+    """A share as it is written. BadBudget names the method whose name that may have been."""
+    try:
+        return Budget.parse(given)
+    except BadBudget as error:
+        here = [name for name, cls in _sized().items() if layout.paradigm in cls.paradigms]
+        if near := difflib.get_close_matches(str(given), here, n=1):
+            raise BadBudget(error.message, remedy=f"Did you mean {near[0]!r}? {error.remedy}") from None
+        raise
+
+
+def _sized() -> dict[str, type[Method]]:
+    """The methods that have sizes of their own, so that their names can stand for a budget on models of their kinds."""
+    return {name: cls for name in registry.methods if (cls := registry.methods.get(name)).own_budget is not Method.own_budget}
+
+
+def _not_sized(cls: type[Method], layout: Layout) -> BadBudget:
+    """The error for the name of a method in the place of a budget, where that method has no sizes on this kind of model."""
+    sized = _sized()
+    said = (f"has sizes on {' and '.join(cls.paradigms)} models, and this one is a {layout.paradigm} model" if cls.name in sized else
+            "has no sizes of its own")
+    here = [name for name, one in sized.items() if layout.paradigm in one.paradigms]
+    kinds = sorted({kind for one in sized.values() for kind in one.paradigms})
+    named = (f"the name of a method that has sizes of its own: {', '.join(here)}" if here else
+             f"on {' and '.join(kinds)} models the name of a method that has sizes of its own")
+    return BadBudget(f"{cls.name} is no budget here: it {said}.", remedy=f"Give a share of the full cache such as 1/4, or {named}.")
 
 
 def _row_bytes(stored: Codec, layout: Layout) -> int:
@@ -270,10 +312,8 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
     cls: type[Method] = registry.methods.get(name)
     if name == FULL:
         return
-    if type(entries := knobs.get("B")) is int:  # then it, and not the plan's axis, is the budget
-        budgets = [_share(cls, entries, layout)]
-    elif set(cls.sizes) & set(knobs):
-        budgets = [str(Budget(calibrated(cls, knobs, base.weights).own_budget(layout)))]
+    if layout.paradigm in cls.paradigms:  # else no size of it is one here, which is said of each budget below
+        budgets = _own_size(cls, knobs, layout, base.weights) or budgets
     for budget in budgets:
         try:
             with plugins.answering(cls, decoder_class(base)):
@@ -285,6 +325,13 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
                 raise
             resolved, reason = {}, str(error)
         yield replace(base, method=name, variant=given.variant, knobs=resolved, budget=budget), reason
+
+
+def _own_size(cls: type[Method], knobs: dict[str, Any], layout: Layout, weights: str) -> list[str]:
+    """The budget that these knobs mean in the place of the plan's axis, or nothing where they mean none."""
+    if type(entries := knobs.get("B")) is int:
+        return [_share(cls, entries, layout)]
+    return [str(Budget(calibrated(cls, knobs, weights).own_budget(layout)))] if set(cls.sizes) & set(knobs) else []
 
 
 def _idle_reason(planned: Planned) -> str:

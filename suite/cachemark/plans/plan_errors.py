@@ -13,12 +13,13 @@ from pydantic import BaseModel, ValidationError
 from ..core.errors import BadPlan
 
 Kinds = Mapping[str, type[BaseModel]]  # of tables, by name; the empty name is the plan itself
-OTHER_TYPE = ("_type", "literal_error")  # ends of the names of faults that say that another kind of value was meant
+WORD = "literal_error"  # the name of a fault that says that a certain word may stand there
+OTHER_TYPE = ("_type", WORD)  # ends of the names of faults that say that another kind of value was meant
 
 
 def plan_error(path: Path, text: str, data: Mapping[str, Any], error: ValidationError, kinds: Kinds) -> BadPlan:
     """The first fault of a plan with its line. ``data`` is the table that its text says."""
-    keys, fault = _first_fault(data, error)
+    keys, fault, words = _first_fault(data, error)
     missing = fault["type"] == "missing"
     where = f"{path}:{line(text, keys[:-1] if missing else keys)}"
     if fault["type"] == "extra_forbidden":
@@ -27,7 +28,8 @@ def plan_error(path: Path, text: str, data: Mapping[str, Any], error: Validation
         hint = f"Did you mean {near[0]!r}? " if near else ""
         return BadPlan(f"{where}: unknown key {keys[-1]!r}.", remedy=f"{hint}Known here: {', '.join(known)}.")
     given = "" if missing else f" It is {_given(fault['input'])}."
-    return BadPlan(f"{where}: {'.'.join(map(str, keys))}: {fault['msg'].lower()}.{given}", remedy="See docs/guide/plans.md.")
+    said = fault["msg"][:1].lower() + fault["msg"][1:]
+    return BadPlan(f"{where}: {'.'.join(map(str, keys))}: {said}{words}.{given}", remedy="See docs/guide/plans.md.")
 
 
 def _given(value: Any) -> str:
@@ -38,12 +40,16 @@ def _given(value: Any) -> str:
         return "a huge integer"
 
 
-def _first_fault(data: Any, error: ValidationError) -> tuple[list[str | int], Any]:
-    """The first fault and the keys that lead to it. Where a value may be of several kinds, each kind has faults of its own:
-    the one that lies deepest belongs to the kind that was meant, and of those the one that asks for no other type."""
+def _first_fault(data: Any, error: ValidationError) -> tuple[list[str | int], Any, str]:
+    """The first fault, the keys that lead to it, and words for what else may stand there. Where a value may be of several kinds, each kind
+    has faults of its own: the one that lies deepest belongs to the kind that was meant, and of those the one that asks for no other type.
+    A word that may stand there too, such as "max" for a number, is a kind of its own."""
     faults = [(_keys(data, fault), fault) for fault in error.errors()]
     first = faults[0][0]
-    return max((f for f in faults if f[0][: len(first)] == first), key=lambda f: (len(f[0]), not f[1]["type"].endswith(OTHER_TYPE)))
+    keys, fault = max((f for f in faults if f[0][: len(first)] == first),
+                      key=lambda f: (len(f[0]), not f[1]["type"].endswith(OTHER_TYPE)))
+    words = [other["ctx"]["expected"] for place, other in faults if place == keys and other is not fault and other["type"] == WORD]
+    return keys, fault, "".join(f", or {word}" for word in words)
 
 
 def _keys(data: Any, fault: Any) -> list[str | int]:

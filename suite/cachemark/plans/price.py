@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -38,6 +40,7 @@ BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 a
 FORCED = 1.3  # the passes of the full cache's tokens through the method, which fidelity adds to a generation
 INSPECTED = 16.0  # batches that an inspection takes as long as: 8 to 19 by family (benchmarks/inspection.py)
 PICTURE_BYTES = 60_000  # of the pictures of a case
+JUDGES = ("clip", "detector", "vqa", "image_reward", "hpsv2")  # folders that a plan names under fidelity
 OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its rows
 
 
@@ -63,21 +66,34 @@ class PlanPrice:
 
 
 def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
-    """The plan with random weights where a file is missing, so that it can be priced, and the missing files."""
+    """The plan with random weights where a file is missing, and without prompts and judges of images that are not here, so that it can be
+    priced; and everything that is missing."""
     missing: dict[str, None] = {}
 
-    def kept(path: str) -> str:
-        if path and not is_readable(path):
+    def kept(path: str, *, here: Callable[[str], bool] = is_readable) -> str:
+        if path and not here(path):
             missing[path] = None
             return ""
         return path
 
-    cells = [c.model_copy(update={"weights": kept(c.weights), "decoder_weights": kept(c.decoder_weights)}) for c in plan.cells]
+    def weights(path: str) -> bool:
+        return is_readable(path) or os.path.isdir(path)
+
+    cells = [c.model_copy(update={key: kept(getattr(c, key), here=weights) for key in ("weights", "decoder_weights")}) for c in plan.cells]
     more: dict[str, object] = {"cells": cells}
     if plan.quality is not None:
         files = {key: kept(getattr(plan.quality, key)) for key in ("extractor_weights", "reference")}
         more["quality"] = plan.quality.model_copy(update=files)
+    judges = {key: kept(getattr(plan.fidelity, key), here=os.path.isdir) for key in JUDGES}
+    prompts = kept(plan.fidelity.prompts, here=lambda path: not _looks_missing(path))
+    more["fidelity"] = plan.fidelity.model_copy(update={**judges, "prompts": prompts})
     return plan.model_copy(update=more), list(missing)
+
+
+def _looks_missing(prompts: str) -> bool:
+    """True for the path of prompts that are not here; False for a word, of which expansion says whether it is the name of a list."""
+    path = Path(prompts)
+    return bool(path.suffix or len(path.parts) > 1) and not os.path.exists(path)
 
 
 def bill(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
@@ -144,6 +145,15 @@ class Cells(PlanTable):
     random_seed: Integer = 0
     priority: Integer = 0
 
+    _added: Mapping[str, str] = PrivateAttr(default={})  # methods that stand on no line of the plan, and the options that added them
+
+    def with_added(self, extra: Mapping[str, str]) -> Cells:
+        """This block with more methods, each with the option that adds it."""
+        new = {method: option for method, option in extra.items() if method not in self.methods}
+        made = self.model_copy(update={"methods": [*self.methods, *new]})
+        made._added = {**self._added, **new}
+        return made
+
     def only(self, models: set[str] | None, methods: set[str] | None, budgets: set[str] | None) -> Cells | None:
         """This block with some of its methods and budgets (None: all), or None where nothing of them is in it."""
         if models is not None and self.model not in models:
@@ -189,6 +199,11 @@ class Plan(PlanTable):
             keys = ("cells", self._blocks[int(keys[1])], *keys[2:])
         return f"{path}:{line(text, keys)}" if path else self.name
 
+    def place_of(self, number: int, method: str | MethodTable) -> str:
+        """:meth:`place` of a method of a block, or the option that added it."""
+        option = self.cells[number]._added.get(method) if isinstance(method, str) else None
+        return option or self.place("cells", number, "methods")
+
     def stored(self) -> dict[str, Any]:
         """The plan as a store keeps it: with the path of its file, unless it comes with the package."""
         path = self._source[0]
@@ -204,13 +219,13 @@ class Plan(PlanTable):
         """Its plug-ins. Nothing is imported yet."""
         return [Path(self._source[0]).parent / name for name in self.plugins]
 
-    def joined(self, extra: Sequence[str]) -> Plan:
+    def joined(self, extra: Sequence[str], files: Mapping[str, str | Path] = MappingProxyType({})) -> Plan:
         """This plan with more methods, each in every block whose model it can run on; in all of them where it can on none, which is then
-        a mistake of whoever asked for it."""
+        a mistake of whoever asked for it. ``files``: the plug-in files of those that came with one."""
+        options = {m: f"--plugin {files[m]}" if m in files else f"--method {m}" for m in extra}
         places = {m: {c.model for c in self.cells if _runs_on(m, c.model)} or {c.model for c in self.cells} for m in extra}
-        cells = [c.model_copy(update={"methods": [*c.methods, *(m for m in extra if m not in c.methods and c.model in places[m])]})
-                 for c in self.cells]
-        return self.model_copy(update={"cells": cells})
+        return self.model_copy(update={"cells": [c.with_added({m: option for m, option in options.items() if c.model in places[m]})
+                                                 for c in self.cells]})
 
     def judged_by(self, metrics: Sequence[str]) -> Plan:
         """This plan with more metrics of plug-ins."""
@@ -314,14 +329,14 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
     from .metrics import metrics_of
     from .plugin_import import imported
 
-    found = [name for file in plugins for name in imported(file)]
+    found = {name: file for file in plugins for name in imported(file)}
     loaded = plan if isinstance(plan, Plan) else load(str(plan))
     for file in loaded.files():
         imported(file)
     brought = require("models", (cells.model for cells in loaded.cells))
     brought += require("methods", [*methods, *(name for cells in loaded.cells for name in asked([*cells.methods, *cells.budgets]))])
     brought += require("metrics", loaded.fidelity.metrics)
-    joined = loaded.joined([*found, *methods]).judged_by(metrics_of(plugins))
+    joined = loaded.joined([*found, *methods], found).judged_by(metrics_of(plugins))
     return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *dict.fromkeys(brought)))
 
 

@@ -26,9 +26,10 @@ class ParameterCounts:
 
     ``block``: weights of one block's products. ``between``: numbers per token and block that its products hand to one another
     through memory if all that is elementwise is fused into them. ``logits``: weights between a hidden state and its logits, of which
-    there are ``vocab``. ``fed``: weights that make a drawn token an input, once for all branches of guidance. ``row``: weights
-    that a row meets once in a generation, ``row_pass``: once in each pass. ``scale``: multiplications per image in every pass but
-    the last, between what it drew and what the next is fed. ``text``: entries of a text to which every token attends in every block, and
+    there are ``vocab``. ``fed``: weights that make a drawn token an input, once for all branches of guidance. ``row``:
+    multiplications of a row once in a generation, by ``row_weights`` (0: as many weights; entries of a text share theirs). ``row_pass``:
+    weights that a row meets once in each pass. ``scale``: multiplications per image in every pass but the last, between what it drew and
+    what the next is fed. ``text``: entries of a text to which every token attends in every block, and
     ``text_block``: weights that a block multiplies each of them by in every pass.
     ``image()`` decodes one image on the meta device, where nothing is computed but FLOPs can be counted.
     """
@@ -40,6 +41,7 @@ class ParameterCounts:
     vocab: int = 0
     fed: int = 0
     row: int = 0
+    row_weights: int = 0
     row_pass: int = 0
     scale: int = 0
     text: int = 0
@@ -61,7 +63,7 @@ def bill(
         passes, alike = len(steps), _alike(method, layout)
         ops = [op for step in steps for op in _pass(method, layout, counts, codec, step, alike)]
         width = layout.dtype.itemsize
-        ops.append(Op("once", 2 * layout.rows * counts.row, counts.row * width))
+        ops.append(Op("once", 2 * layout.rows * counts.row, (counts.row_weights or counts.row) * width))
     if images:
         ops.append(Op("decode", layout.batch * _decoded(counts.image)))
     return Bill.of((op for op in ops if op.flops or op.nbytes), layout.batch, passes)

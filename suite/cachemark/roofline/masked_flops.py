@@ -166,6 +166,12 @@ def _head_loads(method: Method, layout: MaskedLayout, step: MaskedStep, passes: 
     return found
 
 
+def head_weights(layout: MaskedLayout) -> int:
+    """Weights of the diffusion head: what :func:`_head` reads where everything is computed, and the embedding of timesteps."""
+    inside = layout.head_width
+    return inside * (layout.dim + 5 * inside * layout.head + 3 * layout.channels + 2 * inside + FREQUENCIES + inside)
+
+
 def _head(loads: Counter[tuple[Load, ...]], layout: MaskedLayout, count: int) -> Iterator[Op]:
     """All passes of the head for ``count`` tokens of every sample: its blocks, and what comes before and behind them."""
     inside, width = layout.head_width, layout.dtype.itemsize

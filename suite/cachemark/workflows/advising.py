@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core import limits, registry
 from ..core.errors import unknown
+from ..core.publications import publications
 from ..core.spec import Case
 from ..core.units import metric
 from ..models.protocol import ModelEntry
 from ..plans.expand import catalogue, methods
 from ..plans.installed_things import require
 from ..plans.plugin_import import imported
+from ..plans.price import without_missing
+from ..plans.schema import Plan
 from ..plans.toml_text import toml_of
 from ..report import formatting as fmt
 from ..report.view.answers import FULL_CACHE, gained, lost, named, saves, unjudged
@@ -23,20 +26,24 @@ from ..report.view.selection import Candidate, Selection, select
 from ..report.view.standing import UNJUDGED, why_not
 from ..stats.intervals import Interval
 from ..store.db import Store
-from .evidence import CPU, Claimed, Known, known_of
+from .evidence import CPU, Claimed, Known, at_batches, known_of
+from .fetching import FOLDER
 from .forecasts import BOUND, MEASURED, PREDICTED, Forecast, Forecaster
 from .stores import DEFAULT_STORE, opened
 
 assert catalogue is not methods  # importing them registers models and methods
 MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9,
           "3090": 24 * 2**30}  # bytes, as sold
+FLAGGED = "Its inspection flags it."
 MOST = 4096  # images at once; beyond it no batch is looked at
+LEVEL = 0.02  # share of images per second for which nobody needs a batch twice as large
 
 
 @dataclass(frozen=True)
 class Wishes:
     """Terms of a question. ``memory`` in bytes (0: all that the GPU has) and ``latency`` in seconds of a batch are limits; ``throughput``
-    lets every method use the batch at which it makes most images per second; ``max_loss`` is the margin of quality, as a share."""
+    lets every method use the batch at which it makes most images per second, whatever ``batch`` is; ``max_loss`` is the margin of quality,
+    as a share."""
 
     model: str
     gpu: str
@@ -59,8 +66,9 @@ class Wishes:
 @dataclass(frozen=True)
 class AdvisedMethod:
     """One line of the answer: a method at a budget. ``gain`` over the full cache, which ``allowed`` bounds; ``basis`` says whether gain,
-    time and memory were measured here, predicted, or bounded; ``quality`` is the figure of its images with its interval, of ``seeds``
-    seeds; ``why_not`` the reason why it is not recommended, empty where it qualifies and fits."""
+    time and memory were measured here, predicted, or bounded; ``no_speed_up`` why there is but a bound though it was measured here;
+    ``quality`` is the figure of its images with its interval; ``why_not`` the reason why it is not recommended, empty where it qualifies
+    and fits."""
 
     name: str
     method: str
@@ -78,21 +86,27 @@ class AdvisedMethod:
     quality: Interval | None
     shown: str
     why_not: str
+    no_speed_up: str = ""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The answer: a sentence in ``text``, the methods in ``ranked`` order, those that are not recommended in ``others``; ``begins`` says
-    where gains begin, ``seeds`` how many would decide, ``measure`` whether a plan would tell more; ``plan`` is that plan as TOML."""
+    """The answer: a sentence in ``text``, the ``recommended`` method and its ``batch``, the methods in ``ranked`` order, those that are not
+    recommended in ``others``; ``begins`` says where gains begin, ``seeds`` how many would decide, ``measure`` whether a plan would tell
+    more; ``plan`` is that plan as TOML, ``missing`` the files and folders that it names and that are not here, ``notes`` what is left out
+    and what else there is to know."""
 
     text: str
     recommended: str
+    batch: int
     ranked: tuple[AdvisedMethod, ...]
     others: tuple[AdvisedMethod, ...]
     begins: str
     seeds: str
     measure: bool
     plan: str
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins: Sequence[str | Path] = ()) -> Advice:
@@ -128,30 +142,40 @@ class _Advisor:
         cases = {name: case for name, case in self.known.cases.items() if case.method in registry.methods and not case.decoder}
         full = self._best([self.forecaster.full(batch) for batch in self._batches()])
         found = {name: self._forecast(case, full) for name, case in cases.items()}
-        claimed, savings = self.known.claimed, self.known.savings
+        claimed, savings, flags = self.known.claimed, self.known.savings, self.known.flags
         candidates = [
             Candidate(name, replace(each.gain, confidence=0.0) if each.basis == BOUND else each.gain, savings.get(name),
-                      name in claimed and claimed[name].qualified, self.wishes.met_by(each), each.basis == MEASURED, each.doubt)
+                      name in claimed and claimed[name].qualified and name not in flags, self.wishes.met_by(each),
+                      each.basis == MEASURED, each.doubt)
             for name, each in found.items()]
         chosen = select(candidates, full_fits=self.wishes.met_by(full))
         lines = {each.key: self._line(each, cases[each.key], found[each.key], claimed.get(each.key)) for each in candidates}
         order = sorted(candidates, key=lambda each: (chosen.best is None or each.key != chosen.best.key, -each.least_gain))
         text = self._text(chosen, candidates, lines, cases, full, claimed)
+        best = lines[chosen.best.key] if chosen.best else None
+        batch = best.batch if best else full.batch
+        plan, measure = at_batches(self.known.plan, sorted({batch, full.batch})), any(line.basis != MEASURED for line in lines.values())
         return Advice(
-            text, lines[chosen.best.key].name if chosen.best else "full", tuple(lines[c.key] for c in order if not lines[c.key].why_not),
+            text, best.name if best else "full", batch, tuple(lines[c.key] for c in order if not lines[c.key].why_not),
             tuple(lines[c.key] for c in order if lines[c.key].why_not), self._begins(list(cases.values())),
-            seeds_that_decide([each.claim for each in claimed.values()]), any(line.basis != MEASURED for line in lines.values()),
-            toml_of(self.known.plan.model_dump(exclude_defaults=True, exclude_none=True)),
+            seeds_that_decide([each.claim for each in claimed.values()]), measure,
+            toml_of(plan.model_dump(exclude_defaults=True, exclude_none=True)), tuple(without_missing(plan)[1]),
+            (*self.known.notes, *(self._unnamed_weights(plan) if measure else ())),
         )
 
     def _batches(self) -> list[int]:
-        """The batch that is asked for; for throughput every power of two beside it."""
-        return sorted({self.wishes.batch, *(2**k for k in range(MOST.bit_length()))}) if self.wishes.throughput else [self.wishes.batch]
+        """The batch that is asked for; for throughput every power of two."""
+        return [2**k for k in range(MOST.bit_length())] if self.wishes.throughput else [self.wishes.batch]
 
     def _best(self, each: Sequence[Forecast]) -> Forecast:
-        """The one with most images per second among those that stay within the limits; where none does, the one that asks least."""
+        """Among those that stay within the limits, and whose images per second are as many as the most but for ``LEVEL``, one that was
+        measured, else the smallest batch; where none stays within them, the one that asks least."""
         able = [found for found in each if self.wishes.met_by(found)]
-        return max(able, key=lambda found: found.rate) if able else min(each, key=lambda found: found.batch)
+        if not able:
+            return min(each, key=lambda found: found.batch)
+        most = max(found.rate for found in able)
+        return min((found for found in able if found.rate >= (1 - LEVEL) * most),
+                   key=lambda found: (found.basis != MEASURED, found.batch))
 
     def _forecast(self, case: Case, full: Forecast) -> Forecast:
         """The case at its best batch, its gain in images per second over the full cache at that one's."""
@@ -171,12 +195,14 @@ class _Advisor:
             named(case), case.named, case.budget, found.batch, found.gain.value, found.gain.low if stated else None,
             found.gain.high if stated else None, found.allowed, each.saving, found.seconds, found.memory, found.basis, name,
             claimed.row.quality.get(name) if claimed else None,
-            lost(claimed.claim).removeprefix("and ") if claimed and claimed.qualified else "",
-            self._why_not(each, found, claimed))
+            lost(claimed.claim).removeprefix("and ") if claimed and each.qualified else "",
+            self._why_not(each, found, claimed), found.no_speed_up)
 
     def _why_not(self, each: Candidate, found: Forecast, claimed: Claimed | None) -> str:
         if not each.qualified:
-            return UNJUDGED if claimed is None else claimed.row.unranked or why_not(claimed.claim)
+            if flag := self.known.flags.get(each.key):
+                return f"{FLAGGED} {flag}"
+            return self.known.unjudged.get(each.key, UNJUDGED) if claimed is None else claimed.row.unranked or why_not(claimed.claim)
         if not each.fits:
             return f"It does not fit: it takes {fmt.size(found.memory)} and {fmt.seconds(found.seconds)} for a batch."
         return each.doubt
@@ -196,8 +222,18 @@ class _Advisor:
             return (f"{short}Use {named(case)}{at}: {gained(chosen.best.gain)}{saves(line.saving, self.entry.paradigm)}, "
                     f"{lost(claimed[chosen.best.key].claim)}. {self._basis(line)}")
         if short:
-            return f"{short}No method that is shown to be as good is known to fit either: take a smaller batch.{_by_seeds(claimed)}"
-        return f"{FULL_CACHE}: {self._reason(chosen, candidates, lines, claimed)}"
+            return f"{short}No method that is shown to be as good is known to fit either: {self._remedy(full)}.{_by_seeds(claimed)}"
+        where = f" at batch {full.batch}" if self.wishes.throughput else ""
+        return f"{FULL_CACHE}{where}: {self._reason(chosen, candidates, lines, claimed)}"
+
+    def _remedy(self, full: Forecast) -> str:
+        """The remedy where nothing is known to fit."""
+        alone = full if full.batch == 1 else self.forecaster.full(1)
+        if self.wishes.met_by(alone):
+            return "take a smaller batch"
+        lacking = ["memory"] if self.wishes.room and alone.memory > self.wishes.room else []
+        lacking += ["time"] if self.wishes.latency is not None and alone.seconds > self.wishes.latency else []
+        return f"even a single image needs more {' and '.join(lacking)}"
 
     def _basis(self, line: AdvisedMethod) -> str:
         if line.basis == MEASURED:
@@ -212,22 +248,36 @@ class _Advisor:
         if (most := max((line.allowed for line in lines.values()), default=0.0)) <= limits.ARTEFACT and not self.wishes.throughput:
             return (f"nothing gains at batch {self.wishes.batch}: bytes and FLOPs that the methods here save allow at most "
                     f"{fmt.times(most)} on {self.wishes.gpu}.")
+        if lines and all(key in self.known.flags for key in lines):
+            return "every method that was measured is flagged by its inspection, so none is shown to be as good."
         if not claimed:
             random = bool(self.known.groups) and all(group.random for group in self.known.groups)
             return (f"{unjudged(random=random)}, so no method is shown to be as good. Fidelity to the full cache is no reason to "
                     "recommend one.")
         allowed = next(iter(claimed.values())).claim.allowed
         able = [each for each in candidates if each.qualified]
+        where = "at any batch" if self.wishes.throughput else f"at batch {self.wishes.batch}"
         if not able:
             seeds = max(each.claim.n for each in claimed.values())
             return f"at {seeds} seeds no method is shown to lose less than {allowed}.{_by_seeds(claimed)}"
-        told = f"no method that is shown to lose less than {allowed} is measured or predicted to be faster at batch {self.wishes.batch}."
+        told = f"no method that is shown to lose less than {allowed} is measured or predicted to be faster {where}."
         bound = max((lines[each.key] for each in able if lines[each.key].basis == BOUND), key=lambda line: line.gain, default=None)
         if bound is not None and bound.allowed > limits.ARTEFACT:
-            return f"{told} {bound.name} might gain up to {fmt.times(bound.allowed)}; nothing of it was measured on {self.wishes.gpu}."
+            known = (f"its speed-up on {self.wishes.gpu} is not known: {bound.no_speed_up}" if bound.no_speed_up else
+                     f"nothing of it was measured on {self.wishes.gpu}.")
+            return f"{told} {bound.name} might gain up to {fmt.times(bound.allowed)}; {known}"
         if chosen.lean is None or self.entry.paradigm == MASKED:
             return told
         return f"{told} Where memory is short, {lines[chosen.lean.key].name} runs{saves(chosen.lean.saving, self.entry.paradigm)}."
+
+    def _unnamed_weights(self, plan: Plan) -> Iterator[str]:
+        """A sentence where a plan names no weights of a published model."""
+        keys = [key for key in ("weights", "decoder_weights") if any(not getattr(cells, key) for cells in plan.cells)]
+        needed = [one for one in publications() if one.model == self.entry.name and one.key in keys]
+        if needed:
+            paths = ", ".join(f"{one.key} = {str(one.located(FOLDER))!r}" for one in needed)
+            yield (f"The plan names no {' and no '.join(one.key for one in needed)}, so they are random: it measures speed and memory, and "
+                   f"not what images are worth. `cachemark weights fetch {self.entry.name}` fetches them to name them in it: {paths}.")
 
     def _begins(self, cases: Sequence[Case]) -> str:
         """The batch at which more is read of keys and values than of weights, and that from which on the device can gain."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from ..core import limits
+from ..contract.method import Method
+from ..core import calibrations, limits, registry, seeds
+from ..core.errors import BadCalibration, BadKnob, CachemarkError, Unsupported
 from ..core.limits import Rates
 from ..core.result import Outcome
-from ..core.spec import Case
-from ..plans.expand import expand
-from ..plans.schema import Plan
+from ..core.spec import FULL, Case
+from ..models.protocol import ModelEntry, Request
+from ..plans.expand import Planned, expand
+from ..plans.price import without_missing
+from ..plans.schema import FILE, Plan
 from ..report.view.case_group import CaseGroup
 from ..report.view.limit_flags import limit_of
 from ..report.view.quality_claims import MARGINS, Claims, Margins, QualityClaim
@@ -20,6 +26,7 @@ from ..report.view.standing import standing
 from ..store.db import Store
 from .forecasts import identity
 from .least_times import device_rates
+from .stand_ins import stand_in, with_stand_ins
 
 CPU = "cpu"
 RECENT = 100  # runs that are looked at: older ones are of older code
@@ -94,7 +101,8 @@ class Claimed:
 @dataclass(frozen=True)
 class Known:
     """Everything that advice stands on. ``groups`` are all that the store holds of the model, ``here`` those of the device that are alike
-    but for the batch; ``cases`` the methods with their sizes, each once, by :func:`.forecasts.identity`; ``full`` the full cache."""
+    but for the batch; ``cases`` the methods with their sizes, each once, by :func:`.forecasts.identity`; ``full`` the full cache; ``notes``
+    say what is left out, or stands in for what nobody has measured."""
 
     full: Case
     groups: tuple[CaseGroup, ...]
@@ -102,6 +110,7 @@ class Known:
     claims: Claims
     cases: Mapping[str, Case]
     plan: Plan
+    notes: tuple[str, ...] = ()
 
     @property
     def claimed(self) -> dict[str, Claimed]:
@@ -113,6 +122,16 @@ class Known:
                 if claim is not None and (name not in found or claim.n > found[name].claim.n):
                     found[name] = Claimed(claim, row, group)
         return found
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """The flag of each method that is not what it says it is, wherever that was found."""
+        return {identity(row.case): row.outcome.flags[0] for group in self.groups for row in group.arms if row.ok and row.outcome.flags}
+
+    @property
+    def unjudged(self) -> dict[str, str]:
+        """The reason why nothing is claimed of the images of a method that was measured."""
+        return {identity(row.case): row.unranked for group in reversed(self.groups) for row in group.arms if row.ok and row.unranked}
 
     @property
     def savings(self) -> dict[str, float]:
@@ -133,17 +152,21 @@ def known_of(store: Store | None, model: str, paradigm: str, gpu: str, batch: in
     groups, claims = standing(held.outcomes, MARGINS if max_loss is None else Margins(max_loss, max_loss),
                               sequential=held.sequential)
     groups = tuple(group for group in groups if group.full is not None and not group.searched)
-    plan = _plan(held.plan, model, paradigm, batch, gpu)
+    plan = _stored_plan(held.plan, model, batch)
     if not groups:
-        planned = [p.case for p in expand(plan, "cuda" if gpu != CPU else CPU) if not p.unsupported_reason]
-        arms = {identity(case): case for case in planned if case.role == "arm"}
-        return Known(next(case for case in planned if case.role == "baseline"), (), (), claims, arms, plan)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = _unmeasured(plan, model, paradigm, batch, gpu, claims)
+        return replace(found, notes=tuple(dict.fromkeys((*found.notes, *(str(warning.message) for warning in told)))))
+    notes: tuple[str, ...] = ()
+    if plan is None:
+        plan, notes = _usual(registry.models.get(model), paradigm, batch, gpu)
     here = _alike([group for cell in held.here for group in groups if group.case.cell == cell], batch)
     full = (here or groups)[0].case
     if not here and gpu != CPU:
         full = replace(full, dtype="bfloat16")
     arms = {identity(row.case): row.case for group in groups for row in group.arms if row.ok and row.case.sampling == full.sampling}
-    return Known(full, groups, here, claims, arms, plan)
+    return Known(full, groups, here, claims, arms, plan, notes)
 
 
 def _alike(groups: Sequence[CaseGroup], batch: int) -> tuple[CaseGroup, ...]:
@@ -158,17 +181,86 @@ def _terms(case: Case) -> tuple[object, ...]:
     return case.dtype, case.engine, case.sampling
 
 
-def _plan(stored: Mapping[str, Any], model: str, paradigm: str, batch: int, gpu: str) -> Plan:
-    """A plan that measures at this batch what the newest one measured of the model, or the usual methods."""
+def at_batches(plan: Plan, batches: Sequence[int]) -> Plan:
+    """The plan with every block at these batches, and with as many samples as the largest of them takes."""
+    cells = {cell.model_dump_json(): cell for own in plan.cells for batch in batches
+             if (cell := own.model_copy(update={"batch": batch, "samples": own.samples and max(own.samples, batch)}))}
+    most, given = max(batches), plan.fidelity
+    fewest = max(seeds.SIZES[given.seeds], max(cell.samples for cell in cells.values()), most)
+    series = next((name for name, size in seeds.SIZES.items() if size >= fewest), given.seeds)
+    more = {"samples": max(given.samples, most), **({"seeds": series} if seeds.SIZES[given.seeds] < fewest else {})}
+    return plan.model_copy(update={"cells": list(cells.values()), "fidelity": given.model_copy(update=more)})
+
+
+def _stored_plan(stored: Mapping[str, Any], model: str, batch: int) -> Plan | None:
+    """A plan that measures at this batch what the newest one measured of the model, wherever it is written; None where there is none, or
+    one of another version."""
     from pydantic import ValidationError
 
     try:
-        found = Plan.model_validate(stored).only(models=[model])
-        cells = {cell.model_copy(update={"batch": batch}).model_dump_json(): cell for cell in found.cells}
-        return found.model_copy(update={"cells": [cell.model_copy(update={"batch": batch}) for cell in cells.values()]})
+        found = Plan.of_stored(stored).only(models=[model])
     except ValidationError:
-        methods, budgets = USUAL[paradigm]
-        width = "float32" if gpu == CPU else "bfloat16"
-        cell = {"model": model, "methods": methods, "budgets": budgets, "batch": batch, "dtype": width, "engine": "auto"}
-        return Plan.model_validate({"name": "advised", "on_unsupported": "unsupported", "cells": [cell],
-                                    "fidelity": {"seeds": "s256", "samples": 256}})
+        return None
+    beside = Path(str(stored.get(FILE, ""))).parent  # of its file, to which the paths of its plug-ins are relative
+    return at_batches(found.model_copy(update={"plugins": [str((beside / name).resolve()) for name in found.plugins]}), [batch])
+
+
+def _unmeasured(plan: Plan | None, model: str, paradigm: str, batch: int, gpu: str, claims: Claims) -> Known:
+    """Knowledge on paper alone: of what a plan would measure that has measured nothing, or of the usual methods."""
+    entry: ModelEntry = registry.models.get(model)
+    notes: tuple[str, ...] = ()
+    if plan is not None:
+        bare = without_missing(plan)[0]
+        try:
+            return _on_paper(expand(with_stand_ins(plan, bare), _device(gpu)), claims, plan)
+        except CachemarkError as error:
+            notes = (f"The newest plan that the store has of {model} cannot be priced: {error}",)
+    plan, more = _usual(entry, paradigm, batch, gpu)
+    return _on_paper(expand(plan, _device(gpu)), claims, plan, (*notes, *more))
+
+
+def _on_paper(expanded: Sequence[Planned], claims: Claims, plan: Plan, notes: tuple[str, ...] = ()) -> Known:
+    planned = [p.case for p in expanded if not p.unsupported_reason]
+    full = next((case for case in planned if case.role == "baseline"), None)
+    if full is None:
+        raise Unsupported(next((p.unsupported_reason for p in expanded if p.case.role == "baseline"), "") or "It has no full cache.")
+    return Known(full, (), (), claims, {identity(case): case for case in planned if case.role == "arm"}, plan, notes)
+
+
+def _usual(entry: ModelEntry, paradigm: str, batch: int, gpu: str) -> tuple[Plan, tuple[str, ...]]:
+    """The usual methods of a family at the usual budgets, and a sentence about each that is left out or has a stand-in."""
+    names, budgets = USUAL[paradigm]
+    tables: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for name in names:
+        table = {"name": name, **_stand_in(registry.methods.get(name), entry, notes)}
+        try:
+            planned = expand(_plan_of(entry.name, [table], budgets, batch, gpu), _device(gpu))
+        except (BadKnob, BadCalibration, Unsupported) as error:
+            notes.append(f"Left out: {error}")
+            continue
+        tables.append(table)
+        notes += [f"Left out at {p.case.budget}: {p.unsupported_reason}" for p in planned if p.case.role == "arm" and p.unsupported_reason]
+    return _plan_of(entry.name, tables or [{"name": FULL}], budgets, batch, gpu), tuple(notes)
+
+
+def _stand_in(cls: type[Method], entry: ModelEntry, notes: list[str]) -> dict[str, Any]:
+    """Knobs in the place of what nobody has measured of the weights that come with the package, with a sentence that says so."""
+    knobs = stand_in(cls, entry)
+    if not knobs or calibrations.measured(cls.name, entry.identity(Request())):
+        return {}
+    notes.append(f"Nobody has measured for {cls.name} how alike the scales of these weights are, so a sixth of the layers, "
+                 f"{len(knobs['demanding'])}, are taken to be demanding, as in its paper.")
+    return knobs
+
+
+def _plan_of(model: str, methods: list[dict[str, Any]], budgets: list[str], batch: int, gpu: str) -> Plan:
+    width = "float32" if gpu == CPU else "bfloat16"
+    cell = {"model": model, "methods": methods, "budgets": budgets, "dtype": width, "engine": "auto"}
+    found = Plan.model_validate({"name": "advised", "on_unsupported": "unsupported", "cells": [cell],
+                                 "fidelity": {"seeds": "s256", "samples": 256}})
+    return at_batches(found, [batch])
+
+
+def _device(gpu: str) -> str:
+    return CPU if gpu == CPU else "cuda"

@@ -11,7 +11,7 @@ from ..core.errors import Infrastructure, NothingMeasured, Unsupported
 from ..core.files import replacing
 from ..core.secrets import hidden, mask
 from ..gate import baselines
-from .judging import RunJudgement, judge, judge_in_pairs, with_decisions
+from .judging import RunJudgement, chosen, judge, judge_in_pairs, with_decisions
 from .machines import Machine
 from .reporting import baseline_of, table_view
 from .stored_run import Run
@@ -102,10 +102,11 @@ def asv_results(
     folder: Path = Path(".asv/results"), store: str | Path = DEFAULT_STORE, *, repository: Path = Path("."), changed: bool = False,
 ) -> Written:
     """Write all runs of a store as results of asv; ``changed`` takes runs of a changed working tree for runs of its commit. Runs that
-    belong to no commit of ``repository`` are left out."""
+    belong to no commit of ``repository`` are left out. Raises NothingMeasured where the store holds no run of a plan."""
     from ..export import asv
 
     with reading(store) as source:
+        chosen(source, None)
         return asv.write(source, folder, repository, changed=changed)
 
 

@@ -8,7 +8,8 @@ from functools import cached_property
 
 import torch
 
-from ..cache.masked_layout import MaskedLayout
+from ..cache.codec import codec
+from ..cache.layout import Layout
 from ..core import limits
 from ..core.errors import Unsupported
 from ..core.limits import Bill, Rates
@@ -17,7 +18,9 @@ from ..models.costs import case_bill
 from ..models.protocol import ModelEntry
 from ..report.view.answers import doubt
 from ..report.view.case_group import CaseGroup
-from ..report.view.report_row import MASKED, ReportRow, share_of_full
+from ..report.view.report_row import MASKED, ReportRow
+from ..roofline.bill import ParameterCounts
+from ..roofline.memory import allocated, weight_bytes
 from ..stats.intervals import Interval
 from ..trial.child.bench import method_factory
 
@@ -28,7 +31,8 @@ MEASURED, PREDICTED, BOUND = "measured", "predicted", "bound"  # what a forecast
 class Forecast:
     """A case at a ``batch`` beside the full cache at the same batch. ``gain`` is its speed-up and ``allowed`` the one that bytes and FLOPs
     saved allow, ``seconds`` the time of a batch and ``memory`` its bytes, weights included. ``basis`` says whether gain and time were
-    measured, predicted, or are no more than a bound; ``doubt`` why the gain is not believed."""
+    measured, predicted, or are no more than a bound; ``doubt`` why the gain is not believed, ``no_speed_up`` why it is not known though the
+    case was measured."""
 
     batch: int
     gain: Interval
@@ -37,6 +41,7 @@ class Forecast:
     memory: int
     basis: str
     doubt: str = ""
+    no_speed_up: str = ""
 
     @property
     def rate(self) -> float:
@@ -73,10 +78,10 @@ class Forecaster:
     def arm(self, case: Case, batch: int) -> Forecast:
         """A method with its sizes."""
         full, allowed = self.full(batch), self.allowed(case, batch)
-        near = min(self._measured(case), key=lambda pair: _apart(pair[1].case.batch, batch), default=None)
+        seen = sorted(self._measured(case), key=lambda pair: _apart(pair[1].case.batch, batch))
+        near = next(((group, row) for group, row in seen if _speed_up(row)), None)
         if near is None:
-            return Forecast(batch, Interval(allowed, allowed, allowed, 0.0, 0), allowed, full.seconds / allowed,
-                            self._memory(case, batch, None), BOUND)
+            return self._bound(case, full, allowed, seen[0][1] if seen else None)
         group, row = near
         assert row.speed_up is not None
         memory = self._memory(case, batch, row)
@@ -86,6 +91,13 @@ class Forecaster:
         value, low = (allowed * min(end / there, 1.0) for end in (row.speed_up.value, row.speed_up.low))
         gain = Interval(value, low, allowed, row.speed_up.confidence, row.speed_up.n)
         return Forecast(batch, gain, allowed, full.seconds / value, memory, PREDICTED, doubt(row, group))
+
+    def _bound(self, case: Case, full: Forecast, allowed: float, row: ReportRow | None) -> Forecast:
+        """A case of which no speed-up is known; ``row``: what was measured of it nevertheless."""
+        batch, latency = full.batch, row.median("latency") if row and row.case.batch == full.batch else None
+        why = "" if row is None else row.outcome.flags[0] if row.outcome.flags else row.no_speed_up
+        return Forecast(batch, Interval(allowed, allowed, allowed, 0.0, 0), allowed, latency or full.seconds / allowed,
+                        self._memory(case, batch, row), BOUND, no_speed_up=why)
 
     def allowed(self, case: Case, batch: int) -> float:
         """The speed-up over the full cache that the bytes and FLOPs saved allow."""
@@ -116,27 +128,26 @@ class Forecaster:
 
     def _measured(self, case: Case) -> list[tuple[CaseGroup, ReportRow]]:
         mine = identity(case)
-        return [(group, row) for group in self._groups for row in group.arms
-                if row.ok and row.speed_up is not None and identity(row.case) == mine]
+        return [(group, row) for group in self._groups for row in group.arms if row.ok and identity(row.case) == mine]
 
     def _memory(self, case: Case, batch: int, near: ReportRow | None) -> int:
         """Bytes: of the weights, and of what was allocated above them at the nearest batch, in proportion. Where nothing was measured, of
-        what is kept at the end of a generation alone."""
-        weights = self._weights
+        what the method asks for alone: keys, values and state, of which the full form of a masked model has none."""
+        layout = self._layout(batch)
+        weights = weight_bytes(layout, self._counts)
         peak = near.median("peak_memory") if near is not None else None
         if near is not None and peak is not None:
             return weights + round(peak * batch / near.case.batch)
-        return weights + round(self._bill(self._full, batch).moved("written") * share_of_full(case.budget))
+        return weights + allocated(method_factory(case)(), layout, codec(case.codec))
 
     @cached_property
-    def _weights(self) -> int:
-        """Bytes of the weights of blocks and head, without tables and the image decoder."""
-        parts, layout = self._entry.parameter_counts(), self._entry.shape(self._full.sampling, 1)
-        if parts is None:
+    def _counts(self) -> ParameterCounts:
+        if (parts := self._entry.parameter_counts()) is None:
             raise _uncounted(self._entry.name)
-        blocks = layout.layers + (layout.encoder if isinstance(layout, MaskedLayout) else 0)
-        width: int = getattr(torch, self._full.dtype).itemsize
-        return width * (parts.block * blocks + parts.logits + parts.row + parts.row_pass)
+        return parts
+
+    def _layout(self, batch: int) -> Layout:
+        return replace(self._entry.shape(self._full.sampling, batch), dtype=getattr(torch, self._full.dtype))
 
     def _bill(self, case: Case, batch: int) -> Bill:
         key = identity(case), batch
@@ -150,6 +161,11 @@ class Forecaster:
 
 def _uncounted(model: str) -> Unsupported:
     return Unsupported(f"Nobody has counted the products of {model}.", remedy="Give its entry parameter_counts.")
+
+
+def _speed_up(row: ReportRow) -> bool:
+    """Return whether a row has a speed-up. What is not what it says it is has no ratio to anything."""
+    return row.speed_up is not None and not row.outcome.flags
 
 
 def _apart(one: int, other: int) -> float:

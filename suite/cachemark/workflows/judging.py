@@ -247,6 +247,17 @@ class CheckResult:
         return "PLAN", f"  (PLAN: the file of plan {name})"
 
 
+def chosen(store: Store, number: int | None) -> RunRecord:
+    """The run of that number, or the newest that is no comparison. NothingMeasured where there is none, with what can be done with the
+    comparisons that the store holds instead."""
+    if number is None and (held := store.runs()) and all(run.is_comparison for run in held):
+        newest, many = held[0], count(len(held), "comparison")
+        raise NothingMeasured(f"{store.where} holds {many} and no run of a plan. The newest is {newest.id}, of {newest.plan}.",
+                              remedy=f"Name it with --run: cachemark show --run {newest.id}, cachemark check --run {newest.id} or "
+                                     f"cachemark report --run {newest.id}. A plan is measured with: cachemark run PLAN")
+    return store.run(number)
+
+
 def check(
     store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None,
     threshold: float | None = None, min_coverage: float | None = None, register: str | Path | None = None,
@@ -261,7 +272,7 @@ def check(
     written there as a baseline for people to accept, and judged by a comparison of its code if there is one. Raises NothingMeasured where
     the baseline has expired or the comparison broke off."""
     with reading(store) as source:
-        record, proposed = source.run(run), None
+        record, proposed = chosen(source, run), None
         if record.is_comparison:
             found = judge_comparison(source, record, min_coverage)
         elif propose is not None and baseline is None and not _accepted_path(record).exists():
@@ -290,7 +301,7 @@ def baseline_commit(store: Store | str | Path = DEFAULT_STORE, *, run: int | Non
     """The commit at which the baseline of a run (None: the newest) was measured. Raises BadBaseline where there is none, and
     NothingMeasured where it was measured in no commit, or in a changed working tree."""
     with reading(store) as source:
-        held = baselines.load(baseline or _accepted_path(source.run(run)))
+        held = baselines.load(baseline or _accepted_path(chosen(source, run)))
     if held.code.get("dirty") or not (commit := str(held.code.get("commit") or "")):
         raise NothingMeasured(f"{held.source} was measured in no commit, or in a changed working tree: there is nothing to compare with.",
                               remedy="Promote a run of a commit: cachemark baseline promote --reason …")
@@ -334,10 +345,11 @@ def accept(
     and machine, ``promote`` replaces one of the same environment, ``rebase`` one of another and begins a new epoch. It judges for
     ``days``, 0: for ever. Raises BadBaseline."""
     with Store.open(store, create=False) as target:
+        record = chosen(target, run)
         if how == "save":
-            baselines.refuse_present(target.run(run), root, name)
-            return baselines.save(target, run, root, name, reason=reason, days=days)
-        return baselines.promote(target, run, root, name, reason=reason, days=days, upgraded=how == "rebase")
+            baselines.refuse_present(record, root, name)
+            return baselines.save(target, record.id, root, name, reason=reason, days=days)
+        return baselines.promote(target, record.id, root, name, reason=reason, days=days, upgraded=how == "rebase")
 
 
 def accepted(root: Path = baselines.ROOT) -> list[ListedBaseline]:
@@ -348,7 +360,7 @@ def accepted(root: Path = baselines.ROOT) -> list[ListedBaseline]:
 def difference(baseline: Path, store: str | Path = DEFAULT_STORE, *, run: int | None = None) -> list[CaseDifference]:
     """Differences between a baseline and a run, case by case, not judged."""
     with reading(store) as source:
-        return baselines.diff(baselines.load(baseline), source.outcomes(source.run(run).id))
+        return baselines.diff(baselines.load(baseline), source.outcomes(chosen(source, run).id))
 
 
 def known_incidents(register: Path, *, fixed: bool = False) -> list[Incident]:

@@ -18,20 +18,24 @@ from ..methods.full import Full
 from ..models.protocol import ModelEntry
 from ..plans.expand import catalogue, methods
 from ..roofline.kv_bytes import MIXED, PAPER_UNIT, entries, equal_widths, nbytes
-from .least_times import calibration_knob, sixth
+from .least_times import check_demanding
 from .size_claims import size_claims
+from .stand_ins import calibration_knob, sixth
 
 assert catalogue is not methods  # importing them registers models and methods
 
 
 def sizes(model: str, batch: int, dtype: str, demanding: int | None = None) -> dict[str, Any]:
     """Rows by method, as ``methods``, and what papers print of the model, as ``published``. ``demanding`` layers of ams_kv have the larger
-    budget; None is a sixth of them. Raises Unsupported for a model of another family."""
+    budget; None is a sixth of them. Raises Unsupported for a model of another family, BadKnob for more layers than it
+    has."""
     entry: ModelEntry = registry.models.get(model)
     if entry.paradigm != "next-scale":
         raise Unsupported(f"{model} is a {entry.paradigm} model.", remedy="--kv is for next-scale models, such as var-d30.")
     layout = entry.shape(entry.presets["paper"], batch)
-    count = sixth(layout) if demanding is None else min(demanding, layout.layers)
+    if demanding is not None:
+        check_demanding(demanding, layout)
+    count = sixth(layout) if demanding is None else demanding
     width: torch.dtype = getattr(torch, dtype)
     return {"model": model, "batch": batch, "dtype": dtype, "demanding": count, "rows": layout.rows, "layers": layout.layers,
             "scales": list(layout.scales), "methods": _methods(layout, count, width, entry),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,19 +13,22 @@ import torch
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
-from ..core import calibrations, limits, registry
+from ..core import limits, registry
 from ..core.errors import BadBudget, BadKnob, Unsupported
 from ..core.limits import BYTES, Bill, Rates
 from ..core.spec import FULL, Budget
+from ..core.wording import count
 from ..machine import rates as measured
 from ..machine.environment import environment
-from ..methods.base.calibrated import Calibrated
-from ..models.protocol import ModelEntry, Request
+from ..methods.base.evicting import Evicting
+from ..models.protocol import ModelEntry
 from ..plans.expand import catalogue, methods, resolve
 from ..roofline.bill import attended, bill
+from .stand_ins import calibration_knob, sixth
 
 assert catalogue is not methods  # importing them registers models and methods
 OWN = "own"  # the budget that a method's own sizes are
+DEMANDING, MASKED = "ams_kv", "masked"  # the method whose layers may be demanding, and the models whose passes are asked for
 DEFAULTS = {
     "next-token": (("linear",), ("1/4", "1/6", "1/8")), "next-scale": (("ams_kv",), (OWN,)), "masked": (("lazymar", "marche"), (OWN,)),
 }  # fmt: skip
@@ -66,11 +70,14 @@ def least_times(
 ) -> list[LeastTime]:
     """The full cache and each method under each budget, at each batch. Empty ``methods`` and ``budgets`` are the family's own;
     the budget ``own`` is what a method's sizes are. ``steps`` replaces the passes of a masked model; ``demanding`` layers of ams_kv have
-    the larger budget, a sixth where it is None. ``apart`` charges activations as operations of their own."""
+    the larger budget, a sixth where it is None. ``apart`` charges activations as operations of their own. Raises BadBudget for a budget
+    that is none, Unsupported for ``steps`` of a model that has none, BadKnob for ``demanding`` layers that nothing has."""
     entry: ModelEntry = registry.models.get(model)
     if (parts := entry.parameter_counts()) is None:
         raise Unsupported(f"Nobody has counted the products of {model}.", remedy="Give its entry parameter_counts.")
     own_methods, own_budgets = DEFAULTS[entry.paradigm]
+    check_budgets(budgets)
+    _refuse_unused(entry, methods or own_methods, steps, demanding)
     sampling = replace(entry.presets[preset], steps=steps) if steps else entry.presets[preset]
     found = []
     for batch in batches:
@@ -86,31 +93,58 @@ def least_times(
     return found
 
 
+def check_budgets(budgets: Sequence[str]) -> None:
+    """Raise BadBudget for one that is neither a share of the full cache nor ``own``."""
+    for budget in budgets:
+        try:
+            Budget.parse("1" if budget == OWN else budget)
+        except BadBudget as error:
+            near = f"Did you mean {OWN!r}? " if difflib.get_close_matches(budget, [OWN]) else ""
+            raise BadBudget(error.message, remedy=f"{near}Write a share of the full cache such as 1/4, or {OWN} for a method's own sizes."
+                            ) from None
+
+
+def check_demanding(demanding: int, layout: Layout) -> None:
+    """Raise BadKnob for more demanding layers than there are."""
+    if not 0 <= demanding <= layout.layers:
+        raise BadKnob(f"{count(demanding, 'demanding layer')}, and the model has {layout.layers}.", remedy=f"Give 0 … {layout.layers}.")
+
+
+def _refuse_unused(entry: ModelEntry, names: Sequence[str], steps: int, demanding: int | None) -> None:
+    """Raise where a number is given that nothing here would read."""
+    if steps and entry.paradigm != MASKED:
+        raise Unsupported(f"{steps} steps: {entry.name} is a {entry.paradigm} model, whose passes follow from its tokens.",
+                          remedy="Leave the steps out, or name a masked model, such as mar-l.")
+    if demanding is None:
+        return
+    if DEMANDING not in names or entry.paradigm not in registry.methods.get(DEMANDING).paradigms:
+        raise BadKnob(f"{count(demanding, 'demanding layer')}: only {DEMANDING} has such layers, on a next-scale model; here "
+                      f"{', '.join(names)} would run on {entry.name}, a {entry.paradigm} model.",
+                      remedy=f"Leave them out, or name {DEMANDING} and a next-scale model, such as var-d30.")
+    check_demanding(demanding, entry.shape(entry.presets["paper"], 1))
+
+
 def priced_methods(
     names: Sequence[str], budgets: Sequence[str], layout: Layout, demanding: int | None, entry: ModelEntry,
 ) -> Iterator[tuple[str, str, Method | str]]:
-    """Methods with their knobs, or the reason why there is none."""
-    for name in names:
+    """Methods with their knobs, or the reason why there is none. The full cache has no budgets, and stands before them anyway."""
+    for name in dict.fromkeys(names):
         cls: type[Method] = registry.methods.get(name)
-        layers = range(sixth(layout) if demanding is None else min(demanding, layout.layers))
-        knobs: dict[str, Any] = {"demanding": tuple(layers)} if name == "ams_kv" else calibration_knob(cls, entry)
+        layers = range(sixth(layout) if demanding is None else demanding)
+        knobs: dict[str, Any] = {"demanding": tuple(layers)} if name == DEMANDING else calibration_knob(cls, entry)
+        if name == FULL:
+            continue
         for budget in budgets:
             try:
                 if layout.paradigm not in cls.paradigms:
                     raise BadBudget(f"{name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
+                if budget == OWN and issubclass(cls, Evicting) and cls.own_budget is Method.own_budget:
+                    raise BadBudget(f"{name} has no sizes of its own.", remedy="Give a share of the full cache, such as 1/4.")
                 method = cls.build(knobs if budget == OWN else resolve(cls, Budget.parse(budget), layout, knobs))
                 method.resolve(layout)
                 yield name, budget, method
             except (BadBudget, BadKnob) as error:
                 yield name, budget, str(error)
-
-
-def calibration_knob(cls: type[Method], entry: ModelEntry) -> dict[str, str]:
-    """The knob that names the calibration of a model or of its packaged weights; nothing where there is none, or none is asked for."""
-    if not issubclass(cls, Calibrated):
-        return {}
-    facts = calibrations.packaged(cls.name).get(entry.name) or calibrations.measured(cls.name, entry.identity(Request()))
-    return {"calibration": calibrations.remember(cls.name, facts)} if facts else {}
 
 
 def _line(name: str, budget: str, batch: int, found: Bill, rates: Rates, full: LeastTime | None, apart: bool) -> LeastTime:
@@ -127,8 +161,3 @@ def _attended(method: Method, layout: Layout) -> float | None:
         return None
     method.resolve(layout)
     return attended(method, layout)
-
-
-def sixth(layout: Layout) -> int:
-    """As many demanding layers as AMS-KV's Table 2 has."""
-    return layout.layers // 6

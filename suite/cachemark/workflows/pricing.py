@@ -22,6 +22,7 @@ from ..trial.executors.local import Executor
 from .deciding import decide
 from .largest_batch import limited
 from .machines import Machine
+from .stand_ins import with_stand_ins
 from .stores import opened
 
 
@@ -40,8 +41,9 @@ class ModelPrice:
 
 @dataclass(frozen=True)
 class PriceList:
-    """The cost of a plan on a device or a card: ``cases`` in all, ``to_run`` of them not measured yet. ``missing`` files are priced with
-    random weights; ``disk_free`` is bytes here. ``idle``: cases whose method does nothing, each with the reason."""
+    """The cost of a plan on a device or a card: ``cases`` in all, ``to_run`` of them not measured yet. ``missing`` files and folders are
+    priced with random weights, and methods that need a measurement of such weights with a stand-in for it; ``disk_free`` is bytes here.
+    ``idle``: cases whose method does nothing, each with the reason."""
 
     plan: str
     on: str
@@ -65,7 +67,7 @@ def price_list(
     """The cost of a plan on this machine, or on a card by name (``on``); nothing is run. ``store`` holds what is measured already."""
     machine, (loaded, _) = Machine.of(machine), prepare(plan, plugins, methods)
     bare, missing = without_missing(loaded)
-    todo = limited(expand(bare, "cuda" if on else machine.device), machine.memory_cap)
+    todo = limited(expand(with_stand_ins(loaded, bare), "cuda" if on else machine.device), machine.memory_cap)
     with opened(None if on else store) as known:
         left, before = _left(todo, known, machine)
         cost = bill(loaded, left, partial(_rates, machine.device, machine.threads, on), before, missing)

@@ -33,7 +33,7 @@ from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import RunRecord
 from . import paired_page
-from .judging import RunJudgement, judge, judge_against, with_decisions
+from .judging import RunJudgement, chosen, judge, judge_against, with_decisions
 from .paired_page import PairedVerdicts
 from .paper_speed import PaperSpeed
 from .stores import DEFAULT_STORE, reading
@@ -68,7 +68,7 @@ def report(
     of its regressions; ``public`` as far as anybody may see it. Raises Infrastructure where it cannot be written, NothingMeasured where it
     shares no case with the given ``baseline`` or run, and Unsupported for a run against itself or a comparison."""
     with reading(store) as source, _uncollected():
-        record, known = source.run(run), None if register is None else Path(register)
+        record, known = chosen(source, run), None if register is None else Path(register)
         if against is not None:
             view, _ = _viewed(source, record, None, public, known, source.run(against))
         else:

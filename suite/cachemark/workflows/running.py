@@ -109,8 +109,9 @@ def share(
     plugins: Sequence[str | Path] = (), methods: Sequence[str] = (), watcher: RunWatcher = UNWATCHED,
 ) -> list[Outcome]:
     """Make one ``part`` (index from 0, of how many) of the quality images of a plan, for a later run to use; the outcomes of cases that
-    failed."""
+    failed. Raises Unsupported where the plan has no quality pass."""
     machine, loaded, files, cases = _checked(plan, machine, plugins, methods)
+    _require_quality(loaded, cases)
     with Store.open(store) as target, machine.places(target) as places:
         return PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).make_share(part)
 
@@ -136,6 +137,16 @@ def _checked(
     if (searches or loaded.searches) and machine.device == "cpu" and not machine.memory_cap:
         raise Unsupported("The largest batch on a CPU needs a limit.", remedy="Set one: add --memory-cap, such as 2GiB.")
     return machine, loaded, files, expand(loaded, machine.device)
+
+
+def _require_quality(plan: Plan, cases: Sequence[Planned]) -> None:
+    """Raise Unsupported where no quality image of a plan can be made, so that there is nothing to share."""
+    passes = [planned.case.evaluation[QUALITY_PASS] for planned in cases if QUALITY_PASS in planned.case.evaluation]
+    if not passes:
+        raise Unsupported(f"No case of plan {plan.name} has a quality pass, so there are no quality images to share.",
+                          remedy="Measure it without --share. A table [quality] gives a plan such a pass, on models with weights.")
+    if all("missing" in one for one in passes):
+        raise Unsupported(f"The quality pass of plan {plan.name} cannot be made here, so there is nothing to share: {passes[0]['missing']}")
 
 
 def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:

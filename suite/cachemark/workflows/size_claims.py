@@ -18,7 +18,7 @@ from ..models.protocol import ModelEntry
 from ..plans.expand import catalogue, methods
 from ..roofline.kv_bytes import HALF, MIXED, PublishedSize, equal_widths, nbytes, published
 from .holdings import Holdings
-from .least_times import calibration_knob, sixth
+from .stand_ins import calibration_knob, sixth
 
 assert catalogue is not methods  # importing them registers models and methods
 WIDTHS = {MIXED: "K in fp32, V in 16 bit", HALF: "K and V in 16 bit"}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import BadPlan, NothingMeasured, UnknownName, unknown
 from ..core.result import Outcome
-from ..core.spec import Case, shown_label
+from ..core.spec import Case, canonical, shown_label
+from .judging import chosen
 from .reporting import Report, report, table_view
 from .stores import DEFAULT_STORE, reading
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from ..report.view.answers import Answer
     from .comparing import PairedComparison, Terms
     from .machines import Machine
+
+
+SAID = ("model", "method", "budget", "codec", "variant", "role", "sampling")  # fields of a case that its title says, or that hold others
 
 
 @dataclass
@@ -44,7 +48,7 @@ class Run:
     def __init__(self, store: str | Path, number: int | None = None, measured: Measured | None = None, notes: tuple[str, ...] = ()) -> None:
         self.store, self.measured, self.notes = store, measured, notes
         with reading(store) as source:
-            self.record = source.run(number)
+            self.record = chosen(source, number)
             self.outcomes = tuple(source.outcomes(self.record.id))
 
     @property
@@ -168,13 +172,26 @@ def open_run(store: str | Path = DEFAULT_STORE, run: int | None = None) -> Run:
 
 
 def outcomes_of(case: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The outcomes of the case with this label or key, of which four digits suffice: one, or in a comparison one for each arm of a pair.
-    UnknownName where there is none, or where several cases have this label."""
-    among = list(outcomes)
-    found = [o for o in among if shown_label(case) == o.case.label or (len(case) >= 4 and o.case.key.startswith(case))]
+    """The outcomes of the case with this label (``linear 1/4``), this title (``tiny-var linear 1/4``, or with its batch) or this key, of
+    which four digits suffice: one, or in a comparison one for each arm of a pair. UnknownName where there is none, or where several cases
+    are called so, with what tells them apart."""
+    among, named = list(outcomes), shown_label(case)
+    found = [o for o in among
+             if named in (o.case.label, o.case.title, o.case.full_title) or (len(case) >= 4 and o.case.key.startswith(case))]
     if not found:
-        raise unknown("case", case, [o.case.label for o in among])
-    if len(cases := {o.case.key: o.case for o in found}) > 1:
-        known = ", ".join(f"{key} ({one.model})" for key, one in cases.items())
-        raise UnknownName(f"{case!r} names {len(cases)} cases of this run.", remedy=f"Give a key: {known}.")
+        raise unknown("case", case, {o.case.label for o in among})
+    if len(cases := list({o.case.key: o.case for o in found}.values())) > 1:
+        known = ", ".join(f"{one.key} ({told})" for one, told in zip(cases, _apart(cases), strict=True))
+        raise UnknownName(f"{case!r} names {len(cases)} cases of this run.", remedy=f"Give the key of one: {known}.")
     return found
+
+
+def _apart(cases: Sequence[Case]) -> list[str]:
+    """Words for each of some cases that tell it from the others: its model, and where models have several its label and the settings that
+    differ."""
+    if len({one.model for one in cases}) == len(cases):
+        return [one.model for one in cases]
+    rows = [{**one.to_json(), **asdict(one.sampling)} for one in cases]
+    differ = [name for name in rows[0] if name not in SAID and len({canonical(row.get(name)) for row in rows}) > 1]
+    return [", ".join((one.title, *(f"{name} {row[name]}" for name in differ if isinstance(row.get(name), str | int | float))))
+            for one, row in zip(cases, rows, strict=True)]

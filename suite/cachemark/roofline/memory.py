@@ -1,0 +1,38 @@
+"""Bytes of device memory that a generation holds: the weights, and what its method allocates."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from ..cache.arena import Memory
+from ..cache.codec import NATIVE, Codec
+from ..cache.layout import Layout, Site
+from ..cache.masked_layout import MaskedLayout
+from ..contract.method import Method
+from .bill import ParameterCounts
+from .masked_flops import head_weights
+
+
+def allocated(method: Method, layout: Layout, codec: Codec = NATIVE) -> int:
+    """Bytes that a method asks for: slots, stage and state. It begins on the meta device, where nothing is kept but counted. Raises what
+    :meth:`Method.resolve` raises."""
+    memory = Memory("meta", codec)
+    method.resolve(layout)
+    with suppress(RuntimeError):  # of a plug-in that looks at a value: there is none here, and what it asked for before is counted
+        method.begin(layout, _sites(layout), memory)
+    return sum(memory.nbytes(kind) for kind in ("slots", "stage", "state"))
+
+
+def weight_bytes(layout: Layout, counts: ParameterCounts) -> int:
+    """Bytes of the weights that products meet: those of blocks and heads, without tables and the image decoder."""
+    if isinstance(layout, MaskedLayout):
+        fed = layout.dim * (layout.dim + layout.channels)
+        return layout.dtype.itemsize * (counts.block * (layout.encoder + layout.layers) + fed + head_weights(layout))
+    blocks = (counts.block + counts.text_block) * layout.layers
+    return layout.dtype.itemsize * (blocks + counts.logits + (counts.row_weights or counts.row) + counts.row_pass)
+
+
+def _sites(layout: Layout) -> list[Site]:
+    """Every block, as a model names them."""
+    masked = {"encoder": layout.encoder, "decoder": layout.layers, "head": layout.head} if isinstance(layout, MaskedLayout) else {}
+    return [Site(stack, layer) for stack, depth in (masked or {"decoder": layout.layers}).items() for layer in range(depth)]

@@ -1,0 +1,77 @@
+"""Stand-ins for facts that nobody has measured of some weights, with which a method can be priced and timed on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..cache.layout import Layout
+from ..contract.method import Method
+from ..core import calibrations, registry
+from ..methods.ams_kv import AMSKV
+from ..methods.base.calibrated import Calibrated
+from ..methods.scale_heads.even_attention import even
+from ..models.protocol import ModelEntry, Request
+from ..plans.expand import catalogue, methods
+from ..plans.schema import Cells, MethodTable, Plan
+
+assert catalogue is not methods  # importing them registers models and methods
+
+
+def sixth(layout: Layout) -> int:
+    """As many demanding layers as AMS-KV's Table 2 has."""
+    return layout.layers // 6
+
+
+def calibration_knob(cls: type[Method], entry: ModelEntry) -> dict[str, str]:
+    """The knob that names the calibration of a model or of its packaged weights; nothing where there is none, or none is asked for."""
+    if not issubclass(cls, Calibrated):
+        return {}
+    facts = calibrations.packaged(cls.name).get(entry.name) or calibrations.measured(cls.name, entry.identity(Request()))
+    return {"calibration": calibrations.remember(cls.name, facts)} if facts else {}
+
+
+def stand_in(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
+    """Knobs in the place of what was measured of no weights of this model: of AMS-KV a sixth of the layers demanding, of a calibrated
+    method the model's own calibration, else one of even attention. Nothing for a method that asks for nothing."""
+    layout = entry.shape(entry.presets["paper"], 1)
+    if layout.paradigm not in cls.paradigms:
+        return {}
+    if issubclass(cls, AMSKV):
+        return {"demanding": list(range(sixth(layout)))}
+    if not issubclass(cls, Calibrated):
+        return {}
+    return calibration_knob(cls, entry) or {"calibration": _even(cls, layout)}
+
+
+def with_stand_ins(plan: Plan, bare: Plan) -> Plan:
+    """The ``bare`` form of a plan, which has random weights where a file is missing, with stand-ins for what was measured of the file."""
+    cells = [_with_stand_ins(own) if own.weights != asked.weights else own for asked, own in zip(plan.cells, bare.cells, strict=True)]
+    return bare.model_copy(update={"cells": cells})
+
+
+def _with_stand_ins(block: Cells) -> Cells:
+    if block.model not in registry.models:
+        return block
+    entry: ModelEntry = registry.models.get(block.model)
+    budgets = [_table(given, entry) if isinstance(given, str | MethodTable) else given for given in block.budgets]
+    return block.model_copy(update={"methods": [_table(given, entry) for given in block.methods], "budgets": budgets})
+
+
+def _table(given: str | MethodTable, entry: ModelEntry) -> str | MethodTable:
+    """A method with its stand-ins below what the plan says itself; what is no method as it is."""
+    named = MethodTable(name=given) if isinstance(given, str) else given
+    if named.name not in registry.methods or not (knobs := stand_in(registry.methods.get(named.name), entry)):
+        return given
+    return MethodTable.model_validate({**knobs, **named.model_dump()})
+
+
+def _even(cls: type[Calibrated], layout: Layout) -> str:
+    """The digest of a calibration by which all layers, heads and scales are alike, with every table that the method reads."""
+    name, facts = calibrations.named(cls.name, even(layout, cls.name))
+    lacking = {table: _zeros(shape) for table, shape in cls().tables(facts, layout).items() if table not in facts}
+    return calibrations.remember(cls.name, {**facts, **lacking}) if lacking else name
+
+
+def _zeros(shape: Sequence[int]) -> Any:
+    return [_zeros(shape[1:]) for _ in range(shape[0])] if shape else 0.0

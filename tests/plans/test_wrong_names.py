@@ -1,0 +1,75 @@
+"""Names in a plan that stand in the wrong place: what is said of them, and on which line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cachemark.core import registry
+from cachemark.core.errors import BadBudget, UnknownName
+from cachemark.metrics.image_metric import ImageMetric
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import Plan, load
+
+Write = Callable[[str], Plan]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Reads a plan from its text."""
+
+    def write(text: str) -> Plan:
+        (tmp_path / "plan.toml").write_text(text, encoding="utf-8")
+        return load(str(tmp_path / "plan.toml"))
+
+    return write
+
+
+@pytest.mark.parametrize(("model", "budget", "says"), [
+    ("tiny-llamagen", '"ams_kv"', "ams_kv is no budget here: it has sizes on next-scale models, and this one is a next-token model"),
+    ("tiny-llamagen", '"lazymar"', "lazymar is no budget here: it has sizes on masked models"),
+    ("tiny-llamagen", '{ name = "ams_kv", theta = -0.02 }', "or on masked and next-scale models the name of a method that has sizes"),
+    ("tiny-var", '"window"', "window is no budget here: it has no sizes of its own"),
+    ("tiny-var", '"window"', "a method that has sizes of its own: ams_kv, hack, hackpp, heatkv, scalekv"),
+    ("tiny-var", '"amskv"', "Budget 'amskv' is not a number. Did you mean 'ams_kv'?"),
+    ("tiny-llamagen", '"amskv"', "Budget 'amskv' is not a number. Write a share"),
+])  # fmt: skip
+def test_the_name_of_a_method_is_a_budget_where_that_method_has_sizes(model: str, budget: str, says: str, write: Write) -> None:
+    plan = write(f'name = "p"\n[[cells]]\nmodel = "{model}"\nmethods = ["random"]\nbudgets = [{budget}]\n')
+    with pytest.raises(BadBudget) as caught:
+        expand(plan)
+    assert str(caught.value).startswith(f"{plan.place('cells', 0, 'budgets')}: ")
+    assert plan.place("cells", 0, "budgets").endswith(":5")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(("model", "method", "says"), [
+    ("tiny-llamagen", '{ name = "fewer_steps", steps = 4 }', "fewer_steps does not run on next-token models. It runs on: masked."),
+    ("tiny-mar", '{ name = "window", B = 100000 }', "window does not run on masked models. It runs on: next-token, next-scale."),
+])  # fmt: skip
+def test_sizes_of_a_method_for_other_models_say_where_it_runs(model: str, method: str, says: str, write: Write) -> None:
+    text = f'name = "p"\non_unsupported = "POLICY"\n[[cells]]\nmodel = "{model}"\nmethods = [{method}]\n'
+    with pytest.raises(BadBudget, match=says):
+        expand(write(text.replace("POLICY", "error")))
+    assert [p.unsupported_reason for p in expand(write(text.replace("POLICY", "unsupported"))) if p.case.role == "arm"] == [says]
+
+
+@pytest.mark.parametrize(("name", "says"), [
+    ("psnr", "'psnr' is a metric of cachemark itself, and metrics names those of plug-ins. It is measured wherever it can be"),
+    ("fid_scene_2k", "give the plan a table [quality]"), ("kid", "give the plan a table [quality]"),
+    ("lpips", "Ask for it under [fidelity] with: lpips = true"), ("dpg", 'vqa = "FOLDER"'), ("clip_score", 'clip = "FOLDER"'),
+    ("geneval_counting", 'detector = "FOLDER"'), ("contrst", "Unknown metric of a plug-in 'contrst'. Did you mean 'contrast'?"),
+    ("nothing", "Known: contrast. A file that brings one is given with --plugin FILE."),
+])  # fmt: skip
+def test_a_metric_that_is_of_no_plug_in_says_where_its_name_belongs(
+    name: str, says: str, write: Write, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(registry.metrics._entries, "contrast", ImageMetric)
+    plan = write(f'name = "p"\n[fidelity]\nmetrics = ["{name}"]\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\n')
+    with pytest.raises(UnknownName) as caught:
+        expand(plan)
+    assert str(caught.value).startswith(f"{plan.place('fidelity', 'metrics')}: ")
+    assert plan.place("fidelity", "metrics").endswith(":3")
+    assert says in str(caught.value)
