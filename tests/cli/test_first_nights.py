@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,7 +52,7 @@ COMMITS = {"commit": "a" * 40, "dirty": False}
 
 
 @pytest.mark.parametrize(("then", "now", "stated"), [
-    (COMMITS, {"commit": "b" * 40, "dirty": False}, f"test them in pairs with: cachemark compare dots --commits {'a' * 12} {'b' * 12}"),
+    (COMMITS, {"commit": "b" * 40, "dirty": False}, f"test them in pairs with: cachemark compare FILE --commits {'a' * 12} {'b' * 12}"),
     (COMMITS, COMMITS, f"the run and the baseline are of one commit, {'a' * 12}"),
     (COMMITS, {"commit": "b" * 40, "dirty": True}, ""), ({"commit": "", "dirty": None}, COMMITS, ""),
 ])  # fmt: skip
@@ -68,6 +69,7 @@ def test_unpaired_times_are_judged_only_where_no_pairs_can_be_had(
     path.write_text(json.dumps(held))
     with Store.open(stage.store, create=False, read_only=True) as store:
         run = store.run()
+        stated = stated.replace("FILE", shlex.quote(run.stored_plan["file"]))
         found = judge(store, replace(run, code={**run.code, **now}), path)
         asked = judge(store, replace(run, code={**run.code, **now}), path, threshold=0.15)
     times = {row.label: row for row in found.rows if row.metric == "latency" and row.label != "dot full"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
@@ -178,7 +179,17 @@ def _better(case: Case, baseline: Exchange, run: RunRecord, night: Night | None)
     then, now = (str(commit)[:12] for commit in commits)
     if then == now:
         return f"the run and the baseline are of one commit, {now}"
-    return f"test them in pairs with: cachemark compare {run.plan} --commits {then} {now}"
+    plan, note = _as_commands_name(run)
+    return f"test them in pairs with: cachemark compare {shlex.quote(plan)} --commits {then} {now}{note}"
+
+
+def _as_commands_name(run: RunRecord) -> tuple[str, str]:
+    """The plan of a run as commands name it: its file where the store knows one, else its name if it comes with the package; else a
+    stand-in and a note."""
+    name, file = run.plan.removeprefix(ledger.COMPARISON), str(run.stored_plan.get(plans.FILE) or "")
+    if file or name in plans.names():
+        return file or name, ""
+    return "PLAN", f"  (PLAN: the file of plan {name})"
 
 
 def judge_comparison(store: Store, run: RunRecord, min_coverage: float | None = None) -> RunJudgement:
@@ -225,7 +236,7 @@ class CheckResult:
     def pages(self, table: Path) -> list[str]:
         """Lines about each incident that pages tonight, with its owners by the file ``table``, the commits since the last night without it,
         and the commands that look into it: in pairs where pairs found it, or where there are two commits to compare."""
-        people, (plan, note) = incidents.load_owners(table), self._plan()
+        people, (plan, note) = incidents.load_owners(table), _as_commands_name(self.run)
         lines = []
         for incident in self.incidents.pages if self.incidents else ():
             arms = self.judgement.night.arms if self.judgement.night and incident.found_by == PAIRS else ()
@@ -237,14 +248,6 @@ class CheckResult:
             find = among.bisect(plan, incident.cells[0])
             lines += incidents.told(incident, people, again + note, among.said, among.shown, find + note)
         return lines
-
-    def _plan(self) -> tuple[str, str]:
-        """The plan of the run as commands name it: its file where the store knows one, else its name if it comes with the package; else a
-        stand-in and a note."""
-        name, file = self.run.plan.removeprefix(ledger.COMPARISON), str(self.run.stored_plan.get(plans.FILE) or "")
-        if file or name in plans.names():
-            return file or name, ""
-        return "PLAN", f"  (PLAN: the file of plan {name})"
 
 
 def chosen(store: Store, number: int | None) -> RunRecord:
