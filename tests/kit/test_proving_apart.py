@@ -177,3 +177,12 @@ def test_where_no_copy_is_possible_an_interpreter_does_the_same(tmp_path: Path, 
     monkeypatch.setattr(attempt, "possible", lambda: False)
     assert proved(tmp_path, "pass").complete
     assert found(proved(tmp_path, "os._exit(0)")) == {proving_apart.ENDS: "its process ended with exit code 0"}
+
+
+@pytest.mark.slow
+def test_that_interpreter_finds_the_packages_that_this_one_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "of_a_notebook.py").write_text("HALF = 0.5\n")
+    monkeypatch.setattr(attempt, "possible", lambda: False)
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    assert proved(tmp_path, "import of_a_notebook").complete

@@ -72,7 +72,7 @@ def test_a_given_list_needs_no_measurement(write: Write) -> None:
 
 
 def test_a_method_without_a_size_of_its_own_is_no_budget(write: Write) -> None:
-    with pytest.raises(BadBudget, match="window has no budget of its own"):
+    with pytest.raises(BadBudget, match="window is no budget here: it has no sizes of its own"):
         expand(write('model = "tiny-var"\nmethods = ["window"]\nbudgets = ["window"]\n'))
 
 

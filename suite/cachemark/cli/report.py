@@ -33,12 +33,12 @@ def report(
     """
     from .. import workflows
 
+    if against is not None and (baseline is not None or site is not None):
+        raise click.UsageError("--against compares with one run: drop --baseline and --site.")
     for option in ("--days", "--anew"):
         refuse_alone(option, "--site", "it is about the pages of a site.")
     if site is not None and click.get_current_context().get_parameter_source("path") is ParameterSource.COMMANDLINE:
         raise click.UsageError(f"--site writes pages into {site}, and none to {path}. Leave out one of the two.")
-    if against is not None and (baseline is not None or site is not None):
-        raise click.UsageError("--against compares with one run: drop --baseline and --site.")
     if site is None:
         made_page = workflows.report(store_url, path, run=run_id, baseline=baseline, against=against, public=public, register=register)
         for line in made_page.damage:

@@ -108,7 +108,8 @@ def _started(kind: installed.Kind, named: str, given: Mapping[str, Any]) -> Atte
         sys.stdout.flush()
         return attempt.speaking(lambda answer: proving_apart.speak(partial(_prove, kind, named, given), answer), aloud=True)
     command = [sys.executable, "-P", "-m", __name__, kind, named, json.dumps(given), *plugins.files()]
-    started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+    found_in = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # packages that this process finds
+    started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True, env=found_in)
     assert started.stdout is not None
     return Attempt(started.pid, os.dup(started.stdout.fileno()), started.wait)
 
