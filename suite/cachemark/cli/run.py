@@ -286,6 +286,6 @@ def _print_price(cost: PriceList, as_json: bool) -> None:
     click.echo(f"In all {cost.hours:.2f} device hours and {sum(row.disk for row in cost.models) / 2**20:.1f} MiB of "
                f"{cost.disk_free / 2**30:.0f} GiB free.")
     for path in cost.missing:
-        click.echo(f"Missing: {path}  (priced with random weights)")
+        click.echo(f"Missing: {path}  (priced without it)")
     for title, reason in cost.idle:
         click.echo(printed(f"{title} does nothing. {reason}"))
