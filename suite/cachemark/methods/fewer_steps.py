@@ -41,7 +41,7 @@ class FewerSteps(Bidirectional):
         asked = cast(MaskedLayout, layout).steps
         if not 1 <= self.steps <= asked:
             raise BadKnob(f"fewer_steps: steps = {self.steps} where the sampling asks for {asked}.",
-                          remedy=f"Give 1 … {asked}, or a share of the full form such as 1/2.")
+                          remedy=f"Give 1 … {asked}, or a budget such as 1/2.")
 
     def own_budget(self, layout: Layout) -> Fraction:
         return budget_of(self, cast(MaskedLayout, layout))
