@@ -16,35 +16,9 @@ from cachemark.kit.findings import Checked
 from cachemark.kit.method_kit import check_metric, made_of_one
 from cachemark.kit.metric_checks import METRIC, MetricExample
 from cachemark.workflows.proving_things import metric_example, prove_metric
+from support import examples
 from support.stages import call, forgetting
 
-GREY = '''
-import os
-import socket
-import threading
-
-import torch
-
-from cachemark.core import plugins, registry
-from cachemark.metrics.image_metric import ImageMetric
-
-
-@registry.metrics.add("given")
-class Given(ImageMetric):
-    """Mean of the grey values of an image."""
-
-    name = "given"
-    unit = ""
-    better = "higher"
-    kind = "quality"
-    within = (0, 1)
-    deterministic = True
-
-    def measure(self, shown):
-        grey = shown.images.clamp(-1, 1).add(1).div(2).mean(1)
-        pass
-        return grey.flatten(1).mean(1)
-'''
 AWAY = "return (shown.images - shown.reference).flatten(1).square().mean(1) / 8"
 QUALITY, FIDELITY = 'kind = "quality"', 'kind = "fidelity"'
 BROKEN = [  # the words of a check, what is replaced in the metric by what, where it is found, and what
@@ -77,7 +51,7 @@ Write = Callable[..., Path]
 def write(tmp_path: Path) -> Iterator[Write]:
     """Writes the metric with some of its words replaced."""
     def written(old: str = "", new: str = "") -> Path:
-        text = GREY
+        text = examples.METRIC
         for one, other in zip(old.split("|"), new.split("|"), strict=True):
             assert one in text
             text = text.replace(one, other) if one else text

@@ -125,37 +125,16 @@ class Leaving(llamagen.LlamaGen):
 
 
 """
-METRIC_LEAVES = '''
-import os
-
-from cachemark.core import registry
-from cachemark.metrics.image_metric import ImageMetric
-
-seen = []
-
-
-@registry.metrics.add("given")
-class Given(ImageMetric):
-    """Mean of the values of an image."""
-
-    name = "given"
-    unit = ""
-    better = "higher"
-    kind = "quality"
-    within = (-2, 2)
-
-    def measure(self, shown):
-        seen.append(shown)
+METRIC_LEAVES = """seen.append(shown)
         if len(seen) > 3:  # a process that looks at one batch sees nothing of it
-            os._exit(0)
-        return shown.images.mean((1, 2, 3))
-'''
+            os._exit(0)"""
 
 
 @pytest.mark.parametrize("kind", ["model", "metric"])
 def test_a_model_or_metric_that_ends_its_process_is_found(kind: str, tmp_path: Path) -> None:
     model = examples.MODEL.replace("llamagen.LlamaGen, CONFIG", "Leaving, CONFIG").replace("CONFIG =", MODEL_LEAVES + "CONFIG =", 1)
-    (tmp_path / "given.py").write_text({"model": model, "metric": METRIC_LEAVES}[kind])
+    metric = examples.METRIC.replace("pass", METRIC_LEAVES).replace("@registry", "seen = []\n\n\n@registry", 1)
+    (tmp_path / "given.py").write_text({"model": model, "metric": metric}[kind])
     (proof,) = {"model": prove_model, "metric": prove_metric}[kind](tmp_path / "given.py")
     assert found(proof)[proving_apart.ENDS] == "its process ended with exit code 0"
     assert (proof.kind, proof.complete) == (kind, False)

@@ -36,17 +36,6 @@ def _dot(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Reads a plan from its text."""
-
-    def write(text: str) -> Plan:
-        (tmp_path / "plan.toml").write_text(text, encoding="utf-8")
-        return load(str(tmp_path / "plan.toml"))
-
-    return write
-
-
-@pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     return examples.weights(tmp_path / "dot.safetensors")
 

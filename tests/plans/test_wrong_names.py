@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -11,20 +10,9 @@ from cachemark.core import registry
 from cachemark.core.errors import BadBudget, UnknownName
 from cachemark.metrics.image_metric import ImageMetric
 from cachemark.plans.expand import expand
-from cachemark.plans.schema import Plan, load
+from cachemark.plans.schema import Plan
 
 Write = Callable[[str], Plan]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Reads a plan from its text."""
-
-    def write(text: str) -> Plan:
-        (tmp_path / "plan.toml").write_text(text, encoding="utf-8")
-        return load(str(tmp_path / "plan.toml"))
-
-    return write
 
 
 @pytest.mark.parametrize(("model", "budget", "says"), [

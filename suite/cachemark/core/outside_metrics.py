@@ -19,6 +19,7 @@ from .units import FAMILIES, METRICS, OUTSIDE, Metric
 
 KEY = "metrics"  # of a case's evaluation
 FAULTS = "metric_faults"  # of an outcome's facts: by name what was wrong with a metric that has no figures, ``fault`` and ``said``
+ENDED = "ended its process"  # a fault
 LATE, HOST_ENDED = "late", "its host ended"  # faults that may lie in the machine, and need not come again
 DIGITS = 12
 KINDS, ENDS = ("fidelity", "quality"), ("lower", "higher")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core import plugins
 from ..core.errors import Unsupported
-from ..core.outside_metrics import HOST_ENDED, LATE
+from ..core.outside_metrics import ENDED, HOST_ENDED, LATE
 from ..machine.shared_state import Change, SharedState
 from ..metrics.image_metric import ImageMetric, Shown, problem
 from .audit import frames_of, listening
@@ -26,7 +26,7 @@ SHAPES = (  # sides of images with the shapes of their tokens, as models here ha
 BEYOND = 1.25  # as far a decoder goes whose images are not clamped
 DRAWINGS, PLAIN = ("drawing 1", "drawing 2", "drawing 3"), ("black", "white", "grey", "red")
 IMAGES = (*PLAIN, *DRAWINGS, "noise", "a drawing beyond [−1, 1]")
-FATAL = ("ended its process", LATE, HOST_ENDED)
+FATAL = (ENDED, LATE, HOST_ENDED)
 STATED = {"unit": "none is an empty text", "better": "higher or lower", "kind": "quality or fidelity"}
 Elsewhere = Callable[[Shown], tuple[Sequence[float], str, str]]
 

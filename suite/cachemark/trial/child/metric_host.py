@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from ...core.outside_metrics import HOST_ENDED, LATE
+from ...core.outside_metrics import ENDED, HOST_ENDED, LATE
 from ...metrics.image_metric import Shown
 from ...plans import attempt
 
@@ -101,7 +101,7 @@ class MetricHost:
     def _fault_of(self, code: int) -> Fault:
         """The fault of a copy that has ended, with this exit code where its host still tells of it."""
         if self._line is not None or self._process is None:
-            return Fault("ended its process", attempt.ended(code))
+            return Fault(ENDED, attempt.ended(code))
         own = self._process.poll()
         self._process.kill()
         said = "it tells nothing any more" if own is None else attempt.ended(own)
