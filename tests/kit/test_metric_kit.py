@@ -154,6 +154,7 @@ def test_what_ends_its_process_is_not_asked_in_this_one(write: Write) -> None:
     assert not [check for check in proof.checks if check.passed and check.name != "class says what it is"]
 
 
+@pytest.mark.fresh_process  # else what starts processes for tests may be started by the copy, and is left behind there
 def test_the_command_prints_the_example_and_leaves_with_its_code(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cachemark.workflows.proving_things.answer", lambda file, name, shown: ([], "raised", "RuntimeError: not here"))
     found = call("test-metric", write("pass", "return grey.flatten(1).std(1).log().abs()"))

@@ -15,6 +15,7 @@ from cachemark.workflows.starting import Thing, start
 from support.stages import call
 
 
+@pytest.mark.fresh_process  # else what starts processes for tests may be started by the copy, and is left behind there
 @pytest.mark.parametrize("thing", ["method", "model", "metric"])
 def test_what_is_written_passes_its_own_test(thing: Thing, tmp_path: Path) -> None:
     """The test that is written is run as it stands, and as the command."""

@@ -130,6 +130,7 @@ METRIC_LEAVES = """seen.append(shown)
             os._exit(0)"""
 
 
+@pytest.mark.fresh_process  # else what starts processes for tests may be started by the copy, and is left behind there
 @pytest.mark.parametrize("kind", ["model", "metric"])
 def test_a_model_or_metric_that_ends_its_process_is_found(kind: str, tmp_path: Path) -> None:
     model = examples.MODEL.replace("llamagen.LlamaGen, CONFIG", "Leaving, CONFIG").replace("CONFIG =", MODEL_LEAVES + "CONFIG =", 1)

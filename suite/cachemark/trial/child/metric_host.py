@@ -38,11 +38,18 @@ class Fault(Exception):
 
 class MetricHost:
     """The host of this process, which has the same number of threads. It is started when it is first needed, again where something has
-    ended it, and ends with this object."""
+    ended it, and ends with this object, or before by :meth:`end`."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
+        self._ends: weakref.finalize[Any, Any] | None = None
+
+    def end(self) -> None:
+        """End the host now: an error may hold this object for longer than its process is wanted."""
+        if self._ends is not None:
+            self._ends()
+        self._line = self._process = self._ends = None
 
     def start(self) -> socket.socket:
         """Start the host unless it runs, and wait until it has imported everything. Returns the line to it. Raises Fault where it does not
@@ -53,7 +60,7 @@ class MetricHost:
         command = [sys.executable, "-P", "-m", "cachemark.trial.child.metric_process", str(torch.get_num_threads())]
         process = subprocess.Popen(command, stdin=there.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         there.close()
-        weakref.finalize(self, _end, here, process)
+        self._ends = weakref.finalize(self, _end, here, process)
         try:
             _read(here.fileno(), len(READY), time.monotonic() + attempt.limit())
         except EOFError:

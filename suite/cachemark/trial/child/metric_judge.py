@@ -36,11 +36,14 @@ def metric_figures(
 
 def answer(file: str, name: str, shown: Shown) -> tuple[list[float], str, str]:
     """Figures of some images by a metric of a plug-in, in a process of its own; or none, which fault there was, and more words about it."""
+    host = MetricHost()
     try:
-        with MetricHost().measuring(file, name) as asked:
+        with host.measuring(file, name) as asked:
             return asked(shown), "", ""
     except Fault as found:
         return [], found.fault, found.said
+    finally:
+        host.end()
 
 
 def in_sentences(faults: Any) -> list[str]:
