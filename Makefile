@@ -38,9 +38,9 @@ check: $(VENV)/.installed-dev ## ruff and mypy
 	@$(BIN)/mypy
 
 docs: $(VENV)/.installed-docs ## make the cards anew, run every code block of the guides, build the site into site/
-	@PYTHONPATH=tests $(BIN)/python -m conformance.summary
-	@$(BIN)/python -m cachemark.tools.cards docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@PYTHONPATH=tests:. $(BIN)/python -m conformance.summary
+	@$(BIN)/python -m tools.cards docs
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --strict
 	@$(PYTEST) tests/test_docs.py tests/test_errors.py tests/test_site.py
 	@echo "The site: $(CURDIR)/site/index.html"
 

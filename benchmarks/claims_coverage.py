@@ -13,11 +13,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
+from cachemark.analysis.report_row import faster
 from cachemark.core.units import METRICS
 from cachemark.gate.nights import of_a_night
 from cachemark.metrics.image_features import ImageFeatures, RealImages
 from cachemark.metrics.quality_intervals import QualityInterval, difference, intervals
-from cachemark.report.view.report_row import faster
 from cachemark.stats.intervals import LUCK, Interval, means_over_seeds, median_over_repeats, ratio_of_medians
 from cachemark.stats.paired_test import interval
 

@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cachemark.analysis.report_row import ReportRow
+from cachemark.analysis.standing import standing
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
-from cachemark.report.view.report_row import ReportRow
-from cachemark.report.view.standing import standing
 from cachemark.stats.intervals import Interval
 from cachemark.workflows.stored_run import open_run
 from pages import ends, put, rounded, verdict

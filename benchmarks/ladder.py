@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from cachemark.analysis.formatting import DASH, times
 from cachemark.core.limits import Limit, ideal
 from cachemark.core.result import Environment, Outcome
 from cachemark.core.spec import FULL, OWN, digest
 from cachemark.plans import schema as plans
 from cachemark.plans.schema import Cells, Plan
-from cachemark.report.formatting import DASH, times
 from cachemark.workflows import run
 from cachemark.workflows.machines import Machine
 

@@ -7,17 +7,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cachemark.analysis.case_group import CaseGroup
+from cachemark.analysis.limit_flags import OF_SPEED
+from cachemark.analysis.quality_claims import Claims, said
+from cachemark.analysis.report_row import ReportRow, method_of
+from cachemark.analysis.standing import standing
 from cachemark.core import calibrations, registry
 from cachemark.core.spec import Case, shown_share
 from cachemark.core.units import PROMPT_SCORES
 from cachemark.core.wording import printed
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
-from cachemark.report.view.case_group import CaseGroup
-from cachemark.report.view.limit_flags import OF_SPEED
-from cachemark.report.view.quality_claims import Claims, said
-from cachemark.report.view.report_row import ReportRow, method_of
-from cachemark.report.view.standing import standing
 from cachemark.stats.intervals import Interval
 from cachemark.store.rows import RunRecord
 from cachemark.workflows.stored_run import Run

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: what of the site is made when it is built. `cachemark.tools.site` has the parts."""
+"""Hooks of mkdocs: what of the site is made when it is built. `tools.site` has the parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 from cachemark.cli import main
-from cachemark.tools.site import commands, diagram, hosts, links
+from tools.site import commands, diagram, hosts, links
 
 ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):<code>(~?)([\w.]+)</code>")
 COMMANDS = {f"cli/{name}": text for name, text in commands.pages(main).items()}

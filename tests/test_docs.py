@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
-TOOLS = "cachemark.tools."
+TOOLS = "tools."
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
@@ -196,7 +196,7 @@ def test_the_cards_are_those_that_would_be_made_now(page: str, tmp_path: Path) -
     folders = ("--anchors", str(ROOT / "baselines" / "anchors"), "--baselines", str(ROOT / "baselines" / "accepted"))
     tool(f"{TOOLS}cards").main([str(tmp_path), *folders], standalone_mode=False)
     made, kept = (tmp_path / page).read_text(encoding="utf-8"), (ROOT / "docs" / page).read_text(encoding="utf-8")
-    assert made == kept, f"docs/{page} is not what would be made now; make it anew: make docs (or: python -m cachemark.tools.cards docs)"
+    assert made == kept, f"docs/{page} is not what would be made now; make it anew: make docs (or: python -m tools.cards docs)"
 
 
 def test_links_to_files_of_the_repository_lead_somewhere() -> None:

@@ -14,13 +14,13 @@ from urllib.parse import quote
 
 import pytest
 
+from cachemark.analysis.public import WITHHELD, public_outcomes, public_verdicts, scrubbed
 from cachemark.cli import progress
 from cachemark.core import plugins
 from cachemark.core import secrets as mask
 from cachemark.core.errors import BadPlugin
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
-from cachemark.report.view.public import WITHHELD, public_outcomes, public_verdicts, scrubbed
 from cachemark.store.rows import Verdict
 from cachemark.trial.bounds import bounded_log, bounded_text, last_words
 from support import examples, stages

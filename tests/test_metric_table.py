@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
+from cachemark.analysis import formatting
+from cachemark.analysis.baseline_comparison import changes
+from cachemark.analysis.report_view import build
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import FAMILIES, METRICS, metric
@@ -22,9 +25,6 @@ from cachemark.gate.baseline_check import compare
 from cachemark.gate.comparison import CellPairs, PairOfOutcomes, verdicts
 from cachemark.gate.incidents import told
 from cachemark.gate.seedwise import seedwise
-from cachemark.report import formatting
-from cachemark.report.view.baseline_comparison import changes
-from cachemark.report.view.report_view import build
 from cachemark.stats.paired_test import Rule
 from cachemark.store.exchange import dump, load
 from cachemark.store.rows import RunRecord, Verdict
@@ -203,7 +203,7 @@ def test_the_report(row: Row, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_in_latex(row: Row, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The heading has the arrow of the direction, and the best figure of a budget is bold. Who may be ranked is asked elsewhere."""
-    monkeypatch.setattr("cachemark.report.view.standing._disqualified", lambda *_: "")
+    monkeypatch.setattr("cachemark.analysis.standing._disqualified", lambda *_: "")
     run = RunRecord(1, "demo", {"name": "demo"}, "2030-01-01T00:00:00+00:00", "2030-01-01T01:00:00+00:00", "finished", ENVIRONMENT, {})
     found = [outcome(row, "full", row.then), outcome(row, "linear", row.then), outcome(row, "window", figure(row, kind))]
     masked = row.name in ("flops", "token_distance", "forced_distance")

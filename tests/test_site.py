@@ -20,7 +20,7 @@ import yaml
 
 from cachemark.cli.main import COMMANDS
 from cachemark.core import errors
-from cachemark.tools.site import hosts
+from tools.site import hosts
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

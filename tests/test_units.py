@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.analysis.explanations import glossary
 from cachemark.core.errors import UnknownName
 from cachemark.core.units import FAMILIES, METRICS, SEEN, image_count, in_order, is_metric, least_images, metric, quality_name
 from cachemark.metrics.fidelity import PSNR_CAP
 from cachemark.metrics.named_presets import preset
-from cachemark.report.view.explanations import glossary
 from cachemark.workflows.listing import listing
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "metrics.md"

@@ -130,10 +130,10 @@ def read() -> Callable[[], None]:
 
 def page(cases: int = 24) -> Callable[[], None]:
     """The report of a run of so many invented cases, from outcomes to HTML."""
+    from cachemark.analysis import report_view
     from cachemark.core.result import Environment, Outcome, Status
     from cachemark.core.spec import Case, Sampling
     from cachemark.report.page import render
-    from cachemark.report.view import report_view
     from cachemark.store.rows import RunRecord
 
     base = Case("invented", "9c2e5b71d0aa44f3", (16, 16), "classes-10", Sampling(), "full", role="baseline")

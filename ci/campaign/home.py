@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from cachemark import workflows
+from cachemark.analysis.papers import published
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
 from cachemark.gate import baselines
 from cachemark.plans.reuse import code_identity
-from cachemark.report.view.papers import published
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
 

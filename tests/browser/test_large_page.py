@@ -12,9 +12,9 @@ import report_sample as sample
 from test_report_deferred import many
 from test_report_page import serious
 
+from cachemark.analysis.report_view import build
 from cachemark.core.spec import shown_share
 from cachemark.report.page.render import LARGE, render
-from cachemark.report.view.report_view import build
 
 Open = Callable[..., Any]
 COUNT = LARGE

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import report_sample as sample
 
+from cachemark.analysis.report_view import build
+from cachemark.analysis.run_history import HistoryNight
 from cachemark.report.page.render import TABS, render
-from cachemark.report.view.report_view import build
-from cachemark.report.view.run_history import HistoryNight
 from support.later import later
 
 axe = later("axe_playwright_python.sync_playwright")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.analysis.case_group import case_groups
 from cachemark.core.result import CHANGED, Outcome
-from cachemark.report.view.case_group import case_groups
 from support import stages
 from support.stages import Stage, call
 

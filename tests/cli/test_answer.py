@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import cachemark as cm
+from cachemark.analysis.answers import Answer
 from cachemark.cli.run import _print_answers
-from cachemark.report.view.answers import Answer
 from support import stages
 from support.stages import Stage
 

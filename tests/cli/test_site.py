@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.analysis import report_view
 from cachemark.core.errors import NothingMeasured
 from cachemark.gate import anchors
-from cachemark.report.view import report_view
 from cachemark.store.db import Store
 from cachemark.workflows import reporting
 from support import stages

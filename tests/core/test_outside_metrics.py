@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from cachemark.analysis.report_row import derive
 from cachemark.core import units
 from cachemark.core.errors import UnknownName
 from cachemark.core.outside_metrics import KEY, fault_of, full_name, know
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
-from cachemark.report.view.report_row import derive
 
 STATED = {"title": "Contrast", "unit": "", "better": "lower", "kind": "quality", "meaning": "How grey an image is.", "within": [0.0, None],
           "deterministic": True, "code": "0123456789ab"}  # fmt: skip

@@ -16,6 +16,7 @@ import report_sample as sample
 from markdown_it import MarkdownIt
 from test_asv import repository, save
 
+from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.wording import on_one_line
 from cachemark.export import asv
 from cachemark.export.documents import latex, markdown
@@ -26,7 +27,6 @@ from cachemark.export.junit import junit
 from cachemark.export.methods_text import methods_text
 from cachemark.export.tables import tables
 from cachemark.gate.baseline_check import Comparison
-from cachemark.report.view.report_view import ReportView, build
 from cachemark.store.db import Store
 
 CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]> line\nbreak\r\ttab"

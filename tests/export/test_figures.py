@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import report_sample as sample
 
+from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.errors import CachemarkError, Infrastructure
 from cachemark.export import figures
 from cachemark.report.page.render import chart_sets
-from cachemark.report.view.report_view import ReportView, build
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -18,14 +18,14 @@ import pytest
 import report_sample as sample
 
 import cachemark
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.leaderboard import cells, column_groups
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.export.frames import COLUMNS, SAMPLE_COLUMNS, csv, frame, parquet, samples_frame, settings
 from cachemark.export.tables import told_apart
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.leaderboard import cells, column_groups
 from cachemark.store.db import Store
 from cachemark.store.prune import prune
 

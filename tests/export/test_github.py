@@ -6,11 +6,11 @@ import re
 
 import report_sample as sample
 
+from cachemark.analysis.report_view import build
 from cachemark.export.documents import markdown
 from cachemark.export.github import ANNOTATIONS, COMMENT_CHARACTERS, SHOWN, SUMMARY_BYTES, comment, summary, workflow_commands
 from cachemark.export.tables import tables
 from cachemark.gate.baseline_check import Comparison
-from cachemark.report.view.report_view import build
 from cachemark.store.rows import Verdict
 
 VIEW = build(sample.RUN, sample.mixed(), sample.comparison())

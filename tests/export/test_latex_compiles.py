@@ -10,9 +10,9 @@ import pytest
 import report_sample as sample
 from test_export_hostile import EVIL, texts
 
+from cachemark.analysis.report_view import build
 from cachemark.export.documents import latex
 from cachemark.export.tables import tables
-from cachemark.report.view.report_view import build
 
 PDFLATEX, TECTONIC = shutil.which("pdflatex"), shutil.which("tectonic")
 pytestmark = pytest.mark.skipif(

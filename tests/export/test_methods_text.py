@@ -9,10 +9,10 @@ import pytest
 import report_sample as sample
 from test_frames import other
 
+from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome
 from cachemark.core.spec import OWN, Case, Sampling
 from cachemark.export.methods_text import methods_text
-from cachemark.report.view.report_view import build
 
 
 def text(outcomes: Sequence[Outcome]) -> str:

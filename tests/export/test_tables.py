@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import report_sample as sample
 
+from cachemark.analysis import formatting as fmt
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.leaderboard import ColumnGroup, cells, column_groups
+from cachemark.analysis.report_view import ReportView, build
+from cachemark.analysis.standing import standing
 from cachemark.core.errors import UnknownName
 from cachemark.core.result import Outcome
 from cachemark.export.documents import latex, markdown
 from cachemark.export.tables import BOLD, Table, TableEntry, TableLine, headline, tables
-from cachemark.report import formatting as fmt
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.leaderboard import ColumnGroup, cells, column_groups
-from cachemark.report.view.report_view import ReportView, build
-from cachemark.report.view.standing import standing
 
 GOLD = Path(__file__).parent / "gold"
 REGOLD = "CACHEMARK_REGOLD"

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 from gate_examples import CODE, ENVIRONMENT, case, changed, exchange, ok
 
+from cachemark.analysis import formatting as fmt
+from cachemark.analysis.baseline_comparison import changes
 from cachemark.cli import main
 from cachemark.core.errors import UnknownName
 from cachemark.core.result import Outcome, Status
 from cachemark.gate.baseline_check import compare
-from cachemark.report import formatting as fmt
-from cachemark.report.view.baseline_comparison import changes
 from cachemark.store.db import Store
 from cachemark.store.exchange import dump, load
 

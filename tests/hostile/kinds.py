@@ -40,7 +40,7 @@ READERS = {  # each function that takes a file or text apart, and the kind of in
     "models/checkpoints.py:remarks": "weights file", "models/conversion.py:_same": "",
     "models/tiny/stored.py:_build": "", "core/calibrations.py:packaged": "",
     "plans/attempt.py:heard": "", "plans/toml_text.py:toml_file": "plan file", "report/page/site.py:kept": "site stamps",
-    "report/view/papers.py:published": "", "roofline/kv_bytes.py:published": "", "store/ingest.py:_parse": "benchmark file",
+    "analysis/papers.py:published": "", "roofline/kv_bytes.py:published": "", "store/ingest.py:_parse": "benchmark file",
     "store/places.py:_noted": "", "store/schema.py:process_result_value": "column of JSON",
     "tools/cards/collected.py:_log": "", "tools/cards/collected.py:_read": "", "tools/train/loops.py:_restore": "",
     "tools/train/loops.py:_write_weights": "", "trial/child/main.py:main": "", "trial/identity.py:identify": "",

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.analysis.report_row import ON_DEMAND
 from cachemark.core import seeds
 from cachemark.core.errors import BadCheckpoint
 from cachemark.metrics import benchmarks, clip, detector, dpg, preference
@@ -21,7 +22,6 @@ from cachemark.metrics.preference import Preference
 from cachemark.models.protocol import Request
 from cachemark.plans import schema
 from cachemark.plans.expand import Planned, expand
-from cachemark.report.view.report_row import ON_DEMAND
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import run_case
 from cachemark.trial.request import TrialRequest

@@ -25,9 +25,9 @@ from cachemark.metrics.image_bytes import as_bytes
 from cachemark.metrics.image_features import ImageFeatures, RealImages
 from cachemark.models.tiny.tiny_features import FeaturesConfig, TinyFeatures, load, metadata
 from cachemark.models.weights import packaged
-from cachemark.tools.train.feature_network import turned
-from cachemark.tools.train.scene import scenes
 from support.later import later
+from tools.train.feature_network import turned
+from tools.train.scene import scenes
 
 torch_fidelity = later("torch_fidelity")
 

@@ -19,9 +19,9 @@ from cachemark.metrics.image_features import ImageFeatures, RealImages
 from cachemark.models import checkpoints
 from cachemark.models.tiny import tiny_features as features
 from cachemark.models.weights import packaged
-from cachemark.tools.train.scene import scenes
 from metrics.toys import SIZE, Toy, noise, toy
 from support.later import later
+from tools.train.scene import scenes
 
 later("torch_fidelity")
 

@@ -12,7 +12,7 @@ from cachemark.metrics.legend import CLASSES, QUESTIONS, legend, legend_score
 from cachemark.models.catalogue.next_token import TINY_DECODER
 from cachemark.models.tiny.tiny_vq import load
 from cachemark.models.weights import packaged
-from cachemark.tools.train.scene import scenes
+from tools.train.scene import scenes
 
 OBJECT, GROUND, LEFT, RIGHT = range(4)
 

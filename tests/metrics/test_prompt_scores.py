@@ -11,7 +11,7 @@ from cachemark.metrics.prompt_scores import FIGURES, PromptScores
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.tiny.captions import AXES, Asked, asked
 from cachemark.models.weights import packaged
-from cachemark.tools.train.caption_scene import caption_scenes
+from tools.train.caption_scene import caption_scenes
 
 CAPTIONS = (
     "two red stars above blue stripes", "a green disc left of yellow dots", "three cyan crosses below magenta checks",

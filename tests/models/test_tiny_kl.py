@@ -104,7 +104,7 @@ def test_files_that_hold_something_else_are_refused(kl: TinyKL, tmp_path: Path) 
         for reader in (load, check):
             with pytest.raises(BadCheckpoint, match=words) as caught:
                 reader(path)
-            assert f"cachemark.tools.train {NAME}" in caught.value.remedy
+            assert f"tools.train {NAME}" in caught.value.remedy
 
 
 def test_a_missing_tensor_is_named(kl: TinyKL, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from cachemark.core.errors import BadCheckpoint
 from cachemark.models.tiny.captions import AXES
 from cachemark.models.tiny.tiny_reader import TinyReader, load
 from cachemark.models.weights import packaged
-from cachemark.tools.train.caption_scene import caption_scenes
+from tools.train.caption_scene import caption_scenes
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ def test_files_that_hold_something_else_are_refused(vq: TinyVQ, tmp_path: Path) 
                         (tmp_path / "none.safetensors", "is not a file")):
         with pytest.raises(BadCheckpoint, match=words) as caught:
             load(path)
-        assert "cachemark.tools.train tiny-vq" in caught.value.remedy
+        assert "tools.train tiny-vq" in caught.value.remedy
 
 
 def test_a_missing_tensor_is_named(vq: TinyVQ, tmp_path: Path) -> None:

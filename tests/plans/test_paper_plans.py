@@ -8,12 +8,12 @@ from functools import cache
 import pytest
 import torch
 
+from cachemark.analysis.papers import PaperCell, published
 from cachemark.core import registry
 from cachemark.core.limits import gpu
 from cachemark.methods.scale_heads.even_attention import even
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
-from cachemark.report.view.papers import PaperCell, published
 from cachemark.roofline.bill import bill
 from support.paper_flops import TERA
 

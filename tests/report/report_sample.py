@@ -15,11 +15,11 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
+from cachemark.analysis import report_view
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.gate.baseline_check import Comparison
 from cachemark.report.page import render
-from cachemark.report.view import report_view
 from cachemark.store.rows import RunRecord, Verdict
 
 METHODS = ("window", "streaming", "random", "h2o", "rkv", "linear")

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from cachemark.analysis import formatting as fmt
+from cachemark.analysis.answers import answer, named
+from cachemark.analysis.case_group import CaseGroup
+from cachemark.analysis.quality_claims import Claims
+from cachemark.analysis.standing import standing
 from cachemark.core.units import METRICS, metric
 from cachemark.gate import baselines
-from cachemark.report import formatting as fmt
-from cachemark.report.view.answers import answer, named
-from cachemark.report.view.case_group import CaseGroup
-from cachemark.report.view.quality_claims import Claims
-from cachemark.report.view.standing import standing
 from cachemark.stats.intervals import Interval, mean_over_seeds
 
 ROOT = Path(__file__).parents[2]

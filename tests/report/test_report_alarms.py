@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import report_sample as sample
 
+from cachemark.analysis.baseline_comparison import alarms
+from cachemark.analysis.report_view import build
 from cachemark.gate.comparison import AA, TIMED
 from cachemark.gate.nights import Night, standing
 from cachemark.report.page.render import render
-from cachemark.report.view.baseline_comparison import alarms
-from cachemark.report.view.report_view import build
 from cachemark.store.rows import Verdict
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import report_sample as sample
 from page import Page
 
+from cachemark.analysis.answer_map import BATCHES, AnswerMap, Predictor, answer_maps
+from cachemark.analysis.report_view import build
+from cachemark.analysis.standing import standing
 from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.report.charts.regime_maps import answer_chart
 from cachemark.report.page.render import render
-from cachemark.report.view.answer_map import BATCHES, AnswerMap, Predictor, answer_maps
-from cachemark.report.view.report_view import build
-from cachemark.report.view.standing import standing
 
 SEEDS = 256
 

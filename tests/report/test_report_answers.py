@@ -8,6 +8,11 @@ from dataclasses import replace
 
 import report_sample as sample
 
+from cachemark.analysis.answers import Answer
+from cachemark.analysis.image_albums import strip
+from cachemark.analysis.quality_claims import SCOPES, SEES, scope
+from cachemark.analysis.report_view import ReportView, build
+from cachemark.analysis.standing import UNJUDGED, standing
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome
 from cachemark.core.units import SCORES
@@ -17,11 +22,6 @@ from cachemark.report.charts.chart import signs_of
 from cachemark.report.charts.svg import XYPlot
 from cachemark.report.charts.tradeoffs import against_speed
 from cachemark.report.page.render import render
-from cachemark.report.view.answers import Answer
-from cachemark.report.view.image_albums import strip
-from cachemark.report.view.quality_claims import SCOPES, SEES, scope
-from cachemark.report.view.report_view import ReportView, build
-from cachemark.report.view.standing import UNJUDGED, standing
 
 SEEDS, MARGIN = 256, "5 points of legend score (hues alone)"
 

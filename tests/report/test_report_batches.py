@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import report_sample as sample
 
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.recommendation import regimes
+from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.chart import Chart
 from cachemark.report.charts.chart_set import chart_set
 from cachemark.report.page.render import render
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.recommendation import regimes
-from cachemark.report.view.report_view import build
 
 
 def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
+from cachemark.analysis import formatting as fmt
+from cachemark.analysis.case_group import case_groups
 from cachemark.core.result import Outcome
-from cachemark.report import formatting as fmt
 from cachemark.report.charts.chart import COLOURS, Chart, palette
 from cachemark.report.charts.chart_set import ChartSet, chart_set
 from cachemark.report.charts.svg import XYPlot
 from cachemark.report.charts.tradeoffs import front
-from cachemark.report.view.case_group import case_groups
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -7,13 +7,13 @@ from typing import Any
 import report_sample as sample
 from page import Page
 
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.decoder_regimes import TITLE, decoder_regimes
+from cachemark.analysis.recommendation import regimes
+from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.regime_maps import regime_map
 from cachemark.report.page.render import render
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.decoder_regimes import TITLE, decoder_regimes
-from cachemark.report.view.recommendation import regimes
-from cachemark.report.view.report_view import build
 
 JACOBI = {"name": "jacobi", "window": 8}
 LINEAR = {"method": "linear", "budget": "1/4", "knobs": {"B": 64}}

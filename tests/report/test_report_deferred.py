@@ -10,13 +10,13 @@ import pytest
 import report_sample as sample
 from page import Page
 
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.leaderboard import column_groups
+from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome
 from cachemark.report.charts.bars import MOST
 from cachemark.report.page import render
 from cachemark.report.page.markup import leaderboard_rows
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.leaderboard import column_groups
-from cachemark.report.view.report_view import build
 
 PART = re.compile(r'<script type="text/plain" id="part-(\d+)">(.*?)</script>', re.DOTALL)
 

@@ -8,14 +8,14 @@ import pytest
 import report_sample as sample
 from page import Page
 
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.report_view import build
+from cachemark.analysis.run_history import HistoryNight, run_history
+from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.export.methods_text import methods_text
 from cachemark.report.page.render import render
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.report_view import build
-from cachemark.report.view.run_history import HistoryNight, run_history
-from cachemark.report.view.summary_sentences import sentences
 from cachemark.store.rows import Verdict
 
 TRACE = 'Traceback (most recent call last):\n  File "trial.py", line 88, in run\nMemoryError: 4.1 GiB wanted'
@@ -85,7 +85,7 @@ def test_cells_that_differ_in_one_setting_of_the_sampling_are_named_by_it() -> N
     ("2026-03-03T23:50:00+00:00", "2 days before this run"), ("2026-03-05T23:00:00+00:00", "after the start of this run"),
 ])
 def test_the_age_of_a_baseline_is_counted_in_dates(saved: str, age: str) -> None:
-    from cachemark.report.view.baseline_comparison import conclusion
+    from cachemark.analysis.baseline_comparison import conclusion
 
     found = conclusion(sample.comparison(), {"name": "demo", "saved": saved}, sample.RUN.started)
     assert found is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachemark.report import formatting as fmt
+from cachemark.analysis import formatting as fmt
 
 
 @pytest.mark.parametrize(("value", "name", "text"), [

@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 
 import report_sample as sample
 
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.report_view import build
+from cachemark.analysis.run_history import MOST, HistoryNight, Trend, run_history
 from cachemark.core.result import Outcome
 from cachemark.report.charts.bars import MOST as CASES
 from cachemark.report.charts.chart import Chart, signs_of
 from cachemark.report.charts.lines import history
 from cachemark.report.page.render import render
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.report_view import build
-from cachemark.report.view.run_history import MOST, HistoryNight, Trend, run_history
 from cachemark.workflows.reporting import changes_over_nights
 
 

@@ -13,10 +13,10 @@ from page import Page
 from report_sample import BREAKERS, SCRIPTS
 from test_report_deferred import put_together
 
+from cachemark.analysis.report_view import build
+from cachemark.analysis.run_history import HistoryNight
 from cachemark.report.page import render
 from cachemark.report.page.render import write
-from cachemark.report.view.report_view import build
-from cachemark.report.view.run_history import HistoryNight
 from cachemark.workflows.reporting import changes_over_nights
 
 CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]>"

@@ -16,8 +16,8 @@ import pytest
 import report_sample as sample
 from page import Page
 
+from cachemark.analysis.report_view import build
 from cachemark.report.page.render import TABS, render, static, write
-from cachemark.report.view.report_view import build
 
 GOLD = Path(__file__).parent / "gold" / "tables.txt"
 REGOLD = "CACHEMARK_REGOLD"
@@ -159,7 +159,7 @@ def test_names_and_units_of_tables_are_not_broken_within(html: str) -> None:
 
 
 def test_the_report_needs_neither_torch_nor_the_store() -> None:
-    code = ("import sys, cachemark.report.page.render, cachemark.report.view.report_view; "
+    code = ("import sys, cachemark.report.page.render, cachemark.analysis.report_view; "
             "bad = [m for m in sys.modules if m.split('.')[0] in ('torch', 'sqlalchemy')]; assert not bad, bad")
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -9,13 +9,13 @@ import pytest
 import report_sample as sample
 from page import Page
 
+from cachemark.analysis.answers import doubt
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.device_limits import Limits, against_limits
+from cachemark.analysis.report_view import build
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
 from cachemark.report.page.render import render
-from cachemark.report.view.answers import doubt
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.device_limits import Limits, against_limits
-from cachemark.report.view.report_view import build
 
 COPY, MATMUL = 1e10, 1e11
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import report_sample as sample
 
+from cachemark.analysis.case_group import CaseGroup, case_groups
+from cachemark.analysis.layer_tables import PASSES, layers
+from cachemark.analysis.leaderboard import COMPUTED, KEPT, budget_cell, cells, column_groups, columns_of
+from cachemark.analysis.report_view import build
+from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.result import Outcome
 from cachemark.report.charts.chart_set import chart_set
 from cachemark.report.page.render import render
-from cachemark.report.view.case_group import CaseGroup, case_groups
-from cachemark.report.view.layer_tables import PASSES, layers
-from cachemark.report.view.leaderboard import COMPUTED, KEPT, budget_cell, cells, column_groups, columns_of
-from cachemark.report.view.report_view import build
-from cachemark.report.view.summary_sentences import sentences
 
 PASSED = 30
 FOUND: dict[str, Any] = {

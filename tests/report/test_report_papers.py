@@ -12,14 +12,14 @@ import pytest
 import report_sample as sample
 from page import Page
 
+from cachemark.analysis.papers import PaperRow, PaperTable, papers, published
+from cachemark.analysis.report_view import build
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.report.charts.bars import paper_bars
 from cachemark.report.charts.svg import RowPlot
 from cachemark.report.page.render import render
-from cachemark.report.view.papers import PaperRow, PaperTable, papers, published
-from cachemark.report.view.report_view import build
 
 RANDOM = "random:0/random:0"
 XL = {"model": "llamagen-xl", "weights": RANDOM, "grid": (24, 24), "batch": 256, "dtype": "bfloat16", "sampling": Sampling(cfg_scale=1.75)}
@@ -64,7 +64,7 @@ def test_published_least_and_ours_stand_side_by_side() -> None:
 def test_what_was_not_run_and_what_cannot_be_run_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     known = published()
     cells = [replace(cell, plan="", model="", least_time=None) if cell.row == "Lumina-mGPT-768, full" else cell for cell in known.cells]
-    monkeypatch.setattr("cachemark.report.view.papers.published", lambda: replace(known, cells=tuple(cells)))
+    monkeypatch.setattr("cachemark.analysis.papers.published", lambda: replace(known, cells=tuple(cells)))
     found = table(FULL, QUARTER)
     assert line(found, "LlamaGen-XL, LineAR 1/6").how == "not in this run"
     assert line(found, "Lumina-mGPT-768, full").how == "no such model here"

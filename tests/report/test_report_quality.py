@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
+from cachemark.analysis.case_group import CaseGroup, case_groups
+from cachemark.analysis.leaderboard import cells, column_groups
+from cachemark.analysis.missing import TOO_FEW
+from cachemark.analysis.report_view import build
+from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.result import Outcome
 from cachemark.report.charts.chart_set import chart_set
 from cachemark.report.page.render import render
-from cachemark.report.view.case_group import CaseGroup, case_groups
-from cachemark.report.view.leaderboard import cells, column_groups
-from cachemark.report.view.missing import TOO_FEW
-from cachemark.report.view.report_view import build
-from cachemark.report.view.summary_sentences import sentences
 
 PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
 FID, PRECISION = "fid_scene_2k", "precision_scene_2k"

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import report_sample as sample
 
+from cachemark.analysis.baseline_comparison import BaselineComparison
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.result import Outcome
 from cachemark.report.charts.lines import kv_over_time
-from cachemark.report.view.baseline_comparison import BaselineComparison
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.summary_sentences import sentences
 from cachemark.store.rows import Verdict
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.quality_claims import QualityClaim, quality_claims, said, seeds_that_decide
+from cachemark.analysis.recommendation import Recommendation, recommendations
+from cachemark.analysis.report_view import build
+from cachemark.analysis.standing import standing
 from cachemark.core.result import Outcome
 from cachemark.report.page.render import render
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.quality_claims import QualityClaim, quality_claims, said, seeds_that_decide
-from cachemark.report.view.recommendation import Recommendation, recommendations
-from cachemark.report.view.report_view import build
-from cachemark.report.view.standing import standing
 
 PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
 FID = "fid_scene_2k"

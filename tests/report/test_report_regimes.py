@@ -10,15 +10,15 @@ from typing import Any
 import report_sample as sample
 from page import Page
 
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.recommendation import Regime, regimes
+from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.chart import signs_of
 from cachemark.report.charts.lines import batches
 from cachemark.report.charts.regime_maps import regime_map, tint
 from cachemark.report.charts.svg import PAGE
 from cachemark.report.page.render import render
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.recommendation import Regime, regimes
-from cachemark.report.view.report_view import build
 
 # speed-up of linear by batch and budget
 GAINS = {1: {"1/2": 0.9, "1/4": 1.0}, 4: {"1/2": 0.95, "1/4": 1.3}, 16: {"1/2": 1.2, "1/4": 2.0}}

@@ -9,13 +9,13 @@ import pytest
 import report_sample as sample
 from test_report_view import group, row, timed
 
+from cachemark.analysis import explanations
+from cachemark.analysis.case_group import OTHER_SEEDS
+from cachemark.analysis.leaderboard import KEPT, cells, in_turns
+from cachemark.analysis.report_row import method_of
+from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome
 from cachemark.report.page.render import render
-from cachemark.report.view import explanations
-from cachemark.report.view.case_group import OTHER_SEEDS
-from cachemark.report.view.leaderboard import KEPT, cells, in_turns
-from cachemark.report.view.report_row import method_of
-from cachemark.report.view.report_view import build
 
 
 def test_a_speed_up_that_the_latencies_of_the_table_contradict_says_why() -> None:

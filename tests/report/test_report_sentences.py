@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
+from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.result import Outcome, Status
-from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.summary_sentences import sentences
 
 
 def said(*outcomes: Outcome) -> dict[str, str]:

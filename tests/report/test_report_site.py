@@ -12,9 +12,9 @@ import pytest
 import report_sample as sample
 from page import Page
 
+from cachemark.analysis.report_view import build
+from cachemark.analysis.run_history import HistoryNight
 from cachemark.report.page import site
-from cachemark.report.view.report_view import build
-from cachemark.report.view.run_history import HistoryNight
 
 
 def line(number: int, **changes: object) -> site.ListedRun:

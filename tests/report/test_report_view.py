@@ -11,14 +11,14 @@ import pytest
 import report_sample as sample
 from PIL import Image
 
+from cachemark.analysis import explanations
+from cachemark.analysis.case_group import CaseGroup, case_groups
+from cachemark.analysis.leaderboard import KEPT, cells
+from cachemark.analysis.limit_flags import OF_SPEED
+from cachemark.analysis.report_row import ReportRow
+from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.errors import BadStore
 from cachemark.core.result import Environment, Outcome, Status
-from cachemark.report.view import explanations
-from cachemark.report.view.case_group import CaseGroup, case_groups
-from cachemark.report.view.leaderboard import KEPT, cells
-from cachemark.report.view.limit_flags import OF_SPEED
-from cachemark.report.view.report_row import ReportRow
-from cachemark.report.view.report_view import ReportView, build
 from cachemark.stats.intervals import LUCK
 from cachemark.store.exchange import Exchange
 
@@ -353,7 +353,7 @@ def test_every_verdict_is_a_sentence_with_its_rule() -> None:
 
 
 def test_the_ledger_holds_every_case_once_with_its_trial_and_raw_samples() -> None:
-    from cachemark.report.view import raw_samples as ledger
+    from cachemark.analysis import raw_samples as ledger
 
     outcomes = sample.mixed()
     keys = [o.case.key for o in outcomes]

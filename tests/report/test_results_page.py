@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from cachemark.analysis.standing import standing
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, canonical
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
-from cachemark.report.view.standing import standing
 from cachemark.store.db import Store
 
 ROOT = Path(__file__).parents[2]

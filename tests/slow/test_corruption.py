@@ -17,7 +17,7 @@ from cachemark.metrics.named_presets import preset
 from cachemark.metrics.quality_intervals import difference
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.weights import packaged
-from cachemark.tools.train.feature_network import real_scenes
+from tools.train.feature_network import real_scenes
 
 pytestmark = pytest.mark.slow
 IMAGES, PAIRS, SURE = 2000, 64, 0.01

@@ -19,8 +19,8 @@ from cachemark.metrics.legend import legend_score
 from cachemark.metrics.named_presets import preset
 from cachemark.metrics.quality_intervals import QualityInterval, real_floor
 from cachemark.models.protocol import Request
-from cachemark.tools.train.feature_network import real_scenes
 from support.later import later
+from tools.train.feature_network import real_scenes
 
 torch_fidelity = later("torch_fidelity")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from cachemark.analysis.report_row import FIDELITY, QUALITY
 from cachemark.core.units import METRICS
-from cachemark.report.view.report_row import FIDELITY, QUALITY
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"

@@ -123,8 +123,8 @@ def test_a_broken_benchmark_is_named_by_its_place(broken: Any, written: dict[str
 
 
 def test_hostile_names_are_stored_and_shown_as_text(written: dict[str, Any], store: Store) -> None:
+    from cachemark.analysis import report_view
     from cachemark.report.page import render
-    from cachemark.report.view import report_view
 
     evil = "<script>alert(1)</script>\u202e" + "A" * 10_000
     spoilt = json.loads(json.dumps(written))

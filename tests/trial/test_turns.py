@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.analysis.report_row import derive
 from cachemark.cache.arena import Memory
 from cachemark.core import plugins
 from cachemark.core.result import FULL_BESIDE, Outcome
 from cachemark.gate import baseline_check
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
-from cachemark.report.view.report_row import derive
 from cachemark.trial.child import measure
 from cachemark.trial.child.bench import Bench, case_job
 from cachemark.trial.child.measure import run_case

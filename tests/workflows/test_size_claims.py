@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from cachemark.analysis.papers import published as speeds
 from cachemark.core import registry
 from cachemark.plans.expand import catalogue, methods
-from cachemark.report.view.papers import published as speeds
 from cachemark.roofline.kv_bytes import UNITS, PublishedSize, published
 from cachemark.workflows import size_claims as workflow
 from cachemark.workflows.size_claims import SizeClaim, size_claims

@@ -27,7 +27,7 @@ from .options import (
 from .remedies import runnable
 
 if TYPE_CHECKING:
-    from ..report.view.answers import Answer
+    from ..analysis.answers import Answer
     from ..workflows.deciding_seeds import Interim
     from ..workflows.machines import Machine
     from ..workflows.pricing import PriceList

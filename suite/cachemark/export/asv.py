@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..analysis.report_row import is_random
 from ..core.errors import Infrastructure, Unsupported
 from ..core.result import JUDGING, Outcome
 from ..core.secrets import masked
 from ..core.spec import Case, digest
 from ..core.units import Metric, metric
 from ..core.wording import on_one_line
-from ..report.view.report_row import is_random
 from ..store.db import Store
 from ..store.rows import RunRecord
 from .escape import slug

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
+from ..analysis import formatting as fmt
+from ..analysis.report_view import ReportView
 from ..core.errors import CachemarkError, Infrastructure, unknown
-from ..report import formatting as fmt
 from ..report.charts.chart import Chart, Key, Plot
 from ..report.charts.chart_set import ChartSet
 from ..report.charts.svg import SHAPES, Curve, RowPlot, Style, XYPlot
 from ..report.page.render import chart_sets
-from ..report.view.report_view import ReportView
 
 FORMATS = ("pdf", "svg")
 FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"

@@ -13,13 +13,13 @@ from typing import Any
 
 import pandas as pd
 
+from ..analysis import formatting as fmt
+from ..analysis.report_row import ReportRow, is_random
+from ..analysis.standing import standing
 from ..core.errors import Infrastructure, Unsupported
 from ..core.result import JUDGING, Outcome
 from ..core.spec import Case, Sampling, canonical
 from ..core.units import in_order, metric
-from ..report import formatting as fmt
-from ..report.view.report_row import ReportRow, is_random
-from ..report.view.standing import standing
 from ..stats.intervals import Interval, median_over_repeats
 from ..store.db import Store
 from .escape import for_sheet

@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
+from ..analysis.baseline_comparison import BaselineComparison
+from ..analysis.formatting import DASH
+from ..analysis.report_view import ReportView
 from ..core.verdicts import CHANGED, MISSING, REGRESSED
 from ..core.wording import on_one_line
 from ..gate.baseline_check import GateResult
-from ..report.formatting import DASH
-from ..report.view.baseline_comparison import BaselineComparison
-from ..report.view.report_view import ReportView
 from ..store.rows import Verdict
 from .documents import REASON, markdown, markdown_rows
 from .escape import JOINER, for_markdown, slug

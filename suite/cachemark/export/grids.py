@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
+from ..analysis.case_group import case_groups
+from ..analysis.image_albums import Strip, albums, strip
 from ..core.errors import NothingMeasured, UnknownName, unknown
 from ..core.result import Outcome
 from ..core.wording import on_one_line
-from ..report.view.case_group import case_groups
-from ..report.view.image_albums import Strip, albums, strip
 
 NAME = 28  # characters of a name that are shown
 PAPER, INK = "white", "black"

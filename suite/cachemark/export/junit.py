@@ -5,10 +5,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections import Counter
 
+from ..analysis.baseline_comparison import BaselineComparison
 from ..core.verdicts import CHANGED, JUDGED, REGRESSED
 from ..core.wording import on_one_line
 from ..gate.baseline_check import Comparison, GateResult
-from ..report.view.baseline_comparison import BaselineComparison
 from ..store.rows import Verdict
 
 NAME, TEXT = 120, 1000  # characters of a name and of a message

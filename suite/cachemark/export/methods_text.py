@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ..analysis import formatting as fmt
+from ..analysis.case_group import CaseGroup
+from ..analysis.report_row import MASKED, ReportRow
+from ..analysis.report_view import Chapter, ReportView
 from ..core.differences import flat
 from ..core.result import FULL_BESIDE
 from ..core.spec import FULL, QUALITY_PASS, Case, canonical
 from ..core.wording import on_one_line
-from ..report import formatting as fmt
-from ..report.view.case_group import CaseGroup
-from ..report.view.report_row import MASKED, ReportRow
-from ..report.view.report_view import Chapter, ReportView
 from ..stats.intervals import LEVEL, LUCK
 
 NAME = 160  # characters of a name that are shown; two hashes are 129

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..analysis import formatting as fmt
+from ..analysis.leaderboard import Column, ColumnGroup, TableCell, budget_cell, cells, column_groups, columns_of
+from ..analysis.report_row import FIDELITY, QUALITY, ReportRow, faster
+from ..analysis.report_view import Chapter, ReportView
 from ..core.errors import unknown
 from ..core.units import OUTSIDE, SCORES, is_metric, metric
 from ..core.wording import on_one_line
-from ..report import formatting as fmt
-from ..report.view.leaderboard import Column, ColumnGroup, TableCell, budget_cell, cells, column_groups, columns_of
-from ..report.view.report_row import FIDELITY, QUALITY, ReportRow, faster
-from ..report.view.report_view import Chapter, ReportView
 from ..stats.intervals import LEVEL, LUCK, Interval, median_over_repeats
 from ..stats.sign_flip import sign_flips
 

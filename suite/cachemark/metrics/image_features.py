@@ -169,7 +169,7 @@ class RealImages:
     @classmethod
     def load(cls, path: str | Path, extractor: str) -> RealImages:
         """Read what :meth:`save` wrote. Raises BadCheckpoint for another file, or where another extractor made it."""
-        file, remedy = Path(path), "Give a file that `python -m cachemark.tools.train tiny-features` wrote."
+        file, remedy = Path(path), "Give a file that `python -m tools.train tiny-features` wrote."
         if not is_readable(file):
             raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
         try:
@@ -243,5 +243,5 @@ def _other(its: str, wanted: str) -> BadCheckpoint:
 
 def _other_reference(what: str, its: str, wanted: str) -> BadCheckpoint:
     return BadCheckpoint(f"{what} is of the extractor {its!r}, but {wanted!r} sees the images: their features mean different things.",
-                         remedy="Give the reference that was made with these weights; `python -m cachemark.tools.train tiny-features` "
+                         remedy="Give the reference that was made with these weights; `python -m tools.train tiny-features` "
                                 "writes its own.")

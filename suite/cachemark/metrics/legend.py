@@ -28,7 +28,7 @@ SIZE = 64
 CLASSES = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")  # by label
 TOLERANCE = 0.075
 
-# Places of the legend in pixels, as (rows, columns); :mod:`cachemark.tools.train.scene` paints the same places.
+# Places of the legend in pixels, as (rows, columns); :mod:`tools.train.scene` paints the same places.
 SWATCH_OBJECT = (slice(0, 4), slice(12, 20))
 SWATCH_GROUND = (slice(0, 4), slice(44, 52))
 FOOTER_ROWS = slice(60, 64)

@@ -6,6 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..analysis import formatting as fmt
+from ..analysis.answers import FULL_CACHE, gained, lost, named, saves, unjudged
+from ..analysis.quality_claims import criterion, seeds_that_decide
+from ..analysis.report_row import MASKED
+from ..analysis.selection import Candidate, Selection, select
+from ..analysis.standing import UNJUDGED, why_not
 from ..core import limits, registry
 from ..core.errors import unknown
 from ..core.publications import publications
@@ -18,12 +24,6 @@ from ..plans.plugin_import import imported
 from ..plans.price import without_missing
 from ..plans.schema import Plan
 from ..plans.toml_text import toml_of
-from ..report import formatting as fmt
-from ..report.view.answers import FULL_CACHE, gained, lost, named, saves, unjudged
-from ..report.view.quality_claims import criterion, seeds_that_decide
-from ..report.view.report_row import MASKED
-from ..report.view.selection import Candidate, Selection, select
-from ..report.view.standing import UNJUDGED, why_not
 from ..stats.intervals import Interval
 from ..store.db import Store
 from .evidence import CPU, Claimed, Known, at_batches, known_of

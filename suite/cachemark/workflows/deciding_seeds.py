@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..analysis.quality_claims import Claims
+from ..analysis.standing import standing
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.seeds import SIZES
 from ..plans.schema import Fidelity, Plan, prepare
-from ..report.view.quality_claims import Claims
-from ..report.view.standing import standing
 from .machines import Machine
 from .running import UNWATCHED, RunWatcher, run
 from .stored_run import Run

@@ -8,6 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..analysis.case_group import CaseGroup
+from ..analysis.limit_flags import limit_of
+from ..analysis.quality_claims import MARGINS, Claims, Margins, QualityClaim
+from ..analysis.report_row import ReportRow
+from ..analysis.standing import standing
 from ..contract.method import Method
 from ..core import calibrations, limits, registry, seeds
 from ..core.errors import BadCalibration, BadKnob, CachemarkError, Unsupported
@@ -18,11 +23,6 @@ from ..models.protocol import ModelEntry, Request
 from ..plans.expand import Planned, expand
 from ..plans.price import without_missing
 from ..plans.schema import FILE, Plan
-from ..report.view.case_group import CaseGroup
-from ..report.view.limit_flags import limit_of
-from ..report.view.quality_claims import MARGINS, Claims, Margins, QualityClaim
-from ..report.view.report_row import ReportRow
-from ..report.view.standing import standing
 from ..store.db import Store
 from .forecasts import identity
 from .least_times import device_rates

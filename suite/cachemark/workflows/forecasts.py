@@ -8,6 +8,9 @@ from functools import cached_property
 
 import torch
 
+from ..analysis.answers import doubt
+from ..analysis.case_group import CaseGroup
+from ..analysis.report_row import MASKED, ReportRow
 from ..cache.codec import codec
 from ..cache.layout import Layout
 from ..core import limits
@@ -16,9 +19,6 @@ from ..core.limits import Bill, Rates
 from ..core.spec import Case, canonical
 from ..models.costs import case_bill
 from ..models.protocol import ModelEntry
-from ..report.view.answers import doubt
-from ..report.view.case_group import CaseGroup
-from ..report.view.report_row import MASKED, ReportRow
 from ..roofline.bill import ParameterCounts
 from ..roofline.memory import allocated, weight_bytes
 from ..stats.intervals import Interval

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..analysis import formatting as fmt
+from ..analysis.report_row import MASKED, derive
 from ..core.result import Outcome
 from ..core.units import SCORES, metric
-from ..report import formatting as fmt
-from ..report.view.report_row import MASKED, derive
 
 
 class Glance(NamedTuple):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from ..analysis.formatting import plain
+from ..analysis.papers import PaperCell, PaperRow, paper_row, published
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
@@ -21,8 +23,6 @@ from ..methods.scale_heads.even_attention import even
 from ..models.protocol import ModelEntry
 from ..plans.expand import Planned, catalogue, expand, methods
 from ..plans.schema import load
-from ..report.formatting import plain
-from ..report.view.papers import PaperCell, PaperRow, paper_row, published
 from ..roofline.bill import bill
 from ..roofline.kv_bytes import entries
 from ..store.db import Store

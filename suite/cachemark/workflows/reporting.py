@@ -15,6 +15,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ..analysis import report_view
+from ..analysis.public import public_outcomes, public_run, public_verdicts, scrubbed
+from ..analysis.report_view import ReportView
+from ..analysis.run_history import MOST, HistoryNight
 from ..core.errors import Infrastructure, NothingMeasured
 from ..core.files import NAME
 from ..core.result import Outcome, Status
@@ -23,10 +27,6 @@ from ..gate import anchors, baselines
 from ..gate import nights as ledger
 from ..report.page import render
 from ..report.page import site as pages
-from ..report.view import report_view
-from ..report.view.public import public_outcomes, public_run, public_verdicts, scrubbed
-from ..report.view.report_view import ReportView
-from ..report.view.run_history import MOST, HistoryNight
 from ..stats import changepoints as history
 from ..stats.changepoints import ChangePoint
 from ..store.db import Store

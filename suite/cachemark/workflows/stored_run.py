@@ -17,8 +17,8 @@ from .stores import DEFAULT_STORE, reading
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..analysis.answers import Answer
     from ..plans.schema import Plan
-    from ..report.view.answers import Answer
     from .comparing import PairedComparison, Terms
     from .machines import Machine
 

@@ -42,7 +42,7 @@ class EmbeddedWeights(Generic[M]):
     sizes: Callable[..., Any]
 
     def load(self, path: str | Path, *, device: str | torch.device = "cpu") -> M:
-        """The model at ``path``, written by :mod:`cachemark.tools.train`: stored in fp16, returned in fp32, in evaluation mode.
+        """The model at ``path``, written by :mod:`tools.train`: stored in fp16, returned in fp32, in evaluation mode.
 
         Raises :class:`~cachemark.core.errors.BadCheckpoint` for a file that is not a safetensors file, does not say that it holds this
         model, or lacks a tensor.
@@ -58,7 +58,7 @@ class EmbeddedWeights(Generic[M]):
         return {"model": self.name, "config": json.dumps(asdict(config), sort_keys=True)}
 
     def _build(self, path: str | Path) -> partial[M]:
-        remedy = f"Give a .safetensors file written by `python -m cachemark.tools.train {self.name}`."
+        remedy = f"Give a .safetensors file written by `python -m tools.train {self.name}`."
         if not is_readable(path):
             raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
         try:

@@ -2,7 +2,7 @@
 
 All heavy work is done at the resolution of the grid, so that it trains in minutes on a CPU. The encoder folds each patch of
 4x4 pixels into channels; the decoder unfolds in two steps of 2. Straight-through gradients and the moving averages of the
-codebook belong to training (:mod:`cachemark.tools.train.tokenizers`), not to this class.
+codebook belong to training (:mod:`tools.train.tokenizers`), not to this class.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from ...analysis import formatting as fmt
+from ...analysis.case_group import CaseGroup
+from ...analysis.papers import PaperTable
+from ...analysis.report_row import MASKED, ReportRow
 from ...core.units import SCORES, metric
-from .. import formatting as fmt
-from ..view.case_group import CaseGroup
-from ..view.papers import PaperTable
-from ..view.report_row import MASKED, ReportRow
 from .chart import COLOURS, INK, MOST, Chart, Signs, first, tip
 from .svg import RowPlot, Span, linear, ranged
 

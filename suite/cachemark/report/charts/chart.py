@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ...analysis import formatting as fmt
+from ...analysis.case_group import CaseGroup
+from ...analysis.report_row import ReportRow, share_of_full
 from ...core.spec import shown_share
-from .. import formatting as fmt
-from ..view.case_group import CaseGroup
-from ..view.report_row import ReportRow, share_of_full
 from .svg import SHAPES, Heatmap, RowPlot, XYPlot
 
 # Okabe and Ito's colours without black and yellow (each vanishes in one theme), then Tol's muted ones.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..view.case_group import CaseGroup
-from ..view.run_history import RunHistory
+from ...analysis.case_group import CaseGroup
+from ...analysis.run_history import RunHistory
 from .bars import halves, memory, phases, spreads
 from .chart import Chart, Key, signs_of
 from .lines import batches, history, kv_over_time

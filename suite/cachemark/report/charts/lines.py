@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from ...analysis import formatting as fmt
+from ...analysis.case_group import CaseGroup
+from ...analysis.report_row import ReportRow
+from ...analysis.run_history import CaseHistory, RunHistory
 from ...core.result import Status
 from ...stats.changepoints import ChangePoint
-from .. import formatting as fmt
-from ..view.case_group import CaseGroup
-from ..view.report_row import ReportRow
-from ..view.run_history import CaseHistory, RunHistory
 from .chart import INK, MOST, Chart, Signs, first, over, tip
 from .svg import Axis, Curve, Point, XYPlot, linear, ranged
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ...analysis import formatting as fmt
+from ...analysis.answer_map import FULL, AnswerMap, MapCell
+from ...analysis.recommendation import Regime
+from ...analysis.report_row import ReportRow, share_of_full
 from ...core.spec import shown_share
-from .. import formatting as fmt
-from ..view.answer_map import FULL, AnswerMap, MapCell
-from ..view.recommendation import Regime
-from ..view.report_row import ReportRow, share_of_full
 from .chart import Chart, tip
 from .svg import Heatmap, HeatmapCell
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ...analysis import formatting as fmt
+from ...analysis.case_group import CaseGroup
+from ...analysis.report_row import MASKED, ReportRow, share_of_full
 from ...core.spec import shown_share
 from ...core.units import metric
 from ...stats.intervals import Interval
-from .. import formatting as fmt
-from ..view.case_group import CaseGroup
-from ..view.report_row import MASKED, ReportRow, share_of_full
 from .chart import Chart, Signs, over, tip
 from .svg import Axis, Curve, Point, XYPlot, linear, ranged, rooted
 

@@ -9,12 +9,12 @@ from html import escape
 
 from markupsafe import Markup
 
-from .. import formatting as fmt
+from ...analysis import formatting as fmt
+from ...analysis.case_group import CaseGroup
+from ...analysis.leaderboard import ColumnGroup, TableCell, budget_cell, cells
+from ...analysis.raw_samples import CaseFigure
+from ...analysis.report_row import ReportRow
 from ..charts.chart import Chart
-from ..view.case_group import CaseGroup
-from ..view.leaderboard import ColumnGroup, TableCell, budget_cell, cells
-from ..view.raw_samples import CaseFigure
-from ..view.report_row import ReportRow
 
 
 def text(value: object, limit: int = 0) -> str:

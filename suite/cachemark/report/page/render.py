@@ -13,18 +13,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
+from ...analysis import explanations, leaderboard
+from ...analysis import formatting as fmt
+from ...analysis.case_group import CaseGroup
+from ...analysis.report_view import ReportView
 from ...core.result import JUDGING
 from ...core.spec import shown_share
 from ...core.units import METRICS, Metric, metric, of_plug_ins
 from ...core.version import __version__
 from ...stats.intervals import LUCK
-from .. import formatting as fmt
 from ..charts.bars import paper_bars
 from ..charts.chart_set import ChartSet, chart_set
 from ..charts.regime_maps import answer_chart, regime_map
-from ..view import explanations, leaderboard
-from ..view.case_group import CaseGroup
-from ..view.report_view import ReportView
 from . import markup
 
 TABS = (

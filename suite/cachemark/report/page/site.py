@@ -11,11 +11,11 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from ...analysis import formatting as fmt
+from ...analysis.case_group import case_groups
+from ...analysis.report_view import ReportView
+from ...analysis.run_history import HistoryNight
 from ...core.version import __version__
-from .. import formatting as fmt
-from ..view.case_group import case_groups
-from ..view.report_view import ReportView
-from ..view.run_history import HistoryNight
 from .render import engine, policy, static
 
 STAMPS = "site.json"  # beside the list: which page was made from what

@@ -1,0 +1,151 @@
+"""The map of answers: which cache to use for a model by batch and by the length of its token sequence, measured or predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ..core.limits import Rates
+from ..core.spec import Case
+from ..stats.intervals import Interval
+from .answers import candidate, doubt, named
+from .case_group import CaseGroup
+from .limit_flags import limit_of
+from .quality_claims import Claims
+from .report_row import ReportRow
+from .selection import Candidate, select
+
+FULL = "full cache"
+BATCHES = (1, 4, 16, 64, 256)  # that are predicted beside those that were measured
+BASIS = "A prediction is what bytes and FLOPs allow there, times the share of it that was reached at the nearest batch."
+MOST = 8  # methods that are predicted: those that gain most where they were measured
+
+
+class Predictor(Protocol):
+    """Arithmetic of cases that were not measured."""
+
+    def lengths(self, full: Case) -> Sequence[int]:
+        """Lengths of the sequence at which a model can be priced, its own among them."""
+
+    def allowed(self, full: Case, arm: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
+        """The speed-up over the full cache that the bytes and FLOPs saved allow there, or None where nobody can say; ``image``: seconds at
+        least to decode one on the model's own grid."""
+
+
+@dataclass(frozen=True)
+class MapCell:
+    """The answer at one batch and length: the name of the best method that is shown to be as good, or of the full cache, with its gain
+    where it has one. ``measured`` there, or predicted."""
+
+    batch: int
+    tokens: int
+    best: str
+    gain: Interval | None
+    measured: bool
+
+
+@dataclass(frozen=True)
+class AnswerMap:
+    """The answers for one model. ``tokens`` is the length of its own sequence, at which quality was judged."""
+
+    model: str
+    tokens: int
+    cells: tuple[MapCell, ...]
+
+    @property
+    def batches(self) -> list[int]:
+        return sorted({cell.batch for cell in self.cells})
+
+    @property
+    def lengths(self) -> list[int]:
+        return sorted({cell.tokens for cell in self.cells})
+
+    @property
+    def sentence(self) -> str:
+        """The answers that were measured, the batch from which on a method is predicted to be one, and what a prediction stands on."""
+        own = sorted((cell for cell in self.cells if cell.tokens == self.tokens), key=lambda cell: cell.batch)
+        said = "; ".join(f"at batch {cell.batch} use {'the ' if cell.gain is None else ''}{cell.best}" for cell in own if cell.measured)
+        text = f"Measured: {said}."
+        if all(cell.measured for cell in self.cells):
+            return text
+        last = max(cell.batch for cell in own if cell.measured)
+        begins = next((cell for number, cell in enumerate(own) if cell.batch > last and all(later.gain for later in own[number:])), None)
+        text += (f" Predicted: from batch {begins.batch} on {begins.best}." if begins else
+                 f" Predicted: nothing but the full cache for certain, up to batch {own[-1].batch}.")
+        other = f" Quality was judged at {self.tokens} tokens; at another length nothing shows it yet." if len(self.lengths) > 1 else ""
+        return f"{text} {BASIS}{other}"
+
+
+def answer_maps(groups: Iterable[CaseGroup], claims: Claims, predictor: Predictor | None = None) -> tuple[AnswerMap, ...]:
+    """One for each model in which a method is shown to be as good as the full cache, all but the batch being equal; of more
+    than one field. Without a ``predictor`` only what was measured."""
+    families: dict[str, list[CaseGroup]] = {}
+    for group in groups:
+        if group.full is not None and group.full.ok and not group.searched:
+            families.setdefault(group.but_batch, []).append(group)
+    return tuple(found for family in families.values() if (found := _map(family, claims, predictor)) is not None)
+
+
+def _map(family: Sequence[CaseGroup], claims: Claims, predictor: Predictor | None) -> AnswerMap | None:
+    qualified = {_name(row): (group, row) for group in family for row in group.arms
+                 if row.ok and candidate(row, group, claims).qualified and row.speed_up is not None}
+    if not qualified:
+        return None
+    full = family[0].case
+    tokens = full.grid[0] * full.grid[1]
+    cells = [_measured(group, set(qualified), claims, tokens) for group in {group.case.batch: group for group in family}.values()]
+    here = {(cell.batch, cell.tokens) for cell in cells}
+    best = sorted(qualified.values(), key=lambda pair: -candidate(pair[1], pair[0], claims).least_gain)[:MOST]
+    for length in predictor.lengths(full) if predictor else ():
+        for batch in sorted({*BATCHES, *(cell.batch for cell in cells if cell.measured)}):
+            if (batch, length) not in here and (cell := _predicted(family, best, predictor, batch, length)) is not None:
+                cells.append(cell)
+    return AnswerMap(family[0].model, tokens, tuple(cells)) if len(cells) > 1 else None
+
+
+def _name(row: ReportRow) -> tuple[str, str]:
+    """A method with its budget, at whatever batch."""
+    return row.method, row.case.budget
+
+
+def _measured(group: CaseGroup, qualified: set[tuple[str, str]], claims: Claims, tokens: int) -> MapCell:
+    """The answer of a group. Images do not depend on the batch: a method is qualified at all if it is at one."""
+    rows = {row.case.key: row for row in group.arms if row.ok}
+    able = [replace(candidate(row, group, claims), qualified=_name(row) in qualified) for row in rows.values()]
+    chosen = select(able).best
+    best = FULL if chosen is None else named(rows[chosen.key].case)
+    return MapCell(group.case.batch, tokens, best, chosen.gain if chosen else None, True)
+
+
+def _predicted(
+    family: Sequence[CaseGroup], rows: Sequence[tuple[CaseGroup, ReportRow]], predictor: Predictor | None, batch: int, tokens: int,
+) -> MapCell | None:
+    """The answer where nothing was measured, or None where nobody can say."""
+    assert predictor is not None
+    able, names, full = list[Candidate](), dict[str, str](), family[0].case
+    for _, row in rows:
+        group, near = _nearest(family, row, batch)
+        limit = limit_of(group.full)
+        if limit is None or near.speed_up is None:
+            continue
+        rates, image = Rates(limit.copy, limit.matmul), limit.by.get("decode", 0.0) / near.case.batch
+        own = near.case.batch, full.grid[0] * full.grid[1]
+        there, here = (predictor.allowed(full, row.case, rates, image, *place) for place in ((batch, tokens), own))
+        if there is None or not here:
+            continue
+        value, low = (there * min(end / here, 1.0) for end in (near.speed_up.value, near.speed_up.low))
+        gain = Interval(value, low, there, near.speed_up.confidence, near.speed_up.n)
+        able.append(Candidate(row.case.key, gain, row.saving, qualified=True, measured=False, doubt=doubt(near, group)))
+        names[row.case.key] = named(row.case)
+    if not able:
+        return None
+    chosen = select(able).best
+    return MapCell(batch, tokens, names[chosen.key] if chosen else FULL, chosen.gain if chosen else None, False)
+
+
+def _nearest(family: Sequence[CaseGroup], row: ReportRow, batch: int) -> tuple[CaseGroup, ReportRow]:
+    """The row of the same method and budget whose batch is nearest, with its group."""
+    same = [(group, other) for group in family for other in group.arms
+            if other.ok and other.speed_up is not None and _name(other) == _name(row)]
+    return min(same, key=lambda pair: max(pair[1].case.batch / batch, batch / pair[1].case.batch))

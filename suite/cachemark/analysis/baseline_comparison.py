@@ -1,0 +1,151 @@
+"""The comparison with a stored baseline, as the page shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..core.units import is_metric, metric
+from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING, NEW, NOT_COMPARED, REGRESSED
+from ..core.wording import count
+from . import formatting as fmt
+
+if TYPE_CHECKING:  # a page is made without a store
+    from ..gate.nights import GateStanding
+    from ..store.rows import Verdict
+
+# Verdicts in the order of the table, with how they look. What is quiet is folded away.
+_TONES = {
+    REGRESSED: "bad", MISSING: "warn", CHANGED: "warn", INCONCLUSIVE: "warn", IMPROVED: "good",
+    NOT_COMPARED: "calm", NEW: "calm", EQUIVALENT: "calm",
+}
+_EXITS = {0: "good", 1: "bad"}
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The whole comparison: its summary lines, the verdict first, how that looks (``tone``: good, warn, bad), how many of the baseline's
+    cases were judged, and what is known of the baseline (``against``: its name, when and why it was saved, and its age)."""
+
+    tone: str
+    lines: tuple[str, ...]
+    judged_cases: int = 0
+    known_cases: int = 0
+    against: str = ""
+
+
+@dataclass(frozen=True)
+class Alarms:
+    """The false-alarm rate of the gate. ``tone``: calm, good or bad; ``text`` one sentence."""
+
+    tone: str
+    text: str
+
+
+def alarms(standing: GateStanding | None) -> Alarms:
+    """The realised false-alarm rate: arms of equal code are compared beside the others, and whatever is told of them is false."""
+    if standing is None or not standing.nights:
+        return Alarms("calm", "Unknown: the store holds no comparison of equal arms yet.")
+    said = f"Paired test: {standing.said}"
+    if standing.advisory:
+        return Alarms("bad", f"{said} That is too many: verdicts on times are advisory and fail nothing.")
+    return Alarms("calm" if standing.alarms else "good", said)
+
+
+@dataclass(frozen=True)
+class BaselineComparison:
+    """A verdict on one metric of one case, as the page shows it. Speed is given as a ratio to the full cache of the same run, in pairs as
+    it is."""
+
+    found: Verdict
+    in_pairs: bool = False
+
+    @property
+    def title(self) -> str:
+        """The metric's title; what is not a metric (``status``, ``output_hash``) stands for itself."""
+        name = self.found.metric
+        return metric(name).title if is_metric(name) else name.replace("_", " ")
+
+    @property
+    def tone(self) -> str:
+        return _TONES.get(self.found.verdict, "warn")
+
+    @property
+    def loud(self) -> bool:
+        """True where a reader must see this row without asking for it."""
+        return self.tone != "calm"
+
+    @property
+    def here(self) -> bool:
+        """True where the case is one of this run, which a row can lead to."""
+        return self.found.verdict != MISSING or self.found.metric != "status"
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Then and now in words."""
+        return self._text(self.found.then), self._text(self.found.now)
+
+    @property
+    def sentence(self) -> str:
+        """The row as one plain sentence."""
+        found = self.found
+        said = f"{fmt.name(found.label)}: {self.title} {found.verdict.replace('_', ' ')}"
+        if found.then is None or found.now is None or found.then == found.now:
+            return said + (f" ({found.reason})." if found.reason else ".")
+        moved = "" if found.change is None else f", {fmt.percent(abs(found.change - 1))} {'more' if found.change > 1 else 'less'}"
+        then, now = self.texts
+        if then == now:
+            return f"{said}, by less than its figure shows: {now}{moved}."
+        return f"{said}, from {then} to {now}{moved}."
+
+    def _text(self, value: float | None) -> str:
+        name = self.found.metric
+        if value is None:
+            return fmt.DASH
+        if not is_metric(name):
+            return str(value)
+        return f"{value:.3f} × full" if metric(name).kind == "speed" and not self.in_pairs else fmt.with_unit(value, name)
+
+
+def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None, started: str = "") -> Conclusion | None:
+    """The conclusion of a ``gate.baseline_check.Comparison`` (``exit_code``, ``summary()``, ``cases``), or None where there is none.
+
+    ``saved`` is what the baseline says of itself (name, saved, reason), ``started`` when the run began, which gives the baseline's age.
+    """
+    if comparison is None:
+        return None
+    judged, known = comparison.cases
+    return Conclusion(_EXITS.get(comparison.exit_code, "warn"), tuple(comparison.summary()), judged, known, _against(saved or {}, started))
+
+
+def _against(saved: Mapping[str, Any], started: str) -> str:
+    """The baseline in words."""
+    if not saved:
+        return ""
+    when, reason = str(saved.get("saved", "")), str(saved.get("reason", ""))
+    parts = [f"Baseline {fmt.name(str(saved.get('name', 'without a name')))}"]
+    if when:
+        parts.append(f"saved {when[:10]}{_age(when, started)}")
+    return ", ".join(parts) + (f": {fmt.plain(reason, 300)}." if reason else ".")
+
+
+def _age(saved: str, started: str) -> str:
+    """The age of a baseline when the run began; empty where either date cannot be read."""
+    try:
+        began, made = datetime.fromisoformat(started), datetime.fromisoformat(saved)
+        late, days = made > began, (began.date() - made.date()).days
+    except (ValueError, TypeError):
+        return ""
+    if late:
+        return " (after the start of this run)"
+    return f" ({count(days, 'day')} before this run)" if days else " (same day as this run)"
+
+
+def changes(comparison: Any, in_pairs: bool = False) -> tuple[BaselineComparison, ...]:
+    """The rows of a comparison with a baseline, or of one ``in_pairs``, regressions first, otherwise in the order given."""
+    if comparison is None:
+        return ()
+    order = {verdict: k for k, verdict in enumerate(_TONES)}
+    return tuple(BaselineComparison(row, in_pairs) for row in sorted(comparison.rows, key=lambda row: order.get(row.verdict, 1)))

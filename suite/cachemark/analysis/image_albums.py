@@ -1,0 +1,129 @@
+"""The images: for each case a sprite with the full cache's images above the method's, at the same seeds."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from PIL import Image
+
+from ..core.errors import CachemarkError
+from .case_group import CaseGroup
+from .report_row import ReportRow
+
+_FIXED = 4  # of the tiles, at the right end; the others are the worst by PSNR
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One column of a sprite. ``worst`` tells the worst seeds by PSNR from the fixed ones, ``prompt`` is empty where a class was asked
+    for."""
+
+    seed: str
+    label: str
+    worst: bool
+    prompt: str = ""
+
+    @property
+    def asked(self) -> str:
+        """The prompt, or which class."""
+        return self.prompt or (f"class {self.label}" if self.label else "")
+
+
+@dataclass(frozen=True)
+class Sprite:
+    """A PNG with two rows of square tiles, ``tile`` pixels wide, or the reason in ``missing`` why it cannot be shown."""
+
+    row: ReportRow
+    png: bytes
+    tile: int
+    tiles: tuple[Tile, ...]
+    missing: str = ""
+
+    @property
+    def worst(self) -> int:
+        """Number of tiles, from the left, that are the worst seeds."""
+        return sum(tile.worst for tile in self.tiles)
+
+
+@dataclass(frozen=True)
+class Album:
+    """The sprites of one method, larger budgets first."""
+
+    method: str
+    sprites: tuple[Sprite, ...]
+
+
+def albums(group: CaseGroup, artifact: Callable[[str], bytes] | None) -> tuple[Album, ...]:
+    """The sprites of a group by method, in table order. Random weights draw noise, which is not shown."""
+    if group.random or artifact is None:
+        return ()
+    found: dict[str, list[Sprite]] = {}
+    for row in group.rows:
+        if row.ok and (file := _grid(row)):
+            found.setdefault(row.method, []).append(_sprite(row, file, artifact))
+    return tuple(Album(method, tuple(sprites)) for method, sprites in found.items())
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A PNG of several rows of square tiles, ``tile`` pixels wide, at the same fixed seeds, and what each row shows."""
+
+    png: bytes
+    tile: int
+    columns: int
+    names: tuple[str, ...]
+
+
+def strip(found: Sequence[Album], rows: Sequence[ReportRow]) -> Strip | None:
+    """The fixed seeds of the full cache above those of each of some rows; None where no pictures are here."""
+    sprites = {sprite.row.case.key: sprite for album in found for sprite in album.sprites if not sprite.missing}
+    shown = [sprites[row.case.key] for row in rows if row.case.key in sprites]
+    if not shown or len({(sprite.tile, sprite.worst, len(sprite.tiles)) for sprite in shown}) > 1:
+        return None
+    tile, columns, first = shown[0].tile, len(shown[0].tiles) - shown[0].worst, shown[0].worst * shown[0].tile
+    sheet = Image.new("RGB", (columns * tile, (1 + len(shown)) * tile))
+    for k, sprite in enumerate(shown):
+        with Image.open(io.BytesIO(sprite.png), formats=["PNG"]) as image:
+            if k == 0:
+                sheet.paste(image.crop((first, 0, first + columns * tile, tile)), (0, 0))
+            sheet.paste(image.crop((first, tile, first + columns * tile, 2 * tile)), (0, (1 + k) * tile))
+    drawn = io.BytesIO()
+    sheet.save(drawn, format="PNG", optimize=True)
+    return Strip(drawn.getvalue(), tile, columns, ("full cache", *(sprite.row.case.label for sprite in shown)))
+
+
+def _grid(row: ReportRow) -> str:
+    """The file of the artifact called ``grid``, whatever its suffix; empty where there is none."""
+    return next((file for name, file in row.outcome.artifacts.items() if name.partition(".")[0] == "grid"), "")
+
+
+def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Sprite:
+    try:
+        png = artifact(file)
+    except (CachemarkError, OSError, KeyError) as error:
+        return Sprite(row, b"", 0, (), f"The image file is missing: {error}")
+    try:
+        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+            image.load()
+            width, height = image.size
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return Sprite(row, b"", 0, (), "The image file is not a PNG, or a damaged one.")
+    tile = height // 2
+    if not tile or width % tile or height % 2:
+        return Sprite(row, b"", 0, (), f"The image file is not a sprite of two rows of square tiles ({width} × {height}).")
+    return Sprite(row, png, tile, _tiles(row, width // tile))
+
+
+def _tiles(row: ReportRow, columns: int) -> tuple[Tile, ...]:
+    seeds, labels, prompts = (_texts(row.outcome.facts.get(f"grid_{kind}"), columns) for kind in ("seeds", "classes", "prompts"))
+    worst = max(columns - _FIXED, 0)
+    told = enumerate(zip(seeds, labels, prompts, strict=True))
+    return tuple(Tile(seed, label, k < worst, prompt) for k, (seed, label, prompt) in told)
+
+
+def _texts(given: object, count: int) -> list[str]:
+    """Exactly ``count`` texts; what is missing is empty, so that a short list cannot misname a later tile."""
+    found = [str(item) for item in given] if isinstance(given, (list, tuple)) else []
+    return (found + [""] * count)[:count]

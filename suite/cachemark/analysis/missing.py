@@ -1,0 +1,108 @@
+"""The figures that a run lacks, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.result import Status
+from ..core.units import GENEVAL, GENEVAL_OVERALL, GENEVAL_TASKS, METRICS, SCORES, SEEN, least_images, quality_name
+from .case_group import CaseGroup
+from .report_row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
+
+_SPEED = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
+TOO_FEW = "So few images add more to a FID by their number than they say by what they show: {least} are the least."
+ASKED = {"lpips": "LPIPS", "clip": "CLIP score", **{name: METRICS[name].title for name in ("geneval", "dpg", "image_reward", "hpsv2")}}
+_BYTES = ("kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory")
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that has no figure. ``log`` is the whole log of a failed case and ``key`` names it; both are empty elsewhere."""
+
+    what: str
+    status: str
+    reason: str
+    log: str = ""
+    key: str = ""
+
+
+def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable[Missing]:
+    """Everything of a run that has no figure: what it did not reach, cases without figures, then figures that other cases have."""
+    if state != "finished":
+        yield Missing(f"run {run_id}", state, "The run was cut short: cases that it did not reach are missing.")
+    for group in groups:
+        for row in group.rows:
+            if not row.ok:
+                yield Missing(f"{group.model}: {row.case.label}", str(row.outcome.status), row.reason, row.outcome.log, row.case.key)
+    for group in groups:
+        yield from _gaps(group)
+
+
+def lost(run_id: object, damage: Iterable[str]) -> Iterable[Missing]:
+    """Everything of a run that the store no longer tells."""
+    for said in damage:
+        yield Missing(f"run {run_id}", str(Status.DAMAGED), f"The store is damaged at {said} `cachemark db repair` sets that aside.")
+
+
+def _wanted(group: CaseGroup) -> tuple[str, ...]:
+    """Metrics that a group of this paradigm has where nothing is missing; a search for the largest batch has its own two alone."""
+    if group.searched:
+        return ("max_batch", "throughput_max")
+    masked = group.paradigm == MASKED
+    unasked = (name for name, key in ON_DEMAND.items() if not group.case.measures(key))
+    scored = [name for name in SCORES if any(name in row.quality for row in group.rows)]  # by one of them, as the model has it
+    kinds = (name for name in GENEVAL[1:] if not any(name in row.quality for row in group.rows))  # of prompts that there are none of
+    other = (*(OF_INDICES if masked else OF_VECTORS), *unasked, *kinds, *(set(SCORES) - set(scored) if scored else ()))
+    judged = () if group.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
+    return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *judged)
+
+
+def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
+    """The reasons for figures of whole sets, and for those that the plan asks for, that are not there."""
+    what = f"{group.model}: FID, precision and recall"
+    stated = group.case.evaluation.get("quality", {})
+    if "missing" in stated:
+        yield Missing(what, "not measured", str(stated["missing"]))
+    elif few := _too_few(stated):
+        yield Missing(f"{group.model}: {few}", "too few images", TOO_FEW.format(least=least_images(few)))
+    elif not stated and not group.searched:
+        yield Missing(what, "not measured", "Weights are random: images are noise." if group.random else
+                      "The plan does not compare images with real ones; add a [quality] table to it.")
+    known = {name for row in group.rows for name in row.quality}
+    if absent := [METRICS[name].title for name in GENEVAL_TASKS if name not in known and known.intersection(GENEVAL_TASKS)]:
+        yield Missing(f"{group.model}: {METRICS[GENEVAL_OVERALL].title}", "not measured",
+                      f"It is the mean of six kinds of prompts, and there were none for: {'; '.join(absent)}.")
+    for key, name in ASKED.items():
+        if "missing" in (asked := group.case.evaluation.get(key, {})):
+            yield Missing(f"{group.model}: {name}", "not measured", str(asked["missing"]))
+
+
+def _too_few(stated: Mapping[str, Any]) -> str:
+    """The FID that a quality pass of so few images does not state, or nothing."""
+    count, preset = stated.get("samples"), stated.get("preset")
+    if not isinstance(count, int) or count < 1 or preset not in SEEN:
+        return ""
+    name = quality_name("fid", preset, count)
+    return name if count < least_images(name) else ""
+
+
+def _gaps(group: CaseGroup) -> Iterable[Missing]:
+    """Metrics and reference rows that a group lacks."""
+    yield from _no_distribution(group)
+    if group.full is None:
+        yield Missing(f"{group.model}: full cache", "absent", "This run has no full cache, so there are no speed-ups or savings.")
+    for role in ("floor", "numerics"):
+        if group.reference(role) is None and not group.random and not group.searched:
+            yield Missing(f"{group.model}: {role} row", "absent", "Fidelity is shown without this reference.")
+    arms = [row for row in group.rows if row.ok and row.case.role == "arm"]
+    for row in arms:
+        if row.no_judgement and not group.searched:
+            yield Missing(f"{group.model}: {row.case.label}, fidelity and quality", "not judged", row.no_judgement)
+    for name in _wanted(group):
+        without = [row.case.label for row in arms if not row.outcome.samples.get(name) and name not in row.quality
+                   and not (row.same_law and name in FIDELITY)]
+        if without:
+            why = "No method has samples." if len(without) == len(arms) else f"No samples for {', '.join(without)}."
+            yield Missing(f"{group.model}: {METRICS[name].title}", "not measured", why)

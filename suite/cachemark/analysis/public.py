@@ -1,0 +1,58 @@
+"""A run as it may be shown to anybody: no host, user, path, device number or text of an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..core.result import Outcome
+from ..core.spec import Case
+
+if TYPE_CHECKING:  # a page is made without a store
+    from ..store.rows import RunRecord, Verdict
+
+PRIVATE = frozenset({"host", "hostname", "node", "user", "uuid", "pid", "cpus", "holder", "processes"})
+"""Facts that say where something ran and not on what."""
+WITHHELD = "The text of this error is kept by whoever measured."
+_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{7,}")
+_PATH = re.compile(r"(?<![\w:/.<])(?:~|\.{1,2})?(?:/[^\s/:'\",;()<>|]+)+/?|\b[A-Za-z]:\\[^\s'\",;]+")
+
+
+def public_run(run: RunRecord) -> RunRecord:
+    """The run without what is nobody's business."""
+    environment = replace(run.environment, facts=scrubbed(run.environment.facts))
+    damage = tuple(f"{said.partition(':')[0]}." for said in run.damage)  # the row, without what stands in it
+    return replace(run, plan_json=scrubbed(run.plan_json), environment=environment, code=scrubbed(run.code), damage=damage)
+
+
+def public_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The outcomes, likewise; figures are as they were, and so are the names by which cases are found."""
+    return [replace(o, case=_case(o.case), log=WITHHELD if o.log else "", judgement=_text(o.judgement), facts=scrubbed(o.facts))
+            for o in outcomes]
+
+
+def public_verdicts(rows: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """The rows of a comparison, likewise."""
+    return tuple(replace(row, label=_text(row.label), reason=_text(row.reason)) for row in rows)
+
+
+def _case(case: Case) -> Case:
+    return case.worded(knobs=scrubbed(case.knobs), evaluation=scrubbed(case.evaluation), variant=_text(case.variant),
+                       decoder=scrubbed(case.decoder))
+
+
+def scrubbed(value: Any) -> Any:
+    """A value without private facts; of each path in a text only the last part is left, of a device number nothing."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return {key: scrubbed(item) for key, item in value.items() if str(key).lower() not in PRIVATE}
+    if isinstance(value, (list, tuple)):
+        return [scrubbed(item) for item in value]
+    return value
+
+
+def _text(text: str) -> str:
+    return _PATH.sub(lambda found: "…/" + re.split(r"[/\\]", found[0].rstrip("/"))[-1], _UUID.sub("a device", text))

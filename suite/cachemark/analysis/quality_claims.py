@@ -1,0 +1,237 @@
+"""Claims of quality: the images of an arm are shown to be not worse than the full cache's, or they are not. One test for each arm,
+corrected over the whole report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+from ..core.spec import shown_share
+from ..core.units import SCORES, metric
+from ..core.wording import count
+from ..stats.not_worse import ALPHA, MOST, holm, least_seeds, loss_that_shows, p_not_worse, seeds_to_show
+from ..stats.sequential import loss_that_shows_at_any_time, p_at_any_time, seeds_to_show_at_any_time
+from . import formatting as fmt
+from .case_group import CaseGroup
+from .report_row import ReportRow, differences_to_full
+
+SCOPES = {  # what a score of single images judges, and what it leaves to the eye
+    "legend": "in hues: the legend score sees neither shapes nor their number nor their place",
+    "prompt_score": "in what was asked for: the prompt score sees neither how clean shapes are nor the rest of an image",
+    "geneval": "in what was asked for: GenEval sees neither how clean objects are nor the rest of an image",
+    "dpg": "in what was asked for: DPG-Bench sees neither how clean an image is nor what nobody asked about",
+}
+SEES = {"legend": "hues alone", "prompt_score": "what was asked for", "geneval": "what was asked for", "dpg": "what was asked for"}
+MORE = 4  # times as many seeds, of which it is said what they could show
+_NORMAL = NormalDist()
+_Z = _NORMAL.inv_cdf(0.975)  # half the width of a stated interval of a FID, in standard errors
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Losses that images may have and still be called not worse: of an image's ``score``, and as a ``share`` of the full cache's FID."""
+
+    score: float = 0.05
+    share: float = 0.10
+
+
+MARGINS = Margins()
+
+
+@dataclass(frozen=True)
+class QualityClaim:
+    """One arm against the full cache in the figure ``metric``: a loss of ``margin`` or more has the p-value ``p`` at ``n`` seeds, and
+    ``adjusted`` over all ``claims`` of the report. ``share``: the margin as one of the full cache's figure, None where it is a number of
+    points. Below ``least`` seeds nothing could be shown; about ``needed`` would show it if they went on like these, None where they lose
+    the margin, where nobody could make so many, or where ``without_interval`` says whose figure has none (``its`` or ``the full cache's``).
+    ``loss`` is that of these seeds. Where the claim is ``sequential``, ``p_worse`` and ``adjusted_worse`` are those of a loss of less than
+    the margin."""
+
+    metric: str
+    margin: float
+    n: int
+    p: float
+    share: float | None = None
+    adjusted: float = 1.0
+    claims: int = 1
+    least: int = 0
+    needed: int | None = None
+    p_worse: float = 1.0
+    adjusted_worse: float = 1.0
+    sequential: bool = False
+    loss: float = 0.0
+    without_interval: str = ""
+
+    @property
+    def loses(self) -> bool:
+        """True where these seeds lose the margin or more, shown or not."""
+        return self.loss >= self.margin
+
+    @property
+    def lost(self) -> bool:
+        """True where it is shown to lose the margin or more, which is asked only where seeds were added until methods were decided."""
+        return self.adjusted_worse <= ALPHA
+
+    @property
+    def shown(self) -> bool:
+        """True where it is shown to be not worse."""
+        return self.n >= self.least and self.adjusted <= ALPHA
+
+    @property
+    def allowed(self) -> str:
+        """The margin in words, with what its score sees: no sentence may claim more of images than was looked at."""
+        if self.share is None:
+            sees = f" ({SEES[self.metric]})" if self.metric in SEES else ""
+            return f"{100 * self.margin:g} points of {metric(self.metric).title.lower()}{sees}"
+        return f"{fmt.percent(self.share)} of the full cache's {metric(self.metric).title}"
+
+    @property
+    def undecided(self) -> str:
+        """The reason, as a clause, why it is not shown though these seeds lose less than the margin, and what would show it."""
+        if self.without_interval:
+            return (f"{self.without_interval} {metric(self.metric).title} has no interval, since few images decide it; "
+                    "more images may give one")
+        if self.needed is None:
+            return f"even {MOST:,} seeds would not show it, if they went on like these"
+        return f"about {self.needed} seeds would show it, if they went on like these"
+
+
+Claims = Mapping[str, QualityClaim]
+
+
+def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS, *, sequential: bool = False) -> Claims:
+    """The claim of every arm that has figures of quality, by the key of its case. All that a report could claim are one family, also
+    those that another rule leaves out of its ranking: which these are depends on the same images. ``sequential``: they were looked at
+    while seeds were added, and are judged by the test that allows it."""
+    held = [(group, row, alone) for group in groups for row in group.arms if (alone := _alone(row, group, margins, sequential)) is not None]
+    adjusted, worse = holm([claim.p for _, _, claim in held]), holm([claim.p_worse for _, _, claim in held])
+    return {row.case.key: replace(_among(claim, p, len(held), row, group, sequential), adjusted_worse=lost)
+            for (group, row, claim), p, lost in zip(held, adjusted, worse, strict=True)}
+
+
+def criterion(group: CaseGroup) -> str:
+    """The metric by which quality is compared: FID where it was measured, else the score of single images; or empty."""
+    if group.random:
+        return ""
+    return group.ranked_by or next((name for name in SCORES if any(name in row.to_full for row in group.arms)), "")
+
+
+def scope(group: CaseGroup) -> str:
+    """The scope of "as good" where only the score of single images is known; else empty."""
+    return SCOPES.get(criterion(group), "")
+
+
+def said(group: CaseGroup, claims: Claims) -> str:
+    """The meaning of "not worse" in a paragraph, with what so many seeds can show; empty where quality was not measured."""
+    name = criterion(group)
+    mine = [claims[row.case.key] for row in group.arms if row.case.key in claims]
+    if name == "" or not mine:
+        return ""
+    claim = mine[0]
+    together = "" if claim.claims == 1 else f", over all {claim.claims} comparisons of this report together"
+    if claim.share is not None:
+        return (f"Not worse: a {metric(name).title} that lies {fmt.percent(claim.share)} or more above the full cache's at the same seeds "
+                f"would look like this in at most {100 * ALPHA:g} % of reports{together}.")
+    looked = ", however often it is looked at while seeds are added" if claim.sequential else ""
+    rule = (f"Not worse: a loss of {claim.allowed} or more on average would look like this in at most {100 * ALPHA:g} % of "
+            f"reports{together}{looked}.")
+    most = max(mine, key=lambda claim: claim.n)
+    if most.n >= claim.least:
+        return f"{rule} {seeds_that_decide(mine)}"
+    return (f"{rule} {most.n} {'seed' if most.n == 1 else 'seeds'} cannot show it: they rule out a loss of {100 * ruled_out(most):.1f} "
+            f"points at best, and {claim.least} seeds are the least for {100 * claim.margin:g}.")
+
+
+def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
+    """The loss that the seeds there are can rule out, what more of them would, and how many would decide for one more; empty where
+    quality was not measured."""
+    if not claims:
+        return ""
+    most = max(claims, key=lambda claim: claim.n)
+    needed = min((claim.needed for claim in claims if not claim.shown and claim.needed), default=None)
+    more = f" About {needed} would show one method more, if its images went on like these." if needed else ""
+    if most.share is not None:
+        return more.strip()
+    now, then = (100 * ruled_out(most, seeds) for seeds in (most.n, MORE * most.n))
+    score = metric(most.metric).title.lower()
+    return (f"{count(most.n, 'seed')} can rule out a loss of {now:.1f} points of {score} at best; {MORE * most.n} could rule out "
+            f"{then:.1f}.{more}")
+
+
+def ruled_out(claim: QualityClaim, seeds: int = 0) -> float:
+    """The smallest loss that so many ``seeds`` (0: those of the claim) can rule out, if none of them loses anything."""
+    shows = loss_that_shows_at_any_time if claim.sequential else loss_that_shows
+    return shows(seeds or claim.n, metric(claim.metric).apart[0], claim.claims)
+
+
+def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
+    """The reason why none of these rows of a method is shown to be not worse, and the number of seeds that would decide."""
+    able = [row for row in rows if row.ok]
+    if not able:
+        return "No budget has results."
+    known = [(row, claims[row.case.key]) for row in able if row.case.key in claims and (row.unproven or not row.unranked)]
+    if not known:
+        return "At no budget can its images be compared with the full cache's."
+    if all(claim.n < claim.least for _, claim in known):
+        return f"Too few seeds to say: {max(claim.n for _, claim in known)}, and at least {known[0][1].least} are needed."
+    if all(claim.lost for _, claim in known):
+        return f"Its images are shown to lose {known[0][1].allowed} or more on average at every budget of the plan."
+    hopeful = [(row, claim) for row, claim in known if not claim.loses]
+    if not hopeful:
+        return "Its images lose the margin or more on average at every budget of the plan."
+    row, claim = min(hopeful, key=lambda pair: pair[1].needed or math.inf)
+    return f"Not shown to be as good at any budget: at {fmt.plain(shown_share(row.case.budget), 20)} {claim.undecided}."
+
+
+def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool) -> QualityClaim | None:
+    """The claim of a row by itself, or None where its quality is not known."""
+    name = criterion(group)
+    if not row.ok or name not in row.to_full or group.full is None or not group.full.ok:
+        return None
+    if name in SCORES:
+        gains = differences_to_full(row.outcome, group.full.outcome)[name]
+        least, most = metric(name).apart
+        loss = -row.to_full[name].value
+        if not sequential:
+            return QualityClaim(name, margins.score, len(gains), p_not_worse(gains, margins.score, least), loss=loss)
+        better, worse = p_at_any_time(gains, margins.score, least), p_at_any_time([-gain for gain in gains], -margins.score, -most)
+        return QualityClaim(name, margins.score, len(gains), float(better[-1]), p_worse=float(worse[-1]), sequential=True, loss=loss)
+    full = group.full.quality.get(name)
+    if full is None:
+        return None
+    margin, (loss, error) = margins.share * full.value, _loss(row, group, name, margins.share)
+    without = "" if error < math.inf else "its" if full.stated else "the full cache's"
+    return QualityClaim(name, margin, row.to_full[name].n, _p_of_set(margin - loss, error), margins.share, loss=loss,
+                        without_interval=without)
+
+
+def _loss(row: ReportRow, group: CaseGroup, name: str, share: float) -> tuple[float, float]:
+    """The loss of a figure of whole sets, and its standard error with that of the margin, which is a share of an estimate; inf where an
+    interval is missing."""
+    assert group.full is not None
+    apart, full = row.to_full[name], group.full.quality[name]
+    if not (apart.stated and full.stated):
+        return apart.value, math.inf
+    return apart.value, ((apart.high - apart.low) + share * (full.high - full.low)) / (2 * _Z)
+
+
+def _p_of_set(room: float, error: float) -> float:
+    return _NORMAL.cdf(-room / error) if error else float(room <= 0)
+
+
+def _among(claim: QualityClaim, adjusted: float, claims: int, row: ReportRow, group: CaseGroup, sequential: bool) -> QualityClaim:
+    """The claim among so many."""
+    if claim.share is not None:
+        able, (_, error) = not (claim.loses or claim.without_interval), _loss(row, group, claim.metric, claim.share)
+        reach = _NORMAL.inv_cdf(1 - ALPHA / claims) / (claim.margin - claim.loss) if able else 0.0
+        return replace(claim, adjusted=adjusted, claims=claims, needed=math.ceil(claim.n * (error * reach) ** 2) if able else None)
+    assert group.full is not None
+    gains, width = differences_to_full(row.outcome, group.full.outcome)[claim.metric], metric(claim.metric).apart[0]
+    if sequential:
+        needed = seeds_to_show_at_any_time(gains, claim.margin, width, claims)
+        return replace(claim, adjusted=adjusted, claims=claims, needed=needed,
+                       least=seeds_to_show_at_any_time([0.0], claim.margin, width, claims) or 0)
+    return replace(claim, adjusted=adjusted, claims=claims, least=least_seeds(claim.margin, width, claims),
+                   needed=seeds_to_show(gains, claim.margin, width, claims))

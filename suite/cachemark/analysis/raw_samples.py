@@ -1,0 +1,78 @@
+"""Every case of a run with its raw samples; each number of the page links to one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..core.result import Outcome
+from ..core.units import in_order, metric
+from . import formatting as fmt
+
+MOST = 150_000  # raw values that a page carries; beyond, it says how to print those of one case
+_MEANS = ("fidelity", "quality")
+
+
+@dataclass(frozen=True)
+class CaseFigure:
+    """One metric of a case. ``shown`` is what tables show of it (``as_``: median or mean), ``raw`` all its values as text, empty where the
+    page would be too large."""
+
+    title: str
+    meaning: str
+    shown: str
+    as_: str
+    n: int
+    raw: str
+
+
+@dataclass(frozen=True)
+class CaseRecord:
+    """A case: its name, its status, its trial, its figures and the command that prints them."""
+
+    key: str
+    label: str
+    model: str
+    status: str
+    trial: str
+    took: str
+    facts: tuple[tuple[str, str], ...]
+    figures: tuple[CaseFigure, ...]
+    log: str
+    reason: str
+    command: str
+
+
+def case_records(outcomes: Sequence[Outcome], run: str, trials: Mapping[str, str]) -> tuple[CaseRecord, ...]:
+    """All cases, each once, in the order of the run; ``trials`` names the process of each case by its key."""
+    latest = {outcome.case.key: outcome for outcome in outcomes}
+    whole = sum(len(values) for outcome in latest.values() for values in outcome.samples.values()) <= MOST
+    return tuple(_record(outcome, run, trials.get(key, ""), whole) for key, outcome in latest.items())
+
+
+def _record(outcome: Outcome, run: str, trial: str, whole: bool) -> CaseRecord:
+    case, facts = outcome.case, outcome.facts
+    said = {
+        "Kernel": facts.get("kernel"), "Output hash": outcome.output_hash, "Seeds": f"{case.seeds} ({case.samples})", "Batch": case.batch,
+        "Engine": f"{case.engine}, {case.dtype}, {case.device_class}", "Carried over": _carried(outcome),
+    }
+    figures = tuple(_figure(name, outcome, whole) for name in in_order(outcome.samples))
+    seconds = fmt.seconds(outcome.seconds) if outcome.seconds else ""
+    return CaseRecord(case.key, case.label, case.model, str(outcome.status), trial, seconds,
+                 tuple((name, str(value)) for name, value in said.items() if value), figures, outcome.log, outcome.reason,
+                 f"cachemark show {shlex.quote(case.key)} --run {shlex.quote(run)}")
+
+
+def _carried(outcome: Outcome) -> str:
+    """Which figures were measured by an earlier outcome that gave the same tokens, and by which."""
+    found = outcome.facts.get("carried")
+    return f"{', '.join(found['metrics'])}: same tokens as {found['from'][:12]}" if found else ""
+
+
+def _figure(name: str, outcome: Outcome, whole: bool) -> CaseFigure:
+    values, mean = outcome.samples[name], metric(name).kind in _MEANS
+    middle = outcome.mean(name) if mean else outcome.median(name)
+    assert middle is not None
+    return CaseFigure(metric(name).title, metric(name).meaning, fmt.with_unit(middle, name), "mean" if mean else "median", len(values),
+                  " ".join(f"{value:.6g}" for value in values) if whole else "")

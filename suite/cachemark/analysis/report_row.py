@@ -1,0 +1,323 @@
+"""One line of the headline table: what is derived from an outcome and the full cache of its cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import TypeVar
+
+from ..core.result import Outcome, full_latencies, kernels_apart
+from ..core.spec import LAW, Case
+from ..core.units import (
+    GENEVAL,
+    GENEVAL_OVERALL,
+    GENEVAL_TASKS,
+    METRICS,
+    OUTSIDE,
+    PROMPT_SCORES,
+    image_count,
+    least_images,
+    metric,
+    of_plug_ins,
+)
+from ..stats.intervals import LEVEL, Interval, mean_of_means, means_over_seeds, ratio_of_medians
+from . import formatting as fmt
+
+Key = TypeVar("Key", bound=Hashable)
+FIDELITY = tuple(name for name, of in METRICS.items() if of.kind == "fidelity")
+OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
+QUALITY = tuple(name for name, of in METRICS.items() if of.kind == "quality")
+FORCED = ("kl", "forced_distance")  # along the full cache's own tokens, where those are indices and where they are vectors
+ON_DEMAND = {  # measured only where the case's evaluation has this key
+    "class_accuracy": "quality", "lpips": "lpips", "clip_score": "clip", **dict.fromkeys(PROMPT_SCORES, "reader"),
+    **dict.fromkeys(GENEVAL, "geneval"), **{name: name for name in ("dpg", "image_reward", "hpsv2")},
+}
+MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
+APART = "apart "  # before the name of a difference
+FLAG = "flagged"  # by the inspection of its method
+_SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A short word beside a row's name. ``tone`` is good, warn or calm; ``reason`` is a full sentence."""
+
+    text: str
+    tone: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """An outcome with what follows from it.
+
+    ``speed_up`` is the median latency of the full cache beside it over its own, or None with the reason in ``no_speed_up``. ``saving`` and
+    ``saving_live`` are 1 − bytes / bytes of the full cache, allocated and live; in a masked model ``saving`` is of FLOPs.
+    ``fidelity`` and ``quality`` hold the means over seeds, the latter also figures of whole sets of images; where both are empty,
+    ``no_judgement`` says why. ``to_full`` holds differences of quality, this row less the full cache, at the same seeds.
+    ``place`` orders the ranked methods of one budget, by FID where it was measured, else by speed-up; ``unranked`` says why there is
+    none, and ``unproven`` that it is for want of proof alone. ``lossless``: no further from the full cache than it is from itself.
+    """
+
+    outcome: Outcome
+    speed_up: Interval | None = None
+    no_speed_up: str = ""
+    saving: float | None = None
+    saving_live: float | None = None
+    fidelity: Mapping[str, Interval] = field(default_factory=dict)
+    quality: Mapping[str, Interval] = field(default_factory=dict)
+    to_full: Mapping[str, Interval] = field(default_factory=dict)
+    no_judgement: str = ""
+    place: int | None = None
+    unranked: str = ""
+    unproven: bool = False
+    lossless: bool = False
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def case(self) -> Case:
+        return self.outcome.case
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome.ok
+
+    @property
+    def images_per_second(self) -> float | None:
+        """Images of a batch over its median latency, or None where it was not timed."""
+        latency = self.median("latency")
+        return self.case.batch / latency if latency else None
+
+    @property
+    def timed(self) -> bool:
+        """Reference rows of fidelity carry neither speed nor bytes."""
+        return self.case.role in ("arm", "baseline")
+
+    @cached_property
+    def method(self) -> str:
+        """That of its case, as :func:`method_of` writes it."""
+        return method_of(self.case)
+
+    @property
+    def paradigm(self) -> str:
+        """That of the model, next-token where an outcome does not say."""
+        return str(self.outcome.facts.get("paradigm", "next-token"))
+
+    @property
+    def kept(self) -> float | None:
+        """Bytes that the method keeps between passes: keys, values and state."""
+        kv, state = self.median("kv_allocated"), self.median("kv_state")
+        return None if kv is None or state is None else kv + state
+
+    @property
+    def same_law(self) -> bool:
+        """True under a decoder whose tokens follow the law of the full cache's and are others."""
+        stored = self.outcome.facts.get("decoder")
+        return isinstance(stored, Mapping) and stored.get("keeps") == LAW
+
+    def of_set(self, base: str) -> tuple[str, Interval] | None:
+        """The figure of a whole set of images whose name begins so, ``fid`` say, with its whole name."""
+        of_images = {*QUALITY, *OUTSIDE}
+        return next(((name, held) for name, held in self.quality.items() if name.startswith(f"{base}_") and name not in of_images), None)
+
+    @property
+    def reason(self) -> str:
+        """The reason why there are no figures, in one line."""
+        return self.outcome.reason
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Everything a reader should know about this row, most important first."""
+        return (*(mark.reason for mark in self.marks), *self.footnotes)
+
+    @property
+    def footnotes(self) -> tuple[str, ...]:
+        """Remarks of the method itself on its numbers."""
+        written = self.outcome.facts.get("footnotes") or ()
+        return (written,) if isinstance(written, str) else tuple(str(note) for note in written)
+
+    def median(self, name: str) -> float | None:
+        return self.outcome.median(name)
+
+    def fact(self, name: str) -> str:
+        """A fact as text, empty where it is absent."""
+        value = self.outcome.facts.get(name)
+        return "" if value is None else str(value)
+
+
+def method_of(case: Case) -> str:
+    """The method of a case with its variant, its storage codec where that is not the native one, and the decoder beside it: its label
+    without the budget and the role."""
+    if case.codec == "native":
+        return case.named
+    method = replace(case, decoder={}).named
+    return f"{method} {case.codec}{case.named.removeprefix(method)}"
+
+
+def faster(speed_up: Interval) -> bool:
+    """Return whether a speed-up is shown to be one."""
+    return speed_up.stated and speed_up.low > 1
+
+
+def by_definition(case: Case, name: str) -> bool:
+    """True of a figure of the full cache's fidelity to itself that no second generation stands behind: its own images are what it is
+    compared with. Along its own tokens it does run again, as does another engine than ours."""
+    return case.role == "baseline" and case.engine != "reference" and name in FIDELITY and name not in FORCED
+
+
+def share_of_full(budget: str) -> float:
+    """A budget's text as a number; a text that is none counts as 0, for order only."""
+    try:
+        return float(Fraction(budget))
+    except (ValueError, ZeroDivisionError):
+        return 0.0
+
+
+def is_random(case: Case) -> bool:
+    """Random weights draw noise: neither fidelity nor quality means anything then."""
+    return case.weights.startswith("random:")
+
+
+def derive(outcome: Outcome, full: Outcome | None, found: Mapping[str, Interval] | None = None) -> ReportRow:
+    """The row of ``outcome``, with speed and bytes set against ``full`` (the full cache of the same cell, or None). ``found`` are the
+    :func:`means` of its :func:`figures`, where they are known already."""
+    row = ReportRow(outcome)
+    if not outcome.ok:
+        return row
+    interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
+    if outcome.flags:
+        full = None  # what is not what it says it is has no ratio to anything
+    saved = _saved("flops" if row.paradigm == MASKED else "kv_allocated", outcome, full)
+    row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved("kv_logical", outcome, full))
+    row = _with_images_compared(row, full, means(figures(outcome, full), str) if found is None else found)
+    return replace(row, marks=_marks(row))
+
+
+def _speed_up(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, str]:
+    """A speed-up, or the difference that forbids one."""
+    if outcome.facts.get("quality_only"):
+        return None, str(outcome.facts["quality_only"])
+    if full is None:
+        return None, "The full cache of this cell has no results."
+    mine, its = outcome.repeats("latency"), full_latencies(outcome, full)
+    if not mine or not its:
+        return None, "Latency was not measured."
+    if kernels := kernels_apart(outcome, full):
+        return None, f"Attention kernels differ: {kernels[0]} here, {kernels[1]} in the full cache."
+    return ratio_of_medians(its, mine), ""
+
+
+def _saved(name: str, outcome: Outcome, full: Outcome | None) -> float | None:
+    mine, its = outcome.median(name), full.median(name) if full else None
+    return None if mine is None or not its else 1 - mine / its
+
+
+def fidelity_of(outcome: Outcome) -> tuple[str, ...]:
+    """Metrics of fidelity that an outcome may have: ours, and those of plug-ins that it has."""
+    return (*FIDELITY, *of_plug_ins(outcome.samples, "fidelity"))
+
+
+def quality_of(outcome: Outcome) -> tuple[str, ...]:
+    """Metrics of quality that an outcome may have, likewise."""
+    return (*QUALITY, *of_plug_ins(outcome.samples, "quality"))
+
+
+def figures(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
+    """Values by seed of an outcome: fidelity, quality, and differences of quality to ``full``. Empty for random weights.
+    Where raw values were pruned the stored mean stands alone, so that it has no interval, and there is no difference."""
+    if is_random(outcome.case):
+        return {}
+    names = (*fidelity_of(outcome), *quality_of(outcome))
+    named = {name: outcome.raw(name) or [mean] for name in names if (mean := outcome.mean(name)) is not None}
+    return {**named, **{f"{APART}{name}": values for name, values in differences_to_full(outcome, full).items()}}
+
+
+def means(named: Mapping[Key, Sequence[float]], name: Callable[[Key], str]) -> dict[Key, Interval]:
+    """The mean and interval of each of some figures; ``name`` gives the name that :func:`figures` gave it."""
+    return means_over_seeds(named, {key: _within(name(key)) for key in named})
+
+
+def _within(name: str) -> tuple[float, float]:
+    return metric(name.removeprefix(APART)).apart if name.startswith(APART) else metric(name).within
+
+
+def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[str, Interval]) -> ReportRow:
+    """The row with fidelity, quality and its difference to ``full``, or with why there is none. Figures of random weights are withheld."""
+    outcome, facts = row.outcome, row.outcome.facts
+    if is_random(outcome.case):
+        return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
+    found = {**found, **_overall(found), **_overall(found, APART)}
+    sets = {name: (outcome.samples[name][0], *ends) for name, ends in facts.get("intervals", {}).items() if outcome.samples.get(name)}
+    sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "arm" else {}
+    apart = {name: found[key] for name in quality_of(outcome) if (key := f"{APART}{name}") in found}
+    return replace(row, fidelity={name: _exact(found[name]) if by_definition(outcome.case, name) else found[name]
+                                  for name in fidelity_of(outcome) if name in found},
+                   quality={**{name: found[name] for name in quality_of(outcome) if name in found}, **_of_sets(outcome.case, sets)},
+                   to_full={**apart, **_of_sets(outcome.case, sets_apart)}, no_judgement=outcome.judgement)
+
+
+def _exact(found: Interval) -> Interval:
+    return Interval(found.value, found.value, found.value, 0.0, found.n)
+
+
+def _overall(found: Mapping[str, Interval], before: str = "") -> dict[str, Interval]:
+    """GenEval's overall score, or its difference: the mean of the means of all six tasks. Nothing where one of them is missing."""
+    tasks = [found[key] for name in GENEVAL_TASKS if (key := f"{before}{name}") in found]
+    return {f"{before}{GENEVAL_OVERALL}": mean_of_means(tasks)} if len(tasks) == len(GENEVAL_TASKS) else {}
+
+
+def _of_sets(case: Case, stated: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+    """Figures of whole sets of images, (value, low, high) by name: their intervals were found where the features were, or could not be.
+    What so few images cannot state is left out, as an older version did not."""
+    images = int(case.evaluation.get("quality", {}).get("samples", 0))
+    return {name: _of_set(float(value), low, high, images) for name, (value, low, high) in stated.items()
+            if least_images(name) <= (image_count(name) or images)}
+
+
+def _of_set(value: float, low: float | None, high: float | None, images: int) -> Interval:
+    return Interval(value, value, value, 0.0, images) if low is None or high is None else Interval(value, low, high, LEVEL, images)
+
+
+def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
+    """Differences of quality to the full cache at the same seeds, for arms only."""
+    if full is None or outcome.case.role != "arm":
+        return {}
+    pairs = {name: (outcome.raw(name), full.raw(name)) for name in quality_of(outcome)}
+    return {name: [a - b for a, b in zip(mine, its, strict=True)] for name, (mine, its) in pairs.items()
+            if mine and its and len(mine) == len(its)}
+
+
+def _marks(row: ReportRow) -> tuple[Mark, ...]:
+    """The marks that follow from the figures of one row alone."""
+    if flags := row.outcome.flags:
+        return tuple(Mark(FLAG, "warn", f"Not ranked. {flag}") for flag in flags)
+    marks = []
+    if row.outcome.facts.get("quality_only"):
+        marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speed_up}"))
+    elif row.case.role == "arm" and row.speed_up is None:
+        marks.append(Mark("no speed-up", "warn", row.no_speed_up))
+    elif own := row.outcome.facts.get("own_kernel"):
+        marks.append(Mark("own kernel", "calm", str(own)))
+    if row.paradigm != MASKED:
+        marks += _bytes(row)
+    return tuple(marks)
+
+
+def _bytes(row: ReportRow) -> list[Mark]:
+    """Savings are compared in bytes, not in shares: what every case allocates besides, such as a shared stage, is nobody's fault."""
+    marks, state = [], row.median("kv_state")
+    saved, live = _saved_bytes(row.median("kv_allocated"), row.saving), _saved_bytes(row.median("kv_logical"), row.saving_live)
+    if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:
+        marks.append(Mark("fake compression", "warn", f"Live KV falls by {fmt.size(live)}, but allocated KV by only "
+                          f"{fmt.size(max(saved, 0))}: the buffers stay allocated."))
+    if state and saved and 0 < saved <= state:
+        marks.append(Mark("state eats the saving", "warn", f"The method keeps {fmt.size(state)} of its own state; it saves "
+                          f"{fmt.size(saved)} of KV."))
+    return marks
+
+
+def _saved_bytes(left: float | None, share: float | None) -> float | None:
+    """Bytes that are saved where ``left`` remain and ``share`` of the full cache's is saved."""
+    return None if left is None or share is None or share >= 1 else left * share / (1 - share)

@@ -1,0 +1,218 @@
+"""The report as data: run and outcomes in, frozen dataclasses out. Pure: reads no store and writes no HTML."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..core.differences import flat
+from ..core.result import Outcome, Status
+from ..core.spec import OWN, Case
+from . import explanations
+from .answer_map import AnswerMap, Predictor, answer_maps
+from .answers import Answer, answer
+from .baseline_comparison import Alarms, BaselineComparison, Conclusion, alarms, changes, conclusion
+from .case_group import CaseGroup
+from .decoder_regimes import decoder_regimes
+from .device_limits import Limits, against_limits
+from .environment_facts import as_text, differences, environment_facts, title
+from .image_albums import Album, Strip, albums, strip
+from .layer_tables import Layers, layers
+from .missing import Missing, lost, missing
+from .papers import PaperTable, papers
+from .quality_claims import Claims, said, scope
+from .raw_samples import CaseRecord, case_records
+from .recommendation import Recommendation, Regime, recommendations, regimes
+from .run_history import HistoryNight, RunHistory, Trend, run_history
+from .standing import standing as standing_of
+from .summary_sentences import Sentence, sentences
+
+if TYPE_CHECKING:  # a page is made without a store
+    from ..gate.nights import GateStanding
+    from ..store.exchange import Exchange
+    from ..store.rows import RunRecord
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark, the rows it is about, and the rule by which it was made where there is one."""
+
+    rows: tuple[str, ...]
+    text: str
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A group with everything the page says about it: the ``answer`` and a ``strip`` of images to it first. ``coverage`` is the sureness of
+    its speed-up intervals, 0 to 1; ``unanchored`` says why its figures are not comparable with published ones, or is empty;
+    ``recommendations`` name a budget for each method by the rule in ``margin``, and ``scope`` says what "as good" is about; ``history`` is
+    the group run by run, None where it was measured once."""
+
+    group: CaseGroup
+    heading: str
+    conditions: tuple[tuple[str, str], ...]
+    sentences: tuple[Sentence, ...]
+    notes: tuple[Note, ...]
+    albums: tuple[Album, ...]
+    coverage: float | None
+    layers: Layers | None
+    limits: Limits | None
+    recommendations: tuple[Recommendation, ...]
+    margin: str
+    scope: str
+    unanchored: str
+    history: RunHistory | None
+    answer: Answer
+    strip: Strip | None
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """The whole page. ``differences`` is None where there is no baseline to differ from. ``arms``: of a comparison, None of any other run,
+    empty where it broke off."""
+
+    plan: str
+    run: str
+    when: str
+    machine: str
+    commit: str
+    dirty: bool
+    state: str
+    counts: tuple[tuple[str, int], ...]
+    conclusion: Conclusion | None
+    chapters: tuple[Chapter, ...]
+    changes: tuple[BaselineComparison, ...]
+    environment: tuple[tuple[str, str], ...]
+    plan_text: str
+    commands: tuple[str, ...]
+    missing: tuple[Missing, ...]
+    entries: tuple[CaseRecord, ...] = ()
+    differences: tuple[tuple[str, str, str], ...] | None = None
+    papers: tuple[PaperTable, ...] = ()
+    regimes: tuple[Regime, ...] = ()
+    maps: tuple[AnswerMap, ...] = ()
+    alarms: Alarms = field(default_factory=lambda: alarms(None))
+    arms: tuple[str, ...] | None = None
+
+
+def build(
+    run: RunRecord, outcomes: Iterable[Outcome], comparison: Any = None, artifact: Callable[[str], bytes] | None = None,
+    unanchored: Callable[[Case], str] = lambda case: "", *, baseline: Exchange | None = None, nights: Sequence[HistoryNight] = (),
+    trials: Mapping[str, str] | None = None, standing: GateStanding | None = None, trend: Trend | None = None,
+    predictor: Predictor | None = None,
+) -> ReportView:
+    """The view of one run.
+
+    ``comparison`` is a ``gate.baseline_check.Comparison`` (``rows``, ``exit_code``, ``cases``, ``summary()``), ``baseline`` what it was
+    compared with; for a comparison in pairs it is a ``workflows.paired_page.PairedVerdicts`` (``arms`` and ``command`` too). ``artifact``
+    gives the bytes of a stored file by its name, and without it no pictures are shown; ``unanchored`` says why a model's figures do not
+    compare with published ones, or nothing. ``nights`` are runs of this plan, oldest first and this one last; ``trials`` names the process
+    of each case by its key, ``standing`` says how often equal arms raised an alarm, ``trend`` finds the changes over the nights,
+    ``predictor`` prices what was not measured.
+    """
+    given, environment, code = list(outcomes), run.environment, dict(run.code)
+    groups, claims = standing_of(given, sequential=run.sequential)
+    arms = getattr(comparison, "arms", None if comparison else ()) if run.is_comparison else None
+    return ReportView(
+        plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
+        machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
+        dirty=bool(code.get("dirty")), state=run.state, counts=_counts(given),
+        conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
+        chapters=tuple(_chapter(group, groups, claims, artifact, unanchored(group.case), run_history(group, nights, trend))
+                       for group in groups),
+        changes=changes(comparison, in_pairs=bool(arms)), environment=environment_facts(environment, code),
+        plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
+        missing=(*lost(run.id, run.damage), *missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
+        differences=differences(baseline.environment, environment) if baseline else None,
+        papers=papers(given, environment), regimes=(*regimes(groups), *decoder_regimes(groups)),
+        maps=answer_maps(groups, claims, predictor), alarms=alarms(standing),
+        arms=arms,
+    )
+
+
+def _when(started: str, finished: str | None) -> str:
+    """Start to the minute and how long it took; texts that are no dates are shown as they are."""
+    try:
+        start = datetime.fromisoformat(started)
+    except ValueError:
+        return started
+    text = start.strftime("%Y-%m-%d %H:%M") + (f" {start.tzname()}" if start.tzname() else "")
+    try:
+        length = (datetime.fromisoformat(finished) - start).total_seconds() if finished else None
+    except (ValueError, TypeError):
+        length = None
+    return text if length is None else f"{text}, {_length(length)}"
+
+
+def _length(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _counts(outcomes: Sequence[Outcome]) -> tuple[tuple[str, int], ...]:
+    """Number of outcomes by status, in the order of :class:`Status`; a status that did not occur is left out."""
+    ended = [outcome.status for outcome in outcomes]
+    return tuple((str(status), ended.count(status)) for status in Status if status in ended)
+
+
+def _chapter(
+    group: CaseGroup, groups: Sequence[CaseGroup], claims: Claims, artifact: Callable[[str], bytes] | None, unanchored: str,
+    history: RunHistory | None,
+) -> Chapter:
+    twins = [other for other in groups if other.model == group.model]
+    heading = group.model if len(twins) == 1 else f"{group.model}, {_difference(group, twins)}"
+    sure = [row.speed_up.confidence for row in group.arms if row.speed_up and row.speed_up.stated]
+    told, pictures = answer(group, claims), albums(group, artifact)
+    shown = strip(pictures, [row for row in (told.row or told.lean, told.ruined) if row is not None])
+    return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), pictures,
+                   min(sure) if sure else None, layers(group.full), against_limits(group), recommendations(group, groups, claims),
+                   said(group, claims), scope(group),
+                   unanchored, history, told, shown)
+
+
+def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:
+    """The settings in which this cell differs from the other cells of its model, for a heading."""
+    mine, *others = (dict(flat({k: v for k, v in one.case.to_json().items() if k not in OWN})) for one in (group, *twins))
+    fields = [name for name in mine if any(o.get(name) != mine[name] for o in others)]
+    said = ["largest batch" if name.startswith("evaluation max_batch") else
+            f"{name.removeprefix('sampling ').replace('_', ' ')} {as_text(mine[name])}" for name in fields]
+    return ", ".join(dict.fromkeys(said)) or group.case.cell
+
+
+def _conditions(group: CaseGroup) -> tuple[tuple[str, str], ...]:
+    """The settings that all rows of a cell share."""
+    case = group.case
+    settings = {
+        "Weights": case.weights, "Grid": f"{case.grid[0]} × {case.grid[1]} tokens", "Conditions": case.conditions,
+        "Seeds": f"{case.seeds} ({case.samples})", "Batch": case.batch, "Compute dtype": case.dtype, "Engine": case.engine,
+        "Device class": case.device_class, "Warm-up, repeats": f"{case.warmup}, {case.repeats}",
+    }
+    sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
+    evaluation = dict(flat(case.evaluation, "evaluation"))
+    return tuple((title(name), as_text(value)) for name, value in {**settings, **sampling, **evaluation}.items())
+
+
+def _notes(group: CaseGroup) -> tuple[Note, ...]:
+    """Every remark once, with the rows it holds for, in table order."""
+    found: dict[str, list[str]] = {}
+    for row in group.rows:
+        for text in row.notes:
+            found.setdefault(text, []).append(row.case.label)
+    rules = {mark.reason: explanations.FLAGS.get(mark.text, "") for row in group.rows for mark in row.marks}
+    return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in found.items())
+
+
+def _commands(run: RunRecord, code: Mapping[str, Any], comparison: Any) -> tuple[str, ...]:
+    """The commands that measure the same again."""
+    if run.is_comparison:
+        return (command,) if (command := getattr(comparison, "command", "")) else ()
+    plan = str(run.stored_plan.get("file") or run.plan)
+    checkout = (f"git checkout {shlex.quote(str(code['commit']))}",) if code.get("commit") else ()
+    return (*checkout, f"cachemark run {shlex.quote(plan)}", "cachemark report")

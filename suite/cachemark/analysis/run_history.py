@@ -1,0 +1,109 @@
+"""Runs of one plan on one machine class over time, each case against the full cache of its own run, and where it changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..core.result import Outcome
+from ..stats.changepoints import ChangePoint
+from . import formatting as fmt
+from .case_group import CaseGroup, case_groups
+from .report_row import ReportRow
+
+if TYPE_CHECKING:  # a page is made without a store
+    from ..store.rows import RunRecord
+
+MOST = 60  # runs that a history goes back
+
+Trend = Callable[[Sequence[float], Sequence[str], str, Sequence[int]], tuple[Sequence[ChangePoint], str]]
+"""Finds the changes of log costs, one per run and NaN where none was measured, given the environment of each run, the device class and the
+number of each run's day; and says what the newest runs cannot show, or nothing."""
+
+
+@dataclass(frozen=True)
+class HistoryNight:
+    """One run with what came out of it."""
+
+    run: RunRecord
+    outcomes: Sequence[Outcome]
+
+    @property
+    def name(self) -> str:
+        return f"{fmt.plain(self.run.id, 12)} · {fmt.plain(str(self.run.started)[:10])}"
+
+
+@dataclass(frozen=True)
+class CaseHistory:
+    """One case run by run, None where it has no figure: latency over the full cache's, or in seconds for the full cache itself. ``changes``
+    are those that were found, each with its sentence; ``blind``: what its runs cannot show, a sentence or empty."""
+
+    row: ReportRow
+    values: tuple[float | None, ...]
+    changes: tuple[tuple[ChangePoint, str], ...] = ()
+    blind: str = ""
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """The runs of a group's cell, oldest first: their names, their numerics fingerprints, and each case with a figure in any of them.
+    ``full`` is the full cache's own latency, which shows what the ratios of ``arms`` hide."""
+
+    names: tuple[str, ...]
+    fingerprints: tuple[str, ...]
+    arms: tuple[CaseHistory, ...]
+    full: CaseHistory | None
+
+
+def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend | None = None) -> RunHistory | None:
+    """Latencies run by run: of each method over the full cache's of the same run, in which a slower day cancels, and of the full cache
+    itself. ``trend`` finds the changes of the former. None where the cell was measured less than twice, or has no latency at all."""
+    held = [night for night in nights if any(o.case.cell == group.case.cell for o in night.outcomes)][-MOST:]
+    if len(held) < 2:
+        return None
+    names, fingerprints = tuple(night.name for night in held), tuple(night.run.environment.fingerprint for night in held)
+    rows = [_rows(group, night) for night in held]
+    arms = (_followed(row, rows, lambda found: 1 / found.speed_up.value if found.speed_up else None) for row in group.arms)
+    days = [night.run.day for night in held]
+    known = (_changed(case, names, fingerprints, days, trend) for case in arms if case)
+    full = _followed(group.full, rows, lambda found: found.median("latency") if found.ok else None) if group.full else None
+    found = RunHistory(names, fingerprints, tuple(known), full)
+    return found if found.arms or found.full else None
+
+
+def _rows(group: CaseGroup, night: HistoryNight) -> dict[str, ReportRow]:
+    found = case_groups([o for o in night.outcomes if o.case.cell == group.case.cell and o.case.role in ("arm", "baseline")])
+    return {row.case.key: row for part in found for row in part.rows}
+
+
+def _followed(
+    row: ReportRow, nights: Sequence[dict[str, ReportRow]], value: Callable[[ReportRow], float | None],
+) -> CaseHistory | None:
+    """A case run by run, or None where no run has its ``value``."""
+    values = tuple(value(night[row.case.key]) if row.case.key in night else None for night in nights)
+    return CaseHistory(row, values) if any(found is not None for found in values) else None
+
+
+def _changed(
+    case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str], days: Sequence[int], trend: Trend | None,
+) -> CaseHistory:
+    """The case with its changes in all stretches of runs with one environment."""
+    if trend is None:
+        return case
+    logs = [math.nan if value is None else math.log(value) for value in case.values]
+    found, blind = trend(logs, fingerprints, case.row.case.device_class, days)
+    return replace(case, changes=tuple((change, _sentence(case.row.case.label, change, names)) for change in found),
+                   blind=f"{fmt.name(case.row.case.label)}: {blind}." if blind else "")
+
+
+def _sentence(label: str, change: ChangePoint, names: Sequence[str]) -> str:
+    """A change as one plain sentence."""
+    first, last = (f"run {names[night]}" for night in (change.first, change.last))
+    ends = "" if change.gates else " Reported only; it cannot fail the gate."
+    label, p = fmt.name(label), f"p = {change.p:.2g}"
+    if change.kind == "spread":
+        return f"{label}: variance changed at {first}: distances from the level are {change.size:.2g} times what they were ({p}).{ends}"
+    moved = f"{label}: latency relative to the full cache {'rose' if change.size > 0 else 'fell'} by {fmt.percent(abs(change.size))}"
+    return f"{moved} {f'from {first} to {last}' if change.kind == 'ramp' else f'at {first}'} ({p}).{ends}"

@@ -1,0 +1,171 @@
+"""The weights that come with cachemark: described truly, belonging together, and good enough to measure with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from cachemark.cache.arena import Memory
+from cachemark.core import registry
+from cachemark.core.seeds import subset
+from cachemark.methods.full import Full
+from cachemark.metrics.extractor import extractor_name
+from cachemark.metrics.image_features import RealImages
+from cachemark.metrics.legend import legend
+from cachemark.models.catalogue import captioned, next_scale
+from cachemark.models.catalogue import masked_models as masked
+from cachemark.models.catalogue.masked_models import TINY_MAR
+from cachemark.models.catalogue.next_scale import TINY_VAR
+from cachemark.models.catalogue.next_token import TINY
+from cachemark.models.protocol import Request
+from cachemark.models.tiny import tiny_features as features
+from cachemark.models.tiny import tiny_kl as kl
+from cachemark.models.tiny import tiny_msvq as msvq
+from cachemark.models.tiny import tiny_reader as reader
+from cachemark.models.tiny import tiny_vq as vq
+from cachemark.models.weights import packaged
+from tools.train import caption_scene
+from tools.train.feature_network import FLOORS, KEPT, REAL, attributes, consistency, corrupted
+from tools.train.scene import VERSION, scenes
+
+assert masked  # importing them registers the models
+assert next_scale
+BYTES = 28_000_000  # of all weights with their logs: they are part of the wheel
+PSNR, LEGEND = 29.0, 0.95
+FEATURES_BYTES, REFERENCE_BYTES = 1_200_000, 1_000_000
+ACCURACY = 0.9
+
+
+@dataclass(frozen=True)
+class Family:
+    """The embedded generator of a paradigm, its configuration, and its tokenizer with what reads that."""
+
+    generator: str
+    config: Any
+    tokenizer: str
+    load: Callable[..., Any]
+    used: int  # codes that new scenes use at least; 0 where tokens are vectors
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.generator, self.tokenizer
+
+
+FAMILIES = {
+    "next-token": Family("tiny-llamagen", TINY, "tiny-vq", vq.load, 400),
+    "next-scale": Family("tiny-var", TINY_VAR, "tiny-msvq", msvq.load, 400),
+    "masked": Family("tiny-mar", TINY_MAR, "tiny-kl", kl.load, 0),
+}
+
+
+OF_CAPTIONS = (captioned.NAME, reader.NAME)  # learnt from captions
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> Family:
+    return FAMILIES[request.param]
+
+
+def file(name: str) -> Any:
+    return packaged(f"{name}.safetensors")
+
+
+def about(name: str) -> dict[str, Any]:
+    described: dict[str, Any] = json.loads(file(name).with_suffix(".json").read_text())
+    return described
+
+
+@pytest.mark.parametrize("name", [*(name for family in FAMILIES.values() for name in family.names), features.NAME, *OF_CAPTIONS])
+def test_the_description_is_of_this_file(name: str) -> None:
+    told = about(name)
+    assert told["sha256"] == hashlib.sha256(file(name).read_bytes()).hexdigest()
+    assert told["finished"]
+    assert told["data"] == (caption_scene.VERSION if name in OF_CAPTIONS else VERSION)
+    last = json.loads(file(name).with_suffix(".log.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == told["steps"]
+    assert told["held_out"].items() <= last.items()
+
+
+def test_generator_and_tokenizer_speak_one_language(family: Family) -> None:
+    assert about(family.generator)["language"] == family.load(file(family.tokenizer)).language
+    assert about(family.generator)["config"] == json.loads(json.dumps(asdict(family.config)))
+
+
+@pytest.mark.parametrize("name", OF_CAPTIONS)
+def test_what_learnt_from_captions_speaks_the_tokenizers_language(name: str) -> None:
+    assert about(name)["language"] == vq.load(file("tiny-vq")).language
+    assert about(captioned.NAME)["config"] == json.loads(json.dumps(asdict(captioned.TINY)))
+
+
+def test_they_are_small() -> None:
+    assert 0 < sum(f.stat().st_size for f in file("tiny-vq").parent.iterdir()) <= BYTES
+
+
+def test_every_file_belongs_to_a_family() -> None:
+    starts = (*(name for family in FAMILIES.values() for name in family.names), features.NAME, *OF_CAPTIONS)
+    assert {f.name for f in file("tiny-vq").parent.iterdir() if not f.name.startswith(starts)} == set()
+
+
+def test_the_tokenizer_reconstructs_new_scenes(family: Family) -> None:
+    coder, images = family.load(file(family.tokenizer)), scenes(64, 987).images
+    with torch.inference_mode():
+        tokens = coder.encode(images)
+        shown = coder.decode(tokens).clamp(-1, 1)
+    psnr = 10 * torch.log10(4 / (shown - images).square().mean((1, 2, 3)))
+    assert psnr.mean() >= PSNR
+    assert tokens.unique().numel() > family.used
+    assert tokens.is_floating_point() == (family.used == 0)
+
+
+def legend_score(family: Family, samples: int) -> float:
+    """Share of the four questions that images of the full cache answer rightly, at the settings of the papers."""
+    entry = registry.models.get(family.generator)
+    model, chosen = entry.load(Request()), subset("tune64", entry.classes).first(samples)
+    tokens = model.generator.generate(torch.tensor(chosen.labels), chosen.seeds, Full(), entry.presets["paper"], Memory())
+    with torch.inference_mode():
+        return float(legend(model.decode(tokens)).float().mean())
+
+
+def test_a_few_images_of_the_full_cache_obey_the_legend(family: Family) -> None:
+    """A hue hits by chance in 0.15 of all cases, so three images that know nothing of the legend reach 0.9 once in 10**8 times."""
+    assert legend_score(family, 3) >= LEGEND - 0.05
+
+
+@pytest.mark.slow
+def test_the_full_cache_obeys_the_legend(family: Family) -> None:
+    assert legend_score(family, 64) >= LEGEND
+
+
+def test_the_feature_network_knows_what_new_scenes_show_and_what_is_wrong_with_them() -> None:
+    net, scene = features.load(file(features.NAME)), scenes(256, 987)
+    images = torch.cat((scene.images, corrupted(scene.images, torch.Generator().manual_seed(987))))
+    with torch.inference_mode():
+        said = net.judge(net.embed(images))
+    for name, right in attributes(scene).items():
+        assert (said[name][:256].argmax(1) == right).float().mean() > ACCURACY, name
+    assert ((said["consistent"] > 0) == (consistency(images, 256) > 0)).float().mean() > ACCURACY
+
+
+def test_its_features_are_standardised_over_real_pictures() -> None:
+    with torch.inference_mode():
+        found, _ = features.load(file(features.NAME))(scenes(512, 988).images)
+    assert found.mean(0).abs().max() < 0.25
+    assert found.std(0) == pytest.approx(torch.ones(found.shape[1]), abs=0.25)
+
+
+def test_the_reference_statistics_are_of_this_network() -> None:
+    weights, path = file(features.NAME), file("tiny-features.reference")
+    reference = RealImages.load(path, extractor_name(about(features.NAME)["sha256"]))
+    assert (reference.count, len(reference.features)) == (REAL, KEPT)
+    assert path.stat().st_size <= REFERENCE_BYTES
+    assert weights.stat().st_size <= FEATURES_BYTES
+    assert reference.mean.abs().max() < 0.25
+    values = [reference.floors[count][0] for count in FLOORS]
+    assert values == sorted(values, reverse=True), "FID falls as images get more"
+    assert all(0 < low < value < high for value, low, high in reference.floors.values())

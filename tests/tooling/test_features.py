@@ -1,0 +1,114 @@
+"""Training of the feature network: faults that are what they claim to be, a run that continues, and a reference of new scenes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cachemark.metrics.distribution import distribution
+from cachemark.metrics.extractor import extractor_name
+from cachemark.metrics.image_features import ImageFeatures, RealImages
+from cachemark.metrics.legend import legend
+from cachemark.models import checkpoints
+from cachemark.models.tiny.tiny_features import HEADS, FeaturesConfig, load
+from tools.train.feature_network import FeaturesTask, attributes, consistency, corrupted, real_scenes, turned, write_reference
+from tools.train.loops import TrainingRun, train
+from tools.train.scene import hsv, scenes
+
+SMALL = FeaturesConfig(width=16, squeezed=4, features=16)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def task(seed: int = 0) -> FeaturesTask:
+    return FeaturesTask(seed, config=SMALL, batch=8)
+
+
+@pytest.mark.parametrize("sixths", range(6))
+def test_turning_moves_the_hue_and_nothing_else(sixths: int) -> None:
+    hue = torch.rand(5, 7, 7, generator=generator())
+    saturation, value = torch.rand(5, 7, 7, generator=generator(1)), torch.rand(5, 7, 7, generator=generator(2))
+    wanted = hsv((hue + sixths / 6) % 1, saturation, value) * 2 - 1
+    assert torch.allclose(turned(hsv(hue, saturation, value) * 2 - 1, torch.full((5,), sixths)), wanted, atol=1e-5)
+
+
+def test_every_spoilt_picture_has_a_fault_and_the_rest_of_it_stays() -> None:
+    images = scenes(256, 5).images
+    bad = corrupted(images, generator())
+    changed = (bad - images).abs().amax(1) > 0.05
+    assert changed.flatten(1).any(1).float().mean() > 0.99
+    assert changed.float().mean() < 0.7
+    assert torch.equal(bad, corrupted(images, generator()))
+    assert legend(images).all()
+    shares = legend(bad).float().mean(0)
+    assert ((shares > 0.2) & (shares < 0.95)).all(), "each question of the legend is corrupted now and then, and not always"
+
+
+def test_the_head_of_consistency_is_told_what_the_legend_says() -> None:
+    images = scenes(32, 6).images
+    images = torch.cat((images[:16], corrupted(images[16:], generator())))
+    told = consistency(images, 16)
+    assert torch.equal(told[:, :4] > 0, legend(images))
+    assert told[:, 4].tolist() == [1.0] * 16 + [0.0] * 16
+
+
+def test_the_attributes_are_those_of_the_scene() -> None:
+    scene = scenes(200, 7)
+    known = attributes(scene)
+    assert set(known) == set(HEADS)
+    for name, choices in HEADS.items():
+        assert known[name].unique().tolist() == list(range(choices)), name
+    assert (known["object_hue"] != known["ground_hue"]).all(), "a scene never gives both one hue"
+
+
+def test_the_loss_reaches_every_weight_and_the_statistics_follow() -> None:
+    one = task()
+    one.loss(0, generator()).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in one.model.parameters() if p.dim() > 1)
+    assert not torch.equal(one.model.centre, torch.zeros(16))
+    assert not torch.equal(one.model.deviation, torch.ones(16))
+
+
+def test_a_killed_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.train.feature_network.HELD_OUT", 8)
+
+    def plan(name: str) -> TrainingRun:
+        return TrainingRun(tmp_path / name, 6, every=2, threads=1)
+
+    whole = train(task(), plan("whole"))
+    killed, own = task(), FeaturesTask.loss
+
+    def until(step: int, draws: torch.Generator) -> torch.Tensor:
+        if step == 3:
+            raise KeyboardInterrupt
+        return own(killed, step, draws)
+
+    monkeypatch.setattr(killed, "loss", until)
+    with pytest.raises(KeyboardInterrupt):
+        train(killed, plan("parts"))
+    continued = train(task(), plan("parts"))
+    assert whole.read_bytes() == continued.read_bytes()
+    assert load(continued).config == SMALL
+
+
+def test_the_reference_is_small_belongs_to_its_weights_and_holds_new_scenes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.train.feature_network.HELD_OUT", 8)
+    monkeypatch.setattr("tools.train.feature_network.CHUNK", 60)
+    monkeypatch.setattr("tools.train.feature_network.FLOORS", (40, 60))
+    weights = train(task(), TrainingRun(tmp_path, 1, threads=1))
+    path = write_reference(weights, count=120)
+    name = extractor_name(checkpoints.sha256(weights))
+    reference = RealImages.load(path, name)
+    assert path.name == "tiny-features.reference.safetensors"
+    assert (reference.extractor, reference.count, len(reference.features)) == (name, 120, 120)
+    again = distribution(ImageFeatures.of(real_scenes(120), name), reference, kid=False, isc_splits=1)
+    assert again["fid"] == pytest.approx(0, abs=1e-3)
+    first = load_file(path)
+    write_reference(weights, count=120)
+    assert all(torch.equal(tensor, first[key]) for key, tensor in load_file(path).items())
+    assert not torch.equal(real_scenes(8), real_scenes(8, purpose="held out"))

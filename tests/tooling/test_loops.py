@@ -1,0 +1,236 @@
+"""The loop: what is written, and that a killed run continues as if nothing had happened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from cachemark.core.errors import BadCheckpoint
+from tools.train import loops
+from tools.train.loops import TrainingRun, train
+
+
+class Line:
+    """Fits a line to noisy points; small enough to train a hundred times. ``die_at`` is a step at which it is killed."""
+
+    name = "line"
+    data = "points-v1"
+    steps = 40
+    warmup = 4
+    decay = 0.5
+
+    def __init__(self, die_at: int = -1, flavour: str = "plain") -> None:
+        self.model = nn.Linear(3, 1)
+        nn.init.constant_(self.model.weight, 0.1)
+        nn.init.zeros_(self.model.bias)
+        self.adam = torch.optim.AdamW([{"params": self.model.parameters(), "peak": 0.05}], lr=0.05)
+        self.die_at, self.flavour, self.rates = die_at, flavour, dict[int, float]()
+
+    @property
+    def parts(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+        return {"model": self.model, "adam": self.adam}
+
+    @property
+    def optimisers(self) -> list[torch.optim.Optimizer]:
+        return [self.adam]
+
+    def metadata(self) -> dict[str, str]:
+        return {"model": self.name, "config": json.dumps({"flavour": self.flavour})}
+
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        if step == self.die_at:
+            raise KeyboardInterrupt
+        self.rates[step - 1] = self.adam.param_groups[0]["lr"]
+        x = torch.randn(8, 3, generator=generator)
+        return (self.model(x) - x.sum(1, keepdim=True)).square().mean()
+
+    def validate(self) -> dict[str, float]:
+        return {"distance": float((self.model.weight.detach() - 1).abs().max())}
+
+
+def run(out: Path, **changes: Any) -> TrainingRun:
+    return replace(TrainingRun(out, 40, seed=3, every=7, threads=1), **changes)
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    return load_file(str(path))
+
+
+def same(a: Path, b: Path) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(weights(a).values(), weights(b).values(), strict=True))
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    task = Line()
+    before = task.validate()["distance"]
+    train(task, run(tmp_path))
+    assert task.validate()["distance"] < before / 3
+
+
+@pytest.mark.parametrize("killed", [0, 1, 7, 13, 22, 35, 39])
+def test_a_killed_run_ends_as_an_uninterrupted_one(killed: int, tmp_path: Path) -> None:
+    whole = train(Line(), run(tmp_path / "whole"))
+    with pytest.raises(KeyboardInterrupt):
+        train(Line(die_at=killed), run(tmp_path / "parts"))
+    task = Line()
+    continued = train(task, run(tmp_path / "parts"))
+    assert same(whole, continued)
+    assert min(task.rates) == killed // 7 * 7 - 1, "it begins at the last checkpoint"
+    steps = [json.loads(line)["step"] for line in (tmp_path / "parts/line.log.jsonl").read_text().splitlines()]
+    assert steps == [7, 14, 21, 28, 35, 40]
+
+
+def test_the_seed_decides(tmp_path: Path) -> None:
+    first, again, other = (train(Line(), run(tmp_path / name, seed=seed)) for name, seed in (("a", 3), ("b", 3), ("c", 4)))
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def test_fresh_begins_again(tmp_path: Path) -> None:
+    train(Line(), run(tmp_path))
+    task = Line()
+    train(task, run(tmp_path, resume=False))
+    assert len(task.rates) == 40
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    path = train(Line(), run(tmp_path))
+    before = path.read_bytes()
+    task = Line(die_at=0)
+    assert train(task, run(tmp_path)).read_bytes() == before
+    assert not task.rates
+
+
+def test_another_length_is_welcome_until_the_rate_falls(tmp_path: Path) -> None:
+    wanted = train(Line(), run(tmp_path / "whole", steps=60, warmup=4))
+    with pytest.raises(KeyboardInterrupt):
+        train(Line(die_at=15), run(tmp_path / "parts", warmup=4))
+    assert same(wanted, train(Line(), run(tmp_path / "parts", steps=60, warmup=4)))
+
+
+def test_another_length_is_refused_afterwards(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(Line(die_at=36), run(tmp_path))
+    with pytest.raises(BadCheckpoint, match="steps 40, not 60, and its learning rate has begun to fall"):
+        train(Line(), run(tmp_path, steps=60))
+
+
+def test_another_run_is_refused_by_name(tmp_path: Path) -> None:
+    train(Line(), run(tmp_path))
+    with pytest.raises(BadCheckpoint, match=r"another run: seed 3, not 5\. .*--fresh"):
+        train(Line(), run(tmp_path, seed=5))
+    with pytest.raises(BadCheckpoint, match=r"flavour.*other"):
+        train(Line(flavour="other"), run(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [b"", b"no zip", b"PK\x03\x04 torn"])
+def test_a_damaged_checkpoint_is_named(damage: bytes, tmp_path: Path) -> None:
+    train(Line(), run(tmp_path))
+    (tmp_path / "line.checkpoint.pt").write_bytes(damage)
+    with pytest.raises(BadCheckpoint, match=r"line\.checkpoint\.pt' is not a checkpoint.*--fresh"):
+        train(Line(), run(tmp_path))
+
+
+def test_the_checkpoint_needs_no_trust(tmp_path: Path) -> None:
+    train(Line(), run(tmp_path))
+    saved = torch.load(tmp_path / "line.checkpoint.pt", weights_only=True)
+    assert saved["step"] == 40
+    assert set(saved["parts"]) == {"model", "adam"}
+
+
+def test_what_is_written(tmp_path: Path) -> None:
+    path = train(Line(), run(tmp_path))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["line.checkpoint.pt", "line.json", "line.log.jsonl", "line.safetensors"]
+    about = json.loads((tmp_path / "line.json").read_text())
+    assert about["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (about["seed"], about["steps"], about["step"], about["finished"]) == (3, 40, 40, True)
+    assert about["config"] == {"flavour": "plain"}
+    assert about["parameters"] == 4
+    stored = weights(path)
+    assert {t.dtype for t in stored.values()} == {torch.float16}
+    rounded = float((stored["weight"].float() - 1).abs().max())
+    assert about["held_out"] == {"distance": rounded}, "the figure belongs to the weights as they are stored"
+
+
+def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(Line(die_at=20), run(tmp_path))
+    about = json.loads((tmp_path / "line.json").read_text())
+    assert (about["step"], about["finished"]) == (14, False)
+
+
+def test_the_rate_rises_stays_and_falls() -> None:
+    plan = TrainingRun(Path(), 1000)
+    rates = [plan.factor(s) for s in range(1000)]
+    assert rates[0] == pytest.approx(1 / 40)
+    assert set(rates[39:551]) == {1.0}
+    assert rates[551:] == sorted(rates[551:], reverse=True)
+    assert 0 < rates[-1] < 0.003
+
+
+def test_the_rates_reach_the_optimiser(tmp_path: Path) -> None:
+    task, plan = Line(), run(tmp_path)
+    train(task, plan)
+    for step in range(39):
+        assert task.rates[step] == pytest.approx(0.05 * plan.factor(step))
+
+
+def test_the_number_of_threads_is_restored(tmp_path: Path) -> None:
+    seen, before = set(), torch.get_num_threads()
+    task = Line()
+    task.validate = lambda: {"threads": seen.add(torch.get_num_threads()) or 0.0}  # type: ignore[method-assign,func-returns-value]
+    train(task, run(tmp_path, threads=before + 1))
+    assert seen == {before + 1}
+    assert torch.get_num_threads() == before
+
+
+def test_nothing_is_printed_away_from_a_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train(Line(), run(tmp_path))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_each_step_has_random_numbers_of_its_own() -> None:
+    first = {float(torch.rand(1, generator=loops.generator_of(seed, step))) for seed in (0, 1) for step in range(20)}
+    assert len(first) == 40
+
+
+def test_precision_is_that_of_the_hardware() -> None:
+    with loops.autocast("cpu"):
+        assert ((torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16) is loops.has_bf16("cpu")
+
+
+def test_attention_stays_in_fp32_under_autocast() -> None:
+    """Scores of 0 and 1/300: in bf16 their weights are equal, and so are the values."""
+    query, key = torch.ones(1, 1, 1, 4), torch.zeros(1, 1, 2, 4)
+    key[0, 0, 1] = 1 / 300
+    value = torch.tensor([1.0, 1 + 1 / 512])[None, None, :, None].expand(1, 1, 2, 4)
+    expected = F.scaled_dot_product_attention(query, key, value)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = F.scaled_dot_product_attention(query, key, value)
+        with loops.AttentionInFP32():
+            found = F.scaled_dot_product_attention(query, key, value)
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16, "the rest does not"
+    assert rounded.dtype == torch.bfloat16
+    assert torch.equal(found, expected)
+
+
+FLUSHED = "from tools.train import loops; loops.flush_denormals('cpu'); "
+
+
+@pytest.mark.parametrize(("before", "left"), [(FLUSHED, 0), pytest.param("", 1 << 20, marks=pytest.mark.slow, id="unasked")])
+def test_denormals_are_zero_in_every_thread_of_the_process_that_asks_for_it(before: str, left: int) -> None:
+    code = (f"import torch; {before}torch.set_num_threads(2); tiny = torch.full((1 << 20,), 2**-126)\n"
+            "print(int((tiny * 0.5).view(torch.int32).count_nonzero()))")
+    assert int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) == left

@@ -1,0 +1,61 @@
+"""Muon: what it does to singular values, and that it moves as torch's own does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tools.train.muon import Muon, orthogonal
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (16, 40), (40, 16)])
+def test_singular_values_end_near_one(shape: tuple[int, int]) -> None:
+    batch = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(orthogonal(batch))
+    assert values.shape == (3, 16 if 16 in shape else 24)
+    if shape[0] != shape[1]:  # a random square matrix has singular values near zero, which five rounds do not lift
+        assert values.min() > 0.6
+    assert values.max() < 1.3
+
+
+def test_singular_vectors_stay() -> None:
+    batch = torch.randn(1, 16, 40, generator=torch.Generator().manual_seed(1))
+    u, _, vh = torch.linalg.svd(batch[0], full_matrices=False)
+    inner = u.T @ orthogonal(batch)[0] @ vh.T
+    assert (inner - inner.diag().diag()).abs().max() < 1e-4
+
+
+def test_matrices_of_one_shape_do_not_mix() -> None:
+    batch = torch.randn(4, 8, 12, generator=torch.Generator().manual_seed(2))
+    alone = torch.cat([orthogonal(m) for m in batch.split(1)])
+    assert torch.allclose(orthogonal(batch), alone, atol=1e-6)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has no Muon before 2.9")
+def test_it_moves_as_torchs_own() -> None:
+    generator = torch.Generator().manual_seed(3)
+    ours = [torch.nn.Parameter(torch.randn(s, generator=generator)) for s in ((32, 16), (16, 32), (16, 16))]
+    theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
+    one, two = Muon(ours, lr=0.02, momentum=0.95), torch.optim.Muon(theirs, lr=0.02, momentum=0.95, weight_decay=0.0)
+    start = [p.detach().clone() for p in ours]
+    for _ in range(5):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn(p.shape, generator=generator)
+            q.grad = p.grad.clone()
+        one.step()
+        two.step()
+    for p, q, origin in zip(ours, theirs, start, strict=True):
+        assert (p - q).norm() < 0.02 * (p - origin).norm()  # theirs iterates in bf16
+
+
+def test_a_parameter_without_gradient_stays() -> None:
+    still, moved = (torch.nn.Parameter(torch.ones(4, 4)) for _ in range(2))
+    moved.grad = torch.eye(4)
+    Muon([still, moved]).step()
+    assert torch.equal(still, torch.ones(4, 4))
+    assert not torch.equal(moved, torch.ones(4, 4))
+
+
+def test_only_matrices() -> None:
+    with pytest.raises(ValueError, match=r"shape \[\(5,\)\]"):
+        Muon([torch.nn.Parameter(torch.ones(5))])

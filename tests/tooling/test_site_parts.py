@@ -1,0 +1,134 @@
+"""The parts of the documentation site: pages of commands, links that leave docs/, flowcharts, and what a page would load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from cachemark.cli import main
+from cachemark.cli.main import COMMANDS
+from tools.site import commands, diagram, hosts, links
+
+
+@click.group()
+def toy() -> None:
+    """A command line with <angles>, see `toy make`."""
+
+
+@toy.command()
+@click.argument("what")
+@click.option("--size", type=click.Choice(["a", "b_c"]), default="a", show_default=True, help="How *large* | wide.")
+def make(what: str, size: str) -> None:
+    """Make it.
+
+    \b
+    first
+    second
+    """
+
+
+@toy.group()
+def box() -> None:
+    """Boxes."""
+
+
+@box.command()
+def shut() -> None:
+    """Shut one."""
+
+
+def test_every_command_has_a_page_and_every_one_below_it_a_section() -> None:
+    made = commands.pages(toy, "toy")
+    assert list(made) == ["index.md", "box.md", "make.md"]
+    assert "[`toy make`](make.md) | Make it." in made["index.md"]
+    assert "A command line with &lt;angles&gt;, see <code>toy make</code>." in made["index.md"]
+    assert [line for line in made["box.md"].splitlines() if line.startswith("#")] == ["# toy box", "## toy box shut"]
+    assert "```text\ntoy box shut\n```" in made["box.md"].replace(" [OPTIONS]", "")
+
+
+def test_options_are_shown_with_their_choices_and_defaults() -> None:
+    page = commands.pages(toy, "toy")["make.md"]
+    (row,) = (line for line in page.splitlines() if "--size" in line)
+    assert row == ('| <code><span class="flag">--size</span> &#91;a&#124;b&#95;c&#93;</code> '
+                   "| How &#42;large&#42; &#124; wide. &#91;default: a&#93; |")
+    assert "--help" not in page
+    assert "```text\nfirst\nsecond\n```" in page
+
+
+def test_our_own_command_line_has_all_its_pages() -> None:
+    made = commands.pages(main)
+    assert made.keys() == {"index.md", *(f"{name}.md" for name in COMMANDS)}
+    for name in COMMANDS:
+        assert made[f"{name}.md"].startswith(f"# cachemark {name}\n")
+        assert f"({name}.md)" in made["index.md"]
+
+
+# ------------------------------------------------------------------------------------------------ links
+
+@pytest.mark.parametrize(("path", "there"), [
+    ("docs/guide/gate.md", "guide/gate.md"), ("CONTRIBUTING.md", "repository/CONTRIBUTING.md"),
+    ("ci/nightly.sh", "repository/ci/nightly.sh.md"), (".github/x.yml", "repository/github/x.yml.md"),
+    ("reports/demo.html", "repository/reports/demo.html"), ("LICENSE", "repository/LICENSE.md"),
+])
+def test_every_file_has_a_place_on_the_site(path: str, there: str) -> None:
+    assert links.place(path) == there
+
+
+def test_links_that_leave_docs_lead_to_the_copy_and_others_stay() -> None:
+    text = ("[a](../../ci/n.sh) [b](gate.md#how) [c](../errors.md) [d](#x) [e](https://x.org/a.md) ![f](../../reports/d.html#t)\n"
+            "```python\nrun[0](../../ci/n.sh)\n```\n")
+    assert links.rewritten(text, "docs/guide/ci.md") == text.replace("(../../ci/n.sh) [b", "(../repository/ci/n.sh.md) [b").replace(
+        "(../../reports/d.html#t", "(../repository/reports/d.html#t")
+    assert links.rewritten("[a](docs/guide/x.md#y) [b](ci/n.sh)", "CONTRIBUTING.md") == "[a](../guide/x.md#y) [b](ci/n.sh.md)"
+
+
+def test_files_that_are_linked_to_are_brought_with_those_they_link_to(tmp_path: Path) -> None:
+    files = {"docs/a.md": "[x](../READ.md) [y](../r.html) [z](../gone.sh) [up](../../out.md)",
+             "READ.md": "[x](run.sh) [a](docs/a.md)", "run.sh": "echo '```'\n", "r.html": "<p>", "other.md": ""}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = links.brought(tmp_path, ["docs/a.md"])
+    assert found == {"READ.md": "[x](run.sh) [a](docs/a.md)", "r.html": None, "run.sh": "# run.sh\n\n````bash\necho '```'\n````\n"}
+
+
+# ------------------------------------------------------------------------------------------------ other hosts
+
+@pytest.mark.parametrize("text", [
+    '<script src="https://x.org/a.js"></script>', '<img src="//x.org/a.png">', '<link rel="stylesheet" href="http://x.org/a.css">',
+    '<p style="background: url(https://x.org/a.png)">', "<style>@import 'https://x.org/a.css'</style>", '<iframe src="HTTPS://x.org"></iframe>',
+])
+def test_what_a_page_loads_from_another_host_is_found(text: str) -> None:
+    assert len(hosts.loads(text)) == 1
+
+
+@pytest.mark.parametrize("text", [
+    '<a href="https://x.org">x</a>', '<script src="assets/a.js"></script>', '<img src="data:image/png;base64,AA//x">',
+    '<code>url(https://x.org)</code>', '<p style="background: url(a.png)">',
+])
+def test_what_it_does_not_load_is_not(text: str) -> None:
+    assert hosts.loads(text) == []
+
+
+def test_style_sheets_of_a_site_are_read_too(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.css").write_text("@font-face { src: url(//x.org/f.woff2) }")
+    assert list(hosts.loads_of(tmp_path)) == ["a/x.css: //x.org/f.woff2"]
+
+
+# ------------------------------------------------------------------------------------------------ flowcharts
+
+def test_a_flowchart_is_drawn_with_every_box_below_what_leads_to_it() -> None:
+    found = diagram.edges("flowchart TD\n  a --> b & c\n  b --> d\n  c --> d --> e\n  a --> e\n")
+    assert found == [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e"), ("a", "e")]
+    assert diagram.rows(found) == [["a"], ["b", "c"], ["d"], ["e"]]
+    drawn = diagram.svg(found)
+    assert (drawn.count("<rect "), drawn.count('class="arrow"')) == (5, 6)
+
+
+@pytest.mark.parametrize("source", ["graph LR\n a --> b", "flowchart TD\n a -- text --> b", "flowchart TD\n a --> b\n b --> a"])
+def test_what_it_cannot_draw_is_refused(source: str) -> None:
+    with pytest.raises(ValueError, match=r"this draws|circle"):
+        diagram.fence(source)

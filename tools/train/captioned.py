@@ -1,0 +1,97 @@
+"""Training on the caption world: the text-to-image model, and the network that reads what its pictures show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cachemark.models import janus
+from cachemark.models.catalogue.captioned import NAME, TINY
+from cachemark.models.janus import Janus, JanusConfig
+from cachemark.models.prompts import Prompts
+from cachemark.models.tiny import tiny_reader
+from cachemark.models.tiny import tiny_vq as vq
+from cachemark.models.tiny.captions import AXES, CAPTION, WordTokenizer
+
+from .caption_scene import VERSION, caption_scenes, stream
+from .generators import BATCH, CodesPredictorTask
+from .tokenizers import WholeTask
+
+BEHIND = -1  # in the place of ids behind the end of a shorter caption
+READ = 512  # held-out pictures for the reader
+
+
+class CaptionedTask(CodesPredictorTask):
+    """The text-to-image model, a :class:`~cachemark.models.janus.Janus`, on codes of the tokenizer at ``tokenizer``. Labels are the ids of
+    captions, one row each."""
+
+    name = NAME
+    steps = 2200
+    data = VERSION
+
+    def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: JanusConfig = TINY, batch: int = BATCH) -> None:
+        model, coder = Janus(config, Prompts()).initialise(stream(seed, "initial weights")), vq.load(tokenizer, device="cpu")
+        nn.init.zeros_(model.gen_head.vision_head.weight)  # training starts from uniform predictions
+        model.gen_embed.weight.data.copy_(coder.codebook / coder.codebook.std())  # and from what the codes look like
+        inner = [p for p in model.blocks.parameters() if p.dim() == 2]
+        super().__init__(model, coder.to(device), inner, seed, device, batch)
+        self.pad = WordTokenizer().special(janus.PAD)
+
+    def without(self, labels: Tensor, dropped: Tensor) -> Tensor:
+        """Captions whose words are padding where they are ``dropped`` (B,)."""
+        last = (labels != BEHIND).sum(1, keepdim=True) - 1
+        place = torch.arange(labels.size(1))
+        return labels.masked_fill(dropped[:, None] & (place > 0) & (place < last), self.pad)
+
+    def _entropy(self, labels: Tensor, codes: Tensor) -> Tensor:
+        rows = [tuple(row[row != BEHIND].tolist()) for row in labels]
+        return F.cross_entropy(self.model.teacher(rows, codes).flatten(0, 1), codes.flatten())
+
+    @torch.no_grad()
+    def _encoded(self, count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+        scene = caption_scenes(count, stream(seed, "pictures"), device=self.device)
+        tokens = torch.cat([self.tokenizer.encode(part) for part in scene.images.split(64)])
+        asked = janus.prompts_of(scene.captions(stream(seed, "captions")), WordTokenizer(), form=CAPTION).conditional
+        ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in asked], batch_first=True, padding_value=BEHIND)
+        return list(zip(ids.split(self.batch), tokens.split(self.batch), strict=True))
+
+
+class ReaderTask(WholeTask):
+    """Trains a :class:`~cachemark.models.tiny.tiny_reader.TinyReader` on fresh pictures, half of them as the tokenizer at ``tokenizer``
+    makes them again: those are what a model of its codes can draw at best."""
+
+    name = tiny_reader.NAME
+    steps = 800
+    stored = tiny_reader.files
+    size = 64
+    data = VERSION
+
+    def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", batch: int | None = None) -> None:
+        super().__init__(seed, device=device, batch=batch)
+        self.tokenizer = vq.load(tokenizer, device=device)
+
+    def metadata(self) -> dict[str, str]:
+        return {**super().metadata(), "language": self.tokenizer.language}
+
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        """Mean cross-entropy over the axes of a caption."""
+        scene, half = caption_scenes(self.batch, stream(self.seed, "reader", step), device=self.device), self.batch // 2
+        said = self.model(torch.cat((scene.images[:half], self._made_again(scene.images[half:]))))
+        return torch.stack([F.cross_entropy(said[axis].float(), scene.shown[axis]) for axis in AXES]).mean()
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Accuracy by axis on held-out pictures, and on what the tokenizer makes of them."""
+        scene = caption_scenes(READ, stream(self.seed, "held out"), device=self.device)
+        found: dict[str, float] = {}
+        for kind, images in (("", scene.images), ("_made_again", self._made_again(scene.images))):
+            read = self.model.read(images)
+            found |= {f"{axis}{kind}": round(float((read[axis] == scene.shown[axis]).float().mean()), 4) for axis in AXES}
+        return found
+
+    @torch.no_grad()
+    def _made_again(self, images: Tensor) -> Tensor:
+        return torch.cat([self.tokenizer.decode(self.tokenizer.encode(part)).clamp(-1, 1) for part in images.split(64)])

@@ -1,0 +1,146 @@
+"""Training of the feature network: what a scene shows, and whether somebody corrupted it.
+
+Half of each batch is corrupted: the hues of a rectangle are turned, or the picture starts anew further down. That is what a
+generator does that forgot its first lines, and the network has to see it. What is wrong with a corrupted picture is known from
+:func:`cachemark.metrics.legend.legend`, so nothing is labelled by hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cachemark.metrics.extractor import register
+from cachemark.metrics.image_bytes import as_bytes
+from cachemark.metrics.image_features import ImageFeatures, RealImages
+from cachemark.metrics.legend import SIZE, legend
+from cachemark.metrics.quality_intervals import real_floor
+from cachemark.models import checkpoints
+from cachemark.models.tiny import tiny_features as features
+from cachemark.models.tiny.tiny_features import CONSISTENT
+
+from .scene import HUES, VERSION, Scene, scenes, stream
+from .tokenizers import WholeTask
+
+BATCH = 64
+RESTARTS = 0.25  # share of corrupted pictures that start anew, instead of having a rectangle in other colours
+HELD_OUT = 512
+ATTRIBUTES = tuple(features.HEADS)
+REAL, KEPT = 10_000, 3_000  # scenes behind the reference statistics, and those whose features it keeps: together less than 1 MB
+FLOORS = (500, 1000, 2000)  # numbers of other scenes whose FID is told with it
+CHUNK = 500
+
+
+class FeaturesTask(WholeTask):
+    """Trains a :class:`~cachemark.models.tiny.tiny_features.TinyFeatures` on fresh scenes.
+
+    The statistics that standardise its features follow by moving averages over the pictures that are not corrupted; at the end, when
+    the learning rate is small, they are those of the finished network.
+    """
+
+    name = features.NAME
+    steps = 1400
+    stored = features.files
+    size = BATCH
+
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        """Mean cross-entropy of the attributes over pictures that are not corrupted, plus that of the consistency over all."""
+        scene, half = scenes(self.batch, stream(self.seed, "features", step), device=self.device), self.batch // 2
+        images = torch.cat((scene.images[:half], corrupted(scene.images[half:], generator)))
+        embedded = self.model.embed(images).float()
+        self.follow(embedded[:half].detach(), (0,))
+        said = self.model.judge(embedded)
+        wanted = attributes(scene)
+        named = [F.cross_entropy(said[name][:half].float(), wanted[name][:half]) for name in ATTRIBUTES]
+        named.append(F.cross_entropy(said["class"][half:].float(), wanted["class"][half:]))
+        consistent = F.binary_cross_entropy_with_logits(said["consistent"].float(), consistency(images, half))
+        return torch.stack(named).mean() + consistent
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Accuracy on held-out scenes, by attribute; for the consistency, over as many scenes that are corrupted and that are not."""
+        draws = torch.Generator().manual_seed(stream(self.seed, "held out spoils"))
+        scene = scenes(HELD_OUT, stream(self.seed, "held out"), device=self.device)
+        images = torch.cat((scene.images, corrupted(scene.images, draws)))
+        said, wanted = self.model.judge(self.model.embed(images)), attributes(scene)
+        found = {name: (said[name][:HELD_OUT].argmax(1) == wanted[name]).float().mean() for name in ATTRIBUTES}
+        right = (said["consistent"] > 0) == (consistency(images, HELD_OUT) > 0)
+        found |= {f"consistent_{name.replace(' ', '_')}": right[:, i].float().mean() for i, name in enumerate(CONSISTENT)}
+        return {name: round(float(share), 4) for name, share in found.items()}
+
+
+def attributes(scene: Scene) -> dict[str, Tensor]:
+    """Attributes of scenes, by head: the index of each choice, (B,) int64."""
+    hues = {name: (getattr(scene, name) * HUES).round().long() % HUES for name in ("object_hue", "sky_hue", "ground_hue")}
+    return {"class": scene.classes, **hues, "object_texture": scene.textures[:, 0], "ground_texture": scene.textures[:, 1]}
+
+
+def consistency(images: Tensor, untouched: int) -> Tensor:
+    """Targets of the consistency head, (B, 5) of 0 and 1: the four answers of the legend, and whether a picture is one of the
+    first ``untouched``, which are uncorrupted."""
+    whole = torch.arange(len(images), device=images.device) < untouched
+    return torch.cat((legend(images), whole[:, None]), 1).float()
+
+
+def corrupted(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Images (B, 3, 64, 64) in [−1, 1] with one fault each, drawn from ``generator``: a rectangle whose hues are turned by a multiple
+    of 60 degrees, or a start anew."""
+    n, device = len(images), images.device
+
+    def whole(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, (n, *shape), generator=generator).to(device)
+
+    line = torch.arange(SIZE, device=device)
+    top, height, left, width, full = whole(0, 61), whole(4, 49), whole(0, 33), whole(16, 49), whole(0, 2)
+    left, width = left * (1 - full), torch.where(full > 0, SIZE, width)
+    rows = (line >= top[:, None]) & (line < (top + height)[:, None])
+    columns = (line >= left[:, None]) & (line < (left + width)[:, None])
+    inside = (rows[:, :, None] & columns[:, None, :])[:, None]
+    recoloured = torch.where(inside, turned(images, whole(1, HUES)), images)
+    anew = torch.rand(n, generator=generator).to(device) < RESTARTS
+    return torch.where(anew[:, None, None, None], _restarted(images, whole(16, 57), whole(8, 33)), recoloured)
+
+
+def _restarted(images: Tensor, first: Tensor, back: Tensor) -> Tensor:
+    """From row ``first`` (B,) on, what stood ``back`` (B,) rows higher."""
+    line = torch.arange(SIZE, device=images.device)
+    source = torch.where(line >= first[:, None], (line - back[:, None]).clamp(min=0), line)
+    return images.gather(2, source[:, None, :, None].expand_as(images))
+
+
+def turned(images: Tensor, sixths: Tensor) -> Tensor:
+    """The hues of pictures (B, 3, H, W) turned by ``sixths`` (B,) of the circle, exactly as HSV means it.
+
+    A cyclic permutation of the channels is a third of the circle, and mirroring each pixel between its largest and its smallest
+    channel is a half; together they make every sixth.
+    """
+    odd = sixths % 2
+    order = (torch.arange(3, device=images.device) - ((sixths - 3 * odd) // 2)[:, None]) % 3
+    moved = images.gather(1, order[:, :, None, None].expand_as(images))
+    mirrored = moved.amax(1, keepdim=True) + moved.amin(1, keepdim=True) - moved
+    return torch.where(odd[:, None, None, None] > 0, mirrored, moved)
+
+
+def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count: int = REAL) -> Path:
+    """Write the reference statistics of ``count`` scenes that no training has seen, as the network at ``weights`` sees them, beside it.
+
+    Raises :class:`~cachemark.core.errors.Infrastructure` where torch-fidelity is missing.
+    """
+    extractor = register(checkpoints.sha256(weights), partial(features.load, weights))
+    reference = RealImages.of(ImageFeatures.of(real_scenes(count, seed), extractor, device=device))
+    fresh = ImageFeatures.of(real_scenes(max(FLOORS), seed, "floor"), extractor, device=device)
+    reference = replace(reference, floors={size: real_floor(fresh, reference, size).span for size in FLOORS})
+    path = weights.with_suffix(".reference.safetensors")
+    reference.save(path, keep=KEPT, about=f"{VERSION}, seed {seed}")
+    return path
+
+
+def real_scenes(count: int, seed: int = 0, purpose: str = "reference") -> Tensor:
+    """The first ``count`` scenes of a purpose as bytes (count, 3, 64, 64)."""
+    parts = [as_bytes(scenes(CHUNK, stream(seed, purpose, i)).images) for i in range(-(-count // CHUNK))]
+    return torch.cat(parts)[:count]
