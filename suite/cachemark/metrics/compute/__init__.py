@@ -1,0 +1,1 @@
+"""The networks and formulas that metrics compute with; all of it needs torch."""
