@@ -16,8 +16,8 @@ from scipy.stats import binomtest
 from cachemark.analysis.report_row import faster
 from cachemark.core.units import METRICS
 from cachemark.gate.nights import of_a_night
-from cachemark.metrics.image_features import ImageFeatures, RealImages
-from cachemark.metrics.quality_intervals import QualityInterval, difference, intervals
+from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
+from cachemark.metrics.compute.quality_intervals import QualityInterval, difference, intervals
 from cachemark.stats.intervals import LUCK, Interval, means_over_seeds, median_over_repeats, ratio_of_medians
 from cachemark.stats.paired_test import interval
 
@@ -223,8 +223,8 @@ def _of_sets(found: list[QualityInterval]) -> float:
 
 def bias_table(size: float, seed: int) -> Iterator[Row]:
     """Of the packaged scenes' features, drawn without repetition from the 3000 that the reference keeps; ``estimated`` by the subsets."""
-    from cachemark.metrics.named_presets import preset
-    from cachemark.metrics.quality_intervals import fid_interval
+    from cachemark.metrics.compute.named_presets import preset
+    from cachemark.metrics.compute.quality_intervals import fid_interval
 
     real, stream = preset("scene").reference, np.random.default_rng([seed, 10])
     every = real.image_features

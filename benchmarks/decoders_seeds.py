@@ -20,7 +20,7 @@ from cachemark.core.seeds import Subset, subset
 from cachemark.core.spec import Sampling
 from cachemark.decoders.scd import SCD
 from cachemark.methods.full import Full
-from cachemark.metrics.named_presets import SCENE, preset
+from cachemark.metrics.compute.named_presets import SCENE, preset
 from cachemark.models import catalogue
 from cachemark.models.protocol import Loaded, Request
 from cachemark.stats.intervals import Interval, mean_over_seeds

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from cachemark.core import registry
 from cachemark.core.limits import Limit
 from cachemark.machine.timer import clock
-from cachemark.metrics.speed import ends
+from cachemark.metrics.compute.speed import ends
 from cachemark.models.costs import case_bill
 from cachemark.plans.expand import Planned
 from cachemark.trial.child.bench import Bench, case_job

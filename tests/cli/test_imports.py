@@ -87,5 +87,5 @@ def test_a_trial_loads_nothing_that_only_judging_needs() -> None:
     loaded = "import json, sys; import cachemark.trial.child.main; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     modules = set(json.loads(done.stdout))
-    assert "cachemark.metrics.quality_intervals" in modules
+    assert "cachemark.metrics.compute.quality_intervals" in modules
     assert not modules & {"scipy.stats", "sqlalchemy", "alembic", "pandas", "altair", "jinja2", "rich", "transformers", "torch_fidelity"}

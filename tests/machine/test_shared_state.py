@@ -25,7 +25,7 @@ import cachemark.decoders  # noqa: F401 - registers what is built in
 from cachemark.core import registry
 from cachemark.machine.shared_state import SETTINGS, Impact, SharedState, undisturbed
 from cachemark.methods.window import Window
-from cachemark.metrics import fidelity
+from cachemark.metrics.compute import fidelity
 
 NONE, TIMES, FIGURES = Impact
 
@@ -68,9 +68,9 @@ CHANGES: dict[str, tuple[Callable[[], object], str, Impact]] = {
     "softmax": (rebound(F, "softmax"), "torch.nn.functional.softmax (replaced)", FIGURES),
     "a method of tensors": (rebound(torch.Tensor, "softmax"), "torch.Tensor.softmax (replaced)", FIGURES),
     "a layer": (rebound(torch.nn.Linear, "forward"), "Linear.forward (replaced)", FIGURES),
-    "a function of ours": (rebound(fidelity, "psnr"), "cachemark.metrics.fidelity.psnr (replaced)", FIGURES),
-    "the inside of one": (swapped, "cachemark.metrics.fidelity.psnr (replaced)", FIGURES),
-    "a builtin hidden": (rebound(fidelity, "sum"), "cachemark.metrics.fidelity.sum (replaced)", FIGURES),
+    "a function of ours": (rebound(fidelity, "psnr"), "cachemark.metrics.compute.fidelity.psnr (replaced)", FIGURES),
+    "the inside of one": (swapped, "cachemark.metrics.compute.fidelity.psnr (replaced)", FIGURES),
+    "a builtin hidden": (rebound(fidelity, "sum"), "cachemark.metrics.compute.fidelity.sum (replaced)", FIGURES),
     "a class of ours": (rebound(Window, "evict"), "Window.evict (replaced)", FIGURES),
     "an inherited method": (rebound(Window, "attend"), "Window.attend (replaced)", FIGURES),
     "a number of ours": (rebound(Window, "evicts", 0), "Window.evicts (replaced)", FIGURES),

@@ -17,12 +17,12 @@ from PIL import Image
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, UnknownName, Unsupported
-from cachemark.metrics import adm as published_preset
-from cachemark.metrics import named_presets as presets
-from cachemark.metrics.adm import ReferenceBatch, adm, inception, source
-from cachemark.metrics.coco import coco
-from cachemark.metrics.feature_preset import Preset
-from cachemark.metrics.image_features import ImageFeatures
+from cachemark.metrics.compute import adm as published_preset
+from cachemark.metrics.compute import named_presets as presets
+from cachemark.metrics.compute.adm import ReferenceBatch, adm, inception, source
+from cachemark.metrics.compute.coco import coco
+from cachemark.metrics.compute.feature_preset import Preset
+from cachemark.metrics.compute.image_features import ImageFeatures
 from support.later import later
 
 torch_fidelity = later("torch_fidelity")

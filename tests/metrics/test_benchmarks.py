@@ -15,10 +15,11 @@ from torch import Tensor
 from cachemark.analysis.report_row import ON_DEMAND
 from cachemark.core import seeds
 from cachemark.core.errors import BadCheckpoint
-from cachemark.metrics import benchmarks, clip, detector, dpg, preference
+from cachemark.metrics import benchmarks
 from cachemark.metrics.benchmarks import NAMES, Benchmarks, stated
-from cachemark.metrics.geneval import Found
-from cachemark.metrics.preference import Preference
+from cachemark.metrics.compute import clip, detector, dpg, preference
+from cachemark.metrics.compute.geneval import Found
+from cachemark.metrics.compute.preference import Preference
 from cachemark.models.protocol import Request
 from cachemark.plans import schema
 from cachemark.plans.expand import Planned, expand

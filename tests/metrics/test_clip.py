@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics import named_presets as presets
-from cachemark.metrics import pretrained
-from cachemark.metrics.clip import FILES, PROMPT, Clip, ClipScore, class_names, identity
-from cachemark.metrics.legend import CLASSES
+from cachemark.metrics.compute import named_presets as presets
+from cachemark.metrics.compute import pretrained
+from cachemark.metrics.compute.clip import FILES, PROMPT, Clip, ClipScore, class_names, identity
+from cachemark.metrics.compute.legend import CLASSES
 from support.judges import clip_folder
 from support.later import later
 

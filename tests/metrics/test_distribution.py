@@ -18,11 +18,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Infrastructure, UnknownName, Unsupported
-from cachemark.metrics import distribution as quality
-from cachemark.metrics import extractor as extraction
-from cachemark.metrics.distribution import distribution
-from cachemark.metrics.image_bytes import as_bytes
-from cachemark.metrics.image_features import ImageFeatures, RealImages
+from cachemark.metrics.compute import distribution as quality
+from cachemark.metrics.compute import extractor as extraction
+from cachemark.metrics.compute.distribution import distribution
+from cachemark.metrics.compute.image_bytes import as_bytes
+from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.models.tiny.tiny_features import FeaturesConfig, TinyFeatures, load, metadata
 from cachemark.models.weights import packaged
 from support.later import later

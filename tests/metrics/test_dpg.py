@@ -10,8 +10,8 @@ from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.prompt_lists import Question
-from cachemark.metrics import dpg
-from cachemark.metrics.dpg import Dpg, PretrainedAnswerer, share_of_yes
+from cachemark.metrics.compute import dpg
+from cachemark.metrics.compute.dpg import Dpg, PretrainedAnswerer, share_of_yes
 from support.judges import answerer_folder
 from support.later import later
 

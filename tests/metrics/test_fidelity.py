@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cachemark.metrics.fidelity import PSNR_CAP, agreement, divergence, psnr, ssim
+from cachemark.metrics.compute.fidelity import PSNR_CAP, agreement, divergence, psnr, ssim
 
 
 def images(seed: int, *shape: int) -> Tensor:

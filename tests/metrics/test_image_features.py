@@ -12,10 +12,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics.distribution import distribution
-from cachemark.metrics.extractor import declare, register
-from cachemark.metrics.image_bytes import as_bytes
-from cachemark.metrics.image_features import ImageFeatures, RealImages
+from cachemark.metrics.compute.distribution import distribution
+from cachemark.metrics.compute.extractor import declare, register
+from cachemark.metrics.compute.image_bytes import as_bytes
+from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.models import checkpoints
 from cachemark.models.tiny import tiny_features as features
 from cachemark.models.weights import packaged

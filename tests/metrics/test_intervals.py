@@ -12,11 +12,11 @@ import torch
 from scipy.stats import binomtest
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics import quality_intervals as module
-from cachemark.metrics import subsets
-from cachemark.metrics.distribution import distribution, settings
-from cachemark.metrics.image_features import ImageFeatures
-from cachemark.metrics.quality_intervals import QualityInterval, difference, fid_interval, intervals, real_floor
+from cachemark.metrics.compute import quality_intervals as module
+from cachemark.metrics.compute import subsets
+from cachemark.metrics.compute.distribution import distribution, settings
+from cachemark.metrics.compute.image_features import ImageFeatures
+from cachemark.metrics.compute.quality_intervals import QualityInterval, difference, fid_interval, intervals, real_floor
 from metrics.toys import drawn, reference
 from support.later import later
 

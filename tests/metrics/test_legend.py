@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.metrics.legend import CLASSES, QUESTIONS, legend, legend_score
+from cachemark.metrics.compute.legend import CLASSES, QUESTIONS, legend, legend_score
 from cachemark.models.catalogue.next_token import TINY_DECODER
 from cachemark.models.tiny.tiny_vq import load
 from cachemark.models.weights import packaged

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics import named_presets as presets
-from cachemark.metrics.lpips import Lpips, files, identity
+from cachemark.metrics.compute import named_presets as presets
+from cachemark.metrics.compute.lpips import Lpips, files, identity
 from support.later import later
 
 later("torch_fidelity")

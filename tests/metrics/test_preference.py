@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics.preference import PREFERENCES, PreferenceScore
+from cachemark.metrics.compute.preference import PREFERENCES, PreferenceScore
 
 IMAGE_REWARD = """
 class Model:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cachemark.metrics.prompt_scores import FIGURES, PromptScores
+from cachemark.metrics.compute.prompt_scores import FIGURES, PromptScores
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.tiny.captions import AXES, Asked, asked
 from cachemark.models.weights import packaged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachemark.cache.layout import Layout
-from cachemark.metrics.speed import first_half, halves, watched
+from cachemark.metrics.compute.speed import first_half, halves, watched
 
 VAR = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
 

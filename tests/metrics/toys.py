@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cachemark.metrics.extractor import register
-from cachemark.metrics.image_features import ImageFeatures, RealImages
+from cachemark.metrics.compute.extractor import register
+from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 
 SIZE = 16
 

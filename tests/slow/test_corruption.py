@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from scipy.stats import wilcoxon
 from torch import Tensor
 
-from cachemark.metrics import fidelity
-from cachemark.metrics.image_features import ImageFeatures
-from cachemark.metrics.legend import legend_score
-from cachemark.metrics.named_presets import preset
-from cachemark.metrics.quality_intervals import difference
+from cachemark.metrics.compute import fidelity
+from cachemark.metrics.compute.image_features import ImageFeatures
+from cachemark.metrics.compute.legend import legend_score
+from cachemark.metrics.compute.named_presets import preset
+from cachemark.metrics.compute.quality_intervals import difference
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.weights import packaged
 from tools.train.feature_network import real_scenes

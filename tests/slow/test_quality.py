@@ -15,9 +15,9 @@ from cachemark.cli.main import main
 from cachemark.core import registry
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
-from cachemark.metrics.legend import legend_score
-from cachemark.metrics.named_presets import preset
-from cachemark.metrics.quality_intervals import QualityInterval, real_floor
+from cachemark.metrics.compute.legend import legend_score
+from cachemark.metrics.compute.named_presets import preset
+from cachemark.metrics.compute.quality_intervals import QualityInterval, real_floor
 from cachemark.models.protocol import Request
 from support.later import later
 from tools.train.feature_network import real_scenes

@@ -139,11 +139,11 @@ for one in gc.get_objects():
     "registrar": BadPlugin("registry.methods._entries['streaming'] = Bad", "error", (OTHER_FIGURES,),
                            ("method 'streaming' of the registry",)),
     "patches us": BadPlugin("from cachemark.metrics import fidelity; fidelity.psnr = lambda *a: torch.zeros(4)", "error", (OTHER_FIGURES,),
-                            ("cachemark.metrics.fidelity.psnr",)),
+                            ("cachemark.metrics.compute.fidelity.psnr",)),
     "swaps code": BadPlugin("""
 from cachemark.metrics import fidelity
 fidelity.psnr.__code__ = (lambda a, b: a[:, 0, 0, 0]).__code__
-""", "error", (OTHER_FIGURES,), ("cachemark.metrics.fidelity.psnr",)),
+""", "error", (OTHER_FIGURES,), ("cachemark.metrics.compute.fidelity.psnr",)),
     "own class": BadPlugin("Window.evict = lambda self, step, slots: None", "error", (), ("Window.evict",)),
     "profiles": BadPlugin("sys.setprofile(lambda *a: None)", "ok", (), ("Python's profile function",)),
     "collects": BadPlugin("import gc; gc.disable()", "ok", (), ("Python's garbage collector",)),

@@ -76,9 +76,9 @@ EYES = '''
 import torch
 from torch import nn
 
-from cachemark.metrics.extractor import register
-from cachemark.metrics.feature_preset import Preset
-from cachemark.metrics.image_features import ImageFeatures, RealImages
+from cachemark.metrics.compute.extractor import register
+from cachemark.metrics.compute.feature_preset import Preset
+from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 
 
 class Eyes(nn.Module):

@@ -15,9 +15,9 @@ from cachemark.cache.arena import Memory
 from cachemark.core import registry
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
-from cachemark.metrics.extractor import extractor_name
-from cachemark.metrics.image_features import RealImages
-from cachemark.metrics.legend import legend
+from cachemark.metrics.compute.extractor import extractor_name
+from cachemark.metrics.compute.image_features import RealImages
+from cachemark.metrics.compute.legend import legend
 from cachemark.models.catalogue import captioned, next_scale
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.catalogue.masked_models import TINY_MAR

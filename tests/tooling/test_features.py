@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cachemark.metrics.distribution import distribution
-from cachemark.metrics.extractor import extractor_name
-from cachemark.metrics.image_features import ImageFeatures, RealImages
-from cachemark.metrics.legend import legend
+from cachemark.metrics.compute.distribution import distribution
+from cachemark.metrics.compute.extractor import extractor_name
+from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
+from cachemark.metrics.compute.legend import legend
 from cachemark.models import checkpoints
 from cachemark.models.tiny.tiny_features import HEADS, FeaturesConfig, load
 from tools.train.feature_network import FeaturesTask, attributes, consistency, corrupted, real_scenes, turned, write_reference

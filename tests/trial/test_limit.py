@@ -19,7 +19,7 @@ from cachemark.machine import rates
 from cachemark.machine.environment import environment
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
-from cachemark.metrics.speed import ends
+from cachemark.metrics.compute.speed import ends
 from cachemark.models.protocol import ModelEntry
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand

@@ -18,8 +18,8 @@ from cachemark.core import registry
 from cachemark.core.errors import BadBudget, BadPlan, Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
-from cachemark.metrics.fidelity import distance
-from cachemark.metrics.speed import ends, first_half, halves, watched
+from cachemark.metrics.compute.fidelity import distance
+from cachemark.metrics.compute.speed import ends, first_half, halves, watched
 from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Loaded, ModelEntry, Request

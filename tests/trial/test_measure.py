@@ -26,8 +26,8 @@ from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import FULL_BESIDE, Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.core.units import METRICS
-from cachemark.metrics import fidelity
-from cachemark.metrics import named_presets as presets
+from cachemark.metrics.compute import fidelity
+from cachemark.metrics.compute import named_presets as presets
 from cachemark.models import costs
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand

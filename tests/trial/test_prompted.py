@@ -19,8 +19,8 @@ from cachemark.core import registry, seeds
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
 from cachemark.kit.tape import Tape
-from cachemark.metrics import named_presets
-from cachemark.metrics.prompt_scores import FIGURES, PromptScores
+from cachemark.metrics.compute import named_presets
+from cachemark.metrics.compute.prompt_scores import FIGURES, PromptScores
 from cachemark.models.catalogue.captioned import TEXTS
 from cachemark.models.checkpoints import sha256
 from cachemark.models.janus import Janus, JanusConfig

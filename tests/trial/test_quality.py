@@ -20,10 +20,10 @@ from cachemark.core.errors import BadPlan
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
 from cachemark.methods.full import Full
-from cachemark.metrics import named_presets as presets
-from cachemark.metrics.feature_preset import Preset
-from cachemark.metrics.image_features import ImageFeatures
-from cachemark.metrics.quality_intervals import difference
+from cachemark.metrics.compute import named_presets as presets
+from cachemark.metrics.compute.feature_preset import Preset
+from cachemark.metrics.compute.image_features import ImageFeatures
+from cachemark.metrics.compute.quality_intervals import difference
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.reuse import Earlier

@@ -13,7 +13,7 @@ import torch
 
 from cachemark.core.result import Outcome
 from cachemark.gate import anchors
-from cachemark.metrics import named_presets as presets
+from cachemark.metrics.compute import named_presets as presets
 from cachemark.plans.reuse import Earlier
 from cachemark.store.db import Store
 from cachemark.trial.child import quality

@@ -2,7 +2,7 @@
 
 Half of each batch is corrupted: the hues of a rectangle are turned, or the picture starts anew further down. That is what a
 generator does that forgot its first lines, and the network has to see it. What is wrong with a corrupted picture is known from
-:func:`cachemark.metrics.legend.legend`, so nothing is labelled by hand.
+:func:`cachemark.metrics.compute.legend.legend`, so nothing is labelled by hand.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cachemark.metrics.extractor import register
-from cachemark.metrics.image_bytes import as_bytes
-from cachemark.metrics.image_features import ImageFeatures, RealImages
-from cachemark.metrics.legend import SIZE, legend
-from cachemark.metrics.quality_intervals import real_floor
+from cachemark.metrics.compute.extractor import register
+from cachemark.metrics.compute.image_bytes import as_bytes
+from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
+from cachemark.metrics.compute.legend import SIZE, legend
+from cachemark.metrics.compute.quality_intervals import real_floor
 from cachemark.models import checkpoints
 from cachemark.models.tiny import tiny_features as features
 from cachemark.models.tiny.tiny_features import CONSISTENT

@@ -16,12 +16,12 @@ from ..core.errors import Unsupported
 from ..core.prompt_lists import PromptList, prompt_list
 from ..core.spec import digest
 from ..models.protocol import Request
-from . import clip, detector, dpg, geneval
-from .clip import Clip
-from .detector import ClipColours, PretrainedDetector
-from .dpg import Dpg, PretrainedAnswerer
-from .geneval import GenEval
-from .preference import PREFERENCES, Preference, PreferenceScore
+from .compute import clip, detector, dpg, geneval
+from .compute.clip import Clip
+from .compute.detector import ClipColours, PretrainedDetector
+from .compute.dpg import Dpg, PretrainedAnswerer
+from .compute.geneval import GenEval
+from .compute.preference import PREFERENCES, Preference, PreferenceScore
 
 GENEVAL, DPG = "geneval", "dpg"
 Scored = Callable[[Tensor, Sequence[int]], Tensor]

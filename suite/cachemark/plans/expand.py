@@ -24,7 +24,7 @@ from ..core.limits import Rates
 from ..core.secrets import hidden, mask
 from ..core.spec import FORCED_SAMPLES, FULL, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
 from ..metrics import benchmarks
-from ..metrics import named_presets as presets
+from ..metrics.compute import named_presets as presets
 from ..models import catalogue
 from ..models.protocol import ModelEntry, Request
 from ..roofline.idle import idle_reason

@@ -16,7 +16,7 @@ from ..machine import gpu as driver
 from ..machine import noise as repeats
 from ..machine import rates
 from ..machine.environment import environment
-from ..metrics.preference import PREFERENCES
+from ..metrics.compute.preference import PREFERENCES
 from ..models import catalogue
 from ..models.catalogue import next_token
 

@@ -1,6 +1,6 @@
 """The feature network of the embedded data: 64×64 pictures to a vector that says what they show, how, and whether it fits together.
 
-It takes the place that Inception has for photographs: :mod:`cachemark.metrics.distribution` compares distributions of its features.
+It takes the place that Inception has for photographs: :mod:`cachemark.metrics.compute.distribution` compares distributions of its features.
 The spatial grid is not averaged away, because where a colour stands decides whether a picture is consistent.
 """
 

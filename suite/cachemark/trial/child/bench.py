@@ -17,16 +17,16 @@ from ...core.outside_metrics import KEY
 from ...core.spec import FULL, QUALITY_PASS, Case
 from ...core.units import metric
 from ...methods.base.paper_baseline import REFERENCE
-from ...metrics import named_presets as presets
 from ...metrics.benchmarks import NAMES as BENCHMARKS
 from ...metrics.benchmarks import Benchmarks, Scored
-from ...metrics.clip import Clip, ClipScore, class_names
-from ...metrics.feature_preset import Preset
-from ...metrics.image_features import ImageFeatures
+from ...metrics.compute import named_presets as presets
+from ...metrics.compute.clip import Clip, ClipScore, class_names
+from ...metrics.compute.feature_preset import Preset
+from ...metrics.compute.image_features import ImageFeatures
+from ...metrics.compute.legend import legend_score
+from ...metrics.compute.lpips import Lpips
+from ...metrics.compute.prompt_scores import PromptScores
 from ...metrics.image_metric import Shown
-from ...metrics.legend import legend_score
-from ...metrics.lpips import Lpips
-from ...metrics.prompt_scores import PromptScores
 from ...models.protocol import Loaded, ModelEntry, Request
 from ...plans.decoding import NAMING
 from ...plans.expand import Planned

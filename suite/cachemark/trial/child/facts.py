@@ -17,7 +17,7 @@ from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
 from ...core.limits import Limit, Rates
 from ...core.spec import Case
-from ...metrics.speed import ends
+from ...metrics.compute.speed import ends
 from ...models.costs import case_bill
 from ...models.protocol import ModelEntry
 from ...plans.expand import Planned

@@ -23,8 +23,8 @@ from ...contract.method import Method
 from ...core.result import IMAGES
 from ...core.seeds import Subset
 from ...core.spec import Sampling
-from ...metrics import fidelity
-from ...metrics.image_bytes import nearest_bytes
+from ...metrics.compute import fidelity
+from ...metrics.compute.image_bytes import nearest_bytes
 from ...metrics.image_metric import Shown
 from ...models.protocol import Loaded
 

@@ -20,7 +20,7 @@ from ...core.plugins import needs
 from ...core.result import FULL_BESIDE, IMAGES, SHARE, Outcome, Status
 from ...core.spec import FULL, QUALITY_PASS, TOKENS, Case
 from ...core.units import quality_name
-from ...metrics.image_features import ImageFeatures
+from ...metrics.compute.image_features import ImageFeatures
 from ...models.costs import case_bill
 from ...plans.decoding import BATCHES
 from ...plans.expand import Planned

@@ -16,10 +16,10 @@ from ...cache.arena import Memory
 from ...core import seeds
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import least_images, quality_name
-from ...metrics.feature_preset import Preset
-from ...metrics.image_bytes import as_bytes, resized
-from ...metrics.image_features import ImageFeatures
-from ...metrics.quality_intervals import difference
+from ...metrics.compute.feature_preset import Preset
+from ...metrics.compute.image_bytes import as_bytes, resized
+from ...metrics.compute.image_features import ImageFeatures
+from ...metrics.compute.quality_intervals import difference
 from .judge import Job
 
 NAME = "{:05d}.safetensors"  # of a part in a feature cache

@@ -17,7 +17,7 @@ from ...contract.method import Method
 from ...core.spec import Case
 from ...machine.memory import allocated, exhausted, peak_bytes
 from ...machine.timer import clock
-from ...metrics.speed import halves, watched
+from ...metrics.compute.speed import halves, watched
 from ...roofline.masked_flops import work
 from .judge import Job
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import BadCheckpoint, Unsupported
-from ..core.files import is_readable
-from ..models.checkpoints import sha256
+from ...core.errors import BadCheckpoint, Unsupported
+from ...core.files import is_readable
+from ...models.checkpoints import sha256
 from .extractor import extractor_name, register, tensors, toolkit
 from .feature_preset import Preset
 from .image_features import ImageFeatures, RealImages

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import BadCheckpoint, Infrastructure, Unsupported
+from ...core.errors import BadCheckpoint, Infrastructure, Unsupported
 
 FEATURES, LOGITS = "features", "logits"
 DIGITS = 12

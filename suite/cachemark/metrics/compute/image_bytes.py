@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.errors import Unsupported
+from ...core.errors import Unsupported
 
 
 def as_bytes(images: Tensor, first: int = 0) -> Tensor:

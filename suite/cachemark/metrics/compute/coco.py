@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import Unsupported
-from ..core.files import is_readable
-from ..models.checkpoints import sha256
+from ...core.errors import Unsupported
+from ...core.files import is_readable
+from ...models.checkpoints import sha256
 from .adm import FAMILY, OPTIONS, SIDE, ReferenceBatch, features_once, inception, source
 from .extractor import extractor_name
 from .feature_preset import Preset
@@ -25,7 +25,7 @@ def coco(weights: str | Path, reference: str | Path, *, cache: str | Path = "", 
     """torch-fidelity's ``inception-v3-compat`` with the file ``weights``, against the images of the npz file ``reference``.
 
     FID, KID, precision and recall compare with the images in it (``arr_0``, uint8 (N, 256, 256, 3)), whose features are computed once and
-    saved in the folder ``cache``, by default that of ``reference``. Raises what :func:`~cachemark.metrics.adm.adm` raises.
+    saved in the folder ``cache``, by default that of ``reference``. Raises what :func:`~cachemark.metrics.compute.adm.adm` raises.
     """
     _present(weights, reference)
     extractor, real = inception(weights), ReferenceBatch(reference)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..core.units import GENEVAL
+from ...core.units import GENEVAL
 from .image_bytes import nearest_bytes
 
 THRESHOLD, COUNTING = 0.3, 0.9  # confidence above which an object counts, and where a number of objects is asked for

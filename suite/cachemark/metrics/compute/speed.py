@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 
-from ..cache.layout import Layout
-from ..cache.masked_layout import MaskedLayout, masked_steps
-from ..core.errors import Unsupported
+from ...cache.layout import Layout
+from ...cache.masked_layout import MaskedLayout, masked_steps
+from ...core.errors import Unsupported
 
 
 def ends(layout: Layout) -> list[int]:

@@ -16,8 +16,8 @@ from safetensors.torch import save as packed
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
-from ..core.errors import BadCheckpoint, Unsupported
-from ..core.files import is_readable, replacing
+from ...core.errors import BadCheckpoint, Unsupported
+from ...core.files import is_readable, replacing
 from .extractor import FEATURES, LOGITS, instance, toolkit
 from .image_bytes import as_bytes
 
@@ -43,7 +43,7 @@ class ImageFeatures:
         """The features that a registered extractor computes of images (N, 3, H, W), RGB, bytes or in [−1, 1], or of a stream of such parts.
 
         The extraction is torch-fidelity's own. Of a stream no more than one part and one batch are held at a time. Raises what
-        :func:`~cachemark.metrics.image_bytes.as_bytes` raises; Unsupported for an empty stream, parts of different sizes, or an
+        :func:`~cachemark.metrics.compute.image_bytes.as_bytes` raises; Unsupported for an empty stream, parts of different sizes, or an
         extractor without network.
         """
         cuda = torch.device(device).type == "cuda"

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import BadCheckpoint, Unsupported
-from ..models.checkpoints import sha256
+from ...core.errors import BadCheckpoint, Unsupported
+from ...models.checkpoints import sha256
 from .extractor import DIGITS, cached, tensors, toolkit
 
 VGG16 = "https://download.pytorch.org/models/vgg16-397923af.pth"

@@ -20,8 +20,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..core.errors import Unsupported
-from ..core.files import is_readable
+from ...core.errors import Unsupported
+from ...core.files import is_readable
 from .image_bytes import nearest_bytes
 from .pretrained import built, files_identity
 

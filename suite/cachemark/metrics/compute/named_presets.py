@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import Unsupported, unknown
-from ..core.units import PROMPT_SCORES
-from ..models import checkpoints
-from ..models.tiny import tiny_features as features
-from ..models.weights import packaged
+from ...core.errors import Unsupported, unknown
+from ...core.units import PROMPT_SCORES
+from ...models import checkpoints
+from ...models.tiny import tiny_features as features
+from ...models.weights import packaged
 from .adm import NAME as ADM
 from .adm import SIDE, adm, identity, source
 from .clip import identity as clip_identity
@@ -35,7 +35,7 @@ def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", c
     """``scene`` (the embedded world; both files come with the package), ``adm`` (ImageNet at 256×256) or ``coco`` (COCO, likewise).
 
     ``weights`` of the latter two may be left out where PyTorch's own cache of downloads holds them. Raises UnknownName for another
-    name, and what :func:`~cachemark.metrics.adm.adm` or :meth:`~cachemark.metrics.image_features.RealImages.load` raise.
+    name, and what :func:`~cachemark.metrics.compute.adm.adm` or :meth:`~cachemark.metrics.compute.image_features.RealImages.load` raise.
     """
     if name == SCENE:
         return scene(weights or packaged(f"{features.NAME}.safetensors"), reference)

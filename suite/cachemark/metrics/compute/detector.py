@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.prompt_lists import COLOURS
+from ...core.prompt_lists import COLOURS
 from .clip import CHUNK, Clip
 from .geneval import THRESHOLD, Found
 from .pretrained import built, folder_identity, toolkit
@@ -60,7 +60,7 @@ class PretrainedDetector:
 
     @torch.inference_mode()
     def __call__(self, image: Tensor) -> list[Found]:
-        """Every object in bytes (3, H, W) of at least the confidence :data:`~cachemark.metrics.geneval.THRESHOLD`."""
+        """Every object in bytes (3, H, W) of at least the confidence :data:`~cachemark.metrics.compute.geneval.THRESHOLD`."""
         size = (image.size(1), image.size(2))
         given = self._ready([image.numpy()], input_data_format="channels_first", return_tensors="pt").to(self._device)
         seen = self._model(**given)

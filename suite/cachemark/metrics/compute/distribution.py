@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import Unsupported, unknown
+from ...core.errors import Unsupported, unknown
 from .extractor import declare, toolkit
 from .image_features import ImageFeatures, RealImages
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.units import FAMILIES, quality_name
+from ...core.units import FAMILIES, quality_name
 from .distribution import distribution
 from .image_bytes import resized
 from .image_features import ImageFeatures, RealImages
@@ -21,7 +21,7 @@ class Preset:
 
     ``name`` is what stands in it (small letters and digits). ``extractor`` is registered; it gives two layers, features and logits.
     ``resize`` is the side of the images that it is given, or None for images as they come. ``options`` are those of
-    :func:`~cachemark.metrics.distribution.distribution`. ``names_classes``: its logits are those of the classes that a model is asked for.
+    :func:`~.distribution.distribution`. ``names_classes``: its logits are those of the classes that a model is asked for.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Preset:
                 "options": dict(self.options)}  # fmt: skip
 
     def extract(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
-        """The features of images, see :meth:`~cachemark.metrics.image_features.ImageFeatures.of`, resized where the preset asks for it.
+        """The features of images, see :meth:`~.ImageFeatures.of`, resized where the preset asks for it.
 
-        Raises what :func:`~cachemark.metrics.image_bytes.resized` raises.
+        Raises what :func:`~.image_bytes.resized` raises.
         """
         parts: Iterable[Tensor] = (images,) if isinstance(images, Tensor) else images
         if side := self.resize:
@@ -59,7 +59,7 @@ class Preset:
         self, features: ImageFeatures, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any
     ) -> dict[str, QualityInterval]:
         """The figures of :meth:`scores`, each with its interval. Raises what
-        :func:`~cachemark.metrics.quality_intervals.intervals` raises."""
+        :func:`~.quality_intervals.intervals` raises."""
         found = intervals(features, self.reference, resamples=resamples, seed=seed, **{**self.options, **options})
         return self._named(found, len(features))
 

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..core.errors import BadCheckpoint, Unsupported
-from ..core.files import is_readable
-from ..models.checkpoints import sha256
+from ...core.errors import BadCheckpoint, Unsupported
+from ...core.files import is_readable
+from ...models.checkpoints import sha256
 from .extractor import DIGITS
 
 T = TypeVar("T")

@@ -14,11 +14,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ..models import checkpoints
-from ..models.tiny import tiny_reader
-from ..models.tiny.captions import AXES, asked
-from ..models.tiny.tiny_reader import TinyReader
-from ..models.weights import packaged
+from ...models import checkpoints
+from ...models.tiny import tiny_reader
+from ...models.tiny.captions import AXES, asked
+from ...models.tiny.tiny_reader import TinyReader
+from ...models.weights import packaged
 from .image_bytes import as_bytes
 
 FIGURES = {  # by metric the axes that a caption may ask for and that must all be right

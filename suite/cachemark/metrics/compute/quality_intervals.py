@@ -36,7 +36,7 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from ..core.errors import Unsupported
+from ...core.errors import Unsupported
 from . import subsets
 from .distribution import distribution, settings
 from .image_features import ImageFeatures, RealImages
@@ -71,7 +71,7 @@ class QualityInterval(NamedTuple):
 def intervals(
     features: ImageFeatures, reference: RealImages, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any
 ) -> dict[str, QualityInterval]:
-    """``fid``, ``kid``, ``isc``, ``precision``, ``recall`` as of :func:`~cachemark.metrics.distribution.distribution`, each with its
+    """``fid``, ``kid``, ``isc``, ``precision``, ``recall`` as of :func:`~.distribution`, each with its
     interval. Raises what that raises, and Unsupported for a set of which no tenth can be left out."""
     values, chosen = distribution(features, reference, **options), settings(options)
     found, few = {}, _few_decide(features)
