@@ -19,7 +19,8 @@ import report_sample as sample
 
 import cachemark
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.leaderboard import cells, column_groups
+from cachemark.analysis.columns import column_groups, image_column
+from cachemark.analysis.leaderboard import cells
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling
@@ -60,7 +61,7 @@ def test_of_pruned_values_the_stored_mean_is_shown_alone(tmp_path: Path) -> None
     shown = {cell.key: cell for cell in cells(group.arms[0], column_groups(group))}["psnr"]
     assert (shown.under, shown.delta) == ("mean alone: raw values pruned", "")
     assert any(row.to_full for row in case_groups(held)[0].arms)
-    assert not told_apart(group.arms[0], group.arms[0], "psnr")
+    assert not told_apart(group.arms[0], group.arms[0], image_column("psnr"))
 
 
 def test_of_pruned_times_the_medians_are_shown_alone(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import report_sample as sample
 
 from cachemark.analysis import formatting as fmt
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.leaderboard import ColumnGroup, cells, column_groups
+from cachemark.analysis.columns import ColumnGroup, column_groups
+from cachemark.analysis.leaderboard import cells
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.analysis.standing import standing
 from cachemark.core.errors import UnknownName

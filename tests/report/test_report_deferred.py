@@ -11,7 +11,7 @@ import report_sample as sample
 from page import Page
 
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.leaderboard import column_groups
+from cachemark.analysis.columns import column_groups
 from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome
 from cachemark.report.charts.bars import MOST
@@ -93,4 +93,4 @@ def test_a_drawing_of_many_cases_shows_the_first_and_its_table_all(built: Page) 
 def test_rows_that_are_kept_know_the_budget_before_them() -> None:
     (group,) = case_groups([sample.full(), sample.arm("linear", "1/4"), sample.arm("window", "1/4")])
     rows, shown = group.arms, column_groups(group)
-    assert [leaderboard_rows(rows, shown, (), before).count('class="arm first"') for before in ("", "1/2", "1/4")] == [1, 1, 0]
+    assert [leaderboard_rows(rows, shown, before).count('class="arm first"') for before in ("", "1/2", "1/4")] == [1, 1, 0]

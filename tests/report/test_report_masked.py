@@ -8,8 +8,18 @@ from typing import Any
 import report_sample as sample
 
 from cachemark.analysis.case_group import CaseGroup, case_groups
+from cachemark.analysis.columns import (
+    COMPUTATION,
+    FIDELITY_OF_INDICES,
+    FIDELITY_OF_VECTORS,
+    LOOKS,
+    MEMORY,
+    SPEED,
+    column_groups,
+    columns_of,
+)
 from cachemark.analysis.layer_tables import PASSES, layers
-from cachemark.analysis.leaderboard import COMPUTED, KEPT, budget_cell, cells, column_groups, columns_of
+from cachemark.analysis.leaderboard import budget_cell, cells
 from cachemark.analysis.report_view import build
 from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.result import Outcome
@@ -52,8 +62,8 @@ def group(held: list[Outcome] | None = None) -> CaseGroup:
 
 def test_both_kinds_of_table_have_as_many_columns() -> None:
     plain = case_groups([sample.full(), sample.arm("linear", "1/2")])[0]
-    assert column_groups(group()) == COMPUTED
-    assert column_groups(plain) == KEPT
+    assert column_groups(group()) == (SPEED, COMPUTATION, FIDELITY_OF_VECTORS, LOOKS)
+    assert column_groups(plain) == (SPEED, MEMORY, FIDELITY_OF_INDICES, LOOKS)
     assert len(columns_of(column_groups(plain))) == len(columns_of(column_groups(group()))) == 10
 
 
@@ -61,8 +71,9 @@ def test_saving_is_of_computation_and_bytes_are_added() -> None:
     row = next(row for row in group().arms if row.method == "linear")
     assert row.saving == 1 - 6.2 / 15.5
     assert not row.marks, "there is no KV saving to be eaten, and none that is fake"
-    found = {cell.key: cell for cell in cells(row, COMPUTED)}
-    assert [cell.key for cell in cells(row, COMPUTED)] == [column.key for group in COMPUTED for column in group.columns]
+    shown = column_groups(group())
+    found = {cell.key: cell for cell in cells(row, shown)}
+    assert [cell.key for cell in cells(row, shown)] == [column.key for column in columns_of(shown)]
     assert (found["saving"].text, found["flops"].text) == ("60.0 %", "6.20 TFLOP")
     assert (found["added"].text, found["added"].under) == ("2.00 MiB", "KV 1.00 MiB")
     assert found["token_distance"].text == "0.200"

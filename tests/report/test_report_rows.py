@@ -11,7 +11,8 @@ from test_report_view import group, row, timed
 
 from cachemark.analysis import explanations
 from cachemark.analysis.case_group import OTHER_SEEDS
-from cachemark.analysis.leaderboard import KEPT, cells, in_turns
+from cachemark.analysis.columns import column_groups
+from cachemark.analysis.leaderboard import cells, paired_speed_note
 from cachemark.analysis.report_row import method_of
 from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome
@@ -25,12 +26,12 @@ def test_a_speed_up_that_the_latencies_of_the_table_contradict_says_why() -> Non
         return replace(arm, facts={**arm.facts, "full_beside": [other] * 5})
 
     full = timed(sample.full(), [2.0] * 5)
-    said = in_turns(group(full, beside("linear", 2.5), beside("window", 2.2)))
+    said = paired_speed_note(group(full, beside("linear", 2.5), beside("window", 2.2)))
     assert said == ("Speed-ups are against the full cache timed in turns with each method, not against its row above: by the two rows, "
                     "linear 1/4 would be at 2.00×.")
     assert render(build(sample.RUN, [full, beside("linear", 2.5)])).count(said) == 1
     for held in (beside("linear", 2.02), timed(sample.arm("linear", "1/4"), [1.0] * 5)):
-        assert in_turns(group(full, held)) == ""
+        assert paired_speed_note(group(full, held)) == ""
         assert "timed in turns with each method" not in render(build(sample.RUN, [full, held]))
 
 
@@ -55,7 +56,7 @@ def test_the_full_cache_is_like_itself_by_definition_unless_another_engine_ran(e
     full = timed(sample.full(), [2.0], token_agreement=[1.0] * 64, kl=[1e-9 * (1 + k % 3) for k in range(64)], psnr=[60.0] * 64)
     held = group(*(replace(o, case=replace(o.case, engine=engine)) for o in (full, sample.arm("linear", "1/2"))))
     assert held.full is not None
-    found = {cell.key: cell for cell in cells(held.full, KEPT)}
+    found = {cell.key: cell for cell in cells(held.full, column_groups(held))}
     assert (found["token_agreement"].text, found["token_agreement"].under) == ("100.0 %", under)
     assert held.full.fidelity["psnr"].stated is (engine == "reference")
     assert held.full.fidelity["kl"].stated

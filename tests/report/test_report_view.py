@@ -13,7 +13,8 @@ from PIL import Image
 
 from cachemark.analysis import explanations
 from cachemark.analysis.case_group import CaseGroup, case_groups
-from cachemark.analysis.leaderboard import KEPT, cells
+from cachemark.analysis.columns import MEMORY, SPEED
+from cachemark.analysis.leaderboard import cells
 from cachemark.analysis.limit_flags import OF_SPEED
 from cachemark.analysis.report_row import ReportRow
 from cachemark.analysis.report_view import ReportView, build
@@ -177,7 +178,7 @@ def test_random_weights_show_no_fidelity_and_no_quality_even_where_samples_are()
 
 def test_a_case_that_is_not_ok_shows_status_and_the_last_line_of_its_log() -> None:
     held = row(group(*sample.mixed()), "rkv", "1/4")
-    (cell,) = cells(held, KEPT)
+    (cell,) = cells(held, (SPEED, MEMORY))
     assert (cell.text, cell.under) == ("oom", "MemoryError: 4.1 GiB wanted")
 
 

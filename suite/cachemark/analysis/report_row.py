@@ -252,14 +252,15 @@ def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[s
     sets = {name: (outcome.samples[name][0], *ends) for name, ends in facts.get("intervals", {}).items() if outcome.samples.get(name)}
     sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "arm" else {}
     apart = {name: found[key] for name in quality_of(outcome) if (key := f"{APART}{name}") in found}
-    return replace(row, fidelity={name: _exact(found[name]) if by_definition(outcome.case, name) else found[name]
+    return replace(row, fidelity={name: exactly(found[name].value, found[name].n) if by_definition(outcome.case, name) else found[name]
                                   for name in fidelity_of(outcome) if name in found},
                    quality={**{name: found[name] for name in quality_of(outcome) if name in found}, **_of_sets(outcome.case, sets)},
                    to_full={**apart, **_of_sets(outcome.case, sets_apart)}, no_judgement=outcome.judgement)
 
 
-def _exact(found: Interval) -> Interval:
-    return Interval(found.value, found.value, found.value, 0.0, found.n)
+def exactly(value: float, n: int = 1) -> Interval:
+    """A value without an interval."""
+    return Interval(value, value, value, 0.0, n)
 
 
 def _overall(found: Mapping[str, Interval], before: str = "") -> dict[str, Interval]:
@@ -277,7 +278,7 @@ def _of_sets(case: Case, stated: Mapping[str, Sequence[float]]) -> dict[str, Int
 
 
 def _of_set(value: float, low: float | None, high: float | None, images: int) -> Interval:
-    return Interval(value, value, value, 0.0, images) if low is None or high is None else Interval(value, low, high, LEVEL, images)
+    return exactly(value, images) if low is None or high is None else Interval(value, low, high, LEVEL, images)
 
 
 def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:

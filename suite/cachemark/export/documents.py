@@ -34,7 +34,7 @@ def html(tables: Iterable[Table]) -> str:
 
 def _titles(table: Table, text: Callable[[str], str]) -> list[str]:
     """The titles of all columns, those of figures with their directions."""
-    return ["method", "budget", *(text(f"{column.title} {ARROWS[column.better]}") for column in table.columns)]
+    return ["method", "budget", *(text(f"{column.heading} {ARROWS[column.better]}") for column in table.columns)]
 
 
 def _cells(line: TableLine, text: Callable[[str, int], str], bold: str) -> list[str]:
@@ -114,7 +114,7 @@ def _for_html(text: object, limit: int = NAME) -> str:
 
 
 def _html(table: Table) -> str:
-    head = "".join(f'<th scope="col">{_for_html(title)}</th>' for title in ("method", "budget", *(c.title for c in table.columns)))
+    head = "".join(f'<th scope="col">{_for_html(title)}</th>' for title in ("method", "budget", *(c.heading for c in table.columns)))
     body = "".join(f"<tr>{_html_line(line, len(table.columns))}</tr>" for block in table.blocks for line in block)
     below = "".join(f"<li>{_for_html(reason, REASON)}</li>" for reason in table.reasons)
     reasons = f"<ol>{below}</ol>" if below else ""

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from ..analysis import formatting as fmt
+from ..analysis.columns import Column, derived_columns
 from ..analysis.report_row import ReportRow, is_random
 from ..analysis.standing import standing
 from ..core.errors import Infrastructure, Unsupported
@@ -30,7 +31,6 @@ _WHOSE = ("run", "commit", "machine_class", "case", "cell", "label", *_SETTINGS)
 _ENDED = ("status", "reason", "not_ranked")
 COLUMNS = (*_WHOSE, *_ENDED, "metric", "unit", "better", "kind", "version", "value", "mean", "median", "low", "high", "confidence", "n")
 SAMPLE_COLUMNS = (*_WHOSE, "judgement", "metric", "unit", "better", "kind", "version", "index", "value")
-_DERIVED = {"speed_up": "×", "saving": "share", "saving_live": "share"}
 
 Source = Store | str | Path | Iterable[Outcome]
 
@@ -48,11 +48,12 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
     Raises BadStore, and NothingMeasured for a store without runs.
     """
     outcomes, shared, sequential = _given(source, run)
-    rows: dict[int, ReportRow] = {}
-    for part in standing(outcomes, sequential=sequential)[0]:
-        for row in part.rows:
-            rows.setdefault(id(row.outcome), row)  # a reference row may stand in several sections
-    records = [_whole(record) for outcome in outcomes for record in _records(rows[id(outcome)], shared)]
+    rows: dict[int, tuple[ReportRow, tuple[Column, ...]]] = {}
+    for group in standing(outcomes, sequential=sequential)[0]:
+        columns = derived_columns(group)
+        for row in group.rows:
+            rows.setdefault(id(row.outcome), (row, columns))  # a reference row may stand in several groups
+    records = [_whole(record) for outcome in outcomes for record in _records(*rows[id(outcome)], shared)]
     return pd.DataFrame(records, columns=list(COLUMNS)).astype({"n": "Int64", "version": "Int64", "run": "Int64"})
 
 
@@ -139,7 +140,7 @@ def _given(source: Source, run: int | None) -> tuple[list[Outcome], dict[str, An
     return list(source), {"run": None, "commit": None, "machine_class": None}, False
 
 
-def _records(row: ReportRow, shared: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _records(row: ReportRow, columns: Iterable[Column], shared: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     outcome = row.outcome
     whose = {**shared, **_whose(row.case), "status": str(outcome.status), "not_ranked": row.unranked}
     if not row.ok:
@@ -152,14 +153,9 @@ def _records(row: ReportRow, shared: Mapping[str, Any]) -> Iterator[dict[str, An
     for name in kept:
         interval = row.fidelity.get(name) or row.quality.get(name) or median_over_repeats(outcome.repeats(name))
         yield {**whose, **_about(name), "mean": outcome.mean(name), "median": outcome.median(name), **_ends(interval)}
-    for name, unit in _DERIVED.items() if row.case.role == "arm" else ():
-        if (derived := _derived(row, name)) is not None:
-            yield {**whose, "metric": name, "unit": unit, "better": "higher", "kind": "derived", **_ends(derived)}
-
-
-def _derived(row: ReportRow, name: str) -> Interval | None:
-    found = getattr(row, name)
-    return Interval(found, found, found, 0.0, 1) if isinstance(found, float) else found
+    for column in columns if row.case.role == "arm" else ():
+        if (value := column.value(row)) is not None:
+            yield {**whose, "metric": column.key, "unit": column.unit, "better": column.better, "kind": "derived", **_ends(value)}
 
 
 def _about(name: str) -> dict[str, Any]:

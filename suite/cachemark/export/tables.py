@@ -8,20 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..analysis import formatting as fmt
-from ..analysis.leaderboard import Column, ColumnGroup, TableCell, budget_cell, cells, column_groups, columns_of
-from ..analysis.report_row import FIDELITY, QUALITY, ReportRow, faster
+from ..analysis.columns import Column, ColumnGroup, column_groups, columns_of
+from ..analysis.leaderboard import budget_cell
+from ..analysis.report_row import ReportRow, faster
 from ..analysis.report_view import Chapter, ReportView
 from ..core.errors import unknown
-from ..core.units import OUTSIDE, SCORES, is_metric, metric
+from ..core.units import SCORES
 from ..core.wording import on_one_line
-from ..stats.intervals import LEVEL, LUCK, Interval, median_over_repeats
+from ..stats.intervals import LEVEL, LUCK
 from ..stats.sign_flip import sign_flips
 
 ALPHA = 0.05  # of a test of two figures of single images
-_COST = ("speed_up", "latency", "saving", "kv_logical", "kv_state", "flops", "added")  # keys of columns that judge no image
-_OF_TIME = ("speed_up", "latency")
 NAME = 60  # characters of a name that are shown
-_SAID = ("token/s", "dB", "nat/token")  # units that a figure of a table does not show, so that the heading must
 BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: for figures of single images, a sign-flip test of the "
         f"differences at the same seeds has p > {ALPHA:g}; for other measured figures, the intervals overlap; for counts, the values are "
         "equal. A speed or a latency is bold only where its row is shown to be faster than the full cache. Rows that are not ranked are "
@@ -102,128 +100,85 @@ def _chosen(groups: tuple[ColumnGroup, ...], columns: Sequence[str]) -> tuple[Co
 
 def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: Sequence[str]) -> Table:
     group, reasons = chapter.group, dict[str, int]()
-    shown, whole = _chosen(column_groups(group), columns), column_groups(group)
+    shown = _chosen(column_groups(group), columns)
     arms = [tuple(row for row in group.arms_at(budget) if not methods or {row.method, row.case.method} & set(methods))
             for budget in group.budgets]
-    best = {(id(row), column.key) for column in columns_of(shown) for rows in arms for row in _best(rows, column, whole)}
+    best = {(id(row), column.key) for column in columns_of(shown) for rows in arms for row in _best(rows, column)}
     parts = [(group.full,) if group.full else (), *arms, group.references]
-    blocks = tuple(tuple(_line(row, shown, whole, best, reasons) for row in part) for part in parts if part)
-    titled = tuple(replace(heading, columns=tuple(map(_with_unit, heading.columns))) for heading in shown)
+    blocks = tuple(tuple(_line(row, columns_of(shown), best, reasons) for row in part) for part in parts if part)
     labels = {row.case.label for part in parts for row in part}
-    return Table(chapter.heading, titled, blocks, tuple(reasons), tuple(_notes(view, chapter, labels)))
+    return Table(chapter.heading, shown, blocks, tuple(reasons), tuple(_notes(view, chapter, labels)))
 
 
-def _with_unit(column: Column) -> Column:
-    unit = metric(column.key).unit if is_metric(column.key) else ""
-    return replace(column, title=f"{column.title}, {unit}") if unit in _SAID else column
-
-
-def _line(
-    row: ReportRow, shown: tuple[ColumnGroup, ...], whole: tuple[ColumnGroup, ...], best: set[tuple[int, str]], reasons: dict[str, int],
-) -> TableLine:
-    """A row with the columns that are ``shown`` of the ``whole``; ``reasons`` are those met so far with their numbers."""
+def _line(row: ReportRow, columns: Sequence[Column], best: set[tuple[int, str]], reasons: dict[str, int]) -> TableLine:
+    """A row; ``reasons`` are those met so far with their numbers."""
     name = row.case.label if row.case.role in ("floor", "numerics") else row.method
     budget = budget_cell(row)
     share = f"{budget.text} ({budget.under})" if budget.under else budget.text
     if not row.ok:
         return TableLine(name, share, (), str(row.outcome.status), reasons.setdefault(row.reason, len(reasons) + 1))
-    known, entries = _figures(row, whole), []
-    for key in (column.key for column in columns_of(shown)):
-        if key in known:
-            entries.append(_entry(row, known[key], (id(row), key) in best))
+    entries = []
+    for column in columns:
+        if column.value(row) is not None:
+            entries.append(_entry(row, column, (id(row), column.key) in best))
         else:
-            entries.append(TableEntry(missing=reasons.setdefault(_no_figure(row, key), len(reasons) + 1)))
+            entries.append(TableEntry(missing=reasons.setdefault(column.reason(row), len(reasons) + 1)))
     return TableLine(name, share, tuple(entries))
 
 
-def _figures(row: ReportRow, shown: tuple[ColumnGroup, ...]) -> dict[str, TableCell]:
-    return {cell.key: cell for cell in cells(row, shown) if not cell.empty}
-
-
-def _entry(row: ReportRow, cell: TableCell, best: bool) -> TableEntry:
-    interval = _interval(row, cell.key)
+def _entry(row: ReportRow, column: Column, best: bool) -> TableEntry:
+    text, interval = column.cell(row).text, column.interval(row)
     if interval is None or not interval.stated:
-        return TableEntry(cell.text, best=best)
-    if interval.confidence >= LEVEL:
-        return TableEntry(cell.text, _margin(interval, cell), best)
-    return TableEntry(cell.text, best=best, ends="–".join(_end(end, cell) for end in (interval.low, interval.high)))
-
-
-def _interval(row: ReportRow, key: str) -> Interval | None:
-    """That of a measured figure; what is counted has none."""
-    if key == "speed_up":
-        return row.speed_up if row.case.role == "arm" else None
-    if key == "latency":
-        return median_over_repeats(row.outcome.repeats(key))
-    return row.fidelity.get(key) or row.quality.get(key)
-
-
-def _margin(interval: Interval, cell: TableCell) -> str:
+        return TableEntry(text, best=best)
+    if interval.confidence < LEVEL:
+        return TableEntry(text, best=best, ends="–".join(_end(end, column, text) for end in (interval.low, interval.high)))
     far = max(interval.high - interval.value, interval.value - interval.low)
-    if cell.key == "latency":
-        return f"{_end(far, cell)} {cell.text.split(' ')[1]}"
-    return fmt.figure(far, cell.key) if far else "0"
+    if column.unit == "s":
+        return TableEntry(text, f"{_end(far, column, text)} {text.split(' ')[1]}", best)
+    return TableEntry(text, column.text(far) if far else "0", best)
 
 
-def _end(value: float, cell: TableCell) -> str:
-    """A number beside a figure: of a latency in the unit of the figure, which may be another one than its own, and with as many digits."""
-    if cell.key == "speed_up":
-        return f"{value:.2f}"
-    number, unit = cell.text.split(" ")
+def _end(value: float, column: Column, text: str) -> str:
+    """A number beside a value's ``text``: a time in the unit of the text, which may differ from its own, and with as many digits."""
+    if column.write_end is not None:
+        return column.write_end(value)
+    if column.unit != "s":
+        return column.text(value)
+    number, unit = text.split(" ")
     return f"{value * (1000 if unit == 'ms' else 1):.{len(number.partition('.')[2])}f}"
 
 
-def _no_figure(row: ReportRow, key: str) -> str:
-    """The reason why a row with figures has none in this column."""
-    if key in _COST and not row.timed:
-        return "References for fidelity are not timed, and their bytes are not compared."
-    if row.case.role == "baseline" and (key == "saving" or key in FIDELITY):
-        return "The other rows are compared with it."
-    if key == "speed_up":
-        return row.no_speed_up
-    if key == "saving" and row.outcome.flags:  # its bytes may well be measured, but have no ratio to the full cache's
-        return f"Not compared with the full cache. {row.outcome.flags[0]}"
-    return "Not measured." if key in _COST else row.no_judgement or "Not measured."
-
-
 # -- what is best -----------------------------------------------------------------------------------------------------
-def _best(rows: Iterable[ReportRow], column: Column, shown: tuple[ColumnGroup, ...]) -> list[ReportRow]:
+def _best(rows: Iterable[ReportRow], column: Column) -> list[ReportRow]:
     """The best of the rows that may be ranked, with all that are not told apart from it; none where nothing can be told: fewer than
-    two rows, or a measured figure without an interval."""
-    key = column.key
-    known = [(cell.order, row) for row in rows if row.ok and not row.unranked and (cell := _figures(row, shown).get(key)) is not None]
-    ranked = [(value, row) for value, row in known if value is not None]
-    if len(ranked) < 2 or not all(_tellable(row, key) for _, row in ranked):
+    two rows, or a measured value without an interval."""
+    ranked = [(value.value, row) for row in rows if row.ok and not row.unranked and (value := column.value(row)) is not None]
+    if len(ranked) < 2 or not all(_tellable(row, column) for _, row in ranked):
         return []
-    first = (min if column.better == "lower" else max)(ranked, key=lambda pair: pair[0])
-    alike = [row for value, row in ranked if row is first[1] or (value == first[0]) or not told_apart(first[1], row, key)]
-    if key in _OF_TIME:
+    best, first = (min if column.better == "lower" else max)(ranked, key=lambda pair: pair[0])
+    alike = [row for value, row in ranked if row is first or value == best or not told_apart(first, row, column)]
+    if column.timed:
         return [row for row in alike if row.speed_up is not None and faster(row.speed_up)]
     return alike
 
 
-def _tellable(row: ReportRow, key: str) -> bool:
-    """Return whether the figure can be told from another: one of single images has several, any other measured one an interval."""
-    interval = _interval(row, key)
-    return interval is None or interval.stated or (_of_images(key) and len(row.outcome.raw(key) or ()) > 1)
+def _tellable(row: ReportRow, column: Column) -> bool:
+    """Return whether the value can be told from another: one of single images has several, any other measured one an interval."""
+    interval = column.interval(row)
+    return interval is None or interval.stated or (column.per_image and len(row.outcome.raw(column.key) or ()) > 1)
 
 
-def _of_images(key: str) -> bool:
-    """True of a figure that single images have."""
-    return key in FIDELITY or key in QUALITY or key in OUTSIDE
+def told_apart(row: ReportRow, other: ReportRow, column: Column) -> bool:
+    """Return whether the values of two rows of a group differ by more than chance does to them.
 
-
-def told_apart(one: ReportRow, other: ReportRow, key: str) -> bool:
-    """Return whether the figures of two rows of a group differ by more than what chance does to them.
-
-    Figures of single images at the same seeds by the sign-flip test of their differences; other measured figures by intervals that do
-    not meet; what is counted by its values.
+    Values of single images at the same seeds by the sign-flip test of their differences; other measured values by intervals that do
+    not meet; counted ones by their values.
     """
-    mine, its = one.outcome.raw(key), other.outcome.raw(key)
-    if mine and its and _of_images(key) and len(mine) == len(its):
+    mine, its = row.outcome.raw(column.key), other.outcome.raw(column.key)
+    if mine and its and column.per_image and len(mine) == len(its):
         (sides,) = sign_flips([np.array(mine, dtype=np.float64) - np.array(its, dtype=np.float64)])
         return 2 * min(sides) <= ALPHA
-    here, there = _interval(one, key), _interval(other, key)
+    here, there = column.interval(row), column.interval(other)
     if here is not None and there is not None:
         return here.low > there.high or there.low > here.high
     return True

@@ -11,7 +11,8 @@ from markupsafe import Markup
 
 from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
-from ...analysis.leaderboard import ColumnGroup, TableCell, budget_cell, cells
+from ...analysis.columns import ColumnGroup, TableCell
+from ...analysis.leaderboard import budget_cell, cells
 from ...analysis.raw_samples import CaseFigure
 from ...analysis.report_row import ReportRow
 from ..charts.chart import Chart
@@ -33,9 +34,10 @@ def to_case(key: str, label: str) -> str:
     return f'<a href="#c-{text(key, 40)}"><bdi>{text(label, 40)}</bdi></a>'
 
 
-def leaderboard_rows(rows: Sequence[ReportRow], shown: tuple[ColumnGroup, ...], edges: Container[str], before: str = "") -> Markup:
-    """Rows of the leaderboard; ``edges`` are columns with a rule at their left. Where another budget begins than the one ``before``, a
+def leaderboard_rows(rows: Sequence[ReportRow], shown: tuple[ColumnGroup, ...], before: str = "") -> Markup:
+    """Rows of the leaderboard. Where another budget begins than the one ``before``, a
     row is the ``first``."""
+    edges = {group.columns[0].key for group in shown if group.columns}  # columns with a rule at their left
     budgets = [before, *(row.case.budget for row in rows)]
     return Markup("\n".join(_leaderboard_row(row, shown, edges, row.case.role == "arm" and row.case.budget != before)
                             for row, before in zip(rows, budgets, strict=False)))

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from ...analysis import explanations, leaderboard
+from ...analysis import columns, explanations, leaderboard
 from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
 from ...analysis.report_view import ReportView
@@ -34,7 +34,6 @@ TABS = (
 _PICTURES = 1_300_000  # bytes of PNG that leave a page of one model below 2.5 MB: base64 adds a third
 _JPEG = 92
 LARGE = 400  # cases from which a page is built part by part
-_EDGES = {group.columns[0].key for group in (*leaderboard.KEPT, *leaderboard.COMPUTED)}  # columns with a rule at their left
 
 
 class DeferredSections:
@@ -65,9 +64,8 @@ def render(view: ReportView) -> str:
     deferred = DeferredSections(whole=len(view.entries) < LARGE)
     return engine().get_template("report.html").render(
         view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
-        column_groups=leaderboard.column_groups, columns_of=leaderboard.columns_of, in_turns=leaderboard.in_turns,
-        edges=_EDGES, exact=_is_small(view),
-        jpeg=_JPEG, raw=_raw, metrics=_metrics(view), deferred=deferred, luck=LUCK,
+        column_groups=columns.column_groups, columns_of=columns.columns_of, in_turns=leaderboard.paired_speed_note,
+        exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=_metrics(view), deferred=deferred, luck=LUCK,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
 
