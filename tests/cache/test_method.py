@@ -12,8 +12,7 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import INT8
 from cachemark.cache.layout import Layout, Site, Step, Tokens
-from cachemark.contract.method import Method
-from cachemark.contract.uncached import Uncached
+from cachemark.contract.method import Method, Uncached
 from cachemark.core.errors import BadKnob, UnknownName
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of

@@ -11,8 +11,7 @@ import torch
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
-from cachemark.contract.method import Method
-from cachemark.contract.uncached import Bidirectional
+from cachemark.contract.method import Bidirectional, Method
 from cachemark.core.spec import Sampling
 from cachemark.kit import masked_checks, next_scale, next_token
 from cachemark.kit.inspection import Inspected

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedStep
-from cachemark.contract.method import Method
-from cachemark.contract.uncached import Bidirectional
+from cachemark.contract.method import Bidirectional, Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR

@@ -12,7 +12,7 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step, scale_steps
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage
-from cachemark.contract.per_head import PerHead
+from cachemark.contract.heads import PerHead
 from cachemark.core import registry
 from cachemark.kit import per_head
 from cachemark.kit.common import calibration

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cachemark.contract.heads import PerHead
 from cachemark.contract.method import Method
-from cachemark.contract.per_head import PerHead
 from cachemark.core import registry
 from cachemark.kit import next_scale
 from cachemark.kit.next_scale import HEADS, KV_HEADS, LAYERS, SIDES, ScaleCell, drive, layout_of, run

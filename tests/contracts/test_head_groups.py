@@ -14,8 +14,8 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, raster_steps
-from cachemark.contract import head_groups
-from cachemark.contract.head_groups import HeadGroups
+from cachemark.contract import heads
+from cachemark.contract.heads import HeadGroups
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadKnob
 from cachemark.kit.driver import RasterFeed, drive, layout_of
@@ -172,7 +172,7 @@ def test_heads_that_are_mixed_up_are_found(monkeypatch: pytest.MonkeyPatch) -> N
 
         name = "crossed"
 
-    monkeypatch.setattr(head_groups, "_of", reversed_heads)
+    monkeypatch.setattr(heads, "select_heads", reversed_heads)
     broken = [check.name for check in check_method(Crossed).checks if check.findings]
     assert "next-token: evicting is masking" in broken
 

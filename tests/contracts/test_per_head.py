@@ -14,7 +14,7 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step, scale_steps
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage, extents
-from cachemark.contract.per_head import PerHead
+from cachemark.contract.heads import PerHead
 from cachemark.core.errors import Unsupported
 from cachemark.kit.capture import capturing
 from cachemark.kit.driver import watched

@@ -37,7 +37,7 @@ class Old(Evicting):
     ("from cachemark.cache.slot import Slots", "cachemark.cache.bank.SlotBank"),
     ("from cachemark.cache.mass import fold", "cachemark.cache.attention"),
     ("from cachemark.cache.reference import PaddedFull", "cachemark.methods.base.paper_baseline"),
-    ("from cachemark.cache.uncached import Bidirectional", "cachemark.contract.uncached"),
+    ("from cachemark.cache.uncached import Bidirectional", "cachemark.contract.method"),
 ])  # fmt: skip
 def test_an_old_import_names_the_new_path(line: str, new: str, tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text(f"import os\n{line}\n")

@@ -128,7 +128,7 @@ PER_HEAD = """
 from dataclasses import dataclass
 from fractions import Fraction
 
-from cachemark.contract.per_head import PerHead
+from cachemark.contract.heads import PerHead
 from cachemark.core import registry
 
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep
-from cachemark.contract.method import Block
-from cachemark.contract.uncached import Bidirectional
+from cachemark.contract.method import Bidirectional, Block
 from cachemark.core.errors import Unsupported
 from cachemark.models import diffusion
 from cachemark.models.diffusion import STEPS, DiffusionHead, EagerHead, HeadTokens, Process, guided, normal, process, respaced

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step, Tokens
-from cachemark.contract.method import Method
-from cachemark.contract.uncached import Blockwise
+from cachemark.contract.method import Blockwise, Method
 from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling

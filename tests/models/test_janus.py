@@ -13,8 +13,7 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
-from cachemark.contract.method import Method
-from cachemark.contract.uncached import Uncached
+from cachemark.contract.method import Method, Uncached
 from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling

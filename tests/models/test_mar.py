@@ -16,8 +16,7 @@ from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep, masked_steps, placed, take
-from cachemark.contract.method import Block
-from cachemark.contract.uncached import Bidirectional
+from cachemark.contract.method import Bidirectional, Block
 from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling

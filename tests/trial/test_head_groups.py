@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cachemark.cache.layout import Site
-from cachemark.contract.head_groups import HeadGroups
+from cachemark.contract.heads import HeadGroups
 from cachemark.core import registry
 from cachemark.workflows.proving_things import names_of
 from support import stages

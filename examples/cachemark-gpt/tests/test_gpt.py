@@ -4,8 +4,7 @@ import torch
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Step, Tokens
-from cachemark.contract.method import Method
-from cachemark.contract.uncached import Uncached
+from cachemark.contract.method import Method, Uncached
 from cachemark.core.spec import Sampling
 from cachemark.models.protocol import Request
 from cachemark_gpt.model import CONFIG, load

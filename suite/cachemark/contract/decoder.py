@@ -1,5 +1,5 @@
 """A decoder: how many tokens a pass of a next-token model draws, and which of them stay. It stands beside the method, which knows nothing
-of it but :meth:`~.storage.Storage.horizon`, :meth:`~.storage.Storage.beyond` and :meth:`~.storage.Storage.roll_back`."""
+of it but :meth:`~.method.Method.horizon`, :meth:`~.method.Method.beyond` and :meth:`~.method.Method.roll_back`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..cache.arena import Memory
 from ..cache.layout import Layout
 from ..core import registry
 from ..core.spec import SEQUENTIAL, TOKENS
-from .knobs import Knobs
 from .method import SCOPES, Method
+from .planning import Knobs
 
 DECIDING = (*SCOPES, "capacity", "evict", "evict_after", "end_step", "roll_back")  # what may make an inherited horizon untrue
 

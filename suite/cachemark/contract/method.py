@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cache.arena import Memory
 from ..cache.attention import KERNEL, MASS_KERNEL, attention
-from ..cache.layout import Site, Step, Tokens
+from ..cache.bank import SlotBank
+from ..cache.banks import banks
+from ..cache.layout import Layout, Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
-from ..cache.slot import Slot
+from ..cache.slot import Slot, Stage
 from ..core import registry
-from .paper_costs import PaperCosts
-from .scale_pass import ScalePass
+from .planning import Planning
 
 
 class Block(Protocol):
@@ -37,13 +39,20 @@ class Block(Protocol):
 
 
 @dataclass
-class Method(PaperCosts, ScalePass):
-    """The scopes of a pass, outermost first; the default behaviour of each is the full cache.
+class Method(Planning):
+    """The scopes of a pass, outermost first; the default behavior of each is the full cache. What a plan asks before anything runs is
+    :class:`~.planning.Planning`.
 
-    The other sides of a method stand in files of their own, each to be opened only by the author who overrides something there:
-    :class:`~.planning.Planning` (knobs and budgets), :class:`~.storage.Storage` (slots and eviction), :class:`~.scale_pass.ScalePass`
-    (next-scale models) and :class:`~.paper_costs.PaperCosts` (FLOPs and bytes before anything runs).
+    Class attributes: ``evict_after`` is the edge at which ``evict`` is called (``token``, ``line`` or none); ``evicts`` and ``skips`` say
+    which contract tests apply; ``slack`` is how many entries above its budget a slot may hold during a pass. ``spare`` is set before
+    :meth:`begin`: entries above its capacity that a slot holds while a decoder looks ahead, by :func:`~.decoder.spare`.
     """
+
+    evict_after: ClassVar[str] = ""
+    evicts: ClassVar[bool] = False
+    skips: ClassVar[bool] = False
+    slack: ClassVar[int] = 0
+    spare = 0  # not annotated, so that it is no knob
 
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         """Choose which rows and tokens are computed at all. A stack ends before its final norm."""
@@ -71,6 +80,109 @@ class Method(PaperCosts, ScalePass):
 
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         """See the queries and, if ``needs_mass``, the attention mass of each live key (rows, kv_heads, live)."""
+
+    # -- what is stored, and what is evicted at the end of a pass ---------------------------------------------------------
+    def capacity(self, layout: Layout, site: Site) -> int:
+        """Entries that this site's slot must hold. What no later pass reads is not stored; with 0 there is no slot."""
+        return layout.stored
+
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        """Declare storage for one generation. Everything a method keeps comes from ``memory``."""
+        memory.begin()
+        self.layout = layout
+        self.resolve(layout)
+        capacity = {site: entries for site in sites if (entries := self.capacity(layout, site))}
+        if self.spare:
+            capacity = {site: entries + min(self.spare, max(0, layout.stored - entries)) for site, entries in capacity.items()}
+        self.banks: list[SlotBank] = banks(layout, capacity, memory)
+        self.slots: dict[Site, Slot] = {site: slot for bank in self.banks for site, slot in zip(bank.sites, bank.slots, strict=True)}
+        entries = max([bank.reach for bank in self.banks if bank.reach > bank.capacity or not memory.codec.exact], default=0)
+        self.stage: Stage | None = Stage(layout, entries, memory) if entries else None
+        for bank in self.banks:
+            self.prepare(bank, memory)
+
+    def prepare(self, slots: SlotBank, memory: Memory) -> None:
+        """Allocate the method's own state for a bank."""
+
+    def evict(self, step: Step, slots: SlotBank) -> None:
+        """Drop entries at the edge ``evict_after``, for all sites of a bank at once."""
+
+    def end_step(self, step: Step) -> None:
+        """Close a pass: number what it wrote, then evict where the edge ``evict_after`` is complete. Called by the model."""
+        for bank in self.banks:
+            bank.end_step(step)
+            if self.evict_after in step.edges:
+                self.evict(step, bank)
+
+    def horizon(self, first: int) -> int:
+        """The number of visual tokens from ``first`` on that may be fed before an entry may be evicted or what the method holds would
+        depend on which of them stay: as many drafts a decoder may keep at once. Ask :func:`~.decoder.horizon`."""
+        return 1
+
+    def beyond(self, first: int) -> int:
+        """The number of visual tokens that may be fed behind the :meth:`horizon` in the same pass, of which none stays: what the method
+        notes of a pass must be the same without the last ``step.beyond`` of its tokens. Ask :func:`~.decoder.beyond`."""
+        return 0
+
+    def roll_back(self, count: int) -> None:
+        """Forget the last ``count`` tokens of the pass that has just run, before :meth:`end_step` closes it as if they had not been fed."""
+        for bank in self.banks:
+            bank.roll_back(count)
+
+    @property
+    def lengths(self) -> tuple[tuple[int, ...], ...]:
+        """Live entries of every bank's runs of rows: all that the host keeps of what has passed."""
+        return tuple(tuple(bank.live) for bank in self.banks)
+
+    @lengths.setter
+    def lengths(self, lengths: tuple[tuple[int, ...], ...]) -> None:
+        for bank, live in zip(self.banks, lengths, strict=True):
+            for slot in bank.slots:
+                slot.live[:] = live
+
+    @property
+    def logical_bytes(self) -> int:
+        """Bytes of live keys and values, all sites together, at the fullest pass."""
+        return sum(bank.logical_bytes for bank in self.banks)
+
+    @property
+    def high_water_bytes(self) -> int | None:
+        """Bytes of live keys and values at the fullest moment between two layers of a pass, where that is known: see
+        :class:`~.heads.PerHead`."""
+        return None
+
+    @property
+    def live_bytes(self) -> int | None:
+        """Bytes of keys and values that live now, all sites together; None where a method fills places that stand from the beginning, so
+        that there is no number of live ones."""
+        return sum(bank.live_bytes for bank in self.banks)
+
+    # -- next-scale models: a pass writes a whole scale, of which only some entries may survive ---------------------------
+    def room(self, site: Site) -> int:
+        """Entries that this site may hold now, at most its capacity."""
+        return self.slots[site].bank.capacity
+
+    def attend_scale(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
+        """Attend to [live | the scale's own], which stand in the stage where one is given: output and, if it is wanted, mass."""
+        return attention(q, slot, stage, mass=self.needs_mass)
+
+    def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> Sequence[range] | Tensor:
+        """Places of all ``total`` entries [live | the scale's own] that stay where they do not all fit; see :meth:`Slot.absorb`. By
+        default those that were there before."""
+        return [range(slot.live[0])]
+
+    def observe_raw(self, site: Site, step: Step, q: Tensor) -> None:
+        """See the queries before bias, norm, scale and rotation, (rows, heads, tokens, head_dim), right before ``attend``."""
+
+    @property
+    def needs_raw_queries(self) -> bool:
+        """True if ``observe_raw`` wants the queries, which costs a copy of them."""
+        return False
+
+    @property
+    def needs_mass(self) -> bool:
+        """True if ``observe`` wants the attention mass of each key, which no fused kernel returns."""
+        return False
 
     # -- which tokens of a masked model, and when ---------------------------------------------------------------------
     def ordered(self, order: Tensor) -> Tensor:
@@ -145,3 +257,41 @@ def _pass_scale(method: Method, site: Site, step: Step, slot: Slot, q: Tensor, k
     elif stage is not None:
         slot.absorb(stage, [range(n)] if step.last else method.survivors(site, step, slot, n + own))
     return out
+
+
+# -- attention without a cache: masked models by default, and training and teacher forcing in one pass --------------------
+@dataclass
+class Uncached(Method):
+    """All tokens pass at once and each sees those before it. Keeps nothing; differentiable."""
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        group = q.size(1) // k.size(1)
+        if group > 1:
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class Blockwise(Method):
+    """All scales pass at once: tokens see their own scale and all earlier ones. ``sizes``: tokens of each scale. Keeps nothing;
+    differentiable."""
+
+    def __init__(self, sizes: Sequence[int], device: torch.device | str = "cpu") -> None:
+        scale = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(list(sizes)))
+        self.mask = (scale[:, None] >= scale[None]).to(device)
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask)
+
+
+@dataclass
+class Bidirectional(Method):
+    """Every token of a pass sees every token of it. No slots; differentiable; serves training as it is."""
+
+    paradigms = ("masked",)
+    live_bytes = None  # a method that keeps anything here has a place for every token from the first pass on
+
+    def graph_key(self, step: Step) -> None:
+        """Nothing: the passes of the head are told by their inner step."""
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)

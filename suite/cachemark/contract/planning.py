@@ -1,15 +1,63 @@
-"""The side of a method that a plan sees: its knobs, the budgets that they meet, and facts for cards and reports."""
+"""The side of a method that a plan sees before anything runs: its parameters, the budgets that they meet, and its costs on paper."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
-from ..cache.layout import Layout
-from ..core.errors import BadBudget
-from .knobs import Knobs
+from ..cache.layout import Layout, Site, Step
+from ..core.errors import BadBudget, BadKnob, unknown
+
+if TYPE_CHECKING:
+    from ..cache.masked_layout import Load, MaskedLayout, MaskedStep
+
+
+@dataclass
+class Knobs:
+    """A thing of a registry by its ``name``, made of knobs."""
+
+    name: ClassVar[str] = ""
+
+    def check_choice(self, knob: str, *known: str) -> None:
+        """Raise BadKnob where the knob has none of the ``known`` values."""
+        if (value := getattr(self, knob)) not in known:
+            raise BadKnob(f"{self.name}: {knob} = {value!r} is unknown.", remedy=f"Known: {', '.join(known)}.")
+
+    @classmethod
+    def build(cls, knobs: Mapping[str, Any]) -> Self:
+        """An instance with these knobs; an unknown knob or a value of another type is an error that names the nearest."""
+        types = {f.name: type(f.default) if f.default is not None else None for f in fields(cls)}
+        for knob, value in knobs.items():
+            if knob not in types:
+                raise unknown(f"knob of {cls.name}", knob, types)
+            expected = types[knob]
+            wrong = expected is not None and (type(value) is not expected and not (expected is float and type(value) is int))
+            if wrong and expected in (int, float, bool, str):
+                kind = expected.__name__
+                raise BadKnob(f"{cls.name}: {knob} = {value!r} is not {'an' if expected is int else 'a'} {kind}.",
+                              remedy=f"Its default is of type {kind}.")
+        return cls(**knobs)
+
+    def knobs(self) -> dict[str, Any]:
+        """Every knob with its value."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+class MethodOverhead(NamedTuple):
+    """Work of a method beside the model: multiplications of matrix ``products``, and ``numbers`` of the layout's dtype that it reads
+    and writes (entries that it moves, keys that it scores)."""
+
+    products: int = 0
+    numbers: int = 0
+
+
+class Denoising(NamedTuple):
+    """Some ``tokens`` of a masked pass, which the diffusion head draws in so many ``passes``."""
+
+    tokens: int
+    passes: int
 
 
 class Profiler(Protocol):
@@ -70,3 +118,37 @@ class Planning(Knobs):
     def calibrate(self, measured: Mapping[str, Any]) -> None:
         """Take facts that were measured of the weights for this method (empty where there are none), before :meth:`resolve`. They may
         only serve to fill in knobs: a trial is given the resolved knobs and no facts."""
+
+    # -- FLOPs and bytes of the full cache, or in a masked model of no cache; asked after `resolve` --------------------
+    def passes(self, asked: int) -> int:
+        """Masked: number of passes where the sampling asks for ``asked``."""
+        return asked
+
+    def paced(self, layout: MaskedLayout) -> MaskedLayout:
+        """Masked: the layout with the passes that are made, and how many tokens each of them predicts."""
+        return replace(layout, steps=self.passes(layout.steps))
+
+    def denoising(self, step: MaskedStep, asked: int) -> Sequence[Denoising]:
+        """Masked: in how many passes the head draws the tokens of this pass where the sampling asks for ``asked``: parts of them, in the
+        order of :meth:`~.method.Method.ranked`."""
+        return (Denoising(step.count, asked),)
+
+    def computes(self, site: Site, step: MaskedStep, load: Load) -> Load:
+        """Masked: the part of ``load`` that a block computes in this pass; without a cache it computes all of it."""
+        return load
+
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """Next-token, next-scale: entries that a query of this pass looks at, its own among them."""
+        return layout.longest_condition + step.first + step.count
+
+    def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
+        """Entries that a query of this pass looks at, summed over K/V heads. Methods whose heads keep different numbers define it."""
+        return layout.kv_heads * self.attended(layout, site, step)
+
+    def kind(self, layout: Layout, site: Site) -> Hashable:
+        """Sites of one capacity and one kind hold and read as many entries in every pass. Methods whose heads differ define it."""
+        return None
+
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
+        """Work of this site in a pass beside the model itself, for one row."""
+        return MethodOverhead()

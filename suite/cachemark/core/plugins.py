@@ -21,7 +21,7 @@ from .spec import canonical
 EVICTING = "cachemark.contract.method, or cachemark.methods.base.evicting for Evicting, ring, table and visual_budget"
 PATHS = {  # import paths that plug-ins were written for, and where the same things are now
     **{f"cachemark.{name}": f"cachemark.core.{name}" for name in ("errors", "plugins", "registry", "result", "seeds", "spec", "units")},
-    "cachemark.cache.bidirectional": "cachemark.contract.uncached", "cachemark.cache.geometry": "cachemark.cache.layout",
+    "cachemark.cache.bidirectional": "cachemark.contract.method", "cachemark.cache.geometry": "cachemark.cache.layout",
     "cachemark.cache.head": "cachemark.methods.lazymar", "cachemark.cache.masked": "cachemark.cache.masked_layout",
     "cachemark.cache.mass": "cachemark.cache.attention",
     "cachemark.cache.method": EVICTING, "cachemark.cache.partial": "cachemark.methods.masked.partial",
@@ -29,7 +29,7 @@ PATHS = {  # import paths that plug-ins were written for, and where the same thi
     "cachemark.cache.schedule": "cachemark.methods.masked.schedule",
     "cachemark.cache.select": "cachemark.methods.base.evicting",
     "cachemark.cache.slot.Slots": "cachemark.cache.bank.SlotBank", "cachemark.cache.streams": "cachemark.cache.random_streams",
-    "cachemark.cache.uncached": "cachemark.contract.uncached", "cachemark.cache.work": "cachemark.roofline.masked_flops",
+    "cachemark.cache.uncached": "cachemark.contract.method", "cachemark.cache.work": "cachemark.roofline.masked_flops",
 }
 ATTRIBUTES = {  # of a base class, and how they are called now
     "edge": "evict_after", "held": "kept_before", "incremental": "encoder_cache", "look": "attend_scale", "own_work": "overhead",

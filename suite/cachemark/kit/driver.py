@@ -13,7 +13,7 @@ from ..cache.arena import Memory
 from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Layout, Site, Step, raster_steps
 from ..cache.slot import Slot, Stage
-from ..contract.head_groups import HeadGroups, HeadSite
+from ..contract.heads import HeadGroups, HeadSite
 from ..contract.method import Method
 
 Place = Site | HeadSite

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..cache.layout import Site
-from ..contract.head_groups import HeadGroups, HeadSite
+from ..contract.heads import HeadGroups, HeadSite
 from .common import Found, finding
 from .next_token import Cell, Recorded, recorded
 

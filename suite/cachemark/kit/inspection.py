@@ -24,7 +24,7 @@ from ..cache.attention import FUSED_MASS_KERNEL, fused, mass_kernel
 from ..cache.codec import NATIVE
 from ..cache.layout import Layout, Site, Step, raster_steps, scale_steps
 from ..cache.masked_layout import MaskedLayout
-from ..contract.head_groups import HeadGroups
+from ..contract.heads import HeadGroups
 from ..contract.method import Method
 from ..core.spec import Sampling
 from ..machine.memory import exhausted

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..contract.head_groups import HeadGroups
+from ..contract.heads import HeadGroups, PerHead
 from ..contract.method import Method
-from ..contract.per_head import PerHead
 from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
 from ..models.protocol import ModelEntry, Request
 from . import batches, group_checks, manner_checks, ragged, scale_checks, token_checks

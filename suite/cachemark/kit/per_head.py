@@ -14,8 +14,8 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Extent, RaggedSlot, extents
+from ..contract.heads import PerHead
 from ..contract.method import Method
-from ..contract.per_head import PerHead
 from ..methods.base.head_aware import HeadAware
 from .common import poison
 from .driver import Onlooker, Outputs, watched

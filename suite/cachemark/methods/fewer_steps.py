@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
-from ..contract.uncached import Bidirectional
+from ..contract.method import Bidirectional
 from ..core import registry
 from ..core.errors import BadKnob
 from ..roofline.masked_flops import budget_of, fitted

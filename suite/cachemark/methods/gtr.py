@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout, MaskedStep, cosine_counts
-from ..contract.paper_costs import Denoising
-from ..contract.uncached import Bidirectional
+from ..contract.method import Bidirectional
+from ..contract.planning import Denoising
 from ..core import registry
 from ..core.errors import BadKnob
 from ..roofline.masked_flops import budget_of, fitted

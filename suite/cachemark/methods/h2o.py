@@ -11,7 +11,7 @@ from ..cache.arena import Memory
 from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
-from ..contract.paper_costs import MethodOverhead
+from ..contract.planning import MethodOverhead
 from ..core import registry
 from .base.evicting import Evicting, lowest, table
 

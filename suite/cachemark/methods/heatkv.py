@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Kept, RaggedSlot, RaggedStage
-from ..contract.per_head import PerHead
+from ..contract.heads import PerHead
 from ..core import calibrations, registry
 from ..core.errors import BadBudget, BadKnob
 from .base.calibrated import Calibrated

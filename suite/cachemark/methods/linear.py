@@ -14,7 +14,7 @@ from ..cache.arena import Memory
 from ..cache.bank import SlotBank, chunks
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
-from ..contract.paper_costs import MethodOverhead
+from ..contract.planning import MethodOverhead
 from ..core import registry
 from ..core.errors import BadBudget, BadKnob
 from .base.evicting import Evicting, lowest, ring, table

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..cache.layout import Layout, Site, Step
 from ..cache.masked_layout import MaskedLayout, MaskedStep
-from ..contract.paper_costs import MethodOverhead
+from ..contract.planning import MethodOverhead
 from ..core import registry
 from ..core.errors import BadKnob
 from ..roofline.masked_flops import fitted

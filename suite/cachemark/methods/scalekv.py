@@ -18,7 +18,7 @@ from ..cache.attention import fold
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
-from ..contract.paper_costs import MethodOverhead
+from ..contract.planning import MethodOverhead
 from ..core import calibrations, registry
 from ..core.errors import BadBudget, BadKnob
 from .base.calibrated import Calibrated

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from ..cache.layout import Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
-from ..contract.method import Method, run_blocks
-from ..contract.uncached import Bidirectional
+from ..contract.method import Bidirectional, Method, run_blocks
 from ..core.errors import Unsupported
 from .layers import modulation
 

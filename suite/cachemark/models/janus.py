@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.layout import Layout, Step, Tokens
-from ..contract.uncached import Uncached
+from ..contract.method import Uncached
 from ..core.spec import Sampling
 from .llama import Llama, LlamaConfig
 from .prompted_llama import PromptedLlama, prompted_layout

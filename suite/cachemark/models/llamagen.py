@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.layout import Layout, Site, Step, Tokens
-from ..contract.method import Method
-from ..contract.uncached import Uncached
+from ..contract.method import Method, Uncached
 from ..core.spec import Sampling
 from .layers import RMSNorm, rotate_pairs
 from .raster import RasterModel

@@ -23,9 +23,8 @@ from ..cache.arena import Memory
 from ..cache.engine.engine import Engine
 from ..cache.layout import Site, Step, Tokens
 from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put, take
-from ..contract.method import Method, graph_key, run_blocks
-from ..contract.paper_costs import Denoising
-from ..contract.uncached import Bidirectional
+from ..contract.method import Bidirectional, Method, graph_key, run_blocks
+from ..contract.planning import Denoising
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
 from .diffusion import EPS, STEPS, DenoisingSchedule, DiffusionHead, EagerHead, normal

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from ..cache.engine.engine import Engine
 from ..cache.layout import Layout, Site, Step, Tokens
-from ..contract.method import Method
-from ..contract.uncached import Blockwise
+from ..contract.method import Blockwise, Method
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
 from . import checkpoints

@@ -12,8 +12,7 @@ from functools import cache
 from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Site
 from ..cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps
-from ..contract.method import Method
-from ..contract.uncached import Bidirectional
+from ..contract.method import Bidirectional, Method
 from ..core.errors import BadBudget
 from ..core.limits import Op
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..cache.layout import Layout, Site, Step, scale_steps
+from ..contract.heads import PerHead
 from ..contract.method import Method
-from ..contract.per_head import PerHead
 from ..methods.base.head_aware import HeadAware
 
 

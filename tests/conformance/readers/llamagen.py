@@ -13,8 +13,7 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
-from cachemark.contract.method import Block, Method
-from cachemark.contract.uncached import Uncached
+from cachemark.contract.method import Block, Method, Uncached
 from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.methods import full  # noqa: F401 - registers the method

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Step
-from cachemark.contract.method import Method
-from cachemark.contract.uncached import Uncached
+from cachemark.contract.method import Method, Uncached
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.models.llama import LlamaConfig

@@ -15,8 +15,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep
-from cachemark.contract.method import Block, Method
-from cachemark.contract.uncached import Bidirectional
+from cachemark.contract.method import Bidirectional, Block, Method
 from cachemark.core.spec import Sampling
 from cachemark.models import diffusion, mar
 from cachemark.models.diffusion import DiffusionHead, Predicted

@@ -13,7 +13,7 @@ from ...cache.arena import Memory
 from ...cache.bank import SlotBank
 from ...cache.layout import Layout, Site, Step
 from ...contract.method import Method
-from ...contract.paper_costs import MethodOverhead
+from ...contract.planning import MethodOverhead
 from ...core.errors import BadKnob
 
 

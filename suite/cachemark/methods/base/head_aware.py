@@ -15,8 +15,8 @@ from torch import Tensor
 from ...cache.attention import fold
 from ...cache.layout import Layout, Site, Step
 from ...cache.ragged import Extent, Kept, RaggedStage
-from ...contract.paper_costs import MethodOverhead
-from ...contract.per_head import PerHead
+from ...contract.heads import PerHead
+from ...contract.planning import MethodOverhead
 from ...core import calibrations
 from ...core.errors import BadKnob
 from ..scale_heads.head_classes import HeadClasses

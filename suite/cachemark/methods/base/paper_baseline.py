@@ -13,8 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ...cache.arena import Memory
 from ...cache.attention import KERNEL
 from ...cache.layout import Layout, Site, Step
-from ...contract.method import Method
-from ...contract.uncached import Bidirectional
+from ...contract.method import Bidirectional, Method
 
 
 class PublishedCache(Method):

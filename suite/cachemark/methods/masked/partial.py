@@ -21,8 +21,7 @@ from ...cache import random_streams as streams
 from ...cache.arena import Memory
 from ...cache.layout import Layout, Site, Step, Tokens
 from ...cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps, put, take
-from ...contract.method import Block
-from ...contract.uncached import Bidirectional
+from ...contract.method import Bidirectional, Block
 from ...roofline.masked_flops import budget_of
 
 DECODER, ENCODER, HEAD = "decoder", "encoder", "head"

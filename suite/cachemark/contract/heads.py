@@ -1,4 +1,4 @@
-"""Next-token methods whose K/V heads keep different numbers of entries: heads that are treated alike share a uniform method."""
+"""Methods whose K/V heads keep different numbers of entries: :class:`HeadGroups` of next-token models, :class:`PerHead` of next-scale."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
+from ..cache.attention import by_length
 from ..cache.layout import Layout, Site, Step
+from ..cache.ragged import Kept, RaggedSlot, RaggedStage, staged_entries
 from ..cache.slot import Slot
 from ..core.errors import BadKnob
 from ..core.spec import canonical
 from .method import Method, graph_key
-from .paper_costs import MethodOverhead
+from .planning import MethodOverhead
 
 
 class HeadSite(NamedTuple):
@@ -61,7 +63,7 @@ class HeadGroups(Method):
 
     def _grouped(self, layout: Layout, sites: Sequence[Site]) -> list[HeadGroup]:
         """A group for each method, its knobs, and number of heads that it serves at a site."""
-        share, found = layout.heads // layout.kv_heads, dict[tuple[type[Method], str, int], HeadGroup]()
+        share, groups = layout.heads // layout.kv_heads, dict[tuple[type[Method], str, int], HeadGroup]()
         for site in sites:
             served, alike = self.served(layout, site), dict[tuple[type[Method], str], list[int]]()
             if len(served) != layout.kv_heads:
@@ -72,9 +74,9 @@ class HeadGroups(Method):
             for (cls, knobs), heads in alike.items():
                 count = len(heads)
                 few = replace(layout, heads=share * count, kv_heads=count)
-                group = found.setdefault((cls, knobs, count), HeadGroup(copy(served[heads[0]]), few))
+                group = groups.setdefault((cls, knobs, count), HeadGroup(copy(served[heads[0]]), few))
                 group.heads[site] = tuple(heads)
-        return list(found.values())
+        return list(groups.values())
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def at(self, site: Site) -> list[HeadGroup]:
@@ -101,8 +103,8 @@ class HeadGroups(Method):
         return sum(group.method.attended_by_heads(group.layout, site, step) for group in self.at(site))
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        each = [group.method.overhead(group.layout, site, step) for group in self.at(site)]
-        return MethodOverhead(sum(one.products for one in each), sum(one.numbers for one in each))
+        costs = [group.method.overhead(group.layout, site, step) for group in self.at(site)]
+        return MethodOverhead(sum(cost.products for cost in costs), sum(cost.numbers for cost in costs))
 
     # -- one generation -----------------------------------------------------------------------------------------------
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
@@ -129,7 +131,7 @@ class HeadGroups(Method):
             if len(heads) == k.size(1):
                 return group.method.attend(site, step, q, k, v)
             asking = [head * share + number for head in heads for number in range(share)]
-            out = group.method.attend(site, step, _of(q, asking), _of(k, heads), _of(v, heads))
+            out = group.method.attend(site, step, select_heads(q, asking), select_heads(k, heads), select_heads(v, heads))
             outs |= zip(asking, out.unbind(1), strict=True)
         return torch.stack([outs[head] for head in sorted(outs)], 1)
 
@@ -157,8 +159,90 @@ def _staged(group: HeadGroup) -> int:
     return group.layout.kv_heads * max(group.method.capacity(group.layout, site) for site in group.heads)
 
 
-def _of(x: Tensor, heads: Sequence[int]) -> Tensor:
+def select_heads(x: Tensor, heads: Sequence[int]) -> Tensor:
     """Some heads of (rows, heads, tokens, head_dim): a view where they are neighbours."""
     if heads[-1] - heads[0] == len(heads) - 1:
         return x[:, heads[0] : heads[-1] + 1]
     return torch.stack([x[:, head] for head in heads], 1)
+
+
+@dataclass
+class PerHead(Method):
+    """A next-scale method that says for each head what stays of a scale. Every other method keeps its uniform slots: this is the only
+    class that knows ragged ones.
+
+    A subclass says :meth:`entries` and :meth:`kept`; both may depend on sizes and on what was measured of the weights, :meth:`kept` on
+    tensors too, as long as how many entries stay does not.
+    """
+
+    paradigms = ("next-scale",)
+    evicts = True
+
+    def entries(self, layout: Layout, site: Site) -> int:
+        """The most entries that all K/V heads of a site hold together behind any pass, of one row: what is allocated."""
+        return layout.stored * layout.kv_heads
+
+    def kept(self, site: Site, step: Step, slot: RaggedSlot, stage: RaggedStage, q: Tensor) -> Sequence[Kept]:
+        """Of each head the places of [live | the scale's own] that stay; not asked behind the last scale, which nobody reads."""
+        return [[range(n + step.count)] for n in slot.lengths]
+
+    # -- on paper -----------------------------------------------------------------------------------------------------
+    def capacity(self, layout: Layout, site: Site) -> int:
+        """Entries of a head: the mean over the heads of a site, rounded up, for what compares sites and methods on paper."""
+        return -(-self.entries(layout, site) // layout.kv_heads)
+
+    # -- one generation -----------------------------------------------------------------------------------------------
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        memory.begin()
+        self.layout = layout
+        self.resolve(layout)
+        self.banks, self.slots, self.stage = [], {}, None
+        sizes = {site: self.entries(layout, site) for site in sites}
+        self.ragged = {site: RaggedSlot(layout, site, size, memory) for site, size in sizes.items()}
+        self.shown = RaggedStage(layout, max(staged_entries(layout, size) for size in sizes.values()), memory)
+        self._before = self.lengths
+        self._fullest, self._high_water = 0, 0
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        slot, stage = self.ragged[site], self.shown
+        stage.put(slot, step.first, k, v)
+        out = by_length(q, stage)
+        if not step.last:
+            slot.absorb(stage, self.kept(site, step, slot, stage, q))
+        return out
+
+    def end_step(self, step: Step) -> None:
+        """Close a pass: find the fullest moment, from lengths alone, since a recorded pass runs none of the code above."""
+        held = sum(map(sum, self._before))
+        for before, now in zip(self._before, self.lengths, strict=True):
+            held += sum(now) - sum(before)
+            self._high_water = max(self._high_water, held)
+        self._fullest = max(self._fullest, held)
+        self._before = self.lengths
+
+    @property
+    def lengths(self) -> tuple[tuple[int, ...], ...]:
+        """Live entries of each head of every site."""
+        return tuple(tuple(slot.lengths) for slot in self.ragged.values())
+
+    @lengths.setter
+    def lengths(self, lengths: tuple[tuple[int, ...], ...]) -> None:
+        for slot, live in zip(self.ragged.values(), lengths, strict=True):
+            slot.lengths[:] = live
+
+    @property
+    def logical_bytes(self) -> int:
+        return self._bytes(self._fullest)
+
+    @property
+    def high_water_bytes(self) -> int:
+        """Bytes of live keys and values at the fullest moment between two layers of a pass: a layer grows before the next one shrinks."""
+        return self._bytes(self._high_water)
+
+    @property
+    def live_bytes(self) -> int:
+        return self._bytes(sum(map(sum, self.lengths)))
+
+    def _bytes(self, entries: int) -> int:
+        codec = next(iter(self.ragged.values())).codec
+        return entries * self.layout.rows * codec.pair_bytes(self.layout.head_dim, self.layout.dtype)
