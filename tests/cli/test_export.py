@@ -33,8 +33,7 @@ def baseline(stage: Stage) -> Path:
 
 
 @pytest.mark.parametrize(("verb", "part"), [
-    (["markdown"], "| streaming | 1/2"), (["latex"], r"\toprule"), (["methods-text"], "generated images for the conditions"),
-    (["methods-text", "--latex"], "storage codec native"),
+    (["markdown"], "| streaming | 1/2"), (["latex"], r"\toprule"),
     (["csv"], "run,commit,machine_class,case,"), (["csv", "--samples"], ",index,value"),
 ])  # fmt: skip
 def test_a_text_is_printed_or_written(verb: list[str], part: str, measured: Stage) -> None:

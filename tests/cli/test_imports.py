@@ -62,7 +62,7 @@ def test_what_reads_and_judges_works_without_torch(measured: Stage, tmp_path: Pa
         ["weights", "list", "var-d16", "--json"], ["show", *store], ["show", "full", *store, "--json"],
         ["baseline", "save", *store], ["baseline", "list"], ["baseline", "diff", f"baselines/accepted/{machine}/dots.json", *store],
         ["check", *store], ["check", *store, "--json"], ["report", "page.html", *store],
-        *(["export", verb, *store] for verb in ("markdown", "latex", "methods-text", "csv", "junit", "github")),
+        *(["export", verb, *store] for verb in ("markdown", "latex", "csv", "junit", "github")),
     ]  # fmt: skip
     found = probe(commands, tmp_path, "torch")
     assert [(code, exception) for code, exception, _ in found] == [(0, "")] * len(commands)

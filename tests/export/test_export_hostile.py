@@ -24,7 +24,6 @@ from cachemark.export.escape import for_latex, for_markdown, for_sheet
 from cachemark.export.frames import csv, frame, samples_frame
 from cachemark.export.github import comment, summary, workflow_commands
 from cachemark.export.junit import junit
-from cachemark.export.methods_text import methods_text
 from cachemark.export.tables import tables
 from cachemark.gate.baseline_check import Comparison
 from cachemark.store.db import Store
@@ -61,7 +60,7 @@ def texts(evil: str) -> dict[str, str]:
     _, held, _ = sample.poison(evil)
     few = [replace(o, samples={name: values[:2] for name, values in o.samples.items()}) for o in held]
     return {
-        "markdown": markdown(tables(view)), "latex": latex(tables(view)), "methods": methods_text(view),
+        "markdown": markdown(tables(view)), "latex": latex(tables(view)),
         "summary": summary(view, comparison),
         "comment": comment(view, comparison), "annotations": "\n".join(workflow_commands(comparison)),
         "junit": junit(comparison, evil), "csv": csv(frame(few)), "samples": csv(samples_frame(few)),
@@ -189,11 +188,6 @@ def test_annotations_are_one_command_a_line(evil: str) -> None:
         head, _, rest = line.removeprefix("::").partition("::")
         assert re.fullmatch(r"\w+ title=[^:,]*", head)
         assert "%0A" not in rest
-
-
-@ids
-def test_the_methods_text_is_one_line_a_section(evil: str) -> None:
-    assert texts(evil)["methods"].count("\n") == texts("calm")["methods"].count("\n")
 
 
 def test_a_long_name_is_cut() -> None:

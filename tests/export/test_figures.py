@@ -1,4 +1,4 @@
-"""Figures for papers: every chart, as wide as asked, with fonts inside, readable in grey, and with harmless names."""
+"""Figures for papers: every chart, as wide as asked, readable in grey, and with harmless names."""
 
 from __future__ import annotations
 
@@ -23,20 +23,12 @@ def view() -> ReportView:
     return build(sample.RUN, sample.outcomes())
 
 
-def test_every_chart_is_written_once_in_each_format(view: ReportView, tmp_path: Path) -> None:
+def test_every_chart_is_written_once(view: ReportView, tmp_path: Path) -> None:
     written = figures.write(view, tmp_path / "new", width="3.25in")
     charts = [chart for chart in chart_sets(view)[0].charts if chart.plot]
-    assert len(written) == 2 * len(charts) == len({path.name for path in written})
-    assert "tiny-llamagen-fidelity-against-memory.pdf" in {path.name for path in written}
-    for path in written:
-        data = path.read_bytes()
-        if path.suffix == ".pdf":
-            assert data.startswith(b"%PDF")
-            assert b"/FontFile" in data  # embedded, not named
-            assert re.search(rb"/MediaBox ?\[0 0 234", data)
-        else:
-            assert ET.fromstring(data).get("width") == "234.00pt"
-    assert len(figures.write(view, tmp_path / "one", ("svg",))) == len(charts)
+    assert len(written) == len(charts) == len({path.name for path in written})
+    assert "tiny-llamagen-fidelity-against-memory.svg" in {path.name for path in written}
+    assert {ET.fromstring(path.read_bytes()).get("width") for path in written} == {"234.00pt"}
 
 
 def test_methods_differ_in_shape_and_dash_not_in_colour_alone(view: ReportView) -> None:
@@ -58,15 +50,10 @@ def test_widths_are_lengths() -> None:
             figures.points(wrong)
 
 
-def test_a_format_that_is_none_names_the_nearest(view: ReportView, tmp_path: Path) -> None:
-    with pytest.raises(CachemarkError, match="pfd"):
-        figures.write(view, tmp_path, ("pfd",))
-
-
 def test_a_folder_that_cannot_be_made_is_said(view: ReportView, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Infrastructure, match="cannot be written"):
-        figures.write(view, tmp_path / "file", ("svg",))
+        figures.write(view, tmp_path / "file")
 
 
 EVIL = [sample.SCRIPTS + sample.BREAKERS, "\u202eturned\u2066", "😀" * 40, "A" * 10_000, "../../x", "nul\x00 \ud800"]
@@ -76,11 +63,10 @@ EVIL = [sample.SCRIPTS + sample.BREAKERS, "\u202eturned\u2066", "😀" * 40, "A"
 def test_hostile_names_are_harmless_in_drawings_and_file_names(evil: str, tmp_path: Path) -> None:
     held = [replace(o, case=replace(o.case, model=evil, method=evil if o.case.role == "arm" else "full"))
             for o in (sample.full(), sample.arm("linear", "1/4"), sample.arm("linear", "1/2"))]
-    written = figures.write(build(sample.RUN, held), tmp_path, ("svg", "pdf"))
+    written = figures.write(build(sample.RUN, held), tmp_path)
     assert written
     for path in written:
         assert path.parent == tmp_path
-        assert re.fullmatch(r"[a-z0-9-]{1,140}\.(svg|pdf)", path.name)
-        if path.suffix == ".svg":
-            tags = {e.tag.removeprefix(SVG) for e in ET.fromstring(path.read_bytes()).iter()}
-            assert tags <= {"svg", "path", "text", "rect", "g"}
+        assert re.fullmatch(r"[a-z0-9-]{1,140}\.svg", path.name)
+        tags = {e.tag.removeprefix(SVG) for e in ET.fromstring(path.read_bytes()).iter()}
+        assert tags <= {"svg", "path", "text", "rect", "g"}

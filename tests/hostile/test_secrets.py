@@ -10,7 +10,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -134,13 +133,11 @@ STEPS = (  # in this order
     _step("report", f"again.html {JUDGED}"), _step("report", f"public.html --public {JUDGED}", daily=True),
     _step("report", "--site site"), _step("report", "--site public --public"),
     _step("export markdown", "--run 1"), _step("export markdown", "run.md --run 1"), _step("export latex", "--run 1"),
-    _step("export methods-text", "methods.txt --run 1", daily=True), _step("export methods-text", "--latex --run 1"),
     _step("export figures", "--run 1"), _step("export csv", "run.csv --run 1", daily=True), _step("export csv", "--samples --run 1"),
     _step("export parquet", "run.parquet --run 1"), _step("export junit", JUDGED), _step("export junit", f"junit.xml {JUDGED}", daily=True),
     _step("export github", f"--summary summary.md --comment comment.md {JUDGED}", daily=True),
     _step("export asv", "--repository repository --changed"),
     _step("export grid", "grid.png --run 1"),
-    _step("export npz", f"{PLAN} tells+1/2 images.npz --plugin {PLUGIN}", code=2, trials=True),
     _step("db check", ""), _step("db merge", f"{STORE} --store other.sqlite", daily=True), _step("db repair", "--store other.sqlite"),
     _step("db prune", "--store other.sqlite --policy keep-last:1 --yes", code=2), _step("db migrate", "--store other.sqlite"),
     _step("calibrate", "tells dot --samples 1", code=2),
@@ -195,9 +192,6 @@ def contents(path: Path) -> Iterator[bytes]:
     """A file as it is, and what is packed in it."""
     content = path.read_bytes()
     yield content
-    if path.suffix == ".pdf":
-        for packed in re.findall(rb"/FlateDecode.*?stream\r?\n(.*?)endstream", content, re.DOTALL):
-            yield zlib.decompressobj().decompress(packed)
     if path.suffix == ".parquet":
         import pandas
 

@@ -14,7 +14,6 @@ from cachemark.analysis.run_history import HistoryNight, run_history
 from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
-from cachemark.export.methods_text import methods_text
 from cachemark.report.page.render import render
 from cachemark.store.rows import Verdict
 
@@ -54,9 +53,6 @@ def test_a_search_for_the_largest_batch_lacks_nothing_that_it_does_not_measure()
     assert view.missing == ()
     (first, *_) = sentences(view.chapters[0].group)
     assert "searched for" in first.text
-    text = methods_text(view)
-    assert "largest batch that fits was searched for" in text
-    assert "max batch" not in text
 
 
 def test_a_cell_without_latencies_has_no_history() -> None:
@@ -111,9 +107,3 @@ def test_the_time_of_capture_is_among_all_figures() -> None:
     graph = replace(arm, case=replace(arm.case, engine="graph"), samples={**arm.samples, "capture_seconds": [1.25]})
     tables = [table for table in Page(render(build(sample.RUN, [graph]))).tables() if "Case time" in table[0]]
     assert [row[table[0].index("Capture")] for table in tables for row in table[1:] if "Capture" in table[0]] == ["1.25 s"]
-
-
-def test_references_are_told_by_what_was_done() -> None:
-    text = methods_text(build(sample.RUN, sample.outcomes()))
-    assert "the full cache with the same labels at other seeds (floor: 64 images, float32)" in text
-    assert "the full cache at the same seeds in batches of 2 (numerics: 64 images, float32)" in text

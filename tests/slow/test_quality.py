@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image
 
 from cachemark.cache.arena import Memory
-from cachemark.cli.main import main
 from cachemark.core import registry
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
@@ -19,6 +16,10 @@ from cachemark.metrics.compute.legend import legend_score
 from cachemark.metrics.compute.named_presets import preset
 from cachemark.metrics.compute.quality_intervals import QualityInterval, real_floor
 from cachemark.models.protocol import Request
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import prepare
+from cachemark.trial.child import quality
+from cachemark.trial.child.bench import Bench, case_job
 from support.later import later
 from tools.train.feature_network import real_scenes
 
@@ -56,12 +57,19 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder(real_scenes(10_000), tmp_path_factory.mktemp("real") / "scenes")
 
 
+def generated(label: str) -> torch.Tensor:
+    """The images (N, H, W, 3) of the quality pass of a case of the plan `quality`."""
+    plan, _ = prepare("quality", ())
+    planned = next(planned for planned in expand(plan, "cpu") if planned.case.label == label)
+    bench = Bench.load(planned)
+    job = quality.job_of(case_job(planned.case, bench), planned.case, bench.entry.classes)
+    return torch.cat(list(quality.pictures(job, planned.case)))
+
+
 @pytest.mark.parametrize("case", ["full", "streaming 1/2", "window 1/4"])
 def test_the_figures_of_two_thousand_generated_images_are_those_of_torch_fidelity_on_files(case: str, real: str, tmp_path: Path) -> None:
     """The images of the plan `quality`, made again and written as PNG."""
-    done = CliRunner().invoke(main, ["export", "npz", "quality", case, str(tmp_path / "images.npz")], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    images = torch.from_numpy(numpy.load(tmp_path / "images.npz")["arr_0"]).permute(0, 3, 1, 2)
+    images = generated(case).permute(0, 3, 1, 2)
     assert len(images) == COUNT
     scene = preset("scene")
     ours, files = scene.scores(scene.extract(images)), folder(images, tmp_path / "fake")

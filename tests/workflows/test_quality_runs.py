@@ -7,9 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from cachemark.core.result import Outcome
 from cachemark.gate import anchors
@@ -236,37 +234,3 @@ def test_a_report_warns_until_the_anchor_is_reached(measured: Path) -> None:
     run(measured, "--report", measured / "after.html")
     assert "dot is not anchored" in (measured / "before.html").read_text()
     assert "dot is not anchored" not in (measured / "after.html").read_text()
-
-
-def test_images_go_to_other_programs(folder: Path) -> None:
-    result = call("export", "npz", folder / "plan.toml", "streaming 1/2", folder / "out.npz", "--plugin", folder / "dot.py", "--threads", 1)
-    assert result.exit_code == 0, result.output
-    images = np.load(folder / "out.npz")["arr_0"]
-    assert (images.shape, images.dtype) == ((IMAGES, 16, 16, 3), np.uint8)
-    assert len(np.unique(images.reshape(IMAGES, -1), axis=0)) > IMAGES // 2
-
-
-@pytest.mark.parametrize(("label", "more", "code", "words"), [
-    ("streaming 1/3", [], 2, "Did you mean 'streaming 1/2'"), ("full (floor)", [], 2, "no quality pass"),
-    ("full", ["--model", "dit"], 2, "Unknown model 'dit'. Did you mean 'dot'?"),
-    pytest.param("full", ["--device", "cuda"], 5, "torch sees no CUDA device",
-                 marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")),
-])  # fmt: skip
-def test_a_case_without_images_is_refused(folder: Path, label: str, more: list[str], code: int, words: str) -> None:
-    result = call("export", "npz", folder / "plan.toml", label, folder / "out.npz", "--plugin", folder / "dot.py", *more)
-    assert result.exit_code == code
-    assert words in result.output
-    assert not (folder / "out.npz").exists()
-
-
-def test_a_case_at_two_batches_is_named_with_its_batch(folder: Path) -> None:
-    plan = folder / "plan.toml"
-    block = plan.read_text().partition("[[cells]]")[2]
-    plan.write_text(f"{plan.read_text()}\n[[cells]]{block.replace('batch = 2', 'batch = 1')}")
-    export = ("export", "npz", plan, "--plugin", folder / "dot.py", "--threads", 1)
-    refused = call(*export, "full", folder / "out.npz")
-    assert refused.exit_code == 2
-    assert "'full' names several cases: dot full, batch 2; dot full, batch 1. Give one in full." in refused.stderr
-    result = call(*export, "full, batch 1", folder / "out.npz")
-    assert result.exit_code == 0, result.output
-    assert len(np.load(folder / "out.npz")["arr_0"]) == IMAGES

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import MOST_THREADS, Line, all_of, baseline_option, known_option, plugin_option, store_option, stored_run_options
+from .options import Line, all_of, baseline_option, known_option, store_option, stored_run_options
 
 if TYPE_CHECKING:
     from ..workflows.exporting import Format
@@ -44,28 +43,18 @@ def latex(path: str, store_url: str, run_id: int | None, columns: tuple[str, ...
     _text("latex", path, store_url, run_id, columns=columns, methods=methods)
 
 
-@export.command("methods-text")
-@document_options
-@click.option("--latex", "as_latex", is_flag=True, help="Escape it for LaTeX.")
-def methods_text(path: str, store_url: str, run_id: int | None, as_latex: bool) -> None:
-    """Write how a run was measured to PATH, or print it: a paragraph for a paper, with every setting."""
-    _text("methods-text", path, store_url, run_id, escaped=as_latex)
-
-
 @export.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("figures"))
 @stored_run_options
-@click.option("--format", "formats", default="pdf,svg", show_default=True, help="Formats, separated by commas: pdf, svg.")
 @click.option("--width", default="3.25in", show_default=True, help="Width of a figure: in, cm, mm or pt.")
-def figures(folder: Path, store_url: str, run_id: int | None, formats: str, width: str) -> None:
-    """Write the charts of a run to FOLDER as figures for a paper.  [default: figures]
+def figures(folder: Path, store_url: str, run_id: int | None, width: str) -> None:
+    """Write the charts of a run to FOLDER as SVG figures for a paper.  [default: figures]
 
-    Fonts are embedded in PDF files; each method has a marker of its own, so that figures can be read in grey.
+    Each method has its own marker, so that figures are readable in gray.
     """
     from ..workflows import export as to
 
-    wanted = [name.strip() for name in formats.split(",") if name.strip()]
-    written = to("figures", folder, store_url, run=run_id, formats=wanted, width=width).files
+    written = to("figures", folder, store_url, run=run_id, width=width).files
     click.echo(f"{len(written)} files in {folder}.")
 
 
@@ -151,28 +140,6 @@ def asv(folder: Path, store_url: str, repository: Path, changed: bool) -> None:
 
 
 # -- images -----------------------------------------------------------------------------------------------------------
-@export.command()
-@click.argument("plan")
-@click.argument("case")
-@click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
-@plugin_option
-@click.option("--model", help="The model, where several have a case of that name.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Device to generate on.")
-@click.option("--threads", type=click.IntRange(1, MOST_THREADS), default=os.cpu_count() or 1, show_default="all", help="CPU threads.")
-@click.option("--compressed", is_flag=True, help="Deflate the file: smaller, and slower to write.")
-def npz(
-    plan: str, case: str, path: Path, plugin_files: tuple[str, ...], model: str | None, device: str, threads: int, compressed: bool
-) -> None:
-    """Generate the quality images of CASE, such as "linear 1/4", of PLAN again and write them to PATH.
-
-    ``arr_0``, bytes (N, H, W, 3), is the input of evaluators of image generators, such as that of guided-diffusion.
-    """
-    from ..workflows.exporting import quality_images
-
-    count = quality_images(plan, case, path, plugins=plugin_files, model=model, device=device, threads=threads, compressed=compressed)
-    click.echo(f"{count} images: {path}")
-
-
 @export.command()
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("cases", nargs=-1)

@@ -1,4 +1,4 @@
-"""The charts of the report as figures of a paper: PDF with its fonts embedded, or SVG, as wide as a column.
+"""The charts of the report as figures of a paper: SVG, as wide as a column.
 
 Colours are those of the report, safe for the colour-blind; because print may be grey, a method has a shape of its own too, and its
 budgets are joined by a line. What may not be ranked stays hollow.
@@ -14,13 +14,12 @@ from xml.sax.saxutils import escape, quoteattr
 
 from ..analysis import formatting as fmt
 from ..analysis.report_view import ReportView
-from ..core.errors import CachemarkError, Infrastructure, unknown
+from ..core.errors import CachemarkError, Infrastructure
 from ..report.charts.chart import Chart, Key, Plot
 from ..report.charts.chart_set import ChartSet
 from ..report.charts.svg import SHAPES, Curve, RowPlot, Style, XYPlot
 from ..report.page.render import chart_sets
 
-FORMATS = ("pdf", "svg")
 FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"
 _POINTS = {"in": 72.0, "cm": 72 / 2.54, "mm": 72 / 25.4, "pt": 1.0}
 _SIZE = 8.0  # of letters, in points
@@ -38,20 +37,16 @@ def points(width: str) -> float:
     return size
 
 
-def write(view: ReportView, folder: Path, formats: Sequence[str] = FORMATS, width: str = "3.25in") -> list[Path]:
-    """Write every chart of a page to ``folder``, one file for each format, and return their paths. Names are made of the group and the
+def write(view: ReportView, folder: Path, width: str = "3.25in") -> list[Path]:
+    """Write every chart of a page to ``folder``, and return their paths. Names are made of the group and the
     chart's title, in small letters and digits."""
-    for name in formats:
-        if name not in FORMATS:
-            raise unknown("format", name, FORMATS)
     wide, written, taken = points(width), [], set[str]()
     for chapter, charts in zip(view.chapters, chart_sets(view), strict=True):
         for chart in charts.charts:
             if chart.plot is None:
                 continue
             stem = _free(f"{_slug(chapter.heading)}-{_slug(chart.title)}", taken)
-            svg = figure(chart, charts, wide)
-            written += [_put(folder / f"{stem}.{name}", svg if name == "svg" else _pdf(svg)) for name in formats]
+            written.append(_put(folder / f"{stem}.svg", figure(chart, charts, wide)))
     return written
 
 
@@ -100,13 +95,6 @@ def _legend(keys: Sequence[Key], width: float, top: float) -> tuple[str, float]:
     return "".join(parts), (y + 0.6 * _SIZE) if parts else top
 
 
-def _pdf(svg: str) -> bytes:
-    """A drawing as PDF. vl-convert takes a point for 4/3 of one, and a bare number for a point."""
-    import vl_convert
-
-    return bytes(vl_convert.svg_to_pdf(re.sub(r'(\d)pt"', r'\1"', svg, count=2)))
-
-
 def _slug(text: str) -> str:
     """A part of a file's name, whatever the text holds."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "figure"
@@ -119,10 +107,10 @@ def _free(stem: str, taken: set[str]) -> str:
     return name
 
 
-def _put(path: Path, data: str | bytes) -> Path:
+def _put(path: Path, svg: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data.encode("utf-8", errors="replace") if isinstance(data, str) else data)
+        path.write_text(svg, encoding="utf-8", errors="replace")
     except OSError as error:
         raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
     return path

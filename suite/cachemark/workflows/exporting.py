@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 from ..core.errors import Infrastructure, NothingMeasured, Unsupported
 from ..core.files import replacing
-from ..core.secrets import hidden, mask
+from ..core.secrets import mask
 from ..gate import baselines
 from .judging import RunJudgement, chosen, judge, judge_in_pairs, with_decisions
-from .machines import Machine
 from .reporting import baseline_of, table_view
 from .stored_run import Run
 from .stores import DEFAULT_STORE, reading
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from ..export.asv import Written
     from ..store.rows import RunRecord
 
-Format = Literal["markdown", "latex", "methods-text", "csv", "junit", "parquet", "figures"]
+Format = Literal["markdown", "latex", "csv", "junit", "parquet", "figures"]
 
 
 @dataclass(frozen=True)
@@ -45,13 +44,13 @@ class StepTexts:
 
 def export(
     form: Format, path: str | Path | None = None, store: str | Path = DEFAULT_STORE, *, run: int | None = None,
-    baseline: str | Path | None = None, samples: bool = False, escaped: bool = False, formats: Sequence[str] = ("pdf", "svg"),
-    width: str = "3.25in", register: str | Path | None = None, columns: Sequence[str] = (), methods: Sequence[str] = (),
+    baseline: str | Path | None = None, samples: bool = False, width: str = "3.25in",
+    register: str | Path | None = None, columns: Sequence[str] = (), methods: Sequence[str] = (),
 ) -> Exported:
     """A run (None: the newest) in a format, as text, written to ``path`` where one is given; parquet and figures are files only.
 
-    ``samples`` gives csv and parquet a row for each raw value, ``escaped`` methods-text LaTeX's escapes; ``junit`` compares with
-    ``baseline``, by default the accepted one, and says what the incidents of ``register`` have settled; figures have ``formats`` and a
+    ``samples`` gives csv and parquet a row for each raw value, ``junit`` compares with
+    ``baseline``, by default the accepted one, and says what the incidents of ``register`` have settled; figures have a
     ``width``; tables have these ``columns`` (by default LaTeX those that fit a page, Markdown all; ``all`` names them) and ``methods``.
     Raises Infrastructure where nothing can be written."""
     found = Run(store, run)
@@ -62,8 +61,8 @@ def export(
     if form == "figures":
         from ..export import figures
 
-        return Exported(files=tuple(figures.write(table_view(found.record, found.outcomes), _needed(path), list(formats), width)))
-    text = _junit(found, baseline, register) if form == "junit" else _text(form, found, samples, escaped, columns, methods)
+        return Exported(files=tuple(figures.write(table_view(found.record, found.outcomes), _needed(path), width)))
+    text = _junit(found, baseline, register) if form == "junit" else _text(form, found, samples, columns, methods)
     return Exported(text, (put(text, path),) if path is not None else ())
 
 
@@ -110,29 +109,6 @@ def asv_results(
         return asv.write(source, folder, repository, changed=changed)
 
 
-@hidden()  # methods of plug-ins run in this process
-def quality_images(
-    plan: str | Path, case: str, path: Path, *, plugins: Sequence[str | Path] = (), model: str | None = None, device: str = "cpu",
-    threads: int | None = None, compressed: bool = False,
-) -> int:
-    """Make the quality images of a case of a plan once more and write them to an npz file; how many there are. Raises UnknownName, BadPlan
-    where the label means several cases, and Infrastructure where the device is not here."""
-    from ..export import npz
-    from ..machine.affinity import torch_threads
-    from ..plans.expand import expand
-    from ..plans.schema import prepare
-    from ..trial.child.measure import quality_images as made
-    from .arms import one_of
-
-    loaded, _ = prepare(plan, plugins)
-    Machine(device).require()
-    chosen = one_of(expand(loaded, device), case, model)
-    with torch_threads(threads):
-        images, count = made(chosen)
-        npz.write(path, images, count, compressed=compressed)
-    return count
-
-
 def image_grid(
     path: str | Path, cases: Sequence[str] = (), store: str | Path = DEFAULT_STORE, *, run: int | None = None, model: str | None = None,
 ) -> Path:
@@ -168,17 +144,13 @@ def _junit(run: Run, baseline: str | Path | None, register: str | Path | None) -
     return junit.junit(found, run.record.plan)
 
 
-def _text(form: Format, run: Run, samples: bool, escaped: bool, columns: Sequence[str], methods: Sequence[str]) -> str:
+def _text(form: Format, run: Run, samples: bool, columns: Sequence[str], methods: Sequence[str]) -> str:
     """A run in one of the formats that are text."""
-    from ..export import documents, frames, methods_text, tables
-    from ..export.escape import for_latex
+    from ..export import documents, frames, tables
 
     if form == "csv":
         return frames.csv(_frame(run, samples))
     view = table_view(run.record, run.outcomes)
-    if form == "methods-text":
-        text = methods_text.methods_text(view)
-        return "\n\n".join(map(for_latex, text.strip().split("\n\n"))) + "\n" if escaped else text
     if not columns and form == "latex":
         columns = tables.headline(view)
     shown = tables.tables(view, () if "all" in columns else columns, methods)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...cache.arena import Memory
 from ...cache.codec import NATIVE
@@ -169,18 +168,6 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
     job = case_job(planned.case, bench)
     job = job.first(planned.case.batch)
     return job, byte_figures(job)[0] | timed(planned.case, job).samples, case_facts(planned, bench)
-
-
-def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
-    """The images of a case's quality pass, in batches (B, H, W, 3) of bytes, and how many there are. Raises Unsupported where it has
-    none."""
-    case = planned.case
-    if planned.unsupported_reason or QUALITY_PASS not in case.evaluation:
-        raise Unsupported(planned.unsupported_reason or f"{case.label} has no quality pass.",
-                          remedy="Name a full cache or an arm of a plan with [quality].")
-    bench = Bench.load(planned)
-    wide = quality.job_of(case_job(case, bench), case, bench.entry.classes)
-    return quality.pictures(wide, case), len(wide.subset)
 
 
 def _watched(case: Case, job: Job) -> Job:
