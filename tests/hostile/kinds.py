@@ -40,14 +40,12 @@ READERS = {  # each function that takes a file or text apart, and the kind of in
     "models/checkpoints.py:_unpickle": "weights file",
     "models/checkpoints.py:remarks": "weights file", "models/conversion.py:_same": "",
     "models/tiny/stored.py:_build": "", "core/calibrations.py:packaged": "",
-    "plans/attempt.py:heard": "", "plans/toml_text.py:toml_file": "plan file", "report/page/site.py:kept": "site stamps",
+    "plans/toml_text.py:toml_file": "plan file", "report/page/site.py:kept": "site stamps",
     "analysis/papers.py:published": "", "roofline/kv_bytes.py:published": "", "store/ingest.py:_parse": "benchmark file",
     "store/places.py:_noted": "", "store/schema.py:process_result_value": "column of JSON",
     "tools/cards/collected.py:_log": "", "tools/cards/collected.py:_read": "", "tools/train/loops.py:_restore": "",
     "tools/train/loops.py:_write_weights": "", "trial/child/main.py:main": "", "trial/identity.py:identify": "",
-    "trial/frames.py:_object": "", "trial/child/metric_host.py:measuring": "",
-    "workflows/proving_things.py:main": "", "trial/child/metric_host.py:asked": "", "trial/child/metric_process.py:_shown": "",
-    "trial/child/metric_process.py:main": "",
+    "trial/frames.py:_object": "", "plans/attempt.py:heard": "", "workflows/proving_things.py:main": "",
 }
 
 

@@ -53,7 +53,6 @@ ROWS = [
     refused("a range that is NaN", 'within = (0, float("nan"))', "has a range"),
     refused("a range that is none", "within = 7", "cannot be made"),
     refused("cannot be made", "def __init__(self): raise ValueError('never')", "cannot be made: never"),
-    refused("leaves when it is made", "def __init__(self): os._exit(0)", "ends its process with exit code 0"),
     refused("another name than it has", 'name = "worse"', "by another name than it has"),
     refused("a name of ours", "pass", "of cachemark itself", line='@registry.metrics.add("psnr")\nclass P(Bad):\n    name = "psnr"\n'),
     refused("a name with markup", "pass", "small letters", line='Bad.name = "<b>"; registry.metrics.add("<b>")(Bad)\n'),
@@ -64,5 +63,5 @@ ROWS = [
     found("one figure too many", "return torch.zeros(len(shown.images) + 1)", "not (1,)"),
     found("a text", "return 'good'", "a str for 1 images"),
     found("a tensor of nothing", "return torch.zeros(len(shown.images), device='meta')", "figures are figures"),
-    found("leaves when it measures", "os._exit(0)", "ended its process: with exit code 0"),
+    found("leaves when it measures", "os._exit(0)", "ended with exit code 0"),
 ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cachemark.plans.attempt import VARIABLE
-
 from .attack import Attack
 from .ground import PLAN, both, replaced, written
 from .plugins import FILE, METHOD
@@ -23,11 +21,7 @@ ASKED = ("run", PLAN, "--plugin", "dot.py", "--plugin", FILE)
 LISTED, NAMED = ('"streaming"', '"streaming", "bad"'), ('"1/2"', '{ name = "bad" }')
 AHEAD = ('"streaming"', '"bad"]\ndecoders = ["jacobi"]\ncodecs = ["native"')
 ENDS = {  # what a call does, and what is said of it
-    "leaves": ("os._exit(0)", "ends its process with exit code 0 while a plan is read"),
-    "leaves politely": ("raise SystemExit(0)", "SystemExit: 0"),
-    "is interrupted": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "raises": ("raise ValueError('never')", f"{FILE}:13: ValueError: never"),
-    "never ends": ("time.sleep(10**6)", "does not come to its end within 6 s while a plan is read"),
 }
 
 
@@ -36,8 +30,7 @@ def asked(
     plugin: str = METHOD, slug: str = "bad-plugin",
 ) -> Attack:
     """A try with a plug-in that is imported without harm, in a plan that asks it."""
-    limit = {VARIABLE: "6"} if "sleep" in body else {}  # a busy machine may take seconds for what does come to its end
-    return Attack(name, (*ASKED, option), ("plug-in knobs",), slug, (says,), environment=limit,
+    return Attack(name, (*ASKED, option), ("plug-in knobs",), slug, (says,),
                   prepare=both(written(FILE, plugin.replace("{body}", body)), replaced(PLAN, *edit)))
 
 
@@ -54,7 +47,6 @@ ALL = [
             AHEAD) for how, (code, says) in ENDS.items()),
     *(asked(f"a method that {how} when it is priced", f"def attended(self, layout, site, step): {code}", says, option="--dry-run")
       for how, (code, says) in ENDS.items()),
-    asked("a method that leaves when its size is asked", "def own_budget(self, layout): os._exit(0)", "ends its process", NAMED),
     asked("a method that fits no budget", "def fit(self, ratio, layout): raise ZeroDivisionError", f"{FILE}:13: ZeroDivisionError"),
     *(asked(f"a method that answers {name}", body, "'bad' answers what cannot be used", edit, option) for name, body, edit, option in (
         ("words to a budget", "def fit(self, ratio, layout): return 'half'", LISTED, "--explain"),

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from cachemark.plans.plugin_import import VARIABLE
-
 from .attack import Attack
 from .ground import PLAN, written
 
-LIMIT = {VARIABLE: "1.5"}
 METHOD = '''
 import os, sys, time
 from dataclasses import dataclass, field
@@ -27,10 +22,9 @@ class Bad(Window):
 FILE = "bad.py"
 
 
-def at_import(name: str, text: str | bytes, *says: str, environment: dict[str, str] | None = None) -> Attack:
+def at_import(name: str, text: str | bytes, *says: str) -> Attack:
     """A try with a plug-in that is refused, whatever asks for it."""
-    return Attack(name, ("list", "methods", "--plugin", FILE), ("plug-in file",), "bad-plugin", says, prepare=written(FILE, text),
-                  environment=environment or {})
+    return Attack(name, ("list", "methods", "--plugin", FILE), ("plug-in file",), "bad-plugin", says, prepare=written(FILE, text))
 
 
 def of_class(name: str, body: str, *says: str) -> Attack:
@@ -49,60 +43,19 @@ def planned(name: str, body: str, slug: str, *says: str) -> Attack:
                   prepare=written(FILE, METHOD.format(body=body)))
 
 
-def harmless(name: str, text: str, *says: str, body: str = "pass") -> Attack:
-    """A try with a plug-in whose import changes things, and which is listed all the same."""
-    return Attack(name, ("list", "methods", "--plugin", FILE), ("plug-in file",), says=("bad", *says), code=0,
-                  prepare=written(FILE, METHOD.format(body=body) + text))
-
-
-def nothing_left(folder: Path) -> None:
-    """The process that the plug-in has started is gone."""
-    pid = int((folder / "pid").read_text())
-    state = Path(f"/proc/{pid}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
-
-
-DAEMON = """
-if os.fork() == 0:
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    with open("pid", "w") as file:
-        file.write(str(os.getpid()))
-    time.sleep(600)
-while not os.path.exists("pid"):
-    time.sleep(0.01)
-"""
 ROWS = [
     # how an import ends
-    at_import("leaves at once", "import os; os._exit(0)", "ends its process with exit code 0"),
-    at_import("leaves with the code of a regression", "import os; os._exit(1)", "ends its process with exit code 1"),
     at_import("leaves politely", "raise SystemExit(0)", "SystemExit"),
     at_import("exits with words", "import sys; sys.exit('done')", "SystemExit: done"),
-    at_import("Ctrl-C of its own", "raise KeyboardInterrupt", "raises KeyboardInterrupt when it is imported"),
     at_import("an error that is no Exception", "class E(BaseException): pass\nraise E('odd')", "E: odd"),
     at_import("GeneratorExit", "raise GeneratorExit", "GeneratorExit"),
-    at_import("never ends", "while True: pass", "does not come to its end within 1.5 s", environment=LIMIT),
-    at_import("sleeps for ever", "import time; time.sleep(10**6)", "does not come to its end within 1.5 s", environment=LIMIT),
     at_import("waits for a word", "input()", "EOFError"),
-    at_import("waits for a thread", "import threading; threading.Event().wait()", "does not come to its end", environment=LIMIT),
-    at_import("cannot be interrupted", "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
-              "does not come to its end", environment=LIMIT),
-    at_import("kills itself", "import os; os.kill(os.getpid(), 9)", "ends its process by signal 9"),
-    at_import("kills its parent", "import os; os.kill(os.getppid(), 9)\nwhile True: pass", "ends its process by signal 9"),
-    at_import("kills its group", "import os; os.killpg(0, 9)", "ends its process by signal 9"),
-    at_import("reads from nowhere", "import ctypes; ctypes.string_at(0)", "ends its process by signal 11"),
-    at_import("aborts", "import os; os.abort()", "ends its process by signal 6"),
-    at_import("stops itself", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "does not come to its end", environment=LIMIT),
     at_import("calls itself for ever", "def f(): f()\nf()", "RecursionError"),
     at_import("eats memory", "x = bytearray(1 << 50)", "MemoryError"),
     at_import("ten million letters of an error", "raise ValueError('x' * 10_000_000)", "ValueError: xxx"),
     at_import("an error in many lines", "raise ValueError('a\\n::error::pwned\\n' * 1000)", "ValueError: a"),
     at_import("an error with control characters", "raise ValueError('a\\x1b[31m\\x07b')", "ValueError: a"),
     at_import("an error without words", "class E(Exception):\n    def __str__(self): raise self\nraise E", "its words cannot be had: E"),
-    at_import("an error that ends us when asked", "import os\nclass E(Exception):\n    def __str__(self): os._exit(0)\nraise E",
-              "ends its process with exit code 0"),
-    at_import("closes everything", "import os; os.closerange(0, 4096); raise ValueError('closed')"),
     # files that are no Python
     at_import("an empty file", "", "registers no method"), at_import("noughts", b"\0" * 100), at_import("no UTF-8", b"\xff\xfe\xfa"),
     at_import("an image", b"\x89PNG\r\n\x1a\n" + bytes(range(256))), at_import("deep brackets", "(" * 10_000),
@@ -137,18 +90,6 @@ ROWS = [
     of_class("an integer of 5 000 digits", "share: int = 10**5000", "knob share"),
     of_class("a knob without a default", "share: float = field(kw_only=True)", "cannot be made"),
     of_class("cannot be made", "def __post_init__(self): raise ValueError('never')", "cannot be made: never"),
-    of_class("leaves when it is made", "def __post_init__(self): os._exit(0)", "ends its process with exit code 0"),
     planned("knobs of a budget that are NaN", 'def knobs(self): return {"B": self.B, "x": float("nan")} if self.B else {"B": 0}',
             "bad-knob", "x = nan is not finite"),
-    # what an import changes
-    harmless("changes the folder", "os.chdir('/')\n"),
-    harmless("forgets the environment", "os.environ.clear()\n"),
-    harmless("replaces our functions", "from cachemark.workflows import listing\nlisting._methods = lambda: []\n", "streaming"),
-    registered("a function of Python replaced", "import builtins; builtins.sorted = lambda *a, **k: []", "registers no method"),
-    harmless("sets torch to something else", "import torch\ntorch.set_default_dtype(torch.float64)\ntorch.set_default_device('meta')\n"),
-    Attack("a daemon at import", ("list", "methods", "--plugin", FILE), ("plug-in file",), "bad-plugin", ("leaves processes running",),
-           prepare=written(FILE, METHOD.format(body="pass") + DAEMON), changes=("pid",), then=nothing_left),
-    # the limit itself
-    *(Attack(f"a limit of {value!r}", ("list", "methods", "--plugin", "dot.py"), ("plug-in file",), "error", (VARIABLE,),
-             environment={VARIABLE: value}) for value in ("soon", "-1", "0", "nan", "inf", "1e300")),
 ]

@@ -132,14 +132,6 @@ def test_more_work_costs_more(change: dict[str, object]) -> None:
     assert price.price(large, by_name, None).seconds > price.price(small, by_name, None).seconds
 
 
-def test_a_method_of_a_plug_in_costs_its_inspection_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    arm = next(p for p in expand(stub.tiny_plan()) if p.case.role == "arm")
-    plain = price.price(arm, by_name, None).seconds
-    monkeypatch.setattr(price.plugins, "needs", lambda *_: ("mine.py",))
-    inspected = price.price(arm, by_name, None).seconds
-    assert inspected / plain == pytest.approx((price.generations(arm) + price.INSPECTED) / price.generations(arm))
-
-
 @pytest.mark.parametrize("model", ["llamagen-b", "tiny-var", "tiny-mar"])
 def test_the_price_stands_on_the_least_time_that_reports_hold_times_against(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"name": "p", "cells": [{"model": model, "methods": ["full"], "batch": 4, "dtype": "bfloat16"}]}

@@ -23,8 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 PRELOADED = ("cachemark.trial.child.main", "cachemark.models.catalogue", "cachemark.methods", "cachemark.trial.identity")
-MODULES = {"cachemark.trial.child.start", "cachemark.trial.child.metric_process", "cachemark.plans.plugin_import",
-           "cachemark.machine.rates"}  # those that are run with -m
+MODULES = {"cachemark.trial.child.start", "cachemark.machine.rates"}  # those that are run with -m
 COMMAND_LINE = "from cachemark.cli import main; main()"
 CODE = {COMMAND_LINE}  # that is run with -c
 LARGEST = 2**17  # bytes of an order

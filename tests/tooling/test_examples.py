@@ -14,11 +14,9 @@ import pytest
 
 from cachemark.core import registry
 from cachemark.core.errors import Unsupported
-from cachemark.kit.inspection import inspect
 from cachemark.kit.method_kit import FAMILIES, check_metric
 from cachemark.kit.metric_checks import MetricExample
 from cachemark.plans.installed_things import require
-from cheats.inspected import of_a_token_model, rounded
 from support.stages import call, forgetting
 from support.wheels import ROOT, build, lay_out, tracked
 
@@ -68,13 +66,6 @@ def test_it_is_found_by_its_name(name: str, site: Path) -> None:
 @pytest.mark.parametrize("file", ["cachemark-knorm/cachemark_knorm/method.py", "cachemark-colourfulness/cachemark_colourfulness/metric.py"])
 def test_it_has_at_most_25_lines(file: str) -> None:
     assert (ROOT / "examples" / file).read_text(encoding="utf-8").count("\n") <= 25
-
-
-def test_an_inspection_finds_nothing_in_the_method(site: Path) -> None:
-    require("methods", ["knorm"])
-    case = of_a_token_model(registry.methods.get("knorm"))
-    assert not inspect(case)
-    assert not inspect(rounded(case))
 
 
 def test_the_method_passes_the_kit_at_the_smallest_size(site: Path) -> None:

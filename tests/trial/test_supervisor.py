@@ -90,18 +90,19 @@ def test_each_fault_has_its_outcome(name: str, status: Status, words: tuple[str,
     assert not outcome.samples
 
 
-def test_a_dead_process_is_replaced_and_a_living_one_kept(outcomes: dict[str, Outcome]) -> None:
-    process = {name: outcome.facts["footnotes"][0] for name, outcome in outcomes.items() if name.startswith(("calm-", "chat"))}
-    assert process["calm-1"] == process["calm-2"]  # an exception does not end it
-    assert len({process[name] for name in ("calm-2", "calm-3", "chatters", "calm-4")}) == 4
-
-
-def test_the_store_knows_which_cases_shared_a_process(ran: tuple[Result, stages.Stage], outcomes: dict[str, Outcome]) -> None:
+def test_each_case_of_a_plug_in_has_a_process_and_the_store_names_it(
+    ran: tuple[Result, stages.Stage], outcomes: dict[str, Outcome],
+) -> None:
     with Store.open(ran[1].store, create=False, read_only=True) as store:
         trial = store.trials(1)
     process = {o.case.key: o.facts["footnotes"][0] for name, o in outcomes.items() if name.startswith(("calm-", "chat"))}
     pairs = {(trial[key], number) for key, number in process.items()}
-    assert len(pairs) == len({name for name, _ in pairs}) == len({number for _, number in pairs}) == 4
+    assert len(pairs) == len({name for name, _ in pairs}) == len({number for _, number in pairs}) == 5
+
+
+def test_built_in_cases_share_a_process_up_to_the_first_that_runs_a_plug_in() -> None:
+    cases: list[Any] = [SimpleNamespace(runs_plugin=number in (2, 3)) for number in range(5)]
+    assert [len(isolate._sharing(cases[start:])) for start in range(5)] == [2, 1, 1, 1, 1]
 
 
 def test_what_a_hanging_method_has_started_ends_with_it(ran: tuple[Result, stages.Stage], outcomes: dict[str, Outcome]) -> None:

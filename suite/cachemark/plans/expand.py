@@ -30,7 +30,6 @@ from ..models.protocol import ModelEntry, Request
 from ..roofline.idle import idle_reason
 from .decoding import check_numbers, decoder_class, decoders, refused_decoder, resolved_decoder
 from .metrics import KEY, stated
-from .plugin_calls import answered
 from .reuse import Earlier
 from .schema import Cells, MethodTable, Plan, SamplingTable
 
@@ -61,6 +60,11 @@ class Planned:
     idle_reason: str = ""
 
     @property
+    def runs_plugin(self) -> bool:
+        """True where its method, model or decoder, or one of its metrics, is a plug-in's."""
+        return bool(self.needs or self.case.evaluation.get(KEY))
+
+    @property
     def entry(self) -> ModelEntry:
         """The model, with the prompts that it is asked for. Raises what :meth:`~cachemark.models.protocol.ModelEntry.of` raises."""
         entry: ModelEntry = registry.models.get(self.case.model)
@@ -72,7 +76,8 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
     """Every case of a plan: for each block the full cache, its two reference rows, then methods × budgets × codecs × decoders."""
     _refuse_too_many(plan)
     _refuse_unread(plan)
-    return answered(lambda: _expanded(plan, device))
+    with plugins.answering():
+        return _expanded(plan, device)
 
 
 def _expanded(plan: Plan, device: str) -> list[Planned]:

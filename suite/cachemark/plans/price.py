@@ -27,7 +27,6 @@ from ..roofline.bill import ParameterCounts
 from ..roofline.bill import bill as bill_of
 from .decoding import BATCHES
 from .expand import MAX_BATCH, Planned
-from .plugin_calls import answered
 from .schema import Plan
 
 MARGIN = 1.5  # a case is expected to take so many times what the arithmetic allows
@@ -38,7 +37,6 @@ LAUNCHES, LAUNCH = 16, 4e-6  # kernels of one block in one pass, and seconds for
 CALL, HEAD = 12e-6, 0.25  # a block of a diffusion head, which has no attention, calls a quarter of what another does
 BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 around attention, 8 in the MLP
 FORCED = 1.3  # the passes of the full cache's tokens through the method, which fidelity adds to a generation
-INSPECTED = 16.0  # batches that an inspection takes as long as: 8 to 19 by family (benchmarks/inspection.py)
 PICTURE_BYTES = 60_000  # of the pictures of a case
 JUDGES = ("clip", "detector", "vqa", "image_reward", "hpsv2")  # folders that a plan names under fidelity
 OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its rows
@@ -105,9 +103,9 @@ def bill(
     absent = {c.model for c in plan.cells if {c.weights, c.decoder_weights} & set(missing)}
     more = {p.case.key: judging(plan, p) if p.case.model in absent else 0.0 for p in todo}
     known = {p.case.key: stored(p.case.key) for p in todo}
-    asked = answered(lambda: {p.case.key: paper(p) for p in todo if known[p.case.key] is None and not p.unsupported_reason})
+    asked = {p.case.key: paper(p) for p in todo if known[p.case.key] is None and not p.unsupported_reason}
     prices = {p.case.key: price(p, rates, known[p.case.key], more[p.case.key], asked.get(p.case.key)) for p in todo}
-    processes = dict.fromkeys((p.case.model, p.case.key if plan.trial == "case" else p.request) for p in todo)
+    processes = dict.fromkeys((p.case.model, p.case.key if plan.trial == "case" or p.runs_plugin else p.request) for p in todo)
     startup = {model: STARTUP * count for model, count in Counter(model for model, _ in processes).items()}
     return PlanPrice(prices, startup)
 
@@ -138,15 +136,8 @@ def _on_paper(planned: Planned, rates: Callable[[str], Rates], more: float, foun
     if planned.unsupported_reason:
         return 0.0
     own = STARTUP if MAX_BATCH in planned.case.evaluation else 0.0  # of a search each attempt is a process
-    found = found or answered(lambda: paper(planned))
-    return own + MARGIN * (generations(planned) + inspecting(planned) + more) * least_time(planned, rates(planned.case.dtype), found)
-
-
-def inspecting(planned: Planned) -> float:
-    """Batches that the inspection of a plug-in's method takes as long as; none of another case."""
-    case = planned.case
-    outside = case.role == "arm" and MAX_BATCH not in case.evaluation and plugins.needs(registry.methods.get(case.method))
-    return INSPECTED if outside else 0.0
+    found = found or paper(planned)
+    return own + MARGIN * (generations(planned) + more) * least_time(planned, rates(planned.case.dtype), found)
 
 
 def generations(planned: Planned) -> float:

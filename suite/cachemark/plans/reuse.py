@@ -27,7 +27,7 @@ from typing import Any
 
 from ..core import plugins, registry
 from ..core.files import PACKAGE
-from ..core.result import CHANGED, IMAGES, Environment, Outcome
+from ..core.result import IMAGES, Environment, Outcome
 from ..core.spec import Case, digest
 from ..core.units import FAMILIES, METRICS, OUTSIDE, metric
 from ..core.version import __version__
@@ -63,8 +63,6 @@ class Earlier:
         """That of a stored outcome of the case, or None where it has no quality, or no hash of its images, or was measured with other
         numerics or definitions than the ``parts`` of the skip key name."""
         if outcome is None or not outcome.ok or not outcome.output_hash or not outcome.skip_key or IMAGES not in outcome.facts:
-            return None
-        if CHANGED in outcome.facts:  # its method was not alone in what the quality of its images was computed with
             return None
         then = outcome.facts.get("skip_parts", {})
         if any(then.get(part) != parts.get(part) for part in SAME):

@@ -93,14 +93,9 @@ def run_trials(
 
 
 def _sharing(left: Sequence[Planned]) -> list[Planned]:
-    """The cases at the head that may share a process: none comes behind a plug-in that it does not need."""
-    found, imported = list[Planned](), set[str]()
-    for planned in left:
-        if not imported <= set(planned.needs):
-            break
-        imported |= set(planned.needs)
-        found.append(planned)
-    return found
+    """The cases at the head that share a process. A case that runs code of a plug-in has a process of its own."""
+    built_in = list(itertools.takewhile(lambda planned: not planned.runs_plugin, left))
+    return built_in or [left[0]]
 
 
 def _heard(

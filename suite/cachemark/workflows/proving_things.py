@@ -27,7 +27,7 @@ from ..plans import attempt
 from ..plans.attempt import Attempt
 from ..plans.installed_things import TABLES, require
 from ..plans.plugin_import import imported
-from ..trial.child.metric_judge import answer
+from ..trial.child.plugin_metrics import answer
 from . import proving_apart
 
 OnCheck = Callable[[Checked], None]

@@ -31,15 +31,14 @@ from ...models.protocol import Loaded, ModelEntry, Request
 from ...plans.decoding import NAMING
 from ...plans.expand import Planned
 from .judge import Answered, Figure, FullCacheOutput, Job
-from .metric_host import MetricHost
-from .metric_judge import metric_figures
+from .plugin_metrics import metric_figures
 
 
 @dataclass
 class Bench:
     """A loaded model and what the cases of one trial share: the full cache's output per set of samples, and networks, each loaded when it
-    is first asked for. ``plug_ins`` are the files of the trial, ``metric_host`` has the processes of their metrics. ``alive`` is called now
-    and then in what takes long, with the number of images made since."""
+    is first asked for. ``plug_ins`` are the files of the trial. ``alive`` is called now and then in what takes long, with the number of
+    images made since."""
 
     entry: ModelEntry
     loaded: Loaded
@@ -49,7 +48,6 @@ class Bench:
     features: dict[str, ImageFeatures] = field(default_factory=dict)
     feature_preset: Preset | None = None
     plug_ins: tuple[str, ...] = ()
-    metric_host: MetricHost = field(default_factory=MetricHost)
 
     @classmethod
     def load(cls, planned: Planned, alive: Callable[[int], None] = lambda images: None, plug_ins: tuple[str, ...] = ()) -> Bench:
@@ -89,7 +87,7 @@ class Bench:
         """Figures of the metrics of plug-ins that a case states, in batches of images, and what was wrong with those that have none. One
         that compares images is not asked where seeds draw different ones."""
         wanted = [name for name in case.evaluation.get(KEY, ()) if paired or metric(name).kind != "fidelity"]
-        return metric_figures(wanted, case.evaluation.get(KEY, {}), shown, self.plug_ins, batch, self.alive, self.metric_host)
+        return metric_figures(wanted, case.evaluation.get(KEY, {}), shown, self.plug_ins, batch, self.alive)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
         """The full cache in the native codec on the case's engine at the samples of a job, generated once per trial: for the reference rows

@@ -27,8 +27,8 @@ from . import quality
 from .bench import Bench, case_job, method_factory
 from .facts import case_facts, limit_facts, slope
 from .judge import Job, JudgedImages, decoded, hashed, image_hash, judge, storable
-from .metric_judge import in_sentences
 from .passes import Ran, in_words, inexact, noting, pass_figures, redrawn, tokens_per_pass
+from .plugin_metrics import in_sentences
 from .profiles import profiled, repeated
 from .timing import byte_figures, graph_facts, timed
 
