@@ -16,7 +16,7 @@ from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome
 from cachemark.report.charts.bars import MOST
 from cachemark.report.page import render
-from cachemark.report.page.markup import leaderboard_rows
+from cachemark.report.page.render import engine
 
 PART = re.compile(r'<script type="text/plain" id="part-(\d+)">(.*?)</script>', re.DOTALL)
 
@@ -93,4 +93,5 @@ def test_a_drawing_of_many_cases_shows_the_first_and_its_table_all(built: Page) 
 def test_rows_that_are_kept_know_the_budget_before_them() -> None:
     (group,) = case_groups([sample.full(), sample.arm("linear", "1/4"), sample.arm("window", "1/4")])
     rows, shown = group.arms, column_groups(group)
+    leaderboard_rows = engine().get_template("rows.html").module.leaderboard_rows  # type: ignore[attr-defined]
     assert [leaderboard_rows(rows, shown, before).count('class="arm first"') for before in ("", "1/2", "1/4")] == [1, 1, 0]

@@ -70,21 +70,6 @@ def cells_of(
     return {name: arm(planned, images) for name, planned in found.items() if not labels or meant[name] & set(labels)}
 
 
-def one_of(cases: Sequence[Planned], label: str, model: str | None = None) -> Planned:
-    """The case that a label means, as in :func:`cells_of`, of ``model`` where one is named. Raises UnknownName, and BadPlan where it means
-    several."""
-    fixed, label = [p for p in cases if MAX_BATCH not in p.case.evaluation], shown_label(label)
-    if model is not None and model not in (models := {p.case.model for p in fixed}):
-        raise unknown("model", model, models)
-    named = {name: p for name, p in zip(names_of([p.case for p in fixed]), fixed, strict=True) if model in (None, p.case.model)}
-    found = [name for name, p in named.items() if label in _meant(name, p.case)]
-    if not found:
-        raise unknown("case", label, [p.case.label for p in named.values()])
-    if len(found) > 1:
-        raise BadPlan(f"{label!r} names several cases: {'; '.join(found)}.", remedy="Give one in full.")
-    return named[found[0]]
-
-
 def _meant(name: str, case: Case) -> set[str]:
     """Every label that means a case."""
     return {known.removeprefix(start) for known in (name, case.title, case.full_title) for start in ("", f"{case.model} ")}

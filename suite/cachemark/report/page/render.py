@@ -25,7 +25,6 @@ from ...stats.intervals import LUCK
 from ..charts.bars import paper_bars
 from ..charts.chart_set import ChartSet, chart_set
 from ..charts.regime_maps import answer_chart, regime_map
-from . import markup
 
 TABS = (
     ("verdict", "Verdict"), ("leaderboard", "Leaderboard"), ("speed", "Speed"), ("memory", "Memory"), ("quality", "Quality"),
@@ -97,9 +96,8 @@ def engine() -> Environment:
     engine.filters.update(
         plain=fmt.plain, shown_share=shown_share, times=fmt.times, percent=fmt.percent, seconds=fmt.seconds, with_unit=fmt.with_unit,
         uri=_uri, svg=Markup,
-        budget_cell=leaderboard.budget_cell, paper_bars=paper_bars, regime_map=regime_map, answer_chart=answer_chart,
-        leaderboard_rows=markup.leaderboard_rows, chart_lines=markup.chart_lines, raw_lines=markup.raw_lines,
-        figure_lines=markup.figure_lines)
+        cells=leaderboard.cells, budget_cell=leaderboard.budget_cell,
+        paper_bars=paper_bars, regime_map=regime_map, answer_chart=answer_chart)
     return engine
 
 
