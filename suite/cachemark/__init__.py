@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from .core.version import __version__
 
 if TYPE_CHECKING:
+    from .contract.method import Method
     from .core.registry import method
     from .core.result import Outcome
     from .core.spec import Case
     from .export.frames import frame, samples_frame
+    from .methods.base.evicting import Evicting, Scored
     from .plans.schema import Plan
     from .plans.schema import load as plan
     from .workflows.machines import Machine
@@ -22,12 +24,16 @@ if TYPE_CHECKING:
     from .workflows.stored_run import open_run as open
 
 _HOMES = {
-    "Case": "core.spec.Case", "Machine": "workflows.machines.Machine", "Outcome": "core.result.Outcome", "Plan": "plans.schema.Plan",
-    "Report": "workflows.reporting.Report", "Run": "workflows.stored_run.Run", "frame": "export.frames.frame",
-    "method": "core.registry.method", "open": "workflows.stored_run.open_run", "plan": "plans.schema.load", "run": "workflows.running.run",
-    "samples_frame": "export.frames.samples_frame",
+    "Case": "core.spec.Case", "Evicting": "methods.base.evicting.Evicting", "Machine": "workflows.machines.Machine",
+    "Method": "contract.method.Method", "Outcome": "core.result.Outcome", "Plan": "plans.schema.Plan",
+    "Report": "workflows.reporting.Report", "Run": "workflows.stored_run.Run", "Scored": "methods.base.evicting.Scored",
+    "frame": "export.frames.frame", "method": "core.registry.method", "open": "workflows.stored_run.open_run",
+    "plan": "plans.schema.load", "run": "workflows.running.run", "samples_frame": "export.frames.samples_frame",
 }
-__all__ = ["Case", "Machine", "Outcome", "Plan", "Report", "Run", "__version__", "frame", "method", "open", "plan", "run", "samples_frame"]
+__all__ = [
+    "Case", "Evicting", "Machine", "Method", "Outcome", "Plan", "Report", "Run", "Scored", "__version__", "frame", "method", "open", "plan",
+    "run", "samples_frame",
+]
 
 
 def __getattr__(name: str) -> object:

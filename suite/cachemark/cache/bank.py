@@ -147,6 +147,11 @@ class SlotBank:
         longest = max(self.live)
         return self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.k), self.layout.dtype)
 
+    def values(self, sites: slice = slice(None), rows: slice = slice(None)) -> Tensor:
+        """Decoded values of the live prefix, as :meth:`keys`."""
+        longest = max(self.live)
+        return self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.v), self.layout.dtype)
+
     def evict(self, places: Tensor) -> None:
         """Evict ``places`` (sites, rows, kv_heads, m): distinct indices of live entries. The tail moves into the holes."""
         sites, _, heads, m = places.shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .errors import BadPlugin, unknown
@@ -44,6 +45,8 @@ class Registry(Generic[T]):
                 raise BadPlugin(f"The {self.kind} {name!r} is already registered by {module_of(held) or _shown(held)}.",
                                 remedy="Register yours under another name.")
             self._refuse_other(name, thing)
+            if isinstance(thing, type):
+                complete_class(thing, name)
             self._entries[name] = cast("T", thing)
             return thing
 
@@ -107,6 +110,14 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
+
+
+def complete_class(cls: type, name: str) -> None:
+    """Set ``name`` on a registered class that has none of its own, and make it a dataclass where its base is one."""
+    if "name" not in vars(cls):
+        cls.name = name  # type: ignore[attr-defined]
+    if is_dataclass(cls) and "__dataclass_fields__" not in vars(cls):
+        dataclass(cls)
 
 
 def module_of(thing: Any) -> str:

@@ -13,12 +13,12 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
 from ..core import registry
-from .base.evicting import Evicting, lowest, table
+from .base.evicting import Scored, lowest, table
 
 
 @registry.methods.add("h2o")
 @dataclass
-class H2O(Evicting):
+class H2O(Scored):
     """Half the budget for the most recent tokens, half for those with the largest attention mass so far.
 
     Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models" (NeurIPS 2023),
@@ -32,8 +32,6 @@ class H2O(Evicting):
     name = "h2o"
     paradigms = ("next-token", "next-scale")
     source = "Zhang et al. 2023, Algorithm 1"
-    evict_after = "token"
-    slack = 1
     needs_mass = True
 
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
@@ -61,10 +59,6 @@ class H2O(Evicting):
         stays = torch.ones_like(share, dtype=torch.int8).scatter_(-1, gone, 0)
         return stays.argsort(dim=-1, descending=True, stable=True)[..., : self.B]
 
-    def evict(self, step: Step, slots: SlotBank) -> None:
-        if slots.live_visual <= self.B:
-            return
+    def score(self, step: Step, slots: SlotBank) -> Tensor:
         visual = slots.table()
-        protected = (visual < 0) | (visual > step.first - self.B // 2)
-        score = self.mass[..., : visual.size(-1)].masked_fill(protected, float("inf"))
-        slots.evict(lowest(score, visual, 1))
+        return self.mass[..., : visual.size(-1)].masked_fill(visual > step.first - self.B // 2, float("inf"))

@@ -78,6 +78,26 @@ class Evicting(Method):
         return MethodOverhead(0, 4 * self.evicted(layout, step) * layout.kv_heads * layout.head_dim)
 
 
+@dataclass
+class Scored(Evicting):
+    """An evicting next-token method that is one function: as soon as more than ``B`` visual entries live, the one with the lowest
+    :meth:`score` goes, of equal ones the oldest. The condition stays."""
+
+    evict_after = "token"
+    slack = 1  # the entry just written may stand above B until then
+
+    def score(self, step: Step, slots: SlotBank) -> Tensor:
+        """The score of every live entry, (layers, rows, kv_heads, live); +inf where one may not go. ``slots.keys()`` and ``slots.values()``
+        are (layers, rows, kv_heads, live, head_dim), keys after RoPE; ``slots.table()`` has the index of each entry among visual tokens, −1
+        for the condition."""
+        raise NotImplementedError
+
+    def evict(self, step: Step, slots: SlotBank) -> None:
+        if slots.live_visual > self.B:
+            visual = slots.table()
+            slots.evict(lowest(self.score(step, slots).float().masked_fill(visual < 0, float("inf")), visual, 1))
+
+
 def ring(memory: Memory, slots: SlotBank, entries: int) -> Tensor:
     """State for the latest ``entries`` queries of each site: (sites, rows, heads, entries, head_dim)."""
     layout = slots.layout
