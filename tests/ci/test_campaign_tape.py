@@ -19,12 +19,12 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import run_case
 from campaign import kernels, works
 from campaign.folder import Folder
 from campaign.rehearsal import SMALL, rehearsed
 from campaign.works import HERE, Task, blocks
 from support import examples
+from support.measuring import run_case
 
 
 @pytest.fixture(autouse=True)

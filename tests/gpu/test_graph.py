@@ -36,9 +36,9 @@ from cachemark.methods.full import Full
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import run_case
 from contracts import cells as token
 from contracts import masked, test_scales
+from support.measuring import run_case
 
 REHEARSED = bool(os.environ.get("CACHEMARK_REHEARSE"))
 DEVICE = "cpu" if REHEARSED else "cuda"

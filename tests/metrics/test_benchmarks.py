@@ -24,8 +24,8 @@ from cachemark.models.protocol import Request
 from cachemark.plans import schema
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import run_case
 from cachemark.trial.request import TrialRequest
+from support.measuring import run_case
 
 TASKS = [{"tag": "single_object", "prompt": "a photo of a dog", "include": [{"class": "dog", "count": 1}]},
          {"tag": "colors", "prompt": "a photo of a red cow", "include": [{"class": "cow", "count": 1, "color": "red"}]}]

@@ -11,7 +11,7 @@ from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, load
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.facts import ENGINE_REASON
-from cachemark.trial.child.measure import probe
+from support.measuring import probe
 from support.stages import forgetting
 
 GPU = ("nightly", "weekend", "release", "regimes-gpu", "ams-kv-table3", "ams-kv-table4", "ams-kv-table6", "lazymar-table1",

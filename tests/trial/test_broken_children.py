@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from cachemark.core.result import Outcome, Status
+from cachemark.core.result import Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
 from cachemark.plans.expand import Planned
 from cachemark.trial import frames, supervisor
+from cachemark.trial.measurement import Measurement, failed
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import run_trials
 
@@ -41,7 +42,7 @@ def saying(folder: Path, parts: Sequence[bytes], end: str) -> str:
     return interpreter(folder, f"read line; cat '{file}'; {end}")
 
 
-DONE = frames.framed({"done": 0, "outcome": {}, "artifacts": {}, "clock": 0.0})
+DONE = frames.framed({"done": 0, "measurement": {}, "clock": 0.0})
 
 
 @pytest.mark.parametrize(("end", "word"), [("kill -9 $$", "SIGKILL"), ("exit 7", "exit code 7")])
@@ -69,11 +70,11 @@ def raw(body: bytes) -> bytes:
     return frames.HEAD.pack(frames.MARK, len(body), zlib.crc32(body)) + body
 
 
-def ended(outcome: Any, artifacts: Any = None, clock: Any = 0.0) -> bytes:
-    return frames.framed({"done": 0, "outcome": outcome, "artifacts": artifacts or {}, "clock": clock})
+def ended(measurement: Any, clock: Any = 0.0) -> bytes:
+    return frames.framed({"done": 0, "measurement": measurement, "clock": clock})
 
 
-FAILED = Outcome(CASE, Status.ERROR, log="of itself").to_json()
+FAILED = failed(Status.ERROR, "of itself").to_json()
 NONSENSE = {
     "a line": b"{'start': 1}\n", "half a line": b'{"done": 0, "outc', "a bare number": b"0\n" * 12, "no UTF-8": b"\xff\xfe\xfd" * 9,
     "an empty line": b"\n" * 12, "noughts": bytes(64), "a JSON line as of old": b'{"done": 0}\n' * 3,
@@ -81,13 +82,13 @@ NONSENSE = {
     "a wrong byte": tampered(DONE, 40), "an endless length": frames.HEAD.pack(frames.MARK, 2**32 - 1, 0),
     "framed garbage": raw(b"\xff\xfe"), "a framed number": raw(b"7"), "a framed list": raw(b"[]"), "framed null": raw(b"null"),
     "NaN": raw(b'{"done": NaN}'), "deep": raw(b"[" * 100_000), "half JSON": raw(b'{"done": 0'),
-    "no outcome": DONE, "an outcome that is a list": ended([]), "an outcome that is a number": ended(1),
+    "no measurement": DONE, "a measurement that is a list": ended([]), "a measurement that is a number": ended(1),
     "an unknown status": ended({**FAILED, "status": "fine"}), "no log": ended({**FAILED, "log": ""}),
     "figures of a failure": ended({**FAILED, "samples": {"latency": [1.0]}}),
     "an unknown metric": ended({**FAILED, "status": "ok", "samples": {"speed": [1.0]}}),
-    "artifacts that are text": ended(FAILED, "x"), "an artifact that is no base64": ended(FAILED, {"a": "\u00ff"}),
-    "an artifact elsewhere": ended(FAILED, {"../a": ""}), "no clock": ended(FAILED, clock=None),
-    "another case": ended({**FAILED, "case": replace(CASE, batch=7).to_json()}),
+    "artifacts that are text": ended({**FAILED, "artifacts": "x"}), "an artifact that is no base64": ended({**FAILED, "artifacts": {"a": "\u00ff"}}),
+    "an artifact elsewhere": ended({**FAILED, "artifacts": {"../a": ""}}), "no clock": ended(FAILED, clock=None),
+    "samples that are not finite": ended({**FAILED, "status": "ok", "samples": {"latency": [None]}, "judgement": "none"}),
     "a case that was not asked for": frames.framed({"start": 5}), "the next case first": frames.framed({"done": 1}),
 }  # fmt: skip
 
@@ -102,15 +103,15 @@ def test_what_is_no_message_ends_its_case_alone_and_says_so(name: str, tmp_path:
 
 
 def test_a_proper_message_is_believed(tmp_path: Path) -> None:
-    python = saying(tmp_path, [ended(Outcome(cases(1)[0].case, Status.ERROR, log="of itself").to_json(), {"a.txt": "eA=="})], "exit 0")
+    python = saying(tmp_path, [ended({**FAILED, "status": "ok", "samples": {"latency": [1.0]}, "judgement": "times alone", "artifacts": {"a.txt": "eA=="}})], "exit 0")
     (found,) = run_trials(cases(1), TrialRequest(60.0, 1, python=python), lambda planned: None)
-    assert (found.outcome.log, found.artifacts) == ("of itself", {"a.txt": b"x"})
+    assert (found.outcome.case, found.outcome.log, found.artifacts) == (cases(1)[0].case, "of itself", {"a.txt": b"x"})
 
 
 def test_a_clock_that_goes_otherwise_than_ours_is_found_from_outside(tmp_path: Path) -> None:
     """The child says that its case took an hour."""
-    outcome = Outcome(cases(1)[0].case, Status.OK, {"latency": [1.0]}, "times alone", facts={"kernel": "k"}).to_json()
-    python = saying(tmp_path, [ended(outcome, clock=3600.0)], "exit 0")
+    measured = Measurement(Status.OK, {"latency": [1.0]}, "times alone", facts={"kernel": "k"}).to_json()
+    python = saying(tmp_path, [ended(measured, clock=3600.0)], "exit 0")
     (found,) = run_trials(cases(1), TrialRequest(60.0, 1, python=python), lambda planned: None)
     assert found.outcome.status is Status.ERROR
     assert found.outcome.log.startswith("The clock of the process went 3.6e+03 s while it took ")

@@ -27,9 +27,9 @@ from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import facts
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import run_case
 from support import examples
 from support.examples import CONFIG, TOKENS
+from support.measuring import run_case
 from support.stages import forgetting
 
 

@@ -20,10 +20,10 @@ from cachemark.methods.ams_kv import ThresholdWarning
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import run_case
 from cachemark.trial.child.timing import LIVE
 from support import examples
 from support.examples import BATCH, CONFIG
+from support.measuring import run_case
 from support.stages import forgetting
 
 ENTRY = 2 * 2 * BATCH * CONFIG.layers * CONFIG.dim * 4  # K and V, both guidance rows, in fp32

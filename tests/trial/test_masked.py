@@ -27,7 +27,7 @@ from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, load
 from cachemark.roofline.masked_flops import share, work
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import run_case
+from support.measuring import run_case
 from support.stages import forgetting
 
 CONFIG = MARConfig(32, (4, 4), 2, 2, 16, grid=4, channels=4, classes=10, buffer=2, steps=6, diffusion=(4,))

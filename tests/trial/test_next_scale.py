@@ -18,7 +18,7 @@ from cachemark.plans.expand import Planned, calibrated, expand
 from cachemark.plans.schema import Plan, load
 from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import run_case
+from support.measuring import run_case
 
 HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 2\n[[cells]]\nbatch = 2\n'
 Write = Callable[[str], Plan]

@@ -22,10 +22,10 @@ from cachemark.plans import price
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import run_case
 from cachemark.trial.child.passes import Ran
 from support import examples
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
+from support.measuring import run_case
 from support.stages import forgetting
 
 DECODERS = 'decoders = [{ name = "jacobi", window = 8 }]'

@@ -18,9 +18,9 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plans.metrics import metrics_of
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import run_case
 from cachemark.trial.child.plugin_metrics import answer, metric_figures
 from support import examples
+from support.measuring import run_case
 from support.stages import forgetting
 
 SAMPLES = 4

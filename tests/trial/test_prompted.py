@@ -32,7 +32,7 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.judge import Job
-from cachemark.trial.child.measure import run_case
+from support.measuring import run_case
 
 PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 3)), ((1, 2, 3), (1, 2, 2, 2, 3)))
 SUBSET = Subset("six", list(range(6)), [0, 1, 1, 1, 1, 0])

@@ -29,9 +29,9 @@ from cachemark.plans.expand import Planned, expand
 from cachemark.plans.reuse import Earlier
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import fill, run_case, see_arm
 from cachemark.trial.child.quality import FeatureCache
 from support import examples
+from support.measuring import fill, run_case, see_arm
 from support.stages import forgetting
 
 IMAGES, PART, BATCH = 24, 10, 4

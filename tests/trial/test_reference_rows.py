@@ -15,8 +15,8 @@ from cachemark.plans.expand import Planned
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge, measure
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import run_case
 from support.examples import SAMPLES
+from support.measuring import run_case
 from support.stages import forgetting
 from trial.test_measure import planned, recorded, run_all
 

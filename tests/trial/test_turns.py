@@ -21,10 +21,10 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import measure
 from cachemark.trial.child.bench import Bench, case_job
-from cachemark.trial.child.measure import run_case
 from cachemark.workflows.time_left import generated
 from support import examples
 from support.examples import REPEATS
+from support.measuring import run_case
 from support.stages import forgetting
 
 

@@ -15,6 +15,7 @@ from cachemark.core import limits
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.machine.environment import environment
+from cachemark.models.protocol import Request
 from cachemark.plans import price
 from cachemark.plans import schema as plans
 from cachemark.plans.deadline import Deadline
@@ -64,30 +65,30 @@ def test_the_search_ends_where_everything_fits() -> None:
 def test_only_want_of_memory_makes_it_look_for_less() -> None:
     found = largest.search(8, fits(20, Status.ERROR))
     assert (found.batch, sorted(found.tried)) == (16, [8, 16, 32])
-    assert "the search ended early: error" in largest.outcome(CASE, found).judgement
+    assert "the search ended early: error" in largest.outcome(Planned(CASE, Request("cpu")), found).judgement
 
 
 @pytest.mark.parametrize("status", [Status.ERROR, Status.TIMEOUT, Status.CONTENDED, Status.NAN_OUTPUT, Status.NOT_REACHED])
 def test_any_other_end_of_the_first_batch_speaks_for_itself(status: Status) -> None:
     none = largest.search(8, fits(0, status))
     assert (none.batch, sorted(none.tried)) == (0, [8])
-    outcome = largest.outcome(CASE, none)
+    outcome = largest.outcome(Planned(CASE, Request("cpu")), none)
     assert (outcome.status, outcome.log) == (status, "too many")
 
 
 def test_the_outcome_has_throughput_at_equal_batch_and_at_equal_memory() -> None:
-    outcome = largest.outcome(CASE, largest.search(8, fits(20)))
+    outcome = largest.outcome(Planned(CASE, Request("cpu")), largest.search(8, fits(20)))
     assert outcome.samples["max_batch"] == [20.0]
     assert outcome.samples["throughput"] == [4.0, 2.0]
     assert outcome.samples["throughput_max"] == [10.0, 5.0]
     assert dict(outcome.facts["tried"]) == {8: "ok", 16: "ok", 32: "oom", 24: "oom", 20: "ok", 22: "oom", 21: "oom"}
-    small = largest.outcome(CASE, largest.search(8, fits(3)))
+    small = largest.outcome(Planned(CASE, Request("cpu")), largest.search(8, fits(3)))
     assert small.samples["max_batch"] == [3.0]
     assert "throughput" not in small.samples, "the plan's own batch does not fit"
 
 
 def test_not_even_one_image_is_an_outcome_without_figures() -> None:
-    outcome = largest.outcome(CASE, largest.search(8, fits(0)))
+    outcome = largest.outcome(Planned(CASE, Request("cpu")), largest.search(8, fits(0)))
     assert (outcome.status, outcome.samples) == (Status.OOM, {})
     assert outcome.log.startswith("Not even 1 images fit.")
 
@@ -254,7 +255,7 @@ def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monk
     (Status.UNSUPPORTED, "cuda", 0, False), (Status.NAN_OUTPUT, "cuda", 0, False),
 ])  # fmt: skip
 def test_after_a_fault_on_a_gpu_the_next_case_gets_a_fresh_process(status: Status, device: str, cap: int, expected: bool) -> None:
-    assert leaves(Outcome(replace(CASE, device_class=device), status, log="x"), cap) is expected
+    assert leaves(status, device, cap) is expected
 
 
 def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.MonkeyPatch) -> None:

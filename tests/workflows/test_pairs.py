@@ -19,7 +19,6 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import FIRST, Planned, expand
 from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.measure import run_arm, see_arm
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local
 from cachemark.trial.request import Task, TrialRequest
@@ -27,6 +26,7 @@ from cachemark.trial.supervisor import Finished
 from cachemark.workflows import pairs
 from cachemark.workflows.arms import arms_of, cells_of, image_arm
 from cachemark.workflows.pairs import Arm, Pair, PairRunner, orders
+from support.measuring import run_arm, see_arm
 from support.stages import Stage
 
 REQUEST = TrialRequest(60.0, 1, task=Task.TIMES)

@@ -87,17 +87,7 @@ class Outcome:
     artifacts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in self.samples:
-            metric(name)
-        if self.status is Status.OK:
-            judged = self.judgement or any(metric(n).kind in JUDGING for n in self.samples)
-            if not self.samples or not judged:
-                raise ValueError(f"an ok outcome needs samples and a judgement or the reason for none: {self.case.label}")
-            for name, values in self.samples.items():
-                if not values or not all(map(is_finite, values)):
-                    raise ValueError(f"an ok outcome holds finite samples only: {name} of {self.case.label}")
-        elif self.samples or not self.log:
-            raise ValueError(f"an outcome that is not ok has a log and no figures: {self.status} of {self.case.label}")
+        check_figures(self.status, self.samples, self.judgement, self.log)
 
     @property
     def ok(self) -> bool:
@@ -156,6 +146,22 @@ class Outcome:
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
         rest = {k: data[k] for k in ("samples", "judgement", "log", "seconds", "skip_key", "output_hash", "facts", "artifacts")}
         return cls(Case.from_json(data["case"]), Status(data["status"]), **rest)
+
+
+def check_figures(status: Status, samples: Mapping[str, Sequence[float]], judgement: str, log: str) -> None:
+    """Raise ValueError where these cannot be the figures of a case: an ok one has finite samples and a judgement, or the reason why there
+    is none; any other has a log and no samples."""
+    for name in samples:
+        metric(name)
+    if status is not Status.OK:
+        if samples or not log:
+            raise ValueError(f"an outcome that is not ok has a log and no figures: {status}")
+        return
+    if not samples or not (judgement or any(metric(name).kind in JUDGING for name in samples)):
+        raise ValueError("an ok outcome needs samples and a judgement or the reason for none")
+    for name, values in samples.items():
+        if not values or not all(map(is_finite, values)):
+            raise ValueError(f"an ok outcome holds finite samples only: {name}")
 
 
 def full_latencies(outcome: Outcome, full: Outcome) -> Sequence[float]:

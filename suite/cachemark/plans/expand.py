@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -45,7 +45,7 @@ class Planned:
     finished parts of its quality pass, ``full_features`` that of the full cache of its cell. ``rates``: those of the device, where they
     were measured. ``reusable``: an earlier outcome of the case, whose quality may be reused. ``engine_reason``: why
     ``auto`` is not the graph engine here, or empty. ``needs``: digests of the plug-ins without which it cannot run. ``idle_reason``: why
-    the method changes nothing on this model, or empty."""
+    the method changes nothing on this model, or empty. ``skip_key`` and its ``skip_parts`` name the outcome, where it is to be stored."""
 
     case: Case
     request: Request
@@ -58,6 +58,8 @@ class Planned:
     engine_reason: str = ""
     needs: tuple[str, ...] = ()
     idle_reason: str = ""
+    skip_key: str = ""
+    skip_parts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def runs_plugin(self) -> bool:

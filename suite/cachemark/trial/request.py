@@ -29,7 +29,7 @@ from ..plans.reuse import Earlier
 PROTOCOL = 3  # trial/identity.py reads this line in other copies of the code
 WITH_DECODERS = 3.1  # the protocol of a request with a decoder: a copy from before there were any refuses it, and would pass it over
 WITH_PROMPTS = 3.2  # likewise of one that names a list of prompts
-PARENT_ONLY = ("timeout", "gpu", "python", "code")  # fields that say how the process is started
+PARENT_ONLY = ("timeout", "gpu", "python", "code", "node")  # fields that say how the process is started
 
 
 class Task(enum.StrEnum):
@@ -55,7 +55,8 @@ class TrialRequest:
     processors ``cpus`` (empty: any). ``plugins``: Python files, of which each case has those
     imported that it needs. ``share``: which of how many shares of features are made.
     ``memory_cap``: bytes of the device that may be allocated (0: all). ``gpu``: UUID of the only device that the process sees (empty:
-    all). ``python``: its interpreter, ``code``: a folder with another copy of the package (empty: those of this process).
+    all). ``python``: its interpreter, ``code``: a folder with another copy of the package (empty: those of this process). ``node``: the
+    name of the machine of a cluster, as a fact of its outcomes.
     """
 
     timeout: float = 600.0
@@ -68,6 +69,7 @@ class TrialRequest:
     gpu: str = ""
     python: str = ""
     code: str = ""
+    node: str = ""
     cases: tuple[Planned, ...] = ()
 
     @property

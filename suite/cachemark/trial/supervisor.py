@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import os
 import platform
 import queue
-import re
 import signal
 import subprocess
 import threading
@@ -18,14 +16,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import IO, Any, NamedTuple, Protocol
 
-from ..core.files import NAME
 from ..core.result import Outcome, Status
 from ..core.secrets import unshow
 from ..machine.keeper import KEEPS
 from ..machine.monitor import Watch
 from ..plans.expand import Planned
 from . import frames
-from .bounds import bounded_log, last_words
+from .bounds import last_words
+from .measurement import Measurement, failed, outcome_of
 from .request import TrialRequest
 
 _STARTED = itertools.count(1)  # children of this process
@@ -80,7 +78,7 @@ def run_trials(
     left = list(planned)
     while left:
         if reason := admit(left[0]):
-            yield from (Finished(Outcome(case.case, Status.NOT_REACHED, log=reason), {}) for case in left)
+            yield from (unmeasured(case, Status.NOT_REACHED, reason) for case in left)
             return
         if watch is not None and (others := watch.intruders()):
             yield _contended(left.pop(0), others)
@@ -111,12 +109,11 @@ def _heard(
                 watch.begin()
         elif "done" in message:
             try:
-                finished = _told(message, left[0], child.name)
+                measured = _received(message)
             except frames.NoMessage as error:
                 child.distrust(error)
                 break
-            left.pop(0)
-            yield _watched(finished, watch)
+            yield _finished(left.pop(0), measured, child, watch)
             if left and admit(left[0], True):
                 return
         elif type(images := message.get("images")) is int and 0 < images <= MOST_IMAGES:
@@ -124,53 +121,46 @@ def _heard(
         elif "leaves" in message:  # of itself, because of what the last case left behind
             return
     if left:
-        yield _watched(Finished(child.obituary(left.pop(0)), {}, process=child.name), watch)
+        yield _finished(left.pop(0), child.obituary(), child, watch)
 
 
-def _told(message: Mapping[str, Any], planned: Planned, process: str) -> Finished:
-    """A case that the child says it has ended. Raises NoMessage for what no child of ours says."""
+def _received(message: Mapping[str, Any]) -> Measurement:
+    """The measurement of a case that the child says has ended. Raises NoMessage for what no child of ours says."""
     try:
-        outcome, written, seconds = Outcome.from_json(message["outcome"]), dict(message["artifacts"]), float(message["clock"])
-        artifacts = {name: base64.b64decode(text, validate=True) for name, text in written.items()}
-        if outcome.case.key != planned.case.key:
-            raise frames.NoMessage("the outcome of another case")
-        if not all(re.fullmatch(NAME, name) for name in artifacts):
-            raise frames.NoMessage("an artifact outside its folder")
-    except frames.NoMessage:
-        raise
+        measured, seconds = Measurement.from_json(message["measurement"]), float(message["clock"])
     except Exception as error:  # of whatever shape it is
-        raise frames.NoMessage(f"an outcome that is none: {type(error).__name__}: {str(error)[:100]}") from None
-    outcome = replace(outcome, log=bounded_log(outcome.log), artifacts={})
+        raise frames.NoMessage(f"not a measurement: {type(error).__name__}: {str(error)[:100]}") from None
     ours = float(message["ours"])
-    if outcome.ok and abs(seconds - ours) > max(LEAST_SKEW, SKEW * ours):
+    if measured.status is Status.OK and abs(seconds - ours) > max(LEAST_SKEW, SKEW * ours):
         log = f"The clock of the process went {seconds:.3g} s while it took {ours:.3g} s by ours: its times are not kept."
-        outcome, artifacts = Outcome(outcome.case, Status.ERROR, log=log, facts=outcome.facts), {}
-    return Finished(outcome, artifacts, process=process)
+        return failed(Status.ERROR, log, measured.facts)
+    return measured
+
+
+def unmeasured(planned: Planned, status: Status, log: str) -> Finished:
+    """A case that has ended without a process of its own."""
+    return Finished(outcome_of(planned, failed(status, log)), {})
 
 
 def _contended(planned: Planned, others: frozenset[int]) -> Finished:
     log = f"The device was not free: process {', '.join(map(str, sorted(others)))} computes on it."
-    return Finished(Outcome(planned.case, Status.CONTENDED, log=log), {}, invalidated=True)
+    return unmeasured(planned, Status.CONTENDED, log)._replace(invalidated=True)
 
 
-def _watched(finished: Finished, watch: Watch | None) -> Finished:
-    """With what the device did meanwhile; invalidated where that does not let it stand."""
-    if watch is None:
-        return finished
-    (observed, fault), outcome = watch.end(), finished.outcome
-    facts = {**outcome.facts, "device": observed}
-    if fault is None:
-        return finished._replace(outcome=replace(outcome, facts=facts))
-    log = f"{fault.reason}\n{outcome.log}".strip()
-    ended = Outcome(outcome.case, fault.status, log=log, seconds=outcome.seconds, facts=facts)
-    return Finished(ended, {}, invalidated=True, lost=fault.status is Status.ERROR, process=finished.process)
+def _finished(planned: Planned, measured: Measurement, child: _Child, watch: Watch | None) -> Finished:
+    """A case that has ended, with what its device did meanwhile; invalidated where that does not let the values stand."""
+    place = {"node": child.node} if child.node else {}
+    observed, fault = watch.end() if watch is not None else ({}, None)
+    outcome = outcome_of(planned, measured, place | ({"device": observed} if watch is not None else {}), fault)
+    artifacts = dict(measured.artifacts) if outcome.ok else {}
+    return Finished(outcome, artifacts, fault is not None, fault is not None and fault.status is Status.ERROR, child.name)
 
 
 class _Child:
     """A running trial."""
 
     def __init__(self, request: TrialRequest) -> None:
-        self._timeout = request.timeout
+        self._timeout, self.node = request.timeout, request.node
         self._expected = len(request.cases)
         self._patience = max(STARTUP, request.timeout)
         self._silent = False
@@ -230,19 +220,19 @@ class _Child:
         self._nonsense = str(error)
         self._kill()
 
-    def obituary(self, planned: Planned) -> Outcome:
-        """The outcome of the case in which the child ended."""
+    def obituary(self) -> Measurement:
+        """The measurement of the case in which the child ended."""
         code = None if self._silent else self._process.wait()
         self._kill()
         self._reader.join(timeout=ENDING)
         tail = last_words(self._tail.decode(errors="replace"), LAST).strip()
         if code is None:
             silence = f"No outcome within {self._patience:g} s; the process was ended."
-            return Outcome(planned.case, Status.TIMEOUT, log=f"{silence}\n{tail}".strip())
+            return failed(Status.TIMEOUT, f"{silence}\n{tail}".strip())
         if self._nonsense:
-            said = f"It wrote into the pipe through which its outcome goes ({self._nonsense}); the process was ended."
-            return Outcome(planned.case, Status.ERROR, log=f"{said}\n{tail}".strip())
-        return Outcome(planned.case, Status.ERROR, log=f"The process ended {_cause(code)}.\n{tail}".strip())
+            reason = f"It wrote into the pipe through which its outcome goes ({self._nonsense}); the process was ended."
+            return failed(Status.ERROR, f"{reason}\n{tail}".strip())
+        return failed(Status.ERROR, f"The process ended {_cause(code)}.\n{tail}".strip())
 
     def _send(self, text: str) -> None:
         assert self._process.stdin is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.outside_metrics import FAULTS, passing
@@ -36,6 +36,7 @@ def decide(
         parts = skip_parts(planned.case, here) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = skip_key(parts)
         found = None if fresh or store is None else store.find(key)
+        planned = replace(planned, skip_key=key, skip_parts=parts)
         decisions.append(Decision(planned, key, parts, found is not None and not _unfinished(found)))
     return decisions
 

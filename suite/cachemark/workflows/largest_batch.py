@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.result import Outcome, Status
-from ..core.spec import Case
 from ..plans.expand import MAX_BATCH, SEEDS, Planned
+from ..trial.measurement import Measurement, outcome_of
 
 MOST = 8192  # images; nobody samples more at once, and the search must end on any card
 ENDED = "search_ended"  # of an outcome's facts: {"status", "log"} of the attempt that ended a search before it was done
@@ -62,22 +62,22 @@ def _out_of_memory(tried: dict[int, Outcome]) -> bool:
     return all(outcome.ok or outcome.status is Status.OOM for outcome in tried.values())
 
 
-def outcome(case: Case, found: Largest) -> Outcome:
+def outcome(planned: Planned, found: Largest) -> Outcome:
     """The end of a search as one outcome: throughput at the plan's own batch, and at the largest."""
     facts: dict[str, Any] = {"tried": [[batch, str(o.status)] for batch, o in sorted(found.tried.items())]}
     seconds = sum(o.seconds for o in found.tried.values())
     if not found.batch:
         last = found.tried[min(found.tried)]
         log = f"Not even {min(found.tried)} images fit.\n{last.log}" if last.status is Status.OOM else last.log
-        return Outcome(case, last.status, log=log, seconds=seconds, facts=facts)
-    best, own = found.tried[found.batch], found.tried.get(case.batch)
+        return outcome_of(planned, Measurement(last.status, log=log, seconds=seconds, facts=facts))
+    best, own = found.tried[found.batch], found.tried.get(planned.case.batch)
     samples = {"max_batch": [float(found.batch)], "throughput_max": _rates(found.batch, best), "peak_memory": best.samples["peak_memory"]}
     if own is not None and own.ok:
-        samples["throughput"] = _rates(case.batch, own)
+        samples["throughput"] = _rates(planned.case.batch, own)
     other = [o for o in found.tried.values() if not o.ok and o.status is not Status.OOM]
     note = f"{NO_IMAGES}; the search ended early: {other[0].status}" if other else NO_IMAGES
     facts |= {ENDED: {"status": str(other[0].status), "log": other[0].log}} if other else {}
-    return Outcome(case, Status.OK, samples, note, seconds=seconds, facts={**best.facts, **facts})
+    return outcome_of(planned, Measurement(Status.OK, samples, note, seconds=seconds, facts={**best.facts, **facts}))
 
 
 def unfinished(outcome: Outcome) -> bool:

@@ -38,15 +38,15 @@ class Arm:
 
 
 def measure(arms: Sequence[Arm], names: Sequence[str], executor: Executor) -> list[dict[str, Outcome]]:
-    """Outcomes of some cells of each arm, masked, one arm right after the other on one device. Raises Infrastructure where that is lost."""
+    """Outcomes of some cells of each arm, one arm right after the other on one device. Raises Infrastructure where that is lost."""
     groups = [(number, group) for number, arm in enumerate(arms) for group in arm.groups(names)]
     ended = executor.in_turn([([arms[number].cells[name] for name in group], arms[number].request) for number, group in groups])
     if lost := next((finished for part in ended for finished in part if finished.lost), None):
-        raise Infrastructure(f"The comparison ends with its device. {lost.outcome.masked().log.strip().splitlines()[0]}",
+        raise Infrastructure(f"The comparison ends with its device. {lost.outcome.log.strip().splitlines()[0]}",
                              remedy="See `cachemark doctor`; the pairs measured so far are stored.")
     found: list[dict[str, Outcome]] = [{} for _ in arms]
     for (number, group), part in zip(groups, ended, strict=True):
-        found[number] |= {name: finished.outcome.masked() for name, finished in zip(group, part, strict=True)}
+        found[number] |= {name: finished.outcome for name, finished in zip(group, part, strict=True)}
     return found
 
 

@@ -25,7 +25,7 @@ from ..store.db import Store
 from ..trial.child.facts import stated
 from ..trial.executors.local import Executor, Local
 from ..trial.request import Task, TrialRequest
-from ..trial.supervisor import Finished, always
+from ..trial.supervisor import Finished, always, unmeasured
 from . import largest_batch as largest
 from .deciding import Decision, decide, reason
 from .machines import Machine
@@ -198,8 +198,8 @@ class PlanRunner:
                 _clear(todo)
             wide = [d for d in todo if MAX_BATCH in d.planned.case.evaluation]
             plain = [d for d in todo if MAX_BATCH not in d.planned.case.evaluation]
-            self._keep(self._ended(plain, self._request()), plain, found)
-            self._keep(self._searched(wide), wide, found)
+            self._keep(self._ended(plain, self._request()), found)
+            self._keep(self._searched(wide), found)
         return found
 
     def measure_largest(self, *, fresh: bool = False) -> Measured:
@@ -209,7 +209,7 @@ class PlanRunner:
         here, decisions = self._decided([largest.asked(planned, self.machine.memory_cap) for planned in cases], fresh)
         with self._new_run(here, decisions) as found:
             todo = [d for d in decisions if not d.stored]
-            self._keep(self._searched(todo), todo, found)
+            self._keep(self._searched(todo), found)
         return found
 
     def make_share(self, part: tuple[int, int]) -> list[Outcome]:
@@ -221,7 +221,7 @@ class PlanRunner:
         self.watcher.planned(wanted, self._left)
         failed = []
         for finished in self._ended(wanted, replace(self._request(Task.FEATURES), share=part)):
-            outcome = finished.outcome.masked()
+            outcome = finished.outcome
             self.watcher.ended(outcome)
             if SHARE not in outcome.facts:
                 failed.append(outcome)
@@ -279,27 +279,25 @@ class PlanRunner:
         for planned in (decision.planned for decision in todo):
             self.watcher.started(planned.case)
             if planned.unsupported_reason:
-                yield Finished(Outcome(planned.case, Status.UNSUPPORTED, log=planned.unsupported_reason), {})
+                yield unmeasured(planned, Status.UNSUPPORTED, planned.unsupported_reason)
             else:
                 found = largest.search(planned.case.batch, partial(self._attempt, planned), largest.MOST)
-                yield Finished(largest.outcome(planned.case, found), {})
+                yield Finished(largest.outcome(planned, found), {})
 
     def _attempt(self, planned: Planned, batch: int) -> Outcome:
         """The outcome of one batch; the deadline is asked before. The start of its process is in its price."""
         one = largest.at(planned, batch)
         if late := self.deadline.admit(one, running=True) if self.deadline else "":
-            return Outcome(one.case, Status.NOT_REACHED, log=late)
+            return unmeasured(one, Status.NOT_REACHED, late).outcome
         (finished,) = self.executor.run([[one]], self._request(Task.PROBE), lambda planned: None)
         if self.deadline:
             self.deadline.ended(one, finished.outcome)
         return finished.outcome
 
-    def _keep(self, ended: Iterator[Finished], todo: list[Decision], found: Measured) -> None:
+    def _keep(self, ended: Iterator[Finished], found: Measured) -> None:
         """Store each outcome as it comes."""
-        by_case = {decision.planned.case.key: decision for decision in todo}
         for finished in ended:
-            decision, outcome = by_case[finished.outcome.case.key], finished.outcome.masked()
-            outcome = replace(outcome, skip_key=decision.key, facts={**outcome.facts, "skip_parts": dict(decision.parts)})
+            outcome = finished.outcome
             trial = self._processes.setdefault(finished.process, str(len(self._processes) + 1)) if finished.process else ""
             self.store.save(found.run_id, outcome, finished.artifacts, trial=trial)
             found.ran.append(outcome)

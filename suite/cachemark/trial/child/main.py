@@ -19,17 +19,18 @@ import torch
 
 from ...core import plugins
 from ...core.errors import BadBudget, BadKnob, BadPlugin, CachemarkError, Unsupported
-from ...core.result import Outcome, Status
+from ...core.result import Status
 from ...machine.affinity import pin
 from ...machine.memory import cap, exhausted
 from ...plans.expand import Planned
 from ..bounds import bounded_log
+from ..measurement import Measurement, failed
 from ..request import Task, TrialRequest
 from .bench import Bench
-from .measure import Ended, fill, probe, run_arm, run_case, see_arm
+from .measure import fill, probe, run_arm, run_case, see_arm
 from .talk import Talk
 
-Work = Callable[[Planned, Bench], Ended]
+Work = Callable[[Planned, Bench], Measurement]
 
 
 def main() -> None:
@@ -51,8 +52,8 @@ def main() -> None:
     trial = _Trial(request, works[request.task], talk.alive)
     for number, planned in enumerate(request.cases):
         talk.start(number)
-        outcome, artifacts, goes_on = trial.run(planned)
-        talk.done(number, outcome, artifacts)
+        measured, goes_on = trial.run(planned)
+        talk.done(number, measured)
         if not goes_on and number + 1 < len(request.cases):
             talk.leaves(number)
             return
@@ -68,19 +69,18 @@ class _Trial:
     bench: Bench | None = None
     _imported: set[str] = field(default_factory=set)
 
-    def run(self, planned: Planned) -> tuple[Outcome, dict[str, bytes], bool]:
-        """The outcome of a case with its artifacts, and whether the process is fit for another one."""
-        orderly = True
+    def run(self, planned: Planned) -> tuple[Measurement, bool]:
+        """The measurement of a case, and whether the process is fit for another one."""
+        orderly, seconds = True, 0.0
         try:
             bench = self._prepare(planned)
             began = time.perf_counter()
-            outcome, artifacts = self.work(planned, bench)
-            outcome = replace(outcome, seconds=time.perf_counter() - began if outcome.ok else 0.0)
+            measured = self.work(planned, bench)
+            seconds = time.perf_counter() - began if measured.status is Status.OK else 0.0
         except BaseException as error:  # SystemExit among them: every failure of the code under test is an outcome
-            outcome, artifacts, orderly = _failed(planned, error), {}, isinstance(error, Exception)
-        outcome = replace(outcome, facts={**outcome.facts, **_place(self.request)})
-        fit = orderly and not leaves(outcome, self.request.memory_cap)
-        return outcome, artifacts if outcome.ok else {}, fit
+            measured, orderly = _failure(error), isinstance(error, Exception)
+        fit = orderly and not leaves(measured.status, planned.case.device_class, self.request.memory_cap)
+        return replace(measured, seconds=seconds, facts={**measured.facts, **_place(self.request)}), fit
 
     def _prepare(self, planned: Planned) -> Bench:
         """Load the plug-ins that a case needs, and the model."""
@@ -102,8 +102,8 @@ class _Trial:
                 self._imported.add(digest)
 
 
-def _failed(planned: Planned, error: BaseException) -> Outcome:
-    """The outcome of a case that has raised something."""
+def _failure(error: BaseException) -> Measurement:
+    """The measurement of a case that has raised something."""
     if isinstance(error, Unsupported | BadBudget | BadKnob):
         status, log = Status.UNSUPPORTED, str(error)
     elif isinstance(error, MemoryError | torch.OutOfMemoryError):
@@ -113,13 +113,13 @@ def _failed(planned: Planned, error: BaseException) -> Outcome:
     else:
         log = "".join(traceback.format_exception(error))
         status = Status.OOM if exhausted(error) else Status.ERROR
-    return Outcome(planned.case, status, log=bounded_log(log).strip() or "No reason was given.")
+    return failed(status, bounded_log(log).strip() or "No reason was given.")
 
 
-def leaves(outcome: Outcome, memory_cap: int) -> bool:
+def leaves(status: Status, device: str, memory_cap: int) -> bool:
     """True where the next case needs a fresh process: after an error a CUDA context may be of no use any more, and where memory ran out
     it may be in pieces."""
-    return outcome.status in (Status.OOM, Status.ERROR) and (outcome.case.device_class != "cpu" or bool(memory_cap))
+    return status in (Status.OOM, Status.ERROR) and (device != "cpu" or bool(memory_cap))
 
 
 def _place(request: TrialRequest) -> dict[str, Any]:

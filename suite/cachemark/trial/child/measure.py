@@ -16,13 +16,14 @@ from ...core import registry, seeds
 from ...core.errors import Unsupported
 from ...core.outside_metrics import FAULTS
 from ...core.plugins import needs
-from ...core.result import FULL_BESIDE, IMAGES, SHARE, Outcome, Status
+from ...core.result import FULL_BESIDE, IMAGES, SHARE, Status
 from ...core.spec import FULL, QUALITY_PASS, TOKENS, Case
 from ...core.units import quality_name
 from ...metrics.compute.image_features import ImageFeatures
 from ...models.costs import case_bill
 from ...plans.decoding import BATCHES
 from ...plans.expand import Planned
+from ..measurement import Measurement, failed
 from . import quality
 from .bench import Bench, case_job, method_factory
 from .facts import case_facts, limit_facts, slope
@@ -32,22 +33,21 @@ from .plugin_metrics import in_sentences
 from .profiles import profiled, repeated
 from .timing import byte_figures, graph_facts, timed
 
-Ended = tuple[Outcome, dict[str, bytes]]  # with artifacts by file name
 WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
 PER_PASS, REDRAWN = "tokens_per_pass", "redrawn"  # of an outcome's facts, under a decoder
 RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "an arm of a pair: both arms' tokens are compared by their hash"
 
 
-def run_case(planned: Planned, bench: Bench) -> Ended:
-    """Measure one case. Returns its outcome and artifacts by file name; raises what the trial turns into a status."""
+def run_case(planned: Planned, bench: Bench) -> Measurement:
+    """Measure one case. Raises what the trial turns into a status."""
     try:
         return _measured(planned, bench)
     except quality.NotFinite as error:
-        return Outcome(planned.case, Status.NAN_OUTPUT, log=str(error)), {}
+        return failed(Status.NAN_OUTPUT, str(error))
 
 
-def _measured(planned: Planned, bench: Bench) -> Ended:
+def _measured(planned: Planned, bench: Bench) -> Measurement:
     case = planned.case
     if planned.unsupported_reason:
         raise Unsupported(planned.unsupported_reason)
@@ -69,12 +69,12 @@ def _measured(planned: Planned, bench: Bench) -> Ended:
         facts["footnotes"] += [in_words(costs[PER_PASS])] if ran else []
         facts |= {FULL_BESIDE: times.full} if times.full else {}
     if bench.loaded.random:
-        return Outcome(case, Status.OK, samples, RANDOM, facts=facts), {}
+        return Measurement(Status.OK, samples, RANDOM, facts=facts)
     judged = _judge_case(case, job, bench)
     if not judged.finite:
         raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
     if parted := inexact(case, _judged_job(case, job), bench.reference(case, _judged_job(case, job)), judged):
-        return Outcome(case, Status.ERROR, log=parted, facts=facts), {}
+        return failed(Status.ERROR, parted, facts)
     if case.role == "baseline" and job.layout.scales:
         facts["layers"] = profiled(_watched(case, job))
     elif case.role == "baseline" and job.continuous:
@@ -86,7 +86,7 @@ def _measured(planned: Planned, bench: Bench) -> Ended:
         facts[REDRAWN] = redrawn(_judged_job(case, job), bench.reference(case, _judged_job(case, job)))
     facts["footnotes"] += in_sentences(judged.facts.get(FAULTS, {}))
     samples, facts = samples | judged.samples, facts | judged.facts | _asked(judged.facts, bench.entry.prompts)
-    return Outcome(case, Status.OK, samples, output_hash=judged.output_hash, facts=facts), judged.artifacts
+    return Measurement(Status.OK, samples, output_hash=judged.output_hash, facts=facts, artifacts=judged.artifacts)
 
 
 def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tuple[dict[str, list[float]], dict[str, Any]]:
@@ -117,32 +117,31 @@ def _full_beside(case: Case, job: Job) -> Job | None:
     return replace(job, method=full, memory=Memory(job.device, engine=job.memory.engine.another()), decoder=None)
 
 
-def run_arm(planned: Planned, bench: Bench) -> Ended:
+def run_arm(planned: Planned, bench: Bench) -> Measurement:
     """Measure one case as an arm of a pair: its bytes and times, and the hashes of the tokens of one batch and of its images. No image is
     judged."""
-    case = planned.case
     job, samples, facts = _one_batch(planned, bench)
     tokens = job.generate(slice(len(job.subset)))
     images = decoded(job, tokens)
     if not bool(torch.isfinite(tokens).all() and torch.isfinite(images).all()):  # tokens that are indices always are finite
-        return Outcome(case, Status.NAN_OUTPUT, log="The tokens or their images hold NaN or infinity.", facts=facts), {}
+        return failed(Status.NAN_OUTPUT, "The tokens or their images hold NaN or infinity.", facts)
     facts |= {IMAGES: image_hash(images)}
-    return Outcome(case, Status.OK, samples, PAIRED, output_hash=hashed(storable(job, tokens)), facts=facts), {}
+    return Measurement(Status.OK, samples, PAIRED, output_hash=hashed(storable(job, tokens)), facts=facts)
 
 
-def see_arm(planned: Planned, bench: Bench) -> Ended:
+def see_arm(planned: Planned, bench: Bench) -> Measurement:
     """Judge the images of one case as an arm of a pair, against the full cache of its own code; nothing is timed and no picture is kept."""
     case = planned.case
     if planned.unsupported_reason or bench.loaded.random:
         raise Unsupported(planned.unsupported_reason or RANDOM)
     judged = _judge_case(case, case_job(case, bench), bench)
     if not judged.finite:
-        return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
+        return failed(Status.NAN_OUTPUT, "The decoded images or their figures hold NaN or infinity.")
     facts = case_facts(planned, bench) | {name: judged.facts[name] for name in (IMAGES, FAULTS) if name in judged.facts}
-    return Outcome(case, Status.OK, judged.samples, output_hash=judged.output_hash, facts=facts), {}
+    return Measurement(Status.OK, judged.samples, output_hash=judged.output_hash, facts=facts)
 
 
-def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Ended:
+def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Measurement:
     """Make a share of the images of a case's quality pass and nothing else; their features stay in its feature cache."""
     case = planned.case
     wide = quality.job_of(case_job(case, bench), case, bench.entry.classes)
@@ -150,15 +149,15 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Ended:
         for _ in quality.parts(wide, bench.preset(case), quality.FeatureCache(planned.feature_cache), share):
             pass
     except quality.NotFinite as error:
-        return Outcome(case, Status.NAN_OUTPUT, log=str(error)), {}
+        return failed(Status.NAN_OUTPUT, str(error))
     done = f"Share {share[0] + 1} of {share[1]} of its quality images is made; nothing is measured."
-    return Outcome(case, Status.NOT_REACHED, log=done, facts={SHARE: list(share)}), {}
+    return failed(Status.NOT_REACHED, done, {SHARE: list(share)})
 
 
-def probe(planned: Planned, bench: Bench) -> Ended:
+def probe(planned: Planned, bench: Bench) -> Measurement:
     """Time a case at its batch and judge nothing: do so many images fit, and how fast do they come?"""
     _, samples, facts = _one_batch(planned, bench)
-    return Outcome(planned.case, Status.OK, samples, "timed only", facts=facts), {}
+    return Measurement(Status.OK, samples, "timed only", facts=facts)
 
 
 def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[float]], dict[str, Any]]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import os
 import resource
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from ...core.result import Outcome, Status
+from ...core.result import Status
 from .. import frames
+from ..measurement import Measurement, failed
 
 
 class Talk:
@@ -46,20 +45,27 @@ class Talk:
         """It takes long and goes on: so many ``images`` have been generated since the last time."""
         self._say({"alive": True, "images": images})
 
-    def done(self, number: int, outcome: Outcome, artifacts: Mapping[str, bytes]) -> None:
+    def done(self, number: int, measured: Measurement) -> None:
         """It has ended. ``clock``: the seconds since it began, by the clock of this process, which the parent compares with its own."""
-        encoded = {name: base64.b64encode(content).decode() for name, content in artifacts.items()}
-        told = {"done": number, "outcome": _sayable(outcome).to_json(), "artifacts": encoded, "clock": time.perf_counter() - self._began}
-        self._say(told)
+        clock = time.perf_counter() - self._began
+        try:
+            message = frames.framed({"done": number, "measurement": measured.to_json(), "clock": clock})
+        except (TypeError, ValueError, RecursionError) as error:
+            log = f"Its facts cannot be written as JSON: {str(error)[:200]}."
+            message = frames.framed({"done": number, "measurement": failed(Status.ERROR, log).to_json(), "clock": clock})
+        self._write(message)
 
     def leaves(self, number: int) -> None:
         """This process ends of itself: the next case needs another one."""
         self._say({"leaves": number})
 
     def _say(self, message: Mapping[str, Any]) -> None:
+        self._write(frames.framed(message))
+
+    def _write(self, message: bytes) -> None:
         if os.getpid() != self._process:  # a method has made a copy of us, which must not speak for us
             os._exit(1)
-        rest = memoryview(frames.framed(message))
+        rest = memoryview(message)
         while rest:
             rest = rest[self._out.write(rest) :]
 
@@ -72,26 +78,3 @@ def _private(number: int) -> int:
     """A copy of a descriptor far from where others are, which no program that is started inherits."""
     highest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1024)
     return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, highest * 3 // 4)
-
-
-def _sayable(outcome: Outcome) -> Outcome:
-    """The outcome, its facts without numbers that JSON has no word for; an error where they are not JSON at all."""
-    try:
-        frames.framed(outcome.to_json())
-        return outcome
-    except (TypeError, ValueError, RecursionError):
-        pass
-    try:
-        outcome = replace(outcome, facts=_finite(dict(outcome.facts)))
-        frames.framed(outcome.to_json())
-        return outcome
-    except (TypeError, ValueError, RecursionError) as error:
-        return Outcome(outcome.case, Status.ERROR, log=f"What the method says of itself cannot be written as JSON: {str(error)[:200]}.")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and value - value != 0 else value

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...core.errors import Infrastructure
 from ...core.limits import Rates
-from ...core.result import Environment, Outcome, Status
+from ...core.result import Environment, Status
 from ...machine.affinity import processors
 from ...machine.environment import environment
 from ...machine.gpu import Gpu, chosen, gpus, locked
@@ -22,7 +22,7 @@ from ...machine.rates import rates
 from ...plans.expand import Planned
 from ..identity import identify
 from ..request import TrialRequest
-from ..supervisor import Admit, Advanced, Finished, Started, always, run_trials, unheard
+from ..supervisor import Admit, Advanced, Finished, Started, always, run_trials, unheard, unmeasured
 
 REJECTS = 3  # invalidated cases after which a device gets no more
 REDOS = 3  # times that an invalidated case or pair is measured again
@@ -99,7 +99,7 @@ class Local:
             lanes = [self._lane(number, request, started, admit, advanced) for number in healthy]
             yield from lanes[0] if len(lanes) == 1 else self._together(lanes)
         for planned in (p for group in self._left for p in group):
-            yield self._rejected.get(planned.case.key) or Finished(Outcome(planned.case, Status.NOT_REACHED, log=_NO_DEVICE), {})
+            yield self._rejected.get(planned.case.key) or unmeasured(planned, Status.NOT_REACHED, _NO_DEVICE)
 
     def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
         """Environment and code identity of an arm on the place whose turn it is."""

@@ -16,13 +16,13 @@ from typing import Any
 from ...core.errors import Infrastructure
 from ...core.limits import Rates
 from ...core.plugins import packed
-from ...core.result import Environment, Outcome, Status
+from ...core.result import Environment, Status
 from ...machine.environment import environment
 from ...machine.rates import rates
 from ...plans.expand import Planned
 from ..identity import identify
 from ..request import TrialRequest
-from ..supervisor import Admit, Advanced, Finished, Started, always, unheard
+from ..supervisor import Admit, Advanced, Finished, Started, always, unheard, unmeasured
 from .local import Groups, Local, Part, local
 
 PATIENCE = 10.0  # seconds for a cluster to answer
@@ -65,7 +65,7 @@ class Ray:
                     started(group[0])
             if waiting:
                 (done, *_), _ = self.ray.wait(list(waiting), num_returns=1)
-                yield from self._told(done, waiting.pop(done))
+                yield from self._received(done, waiting.pop(done))
 
     def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
         """Environment and code identity of an arm on a worker."""
@@ -78,7 +78,7 @@ class Ray:
         threads = max(request.threads for _, request in parts)
         code = {file: packed(file) for _, request in parts for file in request.plugins}
         done = self._task(trials_in_turn, threads).remote([(list(group), request) for group, request in parts], code)
-        found = iter(list(self._told(done, [planned for group, _ in parts for planned in group])))
+        found = iter(list(self._received(done, [planned for group, _ in parts for planned in group])))
         return [[next(found) for _ in group] for group, _ in parts]
 
     def _task(self, function: Any, threads: int) -> Any:
@@ -90,26 +90,24 @@ class Ray:
         everything = self.ray.cluster_resources()
         return max(1, int(everything.get("GPU", 0) if self.cuda else everything.get("CPU", 0) / threads))
 
-    def _told(self, done: Any, group: Sequence[Planned]) -> Iterator[Finished]:
+    def _received(self, done: Any, group: Sequence[Planned]) -> Iterator[Finished]:
         try:
-            kind, node, found = self.ray.get(done)
+            kind, node, finished = self.ray.get(done)
         except self.ray.exceptions.RayError as error:
-            said = f"The task on the cluster failed: {error}"
-            yield from (Finished(Outcome(p.case, Status.ERROR, log=said), {}) for p in group)
+            yield from (unmeasured(planned, Status.ERROR, f"The task on the cluster failed: {error}") for planned in group)
             return
-        for finished in found:
-            if kind != self._kind:
-                said = f"It was measured on a worker of another kind (numerics {kind} on {node}) than the first one ({self._kind})."
-                yield Finished(Outcome(finished.outcome.case, Status.ERROR, log=said), {})
-            else:
-                outcome = finished.outcome
-                yield finished._replace(outcome=replace(outcome, facts={**outcome.facts, "node": node}))
+        if kind == self._kind:
+            yield from finished
+            return
+        log = f"It was measured on a worker of another kind (numerics {kind} on {node}) than the first one ({self._kind})."
+        planned_of = {planned.case.key: planned for planned in group}
+        yield from (unmeasured(planned_of[each.outcome.case.key], Status.ERROR, log) for each in finished)
 
 
 def trial(group: list[Planned], request: TrialRequest, code: Packed) -> tuple[str, str, list[Finished]]:
     """On a worker: a group of cases. Returns the fingerprint of the worker's numerics, its name, and what it found."""
     with _workplace(group[0].case.device_class, request.threads, code) as (places, files):
-        found = list(places.run([group], replace(request, plugins=files), lambda planned: None))
+        found = list(places.run([group], replace(request, plugins=files, node=platform.node()), lambda planned: None))
         return places.environment(group[0].case.device_class, request.threads).fingerprint, platform.node(), found
 
 
@@ -120,7 +118,7 @@ def trials_in_turn(parts: list[Part], code: Packed) -> tuple[str, str, list[Fini
         if not Path(folder, "cachemark").is_dir():
             raise Infrastructure(f"{platform.node()} does not see {folder}.", remedy="Compare commits on a file system that workers share.")
     with _workplace(device, threads, code) as (places, files):
-        found = places.in_turn([(group, replace(request, plugins=files)) for group, request in parts])
+        found = places.in_turn([(group, replace(request, plugins=files, node=platform.node())) for group, request in parts])
         return places.environment(device, threads).fingerprint, platform.node(), [finished for group in found for finished in group]
 
 
@@ -183,7 +181,7 @@ def _split(group: list[Planned], admit: Admit) -> tuple[list[Planned], list[Fini
     begun, late = list[Planned](), list[Finished]()
     for planned in group:
         if reason := admit(planned, bool(begun)):
-            late.append(Finished(Outcome(planned.case, Status.NOT_REACHED, log=reason), {}))
+            late.append(unmeasured(planned, Status.NOT_REACHED, reason))
         else:
             begun.append(planned)
     return begun, late

@@ -1,0 +1,27 @@
+"""Cases measured in this process: each as the outcome that a run would store, and its artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cachemark.core.result import Outcome
+from cachemark.plans.expand import Planned
+from cachemark.trial.child import measure
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.measurement import Measurement, outcome_of
+
+Measured = tuple[Outcome, dict[str, bytes]]
+
+
+def measured_by(work: Callable[..., Measurement]) -> Callable[..., Measured]:
+    """A task of a trial that returns an outcome and its artifacts."""
+    def measured(planned: Planned, bench: Bench, *given: Any) -> Measured:
+        found = work(planned, bench, *given)
+        return outcome_of(planned, found), dict(found.artifacts)
+
+    return measured
+
+
+run_case, run_arm, see_arm, probe, fill = map(measured_by, (measure.run_case, measure.run_arm, measure.see_arm, measure.probe,
+                                                            measure.fill))
