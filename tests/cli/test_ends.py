@@ -16,6 +16,7 @@ import pytest
 from cachemark.core.result import Outcome, Status
 from cachemark.store import database, faults
 from cachemark.trial.executors import local
+from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.supervisor import Finished
 from support.stages import Stage, call, stage
 
@@ -30,7 +31,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
                 found = Outcome(one.case, Status.OK, {"token_agreement": [1.0]})
                 yield Finished(found, {"tokens.bin": os.urandom(60_000)})
             else:
-                yield Finished(Outcome(one.case, Status.TIMEOUT, log="No outcome within 30 s"), {})
+                yield Finished(outcome_of(one, Measurement(Status.TIMEOUT, log="No outcome within 30 s")), {})
 
     monkeypatch.setattr(local, "run_trials", trials)
     monkeypatch.setattr(local.Local, "rates", lambda *_: {})

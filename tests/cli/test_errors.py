@@ -19,12 +19,13 @@ from safetensors.torch import save_file
 
 from cachemark.cli import main
 from cachemark.cli.options import size
-from cachemark.core.result import Outcome, Status
+from cachemark.core.result import Status
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.store.db import Store
 from cachemark.trial.executors import local
+from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.supervisor import Finished
 from support import bad_plans, examples, stages
 from support.stages import Stage, call
@@ -233,7 +234,7 @@ def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
 
 def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def trials(planned: Any, *_: object, **__: object) -> Any:
-        yield from (Finished(Outcome(p.case, Status.ERROR, log="[/bold] first line\nlast line"), {}) for p in planned)
+        yield from (Finished(outcome_of(p, Measurement(Status.ERROR, log="[/bold] first line\nlast line")), {}) for p in planned)
 
     monkeypatch.setattr(local, "run_trials", trials)
     result = stage.run()

@@ -19,6 +19,7 @@ from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned
 from cachemark.store.db import Store
+from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished, always, unheard
 from cachemark.workflows.running import PlanRunner, RunWatcher
@@ -60,13 +61,14 @@ class Stub:
         moments = random.Random(self.seed)
         for planned in (p for group in groups for p in group):
             if reason := admit(planned):
-                yield Finished(Outcome(planned.case, Status.NOT_REACHED, log=reason), {})
+                yield Finished(outcome_of(planned, Measurement(Status.NOT_REACHED, log=reason)), {})
                 continue
             started(planned)
             self.before(planned.case)
             time.sleep(moments.uniform(0, self.pause))
             samples = {"latency": [1.0, 2.0, 3.0], "kv_allocated": [4096.0]}
-            yield Finished(Outcome(planned.case, Status.OK, samples, "random weights", seconds=2.0), {"tokens.bin": artifact(planned.case)})
+            measured = Measurement(Status.OK, samples, "random weights", seconds=2.0)
+            yield Finished(outcome_of(planned, measured), {"tokens.bin": artifact(planned.case)})
 
 
 class Confirmed(RunWatcher):

@@ -42,7 +42,7 @@ def saying(folder: Path, parts: Sequence[bytes], end: str) -> str:
     return interpreter(folder, f"read line; cat '{file}'; {end}")
 
 
-DONE = frames.framed({"done": 0, "measurement": {}, "clock": 0.0})
+DONE = frames.framed({"done": 0, "measurement": {}, "clock": 0.25})
 
 
 @pytest.mark.parametrize(("end", "word"), [("kill -9 $$", "SIGKILL"), ("exit 7", "exit code 7")])
@@ -86,7 +86,8 @@ NONSENSE = {
     "an unknown status": ended({**FAILED, "status": "fine"}), "no log": ended({**FAILED, "log": ""}),
     "figures of a failure": ended({**FAILED, "samples": {"latency": [1.0]}}),
     "an unknown metric": ended({**FAILED, "status": "ok", "samples": {"speed": [1.0]}}),
-    "artifacts that are text": ended({**FAILED, "artifacts": "x"}), "an artifact that is no base64": ended({**FAILED, "artifacts": {"a": "\u00ff"}}),
+    "artifacts that are text": ended({**FAILED, "artifacts": "x"}),
+    "an artifact that is no base64": ended({**FAILED, "artifacts": {"a": "\u00ff"}}),
     "an artifact elsewhere": ended({**FAILED, "artifacts": {"../a": ""}}), "no clock": ended(FAILED, clock=None),
     "samples that are not finite": ended({**FAILED, "status": "ok", "samples": {"latency": [None]}, "judgement": "none"}),
     "a case that was not asked for": frames.framed({"start": 5}), "the next case first": frames.framed({"done": 1}),
@@ -103,7 +104,8 @@ def test_what_is_no_message_ends_its_case_alone_and_says_so(name: str, tmp_path:
 
 
 def test_a_proper_message_is_believed(tmp_path: Path) -> None:
-    python = saying(tmp_path, [ended({**FAILED, "status": "ok", "samples": {"latency": [1.0]}, "judgement": "times alone", "artifacts": {"a.txt": "eA=="}})], "exit 0")
+    measured = Measurement(Status.OK, {"latency": [0.1]}, "times alone", log="of itself", artifacts={"a.txt": b"x"})
+    python = saying(tmp_path, [ended(measured.to_json())], "exit 0")
     (found,) = run_trials(cases(1), TrialRequest(60.0, 1, python=python), lambda planned: None)
     assert (found.outcome.case, found.outcome.log, found.artifacts) == (cases(1)[0].case, "of itself", {"a.txt": b"x"})
 

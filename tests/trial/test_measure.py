@@ -34,9 +34,10 @@ from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge
 from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import RANDOM
 from support import examples
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
-from support.measuring import RANDOM, run_arm, run_case
+from support.measuring import run_arm, run_case
 from support.stages import forgetting
 
 METHODS = '"streaming", "h2o"'

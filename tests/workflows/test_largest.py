@@ -24,6 +24,7 @@ from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 from cachemark.trial.child.main import leaves
 from cachemark.trial.executors import local
+from cachemark.trial.measurement import failed
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import largest_batch as largest
@@ -260,7 +261,7 @@ def test_after_a_fault_on_a_gpu_the_next_case_gets_a_fresh_process(status: Statu
 
 def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.MonkeyPatch) -> None:
     class Child:
-        pid, name = 1, "child"
+        pid, name, node = 1, "child", ""
         made = 0
 
         def __init__(self, request: TrialRequest) -> None:
@@ -273,9 +274,8 @@ def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.Mo
         def __exit__(self, *_: object) -> None: ...
 
         def messages(self) -> object:
-            outcome = Outcome(self.planned[0].case, Status.OOM, log="gone")
             yield {"start": 0}
-            yield {"done": 0, "outcome": outcome.to_json(), "artifacts": {}, "clock": 0.0, "ours": 0.0}
+            yield {"done": 0, "measurement": failed(Status.OOM, "gone").to_json(), "clock": 0.0, "ours": 0.0}
             yield {"leaves": 0}
 
     monkeypatch.setattr(isolate, "_Child", Child)

@@ -22,6 +22,7 @@ from cachemark.plans.expand import expand
 from cachemark.store.db import Store
 from cachemark.trial.executors import local
 from cachemark.trial.executors.local import Executor, Local
+from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import deciding
@@ -78,9 +79,9 @@ def edit(file: Path, old: str, new: str) -> None:
 # ------------------------------------------------------------------------------------------------ what runs and why
 
 def test_a_trial_of_a_run_is_a_process(stage: Stage) -> None:
-    """All cases of one model share one."""
+    """Each of these cases has one to itself, since the model is a plug-in's."""
     with Store.open(stage.store, create=False, read_only=True) as store:
-        assert list(store.trials(1).values()) == ["1 of run 1"] * len(LABELS)
+        assert list(store.trials(1).values()) == [f"{number + 1} of run 1" for number in range(len(LABELS))]
 
 
 def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +252,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         asked.append([p.case.label for p in planned])
         for p in planned:
             started(p)
-            yield Finished(Outcome(p.case, Status.ERROR, log="not run"), {})
+            yield Finished(outcome_of(p, Measurement(Status.ERROR, log="not run")), {})
 
     monkeypatch.setattr(local, "run_trials", trials)
     return asked
