@@ -7,7 +7,7 @@ from dataclasses import replace
 import report_sample as sample
 
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.recommendation import regimes
+from cachemark.analysis.regimes import regimes
 from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.chart import Chart

@@ -8,8 +8,7 @@ import report_sample as sample
 from page import Page
 
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.decoder_regimes import TITLE, decoder_regimes
-from cachemark.analysis.recommendation import regimes
+from cachemark.analysis.regimes import TITLE, decoder_regimes, regimes
 from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.regime_maps import regime_map

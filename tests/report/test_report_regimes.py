@@ -11,7 +11,7 @@ import report_sample as sample
 from page import Page
 
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.recommendation import Regime, regimes
+from cachemark.analysis.regimes import Regime, regimes
 from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.chart import signs_of

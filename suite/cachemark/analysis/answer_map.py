@@ -10,7 +10,7 @@ from ..core.limits import Rates
 from ..core.spec import Case
 from ..stats.intervals import Interval
 from .answers import candidate, doubt, named
-from .case_group import CaseGroup
+from .case_group import CaseGroup, over_batches
 from .limit_flags import limit_of
 from .quality_claims import Claims
 from .report_row import ReportRow
@@ -80,11 +80,8 @@ class AnswerMap:
 def answer_maps(groups: Iterable[CaseGroup], claims: Claims, predictor: Predictor | None = None) -> tuple[AnswerMap, ...]:
     """One for each model in which a method is shown to be as good as the full cache, all but the batch being equal; of more
     than one field. Without a ``predictor`` only what was measured."""
-    families: dict[str, list[CaseGroup]] = {}
-    for group in groups:
-        if group.full is not None and group.full.ok and not group.searched:
-            families.setdefault(group.but_batch, []).append(group)
-    return tuple(found for family in families.values() if (found := _map(family, claims, predictor)) is not None)
+    families = over_batches(group for group in groups if group.full is not None and group.full.ok and not group.searched)
+    return tuple(answers for family in families if (answers := _map(family, claims, predictor)) is not None)
 
 
 def _map(family: Sequence[CaseGroup], claims: Claims, predictor: Predictor | None) -> AnswerMap | None:

@@ -17,7 +17,6 @@ from .answer_map import AnswerMap, Predictor, answer_maps
 from .answers import Answer, answer
 from .baseline_comparison import Alarms, BaselineComparison, Conclusion, alarms, changes, conclusion
 from .case_group import CaseGroup
-from .decoder_regimes import decoder_regimes
 from .device_limits import Limits, against_limits
 from .environment_facts import as_text, differences, environment_facts, title
 from .image_albums import Album, Strip, albums, strip
@@ -26,7 +25,8 @@ from .missing import Missing, lost, missing
 from .papers import PaperTable, papers
 from .quality_claims import Claims, said, scope
 from .raw_samples import CaseRecord, case_records
-from .recommendation import Recommendation, Regime, recommendations, regimes
+from .recommendation import Recommendation, recommendations
+from .regimes import Regime, decoder_regimes, regimes
 from .run_history import HistoryNight, RunHistory, Trend, run_history
 from .standing import standing as standing_of
 from .summary_sentences import Sentence, sentences

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...analysis import formatting as fmt
 from ...analysis.answer_map import FULL, AnswerMap, MapCell
-from ...analysis.recommendation import Regime
+from ...analysis.regimes import Regime
 from ...analysis.report_row import ReportRow, share_of_full
 from ...core.spec import shown_share
 from .chart import Chart, tip
