@@ -14,14 +14,15 @@ from typing import Any
 
 import torch
 
+import cachemark.decoders
+import cachemark.methods
+import cachemark.models.catalogue  # noqa: F401  (these three register what is built in)
 from cachemark.cache.arena import Memory
 from cachemark.cache.attention import attention
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.models.protocol import Loaded, ModelEntry, Request
-from cachemark.plans import schema as plans
 
-assert plans  # importing it registers models and methods
 SEEDS = (0,)
 
 
