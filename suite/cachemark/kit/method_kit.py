@@ -16,7 +16,6 @@ from ..models.protocol import ModelEntry, Request
 from . import batches, group_checks, manner_checks, ragged, scale_checks, token_checks
 from .capture import as_written
 from .findings import Checked, Flaw, KitProof
-from .head_checks import HEAD
 from .masked_checks import MASKED, masked_cells
 from .metric_checks import METRIC, MetricExample
 from .model_checks import MODEL, ModelExample
@@ -35,7 +34,7 @@ TOKEN: tuple[Check, ...] = (
 )
 SCALE: tuple[Check, ...] = (
     scale_checks.neutral_is_full, scale_checks.tight_is_not_neutral, scale_checks.evicting_is_masking, scale_checks.bytes_are_declared,
-    scale_checks.budget_is_used, scale_checks.prefix_is_sound, scale_checks.dead_is_never_read, scale_checks.second_generation_repeats,
+    scale_checks.declared_is_used, scale_checks.prefix_is_sound, scale_checks.dead_is_never_read, scale_checks.second_generation_repeats,
     scale_checks.memory_is_the_arenas, scale_checks.nothing_is_read_on_the_host, scale_checks.rows_are_the_same_in_another_order,
 )
 GROUPS: tuple[Check, ...] = (
@@ -86,7 +85,7 @@ FAMILIES = {
 }
 
 
-PER_HEAD = CheckFamily(HEAD, _head_cells, _smaller_scales)
+PER_HEAD = CheckFamily(SCALE, _head_cells, _smaller_scales)
 HEAD_GROUPS = replace(FAMILIES["next-token"], checks=GROUPS)
 
 

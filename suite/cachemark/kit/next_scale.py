@@ -14,7 +14,7 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, scale_steps
 from ..contract.method import Method
-from .common import MethodCell, calibration
+from .common import MethodCell, Poison, calibration
 from .driver import Onlooker, Outputs, watched
 from .oracle import TOLERANCE, Apart, apart, masked
 
@@ -114,6 +114,33 @@ class ScaleCell(MethodCell):
     def tight(self) -> Method:
         """The method at a budget that makes it work."""
         return self.at(BUDGET if self.cls.evicts else Fraction(1))
+
+    # -- what the checks ask of a run; a cell of a method whose heads differ answers otherwise -------------------------
+    def run(self, method: Method, *watches: Onlooker, memory: Memory | None = None, feed: ScaleFeed | None = None,
+            layout: Layout | None = None) -> Any:  # fmt: skip
+        """Drive a method, recorded and shadowed."""
+        return run(self, method, *watches, memory=memory, feed=feed, layout=layout)
+
+    @property
+    def reference(self) -> Any:
+        """The recorded run at the tight budget."""
+        return recorded(self)
+
+    def poison(self) -> Onlooker:
+        """The watch that spoils storage beyond the live entries."""
+        return Poison()
+
+    def declared(self, method: Method) -> dict[Site, int]:
+        """The entries of all heads of each site that the method declares, in one row."""
+        return {site: method.layout.kv_heads * method.capacity(method.layout, site) for site in method.slots}
+
+    def contents(self, record: Any) -> list[dict[Site, list[Tensor]]]:
+        """After each pass the visual tokens of each head of each site, (rows, live)."""
+        return [{site: list(numbers.long().unbind(1)) for site, numbers in sites.items()} for sites in record.contents]
+
+    def expects_full_use(self, method: Method) -> bool:
+        """True where the fullest pass must fill what is declared."""
+        return self.cls.evicts and hasattr(method, "B")
 
 
 class ScaleShadow(Onlooker):

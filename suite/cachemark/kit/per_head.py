@@ -37,6 +37,29 @@ class HeadCell(ScaleCell):
     def tight(self) -> Method:
         return self.at(BUDGET)
 
+    def run(self, method: Method, *watches: Onlooker, memory: Memory | None = None, feed: ScaleFeed | None = None,
+            layout: Layout | None = None) -> Any:  # fmt: skip
+        if not isinstance(method, PerHead):  # the full cache
+            return super().run(method, *watches, memory=memory, feed=feed, layout=layout)
+        return run(method, layout or self.layout, feed or ScaleFeed(self.layout), memory or self.memory(), *watches)
+
+    @property
+    def reference(self) -> Any:
+        return recorded(self)
+
+    def poison(self) -> Onlooker:
+        return RaggedPoison()
+
+    def declared(self, method: Method) -> dict[Site, int]:
+        assert isinstance(method, PerHead)
+        return {site: method.entries(method.layout, site) for site in method.ragged}
+
+    def contents(self, record: Any) -> list[dict[Site, list[Tensor]]]:
+        return list(record.contents)
+
+    def expects_full_use(self, method: Method) -> bool:
+        return True
+
 
 class HeadShadow(Onlooker):
     """Evicting equals masking, head by head: a plain fp64 softmax over everything, in which what a head does not hold is hidden.
