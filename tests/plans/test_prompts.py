@@ -15,7 +15,7 @@ from cachemark.models.protocol import ModelEntry, Request
 from cachemark.plans import schema
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child.bench import Bench, case_job
-from cachemark.trial.request import PROTOCOL, WITH_PROMPTS, TrialRequest
+from cachemark.trial.request import TrialRequest
 
 PUBLISHED = ("janus-pro-1b", "janus-pro-7b", "lumina-mgpt-7b-768", "lumina-mgpt-7b-1024", "infinity-2b", "infinity-8b", "llamagen-t2i-256",
              "llamagen-t2i-512")
@@ -79,10 +79,8 @@ def test_a_trial_is_asked_for_the_list(tmp_path: Path, mine: str) -> None:
         Bench.load(cases[0])
 
 
-def test_a_copy_of_the_code_from_before_there_were_lists_refuses_the_request(tmp_path: Path, mine: str) -> None:
+def test_a_list_of_prompts_reaches_the_trial(tmp_path: Path, mine: str) -> None:
     with_list, without = (TrialRequest(cases=tuple(planned(tmp_path, prompts))) for prompts in (mine, ""))
-    assert with_list.to_json()["protocol"] == WITH_PROMPTS
-    assert without.to_json()["protocol"] == PROTOCOL
     assert TrialRequest.from_json(with_list.to_json()).cases[0].request.prompts == mine
     assert all("prompts" not in case["request"] for case in without.to_json()["cases"])
 

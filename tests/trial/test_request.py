@@ -50,15 +50,6 @@ def test_every_field_that_concerns_the_child_arrives(planned: Planned, tmp_path:
     assert all(getattr(request, f.name) != getattr(default, f.name) for f in fields(default)), "nothing is left at its default"
 
 
-def test_a_copy_from_before_decoders_refuses_a_case_with_one(planned: Planned) -> None:
-    """It would pass the field over, and measure sequential decoding under another name."""
-    with_decoder = replace(planned, case=replace(planned.case, decoder={"name": "jacobi", "window": 4}))
-    assert sent(TrialRequest(cases=(planned,)))["protocol"] == PROTOCOL
-    data = sent(TrialRequest(cases=(planned, with_decoder)))
-    assert data["protocol"] != PROTOCOL
-    assert TrialRequest.from_json(data).cases[1].case.decoder == {"name": "jacobi", "window": 4}
-
-
 def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned: Planned) -> None:
     data = sent(TrialRequest(cases=(planned,)))
     assert "clip" not in data["cases"][0]["request"], "a default is not sent"
@@ -133,3 +124,14 @@ def test_a_child_gets_the_interpreter_and_the_code_of_its_arm() -> None:
     assert other.command == ["/py", "-P"]
     assert other.environment["PYTHONPATH"].split(os.pathsep)[0] == "/code"
     assert other.environment["OMP_NUM_THREADS"] == "2"
+
+
+@pytest.mark.parametrize(("name", "reaches"), [
+    ("PATH", True), ("HOME", True), ("LC_ALL", True), ("CUDA_VISIBLE_DEVICES", True), ("OMP_NUM_THREADS", True), ("HF_HOME", True),
+    ("CACHEMARK_CALIBRATIONS", True), ("DB_PASS", False), ("GH_PAT", False), ("HF_TOKEN", False), ("AWS_SECRET_ACCESS_KEY", False),
+    ("CACHEMARK_STORE", False), ("MY_PATH_TOKEN", False), ("PGPASSWORD", False),
+])  # fmt: skip
+def test_a_trial_gets_the_variables_of_a_list_and_no_others(name: str, reaches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "c4n4ry")
+    assert (TrialRequest().environment.get(name) is not None) is reaches
+    assert reaches or "c4n4ry" not in TrialRequest().environment.values()

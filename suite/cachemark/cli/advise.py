@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.files import replacing
-from ..core.secrets import mask
-from .options import Finite, echo_json, json_option, plugin_option, refuse_together, size, store_option
+from .options import Finite, echo_json, json_option, plugin_option, refuse_together, size, store_option, without_password
 from .run import page
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def _commands(found: Advice, question: str, gpu: str, store: str, plugins: Seque
     if not found.measure:
         return []
     plan = str(written or "advised.toml")
-    given = " ".join(["--store", shlex.quote(mask(store)), *(f"--plugin {shlex.quote(file)}" for file in plugins)])
+    given = " ".join(["--store", shlex.quote(without_password(store)), *(f"--plugin {shlex.quote(file)}" for file in plugins)])
     asked = [] if written else [f"cachemark advise {question} {given} --write-plan {plan}"]
     return [*asked, f"cachemark run {shlex.quote(plan)} --device {'cpu' if gpu == 'cpu' else 'cuda'} {given}"]
 

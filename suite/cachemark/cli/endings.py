@@ -14,7 +14,6 @@ import click
 
 from ..core import plugins
 from ..core.errors import DEFECT, CachemarkError, of_system
-from ..core.secrets import mask
 from ..core.wording import printed
 from .remedies import runnable
 
@@ -58,14 +57,14 @@ def _said(error: CachemarkError) -> NoReturn:
 def _defect(error: Exception) -> NoReturn:
     """An error that nobody expected: all of it, for whoever mends it, and a line for whoever meets it."""
     name = _line(f"{type(error).__name__}: {error}")
-    _leave(DEFECT, mask("".join(traceback.format_exception(error))),
+    _leave(DEFECT, "".join(traceback.format_exception(error)),
            f"cachemark: A defect of cachemark, not of what was given or measured: {name}",
            f"  [exit code {DEFECT}; report the lines above with the command, see docs/errors.md#defects]")
 
 
 def _line(text: str) -> str:
-    """A text on one line, without secrets, its long words cut."""
-    return printed(re.sub(rf"\S{{{WORD},}}", lambda word: f"{word[0][: WORD // 2]}…{word[0][-WORD // 4 :]}", mask(text[:MASKED])), LONGEST)
+    """A text on one line, its long words cut."""
+    return printed(re.sub(rf"\S{{{WORD},}}", lambda word: f"{word[0][: WORD // 2]}…{word[0][-WORD // 4 :]}", text[:MASKED]), LONGEST)
 
 
 def _leave(code: int, *lines: str) -> NoReturn:

@@ -13,7 +13,7 @@ import click
 
 from ..core.version import __version__
 from .endings import ending
-from .streams import masked_streams
+from .streams import safe_streams
 
 COMMANDS = {
     "advise": "Say which cache to use for a model on a device.",
@@ -51,8 +51,8 @@ class _Lazy(click.Group):
     """Imports ``cli/<name>.py`` when that command is asked for. A wrong name is answered with the nearest one."""
 
     def main(self, *given: Any, **options: Any) -> Any:
-        """Run as a program that prints no secret, in help and usage errors neither."""
-        with masked_streams():
+        """Run as a program whose streams can write every letter."""
+        with safe_streams():
             return super().main(*given, **options)
 
     def make_context(

@@ -75,21 +75,30 @@ def _plain(value: Any) -> Any:
 
 # -- the store --------------------------------------------------------------------------------------------------------
 def _store_url(context: click.Context, option: click.Parameter, given: str) -> str:
-    """The URL or path that was given, or the one in the @FILE that was given. Its password is masked from here on.
+    """The URL or path that was given, or the one in the @FILE that was given.
 
     A password on the command line is refused: everybody on the machine can read it in the list of processes.
     """
-    from ..core.secrets import has_credentials, remember
-
     note(context, option, given)
     if given.startswith("@"):
         given = _secret_file(Path(given[1:]))
-    elif has_credentials(given) and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+    elif without_password(given) != given and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
         raise click.BadParameter("a password here can be read in the list of processes. Put the URL into CACHEMARK_STORE, or into a file "
                                  "that only you can read: --store @FILE")
-    if "://" in given:
-        remember(given)
     return given
+
+
+def without_password(store: str) -> str:
+    """A store as it may be printed: of a URL the password is hidden."""
+    if "://" not in store:
+        return store
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(store).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError):
+        return store.partition("://")[0] + "://…"
 
 
 def _secret_file(path: Path) -> str:

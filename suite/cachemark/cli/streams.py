@@ -1,4 +1,4 @@
-"""Standard output and standard error as commands see them: no secret passes."""
+"""Standard output and standard error as commands see them: open, and able to write every letter."""
 
 from __future__ import annotations
 
@@ -6,31 +6,9 @@ import codecs
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO, cast
-
-from ..core.secrets import mask
-
-
-class MaskedStream:
-    """A stream of text in which stars stand in place of every secret; all else is that of the stream behind it, but for its bytes, past
-    which nothing would be looked at."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        self._stream.write(mask(text))
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        self.write("".join(lines))
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "buffer":
-            raise AttributeError(name)
-        return getattr(self._stream, name)
+from typing import TextIO
 
 
 def _somewhere(stream: TextIO | None) -> TextIO:
@@ -51,10 +29,10 @@ def _unlimited(stream: TextIO) -> TextIO:
 
 
 @contextmanager
-def masked_streams() -> Iterator[None]:
-    """Within this block whatever is printed, by whichever library, goes through :class:`MaskedStream`."""
+def safe_streams() -> Iterator[None]:
+    """Within this block both streams are open and can write every letter."""
     own = sys.stdout, sys.stderr
-    ours = sys.stdout, sys.stderr = [cast(TextIO, MaskedStream(_unlimited(_somewhere(stream)))) for stream in own]
+    ours = sys.stdout, sys.stderr = [_unlimited(_somewhere(stream)) for stream in own]
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import registry, secrets
+from . import registry
 from .errors import BadPlugin, CachemarkError
 from .outside_metrics import fault_of
 from .plugin_sources import DIGITS, READER, Sources, know, short
@@ -280,8 +280,7 @@ def _refuse_replaced(table: registry.Registry[Any], known: Mapping[str, Any], fi
 def _execute(name: str, sources: Sources) -> None:
     file = sources.file
     try:
-        with secrets.hidden():
-            importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
+        importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
     except KeyboardInterrupt:  # Ctrl-C; a plug-in that raises it itself is found out where it is tried first
         raise
     except CachemarkError as error:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import enum
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from .secrets import mask, masked
 from .spec import Case
 from .units import is_finite, metric
 
@@ -130,10 +129,6 @@ class Outcome:
         a process may stand. Empty where nothing is said."""
         lines = [line.strip() for line in self.log.splitlines() if line.strip()]
         return (lines[-1] if lines[0].startswith("Traceback ") else lines[0]) if lines else ""
-
-    def masked(self) -> Outcome:
-        """With stars in place of every secret in its log, its judgement and its facts, as it may be printed, stored and shown."""
-        return replace(self, log=mask(self.log), judgement=mask(self.judgement), facts=masked(self.facts))
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -17,7 +17,6 @@ from typing import Any
 
 from .errors import BadBudget
 from .outside_metrics import know
-from .secrets import found_in
 from .wording import shown
 
 FULL, SEQUENTIAL = "full", "sequential"
@@ -212,11 +211,6 @@ class Case:
         return "missing" not in self.evaluation.get(what, {"missing": ""})
 
     @property
-    def secret(self) -> str:
-        """The field that holds a secret, in words, as :func:`secret_of` finds it; empty where none does."""
-        return secret_of(self._body())
-
-    @property
     def named(self) -> str:
         """The method, with its variant where it has one, and the decoder beside it unless that is the sequential one."""
         return f"{self._worded_method}{self._added}"
@@ -236,20 +230,9 @@ class Case:
 
 
 _FIELDS = tuple(held.name for held in fields(Case))
-_WRITTEN = ("model", "conditions", "method", "variant", "knobs", "evaluation", "decoder")  # fields of a case in which anything may stand
 
 
 def _without_decoder(body: dict[str, Any]) -> dict[str, Any]:
     """The body of a case of sequential decoding, as it was before there were other decoders: its key is made of it."""
     del body["decoder"]
     return body
-
-
-def secret_of(body: Mapping[str, Any]) -> str:
-    """The field of a case, as :meth:`Case.to_json` writes it, that holds a secret, and which, in words; empty where none does. Its key is
-    made of that field, so that with stars in it the case would be another one."""
-    told = {name: body[name] for name in _WRITTEN if body.get(name)}
-    if not found_in(told):  # in one go, since this is asked of every case
-        return ""
-    name, source = next((name, source) for name, value in told.items() if (source := found_in(value)))
-    return f"{name} holds {source}, which is secret"

@@ -23,7 +23,6 @@ from typing import Any
 from ..analysis.report_row import is_random
 from ..core.errors import Infrastructure, Unsupported
 from ..core.result import JUDGING, Outcome
-from ..core.secrets import masked
 from ..core.spec import Case, digest
 from ..core.units import Metric, metric
 from ..core.wording import on_one_line
@@ -247,4 +246,4 @@ def _results(point: _Point, known: Mapping[str, Any]) -> Iterator[tuple[str, lis
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(masked(data), indent=1, ensure_ascii=True), encoding="utf-8")
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=True), encoding="utf-8")

@@ -25,7 +25,6 @@ from pydantic.dataclasses import dataclass as validated
 from ..core.edited import EditedFile, text_of
 from ..core.errors import BadBaseline, BadPlan
 from ..core.result import Outcome
-from ..core.secrets import masked
 from ..core.spec import FULL
 from .baselines import file_in, write
 
@@ -127,7 +126,7 @@ def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[st
         raise BadBaseline(f"The anchor of {anchor.model} is {found.state}. {found.reason}", remedy="Record only one that passed.")
     stored = ReachedAnchor(anchor, outcome.case.weights, found.value, outcome.case.to_json(), dict(facts or {}))
     path = file_in(folder, anchor.model, "model")
-    data = {"format": FORMAT, **masked(asdict(stored))}
+    data = {"format": FORMAT, **asdict(stored)}
     write(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
           remedy="Name another folder for anchors.")
     return path
@@ -141,7 +140,7 @@ def load(folder: Path | str = ROOT) -> list[ReachedAnchor]:
 
 def _stored(path: Path) -> ReachedAnchor:
     try:
-        data = masked(EditedFile(str(path), BadBaseline).json(text_of(path, BadBaseline)))
+        data = EditedFile(str(path), BadBaseline).json(text_of(path, BadBaseline))
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']}, where this version reads {FORMAT}")
         table = dict(data["anchor"])

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from ..core.edited import DAY, DEEPEST, LINE, TABLE, EditedFile, Expectation, many, maybe, nested_deeper, number, one_of, text_of
 from ..core.errors import BadBaseline, BadPlan, CachemarkError, unknown
 from ..core.result import IMAGES, JUDGING
-from ..core.secrets import masked
 from ..core.spec import Case, digest, shown_label
 from ..core.units import METRICS, OUTSIDE, in_order, is_metric, metric
 from ..core.verdicts import JUDGED
@@ -301,7 +300,7 @@ def load(path: Path) -> list[Incident]:
     file.check(data, {"format": Expectation("1 or 2", lambda value: value in (1, FORMAT)), "incidents": many(TABLE)})
     for place, item in enumerate(data["incidents"]):
         file.check(item, INCIDENT, f"incidents.{place}.", optional=LATER, closed=True)
-    found = [Incident(**{**masked(item), "cells": tuple(map(shown_label, masked(item["cells"]))), "value": shown_label(item["value"])
+    found = [Incident(**{**item, "cells": tuple(map(shown_label, item["cells"])), "value": shown_label(item["value"])
                          if item["factor"] == "cell" else item["value"]}) for item in data["incidents"]]
     if data["format"] == 1:
         found = [replace(i, change=_cost(i.metric, i.change), worst=_cost(i.metric, i.worst)) for i in found]
@@ -321,7 +320,7 @@ def _text(path: Path, kind: type[CachemarkError]) -> str | None:
 def save(path: Path, register: Sequence[Incident]) -> None:
     """Write the register; the file appears whole or not at all."""
     ordered = sorted(register, key=lambda i: (i.since, i.key))
-    data = {"format": FORMAT, "incidents": [masked(asdict(i)) for i in ordered]}
+    data = {"format": FORMAT, "incidents": [asdict(i) for i in ordered]}
     write(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", remedy="Name another file with --incidents.")
 
 
@@ -347,7 +346,7 @@ def load_owners(path: Path) -> list[dict[str, str]]:
     file.check(data, {"owner": many(TABLE)}, optional=("owner",), closed=True)
     for place, table in enumerate(data.get("owner", ())):
         file.check(table, dict.fromkeys(("name", *PATTERNS), LINE), f"owner.{place}.", optional=PATTERNS, closed=True)
-    return [masked(table) for table in data.get("owner", ())]
+    return list(data.get("owner", ()))
 
 
 def owner(incident: Incident, owners: Sequence[Mapping[str, str]]) -> str:

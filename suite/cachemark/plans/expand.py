@@ -21,7 +21,6 @@ from ..contract.method import Method
 from ..core import calibrations, plugins, registry, seeds
 from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
-from ..core.secrets import hidden, mask
 from ..core.spec import FORCED_SAMPLES, FULL, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
 from ..metrics import benchmarks
 from ..metrics.compute import named_presets as presets
@@ -73,7 +72,6 @@ class Planned:
         return entry.of(self.request)
 
 
-@hidden()  # methods of plug-ins are asked for their knobs
 def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
     """Every case of a plan: for each block the full cache, its two reference rows, then methods × budgets × codecs × decoders."""
     _refuse_too_many(plan)
@@ -91,9 +89,6 @@ def _expanded(plan: Plan, device: str) -> list[Planned]:
             if names.setdefault((case.model, case.cell, case.label), case.key) != case.key:
                 raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
                               remedy="Give each table of that method, or of that decoder, a variant, a word of its own.")
-            if told := case.secret:
-                raise BadPlan(f"{plan.place('cells', number)}: {mask(case.title)}: {told}, and it would name the case in every output.",
-                              remedy="Let the method read it from a file where it needs it, and take it out of what names the case.")
             needs = plugins.needs(registry.methods.get(case.method), registry.models.get(case.model), decoder_class(case))
             idle = _idle_reason(planned) if case.role == "arm" and case.key not in found else ""
             found.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs, idle_reason=idle))

@@ -20,7 +20,6 @@ from ..core import plugins, registry, seeds
 from ..core.errors import CachemarkError
 from ..core.files import is_readable
 from ..core.limits import Bill, Rates
-from ..core.secrets import hidden
 from ..core.spec import QUALITY_PASS
 from ..models.costs import case_bill
 from ..roofline.bill import ParameterCounts
@@ -172,7 +171,6 @@ def least_time(planned: Planned, rates: Rates, found: Bill | None = None) -> flo
     return found.least_time(rates) + found.passes * blocks * LAUNCHES * (CALL if called else LAUNCH)
 
 
-@hidden()  # methods of plug-ins are asked what they compute
 def paper(planned: Planned) -> Bill:
     """The bill of a case: what it computes and moves. A model whose products nobody has counted is taken for plain transformer blocks
     without an image decoder."""

@@ -13,7 +13,6 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, Va
 from ..core import installed, registry, seeds
 from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.files import NAME, is_readable
-from ..core.secrets import remember
 from ..core.spec import FULL, SEQUENTIAL, Budget
 from .plan_errors import Kinds, line, plan_error
 from .toml_text import toml_file
@@ -312,7 +311,6 @@ def load(name_or_path: str) -> Plan:
     """Read and validate a plan. BadPlan names the file, the line, what was found and what is expected."""
     path = find(name_or_path)
     text, data = toml_file(path)
-    remember(text)  # the secrets of its URLs, such as those of weights that are fetched from a signed one
     try:
         plan = Plan.model_validate(data)
     except ValidationError as error:

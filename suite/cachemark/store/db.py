@@ -17,7 +17,6 @@ from ..core.differences import differences
 from ..core.errors import BadStore, NothingMeasured
 from ..core.processes import BEAT
 from ..core.result import CONDENSED, Environment, Outcome, Status
-from ..core.secrets import looked_up_once, mask, masked
 from ..core.spec import Case
 from . import leases, places
 from .artifacts import Artifacts
@@ -105,23 +104,23 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[Session]:
-        with guard(self.where), looked_up_once(), Session(self._engine) as session:
+        with guard(self.where), Session(self._engine) as session:
             yield session
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:
-        with guard(self.where), looked_up_once(), Session(self._writer) as session, session.begin():
+        with guard(self.where), Session(self._writer) as session, session.begin():
             yield session
 
     # runs
 
     def begin_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> int:
         """Number of a new run. ``code`` is {"commit", "dirty", "hash", "version"} of the measuring code."""
-        values = environment_values(replace(environment, facts=masked(environment.facts)))
+        values = environment_values(replace(environment, facts=environment.facts))
         with self._writing() as session:
             insert_once(session, EnvironmentRow, values)
             row = RunRow(
-                plan=plan, plan_json=masked(plan_json), started=utc_now(), state="running", code=masked(code),
+                plan=plan, plan_json=plan_json, started=utc_now(), state="running", code=code,
                 code_commit=str(code.get("commit") or ""),
                 environment=session.scalars(select(EnvironmentRow).filter_by(digest=values["digest"])).one(),
             )
@@ -216,7 +215,6 @@ class Store:
         ``artifacts`` maps names such as ``tokens.safetensors`` to bytes; they are on disk before the rows are. Outcomes saved
         under one ``trial`` name shared a process. A killed or failed save leaves nothing of the outcome in the database.
         """
-        outcome = outcome.masked()
         files = {name: self._checked(file) for name, file in outcome.artifacts.items() if name not in (artifacts or {})}
         files.update({name: self.artifacts.put(name, data) for name, data in (artifacts or {}).items()})
         with self._writing() as session:
@@ -303,7 +301,7 @@ class Store:
         """Number of the baseline whose text has this SHA-256, filed now if it is new."""
         values = {"digest": digest, "name": name, "plan": plan, "machine_class": machine_class, "reason": reason, "run_id": run_id}
         with self._writing() as session:
-            insert_once(session, BaselineRow, {**values, "reason": mask(reason), "saved": utc_now()})
+            insert_once(session, BaselineRow, {**values, "reason": reason, "saved": utc_now()})
             return session.scalars(select(BaselineRow.id).filter_by(digest=digest)).one()
 
     def save_verdicts(self, run_id: int, baseline_id: int, verdicts: Sequence[Verdict]) -> None:

@@ -20,8 +20,7 @@ from typing import Any
 from ..core.edited import MOMENT, PROSE, TABLE, EditedFile, Expectation, many, maybe, number, one_of
 from ..core.errors import BadBaseline, CachemarkError
 from ..core.result import Environment, Outcome, Status
-from ..core.secrets import masked
-from ..core.spec import Case, Sampling, secret_of
+from ..core.spec import Case, Sampling
 from ..core.units import is_metric, metric
 from ..core.version import __version__
 from ..core.wording import shown
@@ -67,12 +66,12 @@ class Exchange:
 
 def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[str, Any], **meta: Any) -> str:
     """The text of an exchange file. ``meta`` is free: plan, name, reason. NaN in facts becomes null."""
-    ordered = sorted((o.masked() for o in outcomes), key=lambda o: (o.case.label, o.case.key))
+    ordered = sorted(outcomes, key=lambda o: (o.case.label, o.case.key))
     data = {
         "format": FORMAT, "version": FORMAT_VERSION,
         "metrics": {name: metric(name).version for outcome in ordered for name in outcome.samples},
         "outcomes": [o.to_json() | {"samples": {name: rounded(name, v) for name, v in o.samples.items()}} for o in ordered],
-        **masked({"meta": meta, "environment": environment.to_json(), "code": dict(code)}),
+        "meta": meta, "environment": environment.to_json(), "code": dict(code),
     }
     return _text(finite(data)) + "\n"
 
@@ -89,7 +88,7 @@ def load(text: str, source: str) -> Exchange:
         file.check(data["metrics"], dict.fromkeys(data["metrics"], number(1, whole=True)), "metrics.")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise file.wrong(f"was written by another version than {__version__}, or edited: {type(error).__name__}, {error}.") from error
-    environment, code, meta = Environment.from_json(masked(data["environment"])), masked(data["code"]), masked(data["meta"])
+    environment, code, meta = Environment.from_json(data["environment"]), data["code"], data["meta"]
     return Exchange(found, environment, code, meta, dict(data["metrics"]), source, hashlib.sha256(text.encode()).hexdigest())
 
 
@@ -102,11 +101,9 @@ def _outcome(item: Mapping[str, Any], where: str, file: EditedFile) -> Outcome:
         file.check(item["samples"], {name: _values(name)}, f"{where}samples.")
     file.check(item["artifacts"], dict.fromkeys(item["artifacts"], PROSE), f"{where}artifacts.")
     file.check(item["facts"], FACTS, f"{where}facts.", optional=FACTS)
-    if told := secret_of(item["case"]):
-        raise file.wrong(f"cannot be used at {where}case: {told}.")
     try:
         samples = {name: [float(v) for v in values] for name, values in item["samples"].items()}
-        return Outcome.from_json({**item, "samples": samples}).masked()
+        return Outcome.from_json({**item, "samples": samples})
     except (ValueError, CachemarkError) as error:
         raise file.wrong(f"cannot be used at {where.rstrip('.')}: {error}.") from error
 

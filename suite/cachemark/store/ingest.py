@@ -83,9 +83,6 @@ def _outcomes(data: Mapping[str, Any], fingerprint: str, source: str) -> tuple[l
             said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             remedy = "It was edited, or written by another version of pytest-benchmark than 4 or 5. Write it again."
             raise BadResults(f"{source} cannot be used, at benchmark {place}: {said}.", remedy=remedy) from error
-        if told := outcome.case.secret:
-            raise BadResults(f"{source} cannot be used, at benchmark {place}: {told}, and it would name the benchmark in every output.",
-                             remedy="Take it out of the benchmark's name and parameters.")
         found[outcome.case.key] = outcome
     return list(found.values()), left_out
 

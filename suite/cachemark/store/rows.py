@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 
 from ..core.errors import BadBudget
 from ..core.result import CONDENSED, JUDGING, Environment, Outcome, Status
-from ..core.secrets import mask
 from ..core.spec import Budget, Case, Sampling, canonical, shown_label
 from ..core.units import metric
 from ..core.verdicts import EQUIVALENT, NOT_COMPARED
@@ -165,7 +164,7 @@ def _stand_in(row: OutcomeRow) -> Case:
         with suppress(KeyError, TypeError, ValueError, AttributeError):
             return Case.from_json(held.body)
     names = ("model", "method", "codec", "seeds", "dtype", "engine", "device_class")
-    text: dict[str, Any] = {name: mask(shown_name(getattr(held, name, None))) for name in names}
+    text: dict[str, Any] = {name: shown_name(getattr(held, name, None)) for name in names}
     role, batch, budget = (getattr(held, name, None) for name in ("role", "batch", "budget"))
     try:
         share = str(Budget.parse(budget or ""))

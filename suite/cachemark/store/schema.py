@@ -34,7 +34,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
 from ..core.result import STORED
-from ..core.secrets import mask, masked
 from ..core.spec import canonical
 
 SCHEMA_VERSION = "0003"
@@ -90,10 +89,10 @@ class Json(ExactJson):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> str:
-        return super().process_bind_param(masked(value), dialect)
+        return super().process_bind_param(value, dialect)
 
     def process_result_value(self, value: Any, dialect: Any) -> Any:
-        return masked(super().process_result_value(value, dialect))
+        return super().process_result_value(value, dialect)
 
 
 class Prose(TypeDecorator[str]):
@@ -107,10 +106,10 @@ class Prose(TypeDecorator[str]):
         return str
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        return mask(value) if isinstance(value, str) else value
+        return value
 
     def process_result_value(self, value: Any, dialect: Any) -> Any:
-        return mask(value) if isinstance(value, str) else value
+        return value
 
 
 def _refuse(word: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -19,16 +20,13 @@ import torch
 
 from ..core.errors import Unsupported
 from ..core.limits import Rates
-from ..core.secrets import without_secrets
 from ..core.spec import Case
 from ..machine.keeper import COMPILES_ALONE
 from ..models.protocol import Request
 from ..plans.expand import Planned
 from ..plans.reuse import Earlier
 
-PROTOCOL = 3  # trial/identity.py reads this line in other copies of the code
-WITH_DECODERS = 3.1  # the protocol of a request with a decoder: a copy from before there were any refuses it, and would pass it over
-WITH_PROMPTS = 3.2  # likewise of one that names a list of prompts
+PROTOCOL = 1  # trial/identity.py reads this line in other copies of the code
 PARENT_ONLY = ("timeout", "gpu", "python", "code", "node")  # fields that say how the process is started
 
 
@@ -80,30 +78,42 @@ class TrialRequest:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables of the child: no secrets, since it runs other people's methods; libraries that start threads by themselves
+        """Environment variables of the child: those that are :func:`allowed`; libraries that start threads by themselves
         keep to its number, torch's compiler starts no processes, and CUDA shows the leased device and no other."""
         own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")} | COMPILES_ALONE
         own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
         own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
         if any(planned.request.image_reward or planned.request.hpsv2 for planned in self.cases):  # which would fetch what they lack
             own |= {"HF_HUB_OFFLINE": "1", "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
-        return {**without_secrets(os.environ), **own}
+        return {**allowed(os.environ), **own}
 
     def to_json(self) -> dict[str, Any]:
         """The fields that concern the child, and the protocol."""
         sent = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in PARENT_ONLY}
-        spoken = WITH_DECODERS if any(planned.case.decoder for planned in self.cases) else PROTOCOL
-        spoken = WITH_PROMPTS if any(planned.request.prompts for planned in self.cases) else spoken
-        return {**sent, "cases": [_planned_json(planned) for planned in self.cases], "protocol": spoken}
+        return {**sent, "cases": [_planned_json(planned) for planned in self.cases], "protocol": PROTOCOL}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrialRequest:
         """The inverse. Unsupported where the parent speaks another protocol."""
-        if data.get("protocol") not in (PROTOCOL, WITH_DECODERS, WITH_PROMPTS):
+        if data.get("protocol") != PROTOCOL:
             raise other_protocol("The parent", data.get("protocol") or 0)
         given: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in _known(data, cls).items()}
         given |= {"task": Task(data["task"]), "cases": tuple(_planned(item) for item in data["cases"])}
         return cls(**given)
+
+
+ALLOWED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|TMP|TEMP|VIRTUAL_ENV|CONDA_PREFIX|LD_LIBRARY_PATH|LD_PRELOAD|XDG_CACHE_HOME|CC|CXX"
+    r"|LC_\w+|PYTHON\w*|(OMP|MKL|OPENBLAS|NUMEXPR|KMP|GOMP)_\w+|(CUDA|NVIDIA|CUBLAS|CUDNN|NCCL|TORCH|PYTORCH|TORCHINDUCTOR|TRITON)_\w+"
+    r"|HF_HOME|HF_HUB_CACHE|HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|CACHEMARK_(?!STORE)\w+"
+)
+"""Names of the environment variables that a trial gets, since it runs other people's code: what finds programs, libraries and caches, and
+what sets up libraries that compute. No password or token is among them, whatever it is called."""
+
+
+def allowed(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of an environment that a trial gets."""
+    return {name: value for name, value in environment.items() if ALLOWED.fullmatch(name)}
 
 
 def other_protocol(who: str, number: float) -> Unsupported:

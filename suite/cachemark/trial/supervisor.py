@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import IO, Any, NamedTuple, Protocol
 
 from ..core.result import Outcome, Status
-from ..core.secrets import unshow
 from ..machine.keeper import KEEPS
 from ..machine.monitor import Watch
 from ..plans.expand import Planned
@@ -166,7 +165,6 @@ class _Child:
         self._silent = False
         self._nonsense = ""
         self._tail = b""
-        unshow()  # the child, which has no secrets, may look at its parent
         # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
         self._process = subprocess.Popen(
             [*request.command, "-m", "cachemark.trial.child.start"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 from ..core.errors import Infrastructure, NothingMeasured, Unsupported
 from ..core.files import replacing
-from ..core.secrets import mask
 from ..gate import baselines
 from .judging import RunJudgement, chosen, judge, judge_in_pairs, with_decisions
 from .reporting import baseline_of, table_view
@@ -130,7 +129,7 @@ def put(text: str, path: str | Path, *, append: bool = False) -> Path:
     """Write a text to a file, or at its end. Raises Infrastructure."""
     try:
         with Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as file:
-            file.write(mask(text))
+            file.write(text)
     except OSError as error:
         raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file.") from error
     return Path(path)

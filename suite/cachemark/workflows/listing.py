@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from ..core import installed, registry
 from ..core.outside_metrics import KEY, know
-from ..core.secrets import hidden
 from ..core.units import FAMILIES, METRICS, Metric, metric
 from ..core.version import __version__
 from .stores import DEFAULT_STORE, reading
@@ -62,7 +61,6 @@ def _models() -> list[dict[str, Any]]:
             for e in entries]
 
 
-@hidden()  # those of plug-ins are asked for their knobs
 def _methods() -> list[dict[str, Any]]:
     from .. import methods
 

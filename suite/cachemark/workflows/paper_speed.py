@@ -57,7 +57,6 @@ def _least_time(case: Case, rates: Rates, batch: int, tokens: int) -> float | No
 
     from ..cache.codec import codec
     from ..core import registry
-    from ..core.secrets import hidden
     from ..core.spec import Budget
     from ..plans.expand import catalogue, methods, resolve
     from ..roofline.bill import bill
@@ -69,10 +68,9 @@ def _least_time(case: Case, rates: Rates, batch: int, tokens: int) -> float | No
         return None
     layout = replace(entry.shape(case.sampling, batch), dtype=getattr(torch, case.dtype))
     cls, knobs = registry.methods.get(case.method), dict(case.knobs)
-    with hidden():  # methods of plug-ins are asked what they compute
-        if area != 1:
-            side = next(side for side in SIDES if side**2 == area)
-            layout = replace(layout, lines=int(layout.lines * side), line=int(layout.line * side))
-            own = {name: value for name, value in knobs.items() if name not in ("B", *cls.sizes)}
-            knobs = resolve(cls, Budget.parse(case.budget), layout, own, case.weights) if case.method != FULL else knobs
-        return bill(cls.build(knobs), layout, counts, codec=codec(case.codec), images=False).least_time(rates)
+    if area != 1:
+        side = next(side for side in SIDES if side**2 == area)
+        layout = replace(layout, lines=int(layout.lines * side), line=int(layout.line * side))
+        own = {name: value for name, value in knobs.items() if name not in ("B", *cls.sizes)}
+        knobs = resolve(cls, Budget.parse(case.budget), layout, own, case.weights) if case.method != FULL else knobs
+    return bill(cls.build(knobs), layout, counts, codec=codec(case.codec), images=False).least_time(rates)

@@ -15,7 +15,6 @@ import torch
 
 from ..core import installed, plugins, registry
 from ..core.errors import BadPlugin, Unsupported
-from ..core.secrets import hidden
 from ..core.units import METRICS
 from ..kit.findings import Checked, Flaw, KitProof
 from ..kit.method_kit import check_method, check_metric, check_model
@@ -57,7 +56,6 @@ def prove_metric(named: str | Path, *, on_check: OnCheck = SILENT) -> list[KitPr
     return _proved("metrics", named, {}, on_check)
 
 
-@hidden()  # from the code of others
 def _proved(kind: installed.Kind, named: str | Path, given: Mapping[str, Any], on_check: OnCheck) -> list[KitProof]:
     """Make the checks of things of a kind: of ours here, of those that a plug-in brings in a process of its own."""
     if _brought(kind, named):
