@@ -23,7 +23,7 @@ _COMMAND = re.compile(r"^\s*(::|##\[)", re.MULTILINE)
 @dataclass(frozen=True)
 class Attack:
     """One row. ``arguments`` follow ``cachemark``; the command runs in a folder of its own that ``prepare`` may change, and that holds at
-    first what :func:`hostile.ground.furnish` puts there. ``kinds`` are the kinds of input that are attacked, as ``kinds.py`` names them.
+    first what :func:`hostile.ground.furnish` puts there. ``kinds`` are the kinds of input that are attacked.
 
     ``code`` is the exit code; ``slug`` that of the error (empty: one of click, or a verdict), ``says`` what its line must hold, or for a
     verdict all that is printed. ``changes``: patterns of the files in the folder that may change. ``then`` looks at the folder

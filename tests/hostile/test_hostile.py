@@ -13,7 +13,7 @@ import pytest
 from support.stages import Stage
 
 from . import __path__ as folder_of_rows
-from . import ground, kinds
+from . import ground
 from .attack import Attack, Ending, faults, state_of
 from .process import CopiedCommandLine
 
@@ -63,20 +63,8 @@ def test_a_try(area: str, row: Attack, furnished: Path, command_line: CopiedComm
     row.then(here)
 
 
-# -- completeness ---------------------------------------------------------------------------------------------------------
 def test_names_of_tries_differ() -> None:
     assert [name for name, count in Counter((area, row.name) for area, row in ROWS).items() if count > 1] == []
-
-
-def test_every_kind_of_input_is_attacked() -> None:
-    """A new option, field of a plan or edited file needs a row that names it among its ``kinds``."""
-    attacked = {kind for _, row in ROWS for kind in row.kinds}
-    assert sorted(kinds.every() - attacked) == [], "without a row"
-    assert sorted(kind for kind in attacked - kinds.every() if kind.split()[0] not in kinds.OTHER) == [], "rows of what is no kind"
-
-
-def test_every_reader_of_a_file_is_known() -> None:
-    assert sorted(kinds.readers()) == sorted(kinds.READERS)
 
 
 # -- the frame itself -----------------------------------------------------------------------------------------------------
