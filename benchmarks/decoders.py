@@ -32,18 +32,16 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.contract.decoder import Decoder
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
-from cachemark.models import catalogue
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from decoders_page import keep
 from origin import Origin
 
-assert catalogue
 MODEL, SAMPLING, BATCHES = "tiny-llamagen", Sampling(cfg_scale=1.5), (1, 4)
 METHODS = ("full", "linear 1/4")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -130,7 +128,7 @@ def main() -> None:
     origin = Origin(arguments.threads)
     print(origin)
     print(f"{MODEL}, fp32, jacobi {arguments.window}, {arguments.batches} batches of seeds, {arguments.clock} clock; quartiles in brackets")
-    model = registry.models.get(MODEL).load(Request("cpu", torch.float32)).generator
+    model = MODELS.get(MODEL).load(Request("cpu", torch.float32)).generator
     results = []
     for batch in BATCHES:
         for name in METHODS:

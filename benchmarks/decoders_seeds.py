@@ -15,20 +15,18 @@ import torch
 
 from cachemark.cache.arena import Memory
 from cachemark.contract.decoder import Decoder
-from cachemark.core import registry
 from cachemark.core.seeds import Subset, subset
 from cachemark.core.spec import Sampling
 from cachemark.decoders.scd import SCD
 from cachemark.methods.full import Full
 from cachemark.metrics.compute.named_presets import SCENE, preset
-from cachemark.models import catalogue
 from cachemark.models.protocol import Loaded, Request
+from cachemark.models.registry import MODELS
 from cachemark.stats.intervals import Interval, mean_over_seeds
 from cachemark.trial.child.judge import Job
 from origin import Origin
 from pages import ends, rounded
 
-assert catalogue
 MODEL, SAMPLING, WINDOW, BATCH = "tiny-llamagen", Sampling(cfg_scale=1.5), 4, 25
 
 
@@ -54,7 +52,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(Origin(arguments.threads))
-    loaded = registry.models.get(MODEL).load(Request("cpu", torch.float32))
+    loaded = MODELS.get(MODEL).load(Request("cpu", torch.float32))
     every = subset("s10k", 10)
     part = Subset("", *(values[arguments.first : arguments.first + arguments.images] for values in (every.seeds, every.labels)))
     full = right(loaded, part, None)

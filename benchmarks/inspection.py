@@ -17,26 +17,26 @@ from typing import Any
 import torch
 
 from cachemark.cache.arena import Memory
-from cachemark.core import registry
 from cachemark.core.seeds import subset
 from cachemark.core.spec import FULL, Budget
 from cachemark.kit.inspection import Inspected, inspect
+from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry, Request
-from cachemark.plans.expand import catalogue, methods, resolve
+from cachemark.models.registry import MODELS
+from cachemark.plans.expand import resolve
 from origin import Origin
 
-assert catalogue is not methods  # importing them registers models and methods
 CASES = (("tiny-llamagen", "streaming"), ("tiny-t2i", "rkv"), ("tiny-var", "window"), ("tiny-mar", "marche"))
 BUDGET, UNSEEN = "1/2", 10_000_000  # seeds from this one on are in no subset
 
 
 def inspected(model: str, name: str, batch: int) -> Inspected:
     """The case that a trial would inspect: a method at a half of the full cache, in the masked family at its own sizes."""
-    entry: ModelEntry = registry.models.get(model)
-    cls, sampling = registry.methods.get(name), entry.presets["paper"]
+    entry: ModelEntry = MODELS.get(model)
+    cls, sampling = METHODS.get(name), entry.presets["paper"]
     knobs = {} if entry.paradigm == "masked" else resolve(cls, Budget.parse(BUDGET), entry.shape(sampling, batch), {})
     asked = subset("s64", entry.classes).first(batch)
-    return Inspected(entry.load(Request()), lambda: cls.build(knobs), registry.methods.get(FULL), Memory, sampling, asked.labels,
+    return Inspected(entry.load(Request()), lambda: cls.build(knobs), METHODS.get(FULL), Memory, sampling, asked.labels,
                      asked.seeds, range(UNSEEN, UNSEEN + batch))
 
 

@@ -19,14 +19,15 @@ from scipy.stats import bootstrap
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout
-from cachemark.core import registry, seeds
+from cachemark.core import seeds
 from cachemark.core.errors import BadBudget
 from cachemark.machine.environment import environment
 from cachemark.methods.base.evicting import visual_budget
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
-from cachemark.models import catalogue
+from cachemark.models.catalogue import next_token
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from cachemark.plans.reuse import code_identity
 from cachemark.trial.child.judge import FullCacheOutput, Job, divergence
 
@@ -37,7 +38,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     threads = parser.parse_args().threads
     torch.set_num_threads(threads)
-    entry = registry.models.get(catalogue.next_token.TINY_NAME)
+    entry = MODELS.get(next_token.TINY_NAME)
     loaded, sampling = entry.load(Request()), entry.presets["paper"]
     subset = seeds.subset("tune64", entry.classes)
     full = Job(loaded, Full, Memory(), sampling, subset, 64, "cpu")

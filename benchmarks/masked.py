@@ -32,7 +32,6 @@ from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR
@@ -40,6 +39,7 @@ from cachemark.methods.marche import MARche
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.mar import MAR, guidance
 from cachemark.models.protocol import ModelEntry, Request
+from cachemark.models.registry import MODELS
 from cachemark.roofline.masked_flops import by_pass
 from origin import Origin
 
@@ -150,7 +150,7 @@ def main() -> None:
     origin = Origin(arguments.threads)
     print(origin)
     print(f"{MODEL}, random weights, batch {arguments.batch} + CFG, fp32, passes {FIRST} … {LAST}")
-    found = measured(registry.models.get(MODEL), arguments.batch, arguments.rounds)
+    found = measured(MODELS.get(MODEL), arguments.batch, arguments.rounds)
     table = ratios(found)
     for name, row in table.items():
         middle, low, high = statistics.median(row["speed-up"]), min(row["speed-up"]), max(row["speed-up"])

@@ -29,11 +29,11 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout
-from cachemark.core import registry
 from cachemark.methods.marche import joined
 from cachemark.methods.masked.partial import Places, wide
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.protocol import ModelEntry
+from cachemark.models.registry import MODELS
 from origin import Origin
 
 assert masked  # importing it registers the models
@@ -107,7 +107,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     origin = Origin(arguments.threads)
-    entry: ModelEntry = registry.models.get(arguments.model)
+    entry: ModelEntry = MODELS.get(arguments.model)
     layout = entry.shape(entry.presets["paper"], arguments.batch)
     assert isinstance(layout, MaskedLayout)
     print(origin)

@@ -12,10 +12,11 @@ from cachemark.analysis.limit_flags import OF_SPEED
 from cachemark.analysis.quality_claims import Claims, said
 from cachemark.analysis.report_row import ReportRow, method_of
 from cachemark.analysis.standing import standing
-from cachemark.core import calibrations, registry
+from cachemark.core import calibrations
 from cachemark.core.spec import Case, shown_share
 from cachemark.core.units import PROMPT_SCORES
 from cachemark.core.wording import printed
+from cachemark.methods.registry import METHODS
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
 from cachemark.stats.intervals import Interval
@@ -100,7 +101,7 @@ def _named(case: Case, block: int) -> Row:
 
 def _chosen(case: Case) -> dict[str, Any]:
     """The knobs that differ from the method's own defaults."""
-    own = {knob.name: knob.default for knob in fields(registry.methods.get(case.method))}
+    own = {knob.name: knob.default for knob in fields(METHODS.get(case.method))}
     return {name: value for name, value in case.knobs.items() if own.get(name) != value and value != ()}
 
 
@@ -161,7 +162,7 @@ def _calibrations(cases: Iterator[Case]) -> Iterator[Row]:
         facts: Mapping[str, Any] = {}
         if name:
             facts = calibrations.named(method, name)[1]
-        elif hasattr(registry.methods.get(method), "profiler"):
+        elif hasattr(METHODS.get(method), "profiler"):
             facts = calibrations.measured(method, weights)
         if facts:
             yield {"method": method, "digest": calibrations.fingerprint(facts), "samples": facts["samples"],

@@ -30,13 +30,13 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.contract.method import Block, Method
-from cachemark.core import registry
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.paper_baseline import ConcatFull
 from cachemark.methods.full import Full
 from cachemark.models import var
 from cachemark.models.catalogue import next_scale
 from cachemark.models.protocol import Loaded, ModelEntry, Request
+from cachemark.models.registry import MODELS
 from origin import Origin
 
 assert next_scale  # importing it registers the models
@@ -162,7 +162,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     origin = Origin(arguments.threads)
-    entry: ModelEntry = registry.models.get(MODEL)
+    entry: ModelEntry = MODELS.get(MODEL)
     print(origin)
     print(f"{MODEL}, random weights, batch {arguments.batch} + CFG, fp32")
     if arguments.profile:

@@ -18,13 +18,14 @@ import torch
 from scipy.stats import bootstrap
 
 from cachemark.cache.arena import Memory
-from cachemark.core import registry, seeds
+from cachemark.core import seeds
 from cachemark.core.spec import Budget
 from cachemark.machine.environment import environment
 from cachemark.methods.full import Full
 from cachemark.methods.ssd_heads import SSDHeads
-from cachemark.models import catalogue
+from cachemark.models.catalogue import next_token
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from cachemark.plans.expand import resolve
 from cachemark.plans.reuse import code_identity
 from cachemark.trial.child.judge import FullCacheOutput, Job, divergence
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=64)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    entry = registry.models.get(catalogue.next_token.TINY_NAME)
+    entry = MODELS.get(next_token.TINY_NAME)
     loaded, sampling = entry.load(Request()), entry.presets["paper"]
     subset = seeds.subset("tune64", entry.classes).first(asked.samples)
     full = Job(loaded, Full, Memory(), sampling, subset, len(subset), "cpu")

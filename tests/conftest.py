@@ -14,9 +14,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-import cachemark.methods
-import cachemark.models.catalogue  # noqa: F401  (both register what is built in, before anything is parametrised over it)
 from cachemark.core import registry
+from cachemark.methods.registry import METHODS
+from cachemark.models.registry import MODELS
 from cachemark.trial import identity
 from support import examples, fork_server, stages
 from support.fake_nvml import Card, FakeNvml
@@ -44,7 +44,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def foreign(table: registry.Registry) -> set[str]:
     """Names in a registry that no file of the package has put there."""
-    made_in = {name: getattr(getattr(thing, "load", thing), "__module__", "") for name in table if (thing := table.get(name))}
+    made_in = {name: getattr(getattr(thing, "load", thing), "__module__", "") for name, thing in table.entries().items()}
     return {name for name, module in made_in.items() if not module.startswith("cachemark.")}
 
 
@@ -56,7 +56,7 @@ def plugins() -> set[str]:
 def _nothing_leaks() -> Iterator[None]:
     """A plug-in that a test registers is gone when the test ends, and a test that leaves torch another number of threads fails: with two
     in each of two workers every later test waits for the other worker's."""
-    tables = (registry.methods, registry.models)
+    tables = (METHODS, MODELS)
     before, loaded = [foreign(table) for table in tables], plugins()
     yield
     for table, known in zip(tables, before, strict=True):

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "suite" / "cachemark"
 
 ROOMS = (  # from the ground up: a room may import those before it
-    "core", "stats", "cache", "contract", "roofline", "methods", "decoders", "models", "metrics", "machine", "kit", "plans", "trial",
-    "store", "gate", "analysis", "report", "export", "workflows", "cli",
+    "core", "stats", "cache", "contract", "roofline", "methods", "decoders", "models", "metrics", "plugins", "machine", "kit",
+    "plans", "trial", "store", "gate", "analysis", "report", "export", "workflows", "cli",
 )
 FLOORS = {room: floor for floor, room in enumerate(ROOMS)}
 SUB_FLOORS = {"report": ("charts", "page")}  # inside a room, from the ground up: drawings, HTML
@@ -236,7 +236,7 @@ def naming_faults(files: list[Source]) -> Iterator[str]:
     """A method lives in the file of its name, alone: what ``methods/`` registers, against the name of the file."""
     for source in (s for s in files if s.part == "methods"):
         stem, decorators = source.file.stem, [d for n in source.tree.body if isinstance(n, ast.ClassDef) for d in n.decorator_list]
-        for call in (d for d in decorators if isinstance(d, ast.Call) and ast.unparse(d.func).endswith("methods.add")):
+        for call in (d for d in decorators if isinstance(d, ast.Call) and ast.unparse(d.func) in ("method", "METHODS.add", "cm.method")):
             if ast.literal_eval(call.args[0]).replace("-", "_") != stem:
                 yield f"{source.at(call.lineno)}: {ast.unparse(call.args[0])} belongs into a file of that name"
 
@@ -285,8 +285,8 @@ for name in [*json.load(sys.stdin), "cachemark.cache.slot", "cachemark.methods"]
     before = "torch" in sys.modules
     importlib.import_module(name)
     found[name] = "torch" in sys.modules and not before
-from cachemark.core import registry
-print(json.dumps([[name for name, brought in found.items() if brought], [*registry.methods]]))
+from cachemark.methods.registry import METHODS
+print(json.dumps([[name for name, brought in found.items() if brought], [*METHODS]]))
 """
 
 
@@ -305,7 +305,7 @@ def test_importing_what_judges_leaves_torch_out(imported: tuple[list[str], list[
 
 def test_importing_methods_registers_every_file(imported: tuple[list[str], list[str]]) -> None:
     """What a new method has to edit elsewhere is nothing: a file in the folder is enough."""
-    files = {f.stem for f in (PACKAGE / "methods").glob("*.py")} - {"__init__"}
+    files = {f.stem for f in (PACKAGE / "methods").glob("*.py")} - {"__init__", "registry"}
     assert {name.replace("-", "_") for name in imported[1]} == files
 
 
@@ -316,11 +316,12 @@ CLEAN = {
     "core/errors.py": "import json\n",
     "core/spec.py": "from .errors import X\n",
     "core/registry.py": "from . import errors\n",
+    "methods/registry.py": "from ..core.registry import Registry\nMETHODS = Registry()\n",
     "cache/__init__.py": "from .slot import Slot\n__all__ = ['Slot']\n",
     "cache/slot.py": "import torch\nfrom ..core.version import __version__\n",
     "core/version.py": "__version__ = '1'\n",
     "models/a.py": "import torch\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..methods import b\n",
-    "methods/b.py": "from ..core import registry\nfrom ..cache import Slot\n@registry.methods.add('b')\nclass B: ...\n",
+    "methods/b.py": "from .registry import METHODS\nfrom ..cache import Slot\n@METHODS.add('b')\nclass B: ...\n",
     "trial/run.py": "def f():\n    from ..models import a\n",
     "store/db.py": "import sqlalchemy\nfrom ..core.result import Outcome\n",
     "core/result.py": "from .spec import Case\n",
@@ -349,7 +350,7 @@ BROKEN = {  # what is broken: (file, its text, the line, the words)
     "long model": ("models/a.py", "\n" * 351, 351, "351 lines; a file here has at most 350"),
     "long function": ("methods/b.py", "\ndef f():\n" + "    1\n" * 60, 2, "f has 61 lines; a function has at most 60"),
     "vague": ("methods/b.py", "class CacheManager: ...\n", 1, "class CacheManager says nothing"),
-    "misplaced": ("methods/b.py", "@registry.methods.add('c')\nclass C: ...\n", 1, "'c' belongs into a file of that name"),
+    "misplaced": ("methods/b.py", "@METHODS.add('c')\nclass C: ...\n", 1, "'c' belongs into a file of that name"),
     "busy init": ("cache/__init__.py", "from .slot import Slot\nX = max(1, 2)\n", 2, "an __init__ file only hands names on"),
     "function in init": ("cache/__init__.py", "def f(): ...\n", 1, "an __init__ file only hands names on"),
 }

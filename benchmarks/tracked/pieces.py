@@ -14,14 +14,12 @@ from typing import Any
 
 import torch
 
-import cachemark.decoders
-import cachemark.methods
-import cachemark.models.catalogue  # noqa: F401  (these three register what is built in)
 from cachemark.cache.arena import Memory
 from cachemark.cache.attention import attention
 from cachemark.contract.method import Method
-from cachemark.core import registry
+from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import Loaded, ModelEntry, Request
+from cachemark.models.registry import MODELS
 
 SEEDS = (0,)
 
@@ -32,13 +30,13 @@ class _Reached(Exception):
 
 def entry(model: str) -> ModelEntry:
     """A model by name."""
-    found: ModelEntry = registry.models.get(model)
+    found: ModelEntry = MODELS.get(model)
     return found
 
 
 def built(model: str, method: str, budget: str | None = None, **knobs: Any) -> Method:
     """A method with the knobs of a budget, or with its own size; ``knobs`` go before both."""
-    cls: type[Method] = registry.methods.get(method)
+    cls: type[Method] = METHODS.get(method)
     layout = entry(model).shape(entry(model).presets["paper"], len(SEEDS))
     return cls.build({**(cls.knobs_for(Fraction(budget), layout) if budget else {}), **knobs})
 

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from cachemark.core import registry
 from cachemark.core.limits import Limit
 from cachemark.machine.timer import clock
+from cachemark.methods.registry import METHODS
 from cachemark.metrics.compute.speed import ends
 from cachemark.models.costs import case_bill
+from cachemark.models.registry import MODELS
 from cachemark.plans.expand import Planned
 from cachemark.trial.child.bench import Bench, case_job
 
@@ -109,7 +110,7 @@ def _rows(tracer: profile, device: str) -> list[dict[str, Any]]:
 def _least(planned: Planned) -> dict[str, float]:
     """Microseconds that each part of a batch takes at least, empty where the rates of the device or the model's products are not known."""
     case = planned.case
-    found = case_bill(case, registry.models.get(case.model), registry.methods.get(case.method).build(case.knobs))
+    found = case_bill(case, MODELS.get(case.model), METHODS.get(case.method).build(case.knobs))
     if found is None or planned.rates is None:
         return {}
     return {part: seconds * 1e6 for part, seconds in Limit.of(found, planned.rates).by.items()}

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cachemark.core import registry
 from cachemark.core.spec import digest
-from cachemark.plans.expand import catalogue
+from cachemark.models.registry import MODELS
 from cachemark.plans.schema import Cells, Fidelity, MethodTable, Plan, Quality, SamplingTable, Timing
 
-assert catalogue  # importing it registers the models
 SMALL = {"next-token": "tiny-llamagen", "next-scale": "tiny-var", "masked": "tiny-mar"}
 BATCH, STEPS, DIFFUSION = 2, 6, 2
 IMAGES, QUICK = 400, "next-scale"  # the least that a FID is stated of, and the family that makes so many soon
@@ -34,7 +32,7 @@ def distinct(blocks: Iterable[Cells]) -> list[Cells]:
 
 
 def _small(cells: Cells, engine: str, models: dict[str, str]) -> Cells:
-    family = registry.models.get(cells.model).paradigm
+    family = MODELS.get(cells.model).paradigm
     changes: dict[str, Any] = {
         "model": models[family], "batch": BATCH, "samples": 0, "dtype": "float32", "weights": "", "decoder_weights": "",
         "methods": [_fitting(method) for method in cells.methods], "budgets": [_fitting(budget) for budget in cells.budgets],

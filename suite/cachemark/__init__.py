@@ -10,11 +10,12 @@ from .core.version import __version__
 
 if TYPE_CHECKING:
     from .contract.method import Method
-    from .core.registry import method
     from .core.result import Outcome
     from .core.spec import Case
+    from .decoders.registry import decoder
     from .export.frames import frame, samples_frame
     from .methods.base.evicting import Evicting, Scored
+    from .methods.registry import method
     from .plans.schema import Plan
     from .plans.schema import load as plan
     from .workflows.machines import Machine
@@ -27,12 +28,13 @@ _HOMES = {
     "Case": "core.spec.Case", "Evicting": "methods.base.evicting.Evicting", "Machine": "workflows.machines.Machine",
     "Method": "contract.method.Method", "Outcome": "core.result.Outcome", "Plan": "plans.schema.Plan",
     "Report": "workflows.reporting.Report", "Run": "workflows.stored_run.Run", "Scored": "methods.base.evicting.Scored",
-    "frame": "export.frames.frame", "method": "core.registry.method", "open": "workflows.stored_run.open_run",
+    "frame": "export.frames.frame", "decoder": "decoders.registry.decoder",
+    "method": "methods.registry.method", "open": "workflows.stored_run.open_run",
     "plan": "plans.schema.load", "run": "workflows.running.run", "samples_frame": "export.frames.samples_frame",
 }
 __all__ = [
-    "Case", "Evicting", "Machine", "Method", "Outcome", "Plan", "Report", "Run", "Scored", "__version__", "frame", "method", "open", "plan",
-    "run", "samples_frame",
+    "Case", "Evicting", "Machine", "Method", "Outcome", "Plan", "Report", "Run", "Scored", "__version__", "decoder", "frame", "method",
+    "open", "plan", "run", "samples_frame",
 ]
 
 

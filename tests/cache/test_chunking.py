@@ -11,11 +11,11 @@ from cachemark.cache import bank as module
 from cachemark.cache.arena import Memory
 from cachemark.cache.bank import TRANSIENT, chunks
 from cachemark.cache.layout import Layout, Site, raster_steps
-from cachemark.core import registry
 from cachemark.kit.common import calibration
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of
 from cachemark.machine.memory import TensorPeak
+from cachemark.methods.registry import METHODS
 
 LIMIT = 256 * 2**20
 
@@ -41,7 +41,7 @@ def test_a_row_that_needs_more_than_there_is_goes_alone() -> None:
                                              ("ssd_heads", {"buffer": "line"})])
 def test_chunks_change_nothing(name: str, knobs: dict[str, str], condition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(condition, kv_heads=2)
-    cls, feed = registry.methods.get(name), Feed(layout)
+    cls, feed = METHODS.get(name), Feed(layout)
     found = []
     for limit in (TRANSIENT, 10_000, 1):
         monkeypatch.setattr(module, "TRANSIENT", limit)
@@ -72,7 +72,7 @@ def test_without_chunks_it_would_not() -> None:
 def on_the_way(name: str, ratio: Fraction, layout: Layout) -> int:
     """Bytes that one eviction of a line needs beside what the memory holds and the places that it finds."""
     memory = Memory("meta")
-    cls = registry.methods.get(name)
+    cls = METHODS.get(name)
     method = cls.build(cls.knobs_for(ratio, layout))
     method.begin(layout, [Site("decoder", i) for i in range(layout.layers)], memory)
     step = next(s for s in raster_steps(layout) if "line" in s.edges and s.first + 1 == method.B)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import registry
 from cachemark.kit.findings import Checked
 from cachemark.kit.method_kit import FAMILIES, made_of
+from cachemark.methods.registry import METHODS
 from cachemark.workflows.proving_things import names_of
 
 HEAD = """
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from cachemark.contract.method import Method
-from cachemark.core import registry
+import cachemark as cm
 from cachemark.methods.streaming import Streaming
 
 {before}
 
-@registry.methods.add("{name}")
+@cm.method("{name}")
 @dataclass
 class {title}(Streaming):
     name = "{name}"
@@ -80,7 +80,7 @@ def write(tmp_path: Path) -> Callable[[str, str, str], Path]:
 def checked(file: Path, words: str) -> Checked:
     (name,) = names_of("methods", file)
     check = next(c for c in FAMILIES["next-token"].checks if c.__name__.replace("_", " ") == words)
-    return made_of(check, registry.methods.get(name), "next-token")
+    return made_of(check, METHODS.get(name), "next-token")
 
 
 @pytest.mark.parametrize("name", ["cheat", "honest"])

@@ -11,12 +11,13 @@ import pytest
 
 from cachemark.cache.engine.engine import EAGER
 from cachemark.cache.engine.graph import Graph
-from cachemark.core import plugins, registry
 from cachemark.kit.tape import Tape
 from cachemark.models.catalogue.family import register
 from cachemark.models.protocol import ModelEntry
+from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child.bench import Bench
 from campaign import kernels, works
@@ -42,7 +43,7 @@ def models(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "dot.py").write_text(text)
     plugins.load(tmp_path / "dot.py")
     for family in ("next-scale", "masked"):
-        register(untrained(registry.models.get(SMALL[family]), f"small-{family}"))
+        register(untrained(MODELS.get(SMALL[family]), f"small-{family}"))
     return {"next-token": "dot", "next-scale": "small-next-scale", "masked": "small-masked"}
 
 

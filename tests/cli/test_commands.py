@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cachemark.core import plugins
 from cachemark.core.result import Outcome, Status
 from cachemark.core.units import METRICS
 from cachemark.machine import noise
+from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
 from support import stages
 from support.stages import Stage, call
 
 LABELS = ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
 BARE = """
-from cachemark.core import registry
+import cachemark as cm
 from cachemark.contract.method import Method
 
 
-@registry.methods.add("bare")
+@cm.method("bare")
 class Bare(Method):
     name = "bare"
 

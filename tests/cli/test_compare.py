@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import plugins
 from cachemark.core.errors import CachemarkError
 from cachemark.core.result import Outcome, Status
+from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task, TrialRequest

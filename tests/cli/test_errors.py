@@ -146,7 +146,7 @@ PLUGINS: dict[str, tuple[str | None, str]] = {
     "one that fails": ("x = 1\n\nx.y\n", "dot.py:3: AttributeError"),
     "one that leaves": ("import sys\n\nsys.exit()\n", "dot.py:3: SystemExit"),
     "nothing registered": ("x = 1\n", "registers no method, no model, no decoder and no metric"),
-    "a name that is taken": ("from cachemark.core import registry\n@registry.methods.add('window')\nclass W: ...\n", "already registered"),
+    "a name that is taken": ("import cachemark as cm\n@cm.method('window')\nclass W: ...\n", "already registered"),
 }
 
 

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 
 from cachemark.cache.layout import scale_steps
-from cachemark.core import calibrations, registry
+from cachemark.core import calibrations
 from cachemark.core.calibrations import measured
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.calibrated import Calibrated
-from cachemark.models import catalogue
+from cachemark.methods.registry import METHODS
+from cachemark.models.registry import MODELS
 from cachemark.trial.child import profiles
 from cachemark.workflows import layer_profiles
 from support.stages import call
-
-assert catalogue.next_scale  # importing it registers the models
 
 
 def test_roofline_prints_the_published_baseline_of_d30() -> None:
@@ -35,7 +34,7 @@ def test_roofline_prints_the_published_baseline_of_d30() -> None:
 def test_every_method_is_listed_in_both_accountings(model: str, batch: int, printed: str) -> None:
     data = json.loads(call("roofline", model, "--kv", "--batch", str(batch), "--json").stdout)
     names = {row["method"].split(",")[0] for row in data["methods"]}
-    known = {name: registry.methods.get(name) for name in registry.methods if "next-scale" in registry.methods.get(name).paradigms}
+    known = {name: METHODS.get(name) for name in METHODS if "next-scale" in METHODS.get(name).paradigms}
     assert names == {name for name, cls in known.items() if not issubclass(cls, Calibrated)}, "nobody has calibrated VAR"
     full = data["methods"][0]
     assert full["published_unit"] == pytest.approx(1.5 * full["paper_unit"]), "6 bytes a pair against 4"
@@ -96,7 +95,7 @@ def profile() -> dict[str, Any]:
 
 
 def test_a_profile_has_every_layer_and_scale(profile: dict[str, Any]) -> None:
-    entry = registry.models.get("tiny-var")
+    entry = MODELS.get("tiny-var")
     layout = entry.shape(entry.presets["paper"], 1)
     steps = scale_steps(layout)
     assert [len(layer) for layer in profile["similarity"]] == [len(steps) - 1] * layout.layers
@@ -121,7 +120,7 @@ def test_show_layers_ends_with_the_list_for_ams_kv(monkeypatch: pytest.MonkeyPat
     result = call("show", "layers", "tiny-var")
     assert result.exit_code == 0, result.output
     policy = AMSKV()
-    entry = registry.models.get("tiny-var")
+    entry = MODELS.get("tiny-var")
     policy.calibrate(measured("ams_kv", profile["weights"]))
     policy.resolve(entry.shape(entry.presets["paper"], 1))
     assert result.stdout.rstrip().endswith(f"demanding = {policy.demanding}")

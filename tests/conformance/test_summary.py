@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from cachemark.core import registry
+from cachemark.methods.registry import METHODS
 
 from .checks import Vector
 from .discovery import DEFAULT
@@ -30,7 +30,7 @@ def test_every_kind_says_what_it_is_about_and_names_methods_that_exist() -> None
     kinds = [kind for family in FAMILIES.values() for kind in family.values()]
     assert all(kind.about for kind in kinds)
     named = {method for kind in kinds for method in kind.methods}
-    assert "full" in named <= set(registry.methods)
+    assert "full" in named <= set(METHODS)
 
 
 def test_fewer_vectors_give_another_summary(tmp_path: Path) -> None:

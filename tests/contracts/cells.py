@@ -9,10 +9,10 @@ import pytest
 
 from cachemark.cache.codec import CODECS
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.kit.next_token import ATTENTION, BATCH, GRID, SAMPLING, Cell, Recorded, generate, model, recorded
 from cachemark.kit.next_token import TokenRecord as Record
 from cachemark.kit.next_token import TokenRun as Ran
+from cachemark.methods.registry import METHODS
 
 __all__ = [
     "ALONE", "ATTENTION", "BATCH", "GRID", "MODES", "SAMPLING", "WHOLE", "Cell", "Ran", "Record", "Recorded", "cells", "crossed",
@@ -31,7 +31,7 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
 
 def cells(*, evicting: bool = False, grid: int = GRID) -> list[Cell]:
     """All cells, or those of methods that evict. Reads the registry, so a new method joins by being registered."""
-    known: list[type[Method]] = [registry.methods.get(name) for name in registry.methods]
+    known: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     chosen = [cls for cls in known if "next-token" in cls.paradigms and (cls.evicts or not evicting)]
     modes = [(cls, tuple(mode.items()), number) for cls in chosen for number, mode in enumerate(MODES.get(cls.name, ({},)))]
     return [Cell(cls, mode, codec, attention, grid) for cls, mode, number in modes for codec in CODECS for attention in ATTENTION

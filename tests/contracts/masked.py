@@ -15,11 +15,11 @@ from cachemark.cache.codec import CODECS, Codec
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
 from cachemark.kit.oracle import masked
+from cachemark.methods.registry import METHODS
 from cachemark.models.mar import MAR, MARConfig
 
 from .cells import ALONE
@@ -85,7 +85,7 @@ class MaskedCell:
 def cells(modes: dict[str, tuple[dict[str, Any], ...]], *, lossy: bool = True) -> list[MaskedCell]:
     """The first mode of a method with every codec, the others with the native one. Reads the registry, so a new method joins by being
     registered."""
-    known: list[type[Method]] = [registry.methods.get(name) for name in registry.methods]
+    known: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     return [MaskedCell(cls, tuple(mode.items()), codec) for cls in known if "masked" in cls.paradigms
             for number, mode in enumerate(modes.get(cls.name, ({},)))
             for codec in ALONE if codec == "native" or (lossy and number == 0)]  # fmt: skip

@@ -13,11 +13,11 @@ from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step, scale_steps
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage
 from cachemark.contract.heads import PerHead
-from cachemark.core import registry
 from cachemark.kit import per_head
 from cachemark.kit.common import calibration
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.per_head import HeadRun as Ran
+from cachemark.methods.registry import METHODS
 
 from .scales import Feed, layout_of
 
@@ -62,14 +62,14 @@ class Scored(Staggered):
 
 def made(cls: type[PerHead], kv_heads: int = 4, budget: Fraction = Fraction(5, 11)) -> PerHead:
     """A method of a test, or one of the registry at a budget at which something has to go."""
-    if cls.name not in registry.methods:
+    if cls.name not in METHODS:
         return cls()
     layout = layout_of(kv_heads)
     given = calibration(cls, layout)
     return cls.build({**given, **cls.build(given).fit(budget, layout)})
 
 
-BUILT_IN = [cls for name in registry.methods if issubclass(cls := registry.methods.get(name), PerHead)]
+BUILT_IN = [cls for name in METHODS if issubclass(cls := METHODS.get(name), PerHead)]
 
 
 def run(method: PerHead, codec: str = "native", kv_heads: int = 4, *watches: Watch, memory: Memory | None = None,

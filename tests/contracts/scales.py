@@ -6,13 +6,13 @@ from typing import Any
 
 from cachemark.contract.heads import PerHead
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.kit import next_scale
 from cachemark.kit.next_scale import HEADS, KV_HEADS, LAYERS, SIDES, ScaleCell, drive, layout_of, run
 from cachemark.kit.next_scale import ScaleFeed as Feed
 from cachemark.kit.next_scale import ScaleRecord as Record
 from cachemark.kit.next_scale import ScaleRun as Ran
 from cachemark.kit.next_scale import ScaleShadow as Shadow
+from cachemark.methods.registry import METHODS
 
 from .cells import ALONE, WHOLE
 
@@ -34,7 +34,7 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
 def cells(*, evicting: bool = False) -> list[ScaleCell]:
     """All cells, or those of methods that evict. Reads the registry, so a new method joins by being registered; one whose heads keep
     different numbers of entries joins those of :mod:`.per_head`."""
-    known: list[type[Method]] = [registry.methods.get(name) for name in registry.methods]
+    known: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     chosen = [cls for cls in known if "next-scale" in cls.paradigms and (cls.evicts or not evicting) and not issubclass(cls, PerHead)]
     return [ScaleCell(cls, tuple((k, v) for k, v in mode.items()), codec, attention)
             for cls in chosen for number, mode in enumerate(MODES.get(cls.name, ({},))) for codec in ALONE for attention in KV_HEADS

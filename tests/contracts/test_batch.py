@@ -12,11 +12,11 @@ from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Step
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.kit.batches import judge
 from cachemark.kit.choices import GAP, Pass, compare
 from cachemark.kit.choices import Agreement as Verdict
 from cachemark.methods.base.evicting import Evicting
+from cachemark.methods.registry import METHODS
 
 from .cells import Cell, cells, halved
 
@@ -55,7 +55,7 @@ class ByRow(Evicting):
 
 
 @dataclass
-class Shared(registry.methods.get("h2o")):  # type: ignore[misc]
+class Shared(METHODS.get("h2o")):  # type: ignore[misc]
     """Broken on purpose: a head's score borrows from the other samples of the batch."""
 
     def evict(self, step: Step, slots: SlotBank) -> None:

@@ -17,12 +17,12 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step
 from cachemark.contract.decoder import Sequential, horizon, spare, widest
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.kit.common import calibration
 from cachemark.methods.base.evicting import ring
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
+from cachemark.methods.registry import METHODS
 from cachemark.methods.rkv import RKV
 from cachemark.methods.streaming import Streaming
 
@@ -31,13 +31,13 @@ from .test_windows import GUIDED, SEEDS, N, generate
 
 
 def evicting() -> list[str]:
-    return [name for name in registry.methods if "next-token" in registry.methods.get(name).paradigms
-            and registry.methods.get(name).__module__.startswith("cachemark.methods") and "horizon" not in vars(registry.methods.get(name))]
+    return [name for name in METHODS if "next-token" in METHODS.get(name).paradigms
+            and METHODS.get(name).__module__.startswith("cachemark.methods") and "horizon" not in vars(METHODS.get(name))]
 
 
 @pytest.mark.parametrize("name", evicting())
 def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name: str) -> None:
-    cls, layout = registry.methods.get(name), model("mha").layout(SEEDS, GUIDED)
+    cls, layout = METHODS.get(name), model("mha").layout(SEEDS, GUIDED)
     make = functools.partial(cls.build, {**calibration(cls, layout), **cls.knobs_for(Fraction(1, 2), layout)})
     outcomes = []
     for decoder in (None, Sequential(), Jacobi(window=8), Jacobi(window=8, look_ahead=True)):

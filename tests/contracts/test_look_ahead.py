@@ -17,21 +17,19 @@ from cachemark.cache.layout import Step, window_step
 from cachemark.cache.slot import Slot
 from cachemark.contract.decoder import Decoder, Rehearsal, beyond, spare, widest
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.methods.rkv import RKV
-from cachemark.models import catalogue
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 
 from .cells import GRID, model
 from .test_graph import recorded
 from .test_windows import GUIDED, SAMPLINGS, SEEDS, N, generate, tape
 
-assert catalogue
 WINDOWS = (2, 5, GRID, GRID + 1, 16, N)
 METHODS: dict[str, Callable[[], Method]] = {
     "linear": lambda: Linear(B=3 * GRID, anchor=1), "wide": lambda: Linear(B=4 * GRID, anchor=2), "rkv": lambda: RKV(B=3 * GRID, alpha=4),
@@ -137,7 +135,7 @@ def test_a_tape_gives_the_same_tokens_and_records_nothing_behind_a_rehearsal(nam
 # -- passes -----------------------------------------------------------------------------------------------------------
 def test_a_trained_model_takes_fewer_passes() -> None:
     """`tests/slow/test_decoders.py` has more images and windows."""
-    loaded = registry.models.get("tiny-llamagen").load(Request("cpu", torch.float32)).generator
+    loaded = MODELS.get("tiny-llamagen").load(Request("cpu", torch.float32)).generator
     assert isinstance(loaded, LlamaGen)
     sampling, seeds = Sampling(cfg_scale=1.5), [0]
     knobs = Linear.knobs_for(Fraction(1, 4), loaded.layout(seeds, sampling))

@@ -9,11 +9,11 @@ from torch import Tensor
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import RowRun
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.kit import token_checks
 from cachemark.kit.oracle import TOLERANCE
 from cachemark.kit.oracle import TokenShadow as Shadow
 from cachemark.kit.token_checks import at_neutral, differs_from_full
+from cachemark.methods.registry import METHODS
 
 from .cells import Cell, cells, generate, halved
 
@@ -64,7 +64,7 @@ def one_off(self: SlotBank, number: int, place: int) -> None:
 
 
 def of(name: str) -> Cell:
-    return Cell(registry.methods.get(name), (), "native", "mha")
+    return Cell(METHODS.get(name), (), "native", "mha")
 
 
 def deviation(method: Method, cell: Cell) -> float:

@@ -11,8 +11,8 @@ from torch import Tensor
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.slot import Slot
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.kit import token_checks
+from cachemark.methods.registry import METHODS
 
 from .cells import Cell, cells, halved, label
 
@@ -35,7 +35,7 @@ def test_a_tight_budget_is_not_neutral(cell: Cell) -> None:
 
 # ------------------------------------------------------------------------------------------ short cuts that must be seen
 
-H2O: Any = registry.methods.get("h2o")
+H2O: Any = METHODS.get("h2o")
 
 
 class Replaced(H2O):

@@ -11,14 +11,13 @@ from fractions import Fraction
 import pytest
 import torch
 
-from cachemark import methods
 from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.kit.common import calibration
 from cachemark.machine.memory import peak_bytes
 from cachemark.machine.timer import EventClock
+from cachemark.methods.registry import METHODS
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 
 REHEARSED = bool(os.environ.get("CACHEMARK_REHEARSE"))
@@ -27,8 +26,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not REHEARSED and not torch.cu
 on_the_device = pytest.mark.skipif(REHEARSED, reason="about the device alone")
 
 SAMPLING = Sampling(cfg_scale=1.5)
-METHODS = [name for name in registry.methods if "next-token" in registry.methods.get(name).paradigms
-           and registry.methods.get(name).__module__.startswith(methods.__name__)]
+TOKEN_METHODS = [name for name in METHODS if "next-token" in METHODS.get(name).paradigms
+           and METHODS.get(name).__module__.startswith("cachemark.methods.")]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def model() -> LlamaGen:
 
 
 def generated(model: LlamaGen, name: str, device: str) -> torch.Tensor:
-    cls = registry.methods.get(name)
+    cls = METHODS.get(name)
     sampling, seeds = replace(SAMPLING), list(range(16))
     budget = Fraction(1) if name == "full" else Fraction(1, 2)
     layout = model.layout(seeds, sampling)
@@ -54,7 +53,7 @@ def test_random_integers_are_the_same_on_both_devices() -> None:
     assert torch.equal(*drawn)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TOKEN_METHODS)
 def test_tokens_agree_with_the_cpu_in_fp32(model: LlamaGen, name: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     same = (generated(model, name, "cpu") == generated(model, name, DEVICE)).all(1)
@@ -67,7 +66,7 @@ def test_events_are_ordered_and_end_before_the_stop(model: LlamaGen) -> None:
     clock = EventClock([7, 31, 63])
     labels = torch.arange(4, device="cuda")
     clock.start()
-    model.generate(labels, range(4), registry.methods.get("full")(), SAMPLING, Memory("cuda"), mark=clock.mark)
+    model.generate(labels, range(4), METHODS.get("full")(), SAMPLING, Memory("cuda"), mark=clock.mark)
     total, marks = clock.stop(), clock.marks()
     assert 0 < marks[7] < marks[31] < marks[63] <= total
 
@@ -76,7 +75,7 @@ def test_events_are_ordered_and_end_before_the_stop(model: LlamaGen) -> None:
 def test_events_tell_the_time_of_the_wall(model: LlamaGen) -> None:
     """Over seconds of work, in which the host's own share at both ends is nothing."""
     model.to("cuda")
-    labels, full, memory = torch.arange(16, device="cuda") % 10, registry.methods.get("full"), Memory("cuda")
+    labels, full, memory = torch.arange(16, device="cuda") % 10, METHODS.get("full"), Memory("cuda")
     model.generate(labels, range(16), full(), SAMPLING, memory)
     clock = EventClock([])
     began = time.perf_counter()

@@ -9,10 +9,10 @@ METHOD = '''
 import os, sys, time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from cachemark.core import registry
+import cachemark as cm
 from cachemark.methods.window import Window
 
-@registry.methods.add("bad")
+@cm.method("bad")
 @dataclass
 class Bad(Window):
     name: ClassVar[str] = "bad"
@@ -64,22 +64,22 @@ ROWS = [
     Attack("a device", ("list", "methods", "--plugin", "/dev/zero"), ("plug-in file",), "bad-plugin", ("is not a file",)),
     Attack("a long path", ("list", "methods", "--plugin", "p" * 10_000), ("plug-in file",), "bad-plugin", ("cannot be read",)),
     # what is registered
-    registered("an integer", 'registry.methods.add("seven")(7)', "is of type int", "Register a class derived from Method"),
-    registered("a class that is no method", 'registry.methods.add("alien")(type("Alien", (), {}))', "the class Alien"),
-    registered("an instance", 'registry.methods.add("made")(Bad())', "is of type Bad"),
-    registered("nothing", 'registry.methods.add("none")(None)', "is of type NoneType"),
-    registered("a model that is none", 'registry.models.add("m")({})', "Register a ModelEntry"),
-    registered("a name of 100 000 letters", 'registry.methods.add("x" * 100_000)(Bad)', "more letters is no name of a method"),
-    registered("no name", 'registry.methods.add("")(Bad)', "is no name of a method"),
-    registered("a number for a name", "registry.methods.add(3)(Bad)", "is no name of a method"),
-    registered("a name of two lines", 'registry.methods.add("a\\n::error::pwned")(Bad)', "is no name of a method"),
-    registered("a name with an escape", 'registry.methods.add("\\x1b[2J")(Bad)', "is no name of a method"),
-    registered("the name of a built-in", 'registry.methods.add("full")(Bad)', "already registered"),
-    registered("another's module", 'Bad.__module__ = "cachemark.methods.full"; registry.methods.add("full")(Bad)',
+    registered("an integer", 'METHODS.add("seven")(7)', "is of type int", "Register a class derived from Method"),
+    registered("a class that is no method", 'METHODS.add("alien")(type("Alien", (), {}))', "the class Alien"),
+    registered("an instance", 'METHODS.add("made")(Bad())', "is of type Bad"),
+    registered("nothing", 'METHODS.add("none")(None)', "is of type NoneType"),
+    registered("a model that is none", 'MODELS.add("m")({})', "Register a ModelEntry"),
+    registered("a name of 100 000 letters", 'METHODS.add("x" * 100_000)(Bad)', "more letters is no name of a method"),
+    registered("no name", 'METHODS.add("")(Bad)', "is no name of a method"),
+    registered("a number for a name", "METHODS.add(3)(Bad)", "is no name of a method"),
+    registered("a name of two lines", 'METHODS.add("a\\n::error::pwned")(Bad)', "is no name of a method"),
+    registered("a name with an escape", 'METHODS.add("\\x1b[2J")(Bad)', "is no name of a method"),
+    registered("the name of a built-in", 'METHODS.add("full")(Bad)', "already registered"),
+    registered("another's module", 'Bad.__module__ = "cachemark.methods.full"; METHODS.add("full")(Bad)',
                "replaces the method 'full'"),
-    registered("a built-in replaced in the table", 'registry.methods._entries["full"] = Bad', "replaces the method 'full'"),
-    registered("a built-in taken out", 'del registry.methods._entries["streaming"]', "replaces the method 'streaming'"),
-    registered("a model replaced in the table", 'registry.models._entries["tiny-var"] = None', "replaces the model 'tiny-var'"),
+    registered("a built-in replaced in the table", 'METHODS._entries["full"] = Bad', "replaces the method 'full'"),
+    registered("a built-in taken out", 'del METHODS._entries["streaming"]', "replaces the method 'streaming'"),
+    registered("a model replaced in the table", 'MODELS._entries["tiny-var"] = None', "replaces the model 'tiny-var'"),
     # knobs
     of_class("a knob that is NaN", 'share: float = float("nan")', "knob share = nan is not finite"),
     of_class("an endless knob", 'share: float = float("inf")', "knob share = inf is not finite"),

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import registry
 from cachemark.kit.findings import Checked
 from cachemark.kit.method_kit import FAMILIES, made_of
+from cachemark.methods.registry import METHODS
 from cachemark.workflows.proving_things import names_of, prove_method
 from support.stages import call
 
 HEAD = """
 from dataclasses import dataclass, field
 import torch
-from cachemark.core import registry
+import cachemark as cm
 from cachemark.methods.streaming import Streaming
 from cachemark.methods.window import Window
 
 FAR = {{}}
 
-@registry.methods.add("{name}")
+@cm.method("{name}")
 @dataclass
 class Given(Streaming):
     name = "{name}"
@@ -68,7 +68,7 @@ def checked(file: Path, words: str) -> Checked:
     """One check of the method of a file."""
     (name,) = names_of("methods", file)
     check = next(c for c in FAMILIES["next-token"].checks if c.__name__.replace("_", " ") == words)
-    return made_of(check, registry.methods.get(name), "next-token")
+    return made_of(check, METHODS.get(name), "next-token")
 
 
 @pytest.mark.parametrize("words", BROKEN)
@@ -129,10 +129,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from cachemark.contract.heads import PerHead
-from cachemark.core import registry
+import cachemark as cm
 
 
-@registry.methods.add("few_and_many")
+@cm.method("few_and_many")
 @dataclass
 class FewAndMany(PerHead):
     \"\"\"Head 0 keeps ``most`` of the newest entries, the others half of them.\"\"\"

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import plugins, registry
+from cachemark.core import registry
 from cachemark.kit.findings import Checked
 from cachemark.kit.method_kit import check_metric, made_of_one
 from cachemark.kit.metric_checks import METRIC, MetricExample
+from cachemark.plugins import loading as plugins
 from cachemark.workflows.proving_things import metric_example, prove_metric
 from support import examples
 from support.stages import call, forgetting

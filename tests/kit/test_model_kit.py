@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import registry
 from cachemark.kit.findings import Checked
 from cachemark.kit.method_kit import made_of_one
 from cachemark.kit.model_checks import MODEL, ModelExample
+from cachemark.models.registry import MODELS
 from cachemark.workflows.proving_things import names_of
 from support import examples
 from support.stages import call
@@ -36,7 +36,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {  # by the words of the check: what i
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, str], Path]:
     def written(old: str, new: str) -> Path:
-        text = examples.MODEL.split("@registry.methods")[0]
+        text = examples.MODEL.split("@METHODS")[0]
         if old == "BODY":
             text = text.replace("CONFIG =", WRAP.format(body=new) + "\nCONFIG =", 1).replace("llamagen.LlamaGen, CONFIG", "Wrapped, CONFIG")
         else:
@@ -51,7 +51,7 @@ def write(tmp_path: Path) -> Callable[[str, str], Path]:
 def checked(file: Path, words: str) -> Checked:
     (name,) = names_of("models", file)
     check = next(c for c in MODEL if c.__name__.replace("_", " ") == words)
-    return made_of_one(check, ModelExample(registry.models.get(name)))
+    return made_of_one(check, ModelExample(MODELS.get(name)))
 
 
 @pytest.mark.parametrize("words", BROKEN)

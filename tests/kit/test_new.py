@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import installed
 from cachemark.core.errors import BadPlugin
+from cachemark.plugins import installed
 from cachemark.workflows.starting import Thing, start
 from support.stages import call
 

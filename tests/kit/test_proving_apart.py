@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from cachemark.core import plugins, registry
 from cachemark.core.errors import BadPlugin, UnknownName
 from cachemark.kit import method_kit
 from cachemark.kit.findings import Checked, KitProof
+from cachemark.methods.registry import METHODS
 from cachemark.plans import attempt
+from cachemark.plugins import loading as plugins
 from cachemark.workflows import proving_apart
 from cachemark.workflows.proving_things import LEFT_ALONE, prove_method, prove_metric, prove_model
 from support import examples
@@ -26,12 +27,12 @@ import time
 from dataclasses import dataclass
 
 import cachemark.kit.method_kit as kit
-from cachemark.core import registry
+import cachemark as cm
 from cachemark.methods.fewer_steps import FewerSteps
 from cachemark.trial import frames
 
 
-@registry.methods.add("given")
+@cm.method("given")
 @dataclass
 class Given(FewerSteps):
     name = "given"
@@ -64,7 +65,7 @@ def test_what_is_in_order_passes_and_is_not_imported_here(tmp_path: Path) -> Non
     assert proof.complete
     assert [check.name for check in proof.checks] == [check.name for check in heard]
     assert (len(heard), proof.kind, proof.name) == (len(method_kit.FAMILIES["masked"].checks), "method", "given")
-    assert "given" not in registry.methods
+    assert "given" not in METHODS
     assert not [file for file in plugins.files() if file.endswith("given.py")]
 
 

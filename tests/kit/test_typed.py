@@ -29,6 +29,9 @@ from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Site, Step
 from cachemark.contract.decoder import Decoder
 from cachemark.contract.method import Method
+from cachemark.decoders.registry import DECODERS
+from cachemark.methods.registry import METHODS
+from cachemark.models.registry import MODELS
 from cachemark.core import registry
 from cachemark.methods.base.evicting import Evicting
 from cachemark.metrics.image_metric import ImageMetric
@@ -51,32 +54,36 @@ class Plain(Method):
         return super().attend(site, step, q, k, v)
 
 
-assert_type(registry.methods.add("plain")(Plain), type[Plain])
+assert_type(cm.method("plain")(Plain), type[Plain])
 assert_type(cm.method("plain")(Plain), type[Plain])
 
 
 def filed(entry: ModelEntry, request: Request) -> Loaded:
-    assert_type(registry.models.add("filed")(entry), ModelEntry)
-    return registry.models.get("filed").load(request)
+    assert_type(MODELS.add("filed")(entry), ModelEntry)
+    return MODELS.get("filed").load(request)
 
 
 def read(name: str) -> Method:
-    assert_type(registry.models.get(name), ModelEntry)
-    assert_type(registry.decoders.get(name), type[Decoder])
+    assert_type(MODELS.get(name), ModelEntry)
+    assert_type(DECODERS.get(name), type[Decoder])
     assert_type(registry.metrics.get(name), type[ImageMetric])
-    assert_type(registry.methods.entries(), dict[str, type[Method]])
-    return registry.methods.get(name).build({})
+    assert_type(METHODS.entries(), dict[str, type[Method]])
+    return METHODS.get(name).build({})
 '''
 WRONG = '''"""Six mistakes, each in a line that says so."""
 
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Step
+import cachemark as cm
+from cachemark.decoders.registry import DECODERS
+from cachemark.methods.registry import METHODS
+from cachemark.models.registry import MODELS
 from cachemark.core import registry
 from cachemark.methods.base.evicting import Evicting, SlotBank as Again  # attr-defined
 from cachemark.models.protocol import Loaded, Request
 
 
-@registry.methods.add("wrong")
+@cm.method("wrong")
 class Wrong(Evicting):
     def evict(self, step: int, slots: SlotBank) -> None:  # override
         return None
@@ -90,8 +97,8 @@ def load(request: Request) -> Loaded:
 
 
 def evicts(name: str) -> str:
-    print(registry.methods.get(name).evict_before)  # attr-defined
-    return registry.methods.get(name).evicts  # return-value
+    print(METHODS.get(name).evict_before)  # attr-defined
+    return METHODS.get(name).evicts  # return-value
 '''
 PLUGINS = {"method": BODIES["method"].format(name="mine", title="Mine"), "model": BODIES["model"].format(name="mine"),
            "metric": BODIES["metric"].format(name="mine", title="Mine"), "written": METHOD}  # fmt: skip

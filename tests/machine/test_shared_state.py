@@ -22,10 +22,12 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import cachemark.decoders  # noqa: F401 - registers what is built in
-from cachemark.core import registry
+from cachemark.decoders.registry import DECODERS
 from cachemark.machine.shared_state import SETTINGS, Impact, SharedState, undisturbed
+from cachemark.methods.registry import METHODS
 from cachemark.methods.window import Window
 from cachemark.metrics.compute import fidelity
+from cachemark.models.registry import MODELS
 
 NONE, TIMES, FIGURES = Impact
 
@@ -78,9 +80,9 @@ CHANGES: dict[str, tuple[Callable[[], object], str, Impact]] = {
     "mathematics": (rebound(math, "sqrt"), "math.sqrt (replaced)", FIGURES),
     "chance": (rebound(random, "Random"), "random.Random (replaced)", FIGURES),
     "a builtin": (rebound(builtins, "round"), "builtins.round (replaced)", FIGURES),
-    "a method of the registry": (lambda: registry.methods._entries.update(window=Window(8)), "method 'window' of the registry", FIGURES),
-    "a decoder less": (lambda: registry.decoders._entries.pop("jacobi"), "decoder 'jacobi' of the registry", FIGURES),
-    "a model less": (lambda: registry.models._entries.pop("tiny-var"), "model 'tiny-var' of the registry", FIGURES),
+    "a method of the registry": (lambda: METHODS._entries.update(window=Window(8)), "method 'window' of the registry", FIGURES),
+    "a decoder less": (lambda: DECODERS._entries.pop("jacobi"), "decoder 'jacobi' of the registry", FIGURES),
+    "a model less": (lambda: MODELS._entries.pop("tiny-var"), "model 'tiny-var' of the registry", FIGURES),
 }  # fmt: skip
 
 

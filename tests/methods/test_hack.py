@@ -11,16 +11,13 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
-from cachemark.core import registry
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
 from cachemark.kit.per_head import numbers
 from cachemark.methods.hack import HACK
 from cachemark.methods.scale_heads.head_classes import HeadClasses
-from cachemark.models import catalogue
+from cachemark.models.registry import MODELS
 from contracts.per_head import made
 from contracts.scales import SIDES, Feed, layout_of
-
-assert catalogue
 
 
 def by_hand(feed: Feed, step: Step, site: Site, row: int, head: int, before: list[int], budget: int, few: bool) -> tuple[list[int], Tensor]:
@@ -79,7 +76,7 @@ def test_budgets_meet_their_mean(mean: int, expected: tuple[int, int]) -> None:
 def test_the_papers_ratio_counts_the_last_scale() -> None:
     """Its 70 % on Infinity at 1024 pixels is 49 % of what later passes read; 50 % on VAR-d30 is 80 %."""
     for model, mean, share in (("infinity-2b", 3156, 0.491), ("var-d30", 340, 0.802)):
-        entry = registry.models.get(model)
+        entry = MODELS.get(model)
         layout = entry.shape(entry.presets["paper"], 1)
         assert int(Fraction(3 if model == "infinity-2b" else 5, 10) * layout.visual) == mean
         assert mean / layout.cacheable == pytest.approx(share, abs=1e-3)

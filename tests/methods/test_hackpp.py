@@ -11,17 +11,16 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
-from cachemark.core import calibrations, registry
+from cachemark.core import calibrations
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
 from cachemark.kit.per_head import numbers
 from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.scale_heads.head_classes import HeadClasses
 from cachemark.methods.scale_heads.reliance_budgets import RelianceBudgets, reliance_of
-from cachemark.models import catalogue
+from cachemark.models.registry import MODELS
 from contracts.per_head import made, run
 from contracts.scales import SIDES, Feed, layout_of
 
-assert catalogue
 TOKENS = [side**2 for side in SIDES]
 BEFORE = [sum(TOKENS[:scale]) for scale in range(len(TOKENS))]
 
@@ -201,7 +200,7 @@ def test_a_larger_budget_never_allocates_less() -> None:
 
 def test_the_papers_ratio_counts_the_last_scale() -> None:
     """10 % of all tokens is 16.4 % of what later passes read on Infinity at 1024 pixels, and 30 % are seen."""
-    entry = registry.models.get("infinity-8b")
+    entry = MODELS.get("infinity-8b")
     layout = entry.shape(entry.presets["paper"], 1)
     assert layout.visual // 10 / layout.cacheable == pytest.approx(0.164, abs=1e-3)
 

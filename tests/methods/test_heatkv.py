@@ -12,18 +12,16 @@ from typing import Any
 import pytest
 
 from cachemark.cache.layout import Layout, Site, scale_steps
-from cachemark.core import calibrations, registry
+from cachemark.core import calibrations
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob, UnknownName
 from cachemark.core.spec import Budget
 from cachemark.methods.heatkv import HeatKV, orders_of
 from cachemark.methods.scale_heads import heat_plan
 from cachemark.methods.scale_heads.heat_plan import Gone, HeatPlan, Shape, removed
-from cachemark.models import catalogue
+from cachemark.models.registry import MODELS
 from cachemark.plans.expand import resolve
 from contracts.per_head import made
 from contracts.scales import layout_of
-
-assert catalogue
 
 SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
 # Of the authors' code: a model, its limit, the most that layers hold, summed, pairs without a scale at the end, and SHA-256 of the plan.
@@ -121,7 +119,7 @@ def test_the_mean_over_heads_is_what_is_attended() -> None:
 
 
 def published(**knobs: Any) -> dict[str, Any]:
-    entry = registry.models.get("infinity-2b")
+    entry = MODELS.get("infinity-2b")
     return resolve(HeatKV, Budget.parse("1/10"), entry.shape(entry.presets["paper"], 1), knobs, "random:0/random:0")
 
 

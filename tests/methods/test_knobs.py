@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.errors import BadBudget, BadKnob, UnknownName
 from cachemark.kit.common import calibration
 from cachemark.kit.driver import layout_of
 from cachemark.methods.base.evicting import Evicting
+from cachemark.methods.registry import METHODS
 
 LAYOUT = layout_of((2, 2), lines=8, line=8)
-METHODS: list[type[Method]] = [registry.methods.get(name) for name in registry.methods]
-EVICTING = [cls for cls in METHODS if issubclass(cls, Evicting)]
+CLASSES: list[type[Method]] = [METHODS.get(name) for name in METHODS]
+EVICTING = [cls for cls in CLASSES if issubclass(cls, Evicting)]
 
 
 def name_of(cls: type[Method]) -> str:
     return cls.name
 
 
-@pytest.mark.parametrize("cls", METHODS, ids=name_of)
+@pytest.mark.parametrize("cls", CLASSES, ids=name_of)
 def test_a_method_says_who_it_is(cls: type[Method]) -> None:
-    assert registry.methods.get(cls.name) is cls
+    assert METHODS.get(cls.name) is cls
     assert cls.source
     assert cls.__doc__
     assert cls.evict_after in ("", "token", "line", "scale", "step")
@@ -43,7 +43,7 @@ def test_knobs_of_a_budget_are_accepted(cls: type[Method], budget: Fraction) -> 
 
 def test_the_full_cache_cannot_meet_less_than_everything() -> None:
     """Else a plan could print a full run as one at a quarter."""
-    full = registry.methods.get("full")
+    full = METHODS.get("full")
     assert full.knobs_for(Fraction(1), LAYOUT) == {}
     with pytest.raises(BadBudget, match=r"cannot meet a budget of 1/4"):
         full.knobs_for(Fraction(1, 4), LAYOUT)
@@ -55,7 +55,7 @@ def test_the_full_cache_cannot_meet_less_than_everything() -> None:
 ])  # fmt: skip
 def test_an_unknown_knob_names_the_nearest(name: str, knob: str, nearest: str | None) -> None:
     with pytest.raises(UnknownName, match=f"Unknown knob of {name} '{knob}'") as caught:
-        registry.methods.get(name).build({knob: 1})
+        METHODS.get(name).build({knob: 1})
     assert ("Did you mean" in str(caught.value)) is (nearest is not None)
     assert nearest is None or f"Did you mean {nearest!r}?" in str(caught.value)
 
@@ -69,7 +69,7 @@ def test_an_unknown_knob_names_the_nearest(name: str, knob: str, nearest: str | 
 ])  # fmt: skip
 def test_a_knob_of_another_type_is_refused(name: str, knobs: dict[str, Any], words: str) -> None:
     with pytest.raises(BadKnob, match=f"{name}: {words}"):
-        registry.methods.get(name).build(knobs)
+        METHODS.get(name).build(knobs)
 
 
 @pytest.mark.parametrize(("name", "knobs", "error", "words"), [
@@ -93,7 +93,7 @@ def test_a_knob_of_another_type_is_refused(name: str, knobs: dict[str, Any], wor
     ("rkv", {"B": 16, "mix_lambda": float("nan")}, BadKnob, "mix_lambda = nan"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(name: str, knobs: dict[str, Any], error: type[Exception], words: str) -> None:
-    method = registry.methods.get(name).build(knobs)
+    method = METHODS.get(name).build(knobs)
     with pytest.raises(error, match=f"{name}: .*{words}"):
         method.resolve(LAYOUT)
 
@@ -104,16 +104,16 @@ def test_what_does_not_fit_is_refused(name: str, knobs: dict[str, Any], error: t
     ("rkv", {"B": 16, "mix_lambda": 0}), ("rkv", {"B": 32, "alpha": 24}),
 ])  # fmt: skip
 def test_what_just_fits_is_accepted(name: str, knobs: dict[str, Any]) -> None:
-    registry.methods.get(name).build(knobs).resolve(LAYOUT)
+    METHODS.get(name).build(knobs).resolve(LAYOUT)
 
 
 @pytest.mark.parametrize(("name", "massive"), [("h2o", True), ("linear", False), ("rkv", False), ("streaming", False), ("full", False)])
 def test_the_kernel_says_who_needs_the_mass(name: str, massive: bool) -> None:
     """Two arms on different kernels are not compared for speed, so a method must say which it runs on."""
-    cls = registry.methods.get(name)
+    cls = METHODS.get(name)
     assert cls().needs_mass is massive
     assert cls().kernel == ("matmul-with-mass" if massive else "sdpa")
 
 
 def test_the_ablation_of_linear_needs_the_mass() -> None:
-    assert registry.methods.get("linear")(score="accumulated").kernel == "matmul-with-mass"
+    assert METHODS.get("linear")(score="accumulated").kernel == "matmul-with-mass"

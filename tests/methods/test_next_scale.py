@@ -12,10 +12,10 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.errors import BadKnob
 from cachemark.kit.driver import watched
 from cachemark.methods.full import Full
+from cachemark.methods.registry import METHODS
 from cachemark.methods.scale_groups import ScaleGroups
 from cachemark.methods.streaming import Streaming
 from contracts.scales import LAYERS, SIDES, Feed, Record, drive, layout_of
@@ -50,7 +50,7 @@ def rolling(B: int, sinks: int) -> list[list[int]]:
 ])  # fmt: skip
 def test_the_first_and_the_latest_stay(name: str, knobs: dict[str, Any], sinks: int) -> None:
     layout = layout_of()
-    found = held_by(registry.methods.get(name).build(knobs), layout)
+    found = held_by(METHODS.get(name).build(knobs), layout)
     for held, expected in zip(found, rolling(knobs["B"], sinks), strict=False):
         assert all((numbers.long() == torch.tensor(expected)).all() for numbers in held.values())
 
@@ -88,7 +88,7 @@ def heavy(layout: Layout, B: int) -> list[dict[Site, Tensor]]:
 @pytest.mark.parametrize("kv_heads", [4, 1])
 def test_heavy_hitters_are_those_with_most_mass_per_query(kv_heads: int) -> None:
     layout = layout_of(kv_heads)
-    found = held_by(registry.methods.get("h2o")(B=20), layout)
+    found = held_by(METHODS.get("h2o")(B=20), layout)
     for held, expected in zip(found, heavy(layout, 20), strict=False):
         assert all(torch.equal(numbers.long().sort(-1).values, expected[site]) for site, numbers in held.items())
 
@@ -97,7 +97,7 @@ def test_random_is_uniform_over_what_was_seen() -> None:
     """Of the 55 tokens of five scales 20 stay. A token of the last of them meets one draw, B of live + own; those before it
     were thinned by earlier draws. Expected shares follow from that alone."""
     layout = layout_of(rows=200)
-    held = held_by(registry.methods.get("random")(B=20), layout)[4]
+    held = held_by(METHODS.get("random")(B=20), layout)[4]
     kept = torch.stack([torch.nn.functional.one_hot(n.long(), 55).sum(-2).double().mean((0, 1)) for n in held.values()]).mean(0)
     third, fourth = 20 / 30, 20 / 45  # 14 + 16 seen after the fourth scale, 20 + 25 after the fifth
     expected = torch.tensor([third * fourth] * 30 + [fourth] * 25, dtype=torch.float64)
@@ -107,7 +107,7 @@ def test_random_is_uniform_over_what_was_seen() -> None:
 
 def test_random_differs_by_layer_head_and_sample_and_not_by_batch() -> None:
     layout = layout_of()
-    held = held_by(registry.methods.get("random")(B=20), layout)[4]
+    held = held_by(METHODS.get("random")(B=20), layout)[4]
     first, second = held[SITES[0]].sort(-1).values, held[SITES[1]].sort(-1).values
     assert not torch.equal(first, second)
     assert not torch.equal(first[:, 0], first[:, 1])

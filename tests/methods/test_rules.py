@@ -11,11 +11,11 @@ from torch import Tensor
 from cachemark.cache.codec import CODECS, NATIVE, Codec
 from cachemark.cache.layout import Layout, Site, Step, raster_steps
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.kit.common import calibration
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of, watched
+from cachemark.methods.registry import METHODS
 
 from .rules import RULES, Rule
 
@@ -98,7 +98,7 @@ def kept_by_rule(rule: type[Rule], knobs: dict[str, Any], layout: Layout, feed: 
 
 def check(name: str, knobs: dict[str, Any], layout: Layout, feed: Feed, codec: Codec = NATIVE) -> list[Rule]:
     """The method and its rule keep the same; the rule of every head."""
-    cls = registry.methods.get(name)
+    cls = METHODS.get(name)
     method: Method = cls.build({**calibration(cls, layout), **knobs})
     expected, heads = kept_by_rule(RULES[name], method.knobs(), layout, feed, codec)
     assert min(head.narrowest for head in heads) > 1e-6, "this data decides by less than fp32 can tell: choose another seed"
@@ -136,7 +136,7 @@ def test_other_shapes_of_an_image(lines: int, line: int, name: str, knobs: dict[
 
 def test_every_method_that_evicts_has_a_rule() -> None:
     """Random eviction has a test of its own: what it keeps is not decided by rules alone."""
-    built_in = [cls for cls in map(registry.methods.get, registry.methods) if cls.__module__.startswith("cachemark.")]
+    built_in = [cls for cls in map(METHODS.get, METHODS) if cls.__module__.startswith("cachemark.")]
     evicting = {cls.name for cls in built_in if cls.evicts and "next-token" in cls.paradigms}
     assert evicting - {"random"} <= set(RULES)
     assert {name for name, _ in CASES} == set(RULES)

@@ -13,19 +13,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
-from cachemark.core import calibrations, registry
+from cachemark.core import calibrations
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
 from cachemark.core.spec import Budget
 from cachemark.methods import scalekv
 from cachemark.methods.scale_heads.layer_budgets import LayerBudgets, drafters_of
 from cachemark.methods.scalekv import ScaleKV, spread
-from cachemark.models import catalogue
+from cachemark.models.registry import MODELS
 from cachemark.plans.expand import resolve
 from conformance.checks import Vector
 from conformance.discovery import DEFAULT
 from conformance.readers.infinity_rivals import KINDS, Scaled, scored
 
-assert catalogue
 SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
 CUTS = {  # of the authors' files for 10 %, behind scales 7 … 11: the drafters' budget and that of the others
     "infinity-2b": [(920, 632), (1490, 594), (2510, 526), (4100, 420), (6385, 465)],
@@ -110,13 +109,13 @@ def test_scores_of_the_file_s_own_keys_are_the_file_s_to_the_bit(scale: str) -> 
 
 
 def infinity(budget: str = "0.1012", **knobs: Any) -> dict[str, Any]:
-    entry = registry.models.get("infinity-2b")
+    entry = MODELS.get("infinity-2b")
     return resolve(ScaleKV, Budget.parse(budget), entry.shape(entry.presets["paper"], 1), knobs, "random:0/random:0")
 
 
 def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked() -> None:
     assert infinity(calibration="infinity-2b", counts="live")["mean"] == 650
-    entry = registry.models.get("infinity-2b")
+    entry = MODELS.get("infinity-2b")
     layout = entry.shape(entry.presets["paper"], 1)
     method = ScaleKV.build(infinity("1/4", calibration="infinity-2b"))
     more = ScaleKV(calibration="infinity-2b", mean=method.mean + 1)
@@ -136,7 +135,7 @@ def test_what_cannot_be_used_is_refused(knobs: dict[str, Any], error: type[Excep
 
 
 def test_a_calibration_for_another_number_of_scales_is_refused() -> None:
-    entry = registry.models.get("infinity-2b")
+    entry = MODELS.get("infinity-2b")
     layout = entry.shape(entry.presets["paper"], 1)
     with pytest.raises(BadCalibration, match=r"scalekv: .* is of another model or resolution: scales 1 2 .* 64, not 1 2 .* 48\."):
         ScaleKV(calibration="infinity-2b").resolve(replace(layout, scales=layout.scales[:-1]))

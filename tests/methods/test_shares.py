@@ -9,16 +9,15 @@ import pytest
 
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
-from cachemark.core import calibrations, registry
+from cachemark.core import calibrations
 from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.heatkv import HeatKV
 from cachemark.methods.scale_heads.even_attention import even
 from cachemark.methods.scalekv import ScaleKV
-from cachemark.models import catalogue
+from cachemark.models.registry import MODELS
 from cachemark.workflows.holdings import Holdings
 
-assert catalogue
 MEANS = {4: 265, 10: 650, 20: 1300}  # of ScaleKV, entries a layer
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "methods.md"
 ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[^|]*" + 3 * r"\| ([\d.]+) % " + r"\| ([\d.]+) MB \|$",
@@ -27,7 +26,7 @@ ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[
 
 def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout, Method]:
     """Entries of all layers and heads that live behind the fullest scale, and that are allocated; and the method."""
-    entry = registry.models.get(model)
+    entry = MODELS.get(model)
     layout = entry.shape(entry.presets["paper"], 1)
     pairs = layout.layers * layout.kv_heads
     if name == "heatkv":

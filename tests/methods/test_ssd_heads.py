@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cachemark.cache.layout import Site, Step, raster_steps
 from cachemark.contract.method import Method
-from cachemark.core import calibrations, registry
+from cachemark.core import calibrations
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob, Unsupported
 from cachemark.core.spec import Budget
 from cachemark.kit.driver import Onlooker as Watch
@@ -25,12 +25,10 @@ from cachemark.methods.heatkv import HeatKV
 from cachemark.methods.ssd_heads import SSDHeads
 from cachemark.methods.token_heads.recency_profile import RecencyProfile
 from cachemark.methods.window import Window
-from cachemark.models import catalogue
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from cachemark.plans.expand import resolve
 from cachemark.trial.child.profiles import calibrated
-
-assert catalogue
 
 LAYOUT = layout_of((2, 2), lines=6, line=6, kv_heads=4, layers=2)
 SPATIAL = ((True, False, False, True), (False, False, True, True))
@@ -172,7 +170,7 @@ def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
 
 @pytest.mark.parametrize("model", ["tiny-llamagen", "tiny-t2i"])
 def test_the_packaged_table_of_an_embedded_model_has_both_kinds(model: str) -> None:
-    entry = registry.models.get(model)
+    entry = MODELS.get(model)
     layout = entry.shape(entry.presets["paper"], 1)
     knobs = resolve(SSDHeads, Budget.parse("1/4"), layout, {}, entry.identity(Request()))
     method = SSDHeads(**knobs)

@@ -11,13 +11,14 @@ import torch
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import Load, MaskedLayout, masked_steps
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.methods.fewer_steps import FewerSteps
 from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR
+from cachemark.methods.registry import METHODS
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.mar import MAR, SIZES, MARConfig
+from cachemark.models.registry import MODELS
 from cachemark.roofline.flops import counted
 from cachemark.roofline.masked_flops import Work, by_pass, share, work
 from support.paper_flops import TERA, PrintedFlops, published
@@ -41,7 +42,7 @@ def dispatched(config: MARConfig, sampling: Sampling, name: str, knobs: dict[str
     with torch.device(device):
         model = MAR(config).eval().requires_grad_(False)
         labels = torch.zeros(2, dtype=torch.int64)
-    cls = registry.methods.get(name)
+    cls = METHODS.get(name)
     flops = counted(lambda: model.generate(labels, [0, 1], cls.build(knobs), sampling, Memory(device)))
     return flops, 2 * work(cls.build(knobs), model.layout([0, 1], sampling)).total
 
@@ -73,9 +74,9 @@ def test_counting_does_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> 
 
 # -- published figures ------------------------------------------------------------------------------------------------
 def on_paper(figure: PrintedFlops, knobs: dict[str, Any] | None = None) -> Work:
-    entry = registry.models.get(figure.model)
+    entry = MODELS.get(figure.model)
     layout = entry.shape(replace(entry.presets["paper"], steps=figure.steps), 1)
-    return work(registry.methods.get(figure.method).build(knobs or {}), layout)
+    return work(METHODS.get(figure.method).build(knobs or {}), layout)
 
 
 BASELINES = [figure for figure in published() if figure.method == "full"]

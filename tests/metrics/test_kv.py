@@ -9,11 +9,11 @@ import torch
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.full import Full
 from cachemark.models.catalogue import next_scale
+from cachemark.models.registry import MODELS
 from cachemark.models.var import SIZES, VAR, layout
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 from cachemark.roofline.kv_bytes import MIXED, PAPER_UNIT, PublishedSize, entries, equal_widths, nbytes, published
@@ -56,7 +56,7 @@ def test_every_printed_baseline_follows_and_no_figure_of_ams_kv_follows_at_one_w
     """The second half is what facts about these figures say; should one follow some day, the text of the command must change."""
     for size in ("var-d30", "var-d36-512"):
         for claim in published(size):
-            given = registry.models.get(size).shape(SAMPLING, claim.batch)
+            given = MODELS.get(size).shape(SAMPLING, claim.batch)
             found = {nbytes(given, _policy(given, n), widths) for n in range(given.layers + 1) for widths in (MIXED, (2, 2))}
             if claim.method == "full":
                 assert claim.agrees(nbytes(given, entries(Full(store_last=True), given), MIXED))

@@ -11,18 +11,16 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.codec import INT8, NATIVE, Codec
 from cachemark.cache.layout import Layout, Site
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.methods.full import Full
+from cachemark.methods.registry import METHODS
 from cachemark.methods.window import Window
 from cachemark.models.protocol import ModelEntry, Request
-from cachemark.plans.expand import catalogue, methods
+from cachemark.models.registry import MODELS
 from cachemark.roofline.memory import allocated, weight_bytes
-
-assert catalogue is not methods  # importing them registers models and methods
 
 
 def entry_and_layout(model: str) -> tuple[ModelEntry, Layout]:
-    entry: ModelEntry = registry.models.get(model)
+    entry: ModelEntry = MODELS.get(model)
     return entry, replace(entry.shape(entry.presets["paper"], 2), dtype=torch.float32)
 
 
@@ -46,8 +44,8 @@ def test_a_method_is_counted_as_the_arena_counts_it(method: Method, codec: Codec
 
 def test_the_full_form_of_a_masked_model_keeps_nothing() -> None:
     _, layout = entry_and_layout("tiny-mar")
-    assert allocated(registry.methods.get("full")(), layout) == 0
-    assert allocated(registry.methods.get("marche")(), layout) > 0
+    assert allocated(METHODS.get("full")(), layout) == 0
+    assert allocated(METHODS.get("marche")(), layout) > 0
 
 
 @dataclass

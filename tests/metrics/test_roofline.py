@@ -16,7 +16,6 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.codec import INT8, KIVI4, NATIVE
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.limits import GPUS, Bill
 from cachemark.core.spec import Sampling
 from cachemark.kit.common import calibration
@@ -27,6 +26,7 @@ from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.linear import Linear
 from cachemark.methods.marche import MARche
+from cachemark.methods.registry import METHODS
 from cachemark.methods.window import Window
 from cachemark.models import costs
 from cachemark.models.catalogue import next_scale
@@ -38,6 +38,7 @@ from cachemark.models.lumina import Lumina, LuminaConfig, Vocabulary
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import ModelEntry, Request
+from cachemark.models.registry import MODELS
 from cachemark.models.var import VAR, VARConfig
 from cachemark.roofline.bill import ParameterCounts, attended, bill
 from cachemark.roofline.flops import counted
@@ -87,7 +88,7 @@ def dispatched(config: Any, method: Callable[[], Method], sampling: Sampling = G
 
 def arms(paradigm: str, entries: int) -> list[Any]:
     """Every registered method that runs on the family, those that evict at ``entries``."""
-    known = {name: registry.methods.get(name) for name in registry.methods}
+    known = {name: METHODS.get(name) for name in METHODS}
     return [pytest.param(partial(cls, B=entries) if issubclass(cls, Evicting) else cls, id=name)
             for name, cls in known.items() if paradigm in cls.paradigms and name != "ams_kv" and not issubclass(cls, Calibrated)]
 
@@ -112,7 +113,7 @@ def test_next_scale_is_what_is_dispatched(config: VARConfig | InfinityConfig, me
     assert found.flops == flops
 
 
-CALIBRATED = [cls for name in registry.methods if issubclass(cls := registry.methods.get(name), Calibrated)]
+CALIBRATED = [cls for name in METHODS if issubclass(cls := METHODS.get(name), Calibrated)]
 SIZES = {
     "next-scale": {"own": SCALES, "shared": SHARED, "bitwise": BITWISE},
     "next-token": {"mha": RASTER, "gqa": GROUPED, "prompts": PROMPTED, "line ends": LINED},
@@ -137,9 +138,9 @@ KNOBS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in registry.methods if "masked" in registry.methods.get(name).paradigms])
+@pytest.mark.parametrize("name", [name for name in METHODS if "masked" in METHODS.get(name).paradigms])
 def test_masked_is_what_is_dispatched(name: str) -> None:
-    flops, found = dispatched(MASKED, lambda: registry.methods.get(name).build(KNOBS[name]))
+    flops, found = dispatched(MASKED, lambda: METHODS.get(name).build(KNOBS[name]))
     assert found.flops == flops
 
 
@@ -158,7 +159,7 @@ def test_without_guidance_there_is_half_as_much() -> None:
 
 def test_images_are_decoded_on_paper() -> None:
     """The one part that is counted as dispatched: nothing else knows what a convolutional decoder costs."""
-    entry: ModelEntry = registry.models.get("tiny-llamagen")
+    entry: ModelEntry = MODELS.get("tiny-llamagen")
     parts, layout = shape(entry, 3)
     found = bill(Full(), layout, parts)
     assert found.of_parts("decode").flops == 3 * counted(parts.image) > 0
@@ -167,7 +168,7 @@ def test_images_are_decoded_on_paper() -> None:
 @pytest.mark.parametrize("name", ["tiny-llamagen", "tiny-var", "tiny-mar"])
 def test_the_embedded_models_are_decoded_by_what_they_are_decoded_with(name: str) -> None:
     """The entry's ``parameter_counts`` builds the decoder from default sizes; the packaged file states its own."""
-    entry: ModelEntry = registry.models.get(name)
+    entry: ModelEntry = MODELS.get(name)
     loaded = entry.load(Request())
     layout = entry.shape(entry.presets["paper"], 1)
     drawn = torch.zeros(1, layout.visual, dtype=torch.int64)
@@ -188,7 +189,7 @@ def shape(entry: ModelEntry, batch: int, dtype: torch.dtype = torch.bfloat16, pr
 @cache
 def raster(name: str, batch: int, budget: str) -> tuple[Bill, float]:
     """The bill of LineAR under a budget, or of the full cache, and what a query looks at."""
-    parts, layout = shape(registry.models.get(name), batch)
+    parts, layout = shape(MODELS.get(name), batch)
     method = Full() if budget == "1" else Linear.build(Linear.knobs_for(Fraction(budget), layout))
     found = bill(method, layout, parts)
     return found, attended(method, layout)
@@ -230,7 +231,7 @@ KV = [("llamagen-xl", 184_320, 212.7e6), ("llamagen-xxl", 294_912, 340.3e6), ("v
 @pytest.mark.parametrize(("name", "token", "image"), KV)
 def test_keys_and_values_of_an_image(name: str, token: int, image: float) -> None:
     """Bytes per token and sequence, and of both branches. The reference also counts LlamaGen's last token, which nobody reads: 0.2 %."""
-    parts, layout = shape(registry.models.get(name), 1)
+    parts, layout = shape(MODELS.get(name), 1)
     found = bill(Full(), layout, parts, images=False)
     assert found.moved("written") == pytest.approx(image, rel=0.002)
     fed = layout.visual + layout.longest_condition - (0 if layout.scales else 1)
@@ -238,14 +239,14 @@ def test_keys_and_values_of_an_image(name: str, token: int, image: float) -> Non
 
 
 def test_an_int8_codec_reads_half_and_its_scales() -> None:
-    parts, layout = shape(registry.models.get("llamagen-xl"), 1)
+    parts, layout = shape(MODELS.get("llamagen-xl"), 1)
     native, small = (bill(Full(), layout, parts, images=False, codec=c).moved("read") for c in (NATIVE, INT8))
     assert small / native == pytest.approx((64 + 4) / 128)
 
 
 def test_keys_in_groups_read_the_ranges_of_what_is_live() -> None:
     """576 tokens and the condition: 2 bytes for each channel's step and as many for its least value, once for 32 tokens."""
-    parts, layout = shape(registry.models.get("llamagen-xl"), 1)
+    parts, layout = shape(MODELS.get("llamagen-xl"), 1)
     native, small = (bill(Full(), layout, parts, images=False, codec=c).moved("read") for c in (NATIVE, KIVI4))
     seen = range(1, layout.visual + 1)
     pair, ranges, filling = (32 + 2) + (32 + 8), 64 * (2 + 2), 32 * 64 * 2
@@ -263,7 +264,7 @@ PAPER = [("llamagen-xl", "linear", 1.73), ("llamagen-xl", "attention", 0.06), ("
 @cache
 def whole(name: str) -> Bill:
     """The bill of an image under the full cache."""
-    parts, layout = shape(registry.models.get(name), 1)
+    parts, layout = shape(MODELS.get(name), 1)
     return bill(Full(), layout, parts)
 
 
@@ -277,7 +278,7 @@ def test_flops_of_an_image(name: str, part: str, tera: float) -> None:
 
 @pytest.mark.parametrize(("name", "tera"), [("mar-b", 14.9), ("mar-l", 33.3), ("mar-h", 65.4)])
 def test_flops_of_a_masked_image(name: str, tera: float) -> None:
-    parts, layout = shape(registry.models.get(name), 8, preset="fewer")
+    parts, layout = shape(MODELS.get(name), 8, preset="fewer")
     assert bill(Full(), layout, parts).flops / 8e12 == pytest.approx(tera, rel=0.02)
 
 
@@ -313,13 +314,13 @@ def test_the_gain_vanishes_with_the_batch(batch: int, gain: float) -> None:
 @pytest.mark.parametrize(("name", "batch", "milliseconds"), [("var-d30", 64, 15.3), ("var-d36-512", 25, 86.4)])
 def test_least_time_of_an_image_by_scales_on_an_a100(name: str, batch: int, milliseconds: float) -> None:
     """Within 2 %, activations apart."""
-    parts, layout = shape(registry.models.get(name), batch)
+    parts, layout = shape(MODELS.get(name), batch)
     assert bill(Full(), layout, parts).least_time(GPUS["a100"], apart=True) / batch * 1e3 == pytest.approx(milliseconds, rel=0.02)
 
 
 def test_ams_kv_saves_memory_and_hardly_time() -> None:
     """KV of an image 99.8 of 313 MB with five demanding layers, and 0.6 % faster: here 1 %."""
-    parts, layout = shape(registry.models.get("var-d30"), 64)
+    parts, layout = shape(MODELS.get("var-d30"), 64)
     method = AMSKV(demanding=tuple(range(5)))
     full, ams = (bill(m, layout, parts).least_time(GPUS["a100"], apart=True) for m in (Full(), method))
     assert 1.0 < full / ams < 1.015
@@ -336,7 +337,7 @@ MILLISECONDS = [
 @pytest.mark.parametrize(("name", "device", "full", "arm"), MILLISECONDS)
 def test_least_time_of_a_masked_image(name: str, device: str, full: float, arm: float) -> None:
     """Within 7 %; on the H100 attention is bound by its bytes, which the reference leaves out. MARché's active set there is larger."""
-    parts, layout = shape(registry.models.get(name), 128, preset="fewer")
+    parts, layout = shape(MODELS.get(name), 128, preset="fewer")
     method = MARche() if device == "h100" else LazyMAR()
     found = [bill(m, layout, parts).least_time(GPUS[device]) / 128 * 1e3 for m in (Full(), method)]
     assert found == pytest.approx([full, arm], rel=0.07)
@@ -345,6 +346,6 @@ def test_least_time_of_a_masked_image(name: str, device: str, full: float, arm: 
 @pytest.mark.parametrize(("name", "bound"), [("mar-b", 1.86), ("mar-l", 1.96), ("mar-h", 1.95)])
 def test_without_the_head_cache_lazymar_stays_below_two(name: str, bound: float) -> None:
     """Within 2 %."""
-    parts, layout = shape(registry.models.get(name), 128, preset="fewer")
+    parts, layout = shape(MODELS.get(name), 128, preset="fewer")
     full, arm = (bill(m, layout, parts).least_time(GPUS["3090"]) for m in (Full(), LazyMAR(head_cache=False)))
     assert full / arm == pytest.approx(bound, rel=0.02)

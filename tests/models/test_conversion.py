@@ -21,9 +21,9 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from cachemark.cache.arena import Memory
-from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint, CachemarkError
 from cachemark.core.spec import Sampling
+from cachemark.methods.registry import METHODS
 from cachemark.models import checkpoints, conversion, janus, lumina, text_features
 from cachemark.models.catalogue import (
     bitwise_models,
@@ -38,6 +38,7 @@ from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
 from cachemark.models.prompts import FILE
 from cachemark.models.protocol import ModelEntry, PublishedFile, Request
+from cachemark.models.registry import MODELS
 from cachemark.models.vision.kl import KL, KLConfig
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig
 from cachemark.models.vision.vq import VQ, VQConfig
@@ -131,18 +132,18 @@ def official(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     """The entry at reduced size under its published name, what a plan names, and the number of names that are passed over."""
     build, weights, images, beside = OFFICIAL[request.param]
     (folder := tmp_path / "published").mkdir()
-    before = registry.models.entries()
+    before = MODELS.entries()
     torch.manual_seed(0)
     entry = build(folder, monkeypatch)
-    registry.models.restore({**before, entry.name: entry})
+    MODELS.restore({**before, entry.name: entry})
     named = Request(weights=str(folder / weights), decoder_weights=str(folder / images) if images else "")
     yield entry, named, beside
-    registry.models.restore(before)
+    MODELS.restore(before)
 
 
 def image(entry: ModelEntry, request: Request) -> Tensor:
     loaded = entry.load(request)
-    method: Any = registry.methods.get("full")()
+    method: Any = METHODS.get("full")()
     tokens = loaded.generator.generate(torch.tensor([1]), [7], method, entry.presets["paper"], Memory())
     return loaded.decode(tokens)
 
@@ -232,10 +233,10 @@ def test_a_changed_shard_is_found(tmp_path: Path, official_llamagen: tuple[Model
 @pytest.fixture
 def official_llamagen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModelEntry, Path]]:
     (folder := tmp_path / "published").mkdir()
-    before, entry = registry.models.entries(), llamagen(folder, monkeypatch)
-    registry.models.restore({**before, entry.name: entry})
+    before, entry = MODELS.entries(), llamagen(folder, monkeypatch)
+    MODELS.restore({**before, entry.name: entry})
     yield entry, folder
-    registry.models.restore(before)
+    MODELS.restore(before)
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

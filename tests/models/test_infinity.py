@@ -14,7 +14,6 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step, Tokens
 from cachemark.contract.method import Blockwise, Method
-from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV
@@ -24,6 +23,7 @@ from cachemark.models.catalogue import bitwise_models
 from cachemark.models.catalogue.bitwise_models import PublishedInfinity
 from cachemark.models.infinity import SIDES, SIZES, Infinity, InfinityConfig
 from cachemark.models.protocol import ModelEntry, Request
+from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import BSQ, BitQuantizer, BSQConfig, bits_of, packed_bits
 from cachemark.roofline.kv_bytes import MIXED, PAPER_UNIT, entries, nbytes
 
@@ -132,7 +132,7 @@ def test_forced_tokens_are_returned_and_bits_are_shown() -> None:
 
 # -- bytes ---------------------------------------------------------------------------------------------------------------
 def shape(name: str, batch: int) -> Layout:
-    entry: ModelEntry = registry.models.get(name)
+    entry: ModelEntry = MODELS.get(name)
     return entry.shape(entry.presets["paper"], batch)
 
 

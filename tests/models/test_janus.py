@@ -14,20 +14,19 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.contract.method import Method, Uncached
-from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
-from cachemark.models import catalogue, janus
+from cachemark.models import janus
 from cachemark.models.catalogue import text_to_image
 from cachemark.models.janus import SIZES, Janus, JanusConfig
 from cachemark.models.llama import LlamaAttention, LlamaConfig, rotate_halves
 from cachemark.models.prompts import HashedWords, Prompts
 from cachemark.models.protocol import ModelEntry, Request
+from cachemark.models.registry import MODELS
 from cachemark.models.vision.vq import VQConfig
 
-assert catalogue
 CONFIG = JanusConfig(LlamaConfig(2, 4, 64, 96, 128, kv_heads=2), codes=48, grid=4)
 GUIDED = Sampling(cfg_scale=5.0, temperature=0.0)
 PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 66, 7, 3), (1, 5, 33, 3)), ((1, 2, 3), (1, 2, 2, 2, 2, 2, 3), (1, 2, 2, 3)))
@@ -150,7 +149,7 @@ def test_the_listed_prompts_are_read_by_the_stand_in() -> None:
 
 
 def test_an_entry_knows_the_lengths_of_the_batch_that_is_timed() -> None:
-    entry: ModelEntry = registry.models.get("janus-pro-7b")
+    entry: ModelEntry = MODELS.get("janus-pro-7b")
     shape = entry.shape(entry.presets["paper"], 3)
     labels = text_to_image.labels_of(3, 64)
     with torch.device("meta"):
@@ -163,7 +162,7 @@ def test_an_entry_knows_the_lengths_of_the_batch_that_is_timed() -> None:
 
 def test_the_difference_of_a_quarter_is_the_published_one() -> None:
     """LineAR, Table 4: 74.01 GB and 47.59 GB of Janus-Pro-7B at batch 64, here keys and values and what the method keeps beside them."""
-    entry: ModelEntry = registry.models.get("janus-pro-7b")
+    entry: ModelEntry = MODELS.get("janus-pro-7b")
     shape = replace(entry.shape(entry.presets["paper"], 64), dtype=torch.bfloat16, device="meta")
     sites = [Site("decoder", layer) for layer in range(shape.layers)]
 

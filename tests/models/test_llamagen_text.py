@@ -15,20 +15,20 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.seeds import subset
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
-from cachemark.models import catalogue, janus, text_features
+from cachemark.methods.registry import METHODS
+from cachemark.models import janus, text_features
 from cachemark.models.catalogue.text_to_image import TEXTS
 from cachemark.models.janus import JanusConfig
 from cachemark.models.llamagen import LlamaGenConfig
 from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
 from cachemark.models.prompts import HashedWords
+from cachemark.models.registry import MODELS
 
-assert catalogue
 CONFIG = CaptionConfig(LlamaGenConfig(2, 2, 32, vocab=32, classes=10, grid=3), text=12, longest=6)
 GUIDED = Sampling(cfg_scale=3.0, temperature=0.0)
 LENGTHS = (2, 6, 3)
@@ -90,7 +90,7 @@ def test_rows_of_their_own_length_give_the_logits_of_padded_ones() -> None:
 @pytest.mark.parametrize("name", ["linear", "streaming", "h2o", "rkv", "window"])
 def test_a_sample_is_the_same_in_any_company(name: str) -> None:
     model = tiny(replace(CONFIG, transformer=replace(CONFIG.transformer, grid=6)))
-    built = [registry.methods.get(name)(**{"B": 18, **({"anchor": 2} if name == "linear" else {})}) for _ in range(2)]
+    built = [METHODS.get(name)(**{"B": 18, **({"anchor": 2} if name == "linear" else {})}) for _ in range(2)]
     together, logits = run(model, [2, 0, 1], built[0])
     alone, own = run(model, [0], built[1])
     assert torch.equal(together[1], alone[0])
@@ -100,7 +100,7 @@ def test_a_sample_is_the_same_in_any_company(name: str) -> None:
 
 @pytest.mark.parametrize("method", [Full(), Linear(B=96)], ids=lambda method: method.name)
 def test_slots_take_the_bytes_of_the_formula(method: Method) -> None:
-    entry = registry.models.get("llamagen-t2i-512")
+    entry = MODELS.get("llamagen-t2i-512")
     shape = replace(entry.shape(entry.presets["paper"], 3), dtype=torch.bfloat16, device="meta")
     memory = Memory("meta")
     method.begin(shape, [Site("decoder", layer) for layer in range(shape.layers)], memory)
@@ -220,14 +220,14 @@ def test_a_prompt_of_a_thousand_tokens_runs_where_the_context_has_room() -> None
 def test_a_checkpoint_of_classes_is_refused(tmp_path: Path) -> None:
     from cachemark.models.protocol import Request
 
-    small = registry.models.get("llamagen-t2i-256")
+    small = MODELS.get("llamagen-t2i-256")
     torch.save({"model": {"cls_embedding.embedding_table.weight": torch.zeros(1001, 1280)}}, tmp_path / "c2i_XL_384.pt")
     with pytest.raises(BadCheckpoint, match="missing"):
         small.identity(Request(weights=str(tmp_path / "c2i_XL_384.pt")))
 
 
 def test_random_weights_read_the_listed_prompts() -> None:
-    entry = registry.models.get("llamagen-t2i-512")
+    entry = MODELS.get("llamagen-t2i-512")
     layout = entry.shape(entry.presets["paper"], 4)
     assert (layout.visual, layout.rows, entry.prompts) == (1024, 8, TEXTS)
     assert max(layout.condition) < 120

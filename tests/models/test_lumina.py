@@ -14,7 +14,6 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
@@ -25,6 +24,7 @@ from cachemark.models.llama import LlamaConfig
 from cachemark.models.lumina import SIZES, Lumina, LuminaConfig, LuminaDecoder, Vocabulary, code_table, prompts_of
 from cachemark.models.prompts import HashedWords, Prompts
 from cachemark.models.protocol import ModelEntry, Request
+from cachemark.models.registry import MODELS
 from cachemark.models.vision.vqgan import VQGAN, VQGANConfig
 
 IDS = Vocabulary(0, 4, 32, 40, 41, 42, 44)
@@ -52,11 +52,11 @@ def test_each_line_ends_in_its_token_and_holds_codes_before_it() -> None:
 
 def test_evicting_by_line_counts_the_end_of_a_line() -> None:
     """LineAR's budgets of Table 4 are multiples of 49, and its line of the last query is the one that feeds the line's end."""
-    entry: ModelEntry = registry.models.get("lumina-mgpt-7b-768")
+    entry: ModelEntry = MODELS.get("lumina-mgpt-7b-768")
     shape = entry.shape(entry.presets["paper"], 1)
     assert (shape.lines, shape.line, shape.visual) == (48, 49, 2352)
     assert [Linear.knobs_for(share, shape)["B"] for share in (Fraction(1, 6), Fraction(1, 8))] == [392, 294]
-    large: ModelEntry = registry.models.get("lumina-mgpt-7b-1024")
+    large: ModelEntry = MODELS.get("lumina-mgpt-7b-1024")
     shape = large.shape(large.presets["paper"], 1)
     assert (shape.lines, shape.line, shape.visual) == (64, 65, 4160)
     assert Linear.knobs_for(Fraction(1, 8), shape)["B"] == 520
@@ -65,7 +65,7 @@ def test_evicting_by_line_counts_the_end_of_a_line() -> None:
 @pytest.mark.parametrize("method", [Full(), Linear(B=392, anchor=49), Linear(B=294, anchor=49)], ids=["full", "1/6", "1/8"])
 def test_slots_take_the_bytes_of_the_formula(method: Method) -> None:
     """512 KiB an entry and row in bf16."""
-    entry: ModelEntry = registry.models.get("lumina-mgpt-7b-768")
+    entry: ModelEntry = MODELS.get("lumina-mgpt-7b-768")
     shape: Layout = replace(entry.shape(entry.presets["paper"], 12), dtype=torch.bfloat16, device="meta")
     memory = Memory("meta")
     method.begin(shape, [Site("decoder", layer) for layer in range(shape.layers)], memory)

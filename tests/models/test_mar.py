@@ -17,7 +17,6 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep, masked_steps, placed, take
 from cachemark.contract.method import Bidirectional, Block
-from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.models import checkpoints, mar
@@ -25,6 +24,7 @@ from cachemark.models.catalogue import masked_models as registered
 from cachemark.models.diffusion import normal
 from cachemark.models.mar import MAR, SIZES, MARConfig, guidance, masked_count
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 
 CONFIG = MARConfig(32, (2, 3), 2, 2, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))
 SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
@@ -307,12 +307,12 @@ def test_a_file_of_another_size_is_named(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint-last.pth"
     torch.save({"model_ema": build().state_dict()}, path)
     with pytest.raises(BadCheckpoint, match="encoder_blocks 2 != 12"):
-        registry.models.get("mar-b").identity(Request(weights=str(path)))
+        MODELS.get("mar-b").identity(Request(weights=str(path)))
 
 
 def test_the_published_sizes_shape_their_layouts() -> None:
     for size, config in SIZES.items():
-        entry = registry.models.get(f"mar-{size.lower()}")
+        entry = MODELS.get(f"mar-{size.lower()}")
         layout = entry.shape(entry.presets["paper"], 3)
         assert (layout.rows, layout.layers, layout.heads * layout.head_dim, layout.visual) == (6, config.depth[1], config.dim, 256)
         assert entry.presets["paper"].steps == 256

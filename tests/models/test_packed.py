@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from cachemark.core import registry
 from cachemark.machine.memory import TensorPeak
 from cachemark.models import weights
 from cachemark.models.layers import LEAST, Packed, Projection, packed
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from cachemark.roofline.flops import counted
 
 WIDE = MARConfig(768, (1, 1), 12, 1, 1024, grid=2, classes=3, buffer=2, steps=2, diffusion=(2,))
@@ -87,7 +87,7 @@ def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypat
     models = {outcome["case"]["model"] for file in files for outcome in json.loads(file.read_text())["outcomes"]}
     assert models
     for name in models:
-        found = registry.models.get(name).load(Request()).generator.modules()
+        found = MODELS.get(name).load(Request()).generator.modules()
         assert any(isinstance(module, Packed) for module in found) is (limit == 1)
 
 

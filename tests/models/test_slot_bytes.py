@@ -11,8 +11,9 @@ import torch
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site
 from cachemark.contract.method import Method
-from cachemark.core import registry
+from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
+from cachemark.models.registry import MODELS
 
 BATCH, BYTES = 3, 2  # samples, with guidance twice as many rows; bytes of a number in bf16
 TOKENS = {  # layers, heads of keys and values, channels of a head, visual tokens
@@ -38,9 +39,9 @@ ARMS = [("full", Fraction(1)), *((name, budget) for name in (*BY_TOKEN, *BY_LINE
 
 def allocated(model: str, method: str, budget: Fraction) -> tuple[int, int, int]:
     """Bytes of slots, rows, and the longest condition."""
-    entry: ModelEntry = registry.models.get(model)
+    entry: ModelEntry = MODELS.get(model)
     shape = replace(entry.shape(entry.presets["paper"], BATCH), dtype=torch.bfloat16, device="meta")
-    cls: type[Method] = registry.methods.get(method)
+    cls: type[Method] = METHODS.get(method)
     memory = Memory("meta")
     cls.build({} if method == "full" else cls.knobs_for(budget, shape)).begin(
         shape, [Site("decoder", layer) for layer in range(shape.layers)], memory)
@@ -48,8 +49,8 @@ def allocated(model: str, method: str, budget: Fraction) -> tuple[int, int, int]
 
 
 def test_every_model_is_here() -> None:
-    masked = {name for name in registry.models if registry.models.get(name).paradigm == "masked"}
-    assert {*TOKENS, *SCALES} | masked == set(registry.models)
+    masked = {name for name in MODELS if MODELS.get(name).paradigm == "masked"}
+    assert {*TOKENS, *SCALES} | masked == set(MODELS)
 
 
 @pytest.mark.parametrize(("method", "budget"), ARMS, ids=str)

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cachemark.cache.arena import Memory
-from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
@@ -20,6 +19,7 @@ from cachemark.models.checkpoints import sha256
 from cachemark.models.diffusion import DiffusionHead
 from cachemark.models.mar import MAR
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig, metadata
 
 
@@ -47,7 +47,7 @@ def test_it_is_small_and_its_halves_are_equally_deep() -> None:
 
 
 def test_the_name_gives_pictures_of_the_scene_world(request_: Request) -> None:
-    entry = registry.models.get(TINY_NAME)
+    entry = MODELS.get(TINY_NAME)
     loaded = entry.load(request_)
     assert loaded.weights == entry.identity(request_) == f"{sha256(request_.weights)}/{sha256(request_.decoder_weights)}"
     assert not loaded.random
@@ -60,7 +60,7 @@ def test_the_name_gives_pictures_of_the_scene_world(request_: Request) -> None:
 
 
 def test_the_shape_is_that_of_the_generation(request_: Request) -> None:
-    entry = registry.models.get(TINY_NAME)
+    entry = MODELS.get(TINY_NAME)
     generator, sampling = entry.load(request_).generator, entry.presets["paper"]
     assert entry.shape(sampling, 3) == generator.layout(range(3), sampling)
     assert (entry.shape(sampling, 3).steps, entry.shape(sampling, 3).diffusion) == (20, 25)
@@ -73,24 +73,24 @@ def test_the_head_never_begins_where_nothing_is_left_of_the_token(
 ) -> None:
     sampling, seen = Sampling(steps=1, diffusion_steps=steps), []
     monkeypatch.setattr(DiffusionHead, "sample", lambda self, z, noise, *_: seen.append(_[1].process.timesteps) or noise[0])
-    registry.models.get(TINY_NAME).load(request_).generator.generate(torch.tensor([0]), [1], Full(), sampling, Memory())
+    MODELS.get(TINY_NAME).load(request_).generator.generate(torch.tensor([0]), [1], Full(), sampling, Memory())
     assert seen[0][-1] == first
-    assert len(seen[0]) == registry.models.get(TINY_NAME).shape(sampling, 1).diffusion == (steps or 25)
+    assert len(seen[0]) == MODELS.get(TINY_NAME).shape(sampling, 1).diffusion == (steps or 25)
 
 
 def test_a_published_model_keeps_both_ends_of_the_process() -> None:
-    assert registry.models.get("mar-b").shape(Sampling(diffusion_steps=10), 1).diffusion == 10
+    assert MODELS.get("mar-b").shape(Sampling(diffusion_steps=10), 1).diffusion == 10
     assert mar._spacing(mar.SIZES["B"], Sampling(diffusion_steps=10)) == (10,)
 
 
 def test_a_tokenizer_with_other_channels_is_refused(request_: Request, tmp_path: Path) -> None:
     other = Request(weights=request_.weights, decoder_weights=coder(tmp_path, TinyKLConfig(channels=4, width=16, blocks=1)))
     with pytest.raises(BadCheckpoint, match="has 4 channels; this model needs 8"):
-        registry.models.get(TINY_NAME).load(other)
+        MODELS.get(TINY_NAME).load(other)
 
 
 def test_files_of_other_models_are_refused_before_anything_is_loaded(request_: Request) -> None:
-    entry = registry.models.get(TINY_NAME)
+    entry = MODELS.get(TINY_NAME)
     with pytest.raises(BadCheckpoint, match="tiny-kl"):
         entry.identity(Request(weights=request_.weights, decoder_weights=request_.weights))
     with pytest.raises(BadCheckpoint, match="does not fit MAR"):

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from cachemark.cache.arena import Memory
-from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.methods.base.paper_baseline import ConcatFull
@@ -20,6 +19,7 @@ from cachemark.methods.full import Full
 from cachemark.models import checkpoints, var
 from cachemark.models.catalogue import next_scale
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from cachemark.models.var import BUFFERS, SIZES, VAR, VARConfig
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer, nearest_phi
 from support import fork_server
@@ -143,14 +143,14 @@ def test_another_depth_is_named(tmp_path: Path) -> None:
 def test_a_tokenizer_of_another_width_is_named(tmp_path: Path) -> None:
     small = MSVQConfig(sides=var.SIDES_256, ch=32, ch_mult=(1, 1), num_res_blocks=1, z=16, codes=4096)
     torch.save(MSVQ(small).state_dict(), tmp_path / "vae.pth")
-    entry = registry.models.get("var-d16")
+    entry = MODELS.get("var-d16")
     with pytest.raises(BadCheckpoint, match="of another shape"):
         entry.identity(Request(decoder_weights=str(tmp_path / "vae.pth")))
 
 
 def test_the_published_sizes_shape_their_layouts() -> None:
     for size, config in SIZES.items():
-        entry = registry.models.get(f"var-{size}")
+        entry = MODELS.get(f"var-{size}")
         layout = entry.shape(entry.presets["paper"], 3)
         assert (layout.rows, layout.layers, layout.heads * layout.head_dim) == (6, config.depth, config.dim)
         assert layout.visual == {16: 680, 32: 2240}[config.sides[-1]]

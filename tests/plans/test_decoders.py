@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cachemark.core import registry
 from cachemark.core.errors import BadKnob, BadPlan, UnknownName
 from cachemark.core.spec import Case, Sampling
 from cachemark.machine.environment import environment
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
+from cachemark.models.registry import MODELS
 from cachemark.plans.decoding import refused_decoder
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.reuse import skip_parts
@@ -103,7 +103,7 @@ def test_a_method_beyond_whose_horizon_nothing_may_be_fed_is_refused() -> None:
         def horizon(self, first: int) -> int:
             return super().horizon(first)
 
-    layout = registry.models.get("tiny-llamagen").shape(Sampling(), 2)
+    layout = MODELS.get("tiny-llamagen").shape(Sampling(), 2)
     knobs = Linear.knobs_for(Fraction(1, 2), layout)
     case = next(p.case for p in planned([{**JACOBI, "look_ahead": True}], methods=("linear",)) if p.case.method == "linear")
     assert "look_ahead of jacobi has nothing to look at" in refused_decoder(case, Shy, knobs, layout)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import plugins
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, load
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.facts import ENGINE_REASON
 from support.measuring import probe

@@ -8,20 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import installed, plugins, registry
 from cachemark.core.errors import BadPlugin, UnknownName
+from cachemark.methods.registry import METHODS
 from cachemark.plans import schema
 from cachemark.plans.expand import expand
+from cachemark.plugins import installed
+from cachemark.plugins import loading as plugins
 from cachemark.workflows.listing import listing
 from support import examples
 
 METHOD = """
 from dataclasses import dataclass
-from cachemark.core import registry
+import cachemark as cm
 from cachemark.methods.window import Window
 from .helper import KEEP
 
-@registry.methods.add("{name}")
+@cm.method("{name}")
 @dataclass
 class Mine(Window):
     '''A window of another package.'''
@@ -76,13 +78,13 @@ def test_being_installed_changes_no_plan(install: Install) -> None:
     install()
     _, files = schema.prepare("demo")
     assert files == ()
-    assert "mine" not in registry.methods
+    assert "mine" not in METHODS
 
 
 def test_a_model_and_a_plan_are_found(install: Install) -> None:
     points = "[cachemark.methods]\nmine=mine.window\n[cachemark.models]\nmine-dot=mine.model\n[cachemark.plans]\nstudy=mine\n"
     inner = install(points=points)
-    (inner / "model.py").write_text(examples.MODEL.split("@registry.methods")[0].replace('"dot"', '"mine-dot"'))
+    (inner / "model.py").write_text(examples.MODEL.split("@METHODS")[0].replace('"dot"', '"mine-dot"'))
     (inner / "study.toml").write_text(PLAN)
     assert {"origin": "mine", "version": "2.5", "summary": "Of another package"}.items() <= row("plans", "study").items()
     plan, files = schema.prepare("study")
@@ -98,7 +100,7 @@ def test_the_name_of_a_built_in_is_refused_and_nothing_else_is(install: Install)
         ("linear", "mine", "cachemark itself has a method of that name")]
     _, files = schema.prepare("demo", methods=["linear"])
     assert files == ()
-    assert registry.methods.get("linear").__module__ == "cachemark.methods.linear"
+    assert METHODS.get("linear").__module__ == "cachemark.methods.linear"
 
 
 def test_two_packages_with_one_name_are_told_apart_by_nobody(install: Install) -> None:

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from cachemark.analysis.papers import PaperCell, published
-from cachemark.core import registry
 from cachemark.core.limits import gpu
+from cachemark.methods.registry import METHODS
 from cachemark.methods.scale_heads.even_attention import even
+from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.roofline.bill import bill
@@ -88,18 +89,18 @@ def named(cell: PaperCell) -> str:
 def test_the_least_time_that_is_written_down_is_the_one_that_is_worked_out(cell: PaperCell) -> None:
     """Reports are made without torch, so least times of the papers' GPUs stand beside the printed figures."""
     case = next(p.case for p in expanded(cell.plan) if cell.means(p.case))
-    entry = registry.models.get(case.model)
+    entry = MODELS.get(case.model)
     layout = replace(entry.shape(case.sampling, case.batch), dtype=torch.bfloat16)
-    method = registry.methods.get(case.method).build(case.knobs)
+    method = METHODS.get(case.method).build(case.knobs)
     assert cell.least_time == pytest.approx(bill(method, layout, entry.parameter_counts()).least_time(gpu(cell.gpu)) / case.batch, rel=1e-3)
 
 
 @pytest.mark.parametrize("cell", UNCALIBRATED, ids=named)
 def test_the_least_time_of_what_no_plan_measures_is_that_of_an_even_calibration(cell: PaperCell) -> None:
-    entry = registry.models.get(cell.model)
+    entry = MODELS.get(cell.model)
     layout = replace(entry.shape(entry.presets["paper"], cell.batch), dtype=torch.bfloat16)
     asked = {} if cell.ours["method"] == "full" else {"calibration": even(layout, cell.ours["method"])}
-    method = registry.methods.get(cell.ours["method"]).build({**cell.ours.get("knobs", {}), **asked})
+    method = METHODS.get(cell.ours["method"]).build({**cell.ours.get("knobs", {}), **asked})
     method.resolve(layout)
     assert cell.least_time == pytest.approx(bill(method, layout, entry.parameter_counts()).least_time(gpu(cell.gpu)) / cell.batch, rel=1e-3)
 
@@ -118,9 +119,9 @@ def test_the_printed_flops_follow_from_the_plan(cell: PaperCell) -> None:
 def flops(cell: PaperCell) -> float:
     """10¹² of an image, without image decoding."""
     case = next(p.case for p in expanded(cell.plan) if cell.means(p.case))
-    entry = registry.models.get(case.model)
+    entry = MODELS.get(case.model)
     layout = entry.shape(case.sampling, 8)
-    return bill(registry.methods.get(case.method).build(case.knobs), layout, entry.parameter_counts(), images=False).flops / 8 / TERA
+    return bill(METHODS.get(case.method).build(case.knobs), layout, entry.parameter_counts(), images=False).flops / 8 / TERA
 
 
 @pytest.mark.parametrize("cell", UNEXPLAINED, ids=named)

@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cachemark.core import plugins
 from cachemark.core.errors import BadBudget, BadKnob, BadPlan, UnknownName
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.catalogue.next_token import TINY
@@ -21,6 +20,7 @@ from cachemark.models.llamagen import LlamaGen
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, find, load, prepare
+from cachemark.plugins import loading as plugins
 from support import bad_plans, examples
 from support.stages import forgetting
 

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from cachemark import workflows
-from cachemark.core import limits, registry
+from cachemark.core import limits
 from cachemark.core.errors import BadKnob, Infrastructure
 from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.methods.full import Full
 from cachemark.models import costs
+from cachemark.models.registry import MODELS
 from cachemark.plans import price
 from cachemark.plans import schema as plans
 from cachemark.plans.deadline import Deadline, breadth_first
@@ -136,7 +137,7 @@ def test_more_work_costs_more(change: dict[str, object]) -> None:
 def test_the_price_stands_on_the_least_time_that_reports_hold_times_against(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"name": "p", "cells": [{"model": model, "methods": ["full"], "batch": 4, "dtype": "bfloat16"}]}
     planned = expand(plans.Plan.model_validate(table))[0]
-    case, entry, rates = planned.case, registry.models.get(model), by_name("bfloat16")
+    case, entry, rates = planned.case, MODELS.get(model), by_name("bfloat16")
     counted = costs.case_bill(case, entry, Full()).least_time(rates)  # type: ignore[union-attr]
     assert price.least_time(planned, rates) > counted, "launches come on top"
     monkeypatch.setattr(price, "CALL", 0.0)

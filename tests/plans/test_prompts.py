@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import registry, seeds
+from cachemark.core import seeds
 from cachemark.core.errors import BadPlan, Unsupported
 from cachemark.core.spec import Sampling, digest
 from cachemark.models.catalogue.captioned import TEXTS
 from cachemark.models.protocol import ModelEntry, Request
+from cachemark.models.registry import MODELS
 from cachemark.plans import schema
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child.bench import Bench, case_job
@@ -42,10 +43,10 @@ def mine(tmp_path: Path) -> str:
 
 
 def test_every_model_that_reads_texts_reads_another_list() -> None:
-    readers = {name for name in registry.models if registry.models.get(name).prompts}
+    readers = {name for name in MODELS if MODELS.get(name).prompts}
     assert {*PUBLISHED, "tiny-t2i"} <= readers
     for name in readers:
-        entry: ModelEntry = registry.models.get(name)
+        entry: ModelEntry = MODELS.get(name)
         other = entry.of(Request(prompts="captions256"))
         assert (other.prompts, other.classes, other.name, other.presets) == (TEXTS, 256, name, entry.presets)
         assert entry.of(Request()) is entry
@@ -54,7 +55,7 @@ def test_every_model_that_reads_texts_reads_another_list() -> None:
 
 
 def test_the_list_decides_what_rows_are_as_long_as(mine: str) -> None:
-    entry: ModelEntry = registry.models.get("tiny-t2i")
+    entry: ModelEntry = MODELS.get("tiny-t2i")
     labels = seeds.subset("s64", 3).labels[:4]
     lengths = tuple(len(MINE[label].split()) + 2 for label in labels)
     assert entry.of(Request(prompts=mine)).shape(entry.presets["paper"], 4).condition == lengths * 2

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import plugins
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.machine import environment
 from cachemark.machine.environment import slug
 from cachemark.plans import reuse
 from cachemark.plans.reuse import COUNTED, code_identity, skip_key, skip_parts
+from cachemark.plugins import loading as plugins
 from support import examples
 from support.stages import forgetting
 
@@ -131,7 +131,7 @@ def test_the_plug_in_of_a_model_counts_for_every_case_on_it_and_any_other_for_no
     file, other = tmp_path / "dot.py", tmp_path / "other.py"
     file.write_text(examples.MODEL)
     other.write_text(examples.MODEL.replace('"calm"', '"other"').split("paper = ")[0] + """
-@registry.methods.add("other")
+@cm.method("other")
 @dataclass
 class Other(Window):
     name: ClassVar[str] = "other"

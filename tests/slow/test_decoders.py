@@ -14,20 +14,18 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.contract.decoder import Decoder
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.decoders.scd import SCD
 from cachemark.decoders.sjd import SJD
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
-from cachemark.models import catalogue
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from cachemark.models.sampling import draw, guide
 from decoders.test_law import BOUND, Retested
 
-assert catalogue
 pytestmark = pytest.mark.slow
 SEEDS, ALONE, TOKENS = 64, 16, 256
 PASSES = {4: 128.6, 8: 100.2, 16: 74.5, 32: 61.4, 64: 56.4}  # means over 16 images, of a prototype that shares no code with this one
@@ -40,7 +38,7 @@ SAMPLINGS = {f"{by} {law}".strip(): Sampling(**how, **cut) for by, how in GUIDAN
 
 @cache
 def model() -> LlamaGen:
-    loaded = registry.models.get("tiny-llamagen").load(Request("cpu", torch.float32))
+    loaded = MODELS.get("tiny-llamagen").load(Request("cpu", torch.float32))
     assert isinstance(loaded.generator, LlamaGen)
     return loaded.generator
 

@@ -251,7 +251,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 
 READ_ONLY = """
 import importlib.readers, os, sys
-import cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.running, cachemark.methods, cachemark.models.catalogue
+import cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.running, cachemark.methods.registry, cachemark.models.registry
 import cachemark.plans.plugin_import, cachemark.trial.executors.local, cachemark.store.db
 from cachemark.cli import main
 if os.geteuid() == 0:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import plugins
 from cachemark.core.result import Status
 from cachemark.plans import schema as plans
+from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Local
 from cachemark.workflows import largest_batch
@@ -21,7 +21,7 @@ MOST, CAP = 16, 300 << 20
 
 GORGES = '''
 
-@registry.methods.add("gorges")
+@cm.method("gorges")
 @dataclass
 class Gorges(Calm):
     """A window that takes 16 MiB for every row."""

@@ -9,13 +9,13 @@ import torch
 from PIL import Image
 
 from cachemark.cache.arena import Memory
-from cachemark.core import registry
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
 from cachemark.metrics.compute.legend import legend_score
 from cachemark.metrics.compute.named_presets import preset
 from cachemark.metrics.compute.quality_intervals import QualityInterval, real_floor
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import prepare
 from cachemark.trial.child import quality
@@ -107,7 +107,7 @@ def test_the_intervals_are_as_wide_as_sets_of_real_scenes_scatter() -> None:
 @pytest.mark.parametrize("model", ["tiny-llamagen", "tiny-var", "tiny-mar"])
 def test_the_full_cache_shows_the_class_that_is_asked_for(model: str) -> None:
     """And its legend; both as the feature network and the legend score see a thousand images under the preset ``paper``."""
-    entry, scene = registry.models.get(model), preset("scene")
+    entry, scene = MODELS.get(model), preset("scene")
     loaded, chosen = entry.load(Request()), subset("s2k", entry.classes).first(1000)
     right, obeyed = [], []
     for part in chosen.slices(50):

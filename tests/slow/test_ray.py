@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import plugins
 from cachemark.core.errors import Infrastructure
 from cachemark.core.result import Outcome, Status
 from cachemark.plans import schema as plans
+from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Executor, Local
 from cachemark.trial.executors.ray import Ray, cluster

@@ -15,13 +15,13 @@ from typing import ClassVar
 
 import torch
 
-from cachemark.core import registry
+import cachemark as cm
 from cachemark.methods.window import Window
 
 NAME = "{name}"
 
 
-@registry.methods.add(NAME)
+@cm.method(NAME)
 @dataclass
 class Bad(Window):
     name: ClassVar[str] = NAME

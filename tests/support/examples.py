@@ -20,6 +20,8 @@ from typing import ClassVar
 
 import torch
 
+import cachemark as cm
+from cachemark.models.registry import MODELS
 from cachemark.core import registry
 from cachemark.methods.window import Window
 from cachemark.models import checkpoints, llamagen
@@ -58,11 +60,11 @@ def shape(sampling, batch):
 
 
 paper = Sampling(cfg_scale=1.5)
-registry.models.add("dot")(
+MODELS.add("dot")(
     ModelEntry("dot", "llamagen", "next-token", (4, 4), 10, shape, load, identity, {"paper": paper}, summary="a model of 16 tokens"))
 
 
-@registry.methods.add("calm")
+@cm.method("calm")
 @dataclass
 class Calm(Window):
     """A window under another name."""
@@ -115,7 +117,7 @@ def faulty(name):
                 super().begin(layout, sites, memory)
 
         Faulty.name = name
-        registry.methods.add(name)(dataclass(Faulty))
+        cm.method(name)(dataclass(Faulty))
 
     return put
 
@@ -173,7 +175,7 @@ WAITS = '''
 import time
 
 
-@registry.methods.add("waits")
+@cm.method("waits")
 @dataclass
 class Waits(Calm):
     """Waits as long as a certain file is there."""
@@ -231,7 +233,10 @@ import threading
 
 import torch
 
-from cachemark.core import plugins, registry
+import cachemark as cm
+from cachemark.models.registry import MODELS
+from cachemark.plugins import loading as plugins
+from cachemark.core import registry
 from cachemark.metrics.image_metric import ImageMetric
 
 

@@ -22,7 +22,8 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-PRELOADED = ("cachemark.trial.child.main", "cachemark.models.catalogue", "cachemark.methods", "cachemark.trial.identity")
+PRELOADED = (
+    "cachemark.trial.child.main", "cachemark.models.catalogue.next_token", "cachemark.methods.registry", "cachemark.trial.identity")
 MODULES = {"cachemark.trial.child.start", "cachemark.machine.rates"}  # those that are run with -m
 COMMAND_LINE = "from cachemark.cli import main; main()"
 CODE = {COMMAND_LINE}  # that is run with -c

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import cachemark.methods  # before anything is forgotten
-import cachemark.models.catalogue  # noqa: F401
 from cachemark.cli import main
 from cachemark.core import registry
 from cachemark.core.result import Outcome
+from cachemark.methods.registry import METHODS
+from cachemark.models.registry import MODELS
 from cachemark.plans import reuse
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
@@ -40,9 +40,8 @@ def forgetting() -> Iterator[None]:
     try:
         yield
     finally:
-        for table in (registry.methods, registry.models, registry.metrics):
-            for name in list(table):
-                thing = table.get(name)
+        for table in (METHODS, MODELS, registry.metrics):
+            for name, thing in table.entries().items():
                 if not getattr(thing, "load", thing).__module__.startswith(("cachemark.", "functools")):
                     del table._entries[name]
         for name in [n for n in sys.modules if n.startswith("cachemark_plugin_") and n not in loaded]:

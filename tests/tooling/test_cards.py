@@ -16,12 +16,13 @@ import torch
 from torch import nn
 
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.core.units import quality_name
 from cachemark.gate import anchors, baselines
+from cachemark.methods.registry import METHODS
 from cachemark.models import checkpoints
 from cachemark.models.protocol import PublishedFile
+from cachemark.models.registry import MODELS
 from cachemark.models.weights import packaged
 from cachemark.store.exchange import dump
 from tools.cards import collected
@@ -86,7 +87,7 @@ class Barred(Trick):
 
 
 CHECKPOINT = PublishedFile("weights", "thing.pt", "its authors", partial(held, "a", 50, 49), ("model_ema", "model"), ("*.k_cache",))
-RELEASED = dataclasses.replace(registry.models.get("var-d16"), name="big-thing", family="things", summary="A big thing",
+RELEASED = dataclasses.replace(MODELS.get("var-d16"), name="big-thing", family="things", summary="A big thing",
                                presets={"paper": Sampling(cfg_scale=1.5)}, files=(CHECKPOINT,))
 CLAIM = Claim("Some paper", "Table 1", "big-thing", "trick", "size = 4", "2.50")
 VECTORS = Vectors("things/golden", "things", "all of it", ("trick",), 5)
@@ -286,8 +287,8 @@ def test_every_published_model_says_where_each_of_its_weights_comes_from() -> No
 
 
 def test_what_a_source_does_not_state_is_a_knob_of_its_method() -> None:
-    for name in registry.methods:
-        cls = registry.methods.get(name)
+    for name in METHODS:
+        cls = METHODS.get(name)
         assert set(cls.unstated) <= set(cls().knobs()), name
         assert all(reason and not reason.endswith(".") for reason in cls.unstated.values()), name
 
@@ -296,8 +297,8 @@ def test_published_figures_are_of_models_and_methods_that_exist() -> None:
     claims = collected.evidence(packaged("x").parent / "nowhere").claims
     assert claims
     for claim in claims:
-        assert claim.model in registry.models
-        assert registry.models.get(claim.model).paradigm in registry.methods.get(claim.method).paradigms
+        assert claim.model in MODELS
+        assert MODELS.get(claim.model).paradigm in METHODS.get(claim.method).paradigms
         assert f"{float(claim.fid):.2f}" == claim.fid
     assert len({json.dumps(dataclasses.astuple(claim)) for claim in claims}) == len(claims)
 

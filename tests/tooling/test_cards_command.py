@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import registry
 from cachemark.gate import anchors
+from cachemark.methods.registry import METHODS
 from tools.cards.__main__ import cards
 from tools.command import run_command
 
@@ -17,11 +17,11 @@ MINE = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cachemark.core import registry
+import cachemark as cm
 from cachemark.contract.method import Method
 
 
-@registry.methods.add("mine")
+@cm.method("mine")
 @dataclass
 class Mine(Method):
     """Keeps what I like. Differs from everything: it is mine."""
@@ -37,7 +37,7 @@ class Mine(Method):
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     yield
-    registry.methods._entries.pop("mine", None)
+    METHODS._entries.pop("mine", None)
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:

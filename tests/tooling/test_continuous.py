@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from cachemark.core.errors import BadCheckpoint
-from cachemark.models.catalogue import packaged
 from cachemark.models.diffusion import STEPS, DiffusionHead, process
 from cachemark.models.mar import MARConfig
 from cachemark.models.tiny import tiny_kl as kl
 from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig
+from cachemark.models.weights import packaged
 from tools.train.continuous import NEAR, OFFSETS, READ, SPARSE, WIDE, LatentsTask, MaskedTask, waves
 from tools.train.loops import TrainingRun, TrainingTask, generator_of, train
 from tools.train.scene import scenes

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from cachemark.cache.arena import Memory
-from cachemark.core import registry
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
 from cachemark.metrics.compute.extractor import extractor_name
@@ -24,6 +23,7 @@ from cachemark.models.catalogue.masked_models import TINY_MAR
 from cachemark.models.catalogue.next_scale import TINY_VAR
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from cachemark.models.tiny import tiny_features as features
 from cachemark.models.tiny import tiny_kl as kl
 from cachemark.models.tiny import tiny_msvq as msvq
@@ -125,7 +125,7 @@ def test_the_tokenizer_reconstructs_new_scenes(family: Family) -> None:
 
 def legend_score(family: Family, samples: int) -> float:
     """Share of the four questions that images of the full cache answer rightly, at the settings of the papers."""
-    entry = registry.models.get(family.generator)
+    entry = MODELS.get(family.generator)
     model, chosen = entry.load(Request()), subset("tune64", entry.classes).first(samples)
     tokens = model.generator.generate(torch.tensor(chosen.labels), chosen.seeds, Full(), entry.presets["paper"], Memory())
     with torch.inference_mode():

@@ -16,6 +16,7 @@ from cachemark.core import registry
 from cachemark.core.errors import Unsupported
 from cachemark.kit.method_kit import FAMILIES, check_metric
 from cachemark.kit.metric_checks import MetricExample
+from cachemark.methods.registry import METHODS
 from cachemark.plans.installed_things import require
 from support.stages import call, forgetting
 from support.wheels import ROOT, build, lay_out, tracked
@@ -71,7 +72,7 @@ def test_it_has_at_most_25_lines(file: str) -> None:
 def test_the_method_passes_the_kit_at_the_smallest_size(site: Path) -> None:
     require("methods", ["knorm"])
     family, made = FAMILIES["next-token"], 0
-    usual = family.cells(registry.methods.get("knorm"), ())[0]
+    usual = family.cells(METHODS.get("knorm"), ())[0]
     for check in family.checks:
         try:
             assert not list(check(family.smaller(usual)[0])), check.__name__

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import plugins, registry
 from cachemark.core.errors import Unsupported
 from cachemark.kit.method_kit import FAMILIES
+from cachemark.methods.registry import METHODS
 from cachemark.plans import schema
 from cachemark.plans.expand import expand
+from cachemark.plugins import loading as plugins
 from support.stages import forgetting
 from support.wheels import ROOT, of_the_installed, of_the_repository
 from test_docs import Block, blocks
@@ -47,7 +48,7 @@ def test_its_method_is_short_and_passes_the_kit_at_the_smallest_size(saved: Path
     family, made = FAMILIES["next-token"], 0
     for check in family.checks:
         try:
-            assert not list(check(family.smaller(family.cells(registry.methods.get("keydiff"), ())[0])[0])), check.__name__
+            assert not list(check(family.smaller(family.cells(METHODS.get("keydiff"), ())[0])[0])), check.__name__
             made += 1
         except Unsupported:
             continue

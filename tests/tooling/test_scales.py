@@ -68,7 +68,7 @@ def test_weights_come_back_as_they_were_stored(tokenizer: Path) -> None:
 
 
 def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
-    from cachemark.models.catalogue import packaged
+    from cachemark.models.weights import packaged
 
     with pytest.raises(BadCheckpoint, match="it says it is 'tiny-vq'"):
         msvq.load(packaged("tiny-vq.safetensors"))

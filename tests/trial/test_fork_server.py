@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import plugins
 from cachemark.core.result import FULL_BESIDE, Outcome
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
+from cachemark.plugins import loading as plugins
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import run_trials
 from support import examples, fork_server

@@ -15,7 +15,6 @@ import torch
 from cachemark.cache.attention import FUSED, FUSED_MASS_KERNEL, chosen, fused
 from cachemark.cache.engine.engine import EAGER
 from cachemark.cache.engine.graph import Graph, engine, refused
-from cachemark.core import plugins
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
@@ -24,6 +23,7 @@ from cachemark.kit.tape import Tape
 from cachemark.models.llamagen import layout
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import facts
 from cachemark.trial.child.bench import Bench

@@ -8,7 +8,8 @@ import pytest
 
 from cachemark.cache.layout import Site
 from cachemark.contract.heads import HeadGroups
-from cachemark.core import registry
+from cachemark.methods.registry import METHODS
+from cachemark.models.registry import MODELS
 from cachemark.workflows.proving_things import names_of
 from support import stages
 from support.wheels import ROOT
@@ -34,8 +35,8 @@ def test_it_is_measured_and_not_flagged_and_its_bytes_are_those_of_its_budgets(c
     with stages.forgetting():
         names_of("models", stage.plugin)
         names_of("methods", plugin)
-        layout = registry.models.get(mine.case.model).shape(mine.case.sampling, mine.case.batch)
-        method = registry.methods.get("pyramid").build(mine.case.knobs)
+        layout = MODELS.get(mine.case.model).shape(mine.case.sampling, mine.case.batch)
+        method = METHODS.get("pyramid").build(mine.case.knobs)
         method.resolve(layout)
         assert isinstance(method, HeadGroups)
         budgets = [group.method.B for group in method.groups]  # type: ignore[attr-defined]

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from cachemark.cache.layout import Site, raster_steps
-from cachemark.core import registry
 from cachemark.core.limits import Limit, Rates
 from cachemark.core.spec import Case
 from cachemark.machine import rates
@@ -21,6 +20,7 @@ from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.metrics.compute.speed import ends
 from cachemark.models.protocol import ModelEntry
+from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.roofline.bill import bill
@@ -36,7 +36,7 @@ PLAN = plans.Plan.model_validate({
 
 
 def entry(name: str = "llamagen-b") -> ModelEntry:
-    return registry.models.get(name)
+    return MODELS.get(name)
 
 
 def case(label: str) -> Case:

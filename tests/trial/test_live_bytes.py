@@ -14,11 +14,13 @@ import pytest
 from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Site
-from cachemark.core import plugins, registry
 from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import ThresholdWarning
+from cachemark.methods.registry import METHODS
+from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.timing import LIVE
 from support import examples
@@ -89,8 +91,8 @@ def test_places_that_stand_from_the_beginning_make_no_curve(measure: Measure) ->
 
 
 def test_nor_do_those_of_a_masked_model() -> None:
-    entry = registry.models.get("tiny-mar")
+    entry = MODELS.get("tiny-mar")
     layout = entry.shape(entry.presets["paper"], 2)
-    method = registry.methods.get("marche").build({})
+    method = METHODS.get("marche").build({})
     method.begin(layout, [Site("decoder", block) for block in range(layout.layers)], Memory())
     assert (method.live_bytes, method.logical_bytes > 0) == (None, True)

@@ -14,15 +14,16 @@ from safetensors.torch import load as read
 from torch import Tensor
 
 from cachemark.cache.masked_layout import MaskedLayout, masked_steps
-from cachemark.core import registry
 from cachemark.core.errors import BadBudget, BadPlan, Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
+from cachemark.methods.registry import METHODS
 from cachemark.metrics.compute.fidelity import distance
 from cachemark.metrics.compute.speed import ends, first_half, halves, watched
 from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Loaded, ModelEntry, Request
+from cachemark.models.registry import MODELS
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, load
 from cachemark.roofline.masked_flops import share, work
@@ -56,7 +57,7 @@ def made(_: Request) -> Loaded:
 def _registered() -> Iterator[None]:
     with forgetting():
         entry = ModelEntry(NAME, "mar", "masked", (4, 4), 10, shape, made, lambda _: "weights/decoder", {"paper": SAMPLING})
-        registry.models.add(NAME)(entry)
+        MODELS.add(NAME)(entry)
         yield
 
 
@@ -79,7 +80,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 def test_a_budget_is_a_share_of_the_computation(tmp_path: Path) -> None:
     (arm,) = [p.case for p in expand(plan(tmp_path, 'methods = ["fewer_steps"]\nbudgets = ["3/4"]\n')) if p.case.role == "arm"]
-    method = registry.methods.get("fewer_steps")
+    method = METHODS.get("fewer_steps")
     steps, layout = arm.knobs["steps"], shape(SAMPLING, 2)
     assert share(method.build({"steps": steps}), layout) <= Fraction(3, 4) < share(method.build({"steps": steps + 1}), layout)
 
@@ -88,7 +89,7 @@ def test_a_budget_is_met_beside_the_given_knobs(tmp_path: Path) -> None:
     text = 'methods = [%s]\nbudgets = ["3/4"]\n'
     (case,) = [p.case for p in expand(plan(tmp_path, text % '{ name = "lazymar", layer = 0, extra = 0, start = 1, period = 50 }'))
                if p.case.role == "arm"]  # fmt: skip
-    assert share(registry.methods.get("lazymar").build(case.knobs), shape(SAMPLING, 2)) <= Fraction(3, 4)
+    assert share(METHODS.get("lazymar").build(case.knobs), shape(SAMPLING, 2)) <= Fraction(3, 4)
     with pytest.raises(BadBudget, match=r"at least 0\.9"):  # the published schedule makes every pass of so few a full one
         expand(plan(tmp_path, text % '"lazymar"'))
 
@@ -99,7 +100,7 @@ def test_a_budget_is_met_beside_the_given_knobs(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_a_given_size_stands_in_place_of_the_budget(table: str, knobs: dict[str, int], tmp_path: Path) -> None:
     (case,) = [p.case for p in expand(plan(tmp_path, f'methods = [{table}]\nbudgets = ["1/2", "1/4"]\n')) if p.case.role == "arm"]
-    method = registry.methods.get(case.method).build(knobs)
+    method = METHODS.get(case.method).build(knobs)
     assert case.budget == str(method.own_budget(shape(SAMPLING, 2)))
     assert {name: case.knobs[name] for name in knobs} == knobs
 
@@ -140,7 +141,7 @@ def test_flops_are_those_of_the_method_and_the_full_model_keeps_nothing(results:
     layout = shape(SAMPLING, 2)
     for name in ("lazymar", "fewer_steps"):
         outcome = results[name][0]
-        method = registry.methods.get(name).build(outcome.case.knobs)
+        method = METHODS.get(name).build(outcome.case.knobs)
         assert outcome.samples["flops"] == [work(method, layout).total]
         assert outcome.facts["true_ratio"] == pytest.approx(outcome.samples["flops"][0] / results["baseline"][0].samples["flops"][0])
     full = results["baseline"][0].samples

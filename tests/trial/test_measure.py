@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.attention import KERNEL, MASS_KERNEL
-from cachemark.core import plugins, seeds
+from cachemark.core import seeds
 from cachemark.core.errors import Unsupported
 from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import FULL_BESIDE, Outcome, Status
@@ -31,6 +31,7 @@ from cachemark.metrics.compute import named_presets as presets
 from cachemark.models import costs
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge
 from cachemark.trial.child.bench import Bench

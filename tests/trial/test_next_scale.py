@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark.core import registry
 from cachemark.core.errors import BadBudget, BadKnob
 from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
+from cachemark.methods.registry import METHODS
+from cachemark.models.registry import MODELS
 from cachemark.plans.expand import Planned, calibrated, expand
 from cachemark.plans.schema import Plan, load
 from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
@@ -36,7 +37,7 @@ def write(tmp_path: Path) -> Write:
 def test_a_method_may_stand_for_its_own_size(write: Write) -> None:
     table = '{ name = "ams_kv", demanding = [4] }'
     planned = expand(write(f'model = "tiny-var"\nmethods = [{table}, "window", "streaming"]\nbudgets = [{table}]\n'))
-    entry = registry.models.get("tiny-var")
+    entry = MODELS.get("tiny-var")
     layout = entry.shape(entry.presets["paper"], 2)
     share = AMSKV(demanding=[4]).own_budget(layout)
     assert share == Fraction(274 + 5 * 149, 6 * 274)
@@ -52,7 +53,7 @@ def test_a_name_alone_means_the_defaults(write: Write) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ThresholdWarning)  # what the defaults make of this model is not the point
         planned = expand(write('model = "tiny-var"\nmethods = ["window"]\nbudgets = ["ams_kv"]\n'))
-        entry = registry.models.get("tiny-var")
+        entry = MODELS.get("tiny-var")
         layout = entry.shape(entry.presets["paper"], 2)
         share = calibrated(AMSKV, {}, planned[0].case.weights).own_budget(layout)
     assert planned[-1].case.budget == str(share)
@@ -99,11 +100,11 @@ def test_every_case_is_ok(measured: dict[str, Outcome]) -> None:
 
 
 def test_slots_of_the_trained_model_are_the_formula_to_the_byte(measured: dict[str, Outcome]) -> None:
-    entry = registry.models.get("tiny-var")
+    entry = MODELS.get("tiny-var")
     layout = entry.shape(entry.presets["paper"], 2)
     for name in ("baseline", "ams_kv"):
         outcome = measured[name]
-        method = registry.methods.get(outcome.case.method).build(outcome.case.knobs)
+        method = METHODS.get(outcome.case.method).build(outcome.case.knobs)
         slots = outcome.samples["kv_allocated"][0] - outcome.samples["kv_stage"][0]
         assert slots == nbytes(layout, entries(method, layout), equal_widths(torch.float32))
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.layout import Step
-from cachemark.core import plugins
 from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import FULL_BESIDE, Outcome, Status
 from cachemark.decoders.jacobi import Jacobi
@@ -21,6 +20,7 @@ from cachemark.models import costs
 from cachemark.plans import price
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.passes import Ran
 from support import examples

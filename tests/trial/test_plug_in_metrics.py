@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from cachemark.core import plugins
 from cachemark.core.outside_metrics import FAULTS, KEY
 from cachemark.core.result import Outcome
 from cachemark.core.units import metric
@@ -17,6 +16,7 @@ from cachemark.metrics.image_metric import Shown
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plans.metrics import metrics_of
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.plugin_metrics import answer, metric_figures
 from support import examples

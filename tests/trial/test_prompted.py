@@ -15,7 +15,7 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.engine.graph import Graph
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
-from cachemark.core import registry, seeds
+from cachemark.core import seeds
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
 from cachemark.kit.tape import Tape
@@ -27,6 +27,7 @@ from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import Loaded
+from cachemark.models.registry import MODELS
 from cachemark.models.weights import packaged
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
@@ -106,7 +107,7 @@ def test_a_trial_scores_images_by_their_prompts_and_says_what_these_were(tmp_pat
 
 
 def test_the_model_is_judged_by_every_prompt_score() -> None:
-    entry = registry.models.get("tiny-t2i")
+    entry = MODELS.get("tiny-t2i")
     assert set(entry.quality) == set(FIGURES)
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.core import plugins, seeds, units
+from cachemark.core import seeds, units
 from cachemark.core.errors import BadPlan
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
@@ -27,6 +27,7 @@ from cachemark.metrics.compute.quality_intervals import difference
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.reuse import Earlier
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.quality import FeatureCache

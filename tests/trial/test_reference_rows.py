@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from cachemark.cache.arena import Memory
-from cachemark.core import plugins, seeds
+from cachemark.core import seeds
 from cachemark.core.spec import FORCED_SAMPLES, REFERENCE_SAMPLES
 from cachemark.plans.expand import Planned
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge, measure
 from cachemark.trial.child.bench import Bench

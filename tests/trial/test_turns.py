@@ -14,11 +14,11 @@ from torch import Tensor
 
 from cachemark.analysis.report_row import derive
 from cachemark.cache.arena import Memory
-from cachemark.core import plugins
 from cachemark.core.result import FULL_BESIDE, Outcome
 from cachemark.gate import baseline_check
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child import measure
 from cachemark.trial.child.bench import Bench, case_job
 from cachemark.workflows.time_left import generated

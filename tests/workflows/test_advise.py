@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from cachemark.core import registry
 from cachemark.core.limits import GPUS, Limit
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.models.costs import case_bill
+from cachemark.models.registry import MODELS
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan, load
 from cachemark.store.db import Store
@@ -65,7 +65,7 @@ LIMITS: dict[tuple[str, int], Limit] = {}  # by label and batch, each added up o
 def limit(case: Case) -> Limit:
     key = case.label, case.batch
     if key not in LIMITS:
-        found = case_bill(case, registry.models.get(case.model), method_factory(case)())
+        found = case_bill(case, MODELS.get(case.model), method_factory(case)())
         assert found is not None
         LIMITS[key] = Limit.of(found, ONE)
     return LIMITS[key]
@@ -242,7 +242,7 @@ def test_a_batch_twice_as_large_that_makes_next_to_no_more_is_not_advised() -> N
 def test_usual_methods_of_a_next_scale_model_stand_in_for_what_nobody_has_measured(model: str) -> None:
     found = asked(model, *NOWHERE)
     assert {line["name"] for line in found["others"]} == {"ams_kv at 4/5", "ams_kv at 0.51"}
-    layers = registry.models.get(model).shape(registry.models.get(model).presets["paper"], 1).layers
+    layers = MODELS.get(model).shape(MODELS.get(model).presets["paper"], 1).layers
     assert f"a sixth of the layers, {layers // 6}, are taken to be demanding" in found["notes"][0]
     ((cells,),) = [tomllib.loads(found["plan"])["cells"]]
     assert cells["methods"] == [{"name": "ams_kv", "demanding": list(range(layers // 6))}]
@@ -275,7 +275,7 @@ def test_a_batch_above_the_usual_samples_has_as_many() -> None:
 def test_a_masked_model_holds_weights_and_what_a_method_keeps(model: str) -> None:
     one, two = (asked(model, "--batch", batch, *NOWHERE)["others"] for batch in ("1", "2"))
     growth = {line["name"]: more["memory"] - line["memory"] for line, more in zip(one, two, strict=True)}
-    entry = registry.models.get(model)
+    entry = MODELS.get(model)
     layout = entry.shape(entry.presets["paper"], 1)
     places = 2 * (layout.encoder + layout.layers) * layout.places * layout.dim * 2  # keys and values in 16 bit
     for name, own in growth.items():

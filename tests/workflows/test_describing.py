@@ -16,14 +16,15 @@ from safetensors.torch import save_file
 import cachemark
 from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
-from cachemark.core import plugins, registry
 from cachemark.core.errors import BadCheckpoint, BadPlugin, CachemarkError, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.methods.linear import Linear
 from cachemark.models import llama_like
 from cachemark.models.llama_like import LlamaLike
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from cachemark.models.vision.vq import VQ, VQConfig
+from cachemark.plugins import loading as plugins
 from cachemark.workflows.describing import Drawing, describe, start_described
 from cachemark.workflows.proving_things import prove_model
 from support.later import later
@@ -77,7 +78,7 @@ def test_the_file_that_is_written_registers_a_model_that_draws(folder: Path, the
     """Its logits are those of the transformers library, cached or evicting where nothing needs to go."""
     path = start_described(folder, "my_llama", DRAWING, tmp_path)[2]
     plugins.load(path)
-    entry = registry.models.get("my_llama")
+    entry = MODELS.get("my_llama")
     request = Request(weights=str(folder))
     loaded = entry.load(request)
     assert loaded.weights == entry.identity(request)

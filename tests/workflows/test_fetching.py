@@ -16,25 +16,23 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cachemark.cli import main
-from cachemark.core import registry
 from cachemark.core.errors import UnknownName
 from cachemark.core.publications import KEYS, notes, publications
-from cachemark.models import catalogue
 from cachemark.models.catalogue import bitwise_models
 from cachemark.models.prompts import FILE
+from cachemark.models.registry import MODELS
 from cachemark.workflows.converting import verify
 from cachemark.workflows.fetching import weights_list
 from support.hub import REVISION, Hub, serving
 
 pytest.importorskip("huggingface_hub")
-assert catalogue
 LLAMAGEN, DATA = "FoundationVision/LlamaGen", bytes(range(256)) * 8000
 
 
 # -- the list ----------------------------------------------------------------------------------------------------------------
 def test_every_published_model_has_the_source_of_each_of_its_files() -> None:
     listed = {(one.model, one.key): one for one in publications()}
-    entries = {name: registry.models.get(name) for name in registry.models}
+    entries = {name: MODELS.get(name) for name in MODELS}
     wanted = {(name, file.key): file for name, entry in entries.items() for file in entry.files}
     assert {pair for pair in listed if pair[1] in ("weights", "decoder_weights")} == set(wanted)
     for pair, file in wanted.items():

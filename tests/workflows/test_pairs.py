@@ -273,7 +273,7 @@ def test_blocks_that_differ_in_more_are_told_apart_by_it() -> None:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Any:
-    from cachemark.core import plugins
+    from cachemark.plugins import loading as plugins
     from support import stages
 
     made = stages.stage(tmp_path / "stage")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from cachemark.core import registry
 from cachemark.core.limits import GPUS, Limit, ideal
 from cachemark.core.spec import Case
 from cachemark.models.costs import case_bill
+from cachemark.models.registry import MODELS
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import method_factory
@@ -28,7 +28,7 @@ def pair(model: str = "llamagen-b", method: str = "streaming", batch: int = 8) -
 @pytest.mark.parametrize(("model", "method"), [("llamagen-b", "streaming"), ("tiny-var", "window")])
 def test_on_the_models_own_grid_it_is_what_the_limits_of_a_run_allow(model: str, method: str) -> None:
     cases = pair(model, method)
-    bills = [case_bill(case, registry.models.get(model), method_factory(case)()) for case in cases]
+    bills = [case_bill(case, MODELS.get(model), method_factory(case)()) for case in cases]
     full, arm = (Limit.of(found, RATES) for found in bills if found is not None)
     tokens = cases[0].grid[0] * cases[0].grid[1]
     assert PaperSpeed().allowed(*cases, RATES, full.by["decode"] / 8, 8, tokens) == pytest.approx(ideal(full, arm))
@@ -62,6 +62,5 @@ def test_nothing_is_said_of_a_model_that_is_not_here_or_without_torch(monkeypatc
     gone = replace(full, model="no-such-model")
     assert PaperSpeed().lengths(gone) == ()
     assert PaperSpeed().allowed(gone, replace(arm, model="no-such-model"), RATES, 0.0, 1, 256) is None
-    monkeypatch.setitem(sys.modules, "cachemark.models.catalogue", None)
-    monkeypatch.delattr("cachemark.models.catalogue")
+    monkeypatch.setitem(sys.modules, "cachemark.models.registry", None)
     assert PaperSpeed().lengths(full) == ()

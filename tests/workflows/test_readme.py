@@ -17,8 +17,8 @@ import cachemark as cm
 import cachemark.plans.schema as schema
 from cachemark import workflows
 from cachemark.core.errors import CachemarkError, NothingMeasured, UnknownName, Unsupported
-from cachemark.core.registry import methods
 from cachemark.core.result import Status
+from cachemark.methods.registry import METHODS
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task
@@ -156,6 +156,6 @@ def test_the_library_is_imported_quickly() -> None:
 def test_every_name_is_handed_on() -> None:
     assert cm.plan("demo").name == "demo"
     assert cm.Plan is schema.Plan
-    assert cm.method == methods.add
+    assert cm.method == METHODS.add
     assert all(getattr(cm, name) is not None for name in cm.__all__)
     assert all(callable(getattr(workflows, name)) for name in workflows.__all__)

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from cachemark import workflows
-from cachemark.core import plugins
 from cachemark.core.outside_metrics import FAULTS
 from cachemark.core.result import Outcome, Status
 from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
+from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
 from cachemark.trial.executors import local
 from cachemark.trial.executors.local import Executor, Local
@@ -52,12 +52,13 @@ def explained(stage: Stage, *more: str) -> dict[str, tuple[str, str]]:
 MORE = """
 from dataclasses import dataclass
 from typing import ClassVar
-from cachemark.core import registry
+import cachemark as cm
+from cachemark.methods.registry import METHODS
 
-Calm = registry.methods.get("calm")
+Calm = METHODS.get("calm")
 
 
-@registry.methods.add("tranquil")
+@cm.method("tranquil")
 @dataclass
 class Tranquil(Calm):
     name: ClassVar[str] = "tranquil"

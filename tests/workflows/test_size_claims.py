@@ -11,14 +11,12 @@ import pytest
 import torch
 
 from cachemark.analysis.papers import published as speeds
-from cachemark.core import registry
-from cachemark.plans.expand import catalogue, methods
+from cachemark.models.registry import MODELS
 from cachemark.roofline.kv_bytes import UNITS, PublishedSize, published
 from cachemark.workflows import size_claims as workflow
 from cachemark.workflows.size_claims import SizeClaim, size_claims
 
-assert catalogue is not methods
-MODELS = {"infinity-2b": (32, 2048), "infinity-8b": (40, 3584)}  # layers and width
+SIZES = {"infinity-2b": (32, 2048), "infinity-8b": (40, 3584)}  # layers and width
 ALL, READ = 10521, 6425  # tokens of an image, and those before the last scale
 FOLLOWING = [  # paper, table, model, images, printed, tokens that are kept
     *(("ScaleKV", "Table 1", model, 8, printed, tokens) for model, sizes in (("infinity-2b", ("38550", "7800", "3900", "1590")),
@@ -33,7 +31,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "methods.md"
 
 
 def claims(model: str, dtype: torch.dtype = torch.float16) -> list[SizeClaim]:
-    return size_claims(registry.models.get(model), dtype)
+    return size_claims(MODELS.get(model), dtype)
 
 
 def claim(model: str, paper: str, table: str, printed: str) -> SizeClaim:
@@ -58,7 +56,7 @@ def reprinted(monkeypatch: pytest.MonkeyPatch) -> Callable[[PublishedSize, Publi
 def test_a_size_follows_from_tokens_layers_width_two_rows_and_six_bytes(
     paper: str, table: str, model: str, images: int, printed: str, tokens: int,
 ) -> None:
-    layers, width = MODELS[model]
+    layers, width = SIZES[model]
     size = tokens * layers * width * 2 * 6 * images
     found = claim(model, paper, table, printed)
     by = "" if found.batch else f" by {images} image{'s' if images > 1 else ''}"
@@ -71,7 +69,7 @@ def test_a_size_follows_from_tokens_layers_width_two_rows_and_six_bytes(
 
 def test_heatkv_keeps_no_more_than_a_twentieth() -> None:
     """Whole scales and heads are dropped, so a little less than its limit lives."""
-    layers, width = MODELS["infinity-8b"]
+    layers, width = SIZES["infinity-8b"]
     found = claim("infinity-8b", "HeatKV", "Figure 1", "2.1")
     size = int(re.findall(r"reproduced by 4 images: ([\d,]+) bytes", found.finding)[0].replace(",", ""))
     assert 0.98 < size / (READ * layers * width * 2 * 6 * 4 / 20) <= 1
@@ -79,7 +77,7 @@ def test_heatkv_keeps_no_more_than_a_twentieth() -> None:
 
 def test_every_size_of_the_newer_papers_is_checked_here() -> None:
     known = {(paper, table, model, printed) for paper, table, model, _, printed, _ in FOLLOWING}
-    found = {(one.paper, one.table, model, one.printed) for model in MODELS for one in claims(model) if one.paper != "AMS-KV"}
+    found = {(one.paper, one.table, model, one.printed) for model in SIZES for one in claims(model) if one.paper != "AMS-KV"}
     others = {("ScaleKV", "Table 3", "infinity-8b", "85"), ("ScaleKV", "Table 3", "infinity-8b", "170"),
               ("HeatKV", "Figure 1", "infinity-8b", "2.1")}
     assert found == known | others
@@ -132,7 +130,7 @@ def test_a_size_without_a_batch_is_said_in_images() -> None:
 
 
 def test_a_size_without_a_batch_may_follow(reprinted: Callable[[PublishedSize, PublishedSize], SizeClaim]) -> None:
-    layers, width = MODELS["infinity-2b"]
+    layers, width = SIZES["infinity-2b"]
     one = ALL * layers * width * 2 * 6
     full = published("infinity-2b")[0]
     found = reprinted(full, replace(full, printed=f"{3 * one / UNITS[full.means]:.2f}"))
@@ -142,7 +140,7 @@ def test_a_size_without_a_batch_may_follow(reprinted: Callable[[PublishedSize, P
 
 def test_two_digits_without_a_batch_are_said_to_be_weak() -> None:
     """Sizes from 41.5 to 43 print as 42, and a batch comes as near for many: four accountings, each with an image of another size."""
-    layers, width = MODELS["infinity-8b"]
+    layers, width = SIZES["infinity-8b"]
     image = [tokens * layers * width * 2 * pair / UNITS["1000 MiB"] for tokens in (ALL, READ) for pair in (6, 4)]
     found = claim("infinity-8b", "HeatKV", "Figure 1", "42")
     assert "; reproduced by 6 images: " in found.finding
@@ -183,8 +181,8 @@ def test_what_is_allocated_has_the_asked_dtype() -> None:
 
 def test_the_sizes_are_those_that_stand_beside_the_papers_times() -> None:
     """The same figures are printed in the rows of two files; peak memory is in neither as a size of a cache."""
-    rows = {f"{one.model}: {one.paper}, {one.table}: {one.printed} {one.unit}" for model in MODELS for one in published(model)}
+    rows = {f"{one.model}: {one.paper}, {one.table}: {one.printed} {one.unit}" for model in SIZES for one in published(model)}
     beside = {f"{cell.model}: {cell.table}: {cell.printed['keys and values']}" for cell in speeds().cells
-              if cell.model in MODELS and "keys and values" in cell.printed}
+              if cell.model in SIZES and "keys and values" in cell.printed}
     assert beside <= rows
     assert {row.rpartition(": ")[0] for row in rows - beside} == {"infinity-8b: ScaleKV, Table 3", "infinity-2b: AMS-KV, text on Infinity"}

@@ -10,28 +10,25 @@ from typing import Any
 
 import torch
 
-from cachemark import methods
 from cachemark.analysis import formatting as fmt
 from cachemark.analysis.papers import PaperCell, published
 from cachemark.analysis.report_row import QUALITY, derive
 from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.contract.method import Method
-from cachemark.core import registry
 from cachemark.core.result import Outcome
 from cachemark.core.units import metric
 from cachemark.gate import anchors
 from cachemark.gate import baselines as stored
 from cachemark.methods.base.calibrated import Calibrated
-from cachemark.models import catalogue
+from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
+from cachemark.models.registry import MODELS
 from cachemark.roofline.kv_bytes import entries, nbytes
 from cachemark.store.exchange import Exchange
 from cachemark.workflows.listing import sentence
 from cachemark.workflows.size_claims import size_claims
 
 from .pages import Claim, Drawn, Evidence, Size, Speed, Trained, Vectors, changed
-
-assert catalogue  # importing it registers the models
 
 DATA = Path(str(resources.files("cachemark") / "data"))
 WEIGHTS = DATA / "weights"
@@ -48,14 +45,14 @@ def trained(baselines: Path) -> list[Trained]:
     runs = _runs(baselines)
     described = {path.stem: _read(path) for path in sorted(WEIGHTS.glob("*.json"))}
     own = [name for name in described if (WEIGHTS / f"{name}.safetensors").is_file()]
-    return [_trained(name, described, runs) for name in sorted(own, key=lambda name: (name not in registry.models, name))]
+    return [_trained(name, described, runs) for name in sorted(own, key=lambda name: (name not in MODELS, name))]
 
 
 def _trained(name: str, described: dict[str, dict[str, Any]], runs: list[Exchange]) -> Trained:
     earlier = [stem for stem, data in described.items() if data.get("model") == name and stem != name]
     files = {path.name: path.stat().st_size for path in sorted(WEIGHTS.glob(f"{name}.*safetensors"), key=lambda path: len(path.name))}
     stages = [{**described[stem], "log": _log(stem)} for stem in (*earlier, name)]
-    return Trained(name, _what(name), files, stages, draws=name in registry.models, drawn=_drawn(name, described[name]["sha256"], runs))
+    return Trained(name, _what(name), files, stages, draws=name in MODELS, drawn=_drawn(name, described[name]["sha256"], runs))
 
 
 def _log(stem: str) -> list[dict[str, float]]:
@@ -103,23 +100,23 @@ def _worth(outcome: Outcome, run: Exchange) -> Drawn:
 
 def _what(name: str) -> str:
     """The summary of a registered model, else the first sentence of the file that defines it, without the markup of references."""
-    if name in registry.models:
-        return str(registry.models.get(name).summary)
+    if name in MODELS:
+        return str(MODELS.get(name).summary)
     module = importlib.import_module(f"cachemark.models.tiny.{name.replace('-', '_')}")
     return sentence(module.__doc__).removesuffix(".").replace(":mod:`~cachemark.models.tiny.tiny_", "`tiny-")
 
 
 def released() -> list[ModelEntry]:
     """Every published model."""
-    return [entry for name in registry.models if (entry := registry.models.get(name)).files]
+    return [entry for name in MODELS if (entry := MODELS.get(name)).files]
 
 
 # -- methods ----------------------------------------------------------------------------------------------------------
 def methods_known(everything: bool = False) -> list[type[Method]]:
     """The methods that come with the package, the full cache first; with ``everything`` also those of plug-ins."""
-    names = sorted(registry.methods, key=lambda name: (name != "full", name))
-    found: list[type[Method]] = [registry.methods.get(name) for name in names]
-    return [cls for cls in found if everything or cls.__module__.startswith(f"{methods.__name__}.")]
+    names = sorted(METHODS, key=lambda name: (name != "full", name))
+    found: list[type[Method]] = [METHODS.get(name) for name in names]
+    return [cls for cls in found if everything or cls.__module__.startswith("cachemark.methods.")]
 
 
 # -- what speaks for them ---------------------------------------------------------------------------------------------
@@ -133,10 +130,10 @@ def evidence(folder: Path) -> Evidence:
 
 def sizes() -> list[Size]:
     """Published sizes of a cache, each with what follows from the model."""
-    scaled = [name for name in registry.models if registry.models.get(name).paradigm == "next-scale"]
+    scaled = [name for name in MODELS if MODELS.get(name).paradigm == "next-scale"]
     return [Size(name, f"{claim.paper}, {claim.table}", str(claim.batch or fmt.DASH), f"{claim.method} {claim.budget}".strip(),
                  f"{claim.printed} {claim.unit}", claim.finding, f"{claim.allocated.in_unit:.3f} in {claim.means}")
-            for name in scaled for claim in size_claims(registry.models.get(name), torch.float16)]
+            for name in scaled for claim in size_claims(MODELS.get(name), torch.float16)]
 
 
 def speeds() -> list[Speed]:
@@ -144,17 +141,17 @@ def speeds() -> list[Speed]:
     return [Speed(cell.model, cell.table, cell.row, f"{cell.batch}{'' if cell.batch_stated else ' (ours)'}", cell.hardware,
                   fmt.seconds(cell.seconds) if cell.seconds else fmt.DASH, fmt.seconds(cell.least_time) if cell.least_time else fmt.DASH,
                   cell.gap or fmt.DASH, _kept(cell))
-            for cell in published().cells if cell.model in registry.models]
+            for cell in published().cells if cell.model in MODELS]
 
 
 def _kept(cell: PaperCell) -> str:
     """Bytes of keys and values in 16 bit, as text; a dash for a model that keeps none, or a method whose sizes follow from its weights."""
-    entry: ModelEntry = registry.models.get(cell.model)
+    entry: ModelEntry = MODELS.get(cell.model)
     layout = entry.shape(entry.presets["paper"], cell.batch)
     if isinstance(layout, MaskedLayout):
         return fmt.DASH
     knobs = {knob: tuple(value) if isinstance(value, list) else value for knob, value in cell.ours.get("knobs", {}).items()}
-    cls: type[Method] = registry.methods.get(cell.ours["method"])
+    cls: type[Method] = METHODS.get(cell.ours["method"])
     if issubclass(cls, Calibrated) and "calibration" not in knobs:
         return fmt.DASH
     method = cls.build(knobs)

@@ -9,7 +9,7 @@ import click
 import torch
 
 from cachemark.core.errors import Unsupported
-from cachemark.models.catalogue import packaged
+from cachemark.models.weights import packaged
 
 from ..command import run_command
 from . import feature_network as features

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.layout import Layout
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.models import checkpoints, weights
 from cachemark.models.protocol import Loaded, ModelEntry, Request
+from cachemark.models.registry import MODELS
 from cachemark.roofline.bill import ParameterCounts
 
 from .network import GPT, GPTConfig, layout
@@ -49,7 +49,7 @@ def counts() -> ParameterCounts:
     return ParameterCounts(12 * CONFIG.dim**2, 20 * CONFIG.dim, image, CONFIG.dim * CONFIG.vocab, CONFIG.vocab)
 
 
-registry.models.add("gpt")(ModelEntry(
+MODELS.add("gpt")(ModelEntry(
     "gpt", "gpt", GPT.paradigm, (CONFIG.grid, CONFIG.grid), CONFIG.classes, shape, load, identity,
     presets={"paper": Sampling(cfg_scale=1.5)}, summary="A GPT of 3 layers, 8×8 colours; weights optional, else random",
     parameter_counts=counts,

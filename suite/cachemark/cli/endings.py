@@ -12,8 +12,8 @@ from typing import NoReturn, TextIO
 
 import click
 
-from ..core import plugins
 from ..core.errors import DEFECT, CachemarkError, of_system
+from ..core.plugin_modules import fault
 from ..core.wording import printed
 from .remedies import runnable
 
@@ -40,11 +40,11 @@ def ending(kept: Callable[[], str] = str) -> Iterator[None]:
     except BrokenPipeError:
         _leave(UNREAD)
     except SystemExit as error:
-        if fault := plugins.fault(error):  # it would end a command that has done nothing with any code, 0 among them
-            _said(fault)
+        if found := fault(error):  # it would end a command that has done nothing with any code, 0 among them
+            _said(found)
         raise
     except Exception as error:
-        known = error if isinstance(error, CachemarkError) else plugins.fault(error) or of_system(error)
+        known = error if isinstance(error, CachemarkError) else fault(error) or of_system(error)
         _defect(error) if known is None else _said(known)
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.layout import Layout
-from ..core import registry
 from ..core.spec import SEQUENTIAL, TOKENS
 from .method import SCOPES, Method
 from .planning import Knobs
@@ -70,7 +69,6 @@ class Decoder(Knobs):
         self.kept.append(kept)
 
 
-@registry.decoders.add(SEQUENTIAL)
 @dataclass
 class Sequential(Decoder):
     """Draws one token a pass: the loop that every figure is compared with."""
@@ -101,9 +99,6 @@ class Rehearsal(Decoder):
 
     def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
         return 1
-
-
-registry.decoders.base = Decoder
 
 
 def widest(method: Method, layout: Layout) -> int:

@@ -21,7 +21,6 @@ from ..cache.banks import banks
 from ..cache.layout import Layout, Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
 from ..cache.slot import Slot, Stage
-from ..core import registry
 from .planning import Planning
 
 
@@ -210,9 +209,6 @@ class Method(Planning):
         """The part of ``step`` that the scopes of a pass read on the host, beside live lengths and whether visual tokens are fed. A
         recorded pass is repeated only where it is the same. A class that overrides a scope and not this is taken to read everything."""
         return None
-
-
-registry.methods.base = Method
 
 
 def run_blocks(sites: Sequence[Site], blocks: Iterable[Any], step: Step, method: Method, tokens: Tokens) -> Tokens:

@@ -1,5 +1,1 @@
-"""The decoders, one per file: importing the room registers them all."""
-
-from . import jacobi, scd, sjd
-
-__all__ = ["jacobi", "scd", "sjd"]
+"""Decoders that draw several tokens in one forward pass, one per file."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core import registry
 from ..core.spec import TOKENS
 from .base.windowed import Windowed
+from .registry import decoder
 
 
-@registry.decoders.add("jacobi")
+@decoder("jacobi")
 @dataclass
 class Jacobi(Windowed):
     """Redraws a window of drafts until they stay: the tokens of sequential decoding, in fewer passes.
@@ -23,7 +23,6 @@ class Jacobi(Windowed):
     are the next ones, and ``proposals`` says what stands where no pass has drawn yet. All images of a batch advance by the shortest.
     """
 
-    name = "jacobi"
     keeps = TOKENS
     source = "ARM fixed-point iteration, arXiv 2002.09928"
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core import registry
 from .base.windowed import Windowed
+from .registry import decoder
 from .sjd import SJD
 
 
-@registry.decoders.add("scd")
+@decoder("scd")
 @dataclass
 class SCD(SJD):
     """Speculative Jacobi decoding whose drafts are coupled with those of the pass before: the same law, other images, in fewer passes.
@@ -25,7 +25,6 @@ class SCD(SJD):
     Lumina and Janus goes on with the law that it had before, which changes the law of the images.
     """
 
-    name = "scd"
     source = "Speculative coupled decoding, arXiv 2510.24211"
 
     window: int = 32

@@ -11,14 +11,14 @@ from torch import Tensor
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Layout
-from ..core import registry
 from ..core.spec import LAW
 from .base.windowed import Windowed
+from .registry import decoder
 
 ANOTHER = "Its tokens follow the law of sequential decoding and are others: images are compared by their quality, not seed by seed."
 
 
-@registry.decoders.add("sjd")
+@decoder("sjd")
 @dataclass
 class SJD(Windowed):
     """Accepts each draft with probability min(1, p/q), p its law now and q the one it was drawn from: the same law, other images.
@@ -33,7 +33,6 @@ class SJD(Windowed):
     to the last; theirs starts and ends a few tokens inside the image.
     """
 
-    name = "sjd"
     keeps = LAW
     source = "Speculative Jacobi decoding, arXiv 2410.01699"
     footnotes = (ANOTHER,)

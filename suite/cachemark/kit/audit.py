@@ -15,7 +15,7 @@ from itertools import takewhile
 from types import FrameType
 from typing import Any
 
-from ..core.plugins import MODULE, plugin_of
+from ..core.plugin_modules import MODULE, plugin_of
 
 STARTS = {"_thread.start_new_thread": "starts a thread", "_thread.start_joinable_thread": "starts a thread",
           "subprocess.Popen": "starts a process", "os.fork": "starts a process", "os.posix_spawn": "starts a process",

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import plugins
 from ..core.errors import Unsupported
 from ..core.outside_metrics import ENDED, HOST_ENDED, LATE
 from ..machine.shared_state import Change, SharedState
 from ..metrics.image_metric import ImageMetric, Shown, problem
+from ..plugins import loading as plugins
 from .audit import frames_of, listening
 from .findings import Flaw
 

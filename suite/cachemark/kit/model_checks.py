@@ -14,10 +14,10 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step
 from ..contract.method import Method
-from ..core import registry
 from ..core.errors import BadBudget, BadCheckpoint, Unsupported
 from ..core.spec import Sampling
 from ..machine.shared_state import SharedState
+from ..methods.registry import METHODS
 from ..models import checkpoints
 from ..models.protocol import Loaded, ModelEntry, Request
 from . import next_scale, oracle
@@ -242,7 +242,7 @@ def evicting_methods_run(model: ModelExample) -> Found:
     """A method at half of the cache runs, holds fewer bytes, and draws the same until it evicts something."""
     tried = 0
     for name in ("streaming", "window"):
-        cls = registry.methods.get(name)
+        cls = METHODS.get(name)
         if model.entry.paradigm not in cls.paradigms:
             continue
         try:
@@ -264,7 +264,7 @@ def neutral_methods_are_full(model: ModelExample) -> Found:
     full cache's logits, bit for bit."""
     tried = 0
     for name in ("streaming", "window", "linear"):
-        cls = registry.methods.get(name)
+        cls = METHODS.get(name)
         if model.entry.paradigm not in cls.paradigms or cls.neutral is None:
             continue
         tried += 1

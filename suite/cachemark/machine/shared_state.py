@@ -23,6 +23,9 @@ from torch.overrides import _pop_mode as _pop_function_mode
 from torch.utils._python_dispatch import _pop_mode as _pop_dispatch_mode
 
 from ..core import registry
+from ..decoders.registry import DECODERS
+from ..methods.registry import METHODS
+from ..models.registry import MODELS
 from .keeper import descendants
 from .shared_functions import SharedFunctions
 
@@ -178,7 +181,7 @@ SETTINGS = (
     Setting("a timer", Impact.NONE, lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0,
             lambda on: None if on else signal.setitimer(signal.ITIMER_REAL, 0)),
 )
-TABLES: tuple[registry.Registry[Any], ...] = (registry.methods, registry.models, registry.decoders)
+TABLES: tuple[registry.Registry[Any], ...] = (METHODS, MODELS, DECODERS)
 QUIET = (dict, list)  # types of values that are not told: they are long, or may be secret
 
 

@@ -15,9 +15,9 @@ from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
-from ..core import registry
 from ..core.errors import BadBudget, BadCalibration, BadKnob
 from .ams_kv_similarity.inter_scale import ScaleProfile, inter_scale
+from .registry import method
 
 MEASURE = "Give demanding = [layers], or measure it: cachemark show layers MODEL."
 
@@ -26,7 +26,7 @@ class ThresholdWarning(UserWarning):
     """A threshold that tells no layers apart."""
 
 
-@registry.methods.add("ams_kv")
+@method("ams_kv")
 @dataclass
 class AMSKV(Method):
     """Each layer keeps the first ``condensed`` scales and, up to its budget, the most recent tokens. The budget is ``c_min``
@@ -44,7 +44,6 @@ class AMSKV(Method):
     for the eager engine only. ``allocation = "uniform"`` spreads as many demanding layers evenly over the depth (Table 2).
     """
 
-    name = "ams_kv"
     paradigms = ("next-scale",)
     evicts = True
     source = "AMS-KV (arXiv 2511.16047), Algorithms 1 and 2"

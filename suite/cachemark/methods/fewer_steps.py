@@ -9,12 +9,12 @@ from typing import Any, cast
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Bidirectional
-from ..core import registry
 from ..core.errors import BadKnob
 from ..roofline.masked_flops import budget_of, fitted
+from .registry import method
 
 
-@registry.methods.add("fewer_steps")
+@method("fewer_steps")
 @dataclass
 class FewerSteps(Bidirectional):
     """The image is made in ``steps`` passes instead of those that the sampling asks for, each predicting more tokens; no cache.
@@ -23,7 +23,6 @@ class FewerSteps(Bidirectional):
     places, so its images are paired with those of the full number of passes.
     """
 
-    name = "fewer_steps"
     sizes = ("steps",)
     source = "the baseline of LazyMAR (arXiv 2503.12450), Table 1"
 

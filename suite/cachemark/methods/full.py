@@ -8,11 +8,11 @@ from typing import Any
 
 from ..cache.layout import Layout, Site
 from ..contract.method import Method
-from ..core import registry
 from ..core.errors import BadBudget, BadKnob
+from .registry import method
 
 
-@registry.methods.add("full")
+@method("full")
 @dataclass
 class Full(Method):
     """Keeps everything that a later pass reads. The fastest plain cache we can write: preallocated, no mask, no padding, no
@@ -23,7 +23,6 @@ class Full(Method):
     ``store_last``: in a next-scale model, also keep the last scale, which nobody reads: the published code does.
     """
 
-    name = "full"
     paradigms = ("next-token", "next-scale", "masked")
     source = "the baseline"
     unstated = {"store_last": "ours: the published code of VAR keeps the last scale, which nobody reads"}

@@ -15,9 +15,9 @@ from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout, MaskedStep, cosine_counts
 from ..contract.method import Bidirectional
 from ..contract.planning import Denoising
-from ..core import registry
 from ..core.errors import BadKnob
 from ..roofline.masked_flops import budget_of, fitted
+from .registry import method
 
 AUTHORS = 32  # passes of their MAR-H, where the full model makes 64
 SLOWER = 4  # times as many passes as the next generation stage has
@@ -25,7 +25,7 @@ REBUILT = 16  # one pass in so many belongs to the reconstruction; both together
 LEAST = 2  # passes that the head needs
 
 
-@registry.methods.add("gtr")
+@method("gtr")
 @dataclass
 class GtR(Bidirectional):
     """Places are predicted in ``stages`` instead of at random: in *generation* stages those whose row and column add up to an even number,
@@ -42,7 +42,6 @@ class GtR(Bidirectional):
     the sample's own. Tokens are predicted in another order than the full model's, so no forced distance is measured.
     """
 
-    name = "gtr"
     sizes = ("steps", "split")
     source = "GtR (arXiv 2510.17171), read from its abstract and from summaries; no code is published"
     neutral = {"stages": 1, "rate": "cosine", "most": 1.0, "least": 1.0}

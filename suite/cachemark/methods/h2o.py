@@ -12,11 +12,11 @@ from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
-from ..core import registry
 from .base.evicting import Scored, lowest, table
+from .registry import method
 
 
-@registry.methods.add("h2o")
+@method("h2o")
 @dataclass
 class H2O(Scored):
     """Half the budget for the most recent tokens, half for those with the largest attention mass so far.
@@ -29,7 +29,6 @@ class H2O(Scored):
     whose mass divided by the number of queries that could see them is largest, and none is protected for being recent.
     """
 
-    name = "h2o"
     paradigms = ("next-token", "next-scale")
     source = "Zhang et al. 2023, Algorithm 1"
     needs_mass = True

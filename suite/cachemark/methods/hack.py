@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Extent
-from ..core import registry
 from ..core.errors import BadBudget, BadKnob
 from .base.head_aware import Cut, HeadAware
+from .registry import method
 from .scale_heads.attention_profile import AttentionProfile
 from .scale_heads.head_classes import HeadClasses
 
@@ -22,7 +22,7 @@ FIRST = 2  # scales whose tokens a structural head always keeps
 PUBLISHED = Fraction(3, 10)  # of all tokens: the paper's 70 %
 
 
-@registry.methods.add("hack")
+@method("hack")
 @dataclass
 class HACK(HeadAware):
     """Before a scale is attended to, every head that has more entries than its budget, the scale's own among them, is cut to it: what is
@@ -37,7 +37,6 @@ class HACK(HeadAware):
     variant of the merging is not stated; heads stand where they are, neighbours of one class side by side.
     """
 
-    name = "hack"
     source = "HACK (arXiv 2504.09261), of which no code was found; read from its abstract and from summaries"
     sizes = ("mean",)
     unstated = {

@@ -15,9 +15,10 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Extent
-from ..core import calibrations, registry
+from ..core import calibrations
 from ..core.errors import BadBudget, BadKnob
 from .base.head_aware import Cut, HeadAware
+from .registry import method
 from .scale_heads.attention_profile import AttentionProfile
 from .scale_heads.head_classes import HeadClasses
 from .scale_heads.reliance_budgets import RelianceBudgets, reliance_of
@@ -26,7 +27,7 @@ PUBLISHED = Fraction(1, 10)  # of all tokens: the paper's η_c
 SEEN = 3  # times the mean: its main setting attends to 30 % and keeps 10 %
 
 
-@registry.methods.add("hackpp")
+@method("hackpp")
 @dataclass
 class HACKPlusPlus(HeadAware):
     """A scale attends to the ``attention_budget`` highest scores of every head, and behind it heads keep ``mean`` entries on average: more
@@ -43,7 +44,6 @@ class HACKPlusPlus(HeadAware):
     one class side by side.
     """
 
-    name = "hackpp"
     source = "HACK++ (arXiv 2606.08302), of which no code was found; read from its abstract and from summaries"
     sizes = ("mean",)
     structural_asks = False

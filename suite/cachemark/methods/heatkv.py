@@ -13,16 +13,17 @@ from torch import Tensor
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Kept, RaggedSlot, RaggedStage
 from ..contract.heads import PerHead
-from ..core import calibrations, registry
+from ..core import calibrations
 from ..core.errors import BadBudget, BadKnob
 from .base.calibrated import Calibrated
+from .registry import method
 from .scale_heads.attention_profile import AttentionProfile
 from .scale_heads.heat_plan import HeatPlan, Shape, removed
 
 PUBLISHED = Fraction(1, 10)  # the default of the authors' code
 
 
-@registry.methods.add("heatkv")
+@method("heatkv")
 @dataclass
 class HeatKV(Calibrated, PerHead):
     """Of each scale but the first ``sink`` ones a head keeps all tokens or none. Heads are ranked, scale by scale, by the attention that
@@ -37,7 +38,6 @@ class HeatKV(Calibrated, PerHead):
     (theirs in fp32); S-CAS is the mean over the conditional rows of all samples (theirs over prompts one by one, which is the same).
     """
 
-    name = "heatkv"
     source = "HeatKV (arXiv 2605.14877), and its code, arm-research/heatkv at 96dc288"
     sizes = ("limit",)
     unstated = {

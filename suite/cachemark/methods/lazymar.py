@@ -14,10 +14,10 @@ from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, Tokens
 from ..cache.masked_layout import Load, MaskedLayout, MaskedStep
 from ..contract.method import Block, Method
-from ..core import registry
 from ..core.errors import BadKnob
 from .masked.partial import DECODER, HEAD
 from .masked.schedule import Scheduled
+from .registry import method
 
 SELECTIONS = ("similarity", "min-similarity", "random", "predicted", "unpredicted")
 HEAD_PERIOD = 7  # every seventh step of the process computes everything
@@ -25,7 +25,7 @@ BRIDGED = range(1, 5)  # blocks whose whole change of the hidden state is reused
 EARLY = 0.9  # above this share of the process the other blocks' MLPs are computed anew
 
 
-@registry.methods.add("lazymar")
+@method("lazymar")
 @dataclass
 class LazyMAR(Scheduled):
     """Full passes compute everything; partial ones reuse what those left, in four ways, each with its own switch.
@@ -45,7 +45,6 @@ class LazyMAR(Scheduled):
     Differs from the code: keys and values are kept for those blocks alone that read them in a later pass.
     """
 
-    name = "lazymar"
     source = "LazyMAR (arXiv 2503.12450), §3.2, and its published code"
     neutral = {"period": 1, "head_cache": False}
 

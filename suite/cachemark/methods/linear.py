@@ -15,14 +15,14 @@ from ..cache.bank import SlotBank, chunks
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
-from ..core import registry
 from ..core.errors import BadBudget, BadKnob
 from .base.evicting import Evicting, lowest, ring, table
+from .registry import method
 
 MEMBER, PINNED, EXCLUDED = "member", "pinned", "excluded"  # what the token that ends a line is, of models that have one
 
 
-@registry.methods.add("linear")
+@method("linear")
 @dataclass
 class Linear(Evicting):
     """At the end of each line, once ``B`` visual entries live, the n least attended of the middle region go.
@@ -38,7 +38,6 @@ class Linear(Evicting):
     as attention sinks; ``"excluded"`` lets them go first and leaves their queries out of the guidance.
     """
 
-    name = "linear"
     source = "LineAR §3.3, Eq. 5–10"
     unstated = {
         "anchor": "ours (docs/adr/0003-linear-defaults.md): the paper gives the size of its anchor a name and no number",

@@ -13,13 +13,13 @@ from torch import Tensor
 from ..cache.layout import Layout, Site, Step
 from ..cache.masked_layout import MaskedLayout, MaskedStep
 from ..contract.planning import MethodOverhead
-from ..core import registry
 from ..core.errors import BadKnob
 from ..roofline.masked_flops import fitted
 from .masked.partial import DECODER, Partial, wide
+from .registry import method
 
 
-@registry.methods.add("marche")
+@method("marche")
 @dataclass
 class MARche(Partial):
     """Every ``period``-th pass is full; in the others, from behind block ``select_layer`` (from 1) on, only ``active`` tokens
@@ -41,7 +41,6 @@ class MARche(Partial):
     concatenate. ``partitioned`` computes the paper's two attentions and joins them; the result is the same.
     """
 
-    name = "marche"
     carries = True
     sizes = ("active",)
     source = "MARché (arXiv 2506.12035), §4 and Appendices A and D"

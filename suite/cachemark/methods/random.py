@@ -12,11 +12,11 @@ from ..cache.arena import Memory
 from ..cache.bank import SlotBank
 from ..cache.layout import Site, Step
 from ..cache.slot import Slot
-from ..core import registry
 from .base.evicting import Evicting
+from .registry import method
 
 
-@registry.methods.add("random")
+@method("random")
 @dataclass
 class Random(Evicting):
     """As soon as more than ``B`` visual entries live, one goes, uniform over those before the token just fed.
@@ -25,7 +25,6 @@ class Random(Evicting):
     model ``B`` entries stay after each scale, uniform over all that were seen.
     """
 
-    name = "random"
     paradigms = ("next-token", "next-scale")
     source = "the random baseline of LineAR, Table 3"
     evict_after = "token"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..cache.masked_layout import MaskedStep
-from ..core import registry
 from .masked.schedule import Scheduled
+from .registry import method
 
 
-@registry.methods.add("random_tokens")
+@method("random_tokens")
 @dataclass
 class RandomTokens(Scheduled):
     """As many tokens as LazyMAR keeps, in the same passes and blocks, but random ones beside those of this pass and the one before.
@@ -20,7 +20,6 @@ class RandomTokens(Scheduled):
     computed in every pass. Drawn for each row from the sample's own stream, so a sample is treated alike in any batch.
     """
 
-    name = "random_tokens"
     source = "the random caching of LazyMAR (arXiv 2503.12450), Table 3"
 
     def scores(self, step: MaskedStep, v: Tensor) -> Tensor:

@@ -14,15 +14,15 @@ from ..cache.bank import SlotBank, chunks
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
-from ..core import registry
 from ..core.errors import BadBudget, BadKnob
 from .base.evicting import Evicting, ring
+from .registry import method
 
 SIMILAR = 0.5  # cosine above which two keys count as copies of each other
 POOL = 7  # width of the max-pool over importance
 
 
-@registry.methods.add("rkv")
+@method("rkv")
 @dataclass
 class RKV(Evicting):
     """At the end of each line, once ``B`` visual entries live, the n lowest of λ·importance − (1 − λ)·redundancy go.
@@ -33,7 +33,6 @@ class RKV(Evicting):
     nothing is cleared.
     """
 
-    name = "rkv"
     source = "Cai et al. 2025, §3"
     evict_after = "line"
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from ..cache.layout import Layout, Step
 from ..cache.slot import Slot, Stage
 from ..contract.method import Method
-from ..core import registry
 from ..core.errors import BadBudget, BadKnob
+from .registry import method
 
 
-@registry.methods.add("scale_groups")
+@method("scale_groups")
 @dataclass
 class ScaleGroups(Method):
     """While a scale is made, the tokens of one group of earlier scales are not seen: the first ``condensed`` scales, the
@@ -28,7 +28,6 @@ class ScaleGroups(Method):
     now is intermediate later. The paper does not say how many scales are local; two are what its larger budget holds.
     """
 
-    name = "scale_groups"
     paradigms = ("next-scale",)
     source = "AMS-KV (arXiv 2511.16047), Table 1"
     neutral = None  # it always hides a group

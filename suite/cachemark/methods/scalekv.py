@@ -19,9 +19,10 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
 from ..contract.planning import MethodOverhead
-from ..core import calibrations, registry
+from ..core import calibrations
 from ..core.errors import BadBudget, BadKnob
 from .base.calibrated import Calibrated
+from .registry import method
 from .scale_heads.attention_profile import AttentionProfile
 from .scale_heads.layer_budgets import LayerBudgets, drafters_of
 
@@ -29,7 +30,7 @@ GRID, WINDOW, KERNEL = 4, 16, 5  # the window of queries is a grid over the map;
 PUBLISHED = Fraction(650, 6425)  # the authors' 10 %
 
 
-@registry.methods.add("scalekv")
+@method("scalekv")
 @dataclass
 class ScaleKV(Calibrated, Method):
     """From the first scale on that makes the cache longer than ``mean`` entries, each layer keeps a budget behind every scale: large in
@@ -46,7 +47,6 @@ class ScaleKV(Calibrated, Method):
     smaller than 4×4 is scored by all of its queries.
     """
 
-    name = "scalekv"
     paradigms = ("next-scale",)
     evicts = True
     source = "ScaleKV (arXiv 2505.19602), Sec. 3, and its code, StargazerX0/ScaleKV at eb0615a"

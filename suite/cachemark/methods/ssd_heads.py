@@ -14,16 +14,16 @@ from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
-from ..core import registry
 from ..core.errors import BadBudget, BadKnob
 from .base.calibrated import Calibrated
 from .base.evicting import Evicting, lowest, table
+from .registry import method
 from .token_heads.recency_profile import RecencyProfile
 
 TOKEN, LINE = "token", "line"  # edges behind which entries go
 
 
-@registry.methods.add("ssd_heads")
+@method("ssd_heads")
 @dataclass
 class SSDHeads(Calibrated, Evicting):
     """*Spatial* heads keep the latest ``B`` visual tokens, *semantic* heads the ``B`` with the largest attention mass so far, among them
@@ -37,7 +37,6 @@ class SSDHeads(Calibrated, Evicting):
     as many entries, since how the paper shares its budget between them is not stated.
     """
 
-    name = "ssd_heads"
     source = "SSD heads (arXiv 2510.18716), of which no code was found; read from its abstract and from notes"
     unstated = {
         "calibration": "ours: which prompts and how many are not stated; here ten tuning seeds, conditional rows alone",

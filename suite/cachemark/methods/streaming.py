@@ -9,12 +9,12 @@ from typing import Any
 from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
-from ..core import registry
 from ..core.errors import BadBudget
 from .base.evicting import Evicting
+from .registry import method
 
 
-@registry.methods.add("streaming")
+@method("streaming")
 @dataclass
 class Streaming(Evicting):
     """Keeps the first ``sinks`` visual tokens (under a budget of a next-scale model those of the first two scales) and the most
@@ -24,7 +24,6 @@ class Streaming(Evicting):
     code: K is cached after RoPE and keeps its own position, where theirs rotates by the place in the cache.
     """
 
-    name = "streaming"
     paradigms = ("next-token", "next-scale")
     source = "Xiao et al. 2024, §3.2"
     evict_after = "token"

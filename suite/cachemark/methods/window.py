@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
-from ..core import registry
 from ..core.errors import BadBudget
 from .base.evicting import Evicting
+from .registry import method
 
 
-@registry.methods.add("window")
+@method("window")
 @dataclass
 class Window(Evicting):
     """Keeps the most recent ``B`` visual tokens, and the condition unless ``keep_condition`` is false: then the condition
@@ -21,7 +21,6 @@ class Window(Evicting):
     The window-attention baseline of Xiao et al. (ICLR 2024), Fig. 1b. In a next-scale model tokens are ordered coarse to fine.
     """
 
-    name = "window"
     paradigms = ("next-token", "next-scale")
     source = "Xiao et al. 2024, Fig. 1b"
     unstated = {

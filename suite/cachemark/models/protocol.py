@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from ..cache.arena import Memory
 from ..cache.layout import Layout
 from ..contract.method import Method
-from ..core import registry
 from ..core.prompt_lists import prompt_list
 from ..core.spec import Sampling, digest
 from ..roofline.bill import ParameterCounts
@@ -153,6 +152,3 @@ class ModelEntry:
 def _asking(asking: Callable[[tuple[str, ...]], ModelEntry], texts: tuple[str, ...]) -> ModelEntry:
     """The entry of a model for a list; it keeps what the list's shapes follow from."""
     return asking(texts)
-
-
-registry.models.base = ModelEntry

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .. import decoders
 from ..cache.codec import codec
 from ..cache.layout import Layout
 from ..contract.decoder import Decoder, beyond, horizon, widest
 from ..contract.method import Method
-from ..core import plugins, registry
 from ..core.errors import BadKnob
 from ..core.spec import SEQUENTIAL, Case
 from ..core.units import is_finite
 from ..core.wording import shown
+from ..decoders.registry import DECODERS
+from ..plugins import loading as plugins
 from .schema import DecoderTable
 
 NAMING = ("name", "variant")  # of a case's decoder: what is no knob
@@ -22,15 +22,12 @@ NAMING = ("name", "variant")  # of a case's decoder: what is no knob
 LARGEST_KNOB = 1e15  # a float holds every integer up to there, and so does a tensor
 BATCHES = 16  # at most, that are timed under a decoder, whose time depends on the images
 
-# importing the room registers what is built in
-__all__ = ["BATCHES", "NAMING", "check_numbers", "decoder_class", "decoders", "refused_decoder", "resolved_decoder"]
-
 
 def resolved_decoder(given: str | DecoderTable) -> dict[str, Any]:
     """A decoder as it stands in a case: its name and every knob with its value, and the plan's word for them; nothing for the sequential
     one. Raises UnknownName and BadKnob."""
     table = DecoderTable(name=given) if isinstance(given, str) else given
-    cls: type[Decoder] = registry.decoders.get(table.name)
+    cls: type[Decoder] = DECODERS.get(table.name)
     check_numbers(cls.name, knobs := table.model_extra or {})
     decoder = cls.build(knobs)
     decoder.check()
@@ -54,7 +51,7 @@ def check_numbers(name: str, knobs: Mapping[str, Any]) -> None:
 
 def decoder_class(case: Case) -> type[Decoder]:
     """The class of a case's decoder."""
-    found: type[Decoder] = registry.decoders.get(case.decoder.get("name", SEQUENTIAL))
+    found: type[Decoder] = DECODERS.get(case.decoder.get("name", SEQUENTIAL))
     return found
 
 

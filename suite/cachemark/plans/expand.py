@@ -13,29 +13,28 @@ from typing import Any
 
 import torch
 
-from .. import methods
 from ..cache.codec import NATIVE, Codec, codec
 from ..cache.engine.graph import AUTO, GRAPH, refused
 from ..cache.layout import Layout
 from ..contract.method import Method
-from ..core import calibrations, plugins, registry, seeds
+from ..core import calibrations, seeds
 from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.spec import FORCED_SAMPLES, FULL, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
+from ..methods.registry import METHODS
 from ..metrics import benchmarks
 from ..metrics.compute import named_presets as presets
-from ..models import catalogue
 from ..models.protocol import ModelEntry, Request
+from ..models.registry import MODELS
+from ..plugins import loading as plugins
 from ..roofline.idle import idle_reason
-from .decoding import check_numbers, decoder_class, decoders, refused_decoder, resolved_decoder
+from .decoding import check_numbers, decoder_class, refused_decoder, resolved_decoder
 from .metrics import KEY, stated
 from .reuse import Earlier
 from .schema import Cells, MethodTable, Plan, SamplingTable
 
 MAX_BATCH = "max_batch"  # of a case's evaluation, where its largest batch is what is asked
 FIRST, SEEDS = 16, "s10k"  # where the search for it begins, and whose first seeds a batch has, however large
-
-__all__ = ["Planned", "catalogue", "decoders", "expand", "methods", "resolve"]  # importing the rooms registers what is built in
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Planned:
     @property
     def entry(self) -> ModelEntry:
         """The model, with the prompts that it is asked for. Raises what :meth:`~cachemark.models.protocol.ModelEntry.of` raises."""
-        entry: ModelEntry = registry.models.get(self.case.model)
+        entry: ModelEntry = MODELS.get(self.case.model)
         return entry.of(self.request)
 
 
@@ -89,7 +88,7 @@ def _expanded(plan: Plan, device: str) -> list[Planned]:
             if names.setdefault((case.model, case.cell, case.label), case.key) != case.key:
                 raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
                               remedy="Give each table of that method, or of that decoder, a variant, a word of its own.")
-            needs = plugins.needs(registry.methods.get(case.method), registry.models.get(case.model), decoder_class(case))
+            needs = plugins.needs(METHODS.get(case.method), MODELS.get(case.model), decoder_class(case))
             idle = _idle_reason(planned) if case.role == "arm" and case.key not in found else ""
             found.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs, idle_reason=idle))
     return list(found.values())
@@ -105,9 +104,9 @@ def _refuse_too_many(plan: Plan) -> None:
 
 def _refuse_unread(plan: Plan) -> None:
     """Raise BadPlan where a plan names prompts and no model of it is given any."""
-    named = [registry.models.get(cells.model) for cells in plan.cells if cells.model in registry.models]
+    named = [MODELS.get(cells.model) for cells in plan.cells if cells.model in MODELS]
     if plan.fidelity.prompts and named and all(entry.asking is None for entry in named):
-        readers = [name for name in registry.models if registry.models.get(name).asking is not None]
+        readers = [name for name in MODELS if MODELS.get(name).asking is not None]
         raise BadPlan(f"{plan.place('fidelity', 'prompts')}: no model of this plan is given prompts.",
                       remedy=f"Take them out, or name one of: {', '.join(readers)}.")
 
@@ -152,13 +151,13 @@ def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator
 
 def _left_out(case: Case) -> str:
     """The reason why an arm does not run on the graph engine, or nothing."""
-    return _unrecorded(registry.methods.get(case.method), dict(case.knobs)) if case.role == "arm" and case.knobs else ""
+    return _unrecorded(METHODS.get(case.method), dict(case.knobs)) if case.role == "arm" and case.knobs else ""
 
 
 def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
     request = _request(plan, cells, device)
     with _at(plan, "cells", number, "model"):
-        known: ModelEntry = registry.models.get(cells.model)
+        known: ModelEntry = MODELS.get(cells.model)
     with _at(plan, "fidelity", "prompts"):
         entry = known.of(request)
     with _at(plan, "cells", number, "sampling"):
@@ -200,7 +199,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     for decoder, name in product(decoding, codecs):
         base, wrong = replace(judged, codec=name, role="arm", decoder=decoder), barred or _ungrouped(codec(name), layout)
         if name != full.codec or decoder:
-            yield Planned(base, request, wrong or refused_decoder(base, registry.methods.get(FULL), {}, layout))
+            yield Planned(base, request, wrong or refused_decoder(base, METHODS.get(FULL), {}, layout))
         for method in cells.methods:
             with _in(plan.place_of(number, method)):
                 arms = list(_arms(plan, base, method, budgets, layout))
@@ -254,11 +253,11 @@ def _evaluation(plan: Plan, cells: Cells, entry: ModelEntry, full: Case) -> dict
 def _budget(given: str | float | int | MethodTable, layout: Layout, weights: str) -> Budget:
     """A share, or that of the sizes of the method that is named: so that others are measured at its bytes. With a codec it is the share
     of the native full cache's bytes that those sizes take in it."""
-    if isinstance(given, str) and given in registry.methods:
+    if isinstance(given, str) and given in METHODS:
         given = MethodTable(name=given)
     if not isinstance(given, MethodTable):
         return _parsed(given, layout)
-    cls: type[Method] = registry.methods.get(given.name)
+    cls: type[Method] = METHODS.get(given.name)
     knobs = dict(given.model_extra or {})
     stored = codec(str(knobs.pop("codec", NATIVE.name)))
     if stored is not NATIVE and layout.paradigm == "masked":
@@ -285,7 +284,7 @@ def _parsed(given: str | float, layout: Layout) -> Budget:
 
 def _sized() -> dict[str, type[Method]]:
     """The methods that have sizes of their own, so that their names can stand for a budget on models of their kinds."""
-    return {name: cls for name in registry.methods if (cls := registry.methods.get(name)).own_budget is not Method.own_budget}
+    return {name: cls for name in METHODS if (cls := METHODS.get(name)).own_budget is not Method.own_budget}
 
 
 def _not_sized(cls: type[Method], layout: Layout) -> BadBudget:
@@ -311,7 +310,7 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
     """The cases of a method, one for each budget, each with the reason why the method cannot meet it, or nothing."""
     given = MethodTable(name=given) if isinstance(given, str) else given
     name, knobs = given.name, dict(given.model_extra or {})
-    cls: type[Method] = registry.methods.get(name)
+    cls: type[Method] = METHODS.get(name)
     if name == FULL:
         return
     if layout.paradigm in cls.paradigms:  # else no size of it is one here, which is said of each budget below
@@ -341,7 +340,7 @@ def _idle_reason(planned: Planned) -> str:
     case = planned.case
     if planned.unsupported_reason:
         return ""
-    cls, layout = registry.methods.get(case.method), planned.entry.shape(case.sampling, case.batch)
+    cls, layout = METHODS.get(case.method), planned.entry.shape(case.sampling, case.batch)
     with plugins.answering(cls):
         return idle_reason(cls.build(case.knobs), layout)
 

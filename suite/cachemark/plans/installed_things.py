@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..core import installed, plugins, registry
+from ..core import registry
 from ..core.errors import BadPlugin, CachemarkError
+from ..methods.registry import METHODS
+from ..models.registry import MODELS
+from ..plugins import installed
+from ..plugins import loading as plugins
 from .plugin_import import imported
 
-TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": registry.methods, "models": registry.models,
+TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": METHODS, "models": MODELS,
                                                          "metrics": registry.metrics}
 
 

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import installed, plugins, registry
+from ..core import registry
 from ..core.errors import UnknownName, unknown
 from ..core.outside_metrics import KEY, full_name
 from ..core.units import FAMILIES, METRICS
 from ..metrics.image_metric import ImageMetric
+from ..plugins import installed
+from ..plugins import loading as plugins
 
 __all__ = ["KEY", "metrics_of", "stated"]
 ASKED_BY = {"lpips": "lpips = true", "clip_score": 'clip = "FOLDER"', "geneval": 'detector = "FOLDER"', "dpg": 'vqa = "FOLDER"',

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .. import decoders, methods
-from ..core import plugins
-from ..metrics import image_metric
-from ..models import catalogue
-
-__all__ = ["catalogue", "decoders", "image_metric", "imported", "methods"]  # importing these rooms registers what is built in
+from ..plugins import loading as plugins
 
 
 def imported(path: str | Path) -> list[str]:

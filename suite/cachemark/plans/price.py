@@ -16,12 +16,14 @@ from ..cache.codec import codec
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
-from ..core import plugins, registry, seeds
+from ..core import seeds
 from ..core.errors import CachemarkError
 from ..core.files import is_readable
 from ..core.limits import Bill, Rates
 from ..core.spec import QUALITY_PASS
+from ..methods.registry import METHODS
 from ..models.costs import case_bill
+from ..plugins import loading as plugins
 from ..roofline.bill import ParameterCounts
 from ..roofline.bill import bill as bill_of
 from .decoding import BATCHES
@@ -176,7 +178,7 @@ def paper(planned: Planned) -> Bill:
     without an image decoder."""
     case, layout = planned.case, _layout(planned)
     try:
-        method: Method = registry.methods.get(case.method).build(case.knobs)
+        method: Method = METHODS.get(case.method).build(case.knobs)
     except CachemarkError:  # it does not run here at all; what it would cost is that of no method
         method = Method()
     plain = ParameterCounts(block=BLOCK * (layout.heads * layout.head_dim) ** 2, between=0, image=lambda: None)

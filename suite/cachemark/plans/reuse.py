@@ -25,12 +25,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..core import plugins, registry
 from ..core.files import PACKAGE
 from ..core.result import IMAGES, Environment, Outcome
 from ..core.spec import Case, digest
 from ..core.units import FAMILIES, METRICS, OUTSIDE, metric
 from ..core.version import __version__
+from ..decoders.registry import DECODERS
+from ..methods.registry import METHODS
+from ..models.registry import MODELS
+from ..plugins import loading as plugins
 
 COUNTED = {
     "method": ("methods",),
@@ -94,10 +97,10 @@ def skip_parts(case: Case, environment: Environment) -> dict[str, str]:
     """Everything that must be unchanged for a stored outcome to count, by part."""
     return {
         "case": case.key,
-        "method": _with_plugins(COUNTED["method"], registry.methods.get(case.method)),
-        "models": _with_plugins(COUNTED["models"], registry.models.get(case.model)),
+        "method": _with_plugins(COUNTED["method"], METHODS.get(case.method)),
+        "models": _with_plugins(COUNTED["models"], MODELS.get(case.model)),
         "measuring": _code(COUNTED["measuring"]),
-        **({"decoder": _with_plugins(COUNTED["decoder"], registry.decoders.get(case.decoder["name"]))} if case.decoder else {}),
+        **({"decoder": _with_plugins(COUNTED["decoder"], DECODERS.get(case.decoder["name"]))} if case.decoder else {}),
         "metrics": digest({name: metric.version for name, metric in (METRICS | FAMILIES).items() if not metric.derived}),
         "numerics": environment.fingerprint,
     }

@@ -10,10 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from ..core import installed, registry, seeds
+from ..core import seeds
 from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.files import NAME, is_readable
 from ..core.spec import FULL, SEQUENTIAL, Budget
+from ..methods.registry import METHODS
+from ..models.registry import MODELS
+from ..plugins import installed
 from .plan_errors import Kinds, line, plan_error
 from .toml_text import toml_file
 
@@ -252,8 +255,8 @@ class Plan(PlanTable):
 
 def _runs_on(method: str, model: str) -> bool:
     """True where a method can run on a model, or one of them is unknown, which is said when the plan is expanded."""
-    return (method not in registry.methods or model not in registry.models
-            or registry.models.get(model).paradigm in registry.methods.get(method).paradigms)
+    return (method not in METHODS or model not in MODELS
+            or MODELS.get(model).paradigm in METHODS.get(method).paradigms)
 
 
 def _names(method: str | MethodTable) -> set[str]:

@@ -12,13 +12,14 @@ from ..analysis.quality_claims import criterion, seeds_that_decide
 from ..analysis.report_row import MASKED
 from ..analysis.selection import Candidate, Selection, select
 from ..analysis.standing import UNJUDGED, why_not
-from ..core import limits, registry
+from ..core import limits
 from ..core.errors import unknown
 from ..core.publications import publications
 from ..core.spec import Case
 from ..core.units import metric
+from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
-from ..plans.expand import catalogue, methods
+from ..models.registry import MODELS
 from ..plans.installed_things import require
 from ..plans.plugin_import import imported
 from ..plans.price import without_missing
@@ -31,7 +32,6 @@ from .fetching import FOLDER
 from .forecasts import BOUND, MEASURED, PREDICTED, Forecast, Forecaster
 from .stores import DEFAULT_STORE, opened
 
-assert catalogue is not methods  # importing them registers models and methods
 MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9,
           "3090": 24 * 2**30}  # bytes, as sold
 FLAGGED = "Its inspection flags it."
@@ -115,7 +115,7 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
     for file in plugins:
         imported(file)
     require("models", [wishes.model])
-    entry: ModelEntry = registry.models.get(wishes.model)
+    entry: ModelEntry = MODELS.get(wishes.model)
     if wishes.gpu not in (CPU, *limits.GPUS):
         raise unknown("GPU", wishes.gpu, [CPU, *limits.GPUS])
     with opened(store) as source:
@@ -139,7 +139,7 @@ class _Advisor:
     forecaster: Forecaster
 
     def advice(self) -> Advice:
-        cases = {name: case for name, case in self.known.cases.items() if case.method in registry.methods and not case.decoder}
+        cases = {name: case for name, case in self.known.cases.items() if case.method in METHODS and not case.decoder}
         full = self._best([self.forecaster.full(batch) for batch in self._batches()])
         found = {name: self._forecast(case, full) for name, case in cases.items()}
         claimed, savings, flags = self.known.claimed, self.known.savings, self.known.flags

@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.method import Method
-from ..core import calibrations, registry
+from ..core import calibrations
+from ..methods.registry import METHODS
 from ..models.protocol import Request
-from ..plans.expand import catalogue, methods
 from ..trial.child.profiles import calibrated
-
-assert catalogue  # importing them registers models and methods
-assert methods
 
 SEEDS = "tune64"  # no figure is measured on them
 
@@ -35,7 +32,7 @@ def calibrate(
 ) -> Calibration:
     """Measure what a method asks for on the first samples of the tuning seeds, under the full cache in fp32, and write it to a file: by
     default where every run in this folder finds it by its weights. Raises Unsupported for a method that asks for nothing."""
-    cls: type[Method] = registry.methods.get(method)
+    cls: type[Method] = METHODS.get(method)
     request = Request(device, weights=weights, decoder_weights=decoder_weights, seed=seed)
     facts = calibrated(cls, model, request, subset=SEEDS, samples=samples)
     path = calibrations.save(method, facts, None if to is None else Path(to))

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core import registry
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.files import PACKAGE
-from ..core.plugins import needs
 from ..core.result import Environment, Outcome
 from ..core.spec import digest
 from ..core.verdicts import NOT_COMPARED
@@ -39,7 +37,9 @@ from ..gate.comparison import (
 from ..gate.flakes import FlakeRule
 from ..gate.nights import GateStanding
 from ..gate.seedwise import seedwise
+from ..methods.registry import METHODS
 from ..plans.schema import Plan, prepare
+from ..plugins.loading import needs
 from ..stats.paired_test import Rule
 from ..store.db import Store
 from ..store.rows import Verdict
@@ -153,7 +153,7 @@ class ComparedArms:
 def _brought(both: ComparedArms) -> tuple[str, ...]:
     """The methods of plug-ins that the arms run."""
     names = {planned.case.method for arm in (both.before, both.after) for planned in arm.cells.values() if planned.case.role == "arm"}
-    return tuple(sorted(name for name in names if needs(registry.methods.get(name))))
+    return tuple(sorted(name for name in names if needs(METHODS.get(name))))
 
 
 @contextmanager

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import registry
 from ..core.errors import BadCheckpoint, Unsupported
 from ..core.publications import Noted, Publication, noted_of, publications
-from ..models import catalogue, checkpoints, conversion, prompts, text_features, trained_size
+from ..models import checkpoints, conversion, prompts, text_features, trained_size
 from ..models.conversion import SHARD
 from ..models.protocol import ModelEntry, PublishedFile
+from ..models.registry import MODELS
+from ..models.weights import packaged
 from .fetching import FOLDER
 
 PUBLISHED, CONVERTED, UNKNOWN = "as published", "as converted", "not published"
@@ -70,9 +71,9 @@ def convert(
 
 
 def _published(model: str) -> ModelEntry:
-    entry: ModelEntry = registry.models.get(model)
+    entry: ModelEntry = MODELS.get(model)
     if not entry.files:
-        carried = catalogue.packaged(f"{model}.safetensors").is_file()
+        carried = packaged(f"{model}.safetensors").is_file()
         raise Unsupported(f"The weights of {model} {'come with cachemark' if carried else 'are published nowhere'}.",
                           remedy="Name a model of `cachemark weights list`.")
     return entry

@@ -27,7 +27,7 @@ Written by cachemark. What a folder does not tell is to be checked here: which i
 
 from dataclasses import replace
 
-from cachemark.core import registry
+from cachemark.models.registry import MODELS
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.llama_like import Described, LlamaLikeConfig
 
@@ -43,7 +43,7 @@ def load(request):
     return MODEL.load(request)
 
 
-registry.models.add(MODEL.name)(replace(MODEL.entry, load=load))
+MODELS.add(MODEL.name)(replace(MODEL.entry, load=load))
 '''
 
 

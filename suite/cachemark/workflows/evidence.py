@@ -14,12 +14,14 @@ from ..analysis.quality_claims import MARGINS, Claims, Margins, QualityClaim
 from ..analysis.report_row import ReportRow
 from ..analysis.standing import standing
 from ..contract.method import Method
-from ..core import calibrations, limits, registry, seeds
+from ..core import calibrations, limits, seeds
 from ..core.errors import BadCalibration, BadKnob, CachemarkError, Unsupported
 from ..core.limits import Rates
 from ..core.result import Outcome
 from ..core.spec import FULL, Case
+from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry, Request
+from ..models.registry import MODELS
 from ..plans.expand import Planned, expand
 from ..plans.price import without_missing
 from ..plans.schema import FILE, Plan
@@ -160,7 +162,7 @@ def known_of(store: Store | None, model: str, paradigm: str, gpu: str, batch: in
         return replace(found, notes=tuple(dict.fromkeys((*found.notes, *(str(warning.message) for warning in told)))))
     notes: tuple[str, ...] = ()
     if plan is None:
-        plan, notes = _usual(registry.models.get(model), paradigm, batch, gpu)
+        plan, notes = _usual(MODELS.get(model), paradigm, batch, gpu)
     here = _alike([group for cell in held.here for group in groups if group.case.cell == cell], batch)
     full = (here or groups)[0].case
     if not here and gpu != CPU:
@@ -207,7 +209,7 @@ def _stored_plan(stored: Mapping[str, Any], model: str, batch: int) -> Plan | No
 
 def _unmeasured(plan: Plan | None, model: str, paradigm: str, batch: int, gpu: str, claims: Claims) -> Known:
     """Knowledge on paper alone: of what a plan would measure that has measured nothing, or of the usual methods."""
-    entry: ModelEntry = registry.models.get(model)
+    entry: ModelEntry = MODELS.get(model)
     notes: tuple[str, ...] = ()
     if plan is not None:
         bare = without_missing(plan)[0]
@@ -233,7 +235,7 @@ def _usual(entry: ModelEntry, paradigm: str, batch: int, gpu: str) -> tuple[Plan
     tables: list[dict[str, Any]] = []
     notes: list[str] = []
     for name in names:
-        table = {"name": name, **_stand_in(registry.methods.get(name), entry, notes)}
+        table = {"name": name, **_stand_in(METHODS.get(name), entry, notes)}
         try:
             planned = expand(_plan_of(entry.name, [table], budgets, batch, gpu), _device(gpu))
         except (BadKnob, BadCalibration, Unsupported) as error:

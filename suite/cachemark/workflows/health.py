@@ -17,8 +17,8 @@ from ..machine import noise as repeats
 from ..machine import rates
 from ..machine.environment import environment
 from ..metrics.compute.preference import PREFERENCES
-from ..models import catalogue
 from ..models.catalogue import next_token
+from ..models.weights import packaged
 
 OPTIONAL = {
     "torch-fidelity": ("distributional quality metrics", "'cachemark[quality]'"),
@@ -41,7 +41,7 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
         facts["rates"] = {device: _rates(device) for device in devices}
         facts["noise"] = {device: _noise(device) for device in devices}
     facts["load"] = load
-    facts["weights"] = {name: catalogue.packaged(name).is_file() for name in (next_token.TINY_WEIGHTS, next_token.TINY_DECODER)}
+    facts["weights"] = {name: packaged(name).is_file() for name in (next_token.TINY_WEIGHTS, next_token.TINY_DECODER)}
     facts["missing"] = {name: f"{use}: pip install {what}" for name, (use, what) in OPTIONAL.items() if not _installed(name)}
     facts["advice"] = list(_advice(facts, torch.version.cuda))
     return facts

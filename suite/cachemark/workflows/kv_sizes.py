@@ -9,27 +9,25 @@ import torch
 
 from ..cache.layout import Layout
 from ..contract.method import Method
-from ..core import registry
 from ..core.errors import Unsupported
 from ..methods.ams_kv import AMSKV
 from ..methods.base.calibrated import Calibrated
 from ..methods.base.evicting import Evicting
 from ..methods.full import Full
+from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
-from ..plans.expand import catalogue, methods
+from ..models.registry import MODELS
 from ..roofline.kv_bytes import MIXED, PAPER_UNIT, entries, equal_widths, nbytes
 from .least_times import check_demanding
 from .size_claims import size_claims
 from .stand_ins import calibration_knob, sixth
-
-assert catalogue is not methods  # importing them registers models and methods
 
 
 def sizes(model: str, batch: int, dtype: str, demanding: int | None = None) -> dict[str, Any]:
     """Rows by method, as ``methods``, and what papers print of the model, as ``published``. ``demanding`` layers of ams_kv have the larger
     budget; None is a sixth of them. Raises Unsupported for a model of another family, BadKnob for more layers than it
     has."""
-    entry: ModelEntry = registry.models.get(model)
+    entry: ModelEntry = MODELS.get(model)
     if entry.paradigm != "next-scale":
         raise Unsupported(f"{model} is a {entry.paradigm} model.", remedy="--kv is for next-scale models, such as var-d30.")
     layout = entry.shape(entry.presets["paper"], batch)
@@ -47,8 +45,8 @@ def _methods(layout: Layout, count: int, dtype: torch.dtype, entry: ModelEntry) 
     ours = AMSKV(demanding=tuple(range(count)))
     share = entries(ours, layout) // layout.layers
     built = {"full, last scale kept": Full(store_last=True), "full": Full(), f"ams_kv, {count} demanding layers": ours}
-    for name in registry.methods:
-        cls = registry.methods.get(name)
+    for name in METHODS:
+        cls = METHODS.get(name)
         if layout.paradigm in cls.paradigms and cls not in (Full, AMSKV):
             built |= _rival(cls, share, calibration_knob(cls, entry))
     everything, read, widths = layout.layers * layout.visual, layout.layers * layout.cacheable, equal_widths(dtype)

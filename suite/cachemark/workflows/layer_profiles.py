@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..core import registry
 from ..methods.ams_kv import AMSKV
 from ..models.protocol import ModelEntry, Request
-from ..plans.expand import catalogue
+from ..models.registry import MODELS
 from ..trial.child.profiles import layers
-
-assert catalogue  # importing it registers the models
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ def layer_profile(model: str, *, weights: str = "", decoder_weights: str = "", t
     """Measure the layers of a next-scale model on the seeds of s64, under the full cache; ``theta`` None is ams_kv's own."""
     found = layers(model, Request(weights=weights, decoder_weights=decoder_weights))
     policy = AMSKV() if theta is None else AMSKV(theta=theta)
-    entry: ModelEntry = registry.models.get(model)
+    entry: ModelEntry = MODELS.get(model)
     policy.calibrate(found)
     policy.resolve(entry.shape(entry.presets["paper"], 1))
     return LayerProfile(model, found, policy.theta, policy.c_min, policy.c_max, tuple(policy.demanding or ()))

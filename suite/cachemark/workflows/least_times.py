@@ -13,7 +13,7 @@ import torch
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
-from ..core import limits, registry
+from ..core import limits
 from ..core.errors import BadBudget, BadKnob, Unsupported
 from ..core.limits import BYTES, Bill, Rates
 from ..core.spec import FULL, Budget
@@ -21,12 +21,13 @@ from ..core.wording import count
 from ..machine import rates as measured
 from ..machine.environment import environment
 from ..methods.base.evicting import Evicting
+from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
-from ..plans.expand import catalogue, methods, resolve
+from ..models.registry import MODELS
+from ..plans.expand import resolve
 from ..roofline.bill import attended, bill
 from .stand_ins import calibration_knob, sixth
 
-assert catalogue is not methods  # importing them registers models and methods
 OWN = "own"  # the budget that a method's own sizes are
 DEMANDING, MASKED = "ams_kv", "masked"  # the method whose layers may be demanding, and the models whose passes are asked for
 DEFAULTS = {
@@ -72,7 +73,7 @@ def least_times(
     the budget ``own`` is what a method's sizes are. ``steps`` replaces the passes of a masked model; ``demanding`` layers of ams_kv have
     the larger budget, a sixth where it is None. ``apart`` charges activations as operations of their own. Raises BadBudget for a budget
     that is none, Unsupported for ``steps`` of a model that has none, BadKnob for ``demanding`` layers that nothing has."""
-    entry: ModelEntry = registry.models.get(model)
+    entry: ModelEntry = MODELS.get(model)
     if (parts := entry.parameter_counts()) is None:
         raise Unsupported(f"Nobody has counted the products of {model}.", remedy="Give its entry parameter_counts.")
     own_methods, own_budgets = DEFAULTS[entry.paradigm]
@@ -82,8 +83,8 @@ def least_times(
     found = []
     for batch in batches:
         layout = replace(entry.shape(sampling, batch), dtype=getattr(torch, dtype))
-        full = _line(FULL, "1", batch, bill(registry.methods.get(FULL)(), layout, parts), rates, None, apart)
-        found.append(replace(full, attended=_attended(registry.methods.get(FULL)(), layout)))
+        full = _line(FULL, "1", batch, bill(METHODS.get(FULL)(), layout, parts), rates, None, apart)
+        found.append(replace(full, attended=_attended(METHODS.get(FULL)(), layout)))
         for name, budget, method in priced_methods(methods or own_methods, budgets or own_budgets, layout, demanding, entry):
             if isinstance(method, str):
                 found.append(LeastTime(name, budget, batch, method))
@@ -117,7 +118,7 @@ def _refuse_unused(entry: ModelEntry, names: Sequence[str], steps: int, demandin
                           remedy="Leave the steps out, or name a masked model, such as mar-l.")
     if demanding is None:
         return
-    if DEMANDING not in names or entry.paradigm not in registry.methods.get(DEMANDING).paradigms:
+    if DEMANDING not in names or entry.paradigm not in METHODS.get(DEMANDING).paradigms:
         raise BadKnob(f"{count(demanding, 'demanding layer')}: only {DEMANDING} has such layers, on a next-scale model; here "
                       f"{', '.join(names)} would run on {entry.name}, a {entry.paradigm} model.",
                       remedy=f"Leave them out, or name {DEMANDING} and a next-scale model, such as var-d30.")
@@ -129,7 +130,7 @@ def priced_methods(
 ) -> Iterator[tuple[str, str, Method | str]]:
     """Methods with their knobs, or the reason why there is none. The full cache has no budgets, and stands before them anyway."""
     for name in dict.fromkeys(names):
-        cls: type[Method] = registry.methods.get(name)
+        cls: type[Method] = METHODS.get(name)
         layers = range(sixth(layout) if demanding is None else demanding)
         knobs: dict[str, Any] = {"demanding": tuple(layers)} if name == DEMANDING else calibration_knob(cls, entry)
         if name == FULL:

@@ -7,10 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core import installed, registry
+from ..core import registry
 from ..core.outside_metrics import KEY, know
 from ..core.units import FAMILIES, METRICS, Metric, metric
 from ..core.version import __version__
+from ..decoders.registry import DECODERS
+from ..methods.registry import METHODS
+from ..models.registry import MODELS
+from ..plugins import installed
 from .stores import DEFAULT_STORE, reading
 
 Kind = Literal["models", "methods", "decoders", "metrics", "plans", "runs"]
@@ -42,7 +46,7 @@ def _installed(kind: Kind) -> list[dict[str, Any]]:
 
 def _origin(kind: installed.Kind, name: str, thing: Any) -> dict[str, str]:
     """The package that brings a thing and its version; for a plug-in file its path and the digest of what it says."""
-    from ..core.plugins import origin
+    from ..plugins.loading import origin
 
     if (found := origin(thing)) is None:
         return {"origin": "cachemark", "version": __version__}
@@ -52,30 +56,26 @@ def _origin(kind: installed.Kind, name: str, thing: Any) -> dict[str, str]:
 
 
 def _models() -> list[dict[str, Any]]:
-    from ..models import catalogue
+    from ..models.weights import packaged
 
-    entries = [registry.models.get(name) for name in registry.models]
+    entries = [MODELS.get(name) for name in MODELS]
     return [{"name": e.name, "summary": e.summary, "family": e.family, "paradigm": e.paradigm, "grid": e.grid, "classes": e.classes,
              "presets": {name: asdict(preset) for name, preset in e.presets.items()},
-             "packaged": catalogue.packaged(f"{e.name}.safetensors").is_file(), **_origin("models", e.name, e)}
+             "packaged": packaged(f"{e.name}.safetensors").is_file(), **_origin("models", e.name, e)}
             for e in entries]
 
 
 def _methods() -> list[dict[str, Any]]:
-    from .. import methods
-
-    found = {name: registry.methods.get(name) for name in registry.methods}
+    found = {name: METHODS.get(name) for name in METHODS}
     return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(),
-             "paradigms": cls.paradigms, "builtin": cls.__module__.startswith(methods.__name__), **_origin("methods", name, cls)}
+             "paradigms": cls.paradigms, "builtin": cls.__module__.startswith("cachemark."), **_origin("methods", name, cls)}
             for name, cls in found.items()]
 
 
 def _decoders() -> list[dict[str, Any]]:
-    from .. import decoders
-
-    found = {name: registry.decoders.get(name) for name in registry.decoders}
+    found = {name: DECODERS.get(name) for name in DECODERS}
     return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(), "keeps": cls.keeps,
-             "builtin": cls.__module__.startswith((decoders.__name__, "cachemark.contract"))} for name, cls in found.items()]
+             "builtin": cls.__module__.startswith("cachemark.")} for name, cls in found.items()]
 
 
 def _metrics() -> list[dict[str, Any]]:

@@ -22,11 +22,9 @@ class PaperSpeed:
         """Tokens of the model's own grid; of a next-token model also on grids half and twice as wide, with the same weights."""
         tokens = full.grid[0] * full.grid[1]
         try:
-            from ..core import registry
-            from ..models import catalogue
+            from ..models.registry import MODELS
 
-            assert catalogue
-            raster = registry.models.get(full.model).paradigm == "next-token"
+            raster = MODELS.get(full.model).paradigm == "next-token"
         except Exception:  # no torch, no such model: of whatever kind, a page must not fail for a prediction
             return ()
         sides = SIDES if raster and not any(side % 2 for side in full.grid) else (Fraction(1),)
@@ -56,18 +54,18 @@ def _least_time(case: Case, rates: Rates, batch: int, tokens: int) -> float | No
     import torch
 
     from ..cache.codec import codec
-    from ..core import registry
     from ..core.spec import Budget
-    from ..plans.expand import catalogue, methods, resolve
+    from ..methods.registry import METHODS
+    from ..models.registry import MODELS
+    from ..plans.expand import resolve
     from ..roofline.bill import bill
 
-    assert catalogue is not methods  # importing them registers models and methods
-    entry, area = registry.models.get(case.model), Fraction(tokens, case.grid[0] * case.grid[1])
+    entry, area = MODELS.get(case.model), Fraction(tokens, case.grid[0] * case.grid[1])
     counts = entry.parameter_counts()
     if counts is None:
         return None
     layout = replace(entry.shape(case.sampling, batch), dtype=getattr(torch, case.dtype))
-    cls, knobs = registry.methods.get(case.method), dict(case.knobs)
+    cls, knobs = METHODS.get(case.method), dict(case.knobs)
     if area != 1:
         side = next(side for side in SIDES if side**2 == area)
         layout = replace(layout, lines=int(layout.lines * side), line=int(layout.line * side))

@@ -10,17 +10,17 @@ import torch
 from ..cache.layout import Layout, Step, window_step
 from ..contract.decoder import Decoder, window
 from ..contract.method import Method
-from ..core import registry
 from ..core.errors import BadKnob, Unsupported
 from ..core.limits import Rates
 from ..core.spec import FULL
 from ..core.wording import shown
+from ..decoders.registry import DECODERS
+from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
-from ..plans.decoding import decoders
+from ..models.registry import MODELS
 from ..roofline.bill import ParameterCounts, bill
 from .least_times import DEFAULTS, priced_methods
 
-assert decoders  # importing them registers them
 
 @dataclass(frozen=True)
 class PassCost:
@@ -45,7 +45,7 @@ def decoder_of(text: str) -> Decoder:
     if not (width.isascii() and width.isdigit() and len(width) <= 9) or knobs not in ([], ["look_ahead"]):
         raise BadKnob(f"{shown(text)} is no decoder with a window.",
                       remedy="Write its name and the tokens of a pass: jacobi=16, or jacobi=16,look_ahead.")
-    decoder: Decoder = registry.decoders.get(name).build({"window": int(width), **dict.fromkeys(knobs, True)})
+    decoder: Decoder = DECODERS.get(name).build({"window": int(width), **dict.fromkeys(knobs, True)})
     decoder.check()
     return decoder
 
@@ -56,16 +56,16 @@ def pass_costs(
 ) -> list[PassCost]:
     """The full cache and each method under each budget, at each batch, image decoding left out. ``tokens``: what the decoder draws a pass,
     which no arithmetic tells. Raises Unsupported for a model whose products nobody has counted, or that is not of the next-token family."""
-    entry: ModelEntry = registry.models.get(model)
+    entry: ModelEntry = MODELS.get(model)
     if entry.paradigm != "next-token" or (parts := entry.parameter_counts()) is None:
         raise Unsupported(f"{model}: a decoder is for next-token models whose products are counted.", remedy="Leave --decoder out.")
     own_methods, own_budgets = DEFAULTS[entry.paradigm]
     found = []
     for batch in batches:
         layout = replace(entry.shape(entry.presets["paper"], batch), dtype=getattr(torch, dtype))
-        whole = bill(registry.methods.get(FULL)(), layout, parts, images=False).least_time(rates)
+        whole = bill(METHODS.get(FULL)(), layout, parts, images=False).least_time(rates)
         arms = priced_methods(methods or own_methods, budgets or own_budgets, layout, None, entry)
-        for name, budget, method in ((FULL, "1", registry.methods.get(FULL)()), *arms):
+        for name, budget, method in ((FULL, "1", METHODS.get(FULL)()), *arms):
             line = PassCost(name, budget, batch, f"{decoder.name} {decoder.reach}{' ahead' if decoder.ahead else ''}", tokens=tokens)
             found.append(replace(line, unsupported_reason=method) if isinstance(method, str)
                          else _priced(line, method, layout, parts, rates, decoder, whole))

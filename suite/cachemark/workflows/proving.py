@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..core import plugins, registry
 from ..core.errors import BadStore, Infrastructure, NothingMeasured
 from ..core.verdicts import REGRESSED
 from ..gate.comparison import OTHER_METHODS, Tally, measure_until_decided, verdicts
+from ..methods.registry import METHODS
 from ..plans import schema as plans
 from ..plans.expand import Planned
+from ..plugins import loading as plugins
 from ..stats.paired_test import Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor
@@ -43,7 +44,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from cachemark.core import registry
+import cachemark as cm
 from cachemark.methods.window import Window
 
 
@@ -69,7 +70,7 @@ def wait(seconds, device):
         pass
 
 
-@registry.methods.add("delayed")
+@cm.method("delayed")
 @dataclass
 class Delayed(Window):
     """A window that waits before it begins."""
@@ -114,7 +115,7 @@ def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda said: Non
         plugin, plan = Path(folder, "delayed.py"), Path(folder, "self-test.toml")
         plugin.write_text(METHOD, encoding="utf-8")
         plan.write_text(PLAN, encoding="utf-8")
-        if "delayed" not in registry.methods:
+        if "delayed" not in METHODS:
             plugins.load(plugin)
         loaded = plans.load(str(plan))
         request = TrialRequest(loaded.timeout, machine.threads, (str(plugin),), Task.TIMES, memory_cap=machine.memory_cap)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NoReturn
 
-from ..core import errors, plugins
+from ..core import errors, plugin_modules
 from ..core.errors import BadPlugin, CachemarkError
 from ..kit.findings import Checked, Flaw, KitProof
 from ..machine import keeper
@@ -53,7 +53,7 @@ def speak(prove: Callable[[Told], None], answer: int) -> NoReturn:
         tell(_refusal(error))
     except Exception as error:
         traceback.print_exc()
-        if fault := plugins.fault(error):
+        if fault := plugin_modules.fault(error):
             tell(_refusal(fault))
     finally:
         with suppress(Exception):

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from ..core import installed, plugins, registry
+from ..core import plugin_modules, registry
 from ..core.errors import BadPlugin, Unsupported
 from ..core.units import METRICS
 from ..kit.findings import Checked, Flaw, KitProof
@@ -21,11 +21,15 @@ from ..kit.method_kit import check_method, check_metric, check_model
 from ..kit.metric_checks import MetricExample
 from ..machine import keeper
 from ..machine.shared_state import SharedState
+from ..methods.registry import METHODS
 from ..models.protocol import Request
+from ..models.registry import MODELS
 from ..plans import attempt
 from ..plans.attempt import Attempt
 from ..plans.installed_things import TABLES, require
 from ..plans.plugin_import import imported
+from ..plugins import installed
+from ..plugins import loading as plugins
 from ..trial.child.plugin_metrics import answer
 from . import proving_apart
 
@@ -81,10 +85,10 @@ def _checks(kind: installed.Kind, named: str | Path, given: Mapping[str, Any]) -
     names = names_of(kind, named)
     if kind == "methods":
         for name in names:
-            registry.methods.get(name).build(given)  # knobs that one of them has not are refused before any check
-        return {name: partial(check_method, registry.methods.get(name), given) for name in names}
+            METHODS.get(name).build(given)  # knobs that one of them has not are refused before any check
+        return {name: partial(check_method, METHODS.get(name), given) for name in names}
     if kind == "models":
-        return {name: partial(check_model, registry.models.get(name), request=Request(**given)) for name in names}
+        return {name: partial(check_model, MODELS.get(name), request=Request(**given)) for name in names}
     return {name: partial(check_metric, metric_example(name)) for name in names}
 
 
@@ -105,7 +109,7 @@ def _started(kind: installed.Kind, named: str, given: Mapping[str, Any]) -> Atte
     if attempt.possible():
         sys.stdout.flush()
         return attempt.speaking(lambda answer: proving_apart.speak(partial(_prove, kind, named, given), answer), aloud=True)
-    command = [sys.executable, "-P", "-m", __name__, kind, named, json.dumps(given), *plugins.files()]
+    command = [sys.executable, "-P", "-m", __name__, kind, named, json.dumps(given), *plugin_modules.files()]
     found_in = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # packages that this process finds
     started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True, env=found_in)
     assert started.stdout is not None

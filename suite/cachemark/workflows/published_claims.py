@@ -14,14 +14,15 @@ from ..analysis.papers import PaperCell, PaperRow, paper_row, published
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
-from ..core import registry
 from ..core.limits import Rates, gpu
 from ..core.result import Outcome
 from ..core.spec import FULL, Budget
 from ..methods.base.calibrated import Calibrated
+from ..methods.registry import METHODS
 from ..methods.scale_heads.even_attention import even
 from ..models.protocol import ModelEntry
-from ..plans.expand import Planned, catalogue, expand, methods
+from ..models.registry import MODELS
+from ..plans.expand import Planned, expand
 from ..plans.schema import load
 from ..roofline.bill import bill
 from ..roofline.kv_bytes import entries
@@ -29,7 +30,6 @@ from ..store.db import Store
 from .holdings import Holdings
 from .stores import opened
 
-assert catalogue is not methods  # importing them registers models and methods
 NEAR = 0.01  # of the full cache: a budget meets a claim that allocates, or lets live, as much
 RECENT = 100  # runs that are looked at
 OWN = "own"
@@ -118,12 +118,12 @@ def _runs(store: Store | None, model: str) -> Iterable[tuple[str, list[Outcome]]
 # -- one row on paper ---------------------------------------------------------------------------------------------------
 def built(cell: PaperCell) -> tuple[Layout, Method]:
     """The layout and the method of a row; of a method that nobody has calibrated for the model, with even attention."""
-    entry: ModelEntry = registry.models.get(cell.model)
+    entry: ModelEntry = MODELS.get(cell.model)
     if "variant" in cell.ours:  # whose knobs stand in the plan alone
         case = next(planned.case for planned in _planned(cell.plan, cell.model) if cell.means(planned.case))
-        return entry.shape(case.sampling, case.batch), registry.methods.get(case.method).build(case.knobs)
+        return entry.shape(case.sampling, case.batch), METHODS.get(case.method).build(case.knobs)
     layout = entry.shape(replace(entry.presets["paper"], steps=cell.steps), cell.batch)
-    cls: type[Method] = registry.methods.get(cell.ours["method"])
+    cls: type[Method] = METHODS.get(cell.ours["method"])
     asked = {"calibration": even(layout, cls.name)} if issubclass(cls, Calibrated) else {}
     return layout, cls.build({**asked, **cell.ours.get("knobs", {})})
 
@@ -136,7 +136,7 @@ def _planned(plan: str, model: str) -> list[Planned]:
 def _least_time(cell: PaperCell, rates: Rates, dtype: str) -> float:
     """Seconds of an image at least, image decoding included."""
     layout, method = built(cell)
-    counts = registry.models.get(cell.model).parameter_counts()
+    counts = MODELS.get(cell.model).parameter_counts()
     assert counts is not None, "papers' models are counted"
     return bill(method, replace(layout, dtype=getattr(torch, dtype)), counts).least_time(rates) / cell.batch
 

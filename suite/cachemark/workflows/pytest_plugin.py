@@ -31,25 +31,25 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 def _of_methods(named: str) -> Iterator[tuple[str, Callable[[], Checked]]]:
-    from ..core import registry
     from ..kit.method_kit import FAMILIES, made_of
+    from ..methods.registry import METHODS
     from .proving_things import names_of
 
     for name in names_of("methods", named):
-        cls = registry.methods.get(name)
+        cls = METHODS.get(name)
         for paradigm in cls.paradigms:
             for check in FAMILIES[paradigm].checks if paradigm in FAMILIES else ():
                 yield f"{name}::{paradigm}::{check.__name__}", partial(made_of, check, cls, paradigm)
 
 
 def _of_models(named: str) -> Iterator[tuple[str, Callable[[], Checked]]]:
-    from ..core import registry
     from ..kit.method_kit import made_of_one
     from ..kit.model_checks import MODEL, ModelExample
+    from ..models.registry import MODELS
     from .proving_things import names_of
 
     for name in names_of("models", named):
-        example = ModelExample(registry.models.get(name))
+        example = ModelExample(MODELS.get(name))
         yield from ((f"{name}::{check.__name__}", partial(made_of_one, check, example)) for check in MODEL)
 
 

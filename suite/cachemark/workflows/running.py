@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ..core import registry
 from ..core.errors import Unsupported
 from ..core.limits import Rates
 from ..core.result import SHARE, Environment, Outcome, Status
 from ..core.spec import QUALITY_PASS, Case
 from ..gate import anchors
 from ..machine.environment import environment
+from ..models.registry import MODELS
 from ..plans.deadline import Deadline, breadth_first, groups
 from ..plans.expand import MAX_BATCH, Planned, expand
 from ..plans.reuse import Earlier, code_identity
@@ -155,7 +155,7 @@ def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
         return []
     lines, table = [], plan.anchor.model_dump()
     for full in (outcome for outcome in store.outcomes(run_id) if outcome.case.role == "baseline"):
-        anchor = anchors.Anchor.of(full.case.model, table, asdict(registry.models.get(full.case.model).presets["paper"]))
+        anchor = anchors.Anchor.of(full.case.model, table, asdict(MODELS.get(full.case.model).presets["paper"]))
         found = anchors.judge(anchor, full)
         lines.append(f"Anchor of {anchor.model}: {found.state}. {found.reason}")
         if found.passed:

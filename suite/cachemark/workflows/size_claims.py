@@ -9,18 +9,16 @@ import torch
 
 from ..cache.layout import Layout
 from ..contract.method import Method
-from ..core import registry
 from ..core.spec import FULL
 from ..methods.ams_kv import AMSKV
 from ..methods.base.calibrated import Calibrated
+from ..methods.registry import METHODS
 from ..methods.scale_heads.even_attention import even
 from ..models.protocol import ModelEntry
-from ..plans.expand import catalogue, methods
 from ..roofline.kv_bytes import HALF, MIXED, PublishedSize, equal_widths, nbytes, published
 from .holdings import Holdings
 from .stand_ins import calibration_knob, sixth
 
-assert catalogue is not methods  # importing them registers models and methods
 WIDTHS = {MIXED: "K in fp32, V in 16 bit", HALF: "K and V in 16 bit"}
 LAST = {True: "all scales kept", False: "without the last scale"}
 
@@ -95,7 +93,7 @@ def _claim(figure: PublishedSize, known: Sequence[Accounting], image: Layout, dt
 
 def _ours(figure: PublishedSize, image: Layout, entry: ModelEntry) -> tuple[str, Method]:
     """Our method of that name at the published budget, and what to call it; with even attention where nobody has calibrated it."""
-    cls: type[Method] = registry.methods.get(figure.method)
+    cls: type[Method] = METHODS.get(figure.method)
     if cls is AMSKV:
         return f"ams_kv, {sixth(image)} demanding layers", AMSKV(demanding=range(sixth(image)))
     said = [cls.name, *(f"{knob} = {value}" for knob, value in figure.knobs.items() if knob in cls.sizes)]

@@ -7,15 +7,14 @@ from typing import Any
 
 from ..cache.layout import Layout
 from ..contract.method import Method
-from ..core import calibrations, registry
+from ..core import calibrations
 from ..methods.ams_kv import AMSKV
 from ..methods.base.calibrated import Calibrated
+from ..methods.registry import METHODS
 from ..methods.scale_heads.even_attention import even
 from ..models.protocol import ModelEntry, Request
-from ..plans.expand import catalogue, methods
+from ..models.registry import MODELS
 from ..plans.schema import Cells, MethodTable, Plan
-
-assert catalogue is not methods  # importing them registers models and methods
 
 
 def sixth(layout: Layout) -> int:
@@ -51,9 +50,9 @@ def with_stand_ins(plan: Plan, bare: Plan) -> Plan:
 
 
 def _with_stand_ins(block: Cells) -> Cells:
-    if block.model not in registry.models:
+    if block.model not in MODELS:
         return block
-    entry: ModelEntry = registry.models.get(block.model)
+    entry: ModelEntry = MODELS.get(block.model)
     budgets = [_table(given, entry) if isinstance(given, str | MethodTable) else given for given in block.budgets]
     return block.model_copy(update={"methods": [_table(given, entry) for given in block.methods], "budgets": budgets})
 
@@ -61,7 +60,7 @@ def _with_stand_ins(block: Cells) -> Cells:
 def _table(given: str | MethodTable, entry: ModelEntry) -> str | MethodTable:
     """A method with its stand-ins below what the plan says itself; what is no method as it is."""
     named = MethodTable(name=given) if isinstance(given, str) else given
-    if named.name not in registry.methods or not (knobs := stand_in(registry.methods.get(named.name), entry)):
+    if named.name not in METHODS or not (knobs := stand_in(METHODS.get(named.name), entry)):
         return given
     return MethodTable.model_validate({**knobs, **named.model_dump()})
 

@@ -7,14 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from .. import methods
-from ..core import registry
 from ..core.errors import BadPlugin
 from ..core.units import FAMILIES, METRICS
 from ..core.version import __version__
-from ..models import catalogue
+from ..methods.registry import METHODS
+from ..models.registry import MODELS
 
-__all__ = ["catalogue", "methods", "start"]  # importing the two rooms registers the names that are taken
 Thing = Literal["method", "model", "metric"]
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 METHOD = '''"""A cache method: which entries go once the budget is full."""
@@ -23,18 +21,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import cachemark as cm
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Step
-from cachemark.core import registry
 from cachemark.methods.base.evicting import Evicting, lowest
 
 
-@registry.methods.add("{name}")
+@cm.method("{name}")
 @dataclass
 class {title}(Evicting):
     """Keeps the B visual entries whose keys have the smallest norm. Put your own rule into ``evict``."""
 
-    name = "{name}"
     source = "name the paper and the section here"
     evict_after = "token"  # evict is called after each token
     slack = 1  # the entry just written may stand above B until then
@@ -56,10 +53,10 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.layout import Layout
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.models import checkpoints, llamagen
 from cachemark.models.protocol import Loaded, ModelEntry, Request
+from cachemark.models.registry import MODELS
 
 CONFIG = llamagen.LlamaGenConfig(layers=2, heads=2, dim=32, vocab=16, classes=10, grid=4)
 
@@ -90,7 +87,7 @@ def shape(sampling: Sampling, batch: int) -> Layout:
     return llamagen.layout(CONFIG, range(batch), sampling, torch.float32, "cpu")
 
 
-registry.models.add("{name}")(ModelEntry(
+MODELS.add("{name}")(ModelEntry(
     "{name}", "llamagen", "next-token", (4, 4), 10, shape, load, identity,
     presets={{"paper": Sampling(cfg_scale=1.5)}}, summary="Say in a line what it draws",
 ))
@@ -185,6 +182,6 @@ def require_free(thing: Thing, name: str) -> None:
     if not NAME.fullmatch(name):
         raise BadPlugin(f"{name[:60]!r} is no name for a {thing} of a package.",
                         remedy="Give at most 40 small letters, digits and underscores; the first is a letter.")
-    taken: dict[Thing, Iterable[str]] = {"method": registry.methods, "model": registry.models, "metric": METRICS}
+    taken: dict[Thing, Iterable[str]] = {"method": METHODS, "model": MODELS, "metric": METRICS}
     if name in taken[thing] or (thing == "metric" and name.split("_")[0] in FAMILIES):
         raise BadPlugin(f"cachemark itself has a {thing} {name!r}.", remedy="Give yours another name.")

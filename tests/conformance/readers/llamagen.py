@@ -14,9 +14,9 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.contract.method import Block, Method, Uncached
-from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.methods import full  # noqa: F401 - registers the method
+from cachemark.methods.registry import METHODS
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.sampling import filter_logits
 from cachemark.models.vision.vq import VQ, VQConfig
@@ -77,7 +77,7 @@ def generated(
     subject: Transformer, labels: Tensor, sampling: Sampling, forced: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Method]:
     """Tokens (B, N) and guided logits (B, N, vocab) of the cached path under the full cache, and the method with its slots."""
-    method, seen = registry.methods.get("full")(), []
+    method, seen = METHODS.get("full")(), []
     seeds = range(len(labels))
     tokens = subject.model.generate(labels, seeds, method, sampling, Memory(), forced=forced, see=lambda _, logits: seen.append(logits))
     return tokens, torch.cat(seen, 1), method

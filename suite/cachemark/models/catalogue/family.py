@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ...cache.layout import Layout
-from ...core import registry
 from ...core.spec import Sampling
 from ...roofline.bill import ParameterCounts
 from .. import checkpoints
 from ..protocol import Loaded, ModelEntry, PublishedFile, Request
+from ..registry import MODELS
 from ..tiny.stored import EmbeddedWeights
 from ..weights import coder, identity, packaged, transformer
 
@@ -105,7 +105,7 @@ class Family:
 
 def register(entry: ModelEntry) -> None:
     """Let plans name a model."""
-    registry.models.add(entry.name)(entry)
+    MODELS.add(entry.name)(entry)
 
 
 def with_greedy(paper: Sampling) -> dict[str, Sampling]:

@@ -11,12 +11,14 @@ from ...cache.codec import codec
 from ...cache.engine.graph import engine
 from ...contract.decoder import Decoder
 from ...contract.method import Method
-from ...core import registry, seeds
+from ...core import seeds
 from ...core.errors import Unsupported
 from ...core.outside_metrics import KEY
 from ...core.spec import FULL, QUALITY_PASS, Case
 from ...core.units import metric
+from ...decoders.registry import DECODERS
 from ...methods.base.paper_baseline import REFERENCE
+from ...methods.registry import METHODS
 from ...metrics.benchmarks import NAMES as BENCHMARKS
 from ...metrics.benchmarks import Benchmarks, Scored
 from ...metrics.compute import named_presets as presets
@@ -28,6 +30,7 @@ from ...metrics.compute.lpips import Lpips
 from ...metrics.compute.prompt_scores import PromptScores
 from ...metrics.image_metric import Shown
 from ...models.protocol import Loaded, ModelEntry, Request
+from ...models.registry import MODELS
 from ...plans.decoding import NAMING
 from ...plans.expand import Planned
 from .judge import Answered, Figure, FullCacheOutput, Job
@@ -95,7 +98,7 @@ class Bench:
         cell = replace(case, evaluation={k: v for k, v in case.evaluation.items() if k != QUALITY_PASS}).cell
         held = self.references.get(cell)
         if held is None or held.samples < len(job.subset):
-            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device, engine=job.memory.engine.another()),
+            full = replace(job, method=METHODS.get(FULL), memory=Memory(self.device, engine=job.memory.engine.another()),
                            decoder=None)
             held = self.references[cell] = FullCacheOutput(full)
         return held.first(len(job.subset))
@@ -142,8 +145,8 @@ def case_job(case: Case, bench: Bench) -> Job:
 def method_factory(case: Case) -> Callable[[], Method]:
     """Makes the method of a case anew; on the reference engine the full cache of the papers' code."""
     if case.engine == "reference":
-        return REFERENCE[registry.models.get(case.model).paradigm]
-    cls: type[Method] = registry.methods.get(case.method)
+        return REFERENCE[MODELS.get(case.model).paradigm]
+    cls: type[Method] = METHODS.get(case.method)
     return lambda: cls.build(case.knobs)
 
 
@@ -151,6 +154,6 @@ def decoder_factory(case: Case) -> Callable[[], Decoder] | None:
     """Makes the decoder of a case anew; None where it is sequential."""
     if not case.decoder:
         return None
-    cls: type[Decoder] = registry.decoders.get(case.decoder["name"])
+    cls: type[Decoder] = DECODERS.get(case.decoder["name"])
     knobs = {knob: value for knob, value in case.decoder.items() if knob not in NAMING}
     return lambda: cls.build(knobs)

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from ...core import plugins
 from ...core.errors import BadBudget, BadKnob, BadPlugin, CachemarkError, Unsupported
 from ...core.result import Status
 from ...machine.affinity import pin
 from ...machine.memory import cap, exhausted
 from ...plans.expand import Planned
+from ...plugins import loading as plugins
 from ..bounds import bounded_log
 from ..measurement import Measurement, failed
 from ..request import Task, TrialRequest

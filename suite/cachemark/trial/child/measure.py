@@ -12,17 +12,18 @@ import torch
 
 from ...cache.arena import Memory
 from ...cache.codec import NATIVE
-from ...core import registry, seeds
+from ...core import seeds
 from ...core.errors import Unsupported
 from ...core.outside_metrics import FAULTS
-from ...core.plugins import needs
 from ...core.result import FULL_BESIDE, IMAGES, SHARE, Status
 from ...core.spec import FULL, QUALITY_PASS, TOKENS, Case
 from ...core.units import quality_name
+from ...methods.registry import METHODS
 from ...metrics.compute.image_features import ImageFeatures
 from ...models.costs import case_bill
 from ...plans.decoding import BATCHES
 from ...plans.expand import Planned
+from ...plugins.loading import needs
 from ..measurement import Measurement, failed
 from . import quality
 from .bench import Bench, case_job, method_factory
@@ -53,7 +54,7 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
         raise Unsupported(planned.unsupported_reason)
     job = case_job(case, bench)
     samples: dict[str, list[float]] = {}
-    if needs(registry.methods.get(case.method)) and not bench.loaded.random:  # before the plug-in's own code computes anything
+    if needs(METHODS.get(case.method)) and not bench.loaded.random:  # before the plug-in's own code computes anything
         bench.reference(case, _judged_job(case, job))
     facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
     if case.role in ("arm", "baseline"):

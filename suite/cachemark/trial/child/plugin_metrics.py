@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from ...core import plugins, registry
+from ...core import plugin_modules, registry
 from ...core.outside_metrics import DIGITS, FAULTS
 from ...core.units import metric
 from ...metrics.image_metric import ImageMetric, Shown, problem
+from ...plugins import loading as plugins
 from ..bounds import bounded_text
 
 
@@ -86,7 +87,7 @@ def _measured(instance: ImageMetric, shown: Shown) -> list[float]:
 
 def _place(error: BaseException) -> str:
     """The error with the file and line of the plug-in that raised it."""
-    fault = plugins.fault(error)
+    fault = plugin_modules.fault(error)
     return fault.message if fault else traceback.format_exception_only(error)[-1].strip()
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from ...cache.arena import Memory
 from ...contract.method import Method
-from ...core import registry, seeds
+from ...core import seeds
 from ...core.errors import Unsupported
 from ...methods.ams_kv_similarity.inter_scale import ScaleProfile
 from ...methods.masked.redundancy import Redundancy
 from ...models.protocol import Loaded, ModelEntry, Request
+from ...models.registry import MODELS
 from .judge import Job
 
 DIGITS = 6
@@ -76,7 +77,7 @@ def _job(
     model: str, request: Request, subset: str, batch: int, paradigms: Sequence[str], samples: int = 0,
 ) -> tuple[Loaded, Job]:
     """A model of one of these families, and the task of drawing some samples of a subset, by default all."""
-    entry: ModelEntry = registry.models.get(model)
+    entry: ModelEntry = MODELS.get(model)
     if entry.paradigm not in paradigms:
         lacks = " and has no scales" if "next-scale" in paradigms else ""
         raise Unsupported(f"{model} is a {entry.paradigm} model{lacks}.",

@@ -15,18 +15,18 @@ from typing import Any
 
 from ...core.errors import Infrastructure
 from ...core.limits import Rates
-from ...core.plugins import packed
 from ...core.result import Environment, Status
 from ...machine.environment import environment
 from ...machine.rates import rates
 from ...plans.expand import Planned
+from ...plugins.loading import packed
 from ..identity import identify
 from ..request import TrialRequest
 from ..supervisor import Admit, Advanced, Finished, Started, always, unheard, unmeasured
 from .local import Groups, Local, Part, local
 
 PATIENCE = 10.0  # seconds for a cluster to answer
-Packed = Mapping[str, tuple[str, Mapping[str, bytes]]]  # plug-ins by path, as :func:`cachemark.core.plugins.packed` gives them
+Packed = Mapping[str, tuple[str, Mapping[str, bytes]]]  # plug-ins by path, as :func:`cachemark.plugins.loading.packed` gives them
 AHEAD = 2  # tasks in hand for each trial that the cluster runs at once: no worker idles, and a deadline still decides late
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .errors import BadPlugin
+from ..core.errors import BadPlugin
 
 Kind = Literal["methods", "models", "metrics", "plans"]
 GROUPS: dict[Kind, str] = {"methods": "cachemark.methods", "models": "cachemark.models", "metrics": "cachemark.metrics",

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core import plugins, registry
 from cachemark.core.errors import BadPlugin
+from cachemark.methods.registry import METHODS
+from cachemark.plugins import loading as plugins
 
 METHOD = """
 from dataclasses import dataclass
-from cachemark.core import registry
+import cachemark as cm
 from cachemark.methods.window import Window
 {line}
 
-@registry.methods.add("split")
+@cm.method("split")
 @dataclass
 class Split(Window):
     name = "split"
@@ -44,7 +45,7 @@ def split(tmp_path: Path) -> Callable[[str, str], Path]:
 
 def share(file: Path) -> tuple[float, tuple[str, ...]]:
     assert plugins.load(file) == ["split"]
-    cls = registry.methods.get("split")
+    cls = METHODS.get("split")
     return cls().share, plugins.needs(cls)
 
 
@@ -102,7 +103,7 @@ def test_two_plug_ins_may_each_have_a_helper(tmp_path: Path) -> None:
         text = METHOD.format(line="import helper", value="helper.SHARE").replace('"split"', f'"{name}"')
         (tmp_path / name / f"{name}.py").write_text(text)
         assert plugins.load(tmp_path / name / f"{name}.py") == [name]
-        found.append(registry.methods.get(name)().share)
+        found.append(METHODS.get(name)().share)
     assert found == [0.3, 0.6]
     assert "helper" not in sys.modules
 
@@ -140,7 +141,7 @@ def test_an_import_that_is_no_statement_is_refused(line: str, split: Callable[[s
     try:
         with pytest.raises(BadPlugin, match="a file of its own that no import statement names"):
             plugins.load(file)
-        assert "split" not in registry.methods
+        assert "split" not in METHODS
     finally:
         for name in set(sys.modules) - before:
             del sys.modules[name]

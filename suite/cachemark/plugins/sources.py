@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .files import PACKAGE
+from ..core.files import PACKAGE
 
 DIGITS = 12  # of a digest
 READER = Path(__file__)  # stands in tracebacks of what it runs

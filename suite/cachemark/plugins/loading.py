@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -12,32 +11,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import registry
-from .errors import BadPlugin, CachemarkError
-from .outside_metrics import fault_of
-from .plugin_sources import DIGITS, READER, Sources, know, short
-from .spec import canonical
+from ..core import registry
+from ..core.errors import BadPlugin, CachemarkError
+from ..core.outside_metrics import fault_of
+from ..core.plugin_modules import MODULE, SAID, fault, message_of, plugin_of
+from ..core.spec import canonical
+from ..decoders.registry import DECODERS
+from ..methods.registry import METHODS
+from ..models.registry import MODELS
+from .sources import DIGITS, READER, Sources, know, short
 
-EVICTING = "cachemark.contract.method, or cachemark.methods.base.evicting for Evicting, ring, table and visual_budget"
-PATHS = {  # import paths that plug-ins were written for, and where the same things are now
-    **{f"cachemark.{name}": f"cachemark.core.{name}" for name in ("errors", "plugins", "registry", "result", "seeds", "spec", "units")},
-    "cachemark.cache.bidirectional": "cachemark.contract.method", "cachemark.cache.geometry": "cachemark.cache.layout",
-    "cachemark.cache.head": "cachemark.methods.lazymar", "cachemark.cache.masked": "cachemark.cache.masked_layout",
-    "cachemark.cache.mass": "cachemark.cache.attention",
-    "cachemark.cache.method": EVICTING, "cachemark.cache.partial": "cachemark.methods.masked.partial",
-    "cachemark.cache.portions": "cachemark.cache.bank", "cachemark.cache.reference": "cachemark.methods.base.paper_baseline",
-    "cachemark.cache.schedule": "cachemark.methods.masked.schedule",
-    "cachemark.cache.select": "cachemark.methods.base.evicting",
-    "cachemark.cache.slot.Slots": "cachemark.cache.bank.SlotBank", "cachemark.cache.streams": "cachemark.cache.random_streams",
-    "cachemark.cache.uncached": "cachemark.contract.method", "cachemark.cache.work": "cachemark.roofline.masked_flops",
-}
-ATTRIBUTES = {  # of a base class, and how they are called now
-    "edge": "evict_after", "held": "kept_before", "incremental": "encoder_cache", "look": "attend_scale", "own_work": "overhead",
-    "phase": "graph_key", "settle": "end_step",
-}
-MODULE = "cachemark_plugin_"  # begins the names of a plug-in's modules; the digests of its path and of what its files say follow
-TABLES: tuple[registry.Registry[Any], ...] = (registry.methods, registry.models, registry.decoders, registry.metrics)
-SAID = 300  # letters of an error's own words
+TABLES: tuple[registry.Registry[Any], ...] = (METHODS, MODELS, DECODERS, registry.metrics)
 _asked: dict[str, set[str]] = {}  # by plug-in: modules whose methods, models and decoders it has asked the registries for at its import
 _imported: dict[str, tuple[Sources, set[str]]] = {}  # by plug-in: its files, and the modules that were there before it
 
@@ -56,7 +40,7 @@ def load(path: str | Path) -> list[str]:
         _import(name, sources, older)
         for module in older:
             sys.modules.pop(module, None)
-    return registry.methods.of(name)
+    return METHODS.registered_by(name)
 
 
 def loaded(path: str | Path) -> bool:
@@ -65,25 +49,10 @@ def loaded(path: str | Path) -> bool:
     return place + sources.digest in sys.modules
 
 
-def files() -> list[str]:
-    """Paths of the plug-ins that this process has imported, in that order."""
-    return [str(module.__file__) for name, module in sys.modules.items() if name.startswith(MODULE) and "." not in name]
-
-
 def origin(thing: Any) -> tuple[str, str] | None:
     """The file of the plug-in that defines a method or a model, and its digest; None of what is built in."""
     plugin = plugin_of(registry.module_of(thing))
     return (str(sys.modules[plugin].__file__), plugin[-DIGITS:]) if plugin.startswith(MODULE) else None
-
-
-def fault(error: BaseException) -> BadPlugin | None:
-    """An error that came out of a plug-in, as one that names its file and line; None where no plug-in had a part in it."""
-    own = {str(module.__file__) for name, module in list(sys.modules.items()) if name.startswith(MODULE)}
-    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    file, line = next((place for place in reversed(places) if place[0] in own), ("", 0))
-    if not file:
-        return None
-    return BadPlugin(f"Plug-in {file!r} fails at {file}:{line}: {type(error).__name__}: {_said(error)}.", remedy="Fix the file.")
 
 
 @contextmanager
@@ -99,7 +68,7 @@ def answering(*things: Any) -> Iterator[None]:
             raise found from error
         known = ((thing, origin(one)) for thing in things for one in getattr(thing, "__mro__", (thing,)))
         for thing, (file, _) in ((thing, found) for thing, found in known if found):
-            raise BadPlugin(f"Plug-in {file!r}: {thing.name!r} answers what cannot be used: {type(error).__name__}: {_said(error)}.",
+            raise BadPlugin(f"Plug-in {file!r}: {thing.name!r} answers what cannot be used: {type(error).__name__}: {message_of(error)}.",
                             remedy="Its base class says what each answer is.") from error
         raise
 
@@ -135,11 +104,6 @@ def needs(*things: Any) -> tuple[str, ...]:
     return tuple(sorted({module[-DIGITS:] for module in found}))
 
 
-def plugin_of(module: str) -> str:
-    """The plug-in that a module belongs to, by the name of its first one; any other module is its own."""
-    return module.partition(".")[0] if module.startswith(MODULE) else module
-
-
 def _read(path: str | Path) -> tuple[Sources, str]:
     """The file in full with those of its own, and how the names of its modules begin."""
     try:
@@ -158,15 +122,15 @@ def _read(path: str | Path) -> tuple[Sources, str]:
 def _check(module: str, file: Path) -> None:
     """Refuse a plug-in without a method, a model, a decoder or a metric, and each method that its base class would not run as it is
     written."""
-    found, decoders, metrics = registry.methods.of(module), registry.decoders.of(module), registry.metrics.of(module)
-    if not found and not decoders and not metrics and not registry.models.of(module):
+    found, decoders, metrics = METHODS.registered_by(module), DECODERS.registered_by(module), registry.metrics.registered_by(module)
+    if not found and not decoders and not metrics and not MODELS.registered_by(module):
         raise BadPlugin(f"Plug-in {str(file)!r} registers no method, no model, no decoder and no metric.",
-                        remedy="Decorate a class with @registry.methods.add('name'), or add an entry to registry.models.")
+                        remedy="Decorate a class with @cm.method('name') or @cm.decoder('name'), or add an entry to MODELS.")
     for method in found:
         _check_class(method, file)
-        _check_knobs(registry.methods, method, file)
+        _check_knobs(METHODS, method, file)
     for decoder in decoders:
-        _check_knobs(registry.decoders, decoder, file)
+        _check_knobs(DECODERS, decoder, file)
     for metric in metrics:
         _check_metric(metric, file)
 
@@ -182,25 +146,18 @@ def _check_metric(metric: str, file: Path) -> None:
         named = getattr(cls, "name", None)
         wrong = fault_of(metric, cls.definition("")) if named == metric else f"is registered by another name than it has, {named!r:.60}"
     except Exception as error:
-        raise BadPlugin(f"Plug-in {str(file)!r}: metric {metric!r} cannot be made: {_said(error)}.",
+        raise BadPlugin(f"Plug-in {str(file)!r}: metric {metric!r} cannot be made: {message_of(error)}.",
                         remedy="Let its class take no arguments and state within as two numbers.") from error
     if wrong:
         raise BadPlugin(f"Plug-in {str(file)!r}: metric {metric!r} {wrong}.", remedy="ImageMetric says what each attribute is.")
 
 
 def _check_class(method: str, file: Path) -> None:
-    """Refuse a class that leaves out what its base class asks for, and names that the base class no longer reads: what they say would be
-    ignored without a word."""
-    cls = registry.methods.get(method)
+    """Refuse a class that leaves out what its base class asks for."""
+    cls = METHODS.get(method)
     if left_out := sorted(getattr(cls, "__abstractmethods__", ())):
         raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} does not define {', '.join(left_out)}.",
                         remedy="Define them; the docstring of its base class says what each returns.")
-    own = [base for base in cls.__mro__ if plugin_of(base.__module__) == plugin_of(cls.__module__)]  # the plug-in's base classes too
-    bases = [base for base in cls.__mro__ if base not in own]
-    defined = set(ATTRIBUTES) & {name for base in own for name in vars(base)}
-    if old := sorted(name for name in defined if any(hasattr(base, ATTRIBUTES[name]) for base in bases)):
-        raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} defines {', '.join(old)}, of which nothing is read any more.",
-                        remedy=f"Rename: {', '.join(f'{name} is now {ATTRIBUTES[name]}' for name in old)}.")
 
 
 def _check_knobs(table: registry.Registry[Any], name: str, file: Path) -> None:
@@ -208,7 +165,7 @@ def _check_knobs(table: registry.Registry[Any], name: str, file: Path) -> None:
     try:
         knobs = table.get(name).build({}).knobs()
     except Exception as error:
-        raise BadPlugin(f"Plug-in {str(file)!r}: {table.kind} {name!r} cannot be made: {_said(error)}.",
+        raise BadPlugin(f"Plug-in {str(file)!r}: {table.kind} {name!r} cannot be made: {message_of(error)}.",
                         remedy="Make its class a dataclass and give every knob a default.") from error
     if wrong := unusable(knobs):
         raise BadPlugin(f"Plug-in {str(file)!r}: {table.kind} {name!r}: knob {wrong}.", remedy=KNOBS)
@@ -226,7 +183,7 @@ def unusable(knobs: Mapping[str, Any]) -> str:
         try:
             length = len(canonical({name: value}))
         except (TypeError, ValueError, RecursionError) as error:
-            return f"{str(name)[:SAID]} is of type {type(value).__name__} and cannot be written as JSON: {_said(error)}"
+            return f"{str(name)[:SAID]} is of type {type(value).__name__} and cannot be written as JSON: {message_of(error)}"
         if length > LONGEST_KNOB:
             return f"{str(name)[:SAID]} is {length} letters long as JSON; {LONGEST_KNOB} are the most"
     return ""
@@ -239,17 +196,15 @@ def _import(name: str, sources: Sources, older: list[str]) -> None:
     try:
         with ExitStack() as kept:
             for table in tables:
-                kept.enter_context(table.whole())
+                kept.enter_context(table.transaction())
             for one in older:
                 for table in tables:
                     table.drop(one)
-            before, modules = [table.entries() for table in tables], set(sys.modules)
+            modules = set(sys.modules)
             with ExitStack() as asking:
                 for table in tables:
-                    asking.enter_context(table.asking(asked))
+                    asking.enter_context(table.recording(asked))
                 _execute(name, sources)
-            for table, known in zip(tables, before, strict=True):
-                _refuse_replaced(table, known, file)
             _check(name, file)
             _imported[name] = sources, modules
             _refuse_strays(file)
@@ -269,14 +224,6 @@ def _refuse_strays(file: Path) -> None:
                                "is. Where it is no file of the plug-in, give the plug-in a folder of its own.")
 
 
-def _refuse_replaced(table: registry.Registry[Any], known: Mapping[str, Any], file: Path) -> None:
-    """Refuse a plug-in that has put something else in the place of a thing that is not its own."""
-    now = table.entries()
-    if gone := sorted(name for name, thing in known.items() if now.get(name) is not thing):
-        raise BadPlugin(f"Plug-in {str(file)!r} replaces the {table.kind} {gone[0]!r}, which is not its own.",
-                        remedy=f"Register yours under another name, with @registry.{table.kind}s.add('name').")
-
-
 def _execute(name: str, sources: Sources) -> None:
     file = sources.file
     try:
@@ -284,30 +231,11 @@ def _execute(name: str, sources: Sources) -> None:
     except KeyboardInterrupt:  # Ctrl-C; a plug-in that raises it itself is found out where it is tried first
         raise
     except CachemarkError as error:
-        raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error, sources)}: {_said(error, error.message)}",
+        raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error, sources)}: {message_of(error, error.message)}",
                         remedy=error.remedy) from error
     except BaseException as error:  # a script may leave at its end; that must not end us
-        raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error, sources)}: {type(error).__name__}: {_said(error)}.",
-                        remedy=_moved(error) or "Fix the file; cachemark imports it as ordinary Python.") from error
-
-
-def _said(error: BaseException, given: str = "") -> str:
-    """The words of an error in one line of bounded length; they may be long, and asking for them may fail."""
-    try:
-        text = given or str(error)
-    except BaseException as other:
-        return f"(its words cannot be had: {type(other).__name__})"
-    line = "".join(letter if letter.isprintable() else "·" for letter in " ".join(text[: 4 * SAID].split()))
-    return line if len(line) <= SAID else f"{line[:SAID]}…"
-
-
-def _moved(error: BaseException) -> str:
-    """The remedy for an import from a path of an earlier version; empty for any other error."""
-    if not isinstance(error, ImportError) or error.name is None:
-        return ""
-    wanted = re.match(r"cannot import name '(\w+)'", str(error))
-    path = f"{error.name}.{wanted[1]}" if wanted else error.name
-    return f"Import from {PATHS[path]}: {path} is no more." if path in PATHS else ""
+        raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error, sources)}: {type(error).__name__}: {message_of(error)}.",
+                        remedy="Fix the file; cachemark imports it as ordinary Python.") from error
 
 
 def _place(error: BaseException, sources: Sources) -> str:

@@ -1,0 +1,16 @@
+"""Cache methods by name. A file of this folder holds the method that is called as the file is; it is imported when it is looked up."""
+
+from __future__ import annotations
+
+import pkgutil
+from pathlib import Path
+
+from ..contract.method import Method
+from ..core.registry import Registry
+
+_OTHERS = ("registry",)
+_FILES = [found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if not found.ispkg and found.name not in _OTHERS]
+
+METHODS: Registry[type[Method]] = Registry("method", Method, classes=True, built_in={name: f"{__package__}.{name}" for name in _FILES})
+method = METHODS.add
+"""Decorator that gives the class of a method its name: ``@cm.method("mine")``."""

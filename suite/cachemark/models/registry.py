@@ -1,0 +1,21 @@
+"""Models by name. The file of the catalogue that describes a model is imported when the model is looked up."""
+
+from __future__ import annotations
+
+from ..core.registry import Registry
+from .protocol import ModelEntry
+
+CATALOGUE = {  # file of models/catalogue: the models that it registers
+    "bitwise_models": ("infinity-2b", "infinity-2b-256", "infinity-2b-512", "infinity-8b", "infinity-8b-512"),
+    "captioned": ("tiny-t2i",),
+    "captioned_llamagen": ("llamagen-t2i-256", "llamagen-t2i-512"),
+    "lumina_models": ("lumina-mgpt-7b-1024", "lumina-mgpt-7b-768"),
+    "masked_models": ("mar-b", "mar-h", "mar-l", "tiny-mar"),
+    "next_scale": ("tiny-var", "var-d16", "var-d20", "var-d24", "var-d30", "var-d36-512"),
+    "next_token": ("llamagen-3b", "llamagen-b", "llamagen-l", "llamagen-xl", "llamagen-xxl", "tiny-llamagen"),
+    "text_to_image": ("janus-pro-1b", "janus-pro-7b"),
+}
+MODELS: Registry[ModelEntry] = Registry(
+    "model", ModelEntry, built_in={name: f"{__package__}.catalogue.{file}" for file, names in CATALOGUE.items() for name in names})
+model = MODELS.add
+"""Registers the entry of a model: ``model("mine")(ModelEntry(...))``."""
