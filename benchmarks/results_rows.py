@@ -9,7 +9,7 @@ from typing import Any
 
 from cachemark.analysis.case_group import CaseGroup
 from cachemark.analysis.limit_flags import OF_SPEED
-from cachemark.analysis.quality_claims import Claims, said
+from cachemark.analysis.quality_claims import Claims, margin_sentence
 from cachemark.analysis.report_row import ReportRow, method_of
 from cachemark.analysis.standing import standing
 from cachemark.core import calibrations
@@ -50,7 +50,7 @@ def of_run(store: Path, plan: str, names: Collection[str]) -> Row:
     return {
         **_origin(run.record), "plan": plan, "state": run.record.state, "carried": carried,
         "asked": {case.model: _asked(case) for case, _ in planned.values()},
-        "rule": {group.model: sentence for group in groups if (sentence := said(group, claims))},
+        "rule": {group.model: sentence for group in groups if (sentence := margin_sentence(group, claims))},
         "rows": [{**_named(case, block), **(_figures(*found[key], claims, names) if key in found else {"missing": "not reached"})}
                  for key, (case, block) in planned.items()],
         "calibrations": list(_calibrations(case for case, _ in planned.values())),

@@ -8,7 +8,7 @@ import pytest
 import report_sample as sample
 
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.quality_claims import QualityClaim, quality_claims, said, seeds_that_decide
+from cachemark.analysis.quality_claims import QualityClaim, margin_sentence, quality_claims, seeds_that_decide
 from cachemark.analysis.recommendation import Recommendation, recommendations
 from cachemark.analysis.report_view import build
 from cachemark.analysis.standing import standing
@@ -41,7 +41,7 @@ def claims(*outcomes: Outcome) -> dict[str, QualityClaim]:
 
 def sentence(*outcomes: Outcome) -> str:
     parts = case_groups(outcomes)
-    return said(parts[0], quality_claims(parts))
+    return margin_sentence(parts[0], quality_claims(parts))
 
 
 def test_the_smallest_budget_that_is_not_worse_is_chosen() -> None:

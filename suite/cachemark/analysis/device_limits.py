@@ -55,7 +55,7 @@ def against_limits(group: CaseGroup) -> Limits | None:
     whole = limit_of(full) if full else None
     first = whole or known[0][1]
     rates = f"{first.copy / 1e9:,.1f} GB/s copied, {first.matmul / 1e12:,.2f} TFLOP/s multiplied"
-    return Limits(rates, _parts(whole) if whole else "", tuple(_line(row, limit, group) for row, limit in known),
+    return Limits(rates, _parts(whole) if whole else "", tuple(_limit_row(row, limit, group) for row, limit in known),
                   any(row.case.decoder for row, _ in known))
 
 
@@ -65,7 +65,7 @@ def _parts(limit: Limit) -> str:
     return ", ".join(f"{name} {fmt.percent(seconds / limit.least_time)}" for name, seconds in longest)
 
 
-def _line(row: ReportRow, limit: Limit, group: CaseGroup) -> LimitRow:
+def _limit_row(row: ReportRow, limit: Limit, group: CaseGroup) -> LimitRow:
     latency, ideal = row.median("latency") or 0.0, allowed(row, group.rows)
     measured = row.speed_up.value if row.speed_up and row.case.role != "baseline" else None
     return LimitRow(

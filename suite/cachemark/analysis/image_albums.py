@@ -117,13 +117,13 @@ def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Spri
 
 
 def _tiles(row: ReportRow, columns: int) -> tuple[Tile, ...]:
-    seeds, labels, prompts = (_texts(row.outcome.facts.get(f"grid_{kind}"), columns) for kind in ("seeds", "classes", "prompts"))
+    seeds, labels, prompts = (_as_texts(row.outcome.facts.get(f"grid_{kind}"), columns) for kind in ("seeds", "classes", "prompts"))
     worst = max(columns - _FIXED, 0)
     told = enumerate(zip(seeds, labels, prompts, strict=True))
     return tuple(Tile(seed, label, k < worst, prompt) for k, (seed, label, prompt) in told)
 
 
-def _texts(given: object, count: int) -> list[str]:
+def _as_texts(given: object, count: int) -> list[str]:
     """Exactly ``count`` texts; what is missing is empty, so that a short list cannot misname a later tile."""
     found = [str(item) for item in given] if isinstance(given, (list, tuple)) else []
     return (found + [""] * count)[:count]

@@ -40,7 +40,7 @@ def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable
         yield from _gaps(group)
 
 
-def lost(run_id: object, damage: Iterable[str]) -> Iterable[Missing]:
+def damaged(run_id: object, damage: Iterable[str]) -> Iterable[Missing]:
     """Everything of a run that the store no longer tells."""
     for said in damage:
         yield Missing(f"run {run_id}", str(Status.DAMAGED), f"The store is damaged at {said} `cachemark db repair` sets that aside.")

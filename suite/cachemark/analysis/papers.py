@@ -162,16 +162,16 @@ def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[Paper
 def _table(every: PublishedFigures, title: str, outcomes: Sequence[Outcome], environment: Environment, here: bool) -> PaperTable:
     cells = [cell for cell in every.cells if cell.table == title]
     plans = tuple(dict.fromkeys(cell.plan for cell in cells if cell.plan))
-    lines = tuple(_line(cell, every.row(title, cell.against), outcomes) for cell in cells)
+    lines = tuple(_paper_row(cell, every.row(title, cell.against), outcomes) for cell in cells)
     return PaperTable(title, every.baselines[title], cells[0].hardware, environment.machine_class, lines, every.notes[title], here, plans)
 
 
 def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
     """A row of the tables, beside what was measured of it in one run."""
-    return _line(cell, published().row(cell.table, cell.against), outcomes)
+    return _paper_row(cell, published().row(cell.table, cell.against), outcomes)
 
 
-def _line(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
+def _paper_row(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
     mine, its = _pair(cell, full, outcomes)
     batch = f"batch {cell.batch}" + ("" if cell.batch_stated else ", not stated")
     ideal = full.least_time / cell.least_time if cell.least_time and full.least_time else None

@@ -29,24 +29,24 @@ def public_run(run: RunRecord) -> RunRecord:
 
 def public_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """The outcomes, likewise; figures are as they were, and so are the names by which cases are found."""
-    return [replace(o, case=_case(o.case), log=WITHHELD if o.log else "", judgement=_text(o.judgement), facts=scrubbed(o.facts))
+    return [replace(o, case=_case(o.case), log=WITHHELD if o.log else "", judgement=_scrubbed_text(o.judgement), facts=scrubbed(o.facts))
             for o in outcomes]
 
 
 def public_verdicts(rows: Iterable[Verdict]) -> tuple[Verdict, ...]:
     """The rows of a comparison, likewise."""
-    return tuple(replace(row, label=_text(row.label), reason=_text(row.reason)) for row in rows)
+    return tuple(replace(row, label=_scrubbed_text(row.label), reason=_scrubbed_text(row.reason)) for row in rows)
 
 
 def _case(case: Case) -> Case:
-    return case.worded(knobs=scrubbed(case.knobs), evaluation=scrubbed(case.evaluation), variant=_text(case.variant),
+    return case.worded(knobs=scrubbed(case.knobs), evaluation=scrubbed(case.evaluation), variant=_scrubbed_text(case.variant),
                        decoder=scrubbed(case.decoder))
 
 
 def scrubbed(value: Any) -> Any:
     """A value without private facts; of each path in a text only the last part is left, of a device number nothing."""
     if isinstance(value, str):
-        return _text(value)
+        return _scrubbed_text(value)
     if isinstance(value, Mapping):
         return {key: scrubbed(item) for key, item in value.items() if str(key).lower() not in PRIVATE}
     if isinstance(value, (list, tuple)):
@@ -54,5 +54,5 @@ def scrubbed(value: Any) -> Any:
     return value
 
 
-def _text(text: str) -> str:
+def _scrubbed_text(text: str) -> str:
     return _PATH.sub(lambda found: "…/" + re.split(r"[/\\]", found[0].rstrip("/"))[-1], _UUID.sub("a device", text))

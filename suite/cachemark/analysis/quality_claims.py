@@ -123,7 +123,7 @@ def scope(group: CaseGroup) -> str:
     return SCOPES.get(criterion(group), "")
 
 
-def said(group: CaseGroup, claims: Claims) -> str:
+def margin_sentence(group: CaseGroup, claims: Claims) -> str:
     """The meaning of "not worse" in a paragraph, with what so many seeds can show; empty where quality was not measured."""
     name = criterion(group)
     mine = [claims[row.case.key] for row in group.arms if row.case.key in claims]

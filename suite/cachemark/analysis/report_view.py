@@ -21,9 +21,9 @@ from .device_limits import Limits, against_limits
 from .environment_facts import as_text, differences, environment_facts, title
 from .image_albums import Album, Strip, albums, strip
 from .layer_tables import Layers, layers
-from .missing import Missing, lost, missing
+from .missing import Missing, damaged, missing
 from .papers import PaperTable, papers
-from .quality_claims import Claims, said, scope
+from .quality_claims import Claims, margin_sentence, scope
 from .raw_samples import CaseRecord, case_records
 from .recommendation import Recommendation, recommendations
 from .regimes import Regime, decoder_regimes, regimes
@@ -127,7 +127,7 @@ def build(
                        for group in groups),
         changes=changes(comparison, in_pairs=bool(arms)), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
-        missing=(*lost(run.id, run.damage), *missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
+        missing=(*damaged(run.id, run.damage), *missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
         differences=differences(baseline.environment, environment) if baseline else None,
         papers=papers(given, environment), regimes=(*regimes(groups), *decoder_regimes(groups)),
         maps=answer_maps(groups, claims, predictor), alarms=alarms(standing),
@@ -173,7 +173,7 @@ def _chapter(
     shown = strip(pictures, [row for row in (told.row or told.lean, told.ruined) if row is not None])
     return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), pictures,
                    min(sure) if sure else None, layers(group.full), against_limits(group), recommendations(group, groups, claims),
-                   said(group, claims), scope(group),
+                   margin_sentence(group, claims), scope(group),
                    unanchored, history, told, shown)
 
 

@@ -91,7 +91,7 @@ def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
 def csv(table: pd.DataFrame) -> str:
     """The frame as comma-separated text with a header. A text that a spreadsheet would take for a formula gets an apostrophe in front."""
-    return str(_texts(table, for_sheet).to_csv(index=False, lineterminator="\n"))
+    return str(_with_texts(table, for_sheet).to_csv(index=False, lineterminator="\n"))
 
 
 def parquet(table: pd.DataFrame, path: str | Path) -> Path:
@@ -100,7 +100,7 @@ def parquet(table: pd.DataFrame, path: str | Path) -> Path:
     Raises Unsupported where neither pyarrow nor fastparquet is installed, and Infrastructure where the file cannot be written.
     """
     try:
-        _texts(table, fmt.plain).to_parquet(path, index=False)
+        _with_texts(table, fmt.plain).to_parquet(path, index=False)
     except ImportError as error:
         raise Unsupported("Parquet needs the package pyarrow, which is not installed.",
                           remedy="Run: pip install pyarrow (or cachemark[parquet]), or export csv instead.") from error
@@ -168,7 +168,7 @@ def _ends(interval: Interval) -> dict[str, float]:
     return {**vars(interval), **({} if interval.stated else dict.fromkeys(("low", "high", "confidence"), math.nan))}
 
 
-def _texts(table: pd.DataFrame, change: Any) -> pd.DataFrame:
+def _with_texts(table: pd.DataFrame, change: Any) -> pd.DataFrame:
     """The frame with every text in it changed."""
     changed = table.copy()
     for name in changed.columns[[not pd.api.types.is_numeric_dtype(kind) for kind in changed.dtypes]]:

@@ -105,12 +105,12 @@ def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: 
             for budget in group.budgets]
     best = {(id(row), column.key) for column in columns_of(shown) for rows in arms for row in _best(rows, column)}
     parts = [(group.full,) if group.full else (), *arms, group.references]
-    blocks = tuple(tuple(_line(row, columns_of(shown), best, reasons) for row in part) for part in parts if part)
+    blocks = tuple(tuple(_table_line(row, columns_of(shown), best, reasons) for row in part) for part in parts if part)
     labels = {row.case.label for part in parts for row in part}
     return Table(chapter.heading, shown, blocks, tuple(reasons), tuple(_notes(view, chapter, labels)))
 
 
-def _line(row: ReportRow, columns: Sequence[Column], best: set[tuple[int, str]], reasons: dict[str, int]) -> TableLine:
+def _table_line(row: ReportRow, columns: Sequence[Column], best: set[tuple[int, str]], reasons: dict[str, int]) -> TableLine:
     """A row; ``reasons`` are those met so far with their numbers."""
     name = row.case.label if row.case.role in ("floor", "numerics") else row.method
     budget = budget_cell(row)

@@ -23,7 +23,7 @@ def regime_map(regime: Regime) -> Chart:
         return _by_label(title, regime, batches)
     budgets = sorted({row.case.budget for row in regime.rows}, key=share_of_full, reverse=True)
     found = {(row.case.batch, row.case.budget): row for row in regime.rows}
-    table = tuple((shown_share(budget), *(_text(found.get((batch, budget))) for batch in batches)) for budget in budgets)
+    table = tuple((shown_share(budget), *(_cell_text(found.get((batch, budget))) for batch in batches)) for budget in budgets)
     cells = tuple(_cell(row, budgets.index(budget), batches.index(batch)) for (batch, budget), row in found.items())
     grid = Heatmap("Batch", "Budget", tuple(map(str, batches)), tuple(fmt.plain(shown_share(budget), 16) for budget in budgets), cells)
     return Chart("speed", title, CAPTION, grid, ("Budget", *(f"batch {batch}" for batch in batches)), table)
@@ -33,13 +33,13 @@ def _by_label(title: str, regime: Regime, batches: list[int]) -> Chart:
     """A field for each batch and case of a regime."""
     labels = list(dict.fromkeys(row.case.label for row in regime.rows))
     found = {(row.case.batch, row.case.label): row for row in regime.rows}
-    table = tuple((label, *(_text(found.get((batch, label))) for batch in batches)) for label in labels)
+    table = tuple((label, *(_cell_text(found.get((batch, label))) for batch in batches)) for label in labels)
     cells = tuple(_cell(row, labels.index(label), batches.index(batch)) for (batch, label), row in found.items())
     grid = Heatmap("Batch", "Case", tuple(map(str, batches)), tuple(fmt.plain(label, 28) for label in labels), cells)
     return Chart("speed", title, CAPTION, grid, ("Case", *(f"batch {batch}" for batch in batches)), table)
 
 
-def _text(row: ReportRow | None) -> str:
+def _cell_text(row: ReportRow | None) -> str:
     ends = row.speed_up if row else None
     if ends is None:
         return fmt.DASH
@@ -49,7 +49,7 @@ def _text(row: ReportRow | None) -> str:
 def _cell(row: ReportRow, line: int, column: int) -> HeatmapCell:
     gain = row.speed_up.value if row.speed_up else None
     sure = row.speed_up is not None and row.speed_up.stated and not row.speed_up.low <= 1 <= row.speed_up.high
-    said = f"{tip(row)}, batch {row.case.batch}: {_text(row)}"
+    said = f"{tip(row)}, batch {row.case.batch}: {_cell_text(row)}"
     return HeatmapCell(line, column, tint(gain), _ink(gain), fmt.times(gain) if gain else fmt.DASH, said, sure)
 
 

@@ -130,7 +130,7 @@ class XYPlot:
         left = style.size * (2.6 + _WIDE * max((len(text) for _, text in self.y.ticks), default=0))
         box = _Box(left, style.size * 0.8, style.width - style.size * 0.9, style.height - 3.6 * style.size)
         parts = [*_down(self.y, box, style), *_across(self.x, box, style)]
-        parts += [_line(line, self, box, style) for line in self.lines]
+        parts += [_svg_curve(line, self, box, style) for line in self.lines]
         parts += [_ends(point, self, box) for point in self.points]
         parts += [_mark(point, self, box, style) for point in self.points]
         return _sheet(parts, title, style.width, style.height, style)
@@ -169,7 +169,7 @@ class RowPlot:
         box = _Box(left, 0.5 * style.size, style.width - style.size * 1.2, bottom)
         parts = [*_across(self.x, box, style)]
         for row, label in enumerate(labels):
-            parts.append(_text(left - 0.6 * style.size, box.top + (row + 0.5) * self.pitch + 0.35 * style.size, label, style, "end"))
+            parts.append(_label(left - 0.6 * style.size, box.top + (row + 0.5) * self.pitch + 0.35 * style.size, label, style, "end"))
         for at in self.lines:
             x = box.x(self.x.at(at))
             parts.append(f'<path d="M{x:.1f} {box.top:.1f}V{box.bottom:.1f}" stroke="{style.ink}" stroke-dasharray="4 3" opacity=".6"/>')
@@ -208,17 +208,18 @@ class Heatmap:
         wide, high = self.wide, max(34.0, style.size * (_WIDE * len(self.down) + 1) / max(len(self.rows), 1))
         left = style.size * (2.2 + _WIDE * max(map(len, self.rows), default=0))
         right, bottom = left + wide * len(self.columns), high * len(self.rows)
-        parts = [_text(left - 0.5 * style.size, (k + 0.5) * high + 0.35 * style.size, row, style, "end") for k, row in enumerate(self.rows)]
-        parts += [_text(left + (k + 0.5) * wide, bottom + 1.4 * style.size, name, style) for k, name in enumerate(self.columns)]
-        parts += [_text((left + right) / 2, bottom + 3.0 * style.size, self.across, style),
-                  _text(1.1 * style.size, bottom / 2, self.down, style, turned=True)]
+        parts = [_label(left - 0.5 * style.size, (k + 0.5) * high + 0.35 * style.size, row, style, "end")
+                 for k, row in enumerate(self.rows)]
+        parts += [_label(left + (k + 0.5) * wide, bottom + 1.4 * style.size, name, style) for k, name in enumerate(self.columns)]
+        parts += [_label((left + right) / 2, bottom + 3.0 * style.size, self.across, style),
+                  _label(1.1 * style.size, bottom / 2, self.down, style, turned=True)]
         for cell in self.cells:
             x, y, edge = left + cell.column * wide, cell.row * high, f' stroke="{cell.ink}" stroke-width="1.5"' if cell.bordered else ""
             parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{cell.colour}"{edge}'
                          f'{_said(cell.tip, -1, style, "rect")}')
             if cell.hatched:
                 parts.append(f'<path d="{_hatching(x, y, wide, high)}" stroke="{cell.ink}" stroke-opacity="0.3" fill="none"/>')
-            parts.append(_text(x + wide / 2, y + high / 2 + 0.35 * style.size, cell.text, replace(style, ink=cell.ink)))
+            parts.append(_label(x + wide / 2, y + high / 2 + 0.35 * style.size, cell.text, replace(style, ink=cell.ink)))
         return _sheet(parts, title, max(style.width, right + style.size), bottom + 3.6 * style.size, style)
 
 
@@ -254,7 +255,7 @@ def _sheet(parts: Iterable[str], title: str, width: float, height: float, style:
             f'font-family={quoteattr(style.family)} font-size="{style.size:g}">{"".join(parts)}</svg>')
 
 
-def _text(x: float, y: float, text: str, style: Style, anchor: str = "middle", turned: bool = False, weight: str = "") -> str:
+def _label(x: float, y: float, text: str, style: Style, anchor: str = "middle", turned: bool = False, weight: str = "") -> str:
     turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
     bold = f' font-weight="{weight}"' if weight else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{style.ink}"{bold}{turn}>{escape(fmt.plain(text))}</text>'
@@ -265,9 +266,9 @@ def _down(axis: Axis, box: _Box, style: Style) -> Iterable[str]:
     for place, text in axis.ticks:
         y = box.y(axis.at(place))
         yield f'<path d="M{box.left:.1f} {y:.1f}H{box.right:.1f}" stroke="{style.ink}" opacity=".13"/>'
-        yield _text(box.left - 0.5 * style.size, y + 0.35 * style.size, text, style, "end")
+        yield _label(box.left - 0.5 * style.size, y + 0.35 * style.size, text, style, "end")
     yield f'<path d="M{box.left:.1f} {box.top:.1f}V{box.bottom:.1f}" stroke="{style.ink}" opacity=".4"/>'
-    yield _text(1.1 * style.size, (box.top + box.bottom) / 2, axis.title, style, turned=True)
+    yield _label(1.1 * style.size, (box.top + box.bottom) / 2, axis.title, style, turned=True)
 
 
 def _across(axis: Axis, box: _Box, style: Style) -> Iterable[str]:
@@ -277,13 +278,13 @@ def _across(axis: Axis, box: _Box, style: Style) -> Iterable[str]:
         x, half = box.x(axis.at(place)), _WIDE * style.size * len(text) / 2
         yield f'<path d="M{x:.1f} {box.top:.1f}V{box.bottom:.1f}" stroke="{style.ink}" opacity=".13"/>'
         if x - half > free:
-            yield _text(x, box.bottom + 1.4 * style.size, text, style)
+            yield _label(x, box.bottom + 1.4 * style.size, text, style)
             free = x + half + 0.4 * style.size
     yield f'<path d="M{box.left:.1f} {box.bottom:.1f}H{box.right:.1f}" stroke="{style.ink}" opacity=".4"/>'
-    yield _text((box.left + box.right) / 2, box.bottom + 3.1 * style.size, axis.title, style)
+    yield _label((box.left + box.right) / 2, box.bottom + 3.1 * style.size, axis.title, style)
 
 
-def _line(line: Curve, plot: XYPlot, box: _Box, style: Style) -> str:
+def _svg_curve(line: Curve, plot: XYPlot, box: _Box, style: Style) -> str:
     places = [(box.x(plot.x.at(x)), box.y(plot.y.at(y))) for x, y in line.places]
     path = f"M{places[0][0]:.1f} {places[0][1]:.1f}" if places else "M0 0"
     for x, y in places[1:]:
@@ -310,7 +311,7 @@ def _mark(point: Point, plot: XYPlot, box: _Box, style: Style) -> str:
              else f'fill="{point.colour}"')
     place = f"translate({x:.1f} {y:.1f}){'' if point.scale == 1.0 else f' scale({point.scale:g})'}"
     drawn = f'<path d="{SHAPES[point.shape]}" transform="{place}" {paint}{_said(point.tip, point.series, style, "path")}'
-    return drawn + (_text(x, y - 0.9 * style.size, point.name, style, weight="bold") if point.name else "")
+    return drawn + (_label(x, y - 0.9 * style.size, point.name, style, weight="bold") if point.name else "")
 
 
 def _span(span: Span, plot: RowPlot, box: _Box, style: Style) -> str:
