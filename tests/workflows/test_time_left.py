@@ -12,7 +12,7 @@ from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.plans.expand import MAX_BATCH, Planned, expand
 from cachemark.plans.schema import Plan
-from cachemark.workflows import paces, time_left
+from cachemark.workflows import time_left
 from cachemark.workflows.time_left import TimeLeft, generated, on_paper
 from support import stub
 
@@ -125,20 +125,6 @@ def test_a_case_measured_again_begins_anew() -> None:
     assert left.share(planned[0].case.key) == 0.0
 
 
-@pytest.mark.parametrize("times", [0.2, 5.0])
-def test_what_one_batch_took_says_how_long_a_model_takes_that_has_not_begun(times: float) -> None:
-    planned = cases()
-    seconds = {each.case.key: work(each) * (times if each.case.model == "llamagen-l" else 1.0) for each in planned}
-    whole = sum(seconds.values())
-
-    def missed(first: paces.FirstPaces) -> int:
-        left = TimeLeft(planned, clock=(clock := Clock()), first=first)
-        return len(wrong(lived(left, clock, planned, seconds, 0.0), 1 - seconds[planned[0].case.key] / whole, whole))
-
-    assert missed(paces.no_paces)
-    assert not missed(lambda new, paper, whole: {"llamagen-l": times / paper(new[-1])})
-
-
 def test_a_batch_that_takes_long_says_nothing_until_it_ends() -> None:
     """Else what is left of a case would grow as long as its last batch runs."""
     planned, clock = cases(), Clock()
@@ -160,12 +146,6 @@ def test_an_arm_is_expected_to_take_what_it_computes() -> None:
     assert half < 0.7 * whole
     batch = arms["arm"].case.batch
     assert on_paper(arms["arm"], batch) == pytest.approx((on_paper(arms["baseline"], batch) + half / 64 * batch) / 2, rel=0.1), "in turns"
-
-
-def test_before_anything_is_known_it_is_the_pace_of_first_batches() -> None:
-    planned, clock = cases(), Clock()
-    left = TimeLeft(planned, clock=clock, first=lambda new, paper, whole: {"llamagen-l": 3.0})
-    assert left.seconds() == pytest.approx(3.0 * sum(size * times for each in planned for size, times in generated(each)))
 
 
 def test_paper_knows_that_a_small_batch_costs_more_for_each_image(monkeypatch: pytest.MonkeyPatch) -> None:

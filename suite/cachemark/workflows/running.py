@@ -23,13 +23,12 @@ from ..plans.reuse import Earlier, code_identity
 from ..plans.schema import Plan, prepare
 from ..store.db import Store
 from ..trial.child.facts import stated
-from ..trial.executors.local import Executor, Local
+from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from ..trial.supervisor import Finished, always, unmeasured
 from . import largest_batch as largest
 from .deciding import Decision, decide, reason
 from .machines import Machine
-from .paces import no_paces, paces
 from .pricing import deadline
 from .stored_run import Measured, Run
 from .stores import DEFAULT_STORE, opened
@@ -240,8 +239,7 @@ class PlanRunner:
         """A run of the store, open as long as the block lasts, with what is stored already carried over."""
         with self.store.new_run(self.plan.name, self.plan.stored(), here, code_identity()) as run_id:
             seconds = partial(self.store.seconds, machine_class=here.machine_class)
-            first = partial(paces, threads=self.machine.threads) if isinstance(self.executor, Local) else no_paces
-            self._left = TimeLeft([d.planned for d in decisions if not d.stored], seconds, first=first)
+            self._left = TimeLeft([d.planned for d in decisions if not d.stored], seconds)
             self.watcher.planned(decisions, self._left)
             stored = [decision for decision in decisions if decision.stored]
             for decision in stored:

@@ -12,7 +12,6 @@ from ..core.result import Outcome
 from ..core.spec import FULL
 from ..plans.expand import MAX_BATCH, Planned
 from ..plans.price import batches, least_time
-from .paces import FirstPaces, no_paces
 
 EARLY = 0.05  # share of a case before which its pace says nothing: a process warms up
 
@@ -66,24 +65,20 @@ class _CaseProgress:
 
 class TimeLeft:
     """An estimate that learns. A case that was measured before on this class of machine takes as long again. Any other takes what paper
-    says times what paper has come to so far: in cases of the same model, which err alike, else in its first batch, else in all. The pace
-    of a case that runs counts as much as the share of it that is done.
+    says times what paper has come to so far: in cases of the same model, which err alike, else in all. The pace of a case that runs counts
+    as much as the share of it that is done. Nothing is generated to guess it.
 
-    ``planned`` are the cases to come; ``stored(key)`` gives the seconds that one took before, or None; ``first`` the pace of models of
-    which nothing else is known, given the cases that nothing is stored of and the seconds on paper of a batch and of the run
-    (:func:`.paces.paces`). What it hears may come from several threads, one for each device."""
+    ``planned`` are the cases to come; ``stored(key)`` gives the seconds that one took before, or None. What it hears may come
+    from several threads, one for each device."""
 
     def __init__(
         self, planned: Sequence[Planned] = (), stored: Callable[[str], float | None] = lambda key: None,
-        clock: Callable[[], float] = time.monotonic, first: FirstPaces = no_paces,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
         self._papers: dict[tuple[str, int], float] = {}
         self._left = {each.case.key: _CaseProgress(each, stored(each.case.key), self._whole(each))
                       for each in planned if not each.unsupported_reason}
-        new = [each for each in self._left.values() if each.stored is None]
-        self._first = dict(first([each.planned for each in new], lambda one: self._paper(one, one.case.batch),
-                                 sum(each.paper for each in new)))
         self._took: dict[str, list[tuple[float, float]]] = {}  # by model: seconds on paper, and by the clock
         self._startup, self._idle_since, self._at_once = 0.0, clock(), 1
         self._begun: set[tuple[object, ...]] = set()  # processes
@@ -147,15 +142,14 @@ class TimeLeft:
         return self._papers[name]
 
     def _paces(self) -> dict[str, float]:
-        """Seconds by the clock for each on paper, by model, and of all under the empty name; of what runs as far as it has come. Of a
-        model of which nothing has ended or come far it is that of its first batch."""
+        """Seconds by the clock for each on paper, by model, and of all under the empty name; of what runs as far as it has come."""
         found: dict[str, list[tuple[float, float]]] = {model: list(pairs) for model, pairs in self._took.items()}
         for each in self._left.values():
             if each.began is not None and each.tells:
                 found.setdefault(each.planned.case.model, []).append((each.done, each.heard - each.began))
-        found[""] = [pair for pairs in found.values() for pair in pairs] or [(1.0, pace) for pace in self._first.values()]
-        return self._first | {model: sum(clock for _, clock in pairs) / paper for model, pairs in found.items()
-                              if (paper := sum(paper for paper, _ in pairs))}
+        found[""] = [pair for pairs in found.values() for pair in pairs]
+        return {model: sum(clock for _, clock in pairs) / paper for model, pairs in found.items()
+                if (paper := sum(paper for paper, _ in pairs))}
 
     def _rest(self, each: _CaseProgress, paces: dict[str, float]) -> float | None:
         """Seconds of one case from now on, or None."""
