@@ -27,11 +27,6 @@ LAST = {"inside a line": INSIDE, "end of a line": ENDS[-2:]}  # by then every me
 captured = token_checks.captured
 
 
-@pytest.mark.parametrize("cell", halved(cells()))
-def test_a_pass_reads_nothing_on_the_host(cell: Cell) -> None:
-    assert not list(token_checks.nothing_is_read_on_the_host(cell))
-
-
 @pytest.mark.parametrize("where", LAST)
 @pytest.mark.parametrize("cell", halved(cells()))
 def test_passes_of_one_class_run_the_same_operations(cell: Cell, where: str) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site, Step
 from cachemark.contract.method import Method
-from cachemark.kit import ragged, token_checks
+from cachemark.kit import ragged
 from cachemark.kit.common import Poison
 from cachemark.kit.driver import drive, watched
 
@@ -24,11 +24,6 @@ def run(cell: Cell, method: Method) -> Ran:
     ran = generate(cell, method, watch)
     assert watch.spoiled > 0
     return ran
-
-
-@pytest.mark.parametrize("cell", halved(cells()))
-def test_dead_storage_is_never_read(cell: Cell) -> None:
-    assert not list(token_checks.dead_is_never_read(cell))
 
 
 @pytest.mark.parametrize("cell", halved(cells(evicting=True)))

@@ -9,20 +9,14 @@ from torch import Tensor
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import RowRun
 from cachemark.contract.method import Method
-from cachemark.kit import token_checks
 from cachemark.kit.oracle import TOLERANCE
 from cachemark.kit.oracle import TokenShadow as Shadow
 from cachemark.kit.token_checks import at_neutral, differs_from_full
 from cachemark.methods.registry import METHODS
 
-from .cells import Cell, cells, generate, halved
+from .cells import Cell, generate
 
 FILLING = ("h2o", "linear", "random", "rkv")  # these evict by `SlotBank.evict`, the others by `evict_place`
-
-
-@pytest.mark.parametrize("cell", halved(cells(evicting=True)))
-def test_evicting_equals_masking(cell: Cell) -> None:
-    assert not list(token_checks.evicting_is_masking(cell))
 
 
 # ------------------------------------------------------------------------------------------ the oracle itself
