@@ -63,11 +63,6 @@ def test_equal_arms_pass_and_improvements_too(machine: Machine, stage: Stage) ->
     assert (code, said[CELL, "latency"]) == (0, "improved")
 
 
-def test_it_says_which_methods_nothing_has_looked_at(machine: Machine, stage: Stage) -> None:
-    assert "\nNot inspected: calm. `cachemark run` looks at what methods of plug-ins do.\n" in compare(stage, *ARMS, "--no-aa").stdout
-    assert json.loads(compare(stage, *ARMS, "--no-aa", "--json").stdout)["not_inspected"] == ["calm"]
-
-
 def test_a_store_of_comparisons_alone_says_what_can_be_done_with_them(machine: Machine, stage: Stage) -> None:
     stage.store.unlink()
     assert compare(stage, *ARMS, "--no-aa").exit_code == 0

@@ -80,7 +80,7 @@ def compare(
     )
     if as_json:
         echo_json({"exit_code": found.exit_code, "run": found.run_id, "delta": found.rule.delta, "sees": found.sees,
-                   "standing": found.standing, "not_inspected": found.uninspected, "rows": found.tally.rows})
+                   "standing": found.standing, "rows": found.tally.rows})
     else:
         _print(found)
     sys.exit(found.exit_code)
@@ -99,6 +99,4 @@ def _print(found: PairedComparison) -> None:
             click.echo(f"  {found.tally.word(row)}: {row.label}, {row.metric}: {row.reason}")
     if found.same_tokens:
         click.echo(f"Images of {count(found.same_tokens, 'cell')}: same tokens, nothing to compare.")
-    if found.uninspected:
-        click.echo(f"Not inspected: {', '.join(found.uninspected)}. `cachemark run` looks at what methods of plug-ins do.")
     click.echo(str(found.standing))

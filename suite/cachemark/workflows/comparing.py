@@ -37,9 +37,7 @@ from ..gate.comparison import (
 from ..gate.flakes import FlakeRule
 from ..gate.nights import GateStanding
 from ..gate.seedwise import seedwise
-from ..methods.registry import METHODS
 from ..plans.schema import Plan, prepare
-from ..plugins.loading import needs
 from ..stats.paired_test import Rule
 from ..store.db import Store
 from ..store.rows import Verdict
@@ -69,8 +67,7 @@ class Terms:
 @dataclass(frozen=True)
 class PairedComparison:
     """A comparison that has ended: its number in the store, both arms' names, its rows as a tally, the rule by which times were judged, the
-    smallest change that the machine can see, in words, and the standing of the gate. ``uninspected``: the methods of plug-ins among the
-    arms. A run looks at what these do behind its figures; a comparison times them, and believes what they say."""
+    smallest change that the machine can see, in words, and the standing of the gate."""
 
     run_id: int
     names: tuple[str, str]
@@ -78,7 +75,6 @@ class PairedComparison:
     rule: Rule
     sees: str
     standing: GateStanding
-    uninspected: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -148,12 +144,6 @@ class ComparedArms:
     @property
     def names(self) -> tuple[str, str]:
         return self.before.name, self.after.name
-
-
-def _brought(both: ComparedArms) -> tuple[str, ...]:
-    """The methods of plug-ins that the arms run."""
-    names = {planned.case.method for arm in (both.before, both.after) for planned in arm.cells.values() if planned.case.role == "arm"}
-    return tuple(sorted(name for name in names if needs(METHODS.get(name))))
 
 
 @contextmanager
@@ -237,7 +227,7 @@ class _PairedRun:
         _, sees = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.cells), device)
         nights = ledger.nights(self.store, plan.name, machine)
         (ours,) = (night for night in nights if night.run.id == self.run_id)
-        return PairedComparison(self.run_id, both.names, ours.tally, rule, sees, ledger.standing(nights), _brought(both))
+        return PairedComparison(self.run_id, both.names, ours.tally, rule, sees, ledger.standing(nights))
 
     def _measure_and_judge(self, rule: Rule) -> Rule:
         """Measure as many pairs as the test asks for, and file what is said of every cell. Returns the rule by which times were judged:
