@@ -30,7 +30,7 @@ for arguments in json.loads(sys.argv[1]):
     wrong = result.exception if not isinstance(result.exception, SystemExit) else None
     print(json.dumps([result.exit_code, repr(wrong) if wrong else "", sorted(m for m in sys.modules if "." not in m)]))
 """
-HEAVY = {"torch", "numpy", "sqlalchemy", "alembic", "pydantic", "pandas", "scipy", "altair", "jinja2", "PIL", "rich"}
+HEAVY = {"torch", "numpy", "sqlalchemy", "pydantic", "pandas", "scipy", "altair", "jinja2", "PIL", "rich"}
 COMMANDS = (
     "baseline", "bisect", "check", "compare", "doctor", "export", "incident", "list", "report", "run", "show", "weights",
 )
@@ -88,4 +88,4 @@ def test_a_trial_loads_nothing_that_only_judging_needs() -> None:
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     modules = set(json.loads(done.stdout))
     assert "cachemark.metrics.compute.quality_intervals" in modules
-    assert not modules & {"scipy.stats", "sqlalchemy", "alembic", "pandas", "altair", "jinja2", "rich", "transformers", "torch_fidelity"}
+    assert not modules & {"scipy.stats", "sqlalchemy", "pandas", "altair", "jinja2", "rich", "transformers", "torch_fidelity"}

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from store_examples import case
 
-from cachemark.core.result import STORED, Outcome, Status
+from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.core.units import METRICS
 
@@ -28,6 +28,6 @@ sampled = st.one_of(
 metric_values = st.lists(sampled, min_size=1, max_size=6).map(dict)
 rest: dict[str, Any] = {"log": texts, "seconds": st.floats(0, 1e9), "skip_key": texts, "output_hash": texts, "facts": objects}
 ok_outcomes = st.builds(Outcome, cases, st.just(Status.OK), metric_values, texts.filter(bool), **rest)
-failed_outcomes = st.builds(Outcome, cases, st.sampled_from([s for s in STORED if s is not Status.OK]), judgement=texts,
+failed_outcomes = st.builds(Outcome, cases, st.sampled_from([s for s in list(Status) if s is not Status.OK]), judgement=texts,
                             **{**rest, "log": texts.filter(bool)})
 outcomes = st.one_of(ok_outcomes, failed_outcomes)

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sqlite3
+import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import create_engine, event
 from store_examples import begin, ok
 
 import cachemark.store.artifacts as artifacts_module
 import cachemark.store.database as engine_module
 from cachemark import __version__
+from cachemark.cli import main
 from cachemark.core.errors import BadStore
-from cachemark.core.result import Status
 from cachemark.store.db import Store
 from cachemark.store.faults import bad_store
 from cachemark.store.schema import SCHEMA_VERSION
+from cachemark.store.upkeep import backup, check
+
+DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 
 
 def refused(target: object, match: str, code: int = 2, **options: Any) -> BadStore:
@@ -147,7 +153,8 @@ def test_truncated_database(path: Path) -> None:
     make(path)
     half = path.read_bytes()[: path.stat().st_size // 2]
     path.write_bytes(half)
-    refused(path, "damaged")
+    with pytest.raises(BadStore, match="damaged"), Store.open(path, read_only=True) as store:
+        store.outcomes(1)
     assert path.read_bytes() == half
 
 
@@ -163,11 +170,64 @@ def test_damage_in_the_middle_is_reported_not_returned(path: Path) -> None:
 def test_values_that_vanished_are_noticed(path: Path) -> None:
     make(path)
     alter(path, "DELETE FROM sample WHERE metric = 'kl'")
-    with Store.open(path) as store:
-        (found,) = store.outcomes(1)
-    assert found.status is Status.DAMAGED
-    assert found.case == ok().case
-    assert "outcome 1: it lacks values: it names 10, and 6 are here" in found.reason
+    with Store.open(path) as store, pytest.raises(BadStore, match="Outcome 1 has 6 of its 10 values"):
+        store.outcomes(1)
+
+
+@pytest.mark.parametrize("change", [
+    "UPDATE outcome SET facts = '{'", "UPDATE outcome SET facts = '[1]'", "UPDATE run SET plan_json = '7'",
+    "UPDATE \"case\" SET body = '{}'",
+    f"UPDATE run SET plan_json = '{DEEP}'", f"UPDATE sample SET packed = x'{struct.pack('<d', math.nan).hex()}' WHERE count = 1",
+    "UPDATE sample SET metric = 'beauty' WHERE metric = 'kl'",
+])
+def test_a_malformed_row_is_refused_and_found_by_check(path: Path, change: str) -> None:
+    make(path)
+    alter(path, change)
+    with Store.open(path, read_only=True) as store:
+        with pytest.raises(BadStore, match=r"damaged.*cachemark db backup"):
+            store.run(1), store.outcomes(1)
+        assert check(store)
+
+
+@pytest.mark.parametrize("change", [
+    "PRAGMA ignore_check_constraints = ON; UPDATE outcome SET judged = 0", "DELETE FROM run", "DELETE FROM outcome",
+])
+def test_check_finds_broken_constraints_and_references(path: Path, change: str) -> None:
+    make(path)
+    alter(path, *change.split("; "))
+    with Store.open(path, read_only=True) as store:
+        assert check(store)
+
+
+def test_check_finds_a_missing_artifact_and_nothing_in_a_sound_store(store: Store, path: Path) -> None:
+    number = store.save(begin(store), ok(1), {"grid.png": b"png"})
+    assert (number, check(store)) == (1, [])
+    (file,) = store.outcomes(1)[0].artifacts.values()
+    store.artifacts.path(file).unlink()
+    assert check(store) == [f"artifact {file}: is missing"]
+
+
+def test_a_backup_is_a_store_and_overwrites_nothing(store: Store, path: Path, tmp_path: Path) -> None:
+    store.save(begin(store), ok(1))
+    backup(path, tmp_path / "copy.db")
+    with Store.open(tmp_path / "copy.db", read_only=True) as copy:
+        assert copy.outcomes(1) == [ok(1)]
+    with pytest.raises(BadStore, match="exists already"):
+        backup(path, tmp_path / "copy.db")
+
+
+def test_the_commands_end_with_0_or_2_and_no_traceback(path: Path, tmp_path: Path) -> None:
+    make(path)
+    run = CliRunner().invoke
+    assert run(main, ["db", "check", "--store", str(path)]).exit_code == 0
+    assert run(main, ["db", "backup", str(tmp_path / "copy.db"), "--store", str(path)]).exit_code == 0
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    path.write_bytes(half)
+    for arguments in (["db", "check"], ["show"], ["report", str(tmp_path / "page.html")]):
+        done = run(main, [*arguments, "--store", str(path)])
+        assert isinstance(done.exception, (SystemExit, BadStore)), arguments
+        assert done.exit_code != 0
+    assert path.read_bytes() == half
 
 
 def test_database_of_another_program_is_left_alone(path: Path) -> None:
@@ -178,19 +238,20 @@ def test_database_of_another_program_is_left_alone(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_newer_schema_is_left_alone_and_both_versions_are_named(path: Path) -> None:
+@pytest.mark.parametrize("version", ["0003", "2", "head"])
+def test_another_schema_is_left_alone_and_both_versions_are_named(path: Path, version: str) -> None:
     make(path)
-    alter(path, f"UPDATE {engine_module.VERSION_TABLE} SET version_num = '0099'")
+    alter(path, f"UPDATE {engine_module.VERSION_TABLE} SET version_num = '{version}'")
     before = path.read_bytes()
     for read_only in (False, True):
-        error = refused(path, "schema 0099", read_only=read_only)
-        assert f"{__version__} knows schemas up to {SCHEMA_VERSION}" in str(error)
+        error = refused(path, f"schema '{version}'", read_only=read_only)
+        assert f"{__version__} reads and writes schema {SCHEMA_VERSION}" in str(error)
     assert path.read_bytes() == before
 
 
 def test_empty_file_becomes_a_store(path: Path) -> None:
     path.touch()
-    refused(path, "schema none", read_only=True)
+    refused(path, "is an empty database", read_only=True)
     make(path)
 
 

@@ -1,4 +1,4 @@
-"""Several machines with one PostgreSQL server: where the artifacts lie, whose a run is, and damage to its rows."""
+"""Several machines with one PostgreSQL server: where the artifacts lie, and whose a run is."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 import store_server
 from click.testing import CliRunner
-from sqlalchemy import create_engine, make_url, text
-from store_examples import begin, case, ok
+from sqlalchemy import create_engine, text
+from store_examples import begin, ok
 
 from cachemark.cli import main
 from cachemark.core.errors import BadStore
 from cachemark.core.processes import LAPSE
-from cachemark.core.result import Status
 from cachemark.store import leases
 from cachemark.store.db import Store
 from cachemark.store.places import MARK, VARIABLE
-from cachemark.store.repair import find, repair
 
 pytestmark = pytest.mark.skipif(bool(why := store_server.missing()), reason=why)
 NUMBERS = count()
@@ -53,14 +51,14 @@ def save_one(url: str) -> None:
 
 # -- artifacts ----------------------------------------------------------------------------------------------------------
 def test_a_store_without_a_place_for_artifacts_is_refused(url: str) -> None:
-    with pytest.raises(BadStore, match=rf"has no place for artifacts.*db migrate --artifacts FOLDER, or set {VARIABLE}"):
+    with pytest.raises(BadStore, match=rf"has no place for artifacts.*db init --artifacts FOLDER, or set {VARIABLE}"):
         save_one(url)
     assert not list(Path().iterdir())
 
 
 def test_the_place_is_named_once(url: str, tmp_path: Path) -> None:
     share = tmp_path / "share" / "artifacts"
-    done = CliRunner().invoke(main, ["db", "migrate", "--artifacts", str(share)], env={"CACHEMARK_STORE": url})
+    done = CliRunner().invoke(main, ["db", "init", "--artifacts", str(share)], env={"CACHEMARK_STORE": url})
     assert done.exit_code == 0, done.output
     save_one(url)
     with Store.open(url, read_only=True) as reader:
@@ -117,29 +115,10 @@ def test_the_folder_moves_with_its_mark(url: str, tmp_path: Path) -> None:
         with pytest.raises(BadStore, match="has no file"):
             store.note_artifacts(new)
     shutil.move(old, new)
-    done = CliRunner().invoke(main, ["db", "migrate", "--artifacts", str(new)], env={"CACHEMARK_STORE": url})
+    done = CliRunner().invoke(main, ["db", "init", "--artifacts", str(new)], env={"CACHEMARK_STORE": url})
     assert done.exit_code == 0, done.output
     save_one(url)
     assert not old.exists()
-
-
-def test_a_store_of_an_earlier_version_is_read_where_it_lies(url: str, tmp_path: Path) -> None:
-    """Its schema lacks two tables, and its artifacts lie in the working directory."""
-    folder = Path(f"{make_url(url).database}.artifacts")
-    with Store.open(url, artifacts=folder.absolute()) as store:
-        store.save(begin(store), ok(1), {"tokens.bin": b"abc"})
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE setting; DROP TABLE set_aside; UPDATE cachemark_version SET version_num = '0002'"))
-    engine.dispose()
-    (folder / MARK).unlink()
-    with Store.open(url, read_only=True) as reader:
-        (found,) = reader.outcomes(1)
-        assert reader.artifacts.read(found.artifacts["tokens.bin"]) == b"abc"
-    with pytest.raises(BadStore, match="has no place for artifacts"):
-        save_one(url)
-    with Store.open(url, artifacts=folder) as store:
-        assert store.artifacts.read(found.artifacts["tokens.bin"]) == b"abc"
 
 
 def test_an_address_is_no_folder(url: str) -> None:
@@ -163,20 +142,3 @@ def test_the_servers_clock_times_signs_of_life(url: str, tmp_path: Path, monkeyp
         with store._writing() as session:
             leases.hold(session, run)
         assert reader.run(run).state == "running", "it was only out of reach"
-
-
-# -- damage -------------------------------------------------------------------------------------------------------------
-def test_damaged_rows_are_named_and_set_aside(url: str, tmp_path: Path) -> None:
-    with Store.open(url, artifacts=tmp_path) as store:
-        run = begin(store)
-        for number in range(1, 4):
-            store.save(run, ok(number))
-        with store._writing() as session:
-            session.execute(text("UPDATE outcome SET facts = '{' WHERE id = 1"))
-            session.execute(text("UPDATE \"case\" SET body = '7' WHERE key = :key"), {"key": case(2).key})
-            session.execute(text("UPDATE run SET plan_json = '[]'"))
-        assert [o.status for o in store.outcomes(run)] == [Status.DAMAGED, Status.DAMAGED, Status.OK]
-        assert {(one.table, one.row) for one in find(store)} == {("run", "1"), ("case", case(2).key), ("outcome", "1")}
-        repair(store)
-        assert find(store) == []
-        assert [o.status for o in store.outcomes(run)] == [Status.OK]

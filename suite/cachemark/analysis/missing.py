@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.result import Status
 from ..core.units import GENEVAL, GENEVAL_OVERALL, GENEVAL_TASKS, METRICS, SCORES, SEEN, least_images, quality_name
 from .case_group import CaseGroup
 from .report_row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
@@ -38,12 +37,6 @@ def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable
                 yield Missing(f"{group.model}: {row.case.label}", str(row.outcome.status), row.reason, row.outcome.log, row.case.key)
     for group in groups:
         yield from _gaps(group)
-
-
-def damaged(run_id: object, damage: Iterable[str]) -> Iterable[Missing]:
-    """Everything of a run that the store no longer tells."""
-    for said in damage:
-        yield Missing(f"run {run_id}", str(Status.DAMAGED), f"The store is damaged at {said} `cachemark db repair` sets that aside.")
 
 
 def _wanted(group: CaseGroup) -> tuple[str, ...]:

@@ -23,8 +23,7 @@ _PATH = re.compile(r"(?<![\w:/.<])(?:~|\.{1,2})?(?:/[^\s/:'\",;()<>|]+)+/?|\b[A-
 def public_run(run: RunRecord) -> RunRecord:
     """The run without what is nobody's business."""
     environment = replace(run.environment, facts=scrubbed(run.environment.facts))
-    damage = tuple(f"{said.partition(':')[0]}." for said in run.damage)  # the row, without what stands in it
-    return replace(run, plan_json=scrubbed(run.plan_json), environment=environment, code=scrubbed(run.code), damage=damage)
+    return replace(run, plan_json=scrubbed(run.plan_json), environment=environment, code=scrubbed(run.code))
 
 
 def public_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:

@@ -21,7 +21,7 @@ from .device_limits import Limits, against_limits
 from .environment_facts import as_text, differences, environment_facts, title
 from .image_albums import Album, Strip, albums, strip
 from .layer_tables import Layers, layers
-from .missing import Missing, damaged, missing
+from .missing import Missing, missing
 from .papers import PaperTable, papers
 from .quality_claims import Claims, margin_sentence, scope
 from .raw_samples import CaseRecord, case_records
@@ -127,7 +127,7 @@ def build(
                        for group in groups),
         changes=changes(comparison, in_pairs=bool(arms)), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
-        missing=(*damaged(run.id, run.damage), *missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
+        missing=tuple(missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
         differences=differences(baseline.environment, environment) if baseline else None,
         papers=papers(given, environment), regimes=(*regimes(groups), *decoder_regimes(groups)),
         maps=answer_maps(groups, claims, predictor), alarms=alarms(standing),

@@ -100,8 +100,6 @@ def _data(found: CheckResult) -> dict[str, Any]:
     judgement, told = found.judgement, found.incidents
     data: dict[str, Any] = {"exit_code": found.exit_code, "coverage": judgement.comparison.coverage if judgement.comparison else None,
                             "rows": judgement.all_rows, "standing": judgement.standing}
-    if found.damage:
-        data["damage"] = found.damage
     if judgement.environment is not None and judgement.environment.alert:
         data["environment"] = str(judgement.environment)
     if found.proposed is not None:
@@ -124,8 +122,6 @@ def _lines(found: CheckResult, owners: Path) -> Iterator[str]:
         for row in (*judgement.comparison.of(REGRESSED), *judgement.comparison.of(MISSING)):
             yield f"  {row.verdict}: {row.label}, {row.metric}: {row.then} → {row.now}. {row.reason}".rstrip()
     yield from judgement.remarks()
-    for said in found.damage:
-        yield f"Damaged: {said}"
     if judgement.night is not None:
         for row in judgement.night.tally.regressed:
             yield f"  {judgement.night.tally.word(row)}: {row.label}, {row.metric}: {row.reason}"

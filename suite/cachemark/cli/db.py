@@ -12,66 +12,49 @@ from .options import echo_json, json_option, store_option
 
 @click.group()
 def db() -> None:
-    """Upgrade a store, find and repair damage, merge other stores into it, or prune old runs."""
+    """Create, check or back up a store, merge other stores into it, or prune old runs."""
 
 
 @db.command()
 @store_option
 @click.option("--artifacts", type=click.Path(file_okay=False), help="For a server: the folder of its artifacts, which every machine sees.")
-def migrate(store_url: str, artifacts: str | None) -> None:
-    """Bring a store to the schema of this version. Every command that writes does this too.
+def init(store_url: str, artifacts: str | None) -> None:
+    """Create a store. Every command that writes does this too.
 
-    A server keeps no files, so it is told once with --artifacts where they go, and again after that folder was moved.
+    A server keeps no files, so name the folder of its artifacts once with --artifacts, and again after that folder was moved.
     """
     from ..workflows import upkeep
 
-    where, rows = upkeep.migrate(store_url, artifacts)
-    click.echo(f"{where} has the schema of this version; {rows} rows.")
+    where, rows = upkeep.init_store(store_url, artifacts)
+    click.echo(f"{where} is ready: {count(rows, 'row')}.")
 
 
 @db.command("check")
 @store_option
 @json_option
-def check_damage(store_url: str, as_json: bool) -> None:
-    """List all damage of a store: pages, rows, and files that are missing or changed. Nothing is changed.
-
-    The exit code is 0 where there is none, else 2. Every row and every file is read.
-    """
+def check(store_url: str, as_json: bool) -> None:
+    """Check pages, constraints, references and artifacts. Nothing is changed; exit code 2 where anything is wrong."""
     from ..core.errors import BadStore
     from ..workflows import upkeep
 
-    found = upkeep.find_damage(store_url)
+    problems = upkeep.check_store(store_url)
     if as_json:
-        echo_json([{"table": one.table, "row": one.row, "what": one.what} for one in found])
-    elif not found:
-        click.echo("No damage.")
+        echo_json(problems)
     else:
-        click.echo("\n".join(map(str, found)))
-    if found:
-        raise BadStore(f"The store is damaged in {len(found)} places.", remedy="Set what is damaged aside: cachemark db repair")
+        click.echo("\n".join(problems) or "No damage.")
+    if problems:
+        raise BadStore(f"The store is damaged in {count(len(problems), 'place')}.", remedy="Restore a backup, or name another --store.")
 
 
 @db.command()
+@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
 @store_option
-@json_option
-def repair(store_url: str, as_json: bool) -> None:
-    """Set all damage of a store aside, so that the rest can be judged. Nothing is deleted.
-
-    Damaged rows go to the table set_aside. Of a file whose pages are damaged, every readable row goes to a new file, and the damaged one is
-    kept beside it. End all other commands on the store first.
-    """
+def backup(target: Path, store_url: str) -> None:
+    """Copy the database to the new file TARGET, also while others write to it. Copy the folder of artifacts yourself."""
     from ..workflows import upkeep
 
-    found = upkeep.repair_store(store_url)
-    if as_json:
-        echo_json({"set_aside": found.rows, "kept": found.kept, "left": list(map(str, found.left))})
-        return
-    if found.kept is not None:
-        click.echo(f"The damaged file is kept as {found.kept}.")
-    told = ", ".join(f"{count} of {table}" for table, count in sorted(found.rows.items()))
-    click.echo(f"Set aside: {told}." if told else "No damaged row.")
-    for one in found.left:
-        click.echo(f"Still damaged: {one}")
+    upkeep.backup_store(target, store_url)
+    click.echo(f"Backup: {target}")
 
 
 @db.command()
@@ -88,11 +71,10 @@ def merge(others: tuple[Path, ...], store_url: str, as_json: bool) -> None:
     rows = []
     for path in others:
         found = merge_file(path, store_url)
-        rows.append({"from": str(path), "runs": found.runs, "outcomes": found.outcomes, "known": found.known, "damaged": found.damaged})
+        rows.append({"from": str(path), "runs": found.runs, "outcomes": found.outcomes, "known": found.known})
         if not as_json:
-            left = f" {found.damaged} damaged outcomes left out." if found.damaged else ""
             added = f"{count(found.runs, 'run')} and {count(found.outcomes, 'outcome')} added"
-            click.echo(f"{path}: {added}, {count(found.known, 'run')} known already.{left}")
+            click.echo(f"{path}: {added}, {count(found.known, 'run')} known already.")
     if as_json:
         echo_json(rows)
 

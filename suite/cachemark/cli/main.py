@@ -22,7 +22,7 @@ COMMANDS = {
     "calibrate": "Measure what a method asks to be known of a model.",
     "check": "Judge a run against a baseline; the exit code says how it went.",
     "compare": "Compare two cases, commits or environments in pairs.",
-    "db": "Upgrade, check, repair, merge or prune a store.",
+    "db": "Create, check, back up, merge or prune a store.",
     "doctor": "Check what this machine can measure, and what is missing.",
     "export": "Export results and images to other programs.",
     "incident": "List, acknowledge and accept known regressions.",

@@ -41,8 +41,6 @@ def report(
         raise click.UsageError(f"--site writes pages into {site}, and none to {path}. Leave out one of the two.")
     if site is None:
         made_page = workflows.report(store_url, path, run=run_id, baseline=baseline, against=against, public=public, register=register)
-        for line in made_page.damage:
-            click.echo(f"Damaged: {line}", err=True)
         click.echo(f"Report: {made_page.path}")
         return
     if run_id is not None:

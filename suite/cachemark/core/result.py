@@ -28,12 +28,10 @@ class Status(enum.StrEnum):
     UNSUPPORTED = "unsupported"
     ERROR = "error"
     NOT_REACHED = "not_reached"
-    DAMAGED = "damaged"
 
 
-STORED = tuple(status for status in Status if status is not Status.DAMAGED)  # the others are said of what a store no longer tells
 DISTURBED = (Status.THROTTLED, Status.CONTENDED)  # others or the device itself were in the figures
-INFRASTRUCTURE = (*DISTURBED, Status.NOT_REACHED, Status.DAMAGED)  # the machine is the reason, and nothing is known of the case
+INFRASTRUCTURE = (*DISTURBED, Status.NOT_REACHED)  # the machine is the reason, and nothing is known of the case
 JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
 SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)

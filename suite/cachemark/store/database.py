@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sqlite3
 import time
 from pathlib import Path
@@ -16,12 +15,10 @@ from sqlalchemy.exc import ArgumentError, OperationalError
 
 from ..core.errors import BadStore, CachemarkError
 from ..core.version import __version__
-from . import pages
 from .faults import BUSY_SECONDS, guard
-from .schema import ONLY_ADDED, SCHEMA_VERSION, Base
+from .schema import SCHEMA_VERSION, Base
 
-VERSION_TABLE = "cachemark_version"  # not Alembic's usual name: another program's database must not look like ours
-SCRIPTS = Path(__file__).with_name("migrations")
+VERSION_TABLE = "cachemark_version"
 DEEPEST = 1024  # bytes of a path
 LONGEST = 240  # bytes of a name in a path: those of the files beside the database are longer
 _LOCK = 0x63616368  # "cach": any number, the same in every process
@@ -39,7 +36,7 @@ def writer(engine: Engine) -> Engine:
 
 
 def open_file(path: Path, *, create: bool, read_only: bool) -> Engine:
-    """A SQLite file, its schema up to date. Nothing is written before the file is known to be ours and of a known schema."""
+    """A SQLite file with our tables. Nothing is written before the file is known to be ours and of this schema."""
     where = str(path)
     with guard(where):
         _check_path(path, create and not read_only)
@@ -48,14 +45,11 @@ def open_file(path: Path, *, create: bool, read_only: bool) -> Engine:
     try:
         with guard(where):
             if read_only:
-                found = _read_only(engine, path)
-                pages.require_whole(found, path)
-                return found
+                return _read_only(engine, path)
             with engine.connect() as connection:
                 version_of(connection, where)
-            pages.require_whole(engine, path)
             _write_ahead(engine)
-            migrate(writer(engine), where)
+            create_tables(writer(engine), where)
             _try_to_write(engine)
             return engine
     except CachemarkError:
@@ -64,7 +58,7 @@ def open_file(path: Path, *, create: bool, read_only: bool) -> Engine:
 
 
 def open_server(given: str, *, read_only: bool) -> tuple[Engine, str]:
-    """A PostgreSQL database and its name for people (without the password), its schema up to date."""
+    """A PostgreSQL database and its name for people (without the password), with our tables."""
     url = _server_url(given)
     where = url.render_as_string(hide_password=True)
     engine = create_engine(url, pool_pre_ping=True, execution_options={"postgresql_readonly": True} if read_only else {})
@@ -72,7 +66,7 @@ def open_server(given: str, *, read_only: bool) -> tuple[Engine, str]:
         if read_only:
             _check_current(engine, where)
         else:
-            migrate(writer(engine), where)
+            create_tables(writer(engine), where)
     return engine, where
 
 
@@ -116,7 +110,7 @@ def _sqlite(path: Path, query: str) -> Engine:
 
 
 def _on_connect(connection: Any, _record: object) -> None:
-    connection.text_factory = lambda held: held.decode("utf-8", "backslashreplace")  # one damaged text is no end of the reading
+    connection.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")  # a log may hold any bytes
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")  # a saved outcome survives a power cut, at one fsync each
 
@@ -174,63 +168,39 @@ def _read_only(engine: Engine, path: Path) -> Engine:
 
 def _check_current(engine: Engine, where: str) -> None:
     with engine.connect() as connection:
-        found = version_of(connection, where)
-    newer = range(int(found or 0) + 1, int(SCHEMA_VERSION) + 1)
-    if found is None or not all(f"{number:04d}" in ONLY_ADDED for number in newer):
-        raise BadStore(f"{where} has schema {found or 'none'}; this version reads {SCHEMA_VERSION}.",
-                       remedy="Open it once for writing, for example with `cachemark db migrate`.")
+        if version_of(connection, where) is None:
+            raise BadStore(f"{where} is an empty database.", remedy="Measure into it first: cachemark run PLAN")
 
 
-# -- the schema ------------------------------------------------------------------------------------------------------------
 def version_of(connection: Connection, where: str) -> str | None:
     """Schema version of the database, None where it is empty.
 
-    Raises :class:`BadStore` for tables of another program and for a version newer than ours; nothing is written.
+    Raises :class:`BadStore` for tables of another program and for any schema but ours; nothing is written.
     """
     tables = inspect(connection).get_table_names()
     if not tables:
         return None
-    found = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}")) if VERSION_TABLE in tables else None
-    if found is None:
+    version = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}")) if VERSION_TABLE in tables else None
+    if version is None:
         raise BadStore(f"{where} is a database of another program (its tables: {', '.join(sorted(tables)[:4])}).",
                        remedy="Name another --store; this one was left as it is.")
-    found = str(found)
-    if not re.fullmatch("[0-9]{4}", found) or found == "0000":
-        raise BadStore(f"{where} has schema {found[:20]!r}, which no version of cachemark has written.",
-                       remedy="Restore a copy of it, or name another --store; this one was left as it is.")
-    if found > SCHEMA_VERSION:
-        raise BadStore(f"{where} has schema {found}; cachemark {__version__} knows schemas up to {SCHEMA_VERSION}.",
-                       remedy="Upgrade cachemark, or name another --store; this one was left as it is.")
-    return found
+    if str(version) != SCHEMA_VERSION:
+        raise BadStore(f"{where} has schema {str(version)[:20]!r}; cachemark {__version__} reads and writes schema {SCHEMA_VERSION}.",
+                       remedy="Use the version of cachemark that wrote it, or name another --store and measure again.")
+    return SCHEMA_VERSION
 
 
-def migrate(writer: Engine, where: str) -> None:
-    """Create or upgrade the tables in place, in one transaction. Of several processes at once, one does the work."""
+def create_tables(writer: Engine, where: str) -> None:
+    """Create the tables of an empty database, in one transaction. Of several processes at once, one does the work."""
     with writer.connect() as connection:
-        if version_of(connection, where) == SCHEMA_VERSION:
+        if version_of(connection, where):
             return
     with writer.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        found = version_of(connection, where)
-        if found is None:
-            _create(connection)
-        elif found != SCHEMA_VERSION:  # another process may have been faster
-            _upgrade(connection)
-
-
-def _create(connection: Connection) -> None:
-    """The declared tables, and the version as Alembic notes it: no need to go through all versions, nor to import Alembic."""
-    Base.metadata.create_all(connection, checkfirst=False)
-    key = f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num)"
-    connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})"))
-    connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES (:version)"), {"version": SCHEMA_VERSION})
-
-
-def _upgrade(connection: Connection) -> None:
-    from alembic import command  # here, because it is slow to import and seldom needed
-    from alembic.config import Config
-
-    config = Config(attributes={"connection": connection, "version_table": VERSION_TABLE})
-    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
-    command.upgrade(config, SCHEMA_VERSION)
+        if version_of(connection, where):  # another process was faster
+            return
+        Base.metadata.create_all(connection, checkfirst=False)
+        key = f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num)"  # the table that Alembic would keep
+        connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})"))
+        connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES (:version)"), {"version": SCHEMA_VERSION})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -10,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Engine, Select, delete, func, select
+from sqlalchemy import ColumnElement, Engine, Select, Text, delete, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, joinedload, selectinload
 
 from ..core.differences import differences
@@ -20,10 +19,8 @@ from ..core.result import CONDENSED, Environment, Outcome, Status
 from ..core.spec import Case
 from . import leases, places
 from .artifacts import Artifacts
-from .damage import damage, outcome_damage
 from .database import file_of, open_file, open_server, writer
 from .faults import guard
-from .looks import looked_at
 from .rows import (
     COMPARISON,
     RunRecord,
@@ -187,18 +184,16 @@ class Store:
         with self._reading() as session:
             rows = session.scalars(select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id.desc())).all()
             abandoned, seen = leases.abandoned(session, rows), looked_at(session)
-            return [replace(run_of(row, abandoned=row.id in abandoned), looked_at=row.id in seen) for row in rows]
+            return [run_of(row, abandoned=row.id in abandoned, looked_at=row.id in seen) for row in rows]
 
     def run(self, run_id: int | None = None) -> RunRecord:
-        """One run, by default the newest that is no comparison, with all damage to what belongs to it alone. An empty store is
-        :class:`NothingMeasured`."""
+        """One run, by default the newest that is no comparison. An empty store is :class:`NothingMeasured`."""
         with self._reading() as session:
             plain = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
             if run_id is None and (run_id := session.scalar(plain)) is None:
                 raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
             row = self._run_row(session, run_id)
-            found = run_of(row, abandoned=bool(leases.abandoned(session, [row])))
-            return replace(found, damage=(*found.damage, *_lost(session, row.id)), looked_at=row.id in looked_at(session))
+            return run_of(row, abandoned=bool(leases.abandoned(session, [row])), looked_at=row.id in looked_at(session))
 
     def _run_row(self, session: Session, run_id: int) -> RunRow:
         row = session.get(RunRow, run_id) if 0 < run_id < MOST else None
@@ -237,7 +232,7 @@ class Store:
         """The newest ok outcome with this skip key that keeps every raw value. The empty key belongs to nobody."""
         with self._reading() as session:
             row = _newest_whole(session, skip_key=skip_key) if skip_key else None
-            return None if row is None else outcome_of(row, self.where)
+            return None if row is None else outcome_of(row)
 
     def carry(self, run_id: int, skip_key: str) -> Outcome | None:
         """Add the outcome of :meth:`find` to this run, marked as carried unless the run has it already, and return it."""
@@ -247,14 +242,14 @@ class Store:
             if row is None:
                 return None
             insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id, "carried": True})
-            return outcome_of(row, self.where)
+            return outcome_of(row)
 
     def outcomes(self, run_id: int) -> list[Outcome]:
         """All outcomes of a run, carried ones among them, in the order in which they joined it."""
         with self._reading() as session:
             self._run_row(session, run_id)
             found = session.scalars(_whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
-            return [outcome_of(row, self.where) for row in found]
+            return [outcome_of(row) for row in found]
 
     def carried(self, run_id: int) -> frozenset[str]:
         """Keys of the cases whose outcome in this run was measured in an earlier one."""
@@ -274,21 +269,20 @@ class Store:
         and keeps every raw value, whose quality may be reused."""
         with self._reading() as session:
             row = (_newest_whole if ok else _newest)(session, case_key=case_key)
-            return None if row is None else outcome_of(row, self.where)
+            return None if row is None else outcome_of(row)
 
     def seconds(self, case_key: str, machine_class: str) -> float | None:
         """Seconds that a case took the last time that it ended well on machines of this class, or None."""
         with self._reading() as session:
             ended_well = select(OutcomeRow.seconds).filter_by(case_key=case_key, status=str(Status.OK))
             here = ended_well.join(TrialRow).join(RunRow).join(EnvironmentRow).where(EnvironmentRow.machine_class == machine_class)
-            found = session.scalar(here.order_by(OutcomeRow.id.desc()).limit(1))
-            return found if isinstance(found, (int, float)) and math.isfinite(found) and found >= 0 else None
+            return session.scalar(here.order_by(OutcomeRow.id.desc()).limit(1))
 
     def nearest(self, case: Case, limit: int = 3) -> list[tuple[Outcome, dict[str, tuple[Any, Any]]]]:
         """Newest outcomes of other cases of this model, those with the fewest differing fields first, with those fields."""
         with self._reading() as session:
             others = session.scalars(select(CaseRow).where(CaseRow.model == case.model, CaseRow.key != case.key))
-            changed = {row.key: differences(row.body, case.to_json()) for row in others if damage(row) is None}
+            changed = {row.key: differences(row.body, case.to_json()) for row in others}
         nearest = sorted(changed, key=lambda key: (len(changed[key]), key))[:limit]
         found = ((self.latest_for_case(key), changed[key]) for key in nearest)
         return [(outcome, fields) for outcome, fields in found if outcome is not None]
@@ -315,7 +309,7 @@ class Store:
         """The verdicts of gates on a run, in the order in which they were filed."""
         with self._reading() as session:
             found = session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))
-            return [verdict_of(row) for row in found if damage(row) is None]
+            return [verdict_of(row) for row in found]
 
     # leases
 
@@ -354,22 +348,19 @@ def _newest_whole(session: Session, **columns: str) -> OutcomeRow | None:
 
 
 def _newest(session: Session, *conditions: ColumnElement[bool], **columns: str) -> OutcomeRow | None:
-    """The newest outcome that is not damaged."""
-    wanted = _whole_outcomes().filter_by(**columns).where(*conditions).order_by(OutcomeRow.id.desc()).limit(1)
-    newest: OutcomeRow | None = session.scalar(wanted)
-    while newest is not None and outcome_damage(newest):
-        newest = session.scalar(wanted.where(OutcomeRow.id < newest.id))
+    newest: OutcomeRow | None = session.scalar(
+        _whole_outcomes().filter_by(**columns).where(*conditions).order_by(OutcomeRow.id.desc()).limit(1))
     return newest
 
 
-def _lost(session: Session, run_id: int) -> Iterator[str]:
-    """Damage to a run that its outcomes cannot tell of: those that are gone, and damaged verdicts."""
-    gone = select(MembershipRow.outcome_id).where(MembershipRow.run_id == run_id, MembershipRow.outcome_id.not_in(select(OutcomeRow.id)))
-    for number in session.scalars(gone.order_by(MembershipRow.outcome_id)):
-        yield f"outcome {number} is gone."
-    for row in session.scalars(select(VerdictRow).filter_by(run_id=run_id)):
-        if found := damage(row):
-            yield f"{found}."
+def looked_at(session: Session) -> set[int]:
+    """Numbers of the runs that carry an outcome which also belongs to a sequential run. A plain run that measures the plan at the
+    number of seeds at which another one stopped has not chosen that number freely, so it is judged as that one is."""
+    plan = type_coerce(RunRow.plan_json, Text)
+    sequential = select(RunRow.id).where(or_(plan.like('%"sequential": true%'), plan.like('%"sequential":true%')))
+    outcomes = select(MembershipRow.outcome_id).where(MembershipRow.run_id.in_(sequential))
+    carriers = select(MembershipRow.run_id).where(MembershipRow.carried, MembershipRow.outcome_id.in_(outcomes))
+    return set(session.scalars(carriers.distinct()))
 
 
 def _trial(session: Session, run_id: int, name: str) -> int:

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from ..core.errors import BadStore, StoreUnavailable
+from .schema import MalformedRow
 
 BUSY_SECONDS = 60.0  # of waiting for another process's transaction: ours take milliseconds, a stalled disk may take seconds
 _FULL = ("The disk is full: nothing of this outcome was saved in {where}.",
          "Free some space, or name a store on another disk with --store, and run again; what was saved before is kept.")
 _READ_ONLY = ("{where} cannot be written.", "Give this user the right to write the file and its directory, or name another --store.")
 _DAMAGED = ("{where} is not an SQLite database, or a damaged one.",
-            "Name another --store, or restore a copy. `cachemark db repair` saves what can be read and keeps the damaged file.")
+            "Restore a backup (`cachemark db backup` makes one), or name another --store. `cachemark db check` lists the damage.")
 _LACKS = "Restore a copy of it, or name another --store."
 _AWAY = (
     "connection refused", "no such file or directory", "could not translate host name", "name or service not known", "no route to host",
@@ -67,5 +68,7 @@ def guard(where: str) -> Iterator[None]:
         raise
     except DBAPIError as error:
         raise bad_store(error.orig or error, where) from error
+    except MalformedRow as error:
+        raise BadStore(f"{where} is damaged: {error}.", remedy=_DAMAGED[1]) from error
     except (sqlite3.DatabaseError, OSError) as error:
         raise bad_store(error, where) from error

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sqlalchemy import select, update
 
-from ..core.result import Outcome, Status
+from ..core.result import Outcome
 from ..core.spec import canonical, digest
 from . import leases
 from .db import Store, _whole_outcomes
@@ -21,12 +21,11 @@ CONTENT = "merged_from"  # in a run's code: its origin, so that merging again ad
 
 @dataclass(frozen=True)
 class Merged:
-    """Numbers of runs and outcomes that a merge added, of runs that were known already, and of damaged outcomes that it left out."""
+    """Numbers of runs and outcomes that a merge added, and of runs that were known already."""
 
     runs: int
     outcomes: int
     known: int
-    damaged: int = 0
 
 
 class Member(NamedTuple):
@@ -45,7 +44,7 @@ def merge(target: Store, source: Store) -> Merged:
 
     A run is the same where plan, start, numerics and code are: after an interruption, or a second time, only what is missing is added,
     and a run that went on meanwhile is brought up to date. Until all of it is here its state is ``running``. The verdicts of a comparison
-    are its result and come along; those against baselines are not: they are made anew where they are wanted. Damaged outcomes stay behind.
+    are its result and come along; those against baselines are not: they are made anew where they are wanted.
     """
     known = {_origin(run): run.id for run in target.runs()}
     numbers: dict[int, int] = {}  # of the source's runs in the target
@@ -67,8 +66,7 @@ def merge(target: Store, source: Store) -> Merged:
         if unfinished:
             _date(target, number, run)
     added = len(numbers.keys() - {run.id for run in runs if _origin(run) in known})
-    damaged = sum(outcome.status is Status.DAMAGED for run in runs for outcome in source.outcomes(run.id))
-    return Merged(added, outcomes, len(runs) - added, damaged)
+    return Merged(added, outcomes, len(runs) - added)
 
 
 def _origin(run: RunRecord) -> str:
@@ -85,12 +83,11 @@ def _date(target: Store, number: int, run: RunRecord) -> None:
 
 
 def _members(store: Store, run_id: int) -> list[Member]:
-    """The outcomes of a run in the order in which they joined it, but for damaged ones."""
+    """The outcomes of a run in the order in which they joined it."""
     wanted = _whole_outcomes().join(TrialRow).join(MembershipRow).add_columns(TrialRow.name, TrialRow.run_id, MembershipRow.carried)
     with store._reading() as session:
         found = session.execute(wanted.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
-        members = [Member(row.id, outcome_of(row, store.where), name or "", run, carried) for row, name, run, carried in found]
-    return [member for member in members if member.outcome.status is not Status.DAMAGED]
+        return [Member(row.id, outcome_of(row), name or "", run, carried) for row, name, run, carried in found]
 
 
 def _identity(outcome: Outcome) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, delete, inspect
+from sqlalchemy import Engine, delete
 from sqlalchemy.orm import Session
 
 from ..core.errors import BadStore
@@ -28,19 +28,19 @@ _SETTING = "artifacts"
 def of_server(engine: Engine, where: str, given: str | Path | None, *, read_only: bool) -> Artifacts:
     """The artifacts of the store on a server: in the folder that is given or that ``CACHEMARK_ARTIFACTS`` names, else in the noted one.
 
-    Who only reads gets that folder as it is; of a store of an earlier version, which noted none, the one in the working directory. Who
-    writes notes the first folder, and gets no other one after it than the same folder under another path.
+    Who only reads gets that folder as it is. Who writes notes the first folder, and gets no other one after it than the same folder under
+    another path.
     """
     named = given or os.environ.get(VARIABLE) or None
     folder = None if named is None else _folder(str(named))
     with Session(engine) as session:
-        noted = _noted(session) if inspect(session.connection()).has_table(SettingRow.__tablename__) else None
+        noted = _noted(session)
     if read_only:
         return Artifacts(folder or (Path(noted["folder"]) if noted else Path(f"{engine.url.database}.artifacts")))
     if noted is None:
         if folder is None:
             raise BadStore(f"{where} has no place for artifacts: a server keeps rows, and tokens and images are files.",
-                           remedy=f"Name a folder that every machine sees: cachemark db migrate --artifacts FOLDER, or set {VARIABLE}. "
+                           remedy=f"Name a folder that every machine sees: cachemark db init --artifacts FOLDER, or set {VARIABLE}. "
                            "The store remembers it.")
         noted = _note(engine, folder)
     place = folder or Path(noted["folder"])
@@ -101,4 +101,4 @@ def _require(folder: Path, noted: dict[str, Any], where: str) -> None:
         whose = "is that of another store" if found else f"is not there, or has no file {MARK}"
         raise BadStore(f"The artifacts of {where} lie in {noted['folder']}; {folder} {whose}.",
                        remedy=f"Mount the share. Where this machine sees it under another path, name that in {VARIABLE}; after moving it, "
-                       "copy the whole folder and run: cachemark db migrate --artifacts FOLDER")
+                       "copy the whole folder and run: cachemark db init --artifacts FOLDER")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -13,20 +12,16 @@ from typing import Any
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from ..core.errors import BadBudget
+from ..core.errors import CachemarkError
+from ..core.outside_metrics import know
 from ..core.result import CONDENSED, JUDGING, Environment, Outcome, Status
-from ..core.spec import Budget, Case, Sampling, canonical, shown_label
+from ..core.spec import Case, canonical, shown_label
 from ..core.units import metric
 from ..core.verdicts import EQUIVALENT, NOT_COMPARED
-from .damage import LONGEST, Damage, damage, is_moment, outcome_damage
-from .schema import ArtifactRow, Base, CaseRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
+from .schema import ArtifactRow, Base, CaseRow, MalformedRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
 
 PRUNED = "Raw values were pruned: quantiles and the mean remain."
 COMPARISON = "compare/"  # of the plan's name in a run that is a comparison
-UNKNOWN = "unknown"  # in place of a name that is damaged
-UNDATED = "1970-01-01T00:00:00.000000+00:00"  # in place of a moment that is damaged
-SHOWN = 100  # letters of a damaged name
-ROLES = ("arm", "baseline", "floor", "numerics")
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
@@ -34,8 +29,7 @@ _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.ins
 class RunRecord:
     """One ``cachemark run``. Times are UTC in ISO 8601; ``finished`` is None while it runs and after a kill.
 
-    ``code`` holds ``commit``, ``dirty``, ``hash`` and ``version`` of the measuring code; ``damage`` says what of it the store no longer
-    tells, so that it is missing here.
+    ``code`` holds ``commit``, ``dirty``, ``hash`` and ``version`` of the measuring code.
     """
 
     id: int
@@ -46,16 +40,12 @@ class RunRecord:
     state: str  # running | finished | interrupted | failed
     environment: Environment
     code: Mapping[str, Any]
-    damage: tuple[str, ...] = ()
     looked_at: bool = False  # it carries outcomes of a sequential run
 
     @property
     def day(self) -> int:
-        """The number of the day on which it began, which tells the weekday; 0 where the start is no date."""
-        try:
-            return date.fromisoformat(self.started[:10]).toordinal()
-        except ValueError:
-            return 0
+        """The number of the day on which it began, which tells the weekday."""
+        return date.fromisoformat(self.started[:10]).toordinal()
 
     @property
     def is_comparison(self) -> bool:
@@ -141,45 +131,20 @@ def _facts(row: OutcomeRow) -> dict[str, Any]:
     return {**row.facts, CONDENSED: told, "footnotes": [*notes, PRUNED]}
 
 
-def outcome_of(row: OutcomeRow, where: str) -> Outcome:
-    """The outcome of a row; where the row or anything that belongs to it is damaged, one that is ``damaged`` and says so in its log."""
-    found = outcome_damage(row)
-    if found is None:
-        try:
-            samples = {s.metric: unpack(s.packed) for s in row.samples}
-            return Outcome(
-                Case.from_json(row.case.body), Status(row.status), samples, row.judgement, row.log, row.seconds, row.skip_key,
-                row.output_hash, _facts(row), {a.name: a.file for a in row.artifacts},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:  # a case of another version, say
-            found = Damage("case", (row.case_key,), f"{type(error).__name__}, {error}")
-    said = f"outcome {row.id}: {found.what}" if found.table == "outcome" else f"outcome {row.id}, {found}"
-    return Outcome(_stand_in(row), Status.DAMAGED, log=f"Damaged in {where}: {said}. `cachemark db repair` sets it aside.")
-
-
-def _stand_in(row: OutcomeRow) -> Case:
-    """The case of a damaged outcome: itself, or as much of it as its other columns tell, under its own key."""
-    held = row.case
-    if held is not None and damage(held) is None:
-        with suppress(KeyError, TypeError, ValueError, AttributeError):
-            return Case.from_json(held.body)
-    names = ("model", "method", "codec", "seeds", "dtype", "engine", "device_class")
-    text: dict[str, Any] = {name: shown_name(getattr(held, name, None)) for name in names}
-    role, batch, budget = (getattr(held, name, None) for name in ("role", "batch", "budget"))
+def outcome_of(row: OutcomeRow) -> Outcome:
+    """The outcome of a row. Raise :class:`MalformedRow` for a row that this package cannot have written."""
+    stored = sum(sample.count for sample in row.samples)
+    if stored != row.n_samples:
+        raise MalformedRow(f"Outcome {row.id} has {stored} of its {row.n_samples} values")
     try:
-        share = str(Budget.parse(budget or ""))
-    except BadBudget:
-        share = "1"
-    made = Case(weights=UNKNOWN, grid=(0, 0), conditions=UNKNOWN, sampling=Sampling(), budget=share, samples=0, warmup=0, repeats=0,
-                batch=batch if isinstance(batch, int) else 0, role=role if role in ROLES else ROLES[0], **text)
-    vars(made).update(key=shown_name(row.case_key), cell=shown_name(getattr(held, "cell", None)))  # cached, so that neither is computed
-    return made
-
-
-def shown_name(value: object, column: str = "") -> str:
-    """A name that may be damaged, as far as it can be shown. One that is too long for its column is cut so that no file can have it."""
-    text = value if isinstance(value, str) and value else UNKNOWN
-    return text if len(text) <= LONGEST.get(column, SHOWN) else f"{text[:SHOWN]}…"
+        know(row.case.body.get("evaluation"))  # a plug-in's metrics must be known before their samples are
+        samples = {sample.metric: unpack(sample.packed) for sample in row.samples}
+        return Outcome(
+            Case.from_json(row.case.body), Status(row.status), samples, row.judgement, row.log, row.seconds, row.skip_key,
+            row.output_hash, _facts(row), {artifact.name: artifact.file for artifact in row.artifacts},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, struct.error, CachemarkError) as error:
+        raise MalformedRow(f"Outcome {row.id} cannot be read ({type(error).__name__}: {error})") from error
 
 
 def environment_values(environment: Environment) -> dict[str, Any]:
@@ -193,22 +158,11 @@ def case_values(case: Case) -> dict[str, Any]:
     return {c.name: getattr(case, c.name) for c in CaseRow.__table__.columns if c.name != "body"} | {"body": case.to_json()}
 
 
-def run_of(row: RunRow, *, abandoned: bool = False) -> RunRecord:
-    """The run of a row, without what is damaged; one that is ``abandoned`` by its process was interrupted."""
-    found, state = row.environment, "interrupted" if abandoned and row.state == "running" else row.state
-    told = tuple(f"{said}." for part in (row, found) if part is not None and (said := damage(part)))
-    if not told:
-        environment = Environment(found.device, found.machine_class, found.fingerprint, found.facts)
-        return RunRecord(row.id, row.plan, row.plan_json, row.started, row.finished, state, environment, row.code)
-    device, machine, fingerprint = (shown_name(getattr(found, name, None), name) for name in ("device", "machine_class", "fingerprint"))
-    environment = Environment(device, machine, fingerprint, _table(getattr(found, "facts", None)))
-    started, finished = (value if is_moment(value) else None for value in (row.started, row.finished))
-    return RunRecord(row.id, shown_name(row.plan, "plan"), _table(row.plan_json), started or UNDATED, finished, shown_name(state),
-                     environment, _table(row.code), told)
-
-
-def _table(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def run_of(row: RunRow, *, abandoned: bool = False, looked_at: bool = False) -> RunRecord:
+    """The run of a row; one that is ``abandoned`` by its process was interrupted."""
+    machine, state = row.environment, "interrupted" if abandoned and row.state == "running" else row.state
+    environment = Environment(machine.device, machine.machine_class, machine.fingerprint, machine.facts)
+    return RunRecord(row.id, row.plan, row.plan_json, row.started, row.finished, state, environment, row.code, looked_at)
 
 
 def insert_once(session: Session, table: type[Base], values: Mapping[str, Any]) -> None:

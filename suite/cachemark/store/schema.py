@@ -6,16 +6,12 @@ speed without a judgement of its images:
 * ``outcome``: status ``ok`` has values and a judgement; every other status has a log and no values.
 * ``sample``: refers to ``outcome`` by (id, status) with status fixed to ``ok``, so a value can belong to no other outcome;
   its packed bytes are eight per value.
-
-Columns in which anything may stand hold no secret (:mod:`cachemark.core.secrets`): it is masked where a value is written, and where one is
-read, since older versions and other programs have written too. What a row is known by is left as it is.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
@@ -33,13 +29,11 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
-from ..core.result import STORED
+from ..core.result import Status
 from ..core.spec import canonical
 
-SCHEMA_VERSION = "0003"
-"""The newest migration that this version of cachemark knows. Versions are numbers, so that newer and older can be told apart."""
-ONLY_ADDED = frozenset({"0003"})
-"""Versions that only added tables which readers can do without: a store of the version before is read as it is."""
+SCHEMA_VERSION = "1"
+"""The schema that this version of cachemark reads and writes, a whole number."""
 
 RUN_STATES = ("running", "finished", "interrupted", "failed")
 
@@ -55,20 +49,16 @@ def finite(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """In place of a stored value that is not what was written there, with the reason: reading goes on, and the row can be named."""
-
-    reason: str
+class MalformedRow(ValueError):
+    """A stored row that this package cannot have written."""
 
 
 def _one_of(column: str, names: tuple[str, ...]) -> str:
     return f"{column} IN ({', '.join(repr(n) for n in names)})"
 
 
-class ExactJson(TypeDecorator[Any]):
-    """JSON as plain text with sorted keys. Text, because a person can read it in any database tool. What is no JSON is read as
-    :class:`Unreadable`."""
+class Json(TypeDecorator[Any]):
+    """A JSON object as plain text with sorted keys, which a person can read in any database tool."""
 
     impl = Text
     cache_ok = True
@@ -76,51 +66,14 @@ class ExactJson(TypeDecorator[Any]):
     def process_bind_param(self, value: Any, dialect: Any) -> str:
         return canonical(finite(value))
 
-    def process_result_value(self, value: Any, dialect: Any) -> Any:
+    def process_result_value(self, value: Any, dialect: Any) -> dict[str, Any]:
         try:
-            return json.loads(value, parse_constant=_refuse)
+            parsed = json.loads(value)
         except (TypeError, ValueError, RecursionError) as error:
-            return Unreadable(f"is no JSON ({error})")
-
-
-class Json(ExactJson):
-    """JSON without secrets."""
-
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Any) -> str:
-        return super().process_bind_param(value, dialect)
-
-    def process_result_value(self, value: Any, dialect: Any) -> Any:
-        return super().process_result_value(value, dialect)
-
-
-class Prose(TypeDecorator[str]):
-    """Text without secrets. What is none, as a file of SQLite may hold, is read as it is, for :mod:`.damage` to name."""
-
-    impl = Text
-    cache_ok = True
-
-    @property
-    def python_type(self) -> type[str]:
-        return str
-
-    def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        return value
-
-    def process_result_value(self, value: Any, dialect: Any) -> Any:
-        return value
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is none of its words")
-
-
-class PackedBytes(LargeBinary):
-    """Bytes. Anything else that a file of SQLite may hold in their place is read as it is, for :mod:`.damage` to name."""
-
-    def result_processor(self, dialect: Any, coltype: Any) -> Any:
-        return lambda value: value.tobytes() if isinstance(value, memoryview) else value
+            raise MalformedRow(f"A column of JSON cannot be parsed ({error})") from error
+        if not isinstance(parsed, dict):
+            raise MalformedRow(f"A column of JSON holds {type(parsed).__name__} instead of an object")
+        return parsed
 
 
 class Base(DeclarativeBase):
@@ -151,7 +104,7 @@ class RunRow(Base):
     __tablename__ = "run"
     __table_args__ = (CheckConstraint(_one_of("state", RUN_STATES), name="state"), {"sqlite_autoincrement": True})
     id: Mapped[int] = mapped_column(primary_key=True)
-    plan: Mapped[str] = mapped_column(Prose, index=True)
+    plan: Mapped[str] = mapped_column(Text, index=True)
     plan_json: Mapped[dict[str, Any]]
     environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
     started: Mapped[str] = mapped_column(String(32))
@@ -163,12 +116,11 @@ class RunRow(Base):
 
 
 class CaseRow(Base):
-    """One case by its key: the canonical JSON, and the columns that people filter by. It is what its key was made of, so nothing in it is
-    masked; one that holds a secret is damaged."""
+    """One case by its key: the canonical JSON, and the columns that people filter by."""
 
     __tablename__ = "case"
     key: Mapped[str] = mapped_column(String(16), primary_key=True)
-    body: Mapped[dict[str, Any]] = mapped_column(ExactJson)
+    body: Mapped[dict[str, Any]] = mapped_column(Json)
     cell: Mapped[str] = mapped_column(String(16), index=True)
     model: Mapped[str] = mapped_column(Text, index=True)
     method: Mapped[str] = mapped_column(Text, index=True)
@@ -189,7 +141,7 @@ class TrialRow(Base):
     __table_args__ = (UniqueConstraint("run_id", "name"),)
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
-    name: Mapped[str | None] = mapped_column(Prose)
+    name: Mapped[str | None] = mapped_column(Text)
 
 
 class OutcomeRow(Base):
@@ -197,7 +149,7 @@ class OutcomeRow(Base):
 
     __tablename__ = "outcome"
     __table_args__ = (
-        CheckConstraint(_one_of("status", tuple(str(s) for s in STORED)), name="status"),
+        CheckConstraint(_one_of("status", tuple(map(str, Status))), name="status"),
         CheckConstraint(
             "(status = 'ok' AND n_samples > 0 AND judged) OR (status <> 'ok' AND n_samples = 0 AND log <> '')", name="judged",
         ),
@@ -209,8 +161,8 @@ class OutcomeRow(Base):
     status: Mapped[str] = mapped_column(String(16))
     has_judgement: Mapped[bool] = mapped_column("judged")
     n_samples: Mapped[int]
-    judgement: Mapped[str] = mapped_column(Prose)
-    log: Mapped[str] = mapped_column(Prose)
+    judgement: Mapped[str] = mapped_column(Text)
+    log: Mapped[str] = mapped_column(Text)
     seconds: Mapped[float]
     skip_key: Mapped[str] = mapped_column(Text, index=True)
     output_hash: Mapped[str] = mapped_column(Text)
@@ -238,7 +190,7 @@ class SampleRow(Base):
     metric: Mapped[str] = mapped_column(Text, primary_key=True)
     status: Mapped[str] = mapped_column(String(16))
     count: Mapped[int]
-    packed: Mapped[bytes] = mapped_column(PackedBytes)
+    packed: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class ArtifactRow(Base):
@@ -291,7 +243,7 @@ class BaselineRow(Base):
     name: Mapped[str] = mapped_column(Text)
     plan: Mapped[str] = mapped_column(Text)
     machine_class: Mapped[str] = mapped_column(Text)
-    reason: Mapped[str] = mapped_column(Prose)
+    reason: Mapped[str] = mapped_column(Text)
     run_id: Mapped[int | None] = mapped_column(ForeignKey("run.id"))
     saved: Mapped[str] = mapped_column(String(32))
 
@@ -305,10 +257,10 @@ class VerdictRow(Base):
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
     baseline_id: Mapped[int] = mapped_column(ForeignKey("baseline.id"))
     case_key: Mapped[str] = mapped_column(String(16))
-    label: Mapped[str] = mapped_column(Prose)
+    label: Mapped[str] = mapped_column(Text)
     metric: Mapped[str] = mapped_column(Text)
     verdict: Mapped[str] = mapped_column(String(16))
-    reason: Mapped[str] = mapped_column(Prose)
+    reason: Mapped[str] = mapped_column(Text)
     then: Mapped[float | None]
     now: Mapped[float | None]
     change: Mapped[float | None]
@@ -320,14 +272,3 @@ class SettingRow(Base):
     __tablename__ = "setting"
     name: Mapped[str] = mapped_column(Text, primary_key=True)
     value: Mapped[str] = mapped_column(Text)
-
-
-class SetAsideRow(Base):
-    """A damaged row as it was found, which a repair has taken out of its table; ``content`` is JSON, bytes in it as hex digits."""
-
-    __tablename__ = "set_aside"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    source: Mapped[str] = mapped_column(Text)
-    reason: Mapped[str] = mapped_column(Prose)
-    content: Mapped[str] = mapped_column(Prose)
-    saved: Mapped[str] = mapped_column(String(32))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from ..core.errors import NothingMeasured, Unsupported
-from ..core.result import Status
 from ..core.spec import Case
 from ..core.verdicts import ENDED, JUDGED, REGRESSED
 from ..core.wording import count
@@ -216,21 +215,20 @@ def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class CheckResult:
     """Judgement of a run or a comparison, tonight's incidents, None where no register was given, and the baseline that was ``proposed``
-    where there was none. ``damage``: what the store no longer tells of what is judged; ``nights``: finished runs of the plan on this class
+    where there was none; ``nights``: finished runs of the plan on this class
     of machine up to this one, the newest first."""
 
     run: RunRecord
     judgement: RunJudgement
     incidents: IncidentNight | None = None
-    damage: tuple[str, ...] = ()
     proposed: Path | None = None
     nights: tuple[RunRecord, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """That of the judgement, 5 of a store that is damaged there; regressions alone fail nothing where every one of them is acknowledged
+        """That of the judgement; regressions alone fail nothing where every one of them is acknowledged
         or accepted."""
-        code = 5 if self.damage else self.judgement.exit_code
+        code = self.judgement.exit_code
         return 0 if code == 1 and self.incidents is not None and not self.incidents.failing else code
 
     def pages(self, table: Path) -> list[str]:
@@ -286,10 +284,9 @@ def check(
         runs = _records(source, record, found)
         outcomes = [o for one in runs for o in source.outcomes(one.id)]
         nights = _nights(source, record)
-    damage = (*(said for one in runs for said in one.damage), *(o.reason for o in outcomes if o.status is Status.DAMAGED))
     cases = {o.case.key: o.case for o in outcomes}
     tonight = None if register is None else _carried_on(found, cases, Path(register), record)
-    return CheckResult(record, found, tonight, damage, proposed, nights)
+    return CheckResult(record, found, tonight, proposed, nights)
 
 
 def with_decisions(found: RunJudgement, store: Store, run: RunRecord, register: Path | None) -> RunJudgement:

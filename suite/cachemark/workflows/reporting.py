@@ -21,7 +21,7 @@ from ..analysis.report_view import ReportView
 from ..analysis.run_history import MOST, HistoryNight
 from ..core.errors import Infrastructure, NothingMeasured
 from ..core.files import NAME
-from ..core.result import Outcome, Status
+from ..core.result import Outcome
 from ..core.spec import digest
 from ..gate import anchors, baselines
 from ..gate import nights as ledger
@@ -47,7 +47,6 @@ class Report:
 
     path: Path
     run: int
-    damage: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,7 @@ def report(
         else:
             view, _ = (_viewed if baseline else _viewed_or_bare)(source, record, baseline_of(record, baseline), public, known)
         try:
-            damage = tuple(f"{lost.what}: {lost.reason}" for lost in view.missing if lost.status == Status.DAMAGED)
-            return Report(render.write(view, path), record.id, damage)
+            return Report(render.write(view, path), record.id)
         except OSError as error:
             raise Infrastructure(f"{path} cannot be written: {error.strerror}.",
                                  remedy="Name another file: cachemark report PATH") from error

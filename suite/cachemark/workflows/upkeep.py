@@ -1,59 +1,40 @@
-"""Care for a store: its schema, its damage, runs of other stores and programs taken in, and old raw values taken out."""
+"""Care for a store: its place, its health, runs of other stores and programs taken in, and old raw values taken out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import Infrastructure
-from ..store.damage import Damage
+from ..core.errors import BadStore, Infrastructure
+from ..store import upkeep
 from ..store.database import file_of
 from ..store.db import Store
 from ..store.ingest import Ingested, ingest
 from ..store.merge import Merged, merge
 from ..store.prune import Pruned, nights_kept, prune
-from ..store.repair import find, repair
-from ..store.rescue import damaged_pages, rescue
 from .stores import DEFAULT_STORE
 
-PAGES = "pages of"  # in place of a table
 
-
-@dataclass(frozen=True)
-class Repaired:
-    """The work of a repair: the number of rows that it set aside by table, the name of the damaged file if a new one had to be made, and
-    the damage that is left: to artifacts, which no repair can bring back."""
-
-    rows: Mapping[str, int]
-    kept: Path | None
-    left: tuple[Damage, ...]
-
-
-def migrate(store: str | Path = DEFAULT_STORE, artifacts: str | Path | None = None) -> tuple[str, int]:
-    """Bring a store to the schema of this version, and note where a server's ``artifacts`` lie; its name and the number of its rows."""
-    with Store.open(store, create=file_of(store) is None, artifacts=artifacts) as target:
+def init_store(store: str | Path = DEFAULT_STORE, artifacts: str | Path | None = None) -> tuple[str, int]:
+    """Create the tables of a store and note where a server's ``artifacts`` lie. Return its name and the number of its rows."""
+    with Store.open(store, artifacts=artifacts) as target:
         if artifacts is not None:
             target.note_artifacts(artifacts)
         return target.where, sum(target.counts().values())
 
 
-def find_damage(store: str | Path = DEFAULT_STORE) -> list[Damage]:
-    """All damage of a store; of a file whose pages are damaged these, for its rows cannot be believed then."""
-    path = file_of(store)
-    if path is not None and (pages := damaged_pages(path)):
-        return [Damage(PAGES, (str(path),), said) for said in pages]
+def check_store(store: str | Path = DEFAULT_STORE) -> list[str]:
+    """Every problem of a store. Raises BadStore for a file that cannot be opened, or of another schema."""
     with Store.open(store, create=False, read_only=True) as source:
-        return find(source)
+        return upkeep.check(source)
 
 
-def repair_store(store: str | Path = DEFAULT_STORE) -> Repaired:
-    """Set all damage of a store aside. Of a file whose pages are damaged every readable row goes to a new one, and the file is kept."""
+def backup_store(target: Path, store: str | Path = DEFAULT_STORE) -> None:
+    """Copy the database of a SQLite store to a new file; BadStore for a server."""
     path = file_of(store)
-    kept = rescue(path) if path is not None and damaged_pages(path) else None
-    with Store.open(store, create=False) as target:
-        rows = repair(target)
-        return Repaired(rows, kept, tuple(find(target)))
+    if path is None:
+        raise BadStore("A store on a server is not backed up by cachemark.", remedy="Use pg_dump.")
+    with Store.open(path, create=False, read_only=True):
+        upkeep.backup(path, target)
 
 
 def merge_file(other: Path, store: str | Path = DEFAULT_STORE) -> Merged:

@@ -1,1 +1,0 @@
-"""One file per schema version, numbered; a released one is never edited."""
