@@ -14,7 +14,7 @@ from cachemark.analysis.report_row import ReportRow, method_of
 from cachemark.analysis.standing import standing
 from cachemark.core import calibrations
 from cachemark.core.spec import Case, shown_share
-from cachemark.core.units import PROMPT_SCORES
+from cachemark.core.units import METRICS
 from cachemark.core.wording import printed
 from cachemark.methods.registry import METHODS
 from cachemark.plans.expand import expand
@@ -29,7 +29,8 @@ Row = dict[str, Any]
 SHARES = {  # what is counted, by the name of its share of the full cache's: a metric, or one less another
     "kv_allocated": ("kv_allocated",), "kv_own": ("kv_allocated", "kv_stage"), "kv_logical": ("kv_logical",), "flops": ("flops",),
 }  # fmt: skip
-IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "class_accuracy", *PROMPT_SCORES)
+IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "class_accuracy",
+          *(name for name in METRICS if name.startswith("prompt_")))
 SETS = ("fid", "precision", "recall")
 ABOUT = {  # what warns of a figure, told where that is shown
     "latency": (*OF_SPEED, "no speed-up"), "kv_allocated": ("fake compression", "state eats the saving"),

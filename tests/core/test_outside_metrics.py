@@ -17,7 +17,8 @@ from cachemark.core.outside_metrics import KEY, fault_of, full_name, know
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 
-STATED = {"title": "Contrast", "unit": "", "better": "lower", "kind": "quality", "meaning": "How grey an image is.", "within": [0.0, None],
+STATED = {"title": "Contrast", "unit": "", "better": "lower", "kind": "quality", "per": "image",
+          "meaning": "How grey an image is.", "within": [0.0, None],
           "deterministic": True, "code": "0123456789ab"}  # fmt: skip
 NAME = full_name("contrast", STATED)
 

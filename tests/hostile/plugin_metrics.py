@@ -10,7 +10,7 @@ METRIC = '''
 import os, sys, time
 import torch
 from cachemark.core import registry
-from cachemark.metrics.image_metric import ImageMetric
+from cachemark.metrics.base import ImageMetric
 
 @registry.metrics.add("bad")
 class Bad(ImageMetric):

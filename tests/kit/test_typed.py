@@ -34,7 +34,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
 from cachemark.core import registry
 from cachemark.methods.base.evicting import Evicting
-from cachemark.metrics.image_metric import ImageMetric
+from cachemark.metrics.base import ImageMetric
 from cachemark.models.protocol import Loaded, ModelEntry, Request
 
 

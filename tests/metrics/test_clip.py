@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics.compute import named_presets as presets
+from cachemark.metrics.base import MetricContext
 from cachemark.metrics.compute import pretrained
 from cachemark.metrics.compute.clip import FILES, PROMPT, Clip, ClipScore, class_names, identity
 from cachemark.metrics.compute.legend import CLASSES
+from cachemark.metrics.text_similarity import TextSimilarity
 from support.judges import clip_folder
 from support.later import later
 
@@ -64,15 +65,14 @@ def test_a_missing_file_is_named_with_how_to_get_it(folder: Path, tmp_path: Path
             (tmp_path / file.name).symlink_to(file)
     with pytest.raises(Unsupported, match=rf"not measured: needs {lost} in .*get it with: hf download"):
         identity(str(tmp_path))
-    assert lost in presets.clip(str(tmp_path))["clip"]["missing"]
 
 
 @pytest.mark.parametrize("library", ["transformers", "torchvision"])
 def test_without_a_library_the_extra_is_named(folder: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "missing" not in presets.clip(str(folder))["clip"]
+    identity(str(folder))
     monkeypatch.setitem(sys.modules, library, None)
-    missing = presets.clip(str(folder))["clip"]["missing"]
-    assert missing == f"not measured: needs {library}, get it with: pip install 'cachemark[clip]'"
+    with pytest.raises(Unsupported, match=rf"not measured: needs {library}, get it with: pip install 'cachemark\[clip\]'"):
+        TextSimilarity.identity(MetricContext(options={"weights": str(folder)}))
 
 
 def test_the_names_of_classes_need_the_extra_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,9 +95,9 @@ def test_other_weights_another_preparation_or_tokenizer_are_another_case(folder:
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "README.md").write_text("of no weight")
-    assert presets.clip(str(tmp_path)) == presets.clip(str(folder)) == {"clip": {"weights": identity(str(folder))}}
+    assert identity(str(tmp_path)) == identity(str(folder))
     (tmp_path / changed).write_bytes((folder / changed).read_bytes() + b" ")
-    assert presets.clip(str(tmp_path)) != presets.clip(str(folder))
+    assert identity(str(tmp_path)) != identity(str(folder))
 
 
 def test_a_file_is_read_once_and_again_when_it_has_changed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

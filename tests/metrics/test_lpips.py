@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics.compute import named_presets as presets
+from cachemark.metrics.base import MetricContext
 from cachemark.metrics.compute.lpips import Lpips, files, identity
+from cachemark.metrics.perceptual import PerceptualDistance
 from support.later import later
 
 later("torch_fidelity")
@@ -71,7 +72,6 @@ def test_a_missing_file_is_named_with_how_to_get_it(hub: Path, lost: str) -> Non
     (hub / lost).unlink()
     with pytest.raises(Unsupported, match=rf"not measured: needs {lost}, get it with: curl .*{lost}"):
         files()
-    assert lost in presets.lpips()["lpips"]["missing"]
 
 
 def test_two_homes_that_lack_a_file_have_one_identity(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +79,11 @@ def test_two_homes_that_lack_a_file_have_one_identity(hub: Path, monkeypatch: py
     for user in ("ada", "grace"):
         monkeypatch.setenv("HOME", str(hub / user))
         monkeypatch.setattr(torch.hub, "_hub_dir", str(hub / user / "torch"))
-        told.append(presets.lpips())
+        with pytest.raises(Unsupported) as caught:
+            PerceptualDistance.identity(MetricContext())
+        told.append(str(caught.value))
     assert told[0] == told[1]
-    assert "-o ~/torch/checkpoints/vgg16" in told[0]["lpips"]["missing"]
+    assert "-o ~/torch/checkpoints/vgg16" in told[0]
 
 
 @pytest.mark.parametrize("damaged", NAMES)
@@ -104,4 +106,4 @@ def test_other_weights_are_another_case(hub: Path) -> None:
     before = identity()
     torch.save({f"lin{i}.model.1.weight": thin((1, c, 1, 1), 0.2) for i, c in enumerate(CHANNELS)}, hub / NAMES[1])
     assert identity() != before
-    assert presets.lpips() == {"lpips": {"weights": identity()}}
+    assert PerceptualDistance.identity(MetricContext()) == {"weights": identity()}

@@ -95,10 +95,12 @@ def test_everything_that_a_plan_names_and_is_not_here_is_missing(tmp_path: Path,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "janus").mkdir()
     cells = [{"model": "janus-pro-1b", "methods": ["linear"], "weights": folder} for folder in ("janus", "absent/janus")]
-    named = {name: f"absent/{name}" for name in ("clip", "detector", "vqa", "image_reward", "hpsv2")}
-    plan = plans.Plan.model_validate({"name": "p", "cells": cells, "fidelity": {**named, "prompts": "absent/prompts.txt"}})
+    metrics = [{"name": "clip_score", "weights": "absent/clip"}, {"name": "geneval", "detector": "absent/detector", "clip": "janus"}]
+    plan = plans.Plan.model_validate({"name": "p", "cells": cells, "metrics": metrics,
+                                       "fidelity": {"prompts": "absent/prompts.txt"}})
     bare, missing = price.without_missing(plan)
-    assert missing == ["absent/janus", *named.values(), "absent/prompts.txt"]
+    assert missing == ["absent/janus", "absent/clip", "absent/detector", "absent/prompts.txt"]
+    assert bare.metrics == []
     assert [cell.weights for cell in bare.cells] == ["janus", ""], "published weights may be a folder"
     assert price.without_missing(bare) == (bare, [])
     packaged = plan.model_copy(update={"fidelity": plan.fidelity.model_copy(update={"prompts": "own64"})})

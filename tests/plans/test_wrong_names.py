@@ -8,7 +8,7 @@ import pytest
 
 from cachemark.core import registry
 from cachemark.core.errors import BadBudget, UnknownName
-from cachemark.metrics.image_metric import ImageMetric
+from cachemark.metrics.base import ImageMetric
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan
 
@@ -45,19 +45,19 @@ def test_sizes_of_a_method_for_other_models_say_where_it_runs(model: str, method
 
 
 @pytest.mark.parametrize(("name", "says"), [
-    ("psnr", "'psnr' is a metric of cachemark itself, and metrics names those of plug-ins. It is measured wherever it can be"),
-    ("fid_scene_2k", "give the plan a table [quality]"), ("kid", "give the plan a table [quality]"),
-    ("lpips", "Ask for it under [fidelity] with: lpips = true"), ("dpg", 'vqa = "FOLDER"'), ("clip_score", 'clip = "FOLDER"'),
-    ("geneval_counting", 'detector = "FOLDER"'), ("contrst", "Unknown metric of a plug-in 'contrst'. Did you mean 'contrast'?"),
-    ("nothing", "Known: contrast. A file that brings one is given with --plugin FILE."),
+    ("psnr", "Leave it out of metrics."), ("legend", "Leave it out"), ("latency", "Leave it out"),
+    ("fid_scene_2k", "Give the plan a table [quality]"), ("kid", "Give the plan a table [quality]"),
+    ("dpg", '{ name = "dpg", weights = "FOLDER" }'), ("clip_score", '{ name = "clip_score", weights = "FOLDER" }'),
+    ("geneval_counting", 'detector = "FOLDER", clip = "FOLDER"'), ("contrst", "Did you mean 'contrast'?"),
+    ("nothing", "A file that brings one is given with --plugin FILE."),
 ])  # fmt: skip
 def test_a_metric_that_is_of_no_plug_in_says_where_its_name_belongs(
     name: str, says: str, write: Write, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(registry.metrics._entries, "contrast", ImageMetric)
-    plan = write(f'name = "p"\n[fidelity]\nmetrics = ["{name}"]\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\n')
+    plan = write(f'name = "p"\nmetrics = ["{name}"]\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\n')
     with pytest.raises(UnknownName) as caught:
         expand(plan)
-    assert str(caught.value).startswith(f"{plan.place('fidelity', 'metrics')}: ")
-    assert plan.place("fidelity", "metrics").endswith(":3")
+    assert str(caught.value).startswith(f"{plan.place('metrics')}: ")
+    assert plan.place("metrics").endswith(":2")
     assert says in str(caught.value)

@@ -15,7 +15,7 @@ from cachemark.analysis.report_view import ReportView, build
 from cachemark.analysis.standing import UNJUDGED, standing
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome
-from cachemark.core.units import SCORES
+from cachemark.core.units import scores
 from cachemark.export.github import comment, summary
 from cachemark.export.tables import tables
 from cachemark.report.charts.chart import signs_of
@@ -103,7 +103,7 @@ def test_every_claim_names_what_its_score_sees() -> None:
     """A method may keep every hue and break every shape: a sentence that says "as good" must not say more than was looked at."""
     (group,), claims = standing([FULL, GOOD, COLLAPSED])
     assert {claim.allowed for claim in claims.values()} == {MARGIN}
-    assert SEES.keys() == SCOPES.keys() == set(SCORES)
+    assert SEES.keys() == SCOPES.keys() == set(scores())
     assert "neither shapes nor their number nor their place" in scope(group)
 
 

@@ -201,7 +201,7 @@ def test_a_collapsed_point_is_hollow() -> None:
 
 def test_the_clip_score_has_a_column_where_it_was_measured_and_a_reason_where_it_could_not_be() -> None:
     def asked(outcome: Outcome, clip: dict[str, str]) -> Outcome:
-        return replace(outcome, case=replace(outcome.case, evaluation={"clip": clip}))
+        return replace(outcome, case=replace(outcome.case, evaluation={"metrics": {"clip_score": clip}}))
 
     pair = (sample.full(), sample.arm("linear", "1/2"))
     measured = [replace(asked(o, {"weights": "a"}), samples={**o.samples, "clip_score": [20.0, 30.0]}) for o in pair]
@@ -213,7 +213,7 @@ def test_the_clip_score_has_a_column_where_it_was_measured_and_a_reason_where_it
 def test_a_benchmark_has_columns_where_it_was_measured_and_one_reason_where_it_could_not_be() -> None:
     """Of GenEval those of the kinds of prompts that there were; the others are missed by nobody."""
     def asked(outcome: Outcome, evaluation: dict[str, dict[str, str]]) -> Outcome:
-        return replace(outcome, case=replace(outcome.case, evaluation=evaluation))
+        return replace(outcome, case=replace(outcome.case, evaluation={"metrics": evaluation}))
 
     pair = (sample.full(), sample.arm("linear", "1/2"))
     known = {"geneval": {"detector": "a"}, "dpg": {"weights": "b"}, "hpsv2": {"missing": "not measured: needs hpsv2"}}
@@ -247,7 +247,7 @@ def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there()
 
 def test_lpips_has_a_column_where_it_was_measured_and_a_reason_where_it_could_not_be() -> None:
     def asked(outcome: Outcome, lpips: dict[str, str]) -> Outcome:
-        return replace(outcome, case=replace(outcome.case, evaluation={"lpips": lpips}))
+        return replace(outcome, case=replace(outcome.case, evaluation={"metrics": {"lpips": lpips}}))
 
     pair = (sample.full(), sample.arm("linear", "1/2"))
     measured = [replace(asked(o, {"weights": "a/b"}), samples={**o.samples, "lpips": [0.1, 0.2]}) for o in pair]

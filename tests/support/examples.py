@@ -237,7 +237,7 @@ import cachemark as cm
 from cachemark.models.registry import MODELS
 from cachemark.plugins import loading as plugins
 from cachemark.core import registry
-from cachemark.metrics.image_metric import ImageMetric
+from cachemark.metrics.base import ImageMetric
 
 
 @registry.metrics.add("given")

@@ -32,7 +32,7 @@ repeats = 3
 [fidelity]
 samples = 2
 """
-ON_GPT = '[[cells]]\nmodel = "gpt"\nmethods = ["window", "knorm"]\nbudgets = ["1/2"]\nbatch = 2\n'
+ON_GPT = TOP + '[[cells]]\nmodel = "gpt"\nmethods = ["window", "knorm"]\nbudgets = ["1/2"]\nbatch = 2\n'
 ON_OURS = 'metrics = ["colourfulness"]\n' + ON_GPT.replace("gpt", "tiny-llamagen")
 
 
@@ -107,7 +107,7 @@ def test_its_own_tests_pass(name: str, site: Path) -> None:
 
 def measured(plan: str, folder: Path) -> tuple[str, str]:
     """What `show` prints of a plan that has run, and its report."""
-    (folder / "plan.toml").write_text(TOP + plan, encoding="utf-8")
+    (folder / "plan.toml").write_text(plan, encoding="utf-8")
     ran = call("run", folder / "plan.toml", "--store", folder / "s.sqlite", "--report", folder / "page.html", "--threads", "1", "--json")
     assert ran.exit_code == 0, ran.output
     assert json.loads(ran.stdout)["not_ok"] == []

@@ -16,6 +16,7 @@ from cachemark.core.spec import Sampling
 from cachemark.kit.tape import Tape
 from cachemark.methods.full import Full
 from cachemark.methods.window import Window
+from cachemark.metrics.tokens import TokenAgreement
 from cachemark.models.infinity import Infinity, InfinityConfig
 from cachemark.models.protocol import Loaded
 from cachemark.models.vision.bsq import bits_of
@@ -74,7 +75,7 @@ def test_divergence_is_the_sum_over_the_bits_of_a_token() -> None:
 
 def test_a_token_agrees_where_all_of_its_bits_do() -> None:
     full, cut = FullCacheOutput(job()), job(lambda: Window(B=9))
-    found = judge(cut, full, {}, forced=True, sprite=False)
+    found = judge(cut, full, [TokenAgreement()], forced=True, sprite=False)
     bits = (bits_of(torch.cat([cut.generate(part) for part in cut.chunks()]), BITS) == bits_of(full.tokens, BITS)).all(-1)
     assert found.samples["token_agreement"] == pytest.approx(bits.double().mean(1).tolist())
     assert found.finite

@@ -26,8 +26,7 @@ from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import FULL_BESIDE, Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.core.units import METRICS
-from cachemark.metrics.compute import fidelity
-from cachemark.metrics.compute import named_presets as presets
+from cachemark.metrics.compute import clip, fidelity, lpips
 from cachemark.models import costs
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
@@ -336,17 +335,17 @@ def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> Non
 
 # ------------------------------------------------------------------------------------------------ on demand
 
-def asking(folder: Path, line: str = "lpips = true") -> list[Planned]:
-    text = examples.plan_text(METHODS, weights=folder / "dot.safetensors").replace("[fidelity]", f"[fidelity]\n{line}", 1)
-    (folder / "asking.toml").write_text(text)
+def asking(folder: Path, line: str = 'metrics = ["lpips"]') -> list[Planned]:
+    text = examples.plan_text(METHODS, weights=folder / "dot.safetensors")
+    (folder / "asking.toml").write_text(f"{line}\n{text}")
     return expand(plans.load(str(folder / "asking.toml")))
 
 
 def test_lpips_is_measured_where_it_is_asked_for_and_its_weights_are_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presets, "lpips_identity", lambda: "a/b")
-    monkeypatch.setattr(benches, "Lpips", lambda device: lambda one, other: (one - other).abs().flatten(1).mean(1))
+    monkeypatch.setattr(lpips, "identity", lambda: "a/b")
+    monkeypatch.setattr(lpips, "Lpips", lambda device: lambda one, other: (one - other).abs().flatten(1).mean(1))
     found = run_all(asking(folder))
-    assert all(outcome.case.evaluation["lpips"] == {"weights": "a/b"} for outcome, _ in found.values())
+    assert all(outcome.case.metrics["lpips"] == {"weights": "a/b"} for outcome, _ in found.values())
     assert found["full"][0].samples["lpips"] == [0.0] * SAMPLES
     assert sum(found["streaming 1/2"][0].samples["lpips"]) > 0
 
@@ -358,7 +357,7 @@ def test_lpips_whose_weights_are_missing_is_not_measured_and_nothing_fails(
     outcome, _ = run_all(asking(folder)[:1])["full"]
     assert outcome.ok
     assert "lpips" not in outcome.samples
-    assert outcome.case.evaluation["lpips"]["missing"].startswith("not measured: needs vgg16")
+    assert outcome.case.metrics["lpips"]["missing"].startswith("not measured: needs vgg16")
 
 
 def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,13 +365,13 @@ def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(
         assert (where, len(names)) == ("models/clip", 1000)
         return lambda images, labels: torch.tensor([float(label) for label in labels])
 
-    monkeypatch.setattr(presets, "clip_identity", lambda where: "a")
-    monkeypatch.setattr(benches, "Clip", lambda where, device: where)
-    monkeypatch.setattr(benches, "ClipScore", network)
-    found = run_all(asking(folder, 'clip = "models/clip"'))
+    monkeypatch.setattr(clip, "identity", lambda where: "a")
+    monkeypatch.setattr(clip, "Clip", lambda where, device: where)
+    monkeypatch.setattr(clip, "ClipScore", network)
+    found = run_all(asking(folder, 'metrics = [{ name = "clip_score", weights = "models/clip" }]'))
     labels = [float(label) for label in seeds.subset("s64", 10).first(SAMPLES).labels]
     assert all(outcome.samples["clip_score"] == labels for outcome, _ in found.values())
-    assert all(outcome.case.evaluation["clip"] == {"weights": "a"} for outcome, _ in found.values())
+    assert all(outcome.case.metrics["clip_score"] == {"weights": "a"} for outcome, _ in found.values())
 
 
 # ------------------------------------------------------------------------------------------------ what the device allows

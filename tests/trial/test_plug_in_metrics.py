@@ -12,7 +12,7 @@ from safetensors.torch import load
 from cachemark.core.outside_metrics import FAULTS, KEY
 from cachemark.core.result import Outcome
 from cachemark.core.units import metric
-from cachemark.metrics.image_metric import Shown
+from cachemark.metrics.base import Shown
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plans.metrics import metrics_of
@@ -26,7 +26,7 @@ from support.stages import forgetting
 SAMPLES = 4
 METRICS = '''
 from cachemark.core import registry
-from cachemark.metrics.image_metric import ImageMetric
+from cachemark.metrics.base import ImageMetric
 
 
 def answers(name, measure, **attributes):

@@ -19,7 +19,7 @@ from cachemark.core import seeds
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
 from cachemark.kit.tape import Tape
-from cachemark.metrics.compute import named_presets
+from cachemark.metrics.compute import prompt_scores
 from cachemark.metrics.compute.prompt_scores import FIGURES, PromptScores
 from cachemark.models.catalogue.captioned import TEXTS
 from cachemark.models.checkpoints import sha256
@@ -114,6 +114,6 @@ def test_the_model_is_judged_by_every_prompt_score() -> None:
 def test_the_reader_of_images_is_a_part_of_what_a_case_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
     first = expand(plans.load(str(tmp_path / "plan.toml")))[0].case
-    monkeypatch.setattr(named_presets, "reader_identity", lambda: "f00")
-    assert first.evaluation["reader"] == {"weights": sha256(packaged("tiny-reader.safetensors"))}
+    monkeypatch.setattr(prompt_scores, "identity", lambda: "f00")
+    assert first.metrics["prompt_score"] == {"weights": sha256(packaged("tiny-reader.safetensors"))}
     assert expand(plans.load(str(tmp_path / "plan.toml")))[0].case.key != first.key

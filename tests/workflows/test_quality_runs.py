@@ -20,7 +20,7 @@ from support.stages import call
 
 IMAGES = 24
 SEES = '''
-from cachemark.metrics import named_presets as presets; from cachemark.trial.child import quality
+from cachemark.metrics.compute import named_presets as presets; from cachemark.trial.child import quality
 
 
 def set_up():

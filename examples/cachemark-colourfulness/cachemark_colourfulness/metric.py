@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from cachemark.core import registry
-from cachemark.metrics.image_metric import ImageMetric, Shown
+from cachemark.metrics.base import ImageMetric, Shown
 
 
 @registry.metrics.add("colourfulness")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cachemark.metrics.image_metric import Shown
+from cachemark.metrics.base import Shown
 from cachemark_colourfulness.metric import Colourfulness
 
 RED, GREEN, GREY = (1, -1, -1), (-1, 1, -1), (0, 0, 0)

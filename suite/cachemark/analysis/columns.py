@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ..core.units import GENEVAL, PROMPT_SCORES, is_metric, metric, of_plug_ins
+from ..core.units import FAMILIES, METRICS, is_metric, metric, of_plug_ins
 from ..stats.intervals import Interval, median_over_repeats
 from . import formatting as fmt
 from .case_group import CaseGroup
@@ -159,7 +159,7 @@ def median_column(name: str, title: str, tip: str, under: Callable[[ReportRow], 
 
 
 # -- images -----------------------------------------------------------------------------------------------------------
-def image_column(name: str, title: str = "", tip: str = "") -> Column:
+def image_column(name: str) -> Column:
     """A column for the mean over seeds of a metric of fidelity or quality, with its interval and that of its difference to the full
     cache's at the same seeds."""
     about = metric(name)
@@ -185,8 +185,8 @@ def image_column(name: str, title: str = "", tip: str = "") -> Column:
     def empty(row: ReportRow) -> str:
         return "other images" if row.same_law and name in FIDELITY else fmt.DASH
 
-    title = title or about.title.replace(", ", " ").removesuffix(" images")
-    return Column(name, title, tip or about.meaning, mean, under, delta, empty=empty)
+    title = about.heading or about.title.replace(", ", " ").removesuffix(" images")
+    return Column(name, title, about.tip or about.meaning, mean, under, delta, empty=empty)
 
 
 def _ends(interval: Interval, name: str) -> list[str]:
@@ -219,44 +219,42 @@ COMPUTATION = ColumnGroup("Computation", "both CFG rows; without a cache nothing
            lambda row: _counted(row.kept), lambda row: _prefixed("KV", row.median("kv_allocated") or None, fmt.size),
            counted=True, unit="B", better="lower", write=fmt.size),
 ))
-_IMAGES = (
-    image_column("psnr", "PSNR", "In dB against the full cache's image, capped at 60."),
-    image_column("ssim", "SSIM", "Against the full cache's image."),
-)
-FIDELITY_OF_INDICES = ColumnGroup("Fidelity", "to the full cache at the same seeds", (
-    image_column("token_agreement", "Agreement", "Share of positions with the full cache's token."),
-    image_column("kl", "KL", "KL(full || method) in nat per token."),
-    *_IMAGES,
-))
-FIDELITY_OF_VECTORS = ColumnGroup("Fidelity", "to the full model at the same seeds", (
-    image_column("token_distance", "Distance", "Root mean square difference of the tokens, which have unit variance."),
-    image_column("forced_distance", "Forced", "The same, each token drawn after the full model's own tokens."),
-    *_IMAGES,
-))
-LOOKS = ColumnGroup("Quality", "of the images alone", (
-    image_column("legend", "Legend score", "Share of hues that match the image's own legend. It sees neither shapes nor their number nor "
-                 "their place, and is no comparison with the full cache."),
-))
-ASKED = (*GENEVAL, "dpg", "image_reward", "hpsv2")  # by benchmarks of text-to-image models
-SETS = ("fid", "precision", "recall")  # metrics of whole sets of images that the table shows; the others are shown below it
 
 
 def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
-    """The columns of a group's table. A masked model, whose full form keeps nothing, has computation in the place of KV memory. Metrics
-    of whole sets of images follow the legend score where they were measured, and scores of prompts replace it."""
+    """The columns of a group's table. A masked model, whose full form keeps nothing, has computation in the place of KV memory."""
     masked = group.paradigm == MASKED
     measured = {name for row in group.rows for name in (*row.fidelity, *row.quality)}
-    sets = (next((value[0] for row in group.rows if (value := row.of_set(base))), "") for base in SETS)
-    scores = [name for name in (*PROMPT_SCORES, *ASKED, "clip_score", "class_accuracy") if name in measured]
-    quality = replace(LOOKS, columns=()) if measured & {*PROMPT_SCORES, *ASKED} else LOOKS
-    fidelity = FIDELITY_OF_VECTORS if masked else FIDELITY_OF_INDICES
-    return (SPEED, COMPUTATION if masked else MEMORY,
-            _extended(fidelity, (*(measured & {"lpips"}), *of_plug_ins(measured, "fidelity"))),
-            _extended(quality, (*scores, *of_plug_ins(measured, "quality"), *filter(None, sets))))
+    sampled = {name for row in group.rows for name in row.outcome.samples}
+    sets = (value[0] for base in FAMILIES if FAMILIES[base].column for value in _first_of_set(group, base))
+    fidelity = ColumnGroup("Fidelity", f"to the full {'model' if masked else 'cache'} at the same seeds",
+                           tuple(map(image_column, (*_of_kind("fidelity", measured, masked), *of_plug_ins(measured, "fidelity")))))
+    quality = ColumnGroup("Quality", "of the images alone", tuple(map(image_column, (
+        *_of_kind("quality", measured, masked), *of_plug_ins(measured, "quality"), *sets))))
+    return (_with_costs(SPEED, sampled, "speed"), _with_costs(COMPUTATION if masked else MEMORY, sampled, "memory", "work"),
+            fidelity, quality)
 
 
-def _extended(group: ColumnGroup, metrics: Iterable[str]) -> ColumnGroup:
-    return replace(group, columns=(*group.columns, *map(image_column, metrics)))
+def _of_kind(kind: str, measured: set[str], masked: bool) -> Iterator[str]:
+    """The package's metrics of a group of which the table has a column: those that are measured, and those that every plan measures, except
+    where prompts replace the color consistency."""
+    prompted = any(METRICS[name].prompted for name in measured if name in METRICS)
+    for name, about in METRICS.items():
+        fits = about.kind == kind and about.column and about.tokens in ("", "vectors" if masked else "indices")
+        replaced = prompted and about.of_model and not about.prompted
+        if fits and not replaced and (name in measured or not about.asked):
+            yield name
+
+
+def _first_of_set(group: CaseGroup, base: str) -> list[tuple[str, Interval]]:
+    return [value for row in group.rows if (value := row.of_set(base))][:1]
+
+
+def _with_costs(group: ColumnGroup, sampled: set[str], *kinds: str) -> ColumnGroup:
+    """A group with a column for each cost that a plug-in measures."""
+    names = [name for kind in kinds for name in of_plug_ins(sampled, kind)]
+    more = (median_column(name, metric(name).title, metric(name).meaning) for name in names)
+    return replace(group, columns=(*group.columns, *more))
 
 
 def columns_of(groups: Iterable[ColumnGroup]) -> tuple[Column, ...]:

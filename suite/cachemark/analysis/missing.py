@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.units import GENEVAL, GENEVAL_OVERALL, GENEVAL_TASKS, METRICS, SCORES, SEEN, least_images, quality_name
+from ..core.units import METRICS, SEEN, least_images, metric, quality_name, scores
 from .case_group import CaseGroup
 from .report_row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
 
 _SPEED = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
 TOO_FEW = "So few images add more to a FID by their number than they say by what they show: {least} are the least."
-ASKED = {"lpips": "LPIPS", "clip": "CLIP score", **{name: METRICS[name].title for name in ("geneval", "dpg", "image_reward", "hpsv2")}}
 _BYTES = ("kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory")
 
 
@@ -45,9 +44,10 @@ def _wanted(group: CaseGroup) -> tuple[str, ...]:
         return ("max_batch", "throughput_max")
     masked = group.paradigm == MASKED
     unasked = (name for name, key in ON_DEMAND.items() if not group.case.measures(key))
-    scored = [name for name in SCORES if any(name in row.quality for row in group.rows)]  # by one of them, as the model has it
-    kinds = (name for name in GENEVAL[1:] if not any(name in row.quality for row in group.rows))  # of prompts that there are none of
-    other = (*(OF_INDICES if masked else OF_VECTORS), *unasked, *kinds, *(set(SCORES) - set(scored) if scored else ()))
+    scored = [name for name in scores() if any(name in row.quality for row in group.rows)]  # by one of them, as the model has it
+    kinds = (name for name, about in METRICS.items() if about.prompted and not about.of_model and about.asked != name
+             and not any(name in row.quality for row in group.rows))  # of prompts that there are none of
+    other = (*(OF_INDICES if masked else OF_VECTORS), *unasked, *kinds, *(set(scores()) - set(scored) if scored else ()))
     judged = () if group.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
     return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *judged)
 
@@ -64,12 +64,14 @@ def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
         yield Missing(what, "not measured", "Weights are random: images are noise." if group.random else
                       "The plan does not compare images with real ones; add a [quality] table to it.")
     known = {name for row in group.rows for name in row.quality}
-    if absent := [METRICS[name].title for name in GENEVAL_TASKS if name not in known and known.intersection(GENEVAL_TASKS)]:
-        yield Missing(f"{group.model}: {METRICS[GENEVAL_OVERALL].title}", "not measured",
-                      f"It is the mean of six kinds of prompts, and there were none for: {'; '.join(absent)}.")
-    for key, name in ASKED.items():
-        if "missing" in (asked := group.case.evaluation.get(key, {})):
-            yield Missing(f"{group.model}: {name}", "not measured", str(asked["missing"]))
+    for about in METRICS.values():
+        absent = [METRICS[part].title for part in about.mean_of if part not in known]
+        if absent and known.intersection(about.mean_of):
+            yield Missing(f"{group.model}: {about.title}", "not measured",
+                          f"It is the mean of {len(about.mean_of)} kinds of prompts, and there were none for: {'; '.join(absent)}.")
+    for name, identity in group.case.metrics.items():
+        if "missing" in identity:
+            yield Missing(f"{group.model}: {metric(name).title}", "not measured", str(identity["missing"]))
 
 
 def _too_few(stated: Mapping[str, Any]) -> str:

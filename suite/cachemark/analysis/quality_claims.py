@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from ..core.spec import shown_share
-from ..core.units import SCORES, metric
+from ..core.units import metric, scores
 from ..core.wording import count
 from ..stats.not_worse import ALPHA, MOST, holm, least_seeds, loss_that_shows, p_not_worse, seeds_to_show
 from ..stats.sequential import loss_that_shows_at_any_time, p_at_any_time, seeds_to_show_at_any_time
@@ -115,7 +115,7 @@ def criterion(group: CaseGroup) -> str:
     """The metric by which quality is compared: FID where it was measured, else the score of single images; or empty."""
     if group.random:
         return ""
-    return group.ranked_by or next((name for name in SCORES if any(name in row.to_full for row in group.arms)), "")
+    return group.ranked_by or next((name for name in scores() if any(name in row.to_full for row in group.arms)), "")
 
 
 def scope(group: CaseGroup) -> str:
@@ -190,7 +190,7 @@ def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool)
     name = criterion(group)
     if not row.ok or name not in row.to_full or group.full is None or not group.full.ok:
         return None
-    if name in SCORES:
+    if name in scores():
         gains = differences_to_full(row.outcome, group.full.outcome)[name]
         least, most = metric(name).apart
         loss = -row.to_full[name].value

@@ -10,30 +10,16 @@ from typing import TypeVar
 
 from ..core.result import Outcome, full_latencies, kernels_apart
 from ..core.spec import LAW, Case
-from ..core.units import (
-    GENEVAL,
-    GENEVAL_OVERALL,
-    GENEVAL_TASKS,
-    METRICS,
-    OUTSIDE,
-    PROMPT_SCORES,
-    image_count,
-    least_images,
-    metric,
-    of_plug_ins,
-)
+from ..core.units import METRICS, OUTSIDE, image_count, least_images, metric, of_plug_ins
 from ..stats.intervals import LEVEL, Interval, mean_of_means, means_over_seeds, ratio_of_medians
 from . import formatting as fmt
 
 Key = TypeVar("Key", bound=Hashable)
 FIDELITY = tuple(name for name, of in METRICS.items() if of.kind == "fidelity")
-OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
+OF_INDICES, OF_VECTORS = (tuple(name for name, about in METRICS.items() if about.tokens == kind) for kind in ("indices", "vectors"))
 QUALITY = tuple(name for name, of in METRICS.items() if of.kind == "quality")
-FORCED = ("kl", "forced_distance")  # along the full cache's own tokens, where those are indices and where they are vectors
-ON_DEMAND = {  # measured only where the case's evaluation has this key
-    "class_accuracy": "quality", "lpips": "lpips", "clip_score": "clip", **dict.fromkeys(PROMPT_SCORES, "reader"),
-    **dict.fromkeys(GENEVAL, "geneval"), **{name: name for name in ("dpg", "image_reward", "hpsv2")},
-}
+FORCED = tuple(name for name, about in METRICS.items() if about.forced)  # along the full cache's own tokens
+ON_DEMAND = {name: about.asked for name, about in METRICS.items() if about.asked}  # measured only where the case asks for this
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 APART = "apart "  # before the name of a difference
 FLAG = "flagged"  # by the inspection of its method
@@ -264,9 +250,9 @@ def exactly(value: float, n: int = 1) -> Interval:
 
 
 def _overall(found: Mapping[str, Interval], before: str = "") -> dict[str, Interval]:
-    """GenEval's overall score, or its difference: the mean of the means of all six tasks. Nothing where one of them is missing."""
-    tasks = [found[key] for name in GENEVAL_TASKS if (key := f"{before}{name}") in found]
-    return {f"{before}{GENEVAL_OVERALL}": mean_of_means(tasks)} if len(tasks) == len(GENEVAL_TASKS) else {}
+    """The metrics that are the mean of the means of others, or their differences; none where one of the others is missing."""
+    parts = {name: [found.get(f"{before}{part}") for part in about.mean_of] for name, about in METRICS.items() if about.mean_of}
+    return {f"{before}{name}": mean_of_means([mean for mean in means if mean]) for name, means in parts.items() if all(means)}
 
 
 def _of_sets(case: Case, stated: Mapping[str, Sequence[float]]) -> dict[str, Interval]:

@@ -22,10 +22,11 @@ FAULTS = "metric_faults"  # of an outcome's facts: by name what was wrong with a
 ENDED = "ended its process"  # a fault
 LATE, HOST_ENDED = "late", "its host ended"  # faults that may lie in the machine, and need not come again
 DIGITS = 12
-KINDS, ENDS = ("fidelity", "quality"), ("lower", "higher")
+KINDS = {"image": ("fidelity", "quality"), "set": ("quality",), "case": ("speed", "work", "memory")}  # by what has a value
+ENDS = ("lower", "higher")
 NAME, PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}"), re.compile(r"[A-Za-z0-9 .,()/+-]{0,40}")
 LONGEST = 400  # letters of a meaning
-FIELDS = ("title", "unit", "better", "kind", "meaning", "within", "deterministic", "code")
+FIELDS = ("title", "unit", "better", "kind", "per", "meaning", "within", "deterministic", "code")
 
 
 def fault_of(name: str, stated: Mapping[str, Any]) -> str:
@@ -36,8 +37,9 @@ def fault_of(name: str, stated: Mapping[str, Any]) -> str:
         return "has the name of a metric of cachemark itself, or begins with one"
     if set(stated) != set(FIELDS):
         return f"does not state just {', '.join(FIELDS)}"
-    if stated["kind"] not in KINDS:
-        return f"is of kind {stated['kind']!r:.40}, not of {' or '.join(KINDS)}"
+    kinds = KINDS.get(str(stated["per"]), ())
+    if stated["kind"] not in kinds:
+        return f"is of kind {stated['kind']!r:.40}, not of {' or '.join(kinds)}, for each {stated['per']!r:.40}"
     if stated["better"] not in ENDS:
         return f"is better {stated['better']!r:.40}, not {' or '.join(ENDS)}"
     texts = [stated[name] for name in ("title", "unit", "code")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from .errors import BadPlugin, unknown
 
 if TYPE_CHECKING:
-    from ..metrics.image_metric import ImageMetric
+    from ..metrics.base import MetricBase
 
 T = TypeVar("T")
 Thing = TypeVar("Thing")  # a decorator returns the class that it is given with its own type
@@ -139,4 +139,4 @@ def _described(thing: object) -> str:
     return f"the class {thing.__name__[:40]}" if isinstance(thing, type) else f"of type {type(thing).__name__[:40]}"
 
 
-metrics: Registry[type[ImageMetric]] = Registry("metric", classes=True)  # of plug-ins: ours stand in :mod:`cachemark.core.units`
+metrics: Registry[type[MetricBase]] = Registry("metric", classes=True)  # of plug-ins: ours stand in :mod:`cachemark.core.units`

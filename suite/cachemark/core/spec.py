@@ -208,7 +208,18 @@ class Case:
 
     def measures(self, what: str) -> bool:
         """True where this part of the evaluation is asked for and everything that it needs is here."""
-        return "missing" not in self.evaluation.get(what, {"missing": ""})
+        return "missing" not in {**self.metrics, **self.evaluation}.get(what, {"missing": ""})
+
+    @property
+    def plugin_metrics(self) -> list[str]:
+        """Full names of the metrics of plug-ins that the case asks for."""
+        return [name for name, stated in self.metrics.items() if "code" in stated]
+
+    @property
+    def metrics(self) -> dict[str, Mapping[str, Any]]:
+        """By name what the metrics that the case asks for are decided by, or what is missing."""
+        stated = self.evaluation.get("metrics")
+        return {name: value for name, value in stated.items() if isinstance(value, Mapping)} if isinstance(stated, Mapping) else {}
 
     @property
     def named(self) -> str:

@@ -172,10 +172,10 @@ class Cost:
 
 
 def cost_of(of: Metric) -> Cost:
-    """The metric as a cost. Raises KeyError for one that should be high and has no rule in ``RULES``."""
+    """The metric as a cost. Raises KeyError for one that should be high and has no rule."""
     if of.better == "lower":
         return Cost(of.name, _UNITS.get(of.unit, of.unit), of.title, lambda value: value)
-    old, new, unit, title, value = RULES[next((key for key in (of.name, of.name.partition("_")[0]) if key in RULES), of.unit)]
+    old, new, unit, title, value = RULES.get(of.unit) or _rule(of)
     return Cost(of.name.replace(old, new) if old else f"{of.name}{new}", unit, f"{of.title}, {title}", value)
 
 
@@ -193,14 +193,20 @@ RULES: Mapping[str, tuple[str, str, str, str, Callable[[float], float]]] = {
     "image": ("", "_inverse", "1/image", "inverse", _inverse),
     "dB": ("", "_error", "", "as root mean square error", lambda value: 10.0 ** (-value / 20)),
     "share": ("", "_lost", "share", "shortfall from 1", _lacking(1.0)),
-    "ssim": ("", "_lost", "", "shortfall from 1", _lacking(1.0)),
-    "isc": ("", "_inverse", "", "inverse", _inverse),
-    "clip_score": ("", "_lost", "", "shortfall from 100", _lacking(100.0)),
-    "hpsv2": ("", "_lost", "", "shortfall from 1", _lacking(1.0)),
-    "image_reward": ("", "_lost", "", "shortfall from 10, which none reaches", _lacking(10.0)),
 }
-"""Costs of metrics that should be high, by name or family, else by unit: the part of the name that is replaced (none: the new part is
+"""Costs of metrics that should be high, by unit: the part of the name that is replaced (none: the new part is
 appended), the new part, the unit, the end of the title, and the cost of a figure."""
+
+
+def _rule(of: Metric) -> tuple[str, str, str, str, Callable[[float], float]]:
+    """The cost of a metric whose unit has no rule: what it lacks to its ceiling, or its inverse where it is above 0 and has none. Raises
+    KeyError for another."""
+    if of.ceiling is None and of.within[0] > 0:
+        return "", "_inverse", "", "inverse", _inverse
+    ceiling = of.within[1] if of.ceiling is None else of.ceiling
+    if not math.isfinite(ceiling):
+        raise KeyError(of.unit)
+    return "", "_lost", of.unit, f"shortfall from {ceiling:g}", _lacking(ceiling)
 
 
 def _known(path: Path) -> dict[str, Any]:

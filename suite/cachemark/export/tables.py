@@ -13,7 +13,7 @@ from ..analysis.leaderboard import budget_cell
 from ..analysis.report_row import ReportRow, faster
 from ..analysis.report_view import Chapter, ReportView
 from ..core.errors import unknown
-from ..core.units import SCORES
+from ..core.units import scores
 from ..core.wording import on_one_line
 from ..stats.intervals import LEVEL, LUCK
 from ..stats.sign_flip import sign_flips
@@ -87,7 +87,7 @@ def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str]
 
 def headline(view: ReportView) -> tuple[str, ...]:
     """The columns that fit the width of a page: speed, memory or computation, one or two of fidelity, and quality."""
-    wanted = ("speed_up", "saving", "token_agreement", "token_distance", "kl", "forced_distance", *SCORES)
+    wanted = ("speed_up", "saving", "token_agreement", "token_distance", "kl", "forced_distance", *scores())
     keys = dict.fromkeys(column.key for chapter in view.chapters for column in columns_of(column_groups(chapter.group)))
     return tuple(key for key in keys if key in wanted or key.startswith("fid_"))
 

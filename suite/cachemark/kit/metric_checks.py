@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.errors import Unsupported
 from ..core.outside_metrics import ENDED, HOST_ENDED, LATE
 from ..machine.shared_state import Change, SharedState
-from ..metrics.image_metric import ImageMetric, Shown, problem
+from ..metrics.base import ImageMetric, Shown, problem
 from ..plugins import loading as plugins
 from .audit import frames_of, listening
 from .findings import Flaw

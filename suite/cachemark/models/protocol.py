@@ -66,9 +66,9 @@ class Loaded:
 class Request:
     """Options of loading a model. ``weights``, ``decoder_weights``: paths, or empty for the packaged or random ones. ``engine`` is
     ``reference`` for a model that repeats in every pass what its published code repeats. ``extractor`` and ``reference`` are paths
-    too, of the network that sees the images and of what it saw in real ones; empty for those of the package. ``clip`` is a folder; empty
-    for none. ``prompts`` is the name or the path of a list (:mod:`cachemark.core.prompt_lists`); empty for the model's own.
-    ``detector``, ``vqa``, ``image_reward`` and ``hpsv2`` are folders of networks that judge images of prompts; empty for none."""
+    too, of the network that sees the images and of what it saw in real ones; empty for those of the package. ``prompts`` is the name or
+    the path of a list (:mod:`cachemark.core.prompt_lists`); empty for the model's own. ``metrics``: paths that the plan gives its metrics,
+    each as (metric, option, path)."""
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
@@ -78,12 +78,8 @@ class Request:
     engine: str = "eager"
     extractor: str = ""
     reference: str = ""
-    clip: str = ""
     prompts: str = ""
-    detector: str = ""
-    vqa: str = ""
-    image_reward: str = ""
-    hpsv2: str = ""
+    metrics: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,13 @@ from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.spec import FORCED_SAMPLES, FULL, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
 from ..methods.registry import METHODS
-from ..metrics import benchmarks
 from ..metrics.compute import named_presets as presets
 from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
 from ..plugins import loading as plugins
 from ..roofline.idle import idle_reason
 from .decoding import check_numbers, decoder_class, refused_decoder, resolved_decoder
-from .metrics import KEY, stated
+from .metrics import KEY, options_of, stated
 from .reuse import Earlier
 from .schema import Cells, MethodTable, Plan, SamplingTable
 
@@ -185,7 +184,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         cells.model, identity, entry.grid, entry.conditions, sampling, FULL,
         batch=batch, seeds=subset.name, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
-        evaluation={MAX_BATCH: {"limit": 0}} if searched else {**_likeness(plan, len(subset)), **_looked_at(entry, request)},
+        evaluation={MAX_BATCH: {"limit": 0}} if searched else _likeness(plan, len(subset), entry, request),
     )
     with _at(plan, "quality"):
         judged = full if searched else replace(full, evaluation={**full.evaluation, **_evaluation(plan, cells, entry, full)})
@@ -216,25 +215,18 @@ def _ungrouped(stored: Codec, layout: Layout) -> str:
 def _request(plan: Plan, cells: Cells, device: str) -> Request:
     files = (plan.quality.extractor_weights, plan.quality.reference) if plan.quality and cells.quality else ("", "")
     weights = cells.weights, cells.decoder_weights, cells.random_seed
-    given = plan.fidelity
-    asked = given.clip, given.prompts, given.detector, given.vqa, given.image_reward, given.hpsv2
-    return Request(device, getattr(torch, cells.dtype), *weights, cells.engine, *files, *asked)
+    return Request(device, getattr(torch, cells.dtype), *weights, cells.engine, *files, plan.fidelity.prompts,
+                   options_of(plan.metric_tables))
 
 
-def _likeness(plan: Plan, samples: int) -> dict[str, Any]:
-    """Settings of the comparison with the full cache's images, as far as they are not the usual ones."""
-    given = plan.fidelity
-    with _at(plan, "fidelity", "metrics"):
-        own = stated(given.metrics)
-    fewer = {REFERENCE_SAMPLES: given.reference_samples, FORCED_SAMPLES: given.forced_samples}
-    return {**({"batch": given.batch} if given.batch else {}), **({KEY: own} if own else {}),
-            **{name: few for name, few in fewer.items() if 0 < few < samples},
-            **(presets.lpips() if given.lpips else {}), **(presets.clip(given.clip) if given.clip else {})}
-
-
-def _looked_at(entry: ModelEntry, request: Request) -> dict[str, Any]:
-    """The networks that look at single images because of what these were asked to show, as they stand in a case."""
-    return presets.reader(entry.quality) | (benchmarks.stated(request) if entry.prompts else {})
+def _likeness(plan: Plan, samples: int, entry: ModelEntry, request: Request) -> dict[str, Any]:
+    """Settings of the comparison with the full cache's images, where they are not the usual ones, and the metrics that are asked for."""
+    fidelity = plan.fidelity
+    with _at(plan, "metrics"):
+        metrics = stated(plan.metric_tables, entry, request)
+    fewer = {REFERENCE_SAMPLES: fidelity.reference_samples, FORCED_SAMPLES: fidelity.forced_samples}
+    return {**({"batch": fidelity.batch} if fidelity.batch else {}), **({KEY: metrics} if metrics else {}),
+            **{name: few for name, few in fewer.items() if 0 < few < samples}}
 
 
 def _evaluation(plan: Plan, cells: Cells, entry: ModelEntry, full: Case) -> dict[str, Any]:

@@ -1,54 +1,106 @@
-"""Metrics of plug-ins in a plan: which a file brings, and what the cases state of them."""
+"""Metrics that a plan asks for: what each is decided by, as cases state it, or why it cannot be asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core import registry
-from ..core.errors import UnknownName, unknown
+from ..core.errors import UnknownName, Unsupported, unknown
 from ..core.outside_metrics import KEY, full_name
 from ..core.units import FAMILIES, METRICS
-from ..metrics.image_metric import ImageMetric
+from ..metrics.base import ImageMetric, MetricBase, MetricContext
+from ..metrics.registry import built_in, image_metrics
+from ..models.protocol import ModelEntry, Request
 from ..plugins import installed
 from ..plugins import loading as plugins
 
-__all__ = ["KEY", "metrics_of", "stated"]
-ASKED_BY = {"lpips": "lpips = true", "clip_score": 'clip = "FOLDER"', "geneval": 'detector = "FOLDER"', "dpg": 'vqa = "FOLDER"',
-            "image_reward": 'image_reward = "FOLDER"', "hpsv2": 'hpsv2 = "FOLDER"'}  # metrics of ours that take a key of the table
+if TYPE_CHECKING:
+    from .schema import MetricTable
+
+__all__ = ["KEY", "defined", "is_built_in", "metrics_of", "options_of", "setting", "stated"]
 
 
 def metrics_of(files: Iterable[str | Path]) -> list[str]:
     """Names of the metrics that some plug-in files, which have been imported, bring."""
     paths = {str(Path(file).resolve()) for file in files}
-    return [name for name in registry.metrics if (found := plugins.origin(registry.metrics.get(name))) and found[0] in paths]
+    return [name for name in registry.metrics if (origin := plugins.origin(registry.metrics.get(name))) and origin[0] in paths]
 
 
-def stated(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Definitions of metrics of plug-ins by their whole names. UnknownName for one that nobody has registered,
-    with what asks for it where it is one of ours."""
-    found: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(names):
-        if name not in registry.metrics:
-            raise _not_of_plug_ins(name)
-        cls: type[ImageMetric] = registry.metrics.get(name)
-        origin = plugins.origin(cls)
-        definition = cls.definition(origin[1] if origin else "")
-        found[full_name(name, definition)] = definition
+def is_built_in(name: str) -> bool:
+    """Return whether a name is, or begins with, that of a metric of the package."""
+    return name in built_in() or name.partition("_")[0] in FAMILIES
+
+
+def options_of(tables: Sequence[MetricTable]) -> tuple[tuple[str, str, str], ...]:
+    """The options that a plan gives its metrics: (metric, option, path)."""
+    return tuple((table.name, option, path) for table in tables for option, path in sorted(table.options.items()))
+
+
+def setting(name: str, entry: ModelEntry, request: Request, shared: dict[Any, Any] | None = None) -> MetricContext:
+    """The surroundings of a metric that is asked for by this name."""
+    options = {option: path for metric, option, path in request.metrics if metric == name}
+    return MetricContext(request.device, options, entry.prompts, request.prompts, entry.preset, {} if shared is None else shared)
+
+
+def stated(tables: Sequence[MetricTable], entry: ModelEntry, request: Request) -> dict[str, Mapping[str, Any]]:
+    """By name what decides the values of each metric of single images that is measured only sometimes: identities of its files, with
+    ``missing`` where one is not here, or the definition of a plug-in's. UnknownName for a metric or an option that cannot be asked for."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for table in tables:
+        if not is_built_in(table.name):
+            _refuse_options(table, ())
+            found |= defined(table.name)
+            continue
+        cls = _asked_for(table)
+        if entry.prompts or not cls.prompted:
+            found[table.name] = _identity(cls, setting(table.name, entry, request))
+    for name in entry.quality:
+        if (cls := image_metrics()[name]).asked == name:
+            found[name] = _identity(cls, setting(name, entry, request))
     return found
 
 
-def _not_of_plug_ins(name: str) -> UnknownName:
-    """The error for a name in the list of metrics of plug-ins that is none of them."""
-    base = name.partition("_")[0]
-    if name not in METRICS and base not in FAMILIES:
-        error = unknown("metric of a plug-in", name, [*registry.metrics, *(each.name for each in installed.offers("metrics"))])
-        return UnknownName(error.message, remedy=f"{error.remedy} A file that brings one is given with --plugin FILE.")
-    if base in FAMILIES:
-        remedy = "It judges whole sets of images: give the plan a table [quality]."
-    elif asked := ASKED_BY.get(name) or ASKED_BY.get(base):
-        remedy = f"Ask for it under [fidelity] with: {asked}"
-    else:
-        remedy = "It is measured wherever it can be, without being named: leave it out."
-    return UnknownName(f"{name!r} is a metric of cachemark itself, and metrics names those of plug-ins.", remedy=remedy)
+def _identity(cls: type[ImageMetric], surroundings: MetricContext) -> dict[str, str]:
+    try:
+        return cls.identity(surroundings)
+    except Unsupported as error:
+        return {"missing": str(error)}
+
+
+def defined(name: str) -> dict[str, dict[str, Any]]:
+    """The definition of a plug-in's metric by its full name. UnknownName where nobody has registered one."""
+    if name not in registry.metrics:
+        error = unknown("metric", name, [*METRICS, *registry.metrics, *(offer.name for offer in installed.offers("metrics"))])
+        raise UnknownName(error.message, remedy=f"{error.remedy} A file that brings one is given with --plugin FILE.")
+    cls: type[MetricBase] = registry.metrics.get(name)
+    origin = plugins.origin(cls)
+    definition = cls.definition(origin[1] if origin else "")
+    return {full_name(name, definition): definition}
+
+
+def _asked_for(table: MetricTable) -> type[ImageMetric]:
+    """The class of a metric of the package that a plan may ask for by this name."""
+    cls = built_in().get(table.name)
+    if cls is None or cls.per == "set":
+        raise UnknownName(f"{table.name!r} is a metric of whole sets of images.", remedy="Give the plan a table [quality].")
+    if not issubclass(cls, ImageMetric) or cls.of_model or not cls.asked:
+        raise UnknownName(f"{table.name!r} is measured without being asked for.", remedy="Leave it out of metrics.")
+    if cls.asked != table.name:
+        raise UnknownName(f"{table.name!r} is a part of {cls.asked!r}.", remedy=f"Ask for it with: {_example(cls)}")
+    _refuse_options(table, cls.options)
+    if cls.options and not table.options.get(cls.options[0]):
+        raise UnknownName(f"{table.name!r} needs {cls.options[0]}.", remedy=f"Ask for it with: {_example(cls)}")
+    return cls
+
+
+def _refuse_options(table: MetricTable, known: Sequence[str]) -> None:
+    for option in table.options:
+        if option not in known:
+            raise unknown(f"option of metric {table.name}", option, known)
+
+
+def _example(cls: type[ImageMetric]) -> str:
+    given = "".join(f', {option} = "FOLDER"' for option in cls.options)
+    return f'metrics = [{{ name = "{cls.asked}"{given} }}]' if given else f'metrics = ["{cls.asked}"]'

@@ -22,6 +22,7 @@ from ..core.files import is_readable
 from ..core.limits import Bill, Rates
 from ..core.spec import QUALITY_PASS
 from ..methods.registry import METHODS
+from ..metrics.registry import image_metrics
 from ..models.costs import case_bill
 from ..plugins import loading as plugins
 from ..roofline.bill import ParameterCounts
@@ -37,9 +38,8 @@ LAUNCHES, LAUNCH = 16, 4e-6  # kernels of one block in one pass, and seconds for
 # 39 µs for each call beside 3.2 times what paper allows for the products.
 CALL, HEAD = 12e-6, 0.25  # a block of a diffusion head, which has no attention, calls a quarter of what another does
 BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 around attention, 8 in the MLP
-FORCED = 1.3  # the passes of the full cache's tokens through the method, which fidelity adds to a generation
+FORCED = 1 + max(cls.price for cls in image_metrics().values())  # generations that fidelity takes for one
 PICTURE_BYTES = 60_000  # of the pictures of a case
-JUDGES = ("clip", "detector", "vqa", "image_reward", "hpsv2")  # folders that a plan names under fidelity
 OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its rows
 
 
@@ -83,9 +83,10 @@ def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
     if plan.quality is not None:
         files = {key: kept(getattr(plan.quality, key)) for key in ("extractor_weights", "reference")}
         more["quality"] = plan.quality.model_copy(update=files)
-    judges = {key: kept(getattr(plan.fidelity, key), here=os.path.isdir) for key in JUDGES}
+    absent = [table for table in plan.metric_tables for path in table.options.values() if not kept(path, here=os.path.isdir)]
+    more["metrics"] = [table for table in plan.metric_tables if table not in absent]
     prompts = kept(plan.fidelity.prompts, here=lambda path: not _looks_missing(path))
-    more["fidelity"] = plan.fidelity.model_copy(update={**judges, "prompts": prompts})
+    more["fidelity"] = plan.fidelity.model_copy(update={"prompts": prompts})
     return plan.model_copy(update=more), list(missing)
 
 

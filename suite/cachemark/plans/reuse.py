@@ -101,7 +101,7 @@ def skip_parts(case: Case, environment: Environment) -> dict[str, str]:
         "models": _with_plugins(COUNTED["models"], MODELS.get(case.model)),
         "measuring": _code(COUNTED["measuring"]),
         **({"decoder": _with_plugins(COUNTED["decoder"], DECODERS.get(case.decoder["name"]))} if case.decoder else {}),
-        "metrics": digest({name: metric.version for name, metric in (METRICS | FAMILIES).items() if not metric.derived}),
+        "metrics": digest({name: metric.version for name, metric in {**METRICS, **FAMILIES}.items() if not metric.derived}),
         "numerics": environment.fingerprint,
     }
 

@@ -68,6 +68,20 @@ class DecoderTable(PlanTable):
     variant: Annotated[str, Field(max_length=40, pattern=r"^[\w .+-]*$")] = ""
 
 
+class MetricTable(PlanTable):
+    """A metric that a plan asks for, with the paths of the models and files that it needs."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, FilePath] = Field(init=False)
+
+    name: Name
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The paths by the name of the option."""
+        return dict(self.model_extra or {})
+
+
 class Timing(PlanTable):
     """Generations per case: not counted, and counted."""
 
@@ -77,27 +91,16 @@ class Timing(PlanTable):
 
 class Fidelity(PlanTable):
     """Which fixed subset of seeds is compared with the full cache, how many samples of it, how many of these the reference rows take,
-    and how many are compared along the full cache's own tokens (0: all), how many images at once (0: as many as are timed), whether LPIPS
-    is wanted, whose weights are not packaged, and the folder of a CLIP model (empty: no CLIP score). ``prompts``: what text-to-image
-    models are asked for, a list of the package by name or a file (empty: each model's own). ``detector``, ``vqa``,
-    ``image_reward``, ``hpsv2``: folders of what judges images of prompts (empty: none): GenEval's detector, DPG-Bench's network for
-    questions, and what people prefer. ``metrics``: those of plug-ins and of installed packages by which images are judged too.
-    ``sequential``: seeds are added until each method is decided, so claims of quality are judged by the test that allows a look at every
-    seed."""
+    how many are compared along the full cache's own tokens (0: all), and how many images at once (0: as many as are timed). ``prompts``:
+    what text-to-image models are asked for, a list of the package by name or a file (empty: each model's own). ``sequential``: seeds are
+    added until each method is decided, so claims of quality are judged by the test that allows a look at every seed."""
 
     seeds: Name = "s64"
     samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 64
     reference_samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
     forced_samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
     batch: Annotated[int, Field(ge=0, le=LARGEST_BATCH)] = 0
-    lpips: bool = False
-    clip: FilePath = ""
     prompts: FilePath = ""
-    detector: FilePath = ""
-    vqa: FilePath = ""
-    image_reward: FilePath = ""
-    hpsv2: FilePath = ""
-    metrics: Annotated[list[Name], Field(max_length=100)] = []
     sequential: bool = False
 
 
@@ -171,12 +174,15 @@ class Plan(PlanTable):
     """A matrix of cases. ``timeout`` is seconds per case; ``trial`` says what shares a process: all cases of a model or one
     case; ``on_unsupported`` what a budget becomes that a method cannot meet: an error of the plan, or the outcome
     ``unsupported`` (older plans call it ``unmet``). ``plugins`` are Python
-    files that register its methods, relative to the plan. ``max_cases`` is how many cases it may mean: more are taken for a mistake."""
+    files that register its methods, relative to the plan.
+    ``metrics``: those that it asks for beside those that are always measured. ``max_cases`` is how many cases it
+    may mean: more are taken for a mistake."""
 
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=f"^{NAME}$")]
     description: Text = ""
     timing: Timing = Timing()
     fidelity: Fidelity = Fidelity()
+    metrics: Annotated[list[Name | MetricTable], Field(max_length=100)] = []
     quality: Quality | None = None
     anchor: AnchorTable | None = None
     plugins: Annotated[list[FilePath], Field(max_length=100)] = []
@@ -231,9 +237,13 @@ class Plan(PlanTable):
 
     def judged_by(self, metrics: Sequence[str]) -> Plan:
         """This plan with more metrics of plug-ins."""
-        if not (more := [name for name in metrics if name not in self.fidelity.metrics]):
-            return self
-        return self.model_copy(update={"fidelity": self.fidelity.model_copy(update={"metrics": [*self.fidelity.metrics, *more]})})
+        more = [name for name in metrics if name not in {table.name for table in self.metric_tables}]
+        return self.model_copy(update={"metrics": [*self.metrics, *more]}) if more else self
+
+    @property
+    def metric_tables(self) -> list[MetricTable]:
+        """The metrics that the plan asks for, each with its options."""
+        return [MetricTable(name=asked) if isinstance(asked, str) else asked for asked in self.metrics]
 
     def only(
         self, models: Sequence[str] | None = None, methods: Sequence[str] | None = None, budgets: Sequence[str | float] | None = None,
@@ -327,7 +337,7 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
     they can run in, judged by the metrics of plug-in files too, and the absolute paths of the files that a trial must load, those of
     installed packages that the plan asks for by name among them. Raises BadPlan and BadPlugin."""
     from .installed_things import asked, require  # with torch, without which plans are read
-    from .metrics import metrics_of
+    from .metrics import is_built_in, metrics_of
     from .plugin_import import imported
 
     found = {name: file for file in plugins for name in imported(file)}
@@ -336,7 +346,7 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
         imported(file)
     brought = require("models", (cells.model for cells in loaded.cells))
     brought += require("methods", [*methods, *(name for cells in loaded.cells for name in asked([*cells.methods, *cells.budgets]))])
-    brought += require("metrics", loaded.fidelity.metrics)
+    brought += require("metrics", [table.name for table in loaded.metric_tables if not is_built_in(table.name)])
     joined = loaded.joined([*found, *methods], found).judged_by(metrics_of(plugins))
     return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *dict.fromkeys(brought)))
 

@@ -83,7 +83,7 @@ class TrialRequest:
         own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")} | COMPILES_ALONE
         own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
         own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
-        if any(planned.request.image_reward or planned.request.hpsv2 for planned in self.cases):  # which would fetch what they lack
+        if any(planned.request.metrics for planned in self.cases):  # some networks would fetch what they lack
             own |= {"HF_HUB_OFFLINE": "1", "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
         return {**allowed(os.environ), **own}
 
@@ -141,7 +141,9 @@ def _planned_json(planned: Planned) -> dict[str, Any]:
 
 
 def _planned(item: Mapping[str, Any]) -> Planned:
-    request = Request(**{**_known(item["request"], Request), "dtype": getattr(torch, item["request"]["dtype"].removeprefix("torch."))})
+    stated = _known(item["request"], Request)
+    metrics = tuple(tuple(option) for option in stated.get("metrics", ()))
+    request = Request(**{**stated, "metrics": metrics, "dtype": getattr(torch, item["request"]["dtype"].removeprefix("torch."))})
     feature_cache, full_features = (Path(item[name]) if item[name] else None for name in ("feature_cache", "full_features"))
     rates = Rates(**item["rates"]) if item["rates"] else None
     reusable = Earlier(**item["reusable"]) if item["reusable"] else None

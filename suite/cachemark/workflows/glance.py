@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..analysis import formatting as fmt
 from ..analysis.report_row import MASKED, derive
 from ..core.result import Outcome
-from ..core.units import SCORES, metric
+from ..core.units import metric, scores
 
 
 class Glance(NamedTuple):
@@ -32,7 +32,7 @@ def glance(outcome: Outcome, full: Outcome | None) -> Glance:
         return Glance()
     row, latency = derive(outcome, full, {}), outcome.median("latency")
     arm = outcome.case.role == "arm"
-    score = next((name for name in SCORES if outcome.mean(name) is not None), "")
+    score = next((name for name in scores() if outcome.mean(name) is not None), "")
     judged = outcome.mean(score) if score else None
     return Glance(
         "" if latency is None or not row.timed else fmt.seconds(latency),

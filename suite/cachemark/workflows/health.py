@@ -16,7 +16,6 @@ from ..machine import gpu as driver
 from ..machine import noise as repeats
 from ..machine import rates
 from ..machine.environment import environment
-from ..metrics.compute.preference import PREFERENCES
 from ..models.catalogue import next_token
 from ..models.weights import packaged
 
@@ -24,7 +23,7 @@ OPTIONAL = {
     "torch-fidelity": ("distributional quality metrics", "'cachemark[quality]'"),
     "torchvision": ("distributional quality metrics", "'cachemark[quality]'"),
     "transformers": ("the CLIP score, GenEval and DPG-Bench", "'cachemark[clip]'"),
-    **{one.distribution: (METRICS[name].title, one.distribution) for name, one in PREFERENCES.items()},
+    **{package: (metric.title, package) for metric in METRICS.values() for package in metric.packages},
     "psycopg": ("a store on a PostgreSQL server", "'cachemark[postgres]'"), "ray": ("measuring on a Ray cluster", "'cachemark[ray]'"),
 }
 BUSY, HOT, NOISY = 0.3, 80, 0.03  # processors' worth of other work, °C, share: from there on a measurement is in doubt

@@ -94,9 +94,9 @@ def _metric_summary(of: Metric) -> str:
 
 def _of_plug_in(name: str) -> Metric:
     """A metric of a plug-in as cases keep it."""
-    from ..plans.metrics import stated
+    from ..plans.metrics import defined
 
-    know({KEY: (definitions := stated([name]))})
+    know({KEY: (definitions := defined(name))})
     return metric(next(iter(definitions)))
 
 

@@ -22,6 +22,7 @@ from ..kit.metric_checks import MetricExample
 from ..machine import keeper
 from ..machine.shared_state import SharedState
 from ..methods.registry import METHODS
+from ..metrics.base import ImageMetric
 from ..models.protocol import Request
 from ..models.registry import MODELS
 from ..plans import attempt
@@ -130,7 +131,7 @@ def main() -> None:
 
 def metric_example(name: str) -> MetricExample:
     """A metric that has been registered, with a process of its own such as a run measures it in."""
-    cls = registry.metrics.get(name)
+    cls = cast("type[ImageMetric]", registry.metrics.get(name))
     origin = plugins.origin(cls)
     return MetricExample(cls, partial(answer, origin[0], name) if origin else None)
 

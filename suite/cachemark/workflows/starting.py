@@ -99,7 +99,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from cachemark.core import registry
-from cachemark.metrics.image_metric import ImageMetric, Shown
+from cachemark.metrics.base import ImageMetric, Shown
 
 
 @registry.metrics.add("{name}")

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ...core.units import GENEVAL
 from .image_bytes import nearest_bytes
 
 THRESHOLD, COUNTING = 0.3, 0.9  # confidence above which an object counts, and where a number of objects is asked for
@@ -48,11 +47,6 @@ class ColourNamer(Protocol):
 
     def __call__(self, image: Tensor, objects: Sequence[Found], name: str) -> Sequence[str]:
         """The likeliest of GenEval's colours of each object, all called ``name``, in bytes (3, H, W)."""
-
-
-def figures(tags: Sequence[str]) -> list[str]:
-    """The figures of pictures with these tasks: all of them, and each kind that there is."""
-    return [GENEVAL[0], *(name for name, tag in TASKS.items() if tag in tags)]
 
 
 class GenEval:

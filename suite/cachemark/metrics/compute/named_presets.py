@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import Unsupported, unknown
-from ...core.units import PROMPT_SCORES
 from ...models import checkpoints
 from ...models.tiny import tiny_features as features
 from ...models.weights import packaged
 from .adm import NAME as ADM
 from .adm import SIDE, adm, identity, source
-from .clip import identity as clip_identity
 from .coco import NAME as COCO
 from .coco import coco
 from .coco import identity as coco_identity
 from .extractor import cached, register
 from .feature_preset import Preset
 from .image_features import RealImages
-from .lpips import identity as lpips_identity
-from .prompt_scores import identity as reader_identity
 
 SCENE = "scene"
-READER = "reader"  # of a case's evaluation: the network that reads what images show
 INCEPTION = {ADM: (adm, identity), COCO: (coco, coco_identity)}  # by name the preset that Inception makes, and what decides it
 NAMES = (SCENE, *INCEPTION)
 SCENE_OPTIONS = {"kid_subset_size": 250}  # KID has no bias in it, and sets of 500 images are common here
@@ -66,26 +60,3 @@ def downloaded() -> str:
     """Path of the Inception weights in PyTorch's download cache; empty where they have not been downloaded."""
     path = cached(source())
     return str(path) if path.is_file() else ""
-
-
-def lpips() -> dict[str, Any]:
-    """The part of a case's identity that LPIPS decides: the hashes of its files, or the missing one."""
-    return {"lpips": _known(lpips_identity)}
-
-
-def clip(folder: str) -> dict[str, Any]:
-    """The part of a case's identity that the CLIP score decides: the hash of its model, or the missing file."""
-    return {"clip": _known(partial(clip_identity, folder))}
-
-
-def reader(figures: Iterable[str]) -> dict[str, Any]:
-    """The part of a case's identity that some figures decide: the hash of the network that reads images, where there are prompt scores
-    among them."""
-    return {READER: {"weights": reader_identity()}} if set(figures) & set(PROMPT_SCORES) else {}
-
-
-def _known(identity: Callable[[], str]) -> dict[str, str]:
-    try:
-        return {"weights": identity()}
-    except Unsupported as error:
-        return {"missing": str(error)}

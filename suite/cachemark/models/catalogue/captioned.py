@@ -11,7 +11,7 @@ from ...cache.layout import Layout
 from ...core import prompt_lists
 from ...core.errors import BadPlan, UnknownName
 from ...core.spec import Sampling
-from ...core.units import PROMPT_SCORES
+from ...core.units import METRICS
 from .. import checkpoints, costs, janus
 from ..janus import Janus, JanusConfig
 from ..llama import LlamaConfig, frequencies
@@ -70,7 +70,8 @@ class EmbeddedCaptioned:
     def entry(self) -> ModelEntry:
         return ModelEntry(
             NAME, "janus", Janus.paradigm, (TINY.grid, TINY.grid), len(self.texts), self.shape, self.load, known,
-            with_greedy(Sampling(cfg_scale=CFG)), quality=PROMPT_SCORES, prompts=self.texts, asking=self.asking,
+            with_greedy(Sampling(cfg_scale=CFG)), quality=tuple(name for name, of in METRICS.items() if of.of_model and of.prompted),
+            prompts=self.texts, asking=self.asking,
             parameter_counts=partial(costs.janus, TINY, lambda: tiny_vq.TinyVQ().decode),
             summary="A Janus of 2 M parameters trained on captions of the embedded caption world, with its weights",
         )

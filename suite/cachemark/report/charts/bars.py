@@ -10,7 +10,7 @@ from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
 from ...analysis.papers import PaperTable
 from ...analysis.report_row import MASKED, ReportRow
-from ...core.units import SCORES, metric
+from ...core.units import metric, scores
 from .chart import COLOURS, INK, MOST, Chart, Signs, first, tip
 from .svg import RowPlot, Span, linear, ranged
 
@@ -114,7 +114,7 @@ def spreads(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def _paired(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
-    for name in SCORES:
+    for name in scores():
         full = group.full.outcome.samples.get(name, ()) if group.full else ()
         rows = [row for row in group.arms if row.ok and len(row.outcome.samples.get(name, ())) == len(full) > 1]
         if rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from ...cache.arena import Memory
 from ...cache.codec import codec
@@ -13,27 +12,22 @@ from ...contract.decoder import Decoder
 from ...contract.method import Method
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...core.outside_metrics import KEY
 from ...core.spec import FULL, QUALITY_PASS, Case
 from ...core.units import metric
 from ...decoders.registry import DECODERS
 from ...methods.base.paper_baseline import REFERENCE
 from ...methods.registry import METHODS
-from ...metrics.benchmarks import NAMES as BENCHMARKS
-from ...metrics.benchmarks import Benchmarks, Scored
+from ...metrics.base import ImageMetric, Shown
 from ...metrics.compute import named_presets as presets
-from ...metrics.compute.clip import Clip, ClipScore, class_names
 from ...metrics.compute.feature_preset import Preset
 from ...metrics.compute.image_features import ImageFeatures
-from ...metrics.compute.legend import legend_score
-from ...metrics.compute.lpips import Lpips
-from ...metrics.compute.prompt_scores import PromptScores
-from ...metrics.image_metric import Shown
+from ...metrics.registry import image_metrics
 from ...models.protocol import Loaded, ModelEntry, Request
 from ...models.registry import MODELS
 from ...plans.decoding import NAMING
 from ...plans.expand import Planned
-from .judge import Answered, Figure, FullCacheOutput, Job
+from ...plans.metrics import setting
+from .judge import Answered, FullCacheOutput, Job
 from .plugin_metrics import metric_figures
 
 
@@ -50,6 +44,7 @@ class Bench:
     references: dict[str, FullCacheOutput] = field(default_factory=dict)
     features: dict[str, ImageFeatures] = field(default_factory=dict)
     feature_preset: Preset | None = None
+    networks: dict[object, object] = field(default_factory=dict)
     plug_ins: tuple[str, ...] = ()
 
     @classmethod
@@ -64,33 +59,11 @@ class Bench:
     def device(self) -> str:
         return self.request.device
 
-    @cached_property
-    def lpips(self) -> Lpips:
-        return Lpips(device=self.device)
-
-    @cached_property
-    def clip(self) -> Clip:
-        return Clip(self.request.clip, device=self.device)
-
-    @cached_property
-    def clip_score(self) -> ClipScore:
-        if self.entry.prompts:
-            return ClipScore(self.clip, self.entry.prompts, template="{}")
-        return ClipScore(self.clip, class_names(self.entry.preset))
-
-    @cached_property
-    def benchmarks(self) -> Benchmarks:
-        return Benchmarks(self.request, self.entry.prompts, lambda: self.clip)
-
-    @cached_property
-    def prompt_scores(self) -> PromptScores:
-        return PromptScores(self.entry.prompts, device=self.device)
-
     def asked(self, case: Case, shown: Shown, batch: int, paired: bool) -> Answered:
         """Figures of the metrics of plug-ins that a case states, in batches of images, and what was wrong with those that have none. One
         that compares images is not asked where seeds draw different ones."""
-        wanted = [name for name in case.evaluation.get(KEY, ()) if paired or metric(name).kind != "fidelity"]
-        return metric_figures(wanted, case.evaluation.get(KEY, {}), shown, self.plug_ins, batch, self.alive)
+        wanted = [name for name in case.plugin_metrics if metric(name).per == "image" and (paired or metric(name).kind != "fidelity")]
+        return metric_figures(wanted, case.metrics, shown, self.plug_ins, batch, self.alive)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
         """The full cache in the native codec on the case's engine at the samples of a job, generated once per trial: for the reference rows
@@ -103,23 +76,14 @@ class Bench:
             held = self.references[cell] = FullCacheOutput(full)
         return held.first(len(job.subset))
 
-    def figures(self, case: Case) -> dict[str, Figure]:
-        """Figures of single images: those that the case has and whose weights are here, and the model's own."""
-        found: dict[str, Figure] = {}
-        if case.measures("lpips"):
-            found["lpips"] = lambda images, reference, labels: self.lpips(images, reference)
-        found |= {name: self._own(name) for name in self.entry.quality}
-        if case.measures("clip"):
-            found["clip_score"] = lambda images, reference, labels: self.clip_score(images, labels)
-        asked = seeds.subset(case.seeds, self.entry.classes).labels[: case.compared]
-        scored = self.benchmarks.figures({name: case.measures(name) for name in BENCHMARKS}, asked)
-        return found | {name: _without_reference(figure) for name, figure in scored.items()}
+    def metrics(self, case: Case) -> list[ImageMetric]:
+        """The metrics of single images that the case has and that need nothing that is missing."""
+        labels = seeds.subset(case.seeds, self.entry.classes).labels[: case.compared]
+        return [metric for cls in image_metrics().values() if self._measures(case, cls)
+                and (metric := cls().prepared(setting(cls.asked, self.entry, self.request, self.networks))).applies(labels)]
 
-    def _own(self, name: str) -> Figure:
-        """A figure of images that the model has of its own."""
-        if name == "legend":
-            return lambda images, reference, labels: legend_score(images)
-        return lambda images, reference, labels: self.prompt_scores(name, images, labels)
+    def _measures(self, case: Case, cls: type[ImageMetric]) -> bool:
+        return (not cls.asked or case.measures(cls.asked)) and (not cls.of_model or cls.name in self.entry.quality)
 
     def preset(self, case: Case) -> Preset:
         """The preset by which the images of all cases are compared with real ones."""
@@ -127,11 +91,6 @@ class Bench:
             name, given = case.evaluation[QUALITY_PASS]["preset"], self.request
             self.feature_preset = presets.preset(name, weights=given.extractor, reference=given.reference, device=self.device)
         return self.feature_preset
-
-
-def _without_reference(figure: Scored) -> Figure:
-    """A figure of images alone, as one that is given the full cache's too."""
-    return lambda images, reference, labels: figure(images, labels)
 
 
 def case_job(case: Case, bench: Bench) -> Job:

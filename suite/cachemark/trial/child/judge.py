@@ -23,15 +23,13 @@ from ...contract.method import Method
 from ...core.result import IMAGES
 from ...core.seeds import Subset
 from ...core.spec import Sampling
+from ...metrics.base import ImageMetric, Shown
 from ...metrics.compute import fidelity
 from ...metrics.compute.image_bytes import nearest_bytes
-from ...metrics.image_metric import Shown
 from ...models.protocol import Loaded
 
-Figure = Callable[[Tensor, Tensor, Sequence[int]], Tensor]  # of images, of the full cache's at the same seeds, and of their classes
 Answered = tuple[Mapping[str, list[float]], Mapping[str, object]]  # figures by seed, and facts
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
-PAIRED = ("token_agreement", "psnr", "ssim", "lpips")  # figures that mean something where both draw one image at a seed
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
 
 
@@ -176,10 +174,10 @@ def decoded(job: Job, tokens: Tensor) -> Tensor:
 
 
 def judge(
-    job: Job, reference: FullCacheOutput, figures: Mapping[str, Figure], *, forced: int, sprite: bool, itself: bool = False,
+    job: Job, reference: FullCacheOutput, metrics: Sequence[ImageMetric], *, forced: int, sprite: bool, itself: bool = False,
     paired: bool = True, asked: Callable[[Shown], Answered] = lambda shown: ({}, {}),
 ) -> JudgedImages:
-    """Compare a job with the reference, by ``figures`` of single images too. ``forced``: of how many samples, from the first, there is a
+    """Compare a job with the reference, by ``metrics`` of single images. ``forced``: of how many samples, from the first, there is a
     teacher-forced KL or distance; ``sprite`` adds the picture of the worst seeds. ``itself``: the job is the one that the reference was
     made by, and only its forced figures are computed anew. Where the image decoder has random weights, images are not judged.
     ``paired``: at one seed both draw one image, or would; else only its forced figures and what images show by themselves are compared.
@@ -190,17 +188,10 @@ def judge(
     else:
         tokens = torch.cat([job.generate(part) for part in job.chunks()])
         images = decoded(job, tokens)
-    if job.continuous:
-        samples = {"token_distance": fidelity.distance(tokens, reference.tokens)}
-        samples |= {"forced_distance": drift(job.first(forced), reference.first(forced))} if forced else {}
-    else:
-        samples = {"token_agreement": fidelity.agreement(tokens, reference.tokens)}
-        samples |= {"kl": divergence(job.first(forced), reference.first(forced))} if forced else {}
-    if job.loaded.pictures:
-        samples |= {"psnr": fidelity.psnr(images, reference.images), "ssim": fidelity.ssim(images, reference.images)}
-        samples |= {name: figure(images, reference.images, job.subset.labels) for name, figure in figures.items()}
-    if not paired:
-        samples = {name: values for name, values in samples.items() if name not in PAIRED}
+    along = drift if job.continuous else divergence
+    shown = Shown(images, reference.images, tokens, reference.tokens, job.subset.labels, job.subset.seeds,
+                  (lambda: along(job.first(forced), reference.first(forced))) if forced else None)
+    samples = {metric.name: metric.measure(shown) for metric in metrics if _applies(metric, job, shown, paired)}
     stored = storable(job, tokens)
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
     facts: dict[str, object] = {IMAGES: image_hash(images)}
@@ -217,6 +208,12 @@ def judge(
     finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
     figured = {name: values.double().tolist() for name, values in samples.items()}
     return JudgedImages({**figured, **told}, hashed(stored), artifacts, facts, finite)
+
+
+def _applies(metric: ImageMetric, job: Job, shown: Shown, paired: bool) -> bool:
+    """Return whether a metric has values of these tokens and images."""
+    fits = metric.tokens == ("vectors" if job.continuous else "indices") if metric.tokens else job.loaded.pictures
+    return fits and (paired or not metric.paired) and (shown.forced is not None or not metric.forced)
 
 
 def storable(job: Job, tokens: Tensor) -> Tensor:

@@ -193,7 +193,7 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
     itself = case.role == "baseline" and case.engine != "reference"
     paired = job.decoder is None or job.decoder().keeps == TOKENS
     forced = 0 if job.method().reorders else case.forced
-    return judge(job, reference, bench.figures(case), forced=forced, sprite=case.role == "arm", itself=itself, paired=paired,
+    return judge(job, reference, bench.metrics(case), forced=forced, sprite=case.role == "arm", itself=itself, paired=paired,
                  asked=lambda shown: bench.asked(case, shown, job.batch, paired))
 
 

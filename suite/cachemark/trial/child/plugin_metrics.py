@@ -12,7 +12,7 @@ import torch
 from ...core import plugin_modules, registry
 from ...core.outside_metrics import DIGITS, FAULTS
 from ...core.units import metric
-from ...metrics.image_metric import ImageMetric, Shown, problem
+from ...metrics.base import ImageMetric, Shown, problem
 from ...plugins import loading as plugins
 from ..bounds import bounded_text
 

@@ -1,0 +1,78 @@
+"""Metrics of a whole set of images: FID, KID, Inception score, precision, recall, and the classes that its images are taken for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .base import ImageSet, SetMetric
+
+
+class FeatureMetric(SetMetric):
+    """A value that torch-fidelity computes of features. How many threads sum them up changes the last bit, so none is deterministic."""
+
+    def measure(self, images: ImageSet) -> Sequence[float]:
+        return [found.value for name, found in images.intervals.items() if name.startswith(f"{self.name}_")]
+
+
+class FrechetDistance(FeatureMetric):
+    """Fréchet distance between normal distributions fitted to features of the images and of real ones."""
+
+    name = "fid"
+    title = "FID"
+    better = "lower"
+    per_feature = 3
+
+
+class KernelDistance(FeatureMetric):
+    """Squared maximum mean discrepancy between features of the images and of real ones, cubic kernel."""
+
+    name = "kid"
+    title = "KID"
+    better = "lower"
+    column = False
+
+
+class InceptionScore(FeatureMetric):
+    """Exponential of the mean divergence of an image's classes from those of the set."""
+
+    meaning = "How surely each image shows one class, and how evenly all classes are shown."
+    name = "isc"
+    title = "Inception score"
+    within = (1.0, math.inf)
+    per_class = 40
+    column = False
+
+
+class Precision(FeatureMetric):
+    """Share of the images that lie among real ones."""
+
+    name = "precision"
+    title = "Precision"
+    unit = "share"
+
+
+class Recall(FeatureMetric):
+    """Share of the real images that lie among those of the set."""
+
+    name = "recall"
+    title = "Recall"
+    unit = "share"
+
+
+class ClassAccuracy(SetMetric):
+    """Share of images that the feature network of the preset takes for the class they were asked to be."""
+
+    name = "class_accuracy"
+    title = "Class accuracy"
+    unit = "share"
+    within = (0.0, 1.0)
+    family = False
+
+    def measure(self, images: ImageSet) -> Sequence[float]:
+        import torch
+
+        if not images.preset.names_classes:
+            return ()
+        predicted: list[float] = (images.features.logits.argmax(1) == torch.tensor(images.labels)).double().tolist()
+        return predicted

@@ -1,0 +1,140 @@
+"""GenEval with its six kinds of prompts (Ghosh et al., NeurIPS 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import Unsupported
+from ..core.spec import digest
+from .base import ImageMetric, MetricContext, Shown
+from .prompt_lists import benchmark_prompts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .compute.geneval import GenEval
+
+TASKS = ("geneval_single_object", "geneval_two_object", "geneval_counting", "geneval_colors", "geneval_position", "geneval_color_attr")
+PROMPTS_SOURCE = "https://raw.githubusercontent.com/djghosh13/geneval/main/prompts/"
+
+
+class ObjectScore(ImageMetric):
+    """A score that a detector of objects and a namer of colors give, by GenEval's rules."""
+
+    unit = "share"
+    within = (0.0, 1.0)
+    prompted = True
+    asked = "geneval"
+    options = ("detector", "clip")
+
+    @classmethod
+    def identity(cls, setting: MetricContext) -> dict[str, str]:
+        """Detector, colors and tasks. Raises Unsupported where one of them is missing, or the detector cannot see what is asked for."""
+        from .compute import clip, detector
+
+        prompts = benchmark_prompts(setting, "geneval", "evaluation_metadata.jsonl", PROMPTS_SOURCE)
+        folder = setting.options["detector"]
+        known = {"detector": detector.identity(folder)}
+        if not setting.options.get("clip"):
+            raise Unsupported(f"not measured: needs a CLIP model for colours, named by the option clip of geneval, get it with: "
+                              f"hf download openai/clip-vit-large-patch14 --local-dir {folder.rstrip('/')}-clip")
+        classes = {clause["class"] for task in prompts.tasks for part in ("include", "exclude") for clause in task.get(part, ())}
+        if unseen := sorted(classes - detector.classes(folder)):
+            raise Unsupported(f"not measured: the detector in {folder!r} knows no {unseen[0]!r}, get one that does with: "
+                              f"hf download {detector.PUBLISHED} --local-dir {folder}")
+        return {**known, "clip": clip.identity(setting.options["clip"]), "tasks": digest(prompts.tasks)}
+
+    def measure(self, shown: Shown) -> Tensor:
+        return self.setting.once("geneval", self._benchmark)(self.name, shown.images, shown.labels)
+
+    def tags(self, labels: Sequence[int]) -> set[str]:
+        """The kinds of the prompts with these labels."""
+        return {str(self._tasks()[label]["tag"]) for label in labels}
+
+    def _tasks(self) -> Sequence[Any]:
+        from ..core.prompt_lists import prompt_list
+
+        return prompt_list(self.setting.prompt_list).tasks
+
+    def _benchmark(self) -> GenEval:
+        from .compute.clip import Clip
+        from .compute.detector import ClipColours, PretrainedDetector
+        from .compute.geneval import GenEval
+
+        folder, device = self.setting.options["clip"], self.setting.device
+        clip = self.setting.once(("clip", folder), lambda: Clip(folder, device=device))
+        return GenEval(self._tasks(), PretrainedDetector(self.setting.options["detector"], device=device), ClipColours(clip))
+
+
+class GenEvalScore(ObjectScore):
+    """Share of images that show all that their prompt of GenEval asks for."""
+
+    name = "geneval"
+    title = "GenEval"
+    scope = "in what was asked for: GenEval sees neither how clean objects are nor the rest of an image"
+    sees = "what was asked for"
+
+
+class GenEvalOverall(ObjectScore):
+    """The mean of the shares of the six kinds of prompts, which is the score that papers print."""
+
+    name = "geneval_overall"
+    title = "GenEval, overall"
+    mean_of = TASKS
+
+
+class GenEvalTask(ObjectScore):
+    """The score of one kind of prompts, where there are any."""
+
+    def applies(self, labels: Sequence[int]) -> bool:
+        """Return whether a prompt of this kind is among these."""
+        return self.name.removeprefix("geneval_") in self.tags(labels)
+
+
+class GenEvalSingleObject(GenEvalTask):
+    """GenEval's score of prompts for one object."""
+
+    meaning = "The same, of the images whose prompt asks for one object."
+    name = "geneval_single_object"
+    title = "GenEval, object"
+
+
+class GenEvalTwoObject(GenEvalTask):
+    """GenEval's score of prompts for two objects."""
+
+    meaning = "The same, of the images whose prompt asks for two objects."
+    name = "geneval_two_object"
+    title = "GenEval, two objects"
+
+
+class GenEvalCounting(GenEvalTask):
+    """GenEval's score of prompts for a number of objects."""
+
+    meaning = "The same, of the images whose prompt asks for a number of objects."
+    name = "geneval_counting"
+    title = "GenEval, count"
+
+
+class GenEvalColors(GenEvalTask):
+    """GenEval's score of prompts for an object in a colour."""
+
+    meaning = "The same, of the images whose prompt asks for an object in a colour."
+    name = "geneval_colors"
+    title = "GenEval, colour"
+
+
+class GenEvalPosition(GenEvalTask):
+    """GenEval's score of prompts for one object beside, above or below another."""
+
+    meaning = "The same, of the images whose prompt asks for one object beside, above or below another."
+    name = "geneval_position"
+    title = "GenEval, position"
+
+
+class GenEvalColorAttributes(GenEvalTask):
+    """GenEval's score of prompts for two objects, each in a colour of its own."""
+
+    meaning = "The same, of the images whose prompt asks for two objects, each in a colour of its own."
+    name = "geneval_color_attr"
+    title = "GenEval, attributes"

@@ -1,0 +1,57 @@
+"""Scores of human preference: ImageReward (Xu et al., NeurIPS 2023) and HPSv2 (Wu et al., 2023)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .base import ImageMetric, MetricContext, Shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .compute.preference import PreferenceScore
+
+
+class PreferenceMetric(ImageMetric):
+    """A score by a network that was trained on the choices of people."""
+
+    prompted = True
+    options = ("weights",)
+
+    @classmethod
+    def identity(cls, setting: MetricContext) -> dict[str, str]:
+        from .compute.preference import PREFERENCES
+
+        return {"weights": PREFERENCES[cls.name].identity(setting.options["weights"])}
+
+    def measure(self, shown: Shown) -> Tensor:
+        return self.setting.once(self.name, self._network)(shown.images, shown.labels)
+
+    def _network(self) -> PreferenceScore:
+        from .compute.preference import PREFERENCES, PreferenceScore
+
+        score = PREFERENCES[self.name].load(self.setting.options["weights"], device=self.setting.device)
+        return PreferenceScore(self.setting.prompts, score)
+
+
+class ImageReward(PreferenceMetric):
+    """The score of ImageReward."""
+
+    name = "image_reward"
+    title = "ImageReward"
+    meaning = "What people prefer, as ImageReward tells from an image and its prompt: 0 with a deviation of 1 over its authors' data."
+    asked = "image_reward"
+    ceiling = 10.0  # which none reaches
+    packages = ("image-reward",)
+
+
+class HumanPreference(PreferenceMetric):
+    """The score of HPSv2."""
+
+    name = "hpsv2"
+    title = "HPSv2"
+    meaning = "What people prefer, as HPSv2 tells from an image and its prompt: the cosine between what it sees in both."
+    asked = "hpsv2"
+    within = (-1, 1)
+    ceiling = 1.0
+    packages = ("hpsv2",)

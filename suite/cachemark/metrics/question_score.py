@@ -1,0 +1,53 @@
+"""DPG-Bench (Hu et al., 2024): the questions about a long prompt to which a picture answers yes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..core.errors import Unsupported
+from ..core.prompt_lists import prompt_list
+from ..core.spec import digest
+from .base import ImageMetric, MetricContext, Shown
+from .prompt_lists import benchmark_prompts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .compute.dpg import Dpg
+
+SOURCE = "https://raw.githubusercontent.com/TencentQQGYLab/ELLA/main/dpg_bench/"
+
+
+class QuestionScore(ImageMetric):
+    """Share of DPG-Bench's questions about its prompt to which an image says yes, to those that they depend on too."""
+
+    name = "dpg"
+    title = "DPG-Bench"
+    unit = "share"
+    within = (0.0, 1.0)
+    prompted = True
+    asked = "dpg"
+    options = ("weights",)
+    scope = "in what was asked for: DPG-Bench sees neither how clean an image is nor what nobody asked about"
+    sees = "what was asked for"
+
+    @classmethod
+    def identity(cls, setting: MetricContext) -> dict[str, str]:
+        """The network and its questions. Raises Unsupported where one of them is missing."""
+        from .compute import dpg
+
+        prompts = benchmark_prompts(setting, "dpg", "dpg_bench.csv", SOURCE)
+        if not prompts.questions:
+            raise Unsupported(f"not measured: needs dpg_bench.csv beside the prompts in {setting.prompt_list!r}, get it with: "
+                              f"curl -LO {SOURCE}dpg_bench.csv")
+        questions = [[[question.number, question.text, question.needs] for question in asked] for asked in prompts.questions]
+        return {"weights": dpg.identity(setting.options["weights"]), "questions": digest(questions)}
+
+    def measure(self, shown: Shown) -> Tensor:
+        return self.setting.once("dpg", self._benchmark)(shown.images, shown.labels)
+
+    def _benchmark(self) -> Dpg:
+        from .compute.dpg import Dpg, PretrainedAnswerer
+
+        answerer = PretrainedAnswerer(self.setting.options["weights"], device=self.setting.device)
+        return Dpg(prompt_list(self.setting.prompt_list).questions, answerer)

@@ -1,0 +1,47 @@
+"""The metrics of the package, in the order in which tables show them. Nothing here needs torch until a metric is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+
+from ..core.units import Metric
+from .base import CostMetric, ImageMetric, MetricBase, SetMetric
+
+MODULES = ("costs", "tokens", "similarity", "perceptual", "color_consistency", "caption_scores", "object_scores", "question_score",
+           "preference_scores", "text_similarity", "image_sets")
+
+
+def _classes() -> Iterator[type[MetricBase]]:
+    for module in MODULES:
+        found = import_module(f"{__package__}.{module}")
+        for cls in vars(found).values():
+            if isinstance(cls, type) and cls.__module__ == found.__name__ and issubclass(cls, MetricBase) and "name" in vars(cls):
+                yield cls
+
+
+@cache
+def built_in() -> dict[str, type[MetricBase]]:
+    """The classes of the package's metrics by name; of sets of images the first part of the name, ``fid``."""
+    return {cls.name: cls for cls in _classes()}
+
+
+def image_metrics() -> dict[str, type[ImageMetric]]:
+    """The metrics of single images that are measured, by name."""
+    return {name: cls for name, cls in built_in().items() if issubclass(cls, ImageMetric) and not cls.mean_of}
+
+
+def set_metrics() -> dict[str, type[SetMetric]]:
+    """The metrics of whole sets of images by the first part of their names."""
+    return {name: cls for name, cls in built_in().items() if issubclass(cls, SetMetric)}
+
+
+def cost_metrics() -> dict[str, type[CostMetric]]:
+    """The metrics of what a case costs, by name."""
+    return {name: cls for name, cls in built_in().items() if issubclass(cls, CostMetric)}
+
+
+def declarations() -> dict[str, Metric]:
+    """The declarations of all metrics by name, in the order of tables."""
+    return {name: cls.declared() for name, cls in built_in().items()}
