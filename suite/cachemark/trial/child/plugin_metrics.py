@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -67,7 +67,7 @@ def _values(name: str, file: str, shown: Shown, batch: int, alive: Callable[[int
 def _instance(file: str, name: str) -> ImageMetric:
     try:
         plugins.load(file)
-        cls: type[ImageMetric] = registry.metrics.get(name)
+        cls = cast("type[ImageMetric]", registry.metrics.get(name))
         return cls()
     except Exception as error:
         raise Fault("raised", _place(error)) from error
