@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark.core import registry, seeds
+from cachemark.core import seeds
 from cachemark.core.errors import BadCheckpoint
 from cachemark.metrics.base import MetricContext, Shown
 from cachemark.metrics.compute import clip, detector, dpg, preference
@@ -18,6 +18,7 @@ from cachemark.metrics.compute.geneval import Found
 from cachemark.metrics.compute.preference import Preference
 from cachemark.metrics.registry import image_metrics
 from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from cachemark.plans import metrics, schema
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child.bench import Bench
@@ -46,7 +47,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def stated(prompts: str = "", **asked: dict[str, str]) -> dict[str, Any]:
     """The part of a case's identity that metrics decide, of a model that is given prompts."""
-    entry = replace(registry.models.get("tiny-t2i"), quality=())
+    entry = replace(MODELS.get("tiny-t2i"), quality=())
     tables = [schema.MetricTable.model_validate({"name": name, **options}) for name, options in asked.items()]
     return dict(metrics.stated(tables, entry, Request(prompts=prompts, metrics=metrics.options_of(tables))))
 

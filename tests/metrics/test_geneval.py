@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.prompt_lists import COLOURS
 from cachemark.metrics.compute import detector as detectors
 from cachemark.metrics.compute.clip import Clip
 from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColours, PretrainedDetector
-from cachemark.metrics.compute.geneval import MOST, Found, counted, is_right, relations
+from cachemark.metrics.compute.geneval import MOST, Found, GenEval, counted, is_right, relations
 from support.judges import clip_folder, detector_folder
 from support.later import later
 
@@ -110,6 +111,25 @@ def test_every_pair_of_objects_must_be_at_its_place() -> None:
 
 
 # -- scores of pictures --------------------------------------------------------------------------------------------------
+def test_a_figure_has_the_images_of_its_kind_and_each_is_looked_at_once() -> None:
+    tasks = [task(DOG, tag="single_object"), THREE, task({**DOG, "color": "red"}, tag="colors")]
+    looked: list[float] = []
+
+    def detector(image: Tensor) -> list[Found]:
+        looked.append(float(image.float().mean()))
+        return [seen("dog")] * (3 if image.float().mean() > 200 else 1)
+
+    score = GenEval(tasks, detector, lambda image, objects, name: ["red"] * len(objects))
+    images = torch.stack([torch.full((3, 8, 8), value) for value in (-1.0, 1.0, -1.0, 0.0, -1.0)])
+    labels = [0, 1, 1, 2, 2]
+    assert score("geneval", images, labels).tolist() == [1, 1, 0, 1, 1]
+    assert score("geneval_counting", images, labels).tolist() == [1, 0]
+    assert score("geneval_colors", images, labels).tolist() == [1, 1]
+    assert score("geneval_position", images, labels).tolist() == []
+    assert looked == [0, 255, 0, 128, 0]
+
+
+# -- networks ------------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module", params=["boxes", "masks"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return detector_folder(tmp_path_factory.mktemp(request.param), masks=request.param == "masks")
