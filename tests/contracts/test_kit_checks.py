@@ -10,6 +10,7 @@ from cachemark.kit import batches, manner_checks
 from cachemark.kit.method_kit import SCALE, TOKEN, Check
 from cachemark.kit.next_token import Cell
 from cachemark.kit.scale_checks import neutral_is_full, nothing_is_read_on_the_host, rows_are_the_same_in_another_order
+from cachemark.kit.work_checks import scale_work_is_declared
 
 from . import scales
 from .cells import cells, halved
@@ -17,7 +18,7 @@ from .cells import cells, halved
 ELSEWHERE = (batches, manner_checks)  # test_batch.py runs more samples; manners do not depend on the codec (tests/kit)
 TOKEN_CHECKS = [check for check in TOKEN if check.__module__ not in {module.__name__ for module in ELSEWHERE}
                 and check.__name__ != "graph_is_eager"]  # test_graph.py runs more samplings
-HOST_FREE = (nothing_is_read_on_the_host, rows_are_the_same_in_another_order)  # not of a mode that decides on the host
+HOST_FREE = (nothing_is_read_on_the_host, rows_are_the_same_in_another_order, scale_work_is_declared)  # not if decided on the host
 
 
 def named(check: Check) -> str:

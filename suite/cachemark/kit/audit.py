@@ -58,17 +58,6 @@ def listening(own: Own) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
-    """Inside, nobody listens: what is asked is asked by us, also where the method is among the callers."""
-    listeners = list(_listeners)
-    _listeners.clear()
-    try:
-        yield
-    finally:
-        _listeners.extend(listeners)
-
-
-@contextmanager
 def _threads_told() -> Iterator[None]:
     """Inside, the start of a thread is an event in Python 3.11 too, which itself raises none."""
     if sys.version_info >= (3, 12):
@@ -88,23 +77,6 @@ def _threads_told() -> Iterator[None]:
     finally:
         for module, name in places:
             setattr(module, name, start)
-
-
-@contextmanager
-def absent(own: Own) -> Iterator[set[str]]:
-    """Inside, a method has no part: functions of its plug-in that are called all the same are written down."""
-    met: set[str] = set()
-
-    def see(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and own(frame):
-            met.add(frame.f_code.co_qualname)
-
-    before = sys.getprofile()
-    sys.setprofile(see)
-    try:
-        yield met
-    finally:
-        sys.setprofile(before)
 
 
 @cache

@@ -13,7 +13,7 @@ from ..contract.heads import HeadGroups, PerHead
 from ..contract.method import Method
 from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
 from ..models.protocol import ModelEntry, Request
-from . import batches, group_checks, manner_checks, ragged, scale_checks, token_checks
+from . import batches, group_checks, manner_checks, ragged, scale_checks, token_checks, work_checks
 from .capture import as_written
 from .findings import Checked, Flaw, KitProof
 from .masked_checks import MASKED, masked_cells
@@ -31,11 +31,13 @@ TOKEN: tuple[Check, ...] = (
     token_checks.dead_is_never_read, token_checks.second_generation_repeats, token_checks.nothing_is_read_on_the_host,
     token_checks.graph_is_eager, batches.samples_are_the_same_in_any_batch, ragged.rows_are_as_alone, ragged.rows_keep_the_budget,
     manner_checks.other_numbers_run, manner_checks.knobs_are_refused, manner_checks.process_is_left_alone,
+    work_checks.token_work_is_declared,
 )
 SCALE: tuple[Check, ...] = (
     scale_checks.neutral_is_full, scale_checks.tight_is_not_neutral, scale_checks.evicting_is_masking, scale_checks.bytes_are_declared,
     scale_checks.declared_is_used, scale_checks.prefix_is_sound, scale_checks.dead_is_never_read, scale_checks.second_generation_repeats,
     scale_checks.memory_is_the_arenas, scale_checks.nothing_is_read_on_the_host, scale_checks.rows_are_the_same_in_another_order,
+    work_checks.scale_work_is_declared,
 )
 GROUPS: tuple[Check, ...] = (
     token_checks.neutral_is_full, token_checks.tight_is_not_neutral, token_checks.evicting_is_masking, group_checks.heads_are_served_once,
@@ -43,6 +45,7 @@ GROUPS: tuple[Check, ...] = (
     token_checks.memory_is_the_arenas, token_checks.dead_is_never_read, token_checks.second_generation_repeats,
     token_checks.nothing_is_read_on_the_host, token_checks.graph_is_eager, batches.samples_are_the_same_in_any_batch,
     ragged.rows_are_as_alone, manner_checks.other_numbers_run, manner_checks.knobs_are_refused, manner_checks.process_is_left_alone,
+    work_checks.token_work_is_declared,
 )
 TOKEN_SIZES = ((1, 1, 4), (1, 2, 4), (2, 2, 5))  # layers, heads and lines, the smallest first
 SCALE_SIZES = ((1, 1, (1, 2, 3, 4)), (1, 2, (1, 2, 3, 4, 5)), (2, 2, (1, 2, 3, 4, 5, 6)))
@@ -81,7 +84,7 @@ FAMILIES = {
     "next-token": CheckFamily(TOKEN, _token_cells, lambda cell: [
         replace(cell, layers=layers, heads=heads, grid=grid) for layers, heads, grid in TOKEN_SIZES]),
     "next-scale": CheckFamily(SCALE, _scale_cells, _smaller_scales),
-    "masked": CheckFamily(MASKED, masked_cells, lambda cell: []),
+    "masked": CheckFamily((*MASKED, work_checks.masked_work_is_declared), masked_cells, lambda cell: []),
 }
 
 
