@@ -3,9 +3,6 @@
 The text is JSON with sorted keys, one line per list of numbers, outcomes in order of label and key, so that two files of one
 plan can be read side by side. Raw speed samples are rounded to nine significant digits, far below what a clock can tell;
 everything else is exact. Artifacts are named, not carried.
-
-Secrets are masked where a file is written and where it is read, since people edit it; a case that holds one cannot be known by another
-name, and is refused.
 """
 
 from __future__ import annotations
