@@ -16,7 +16,7 @@ from cachemark.kit.findings import Checked
 from cachemark.kit.method_kit import check_metric, made_of_one
 from cachemark.kit.metric_checks import METRIC, MetricExample
 from cachemark.plugins import loading as plugins
-from cachemark.workflows.proving_things import metric_example, prove_metric
+from cachemark.workflows.proving_things import prove_metric
 from support import examples
 from support.stages import call, forgetting
 
@@ -145,14 +145,6 @@ def test_figures_of_another_process_are_those_of_this_one(write: Write) -> None:
     assert "as in a process of its own" in flaw.expected
     made.elsewhere = lambda shown: ([], "raised", "ValueError: not made for that")
     assert checked(made, "process of its own agrees").left_out
-
-
-def test_what_ends_its_process_is_not_asked_in_this_one(write: Write) -> None:
-    plugins.load(write("pass", "os._exit(7)"))
-    proof = check_metric(metric_example("given"))
-    assert [check.name for check in proof.checks if check.findings] == ["process of its own agrees"]
-    assert proof.checks[0].findings[0].found == "ended its process: with exit code 7"
-    assert not [check for check in proof.checks if check.passed and check.name != "class says what it is"]
 
 
 @pytest.mark.fresh_process  # else what starts processes for tests may be started by the copy, and is left behind there

@@ -18,13 +18,13 @@ import pytest
 
 from cachemark import workflows
 from cachemark.core.errors import Infrastructure
-from cachemark.core.result import Outcome, Status
-from cachemark.core.spec import Case, Sampling
+from cachemark.core.result import Status
 from cachemark.machine.environment import environment
 from cachemark.machine.lease import lease
 from cachemark.machine.monitor import Watch
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Executor, local
+from cachemark.trial.measurement import Measurement
 from cachemark.trial.request import PROTOCOL
 from cachemark.workflows.comparing import PairedComparison, Terms
 from cachemark.workflows.machines import Machine
@@ -40,10 +40,9 @@ if "-c" in sys.argv:
     sys.exit()
 from cachemark.trial.frames import framed
 request = json.loads(sys.stdin.readline())
-for number, item in enumerate(request["cases"]):
-    outcome = {{**{outcome}, "case": item["case"]}}
+for number, _ in enumerate(request["cases"]):
     sys.stdout.buffer.write(framed({{"start": number}}))
-    sys.stdout.buffer.write(framed({{"done": number, "outcome": outcome, "artifacts": {{}}, "clock": 0.0}}))
+    sys.stdout.buffer.write(framed({{"done": number, "measurement": {measured}, "clock": 0.0}}))
     sys.stdout.flush()
 """
 
@@ -108,10 +107,10 @@ def python(tmp_path: Path) -> str:
 
 def python_of(tmp_path: Path, *ended: Any, **more: Any) -> str:
     """An interpreter whose trials all end so."""
-    outcome = Outcome(Case("m", "random:0", (4, 4), "c", Sampling(), "full"), *ended, **more).to_json()
+    measured = Measurement(*ended, **more).to_json()
     introduction = {"protocol": PROTOCOL, "environment": environment("cpu", 1).to_json(), "code": {"hash": "abc"}}
     file = tmp_path / "python"
-    file.write_text(CHILD.format(python=sys.executable, introduction=introduction, outcome=outcome))
+    file.write_text(CHILD.format(python=sys.executable, introduction=introduction, measured=measured))
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
     return str(file)
 
@@ -158,19 +157,6 @@ def test_a_device_that_never_comes_to_rest_is_to_blame(at: Stage, python: str, n
     assert (found.exit_code, row.verdict) == (5, "not_compared")
     assert "throttled then, throttled now: The device slowed itself down: hardware slowdown" in row.reason
     assert pairs(at) == [(1, 3, ("GPU-aaaa", "GPU-aaaa"))]
-
-
-def test_a_secret_is_neither_stored_nor_said_in_a_verdict(
-    at: Stage, nvml: FakeNvml, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    child = python_of(tmp_path, Status.ERROR, log="RuntimeError: no access with hf_secret", facts={"kernel": "hf_secret"})
-    found = compare(at, child, nvml)
-    (row,) = found.tally.rows
-    assert (row.verdict, "no access with ***" in row.reason) == ("not_compared", True)
-    with Store.open(at.store, create=False, read_only=True) as store:
-        stored = store.outcomes(1)
-    assert {(o.log, o.facts["kernel"]) for o in stored} == {("RuntimeError: no access with ***", "***")}
 
 
 def test_of_several_devices_another_takes_the_pair_and_both_arms_share_one(
