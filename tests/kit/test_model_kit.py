@@ -36,7 +36,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {  # by the words of the check: what i
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, str], Path]:
     def written(old: str, new: str) -> Path:
-        text = examples.MODEL.split("@METHODS")[0]
+        text = examples.MODEL.split("@cm.method")[0]
         if old == "BODY":
             text = text.replace("CONFIG =", WRAP.format(body=new) + "\nCONFIG =", 1).replace("llamagen.LlamaGen, CONFIG", "Wrapped, CONFIG")
         else:

@@ -84,7 +84,7 @@ def test_being_installed_changes_no_plan(install: Install) -> None:
 def test_a_model_and_a_plan_are_found(install: Install) -> None:
     points = "[cachemark.methods]\nmine=mine.window\n[cachemark.models]\nmine-dot=mine.model\n[cachemark.plans]\nstudy=mine\n"
     inner = install(points=points)
-    (inner / "model.py").write_text(examples.MODEL.split("@METHODS")[0].replace('"dot"', '"mine-dot"'))
+    (inner / "model.py").write_text(examples.MODEL.split("@cm.method")[0].replace('"dot"', '"mine-dot"'))
     (inner / "study.toml").write_text(PLAN)
     assert {"origin": "mine", "version": "2.5", "summary": "Of another package"}.items() <= row("plans", "study").items()
     plan, files = schema.prepare("study")
@@ -112,9 +112,9 @@ def test_two_packages_with_one_name_are_told_apart_by_nobody(install: Install) -
 
 @pytest.mark.parametrize(("point", "text", "words"), [
     ("mine = mine.nowhere", METHOD, "there is no such file"), ("mine = nowhere", METHOD, "there is no such file"),
-    ("mine = mine.window", METHOD.replace('add("{name}")', 'add("other")'), "and it does not"),
+    ("mine = mine.window", METHOD.replace('method("{name}")', 'method("other")'), "and it does not"),
     ("mine = mine.window", "1 / 0", "ZeroDivisionError"),
-    ("mine = mine.window", METHOD.replace('add("{name}")', 'add("linear")'), "already registered by cachemark.methods.linear"),
+    ("mine = mine.window", METHOD.replace('method("{name}")', 'method("linear")'), "already registered by cachemark.methods.linear"),
 ])  # fmt: skip
 def test_a_broken_package_breaks_only_what_asks_for_it(install: Install, point: str, text: str, words: str) -> None:
     install(points=f"[cachemark.methods]\n{point}\n", text=text)
