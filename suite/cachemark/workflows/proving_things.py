@@ -35,6 +35,10 @@ from ..trial.child.plugin_metrics import answer
 from . import proving_apart
 
 OnCheck = Callable[[Checked], None]
+REGISTRATION = {  # how a plug-in registers a thing of each kind
+    "methods": "@cachemark.method('name')", "models": "cachemark.models.registry.MODELS.add('name')",
+    "metrics": "@cachemark.core.registry.metrics.add('name')",
+}
 LEFT_ALONE = "all checks: process is left alone"
 LEFT_ALONE_ASKS = "All checks together change nothing of the process: settings of torch, functions of others, threads, environment."
 SILENT: OnCheck = lambda checked: None  # noqa: E731 - a name for nothing
@@ -143,7 +147,7 @@ def names_of(kind: installed.Kind, named: str | Path) -> list[str]:
         imported(named)
         found = [name for name in table if (origin := plugins.origin(table.get(name))) and origin[0] == str(Path(named).resolve())]
         if not found:
-            raise BadPlugin(f"Plug-in {str(named)!r} registers no {table.kind}.", remedy=f"Register one with @registry.{kind}.add('name').")
+            raise BadPlugin(f"Plug-in {str(named)!r} registers no {table.kind}.", remedy=f"Register one with {REGISTRATION[kind]}.")
         return found
     require(kind, [str(named)])
     table.get(str(named))
