@@ -44,8 +44,11 @@ class RunRecord:
 
     @property
     def day(self) -> int:
-        """The number of the day on which it began, which tells the weekday."""
-        return date.fromisoformat(self.started[:10]).toordinal()
+        """The number of the day on which it began, which tells the weekday; 0 where the start is no date."""
+        try:
+            return date.fromisoformat(self.started[:10]).toordinal()
+        except ValueError:
+            return 0
 
     @property
     def is_comparison(self) -> bool:
