@@ -178,7 +178,7 @@ def cut(path: Path) -> None:
 
 
 STORES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "newer schema": (newer, "has schema 9999"),
+    "newer schema": (newer, "9999"),
     "another program's": (foreign, "invoices"),
     "no database": (lambda path: path.write_text("not a database, but long enough to be taken for one " * 20), "not an SQLite database"),
     "cut off": (cut, ""),

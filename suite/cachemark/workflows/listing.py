@@ -11,9 +11,6 @@ from ..core import registry
 from ..core.outside_metrics import KEY, know
 from ..core.units import FAMILIES, METRICS, Metric, metric
 from ..core.version import __version__
-from ..decoders.registry import DECODERS
-from ..methods.registry import METHODS
-from ..models.registry import MODELS
 from ..plugins import installed
 from .stores import DEFAULT_STORE, reading
 
@@ -56,6 +53,7 @@ def _origin(kind: installed.Kind, name: str, thing: Any) -> dict[str, str]:
 
 
 def _models() -> list[dict[str, Any]]:
+    from ..models.registry import MODELS
     from ..models.weights import packaged
 
     entries = [MODELS.get(name) for name in MODELS]
@@ -66,6 +64,8 @@ def _models() -> list[dict[str, Any]]:
 
 
 def _methods() -> list[dict[str, Any]]:
+    from ..methods.registry import METHODS
+
     found = {name: METHODS.get(name) for name in METHODS}
     return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(),
              "paradigms": cls.paradigms, "builtin": cls.__module__.startswith("cachemark."), **_origin("methods", name, cls)}
@@ -73,6 +73,8 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _decoders() -> list[dict[str, Any]]:
+    from ..decoders.registry import DECODERS
+
     found = {name: DECODERS.get(name) for name in DECODERS}
     return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(), "keeps": cls.keeps,
              "builtin": cls.__module__.startswith("cachemark.")} for name, cls in found.items()]
