@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from gate_examples import case, ok
 
-from cachemark.core import units
 from cachemark.core.errors import BadBaseline, BadPlan
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
@@ -24,12 +23,6 @@ METRIC = "fid_adm_50k"
 ANCHOR = Anchor("mar-l", METRIC, 1.78, 0.05, "README", {"cfg_scale": 3.0, "steps": 256})
 TABLE = {"metric": METRIC, "expected": 1.78, "tolerance": 0.05, "source": "README"}
 SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear", steps=256)
-
-
-@pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metric of the anchors, whether or not this version measures it."""
-    monkeypatch.setitem(units.METRICS, METRIC, units.Metric(METRIC, "", "lower", "quality", "FID", "FID."))
 
 
 def outcome(fid: float = 1.80, **fields: Any) -> Outcome:

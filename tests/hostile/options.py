@@ -78,7 +78,6 @@ WORDS = [
     for option, command in (("--device", RUN), ("--executor", RUN), ("--on", RUN), ("--dtype", ("roofline", "tiny-llamagen")))
 ] + [
     wrong("KIND", "that is none", ("list", f"\n{PWNED}"), "is not one of"),
-    wrong("--format", "that is none", ("export", "figures", "f", *STORED, "--format", f"\n{PWNED}"), slug="unknown-name"),
     wrong("--gpu", "of roofline", ("roofline", "tiny-llamagen", "--gpu", LONG), "Unknown GPU", slug="unknown-name"),
     wrong("roofline --budget", "of millions of digits", ("roofline", "tiny-llamagen", "--budget", "1e-9999999"), "outside (0, 1]",
           slug="bad-budget"),

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from cachemark.core import plugin_modules
 from cachemark.core.errors import BadPlugin, UnknownName
 from cachemark.kit import method_kit
 from cachemark.kit.findings import Checked, KitProof
 from cachemark.methods.registry import METHODS
 from cachemark.plans import attempt
-from cachemark.plugins import loading as plugins
 from cachemark.workflows import proving_apart
 from cachemark.workflows.proving_things import LEFT_ALONE, prove_method, prove_metric, prove_model
 from support import examples
@@ -66,7 +66,7 @@ def test_what_is_in_order_passes_and_is_not_imported_here(tmp_path: Path) -> Non
     assert [check.name for check in proof.checks] == [check.name for check in heard]
     assert (len(heard), proof.kind, proof.name) == (len(method_kit.FAMILIES["masked"].checks), "method", "given")
     assert "given" not in METHODS
-    assert not [file for file in plugins.files() if file.endswith("given.py")]
+    assert not [file for file in plugin_modules.files() if file.endswith("given.py")]
 
 
 @pytest.mark.parametrize(("does", "said"), [("os._exit(0)", "its process ended with exit code 0"),
