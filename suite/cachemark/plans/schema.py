@@ -14,8 +14,6 @@ from ..core import seeds
 from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.files import NAME, is_readable
 from ..core.spec import FULL, SEQUENTIAL, Budget
-from ..methods.registry import METHODS
-from ..models.registry import MODELS
 from ..plugins import installed
 from .plan_errors import Kinds, line, plan_error
 from .toml_text import toml_file
@@ -265,6 +263,9 @@ class Plan(PlanTable):
 
 def _runs_on(method: str, model: str) -> bool:
     """True where a method can run on a model, or one of them is unknown, which is said when the plan is expanded."""
+    from ..methods.registry import METHODS  # with torch, without which plans are read
+    from ..models.registry import MODELS
+
     return (method not in METHODS or model not in MODELS
             or MODELS.get(model).paradigm in METHODS.get(method).paradigms)
 
