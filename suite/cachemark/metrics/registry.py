@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 
 from ..core.units import Metric
-from .base import CostMetric, ImageMetric, MetricBase, SetMetric
+from .base import ImageMetric, MetricBase
 
 MODULES = ("costs", "tokens", "similarity", "perceptual", "color_consistency", "caption_scores", "object_scores", "question_score",
            "preference_scores", "text_similarity", "image_sets")
@@ -30,16 +30,6 @@ def built_in() -> dict[str, type[MetricBase]]:
 def image_metrics() -> dict[str, type[ImageMetric]]:
     """The metrics of single images that are measured, by name."""
     return {name: cls for name, cls in built_in().items() if issubclass(cls, ImageMetric) and not cls.mean_of}
-
-
-def set_metrics() -> dict[str, type[SetMetric]]:
-    """The metrics of whole sets of images by the first part of their names."""
-    return {name: cls for name, cls in built_in().items() if issubclass(cls, SetMetric)}
-
-
-def cost_metrics() -> dict[str, type[CostMetric]]:
-    """The metrics of what a case costs, by name."""
-    return {name: cls for name, cls in built_in().items() if issubclass(cls, CostMetric)}
 
 
 def declarations() -> dict[str, Metric]:
