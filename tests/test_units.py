@@ -12,7 +12,7 @@ from cachemark.core.errors import UnknownName
 from cachemark.core.units import FAMILIES, METRICS, SEEN, image_count, in_order, is_metric, least_images, metric, quality_name
 from cachemark.metrics.compute.fidelity import PSNR_CAP
 from cachemark.metrics.compute.named_presets import preset
-from cachemark.workflows.listing import listing
+from cachemark.workflows.list import listing
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "metrics.md"
 

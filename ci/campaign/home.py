@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cachemark import workflows
 from cachemark.analysis.papers import published
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
@@ -16,6 +15,7 @@ from cachemark.gate import baselines
 from cachemark.plans.reuse import code_identity
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
+from cachemark.workflows import reporting
 
 from .folder import Folder
 
@@ -95,7 +95,7 @@ def bring_home(folder: Folder, report: Path, reason: str = "") -> str:
             outcomes, record = opened.outcomes(run), opened.run(run)
             if reason:
                 print(f"baseline: {baselines.save(opened, run, reason=reason)}")
-        print(f"report: {workflows.report(store, report, run=run).path}")
+        print(f"report: {reporting.report(store, report, run=run).path}")
     return table(outcomes, record, folder)
 
 

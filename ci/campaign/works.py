@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark import workflows
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import digest
 from cachemark.core.verdicts import REGRESSED
@@ -24,7 +23,8 @@ from cachemark.plans.expand import Planned, expand
 from cachemark.plans.reuse import code_identity
 from cachemark.plans.schema import Cells, MethodTable, Plan
 from cachemark.store.rows import Verdict
-from cachemark.workflows.health import doctor
+from cachemark.workflows import compare, running
+from cachemark.workflows.doctor import doctor
 from cachemark.workflows.machines import Machine
 from cachemark.workflows.proving import METHOD
 from cachemark.workflows.running import RunWatcher
@@ -99,7 +99,7 @@ def measured(stage: int) -> Work:
     """Measures the blocks of a stage, as far as time allows."""
 
     def work(task: Task) -> int:
-        found = workflows.run(blocks(task.plan("campaign"), stage), task.work / STORE, machine=task.machine, seconds=task.left,
+        found = running.run(blocks(task.plan("campaign"), stage), task.work / STORE, machine=task.machine, seconds=task.left,
                               watcher=Keeper(task))
         ends = Counter(str(outcome.status) for outcome in found.outcomes)
         print("cases: " + ", ".join(f"{count} {status}" for status, count in ends.most_common()))
@@ -164,7 +164,7 @@ def gate(task: Task) -> int:
     plugin = task.work / "delayed.py"
     plugin.write_text(METHOD, encoding="utf-8")
     plan = task.plan("pairs")
-    alone = workflows.run(with_methods(plan, "delayed"), task.work / STORE, machine=task.machine, plugins=[plugin])
+    alone = running.run(with_methods(plan, "delayed"), task.work / STORE, machine=task.machine, plugins=[plugin])
     seconds = next(outcome.median("latency") for outcome in alone.outcomes if outcome.case.role == "arm")
     if seconds is None:
         print("the case that should be delayed does not run here: " + alone.outcomes[-1].log.strip().splitlines()[-1])
@@ -183,8 +183,8 @@ def with_methods(plan: Plan, *methods: str | MethodTable) -> Plan:
 def _paired(task: Task, plan: Plan, arms: tuple[str, str], plugins: tuple[Path, ...]) -> Verdict:
     """The verdict on the time of two cases; equal arms, which are compared beside them, are printed."""
     delta, seconds = (LARGE, ONE_PAIR) if task.rehearse else (DELTA, task.left - ENDING)
-    terms = workflows.Terms(delta, max(0.0, seconds) / 60)
-    found = workflows.compare(plan, task.work / STORE, arms=arms, machine=task.machine, plugins=plugins, samples=0, terms=terms)
+    terms = compare.Terms(delta, max(0.0, seconds) / 60)
+    found = compare.compare(plan, task.work / STORE, arms=arms, machine=task.machine, plugins=plugins, samples=0, terms=terms)
     timed = [row for row in found.tally.rows if row.metric in ("latency", "status")]
     for row in timed:
         print(f"{row.label}: {row.verdict}, {row.reason}", flush=True)

@@ -17,7 +17,7 @@ from cachemark.gate import baselines
 from cachemark.gate.baseline_check import STATED
 from cachemark.gate.incidents import OF_IMAGES
 from cachemark.store.db import Store
-from cachemark.workflows.judging import judge
+from cachemark.workflows.check import judge
 from support.stages import Stage, call
 
 

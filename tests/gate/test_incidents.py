@@ -20,7 +20,7 @@ from cachemark.gate.comparison import SAME_TOKENS
 from cachemark.gate.incidents import Finding, Incident, fold, merge
 from cachemark.gate.nights import Night
 from cachemark.store.rows import RunRecord, Verdict
-from cachemark.workflows.judging import CheckResult, RunJudgement
+from cachemark.workflows.check import CheckResult, RunJudgement
 
 DAY = date(2026, 1, 1)
 METHODS, MODELS = ("full", "linear", "h2o", "window", "rkv"), ("a", "b", "c", "d")

@@ -11,7 +11,7 @@ import pytest
 
 from cachemark.core.errors import BadPlugin
 from cachemark.plugins import installed
-from cachemark.workflows.starting import Thing, start
+from cachemark.workflows.new import Thing, start
 from support.stages import call
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import cachemark
-from cachemark.workflows.starting import BODIES, TEST, start
+from cachemark.workflows.new import BODIES, TEST, start
 
 PACKAGE = Path(cachemark.__file__).parent
 METHOD = '''"""A method that looks at attention, and a model's entry."""

@@ -10,7 +10,7 @@ import pytest
 
 from cachemark.machine import gpu as device
 from cachemark.machine.noise import REPEATS, noise, noise_of
-from cachemark.workflows import health as command
+from cachemark.workflows import doctor as command
 from support import stages
 from support.fake_nvml import Card, FakeNvml
 

@@ -22,7 +22,7 @@ from cachemark.plans.reuse import skip_parts
 from cachemark.plans.schema import Plan, load
 from cachemark.store import exchange
 from cachemark.trial.child.bench import decoder_factory
-from cachemark.workflows.listing import listing
+from cachemark.workflows.list import listing
 
 OLD = Path(__file__).parents[1] / "gate" / "data" / "baseline-1.json"
 JACOBI = {"name": "jacobi", "window": 8}

@@ -14,7 +14,7 @@ from cachemark.plans import schema
 from cachemark.plans.expand import expand
 from cachemark.plugins import installed
 from cachemark.plugins import loading as plugins
-from cachemark.workflows.listing import listing
+from cachemark.workflows.list import listing
 from support import examples
 
 METHOD = """

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from cachemark import workflows
 from cachemark.core import limits
 from cachemark.core.errors import BadKnob, Infrastructure
 from cachemark.core.limits import Rates
@@ -27,7 +26,7 @@ from cachemark.plans.deadline import Deadline, breadth_first
 from cachemark.plans.expand import Planned, expand
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Executor
-from cachemark.workflows import pricing
+from cachemark.workflows import pricing, running
 from cachemark.workflows.machines import Machine
 from cachemark.workflows.running import PlanRunner
 from support import stages, stub
@@ -240,7 +239,7 @@ FAST, SLOW = ({"float32": Rates(rate, rate)} for rate in (1e30, 1.0))
 
 def within(store: Path, seconds: float, known: dict[str, Rates]) -> Counter[Status]:
     machine = Elsewhere("cpu", 1, known=known)
-    found = workflows.run(stub.tiny_plan(), store, machine=machine, fresh=True, seconds=seconds)
+    found = running.run(stub.tiny_plan(), store, machine=machine, fresh=True, seconds=seconds)
     return Counter(o.status for o in found.outcomes)
 
 

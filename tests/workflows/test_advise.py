@@ -22,7 +22,7 @@ from cachemark.plans.schema import Plan, load
 from cachemark.store.db import Store
 from cachemark.trial.child.bench import method_factory
 from cachemark.workflows import evidence
-from cachemark.workflows.advising import MOST
+from cachemark.workflows.advise import MOST
 from support.stages import call
 
 H100 = Environment("NVIDIA H100 80GB HBM3", "nvidia-h100", "0" * 16, {})

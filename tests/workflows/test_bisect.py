@@ -10,7 +10,7 @@ import pytest
 
 from cachemark.core.errors import CachemarkError, Unsupported
 from cachemark.trial.request import PROTOCOL
-from cachemark.workflows.commits import BAD, GOOD, SKIP, checkouts, code_of, commit_of, git, repository_of, search
+from cachemark.workflows.git import BAD, GOOD, SKIP, checkouts, code_of, commit_of, git, repository_of, search
 
 
 @pytest.fixture(scope="module")

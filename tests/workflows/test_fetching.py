@@ -22,7 +22,7 @@ from cachemark.models.catalogue import bitwise_models
 from cachemark.models.prompts import FILE
 from cachemark.models.registry import MODELS
 from cachemark.workflows.converting import verify
-from cachemark.workflows.fetching import weights_list
+from cachemark.workflows.weights import weights_list
 from support.hub import REVISION, Hub, serving
 
 pytest.importorskip("huggingface_hub")
@@ -179,7 +179,7 @@ def test_what_only_a_person_can_fetch_is_told_step_by_step(hub: Hub, tmp_path: P
 
 def test_without_the_library_its_name_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cachemark.core.errors import Unsupported
-    from cachemark.workflows.fetching import fetch as here
+    from cachemark.workflows.weights import fetch as here
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(Unsupported, match="huggingface_hub") as found:

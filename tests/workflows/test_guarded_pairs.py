@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from cachemark import workflows
 from cachemark.core.errors import Infrastructure
 from cachemark.core.result import Status
 from cachemark.machine.environment import environment
@@ -26,7 +25,9 @@ from cachemark.store.db import Store
 from cachemark.trial.executors.local import Executor, local
 from cachemark.trial.measurement import Measurement
 from cachemark.trial.request import PROTOCOL
-from cachemark.workflows.comparing import PairedComparison, Terms
+from cachemark.workflows import bisect, proving
+from cachemark.workflows.compare import PairedComparison, Terms
+from cachemark.workflows.compare import compare as measure_pairs
 from cachemark.workflows.machines import Machine
 from support.fake_nvml import Card, FakeNvml, lose
 from support.stages import Stage, stage
@@ -117,7 +118,7 @@ def python_of(tmp_path: Path, *ended: Any, **more: Any) -> str:
 
 def compare(at: Stage, python: str, nvml: FakeNvml, **machine: Any) -> PairedComparison:
     terms = Terms(delta=0.5, aa=False)
-    return workflows.compare(at.plan, at.store, environments=(python, python), cases=("calm 1/2",), plugins=[at.plugin], samples=0,
+    return measure_pairs(at.plan, at.store, environments=(python, python), cases=("calm 1/2",), plugins=[at.plugin], samples=0,
                              terms=terms, machine=Watched("cpu", 1, driver=nvml, **machine))
 
 
@@ -197,6 +198,6 @@ def test_bisecting_and_the_self_test_hold_their_device_too(at: Stage, nvml: Fake
     machine = Watched("cpu", 1, ("GPU-aaaa",), driver=nvml)
     with lease("GPU-aaaa"):
         with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
-            workflows.bisect(at.plan, "calm 1/2", "a", "b", repository=tmp_path / "repository", machine=machine, plugins=[at.plugin])
+            bisect.bisect(at.plan, "calm 1/2", "a", "b", repository=tmp_path / "repository", machine=machine, plugins=[at.plugin])
         with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
-            workflows.self_test(machine)
+            proving.self_test(machine)

@@ -21,9 +21,8 @@ from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Executor, local
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows import newest_device, self_test
 from cachemark.workflows.machines import Machine
-from cachemark.workflows.proving import METHOD, SLOWER
+from cachemark.workflows.proving import METHOD, SLOWER, newest_device, self_test
 from support.fake_nvml import FakeNvml
 
 pytestmark = pytest.mark.usefixtures("own_leases")

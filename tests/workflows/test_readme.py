@@ -15,14 +15,14 @@ import pytest
 
 import cachemark as cm
 import cachemark.plans.schema as schema
-from cachemark import workflows
 from cachemark.core.errors import CachemarkError, NothingMeasured, UnknownName, Unsupported
 from cachemark.core.result import Status
 from cachemark.methods.registry import METHODS
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task
-from cachemark.workflows.comparing import Terms
+from cachemark.workflows import running
+from cachemark.workflows.compare import Terms
 from cachemark.workflows.machines import Machine
 from cachemark.workflows.stored_run import Run
 from support import stages
@@ -77,7 +77,7 @@ def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_p
     plugin = MODEL.replace("methods.window import Window", "methods.streaming import Streaming as Window")
     stage = stages.stage(tmp_path, f'"window", {method}', plugin, top=top)
     with stages.forgetting():
-        run = workflows.run(stage.plan, stage.store, plugins=[stage.plugin] if given else [])
+        run = running.run(stage.plan, stage.store, plugins=[stage.plugin] if given else [])
         found = run.compare("window 1/2", "calm 1/2", terms=Terms(delta=0.5, aa=False))
         assert [row.verdict for row in found.tally.rows if row.metric == "latency"] == ["equivalent"]
 
@@ -158,4 +158,3 @@ def test_every_name_is_handed_on() -> None:
     assert cm.Plan is schema.Plan
     assert cm.method == METHODS.add
     assert all(getattr(cm, name) is not None for name in cm.__all__)
-    assert all(callable(getattr(workflows, name)) for name in workflows.__all__)

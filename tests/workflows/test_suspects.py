@@ -14,7 +14,7 @@ from cachemark.gate.incidents import Incident, IncidentNight
 from cachemark.plans.schema import Plan, load
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
-from cachemark.workflows.judging import CheckResult, RunJudgement, _nights
+from cachemark.workflows.check import CheckResult, RunJudgement, _nights
 from cachemark.workflows.suspects import SHOWN, suspects
 
 ENVIRONMENT = Environment("cpu", "cpu-1", "f" * 16)

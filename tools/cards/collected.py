@@ -25,7 +25,7 @@ from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
 from cachemark.roofline.kv_bytes import entries, nbytes
 from cachemark.store.exchange import Exchange
-from cachemark.workflows.listing import sentence
+from cachemark.workflows.list import sentence
 from cachemark.workflows.size_claims import size_claims
 
 from .pages import Claim, Drawn, Evidence, Size, Speed, Trained, Vectors, changed

@@ -14,7 +14,7 @@ from .options import Finite, echo_json, json_option, plugin_option, refuse_toget
 from .run import page
 
 if TYPE_CHECKING:
-    from ..workflows.advising import Advice, AdvisedMethod
+    from ..workflows.advise import Advice, AdvisedMethod
 
 MOST_BATCH = 4096
 
@@ -66,8 +66,8 @@ def advise(
     on that device at another batch. Fidelity alone recommends nothing.
     """
     refuse_together({"--throughput": ("--batch",)})
-    from ..workflows.advising import Wishes
-    from ..workflows.advising import advise as answer
+    from ..workflows.advise import Wishes
+    from ..workflows.advise import advise as answer
 
     found = answer(Wishes(model, gpu, batch, memory, latency, throughput, max_loss), store_url, plugins=plugin_files)
     if write_plan is not None:
@@ -123,7 +123,7 @@ def _print(found: Advice, commands: list[str]) -> None:
 
 
 def _line(line: AdvisedMethod) -> str:
-    from ..workflows.advising import quality_text
+    from ..workflows.advise import quality_text
 
     ends = f" ({line.low:.2f}–{line.high:.2f})" if line.low is not None and line.high is not None else ""
     bound = f"at most {line.allowed:.2f}×{'' if line.no_speed_up else ', nothing measured here'}"

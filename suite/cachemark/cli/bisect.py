@@ -14,7 +14,7 @@ from .options import Finite, echo_json, images_option, json_option, machine_opti
 
 if TYPE_CHECKING:
     from ..store.rows import Verdict
-    from ..workflows.bisecting import BisectResult
+    from ..workflows.bisect import BisectResult
     from ..workflows.machines import Machine
 
 
@@ -39,10 +39,10 @@ def bisect(
     The ends are compared first; then git bisect goes on, each commit being compared with the good end in pairs. A commit that does
     not run, or cannot be told, is skipped. Exit codes: 0 found, 3 the ends do not differ or skipped commits leave several.
     """
-    from .. import workflows
+    from ..workflows.bisect import bisect as search
 
     began = time.monotonic()
-    found = workflows.bisect(plan, case, good, bad, repository=repository, machine=machine, plugins=plugin_files, delta=delta,
+    found = search(plan, case, good, bad, repository=repository, machine=machine, plugins=plugin_files, delta=delta,
                              images=images, on_row=_tell)
     seconds = time.monotonic() - began
     if as_json:

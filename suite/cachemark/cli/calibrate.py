@@ -26,7 +26,7 @@ def calibrate(
     A run takes the calibration of its weights from the folder `calibrations`, or from the one that CACHEMARK_CALIBRATIONS names, before
     one that comes with the package. A case names it by its digest, so other facts are another case.
     """
-    from ..workflows.calibrating import calibrate as measure
+    from ..workflows.calibrate import calibrate as measure
 
     found = measure(method, model, samples=samples, weights=weights, decoder_weights=decoder_weights, device=device, to=to)
     facts = found.facts

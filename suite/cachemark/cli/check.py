@@ -24,7 +24,7 @@ from .options import (
 from .remedies import runnable
 
 if TYPE_CHECKING:
-    from ..workflows.judging import CheckResult
+    from ..workflows.check import CheckResult
     from ..workflows.machines import Machine
 
 OF_JUDGEMENT = ("--run", "--baseline", "--threshold", "--min-coverage", "--incidents", "--propose", "--owners")
@@ -62,10 +62,10 @@ def check(
     _refuse_unused(self_test)
     if self_test:
         sys.exit(_prove(machine, store_url, as_json))
-    from .. import workflows
+    from ..workflows.check import check as judge
 
-    found = workflows.check(store_url, run=run_id, baseline=baseline, threshold=threshold, min_coverage=min_coverage,
-                            register=register, propose=propose)
+    found = judge(store_url, run=run_id, baseline=baseline, threshold=threshold, min_coverage=min_coverage,
+                  register=register, propose=propose)
     if as_json:
         echo_json(_data(found))
     else:
@@ -84,10 +84,10 @@ def _refuse_unused(self_test: bool) -> None:
 
 def _prove(machine: Machine, store_url: str, as_json: bool) -> int:
     """Hold the self-test on the given device, else on that of the newest run. Returns the exit code."""
-    from .. import workflows
+    from ..workflows.proving import newest_device, self_test
 
-    proofs = workflows.self_test(machine if machine.device else replace(machine, device=workflows.newest_device(store_url)),
-                                 lambda said: click.echo(f"Self-test: {said}", err=True))
+    proofs = self_test(machine if machine.device else replace(machine, device=newest_device(store_url)),
+                       lambda said: click.echo(f"Self-test: {said}", err=True))
     if as_json:
         echo_json(proofs)
     else:

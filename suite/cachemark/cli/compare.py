@@ -25,7 +25,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..workflows.comparing import PairedComparison
+    from ..workflows.compare import PairedComparison
     from ..workflows.machines import Machine
     from ..workflows.pairs import Pair
 
@@ -72,11 +72,12 @@ def compare(
     Exit codes: 0 nothing regressed, 1 regressed, 2 usage, 3 more than a tenth of the cells not resolved, 4 nothing or too little
     measured, 5 infrastructure.
     """
-    from .. import workflows
+    from ..workflows.compare import Terms
+    from ..workflows.compare import compare as measure
 
-    found = workflows.compare(
+    found = measure(
         plan, store_url, arms=arms, commits=commits, environments=environments, cases=cases, repository=repository, machine=machine,
-        plugins=plugin_files, images=images, samples=samples, terms=workflows.Terms(delta, minutes, aa, seed, min_coverage), on_pair=_tell,
+        plugins=plugin_files, images=images, samples=samples, terms=Terms(delta, minutes, aa, seed, min_coverage), on_pair=_tell,
     )
     if as_json:
         echo_json({"exit_code": found.exit_code, "run": found.run_id, "delta": found.rule.delta, "sees": found.sees,

@@ -16,9 +16,9 @@ def doctor(quick: bool, as_json: bool) -> None:
     Rates are those of a copy and of a matrix product. Noise is the scatter of twenty repeats of a fixed workload, and the smallest
     change that could be seen through it. The advice names whatever would spoil a measurement now, and the remedy.
     """
-    from ..workflows import health
+    from ..workflows.doctor import doctor as examine
 
-    facts = health.doctor(quick=quick)
+    facts = examine(quick=quick)
     if as_json:
         echo_json(facts)
         return

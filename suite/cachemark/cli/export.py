@@ -52,7 +52,7 @@ def figures(folder: Path, store_url: str, run_id: int | None, width: str) -> Non
 
     Each method has its own marker, so that figures are readable in gray.
     """
-    from ..workflows import export as to
+    from ..workflows.exporting import export as to
 
     written = to("figures", folder, store_url, run=run_id, width=width).files
     click.echo(f"{len(written)} files in {folder}.")
@@ -73,7 +73,7 @@ def csv(path: str, store_url: str, run_id: int | None, samples: bool) -> None:
 @samples_option
 def parquet(path: str, store_url: str, run_id: int | None, samples: bool) -> None:
     """Write the table of `export csv` to PATH as parquet. Needs pyarrow."""
-    from ..workflows import export as to
+    from ..workflows.exporting import export as to
 
     click.echo(f"Written: {to('parquet', path, store_url, run=run_id, samples=samples).files[0]}")
 
@@ -158,7 +158,7 @@ def grid(path: Path, cases: tuple[str, ...], store_url: str, run_id: int | None,
 # -- shared -----------------------------------------------------------------------------------------------------------
 def _text(form: Format, path: str, store_url: str, run_id: int | None, **options: Any) -> None:
     """Print a run in a format that is text, or write it to a file and say so."""
-    from ..workflows import export as to
+    from ..workflows.exporting import export as to
 
     found = to(form, None if path == "-" else path, store_url, run=run_id, **options)
     if not found.files:

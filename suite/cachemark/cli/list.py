@@ -9,7 +9,7 @@ import click
 from .options import echo_rows, json_option, plugin_option, store_option
 
 if TYPE_CHECKING:
-    from ..workflows.listing import Kind
+    from ..workflows.list import Kind
 
 KINDS = ("models", "methods", "decoders", "metrics", "plans", "runs")
 
@@ -22,7 +22,7 @@ KINDS = ("models", "methods", "decoders", "metrics", "plans", "runs")
 def list(kind: Kind, store_url: str, plugin_files: tuple[str, ...], as_json: bool) -> None:
     """List everything of a KIND: models, methods, decoders, metrics, plans, or stored runs. In brackets stands what a plug-in or an
     installed package brings."""
-    from ..workflows.listing import listing
+    from ..workflows.list import listing
 
     rows = listing(kind, store=store_url, plugins=plugin_files)
     width = max((len(str(row["name"])) for row in rows), default=0)

@@ -11,7 +11,7 @@ import click
 from .options import Finite, refuse_alone
 
 if TYPE_CHECKING:
-    from ..workflows.starting import Thing
+    from ..workflows.new import Thing
 
 
 OF_PUBLISHED = ("--first-code", "--codes", "--grid", "--begin", "--image", "--longest", "--cfg-scale")
@@ -47,7 +47,7 @@ def new(thing: Thing, name: str, folder: Path, published: Path | None, first_cod
     for option in OF_PUBLISHED:
         refuse_alone(option, "--from-hf", "nothing else reads it.")
     if published is None:
-        from ..workflows.starting import start
+        from ..workflows.new import start
 
         files = start(thing, name, folder)
     else:

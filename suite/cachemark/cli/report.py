@@ -31,7 +31,8 @@ def report(
     --site DIR makes a static site of all runs, newest first. A nightly job adds its run; a page is rebuilt only when its run, a
     comparison of its plan, its baseline, the incidents, a reached anchor or the code of the report has changed.
     """
-    from .. import workflows
+    from ..workflows.reporting import report as write_report
+    from ..workflows.reporting import site as write_site
 
     if against is not None and (baseline is not None or site is not None):
         raise click.UsageError("--against compares with one run: drop --baseline and --site.")
@@ -40,10 +41,10 @@ def report(
     if site is not None and click.get_current_context().get_parameter_source("path") is ParameterSource.COMMANDLINE:
         raise click.UsageError(f"--site writes pages into {site}, and none to {path}. Leave out one of the two.")
     if site is None:
-        made_page = workflows.report(store_url, path, run=run_id, baseline=baseline, against=against, public=public, register=register)
+        made_page = write_report(store_url, path, run=run_id, baseline=baseline, against=against, public=public, register=register)
         click.echo(f"Report: {made_page.path}")
         return
     if run_id is not None:
         raise click.UsageError("--site covers all runs; drop --run.")
-    made = workflows.site(store_url, site, baseline=baseline, days=days, fresh=anew, public=public, register=register)
+    made = write_site(store_url, site, baseline=baseline, days=days, fresh=anew, public=public, register=register)
     click.echo(f"Site: {made.index}; {len(made.made)} new pages, {made.removed} removed")

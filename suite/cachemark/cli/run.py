@@ -140,8 +140,13 @@ def run(
     Cases that the store already holds, measured by the same code on the same machine and software, are not run again. Ctrl-C keeps
     every completed case; the same command resumes from there. Methods of --plugin files join every block they can run in.
     """
-    from .. import workflows
     from ..core.errors import Infrastructure
+    from ..workflows.deciding_seeds import until_decided as run_until_decided
+    from ..workflows.pricing import price_list
+    from ..workflows.running import explain as explain_cases
+    from ..workflows.running import max_batch as find_max_batch
+    from ..workflows.running import run as measure
+    from ..workflows.running import share as measure_share
     from .progress import Follower
 
     refuse_together(_UNUSED)
@@ -150,23 +155,23 @@ def run(
     refuse_alone("--max-minutes", "--until-decided", "--budget TIME ends any run in time.")
     given: dict[str, Any] = {"store": store_url, "machine": machine, "plugins": plugin_files, "methods": extra_methods}
     if dry_run:
-        _print_price(workflows.price_list(plan, on=on or "", **given), as_json)
+        _print_price(price_list(plan, on=on or "", **given), as_json)
         return
     if explain:
-        _print_explanations(workflows.explain(plan, fresh=fresh, **given), as_json)
+        _print_explanations(explain_cases(plan, fresh=fresh, **given), as_json)
         return
     with Follower() as follower:
         if share is not None:
-            failed = workflows.share(plan, share, watcher=follower, **given)
+            failed = measure_share(plan, share, watcher=follower, **given)
             sys.exit(Infrastructure.exit_code if failed else 0)
         if until_decided:
-            found = workflows.until_decided(plan, fresh=fresh, minutes=max_minutes, watcher=follower, on_interim=_print_interim,
+            found = run_until_decided(plan, fresh=fresh, minutes=max_minutes, watcher=follower, on_interim=_print_interim,
                                             **given).run
         elif max_batch:
-            found = workflows.max_batch(plan, fresh=fresh, watcher=follower, **given)
+            found = find_max_batch(plan, fresh=fresh, watcher=follower, **given)
         else:
             ends = [seconds for seconds in (budget, until) if seconds is not None]
-            found = workflows.run(plan, fresh=fresh, carry_quality=carry_quality or not fresh, seconds=min(ends, default=None),
+            found = measure(plan, fresh=fresh, carry_quality=carry_quality or not fresh, seconds=min(ends, default=None),
                                   watcher=follower, **given)
     for note in found.notes:
         click.echo(note, err=True)

@@ -40,7 +40,7 @@ def list_weights(models: tuple[str, ...], as_json: bool) -> None:
 
     What is not published, or not known, is a question mark. Nothing is fetched.
     """
-    from ..workflows.fetching import weights_list
+    from ..workflows.weights import weights_list
 
     rows = weights_list(models)
     width = max(len(row.model) for row in rows)
@@ -63,7 +63,7 @@ def fetch_weights(model: str, to: str) -> None:
 
     A download that was broken off goes on where it ended. This is the only command that asks Hugging Face for anything.
     """
-    from ..workflows.fetching import fetch
+    from ..workflows.weights import fetch
 
     _named(fetch(model, to, say=_say))
 

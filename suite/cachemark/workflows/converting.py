@@ -14,7 +14,7 @@ from ..models.conversion import SHARD
 from ..models.protocol import ModelEntry, PublishedFile
 from ..models.registry import MODELS
 from ..models.weights import packaged
-from .fetching import FOLDER
+from .weights import FOLDER
 
 PUBLISHED, CONVERTED, UNKNOWN = "as published", "as converted", "not published"
 

@@ -13,7 +13,7 @@ from ..models import checkpoints, llama_like
 from ..models.llama import LlamaConfig
 from ..models.llama_like import Described, LlamaLikeConfig
 from ..models.prompts import PublishedTokenizer, tokenizer_file
-from .starting import require_free, start
+from .new import require_free, start
 
 INNER = ("text_config", "language_config", "llm_config")  # where configurations of several parts hold the decoder's
 MOST_LAYERS = 1_000  # each is built, without its numbers, before it is compared with the files
@@ -91,7 +91,7 @@ def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
 
 def start_described(folder: str | Path, name: str, drawing: Drawing, to: str | Path = ".") -> list[Path]:
     """Write a package with the described model into the new folder ``cachemark-NAME`` of the folder ``to``, as
-    :func:`~cachemark.workflows.starting.start` does with its example. Returns the files. Raises what both raise."""
+    :func:`~cachemark.workflows.new.start` does with its example. Returns the files. Raises what both raise."""
     require_free("model", name)
     return start("model", name, to, source=source_of(describe(folder, name, drawing), folder))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from ..core.errors import Infrastructure, NothingMeasured, Unsupported
 from ..core.files import replacing
 from ..gate import baselines
-from .judging import RunJudgement, chosen, judge, judge_in_pairs, with_decisions
+from .check import RunJudgement, chosen, judge, judge_in_pairs, with_decisions
 from .reporting import baseline_of, table_view
 from .stored_run import Run
 from .stores import DEFAULT_STORE, reading

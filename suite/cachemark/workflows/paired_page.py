@@ -12,7 +12,7 @@ from ..core.units import is_metric, metric
 from ..gate import nights as ledger
 from ..store.db import Store
 from ..store.rows import RunRecord, Verdict
-from .judging import ENDED, RunJudgement, judge_comparison, with_decisions
+from .check import ENDED, RunJudgement, judge_comparison, with_decisions
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import RunRecord
 from . import paired_page
-from .judging import RunJudgement, chosen, judge, judge_against, with_decisions
+from .check import RunJudgement, chosen, judge, judge_against, with_decisions
 from .paired_page import PairedVerdicts
 from .paper_speed import PaperSpeed
 from .stores import DEFAULT_STORE, reading

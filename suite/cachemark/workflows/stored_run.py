@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import BadPlan, NothingMeasured, UnknownName, unknown
 from ..core.result import Outcome
 from ..core.spec import Case, canonical, shown_label
-from .judging import chosen
+from .check import chosen
 from .reporting import Report, report, table_view
 from .stores import DEFAULT_STORE, reading
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..analysis.answers import Answer
     from ..plans.schema import Plan
-    from .comparing import PairedComparison, Terms
+    from .compare import PairedComparison, Terms
     from .machines import Machine
 
 
@@ -115,7 +115,7 @@ class Run:
     def compare(self, first: str, second: str, *, machine: Machine | str | None = None, terms: Terms | None = None) -> PairedComparison:
         """Measure two cases of this run again, by label, in pairs of fresh processes, and judge them: see
         :func:`cachemark.workflows.compare`. ``machine`` is by default the one of this run, or its device where the run was opened."""
-        from . import comparing
+        from . import compare as comparing
 
         machine = machine or (self.measured.machine if self.measured else self._device())
         plan, files = self.plan, self.measured.plugins if self.measured else ()

@@ -11,7 +11,7 @@ from ..core.errors import CachemarkError
 from ..core.wording import count, on_one_line
 from ..gate.incidents import Incident
 from ..store.rows import RunRecord
-from .commits import commit_of, git, repository_of
+from .git import commit_of, git, repository_of
 
 SHOWN = 8  # subjects of commits in a report of an incident
 

@@ -28,9 +28,9 @@ from ..plans.toml_text import toml_of
 from ..stats.intervals import Interval
 from ..store.db import Store
 from .evidence import CPU, Claimed, Known, at_batches, known_of
-from .fetching import FOLDER
 from .forecasts import BOUND, MEASURED, PREDICTED, Forecast, Forecaster
 from .stores import DEFAULT_STORE, opened
+from .weights import FOLDER
 
 MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9,
           "3090": 24 * 2**30}  # bytes, as sold

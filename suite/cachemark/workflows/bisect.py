@@ -19,7 +19,7 @@ from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .arms import IMAGES, cells_of
-from .commits import BAD, GOOD, SKIP, checkouts, code_of, repository_of, search
+from .git import BAD, GOOD, SKIP, checkouts, code_of, repository_of, search
 from .machines import Machine
 from .pairs import Arm, Pair, PairRunner
 

@@ -44,7 +44,7 @@ from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .arms import IMAGES, Cells, MakeArm, arms_of, cells_of, image_arm, timed_arm
-from .commits import checkouts, code_of, repository_of
+from .git import checkouts, code_of, repository_of
 from .machines import Machine
 from .pairs import Arm, Pair, PairRunner
 from .stores import DEFAULT_STORE
