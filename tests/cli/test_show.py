@@ -69,15 +69,3 @@ def test_a_list_names_the_kind_of_each_figure_and_shows_what_the_report_does(sta
     text = good(call("show", "--run", number, "--store", stage.store))
     assert "latency 1 s (median)" in text
     assert "kl 0 nat/token (mean)" in text
-
-
-def test_a_list_says_which_cases_are_flagged(stage: Stage) -> None:
-    with Store.open(stage.store) as store:
-        run, (full, *others) = store.run(1), store.outcomes(1)
-        number = store.begin_run("dots", {}, run.environment, run.code)
-        store.save(number, replace(full, facts={**full.facts, "flagged": [{"expected": "as many bytes", "found": "more"}]}))
-        store.save(number, others[0])
-        store.finish_run(number, "finished")
-    first, second = good(call("show", "--run", number, "--store", stage.store)).splitlines()[1:]
-    assert "  flagged  " in first
-    assert "flagged" not in second

@@ -106,11 +106,6 @@ def test_what_is_missing_says_why() -> None:
     assert reason(found, "full 1", "kl") == "The other rows are compared with it."
     assert "not timed" in reason(found, "full (floor) 1", "latency")
     assert reason(found, "full (numerics) 1", "legend") == "Not measured."
-    flag = {"expected": "bytes of its budget", "found": "as many as the full cache's"}
-    flagged = table([sample.full(), replace(arm := sample.arm("linear", "1/4"), facts={**arm.facts, "flagged": [flag]})])
-    assert column(flagged, "kv_logical")["linear 1/4"].text
-    assert reason(flagged, "linear 1/4", "saving") == (
-        "Not compared with the full cache. Expected bytes of its budget; found as many as the full cache's.")
     failed = {line.name: (line.status, found.reasons[line.reason - 1]) for line in lines(found) if line.status}
     assert failed == {"rkv": ("oom", "MemoryError: 4.1 GiB wanted"),
                       "h2o": ("unsupported", "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from gate_examples import CODE, ENVIRONMENT, case, changed, exchange, ok, plan
 
 from cachemark.core.errors import BadBaseline, BadStore, NothingMeasured
-from cachemark.core.result import FLAGGED, IMAGES, Outcome, Status
+from cachemark.core.result import IMAGES, Outcome, Status
 from cachemark.gate import baselines, incidents
 from cachemark.gate.baseline_check import compare
 from cachemark.store.db import Store
@@ -97,43 +97,6 @@ def test_run_without_figures_is_no_baseline(store: Store, root: Path) -> None:
         baselines.save(store, measured(store, plan()[3:]), root)
     with pytest.raises(BadStore, match="There is no run 999"):
         baselines.save(store, 999, root)
-
-
-FOUND = [{"expected": "as many bytes as it states", "found": "twice as many"}]
-
-
-def flagged(store: Store, count: int) -> tuple[int, list[Outcome]]:
-    """A finished run, so many of whose arms an inspection has flagged."""
-    outcomes = [ok(case("full")), *(dataclasses.replace(ok(case(f"m{number}")), facts={FLAGGED: FOUND}) for number in range(count))]
-    return measured(store, outcomes), outcomes[1:]
-
-
-MADE: dict[str, Callable[[Store, int, Path], Path]] = {
-    "save": lambda store, run, root: baselines.save(store, run, root),
-    "propose": lambda store, run, root: baselines.propose(store, run, root),
-    "promote": lambda store, run, root: baselines.promote(store, run, root, reason="better"),
-    "rebase": lambda store, run, root: baselines.promote(store, run, root, reason="torch", upgraded=True),
-}
-
-
-@pytest.mark.parametrize("how", MADE)
-def test_a_run_with_flagged_cases_is_no_baseline(how: str, store: Store, root: Path) -> None:
-    accepted = baselines.save(store, measured(store), root)
-    if how == "rebase":
-        held = json.loads(accepted.read_text())
-        accepted.write_text(json.dumps({**held, "environment": {**held["environment"], "fingerprint": "older"}}))
-    before = accepted.read_text()
-    run, (one, two) = flagged(store, 2)
-    with pytest.raises(BadBaseline) as caught:
-        MADE[how](store, run, root)
-    assert caught.value.message == f"The inspection of methods flagged cases of run {run}: {one.case.title}, {two.case.title}."
-    assert caught.value.remedy.startswith(f"`cachemark show --run {run} {one.case.key}` says what was found. Mend the method, or leave")
-    assert accepted.read_text() == before
-
-
-def test_many_flagged_cases_are_counted(store: Store, root: Path) -> None:
-    with pytest.raises(BadBaseline, match=r"m4 1/4 and 2 more\."):
-        baselines.save(store, flagged(store, 7)[0], root)
 
 
 def test_a_comparison_is_no_baseline(store: Store, root: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from cachemark.core.outside_metrics import FAULTS
 from cachemark.core.result import Outcome, Status
 from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
@@ -24,7 +23,7 @@ from cachemark.trial.executors.local import Executor, Local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows import deciding, running
+from cachemark.workflows import running
 from cachemark.workflows.deciding import decide
 from cachemark.workflows.machines import Machine
 from cachemark.workflows.running import PlanRunner
@@ -162,21 +161,6 @@ def test_what_failed_runs_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -
     found = explained(stage)
     assert found["calm 1/2"] == ("run", "last time it ended as timeout")
     assert found["streaming 1/2"][1].startswith("no such case; the nearest stored one differs in samples (4 → 3)")
-
-
-@pytest.mark.parametrize(("fault", "found"), [
-    ("late", (False, "last time it got no figures of PSNR")), ("its host ended", (False, "last time it got no figures of PSNR")),
-    ("raised", (True, DONE)),
-])  # fmt: skip
-def test_a_metric_that_was_late_is_asked_again(fault: str, found: tuple[bool, str], tmp_path: Path) -> None:
-    here, cases = environment("cpu", 1), expand(random_plan())
-    first = decide(cases, None, here)[-1]
-    with Store.open(tmp_path / "s.sqlite") as store:
-        run = store.begin_run("dots", {}, here, {})
-        facts = {"skip_parts": dict(first.parts), FAULTS: {"psnr": {"fault": fault, "said": "a busy machine"}}}
-        store.save(run, Outcome(first.planned.case, Status.OK, {"latency": [1.0]}, "not asked for", facts=facts, skip_key=first.key))
-        again = decide(cases, store, here)[-1]
-        assert (again.stored, deciding.reason(again, store)) == found
 
 
 def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:

@@ -141,8 +141,6 @@ def _stand(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
     """Set a row against floor and numerics: may it be ranked, and is it lossless?"""
     if not row.ok:
         return row
-    if row.outcome.flags:
-        return replace(row, unranked=row.marks[0].reason)
     why = _unranked(row, _reference(references, "floor"))
     lossless = why != OTHER_SEEDS and _lossless(row, _reference(references, "numerics"))  # so few seeds show no agreement at all
     told = Mark("same law, other images", "calm", why) if row.same_law else Mark("not ranked", "warn", why)

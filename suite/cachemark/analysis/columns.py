@@ -144,11 +144,6 @@ def _saving(row: ReportRow) -> Interval | None:
     return None if row.case.role == "baseline" else _counted(row.saving)
 
 
-def _not_compared(row: ReportRow) -> str:
-    """The flag of a row whose bytes may be measured, but have no ratio to the full cache's."""
-    return f"Not compared with the full cache. {row.outcome.flags[0]}" if row.outcome.flags else ""
-
-
 def _prefixed(prefix: str, value: float | None, write: Callable[[float], str]) -> str:
     return "" if value is None else f"{prefix} {write(value)}"
 
@@ -197,7 +192,7 @@ def _ends(interval: Interval, name: str) -> list[str]:
 SAVING_LIVE = Column("saving_live", "Live saving", "1 − live bytes / live bytes of the full cache.", lambda row: _counted(row.saving_live),
                      counted=True, unit="share", better="higher", write=fmt.percent)
 SAVING = Column("saving", "Saving", "1 − allocated bytes / allocated bytes of the full cache; below it, the same for live bytes.", _saving,
-                lambda row: _prefixed("live", row.saving_live, fmt.percent), missing=_not_compared,
+                lambda row: _prefixed("live", row.saving_live, fmt.percent),
                 counted=True, unit="share", better="higher", write=fmt.percent)
 SPEED = ColumnGroup("Speed", "against the full cache", (
     Column("speed_up", "Speed-up", "Median latency of the full cache, timed in turns with the method, / median latency of the method.",

@@ -8,8 +8,6 @@ from ..core.units import FAMILIES, METRICS
 from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING, NEW, NOT_COMPARED, REGRESSED
 
 FLAGS = {
-    "flagged": "An inspection of the method, behind its figures and in its own process, has found that it does something else than what it "
-               "says. It has no speed-up, no saving, no place and no badge.",
     "not ranked": "A method is ranked only if its images agree with the full cache's better than the full cache's own images at other "
                   "seeds do, have not collapsed (precision of at least 10 % where it was measured), and are shown by a test to be not "
                   "worse than the full cache's. Nothing shows that where quality was not measured, seeds are too few or a FID has no "

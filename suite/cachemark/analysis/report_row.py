@@ -22,7 +22,6 @@ FORCED = tuple(name for name, about in METRICS.items() if about.forced)  # along
 ON_DEMAND = {name: about.asked for name, about in METRICS.items() if about.asked}  # measured only where the case asks for this
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 APART = "apart "  # before the name of a difference
-FLAG = "flagged"  # by the inspection of its method
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
 
 
@@ -173,8 +172,6 @@ def derive(outcome: Outcome, full: Outcome | None, found: Mapping[str, Interval]
     if not outcome.ok:
         return row
     interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
-    if outcome.flags:
-        full = None  # what is not what it says it is has no ratio to anything
     saved = _saved("flops" if row.paradigm == MASKED else "kv_allocated", outcome, full)
     row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved("kv_logical", outcome, full))
     row = _with_images_compared(row, full, means(figures(outcome, full), str) if found is None else found)
@@ -278,8 +275,6 @@ def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, lis
 
 def _marks(row: ReportRow) -> tuple[Mark, ...]:
     """The marks that follow from the figures of one row alone."""
-    if flags := row.outcome.flags:
-        return tuple(Mark(FLAG, "warn", f"Not ranked. {flag}") for flag in flags)
     marks = []
     if row.outcome.facts.get("quality_only"):
         marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speed_up}"))

@@ -98,11 +98,10 @@ class Follower:
         text = f"[{self._done}/{self._total}] {title}: {outcome.status}, {outcome.seconds:.1f} s"
         text += f"; {found.sentence}" if found.sentence else ""
         text += self._time_left("; ") if outcome.ok else f"\n    {plain(outcome.reason[:200])}"
-        text += "".join(f"\n    flagged: {plain(flag[:200])}" for flag in outcome.flags)
         if self._live is None:
             click.echo(text, err=True)
             return
-        if not outcome.ok or outcome.flags:
+        if not outcome.ok:
             self._console.print(text, markup=False, highlight=False)
         self._live.refresh()
 

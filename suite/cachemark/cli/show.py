@@ -57,8 +57,7 @@ def show(
         record = run.record
         click.echo(f"Run {record.id}: {record.plan}, {record.state}, {record.started}, {record.environment.machine_class}")
         for outcome in outcomes:
-            flagged = "flagged  " if outcome.flags else ""
-            click.echo(f"  {outcome.case.key}  {outcome.case.model}  {outcome.case.label:<24}  {outcome.status:<12}  {flagged}"
+            click.echo(f"  {outcome.case.key}  {outcome.case.model}  {outcome.case.label:<24}  {outcome.status:<12}  "
                        f"{_figures(outcome)}")
 
 

@@ -19,8 +19,6 @@ from .units import FAMILIES, METRICS, OUTSIDE, Metric
 
 KEY = "metrics"  # of a case's evaluation
 FAULTS = "metric_faults"  # of an outcome's facts: by name what was wrong with a metric that has no figures, ``fault`` and ``said``
-ENDED = "ended its process"  # a fault
-LATE, HOST_ENDED = "late", "its host ended"  # faults that may lie in the machine, and need not come again
 DIGITS = 12
 KINDS = {"image": ("fidelity", "quality"), "set": ("quality",), "case": ("speed", "work", "memory")}  # by what has a value
 ENDS = ("lower", "higher")
@@ -57,11 +55,6 @@ def full_name(name: str, stated: Mapping[str, Any]) -> str:
     """The name of a metric with the digest of its definition."""
     text = json.dumps([name, dict(stated)], sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
-
-
-def passing(faults: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The metrics whose fault need not come again."""
-    return [name for name, found in faults.items() if found.get("fault") in (LATE, HOST_ENDED)]
 
 
 def know(evaluation: object) -> None:

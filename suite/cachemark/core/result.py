@@ -35,7 +35,6 @@ INFRASTRUCTURE = (*DISTURBED, Status.NOT_REACHED)  # the machine is the reason, 
 JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
 SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)
-FLAGGED = "flagged"  # of an outcome's facts: findings of that inspection, each {"expected", "found", …}
 FULL_BESIDE = "full_beside"  # of an arm's facts: latencies of the full cache, each taken right before or after one of its own
 CONDENSED = "condensed"  # the fact that names metrics of which quantiles remain: {"count": of raw values, "mean": of them}
 
@@ -111,13 +110,6 @@ class Outcome:
             return float(held[name]["mean"])
         values = self.samples.get(name)
         return statistics.fmean(values) if values else None
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Findings of the inspection of its method, each in a sentence; what is no finding, as in an edited file, is passed over."""
-        found = self.facts.get(FLAGGED)
-        return tuple(f"Expected {one.get('expected')}; found {one.get('found')}." for one in (found if isinstance(found, list) else ())
-                     if isinstance(one, Mapping))
 
     @property
     def reason(self) -> str:

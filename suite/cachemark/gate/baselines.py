@@ -26,7 +26,6 @@ from ..store.rows import RunRecord, utc_now
 
 ROOT = Path("baselines/accepted")
 DAYS = 180  # for which a baseline judges unless told otherwise
-NAMED = 5  # cases that an error names
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,7 @@ def propose(store: Store, run_id: int, root: Path) -> Path:
 
 
 def _text(store: Store, run: RunRecord, name: str, **meta: Any) -> str:
-    """A finished run as the text of a baseline. BadBaseline where it is a comparison or did not finish, and where the inspection of a
-    method found something: later runs would be judged by it."""
+    """A finished run as the text of a baseline. BadBaseline where it is a comparison or did not finish."""
     if run.is_comparison:
         raise BadBaseline(f"Run {run.id} is a comparison, which has two arms of its own.", remedy="Name a run of a plan with --run.")
     if run.state != "finished":
@@ -122,11 +120,6 @@ def _text(store: Store, run: RunRecord, name: str, **meta: Any) -> str:
     outcomes = store.outcomes(run.id)
     if not any(o.ok for o in outcomes):
         raise NothingMeasured(f"Run {run.id} holds no ok outcome.", remedy=f"See what failed with: cachemark show --run {run.id}")
-    if flagged := [outcome.case for outcome in outcomes if outcome.flags]:
-        more = f" and {len(flagged) - NAMED} more" if len(flagged) > NAMED else ""
-        raise BadBaseline(f"The inspection of methods flagged cases of run {run.id}: {', '.join(c.title for c in flagged[:NAMED])}{more}.",
-                          remedy=f"`cachemark show --run {run.id} {flagged[0].key}` says what was found. Mend the method, or leave it out "
-                                 "of the plan, and run that again.")
     return dump(outcomes, run.environment, run.code, plan=run.plan, name=name, run=run.id, saved=utc_now(), **meta)
 
 

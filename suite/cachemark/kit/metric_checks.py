@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..core.errors import Unsupported
-from ..core.outside_metrics import ENDED, HOST_ENDED, LATE
 from ..machine.shared_state import Change, SharedState
 from ..metrics.base import ImageMetric, Shown, problem
 from ..plugins import loading as plugins
@@ -26,24 +25,18 @@ SHAPES = (  # sides of images with the shapes of their tokens, as models here ha
 BEYOND = 1.25  # as far a decoder goes whose images are not clamped
 DRAWINGS, PLAIN = ("drawing 1", "drawing 2", "drawing 3"), ("black", "white", "grey", "red")
 IMAGES = (*PLAIN, *DRAWINGS, "noise", "a drawing beyond [−1, 1]")
-FATAL = (ENDED, LATE, HOST_ENDED)
 STATED = {"unit": "none is an empty text", "better": "higher or lower", "kind": "quality or fidelity"}
-Elsewhere = Callable[[Shown], tuple[Sequence[float], str, str]]
 
 
 @dataclass
 class MetricExample:
-    """A metric. ``elsewhere`` measures in a process of its own, as a run does, and answers figures or which fault there was, with more
-    words about it; without it the check of that is left out. ``size`` says what was shown last, ``asked_for`` what the metric has asked of
-    Python with the event by which it was heard, ``changes`` what it changed when it was asked first, and ``left_out`` why it is not asked
-    any more."""
+    """A metric. ``size`` says what was shown last, ``asked_for`` what the metric has asked of Python with the event by which it was heard,
+    and ``changes`` what it changed when it was asked first."""
 
     cls: type[ImageMetric]
-    elsewhere: Elsewhere | None = None
     size: str = ""
     asked_for: dict[str, str] = field(default_factory=dict)
     changes: list[Change] | None = None
-    left_out: str = ""
 
     @cached_property
     def made(self) -> ImageMetric:
@@ -65,8 +58,6 @@ class MetricExample:
 
     def raw(self, given: Shown) -> Any:
         """The answer to some images, whatever it is."""
-        if self.left_out:
-            raise Unsupported(self.left_out)
         self.size = in_words(given)
         state = SharedState() if self.changes is None else None
         try:
@@ -156,27 +147,6 @@ def _unlike(given: Shown, expected: Tensor, found: Tensor, whose: str, tolerance
 
 
 # -- the checks ---------------------------------------------------------------------------------------------------------
-def process_of_its_own_agrees(example: MetricExample) -> Found:
-    """In a process of its own, where a run measures it, it has the figures that it has here: the same bits where it says that it is
-    deterministic, else to 1e-4 of the largest."""
-    if example.elsewhere is None:
-        raise Unsupported("No process is started here.")
-    for shape in SHAPES:
-        given = shown(DRAWINGS, shape)
-        values, fault, said = example.elsewhere(given)
-        if fault in FATAL:
-            example.left_out = f"It is not asked here any more: {fault}, {said}."
-            yield _flaw(given, "an answer", f"{fault}: {said}")
-            return
-        if not (fault == "raised" and said.startswith("ValueError")):
-            break
-    if fault:
-        raise Unsupported(f"It has no figures there: {fault}, {said}.")
-    expected = torch.tensor(values, dtype=torch.float64)
-    yield from _unlike(given, expected, example.figures(given), "as in a process of its own",
-                       0.0 if example.cls.deterministic else CLOSE)
-
-
 def nothing_else_is_read(example: MetricExample) -> Found:
     """It computes with what it is shown and with its own files alone: it opens no file and no connection, starts nothing, and imports no
     module of its own that no import statement names. What is in no digest would change its figures under the same name."""
@@ -310,7 +280,7 @@ def process_is_left_alone(example: MetricExample) -> Found:
 
 
 METRIC: tuple[Callable[[MetricExample], Found], ...] = (
-    process_of_its_own_agrees, nothing_else_is_read, class_says_what_it_is, figures_are_figures, second_measurement_repeats,
+    nothing_else_is_read, class_says_what_it_is, figures_are_figures, second_measurement_repeats,
     figures_are_the_same_in_any_batch, others_do_not_matter, identical_images_score_alike, kind_is_what_it_reads, inputs_are_left_alone,
     process_is_left_alone,
 )

@@ -34,7 +34,6 @@ from .weights import FOLDER
 
 MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9,
           "3090": 24 * 2**30}  # bytes, as sold
-FLAGGED = "Its inspection flags it."
 MOST = 4096  # images at once; beyond it no batch is looked at
 LEVEL = 0.02  # share of images per second for which nobody needs a batch twice as large
 
@@ -142,10 +141,10 @@ class _Advisor:
         cases = {name: case for name, case in self.known.cases.items() if case.method in METHODS and not case.decoder}
         full = self._best([self.forecaster.full(batch) for batch in self._batches()])
         found = {name: self._forecast(case, full) for name, case in cases.items()}
-        claimed, savings, flags = self.known.claimed, self.known.savings, self.known.flags
+        claimed, savings = self.known.claimed, self.known.savings
         candidates = [
             Candidate(name, replace(each.gain, confidence=0.0) if each.basis == BOUND else each.gain, savings.get(name),
-                      name in claimed and claimed[name].qualified and name not in flags, self.wishes.met_by(each),
+                      name in claimed and claimed[name].qualified, self.wishes.met_by(each),
                       each.basis == MEASURED, each.doubt)
             for name, each in found.items()]
         chosen = select(candidates, full_fits=self.wishes.met_by(full))
@@ -200,8 +199,6 @@ class _Advisor:
 
     def _why_not(self, each: Candidate, found: Forecast, claimed: Claimed | None) -> str:
         if not each.qualified:
-            if flag := self.known.flags.get(each.key):
-                return f"{FLAGGED} {flag}"
             return self.known.unjudged.get(each.key, UNJUDGED) if claimed is None else claimed.row.unranked or why_not(claimed.claim)
         if not each.fits:
             return f"It does not fit: it takes {fmt.size(found.memory)} and {fmt.seconds(found.seconds)} for a batch."
@@ -248,8 +245,6 @@ class _Advisor:
         if (most := max((line.allowed for line in lines.values()), default=0.0)) <= limits.ARTEFACT and not self.wishes.throughput:
             return (f"nothing gains at batch {self.wishes.batch}: bytes and FLOPs that the methods here save allow at most "
                     f"{fmt.times(most)} on {self.wishes.gpu}.")
-        if lines and all(key in self.known.flags for key in lines):
-            return "every method that was measured is flagged by its inspection, so none is shown to be as good."
         if not claimed:
             random = bool(self.known.groups) and all(group.random for group in self.known.groups)
             return (f"{unjudged(random=random)}, so no method is shown to be as good. Fidelity to the full cache is no reason to "

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.outside_metrics import FAULTS, passing
-from ..core.result import CONDENSED, Environment, Outcome
-from ..core.units import metric
+from ..core.result import CONDENSED, Environment
 from ..plans.expand import Planned
 from ..plans.reuse import skip_key, skip_parts
 from ..store.db import Store
@@ -29,15 +27,14 @@ def decide(
     cases: Sequence[Planned], store: Store | None, here: Environment, *, fresh: bool = False, memory_cap: int = 0,
 ) -> list[Decision]:
     """Every case with its skip key where trials run ``here``; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked,
-    but for a search that a deadline ended and a case with a metric that was late. What fitted without ``memory_cap`` need not fit under
-    it, so it is one of the parts."""
+    but for a search that a deadline ended. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts."""
     decisions = []
     for planned in cases:
         parts = skip_parts(planned.case, here) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = skip_key(parts)
         found = None if fresh or store is None else store.find(key)
         planned = replace(planned, skip_key=key, skip_parts=parts)
-        decisions.append(Decision(planned, key, parts, found is not None and not _unfinished(found)))
+        decisions.append(Decision(planned, key, parts, found is not None and not largest.unfinished(found)))
     return decisions
 
 
@@ -64,15 +61,7 @@ def _why_run(decision: Decision, store: Store | None) -> str:
         return f"changed since: {', '.join(changed)}"
     if CONDENSED in latest.facts:
         return "its raw values were pruned"
-    return _unfinished(latest) or "asked to run afresh"
-
-
-def _unfinished(outcome: Outcome) -> str:
-    """The reason why an outcome is less than a case has, that need not hold again; empty where it is whole."""
-    if largest.unfinished(outcome):
-        return "last time a deadline ended its search"
-    late = passing(outcome.facts.get(FAULTS, {}))
-    return f"last time it got no figures of {', '.join(metric(name).title for name in late)}" if late else ""
+    return "last time a deadline ended its search" if largest.unfinished(latest) else "asked to run afresh"
 
 
 def _fields(differences: dict[str, tuple[Any, Any]]) -> str:

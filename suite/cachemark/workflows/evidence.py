@@ -126,11 +126,6 @@ class Known:
         return found
 
     @property
-    def flags(self) -> dict[str, str]:
-        """The flag of each method that is not what it says it is, wherever that was found."""
-        return {identity(row.case): row.outcome.flags[0] for group in self.groups for row in group.arms if row.ok and row.outcome.flags}
-
-    @property
     def unjudged(self) -> dict[str, str]:
         """The reason why nothing is claimed of the images of a method that was measured."""
         return {identity(row.case): row.unranked for group in reversed(self.groups) for row in group.arms if row.ok and row.unranked}

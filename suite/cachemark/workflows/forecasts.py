@@ -79,7 +79,7 @@ class Forecaster:
         """A method with its sizes."""
         full, allowed = self.full(batch), self.allowed(case, batch)
         seen = sorted(self._measured(case), key=lambda pair: _apart(pair[1].case.batch, batch))
-        near = next(((group, row) for group, row in seen if _speed_up(row)), None)
+        near = next(((group, row) for group, row in seen if row.speed_up is not None), None)
         if near is None:
             return self._bound(case, full, allowed, seen[0][1] if seen else None)
         group, row = near
@@ -95,7 +95,7 @@ class Forecaster:
     def _bound(self, case: Case, full: Forecast, allowed: float, row: ReportRow | None) -> Forecast:
         """A case of which no speed-up is known; ``row``: what was measured of it nevertheless."""
         batch, latency = full.batch, row.median("latency") if row and row.case.batch == full.batch else None
-        why = "" if row is None else row.outcome.flags[0] if row.outcome.flags else row.no_speed_up
+        why = "" if row is None else row.no_speed_up
         return Forecast(batch, Interval(allowed, allowed, allowed, 0.0, 0), allowed, latency or full.seconds / allowed,
                         self._memory(case, batch, row), BOUND, no_speed_up=why)
 
@@ -161,11 +161,6 @@ class Forecaster:
 
 def _uncounted(model: str) -> Unsupported:
     return Unsupported(f"Nobody has counted the products of {model}.", remedy="Give its entry parameter_counts.")
-
-
-def _speed_up(row: ReportRow) -> bool:
-    """Return whether a row has a speed-up. What is not what it says it is has no ratio to anything."""
-    return row.speed_up is not None and not row.outcome.flags
 
 
 def _apart(one: int, other: int) -> float:

@@ -31,7 +31,6 @@ from ..plans.installed_things import TABLES, require
 from ..plans.plugin_import import imported
 from ..plugins import installed
 from ..plugins import loading as plugins
-from ..trial.child.plugin_metrics import answer
 from . import proving_apart
 
 OnCheck = Callable[[Checked], None]
@@ -134,10 +133,8 @@ def main() -> None:
 
 
 def metric_example(name: str) -> MetricExample:
-    """A metric that has been registered, with a process of its own such as a run measures it in."""
-    cls = cast("type[ImageMetric]", registry.metrics.get(name))
-    origin = plugins.origin(cls)
-    return MetricExample(cls, partial(answer, origin[0], name) if origin else None)
+    """A metric that has been registered."""
+    return MetricExample(cast("type[ImageMetric]", registry.metrics.get(name)))
 
 
 def names_of(kind: installed.Kind, named: str | Path) -> list[str]:

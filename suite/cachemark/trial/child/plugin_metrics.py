@@ -41,14 +41,6 @@ def metric_figures(
     return samples, {FAULTS: faults} if faults else {}
 
 
-def answer(file: str, name: str, shown: Shown) -> tuple[list[float], str, str]:
-    """Values of some images by the metric ``name`` of a plug-in; without values its fault and the details."""
-    try:
-        return _measured(_instance(file, name), shown), "", ""
-    except Fault as error:
-        return [], error.fault, error.details
-
-
 def in_sentences(faults: Any) -> list[str]:
     """Footnotes about metrics without values, from the fact of :func:`metric_figures`."""
     return [f"{metric(name).title} ({name}) was not measured: {fault['fault']}, {fault['said']}." for name, fault in faults.items()]
