@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from cachemark.core.outside_metrics import FAULTS, KEY
+from cachemark.core.outside_metrics import DIGITS, FAULTS, KEY
 from cachemark.core.result import Outcome
 from cachemark.core.units import metric
 from cachemark.metrics.base import Shown
@@ -18,7 +18,7 @@ from cachemark.plans.expand import expand
 from cachemark.plans.metrics import metrics_of
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.plugin_metrics import answer, metric_figures
+from cachemark.trial.child.plugin_metrics import metric_figures
 from support import examples
 from support.measuring import run_case
 from support.stages import forgetting
@@ -103,8 +103,10 @@ def shown() -> Shown:
     ("far", "out of its range"), ("grey", ""),
 ])  # fmt: skip
 def test_values_that_are_none_have_a_kind_of_fault(name: str, fault: str, file: Path) -> None:
-    values, kind, _ = answer(str(file), name, shown())
-    assert (len(values), kind) == (0 if fault else SAMPLES, fault)
+    full = f"{name}_{'0' * DIGITS}"
+    samples, facts = metric_figures([full], {full: {"code": plugins.digest(file)}}, shown(), [str(file)], SAMPLES, lambda images: None)
+    assert len(samples.get(full, ())) == (0 if fault else SAMPLES)
+    assert facts.get(FAULTS, {}).get(full, {}).get("fault", "") == fault
 
 
 def test_an_edited_file_measures_nothing_under_the_old_name(measured: tuple[Outcome, dict[str, bytes]], tmp_path: Path) -> None:
