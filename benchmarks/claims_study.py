@@ -1,8 +1,8 @@
 """Simulate what a report claims of images and times: false "not worse", its power, and the coverage of every interval that is printed.
 
-    python benchmarks/claims_study.py --json benchmarks/claims.json --page docs/guide/claims.md
+    python benchmarks/claims_study.py --json benchmarks/claims.json --page docs/results/validation.md
 
-writes the tables of docs/guide/claims.md, in some minutes of one core. Rules were chosen on other seeds than the default.
+writes the tables of docs/results/validation.md, in some minutes of one core. Rules were chosen on other seeds than the default.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ below all other noise), throttled pairs (the gate redoes them, so they cost time
 - ``history``: nightly series with a change and without. Only the ratio to the canary is followed by the gate; the other rules follow
   absolute times. ``waits``: nights until the first false alarm in any of 200 series that do not change.
 
-    python benchmarks/gate_study.py [--quick | --full] [--only gate rules …] [--seed 0] [--json FILE] [--page docs/guide/gate.md]
+    python benchmarks/gate_study.py [--quick | --full] [--only gate rules …] [--seed 0] [--json FILE] [--page docs/results/validation.md]
 """
 
 from __future__ import annotations

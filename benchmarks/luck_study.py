@@ -1,6 +1,6 @@
 """Simulate months of nights whose arms have luck that lasts: how often a night alarms for nothing, and what is printed of that.
 
-    python benchmarks/luck_study.py [--months 20] [--seed 17] [--page docs/guide/gate.md]
+    python benchmarks/luck_study.py [--months 20] [--seed 17] [--page docs/results/validation.md]
 
 Luck is what an arm of a cell has in all pairs of a night, such as where its code lies in memory: a normal share, drawn for each arm of each
 cell, of equal cells too, every night anew or once for a month. Every month begins with an empty store; its nights are judged

@@ -173,7 +173,7 @@ def test_every_metric_is_defined_with_its_unit_and_direction() -> None:
 def test_every_method_is_described_with_its_knobs_and_defaults() -> None:
     assert list(METHODS)
     for name in METHODS:
-        described, cls = section(ROOT / "docs" / "guide" / "methods.md", name), METHODS.get(name)
+        described, cls = section(ROOT / "docs" / "reference" / "methods.md", name), METHODS.get(name)
         for knob in fields(cls):
             assert f"`{knob.name}`" in described, f"{name}: {knob.name}"
             stated = knob.name == "B" or knob.default in (MISSING, "") or f"`{knob.default}`" in described
@@ -183,7 +183,7 @@ def test_every_method_is_described_with_its_knobs_and_defaults() -> None:
 @pytest.mark.parametrize(("heading", "table"), [("A plan", "Plan"), ("timing", "Timing"), ("fidelity", "Fidelity"), ("cells", "Cells"),
                                                 ("cells.sampling", "SamplingTable")])
 def test_every_key_of_a_plan_is_described_with_its_default(heading: str, table: str) -> None:
-    described = section(ROOT / "docs" / "guide" / "plans.md", heading)
+    described = section(ROOT / "docs" / "reference" / "plan-file.md", heading)
     for key, info in getattr(importlib.import_module("cachemark.plans.schema"), table).model_fields.items():
         shown = [line for line in described.splitlines() if line.startswith(f"| `{key}` |")]
         assert len(shown) == 1, f"{table}.{key} has no row of its own"

@@ -118,39 +118,26 @@ def test_both_name_one_commit(run: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------ README
 
 DEMO = ROOT / "baselines" / "accepted" / "amd-epyc-1-threads" / "demo.json"
-HEAD = "| model | which cache? | speed | saved | legend score | the worst of the others |"
+HEAD = "| model | recommendation | speedup | savings | color consistency |"
 
 
-def answered(group: CaseGroup, claims: Claims) -> list[str]:
-    """A row of README's table: figures of what is recommended, else of the method that saves most and is as good."""
+def recommended(group: CaseGroup, claims: Claims) -> tuple[str, str, list[str]]:
+    """The model, the method of the recommendation and the numbers of one row of README's table."""
     found = answer(group, claims)
-    figures = [f"{value} ({ends})" if ends else value for _, value, ends in found.figures]
-    shown = named(found.row.case) if found.row else "the full cache" + (f"; {named(found.lean.case)} saves" if found.lean else "")
-    worst = f"{named(found.ruined.case)}: {fmt.figure(found.ruined.quality['legend'].value, 'legend')}" if found.ruined else ""
-    return [group.model, shown, *figures[:-1], *[""] * (3 - len(figures)), figures[-1], worst]
+    row = found.row or found.lean
+    assert row is not None
+    numbers = [number for _, value, ends in found.figures for number in re.findall(r"\d+\.\d+", f"{value} {ends}")]
+    return group.model, row.case.method, numbers
 
 
-def test_readme_s_answers_are_those_of_the_accepted_demo() -> None:
+def test_the_answers_of_the_readme_are_those_of_the_accepted_demo() -> None:
     held = baselines.load(DEMO)
     groups, claims = standing(held.outcomes)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in README.split(HEAD, 1)[1].split("\n\n", 1)[0].splitlines()[2:]]
-    assert rows == [answered(group, claims) for group in groups]
-    stated = re.search(r"`cachemark run demo`, commit ([0-9a-f]{10})", README)
-    assert stated is not None
-    assert str(held.code["commit"]).startswith(stated[1])
-
-
-def test_the_table_of_the_readme_is_a_part_of_that_of_the_results() -> None:
-    """The share of images on which all is right, by method and budget."""
-    def cells(text: str, head: str) -> list[list[str]]:
-        lines = text[text.index(head) :].splitlines()[2:]
-        ends = next(i for i, line in enumerate(lines) if not line.startswith("|"))
-        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:ends]]
-
-    captions = RESULTS[RESULTS.index("## From captions") :]
-    whole = {(row[0], row[1]): row[4] for row in cells(captions, "| method | budget | KL")}
-    short = cells(README, "| cache | a half of the entries |")
-    assert {row[0].split()[0] for row in short} == {method for method, _ in whole if not method.startswith("*")}
-    for method, half, quarter in short:
-        found = (whole["full", "1"], "") if method.startswith("full") else (whole[method, "1/2"], whole[method, "1/4"])
-        assert (half, quarter) == found, method
+    rows = {}
+    for line in README.split(HEAD, 1)[1].split("\n\n", 1)[0].splitlines()[2:]:
+        model, which, *figures = (cell.strip() for cell in line.strip("|").split("|"))
+        rows[model.strip("`")] = (re.findall(r"`(\w+)`", which), [number for text in figures for number in re.findall(r"\d+\.\d+", text)])
+    assert rows == {model: ([method], numbers) for model, method, numbers in (recommended(group, claims) for group in groups)}
+    commit = re.search(r"commit ([0-9a-f]{10})", README)
+    assert commit is not None
+    assert str(held.code["commit"]).startswith(commit[1])

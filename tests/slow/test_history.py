@@ -19,7 +19,7 @@ from cachemark.stats import changepoints as history
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SEED, YEARS = 101, 16
-YEARLY = 0.1  # years with a false alarm, as docs/guide/gate.md states
+YEARLY = 0.1  # years with a false alarm, as docs/results/validation.md states
 KINDS = ("independent nights, 1 %", "AR(1) 0.3, 1 %", "AR(1) 0.3, 2 %", "AR(1) 0.6, 1 %", "AR(1) 0.6, 2 %", "weekly ± 1 %, sine",
          "weekly ± 1 %, weekends", "weekly ± 2 %, weekends", "weekly ± 1 % and AR(1) 0.6")
 

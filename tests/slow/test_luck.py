@@ -1,4 +1,4 @@
-"""Months of nights whose arms have luck that lasts, from another seed than that of docs/guide/gate.md."""
+"""Months of nights whose arms have luck that lasts, from another seed than that of docs/results/validation.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate study in its full size: the rates that docs/guide/gate.md states, from another seed than the page's."""
+"""The gate study in its full size: the rates that docs/results/validation.md states, from another seed than the page's."""
 
 from __future__ import annotations
 

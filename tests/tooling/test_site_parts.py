@@ -68,7 +68,7 @@ def test_our_own_command_line_has_all_its_pages() -> None:
 # ------------------------------------------------------------------------------------------------ links
 
 @pytest.mark.parametrize(("path", "there"), [
-    ("docs/guide/gate.md", "guide/gate.md"), ("CONTRIBUTING.md", "repository/CONTRIBUTING.md"),
+    ("docs/explanation/statistics.md", "explanation/statistics.md"), ("CONTRIBUTING.md", "repository/CONTRIBUTING.md"),
     ("ci/nightly.sh", "repository/ci/nightly.sh.md"), (".github/x.yml", "repository/github/x.yml.md"),
     ("reports/demo.html", "repository/reports/demo.html"), ("LICENSE", "repository/LICENSE.md"),
 ])
@@ -79,7 +79,7 @@ def test_every_file_has_a_place_on_the_site(path: str, there: str) -> None:
 def test_links_that_leave_docs_lead_to_the_copy_and_others_stay() -> None:
     text = ("[a](../../ci/n.sh) [b](gate.md#how) [c](../errors.md) [d](#x) [e](https://x.org/a.md) ![f](../../reports/d.html#t)\n"
             "```python\nrun[0](../../ci/n.sh)\n```\n")
-    assert links.rewritten(text, "docs/guide/ci.md") == text.replace("(../../ci/n.sh) [b", "(../repository/ci/n.sh.md) [b").replace(
+    assert links.rewritten(text, "docs/how-to/set-up-nightly-ci.md") == text.replace("(../../ci/n.sh) [b", "(../repository/ci/n.sh.md) [b").replace(
         "(../../reports/d.html#t", "(../repository/reports/d.html#t")
     assert links.rewritten("[a](docs/guide/x.md#y) [b](ci/n.sh)", "CONTRIBUTING.md") == "[a](../guide/x.md#y) [b](ci/n.sh.md)"
 

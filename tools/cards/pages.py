@@ -129,7 +129,7 @@ def models_page(trained: Sequence[Trained], released: Sequence[ModelEntry], evid
     parts = [
         "# Models", MADE,
         "The embedded models come with their weights and run anywhere; the published ones read the files of their authors. How to name "
-        "either in a plan is described in [guide/plans.md](guide/plans.md).",
+        "either in a plan is described in [Use published weights](how-to/use-published-weights.md).",
         "## Embedded models",
         "They are trained on pictures that are computed, so nothing has to be downloaded to make them again. The spread is what the log "
         "can tell and no more: each was trained once, and what another seed would give has not been measured. A training on another "
@@ -212,7 +212,7 @@ def _speeds(speeds: Sequence[Speed]) -> list[str]:
         return []
     rows = [(s.table, s.row, s.batch, s.gpu, s.printed, s.least, s.ratio, s.kept) for s in speeds]
     return ["What papers print of their speed, as seconds of an image, beside the least that the GPU they used takes (16 bit, by [the "
-            "bytes and FLOPs](guide/limits.md) of the whole model, image decoding included), how many times that is, and the bytes of the "
+            "bytes and FLOPs](explanation/fair-speedups.md#bytes-and-the-roofline) of the whole model, image decoding included), how many times that is, and the bytes of the "
             "keys and values of the batch in 16 bit, both rows of guidance, without what a method keeps beside them:",
             _table(("table", "row", "batch", "GPU", "printed", "least", "times", "K and V"), rows)]
 
@@ -272,7 +272,7 @@ def methods_page(methods: Sequence[type[Method]], evidence: Evidence) -> str:
     parts = [
         "# Method cards", MADE,
         "Where each method comes from, which of its defaults its paper states, what its code was checked with, and what is published "
-        "about it. What its knobs do is described in [guide/methods.md](guide/methods.md). Each method also passes the contract tests, as "
+        "about it. What its knobs do is described in [Methods](reference/methods.md). Each method also passes the contract tests, as "
         "far as they apply to what it does: neutral knobs give the full cache bit for bit, evicting equals masking, a budget is kept at "
         "every step, nothing but live entries is read.",
         "FID as printed in the paper named, of 50 000 images of ImageNet where the settings name no others. *Reproduced* says whether it "

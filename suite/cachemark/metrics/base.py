@@ -93,7 +93,7 @@ class MetricBase(ABC):
 
     ``kind`` is the group: ``speed``, ``work``, ``memory``, ``fidelity`` (nearness to the full cache's image at the same seed) or
     ``quality`` (of the images by themselves). ``within`` is the range of one image's value, from which the interval of a mean over seeds
-    follows (``docs/guide/claims.md``); leave an end infinite only where there is none. ``better`` is ``higher`` or ``lower``.
+    follows (``docs/explanation/statistics.md``); leave an end infinite only where there is none. ``better`` is ``higher`` or ``lower``.
     ``deterministic``: the same images give the same bits, so that a gate compares them exactly. ``version`` is raised when values stop
     being comparable with older ones. ``ceiling`` is a value that none exceeds, for formats in which less is better. ``heading`` and
     ``tip`` are those of its column, and ``column`` is false where a report shows it below the table.

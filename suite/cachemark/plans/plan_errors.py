@@ -29,7 +29,7 @@ def plan_error(path: Path, text: str, data: Mapping[str, Any], error: Validation
         return BadPlan(f"{where}: unknown key {keys[-1]!r}.", remedy=f"{hint}Known here: {', '.join(known)}.")
     given = "" if missing else f" It is {_given(fault['input'])}."
     said = fault["msg"][:1].lower() + fault["msg"][1:]
-    return BadPlan(f"{where}: {'.'.join(map(str, keys))}: {said}{words}.{given}", remedy="See docs/guide/plans.md.")
+    return BadPlan(f"{where}: {'.'.join(map(str, keys))}: {said}{words}.{given}", remedy="See docs/reference/plan-file.md.")
 
 
 def _given(value: Any) -> str:

@@ -65,4 +65,4 @@ def _inline(value: object) -> str:
 
 def _too_deep(path: Path, line: int = 0) -> BadPlan:
     where = f"{path}:{line}" if line else str(path)
-    return BadPlan(f"{where}: lists and tables are nested more than {DEEPEST} deep.", remedy="See docs/guide/plans.md.")
+    return BadPlan(f"{where}: lists and tables are nested more than {DEEPEST} deep.", remedy="See docs/reference/plan-file.md.")

@@ -7,7 +7,7 @@ How the interval of a mean is found depends on the values that one seed can have
 - **from 0 on** without an upper end: the hull of the interval of a lognormal mean (Zou, Taleban and Huo 2009) and of a bootstrap-t.
 - **unbounded**: Student's.
 
-What could not keep at least 93 % in simulation has no interval: docs/guide/claims.md has the table.
+What could not keep at least 93 % in simulation has no interval: docs/results/validation.md has the table.
 """
 
 from __future__ import annotations

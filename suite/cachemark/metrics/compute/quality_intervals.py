@@ -12,7 +12,7 @@ does not hold the value that infinitely many images would have, because FID and 
 - **KID** is printed by torch-fidelity as a mean over random subsets of the set: the variance of that mean is added.
 - **No interval** where few images decide: all but precision and recall follow second and higher moments of the features, and where
   their squared distances from the middle have a kurtosis of more than 0.03 of the number of images, how far a figure scatters is not
-  known from one set. Both ends are then NaN. Simulated in docs/guide/claims.md.
+  known from one set. Both ends are then NaN. Simulated in docs/results/validation.md.
 
 FID is too high for few images. The same subsets say by how much: what a tenth fewer images add, times (n − d) / d, is about what the images
 lack that there could be (``bias``).
