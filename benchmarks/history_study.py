@@ -2,7 +2,7 @@
 
     python benchmarks/history_study.py [--years 16] [--seed 101] [KIND ...]
 
-prints the table of docs/results/validation.md, in some minutes of one core. The noise is assumed, not measured. Every year is looked at every
+prints the table of docs/results/validation.md, in some minutes of one core. The noise is assumed, not measured. Each year is checked every
 night; ``may_change`` goes through all years at once and leaves few nights to the history itself.
 """
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from cachemark.analysis import formatting as fmt
-from cachemark.analysis.answers import answer, named
+from cachemark.analysis.answers import answer
 from cachemark.analysis.case_group import CaseGroup
 from cachemark.analysis.quality_claims import Claims
 from cachemark.analysis.standing import standing

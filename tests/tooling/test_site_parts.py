@@ -79,7 +79,7 @@ def test_every_file_has_a_place_on_the_site(path: str, there: str) -> None:
 def test_links_that_leave_docs_lead_to_the_copy_and_others_stay() -> None:
     text = ("[a](../../ci/n.sh) [b](gate.md#how) [c](../errors.md) [d](#x) [e](https://x.org/a.md) ![f](../../reports/d.html#t)\n"
             "```python\nrun[0](../../ci/n.sh)\n```\n")
-    assert links.rewritten(text, "docs/how-to/set-up-nightly-ci.md") == text.replace("(../../ci/n.sh) [b", "(../repository/ci/n.sh.md) [b").replace(
+    assert links.rewritten(text, "docs/how-to/nightly.md") == text.replace("(../../ci/n.sh) [b", "(../repository/ci/n.sh.md) [b").replace(
         "(../../reports/d.html#t", "(../repository/reports/d.html#t")
     assert links.rewritten("[a](docs/guide/x.md#y) [b](ci/n.sh)", "CONTRIBUTING.md") == "[a](../guide/x.md#y) [b](ci/n.sh.md)"
 

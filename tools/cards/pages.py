@@ -212,7 +212,7 @@ def _speeds(speeds: Sequence[Speed]) -> list[str]:
         return []
     rows = [(s.table, s.row, s.batch, s.gpu, s.printed, s.least, s.ratio, s.kept) for s in speeds]
     return ["What papers print of their speed, as seconds of an image, beside the least that the GPU they used takes (16 bit, by [the "
-            "bytes and FLOPs](explanation/fair-speedups.md#bytes-and-the-roofline) of the whole model, image decoding included), how many times that is, and the bytes of the "
+            "bytes and FLOPs](explanation/fair-speedups.md) of the whole model, image decoding included), how many times that is, and the bytes of the "
             "keys and values of the batch in 16 bit, both rows of guidance, without what a method keeps beside them:",
             _table(("table", "row", "batch", "GPU", "printed", "least", "times", "K and V"), rows)]
 

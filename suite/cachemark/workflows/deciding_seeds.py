@@ -48,7 +48,7 @@ def until_decided(
     on_interim: Callable[[Interim], None] = lambda interim: None,
 ) -> UntilDecided:
     """Measure a plan at its own number of samples, then at twice as many of the same nested series, and so on, until the images of every
-    method are shown to lose less than the margin, or to lose it, by tests that hold however often one looks (docs/explanation/statistics.md).
+    method are shown to lose less than the margin, or to lose it, by tests that are valid at any time (docs/explanation/statistics.md).
 
     Arguments are those of :func:`~.running.run`; no look begins that would end after so many ``minutes``, were it to take twice as long as
     the one before. Raises BadPlan for a plan with a quality pass, whose figures are of whole sets of images, and NothingMeasured where no
