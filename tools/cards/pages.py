@@ -211,9 +211,8 @@ def _speeds(speeds: Sequence[Speed]) -> list[str]:
     if not speeds:
         return []
     rows = [(s.table, s.row, s.batch, s.gpu, s.printed, s.least, s.ratio, s.kept) for s in speeds]
-    return ["What papers print of their speed, as seconds of an image, beside the least that the GPU they used takes (16 bit, by [the "
-            "bytes and FLOPs](explanation/fair-speedups.md) of the whole model, image decoding included), how many times that is, and the bytes of the "
-            "keys and values of the batch in 16 bit, both rows of guidance, without what a method keeps beside them:",
+    return ["Published speed in seconds per image, next to the [roofline time](explanation/fair-speedups.md) of the GPU that the paper used "
+            "(16 bit, image decoding included), their ratio, and the KV bytes of the batch in 16 bit with both rows of guidance:",
             _table(("table", "row", "batch", "GPU", "printed", "least", "times", "K and V"), rows)]
 
 
