@@ -25,7 +25,7 @@ from support.stages import forgetting
 from support.wheels import ROOT, of_the_installed, of_the_repository
 from test_docs import Block, blocks
 
-PAGE = ROOT / "docs" / "guide" / "first-method.md"
+PAGE = ROOT / "docs" / "tutorials" / "your-first-method.md"
 BLOCKS = blocks(PAGE.read_text(encoding="utf-8"))
 MOST_LINES = 25
 NO_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_IGNORE_INSTALLED": "1", "PIP_REQUIRE_VIRTUALENV": "1", "PIP_NO_CACHE_DIR": "1"}

@@ -211,7 +211,7 @@ def _speeds(speeds: Sequence[Speed]) -> list[str]:
     if not speeds:
         return []
     rows = [(s.table, s.row, s.batch, s.gpu, s.printed, s.least, s.ratio, s.kept) for s in speeds]
-    return ["Published speed in seconds per image, next to the [roofline time](explanation/fair-speedups.md) of the GPU that the paper used "
+    return ["Published speed in seconds per image, next to the [roofline time](explanation/fair-speedups.md) of the paper's GPU "
             "(16 bit, image decoding included), their ratio, and the KV bytes of the batch in 16 bit with both rows of guidance:",
             _table(("table", "row", "batch", "GPU", "printed", "least", "times", "K and V"), rows)]
 
