@@ -19,7 +19,7 @@ from cachemark.models.registry import MODELS
 from cachemark.workflows.holdings import Holdings
 
 MEANS = {4: 265, 10: 650, 20: 1300}  # of ScaleKV, entries a layer
-GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "methods.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "reference" / "methods.md"
 ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[^|]*" + 3 * r"\| ([\d.]+) % " + r"\| ([\d.]+) MB \|$",
                   GUIDE.read_text(encoding="utf-8"), re.M)
 
