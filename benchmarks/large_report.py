@@ -17,7 +17,7 @@ from pathlib import Path
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.store.db import Store
-from cachemark.workflows.reporting import report
+from cachemark.workflows.report import report
 
 MADE, PAINTED = 10.0, 2.0  # seconds allowed
 SEEDS = 64

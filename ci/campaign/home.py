@@ -15,7 +15,7 @@ from cachemark.gate import baselines
 from cachemark.plans.reuse import code_identity
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
-from cachemark.workflows import reporting
+from cachemark.workflows import report as report_workflow
 
 from .folder import Folder
 
@@ -95,7 +95,7 @@ def bring_home(folder: Folder, report: Path, reason: str = "") -> str:
             outcomes, record = opened.outcomes(run), opened.run(run)
             if reason:
                 print(f"baseline: {baselines.save(opened, run, reason=reason)}")
-        print(f"report: {reporting.report(store, report, run=run).path}")
+        print(f"report: {report_workflow.report(store, report, run=run).path}")
     return table(outcomes, record, folder)
 
 

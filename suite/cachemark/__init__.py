@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .plans.schema import Plan
     from .plans.schema import load as plan
     from .workflows.machines import Machine
-    from .workflows.reporting import Report
+    from .workflows.report import Report
     from .workflows.running import run
     from .workflows.stored_run import Run
     from .workflows.stored_run import open_run as open
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Case": "core.spec.Case", "Evicting": "methods.base.evicting.Evicting", "Machine": "workflows.machines.Machine",
     "Method": "contract.method.Method", "Outcome": "core.result.Outcome", "Plan": "plans.schema.Plan",
-    "Report": "workflows.reporting.Report", "Run": "workflows.stored_run.Run", "Scored": "methods.base.evicting.Scored",
+    "Report": "workflows.report.Report", "Run": "workflows.stored_run.Run", "Scored": "methods.base.evicting.Scored",
     "frame": "export.frames.frame", "decoder": "decoders.registry.decoder",
     "method": "methods.registry.method", "open": "workflows.stored_run.open_run",
     "plan": "plans.schema.load", "run": "workflows.running.run", "samples_frame": "export.frames.samples_frame",

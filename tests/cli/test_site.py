@@ -12,7 +12,7 @@ from cachemark.analysis import report_view
 from cachemark.core.errors import NothingMeasured
 from cachemark.gate import anchors
 from cachemark.store.db import Store
-from cachemark.workflows import reporting
+from cachemark.workflows import report as report_workflow
 from support import stages
 from support.stages import Stage, call
 
@@ -92,7 +92,7 @@ def test_only_pages_whose_run_baseline_or_code_has_changed_are_built(stage: Stag
     assert rebuilt() == ["dots"]
     monkeypatch.setattr(anchors, "load", lambda: [anchors.ReachedAnchor(anchors.shipped()["mar-l"], "weights", 5.0, {})])
     assert sorted(rebuilt()) == ["compare/dots", "dots"], "an anchor was reached"
-    monkeypatch.setattr(reporting, "_code", lambda: "another version")
+    monkeypatch.setattr(report_workflow, "_code", lambda: "another version")
     assert sorted(rebuilt()) == ["compare/dots", "dots"]
     Path("site/runs/run-2.html").unlink()
     assert rebuilt() == ["compare/dots"]

@@ -17,8 +17,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.gate.nights import AA
 from cachemark.store.db import Store
 from cachemark.store.rows import Verdict
-from cachemark.workflows.paired_page import by_case
-from cachemark.workflows.reporting import report
+from cachemark.workflows.report import by_case, report
 
 PAIRS = 5
 LINEAR = sample.arm("linear", "1/4")

@@ -17,7 +17,7 @@ from cachemark.report.charts.bars import MOST as CASES
 from cachemark.report.charts.chart import Chart, signs_of
 from cachemark.report.charts.lines import history
 from cachemark.report.page.render import render
-from cachemark.workflows.reporting import changes_over_nights
+from cachemark.workflows.report import changes_over_nights
 
 
 def slower(outcome: Outcome, factor: float) -> Outcome:

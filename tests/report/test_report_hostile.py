@@ -17,7 +17,7 @@ from cachemark.analysis.report_view import build
 from cachemark.analysis.run_history import HistoryNight
 from cachemark.report.page import render
 from cachemark.report.page.render import write
-from cachemark.workflows.reporting import changes_over_nights
+from cachemark.workflows.report import changes_over_nights
 
 CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]>"
 TURNED = "\u202eright to left\u2066"

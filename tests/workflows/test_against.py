@@ -12,7 +12,7 @@ from cachemark.core.errors import NothingMeasured, Unsupported
 from cachemark.core.result import Outcome
 from cachemark.gate import nights as ledger
 from cachemark.store.db import Store
-from cachemark.workflows import reporting
+from cachemark.workflows import report as report_workflow
 from cachemark.workflows.check import judge_against
 from support.stages import Stage, call
 
@@ -67,7 +67,7 @@ def test_the_page_says_which_run_it_is_held_against(store: Path, tmp_path: Path)
     assert "Baseline run 1" in text
     assert "100.0 % more" in text
     bare = tmp_path / "bare.html"
-    reporting.report(store, bare, run=fat)
+    report_workflow.report(store, bare, run=fat)
     assert "100.0 % more" not in bare.read_text(encoding="utf-8"), "nothing is compared unless it is asked for"
 
 

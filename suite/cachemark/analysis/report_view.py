@@ -109,7 +109,7 @@ def build(
     """The view of one run.
 
     ``comparison`` is a ``gate.baseline_check.Comparison`` (``rows``, ``exit_code``, ``cases``, ``summary()``), ``baseline`` what it was
-    compared with; for a comparison in pairs it is a ``workflows.paired_page.PairedVerdicts`` (``arms`` and ``command`` too). ``artifact``
+    compared with; for a comparison in pairs it is a ``workflows.report.PairedVerdicts`` (``arms`` and ``command`` too). ``artifact``
     gives the bytes of a stored file by its name, and without it no pictures are shown; ``unanchored`` says why a model's figures do not
     compare with published ones, or nothing. ``nights`` are runs of this plan, oldest first and this one last; ``trials`` names the process
     of each case by its key, ``standing`` says how often equal arms raised an alarm, ``trend`` finds the changes over the nights,

@@ -10,7 +10,7 @@ import click
 from .options import Line, all_of, baseline_option, known_option, store_option, stored_run_options
 
 if TYPE_CHECKING:
-    from ..workflows.exporting import Format
+    from ..workflows.export import Format
 
 document_options = all_of(click.argument("path", type=click.Path(dir_okay=False, allow_dash=True), default="-"), stored_run_options)
 table_options = all_of(
@@ -52,7 +52,7 @@ def figures(folder: Path, store_url: str, run_id: int | None, width: str) -> Non
 
     Each method has its own marker, so that figures are readable in gray.
     """
-    from ..workflows.exporting import export as to
+    from ..workflows.export import export as to
 
     written = to("figures", folder, store_url, run=run_id, width=width).files
     click.echo(f"{len(written)} files in {folder}.")
@@ -73,7 +73,7 @@ def csv(path: str, store_url: str, run_id: int | None, samples: bool) -> None:
 @samples_option
 def parquet(path: str, store_url: str, run_id: int | None, samples: bool) -> None:
     """Write the table of `export csv` to PATH as parquet. Needs pyarrow."""
-    from ..workflows.exporting import export as to
+    from ..workflows.export import export as to
 
     click.echo(f"Written: {to('parquet', path, store_url, run=run_id, samples=samples).files[0]}")
 
@@ -105,7 +105,7 @@ def github(
 
     A run without a baseline has no annotations. The exit code judges nothing; use `check` for that.
     """
-    from ..workflows.exporting import put, step_texts
+    from ..workflows.export import put, step_texts
 
     texts = step_texts(store_url, run=run_id, baseline=baseline, register=register)
     if summary is not None:
@@ -128,7 +128,7 @@ def asv(folder: Path, store_url: str, repository: Path, changed: bool) -> None:
     `asv publish` then draws them as histories over commits.
     """
     from ..core.errors import NothingMeasured
-    from ..workflows.exporting import asv_results
+    from ..workflows.export import asv_results
 
     written = asv_results(folder, store_url, repository=repository, changed=changed)
     for reason in written.left_out:
@@ -150,7 +150,7 @@ def grid(path: Path, cases: tuple[str, ...], store_url: str, run_id: int | None,
 
     Without CASES all methods are shown. A method's worst seeds are left out; the report has them.
     """
-    from ..workflows.exporting import image_grid
+    from ..workflows.export import image_grid
 
     _written(image_grid(path, cases, store_url, run=run_id, model=model))
 
@@ -158,7 +158,7 @@ def grid(path: Path, cases: tuple[str, ...], store_url: str, run_id: int | None,
 # -- shared -----------------------------------------------------------------------------------------------------------
 def _text(form: Format, path: str, store_url: str, run_id: int | None, **options: Any) -> None:
     """Print a run in a format that is text, or write it to a file and say so."""
-    from ..workflows.exporting import export as to
+    from ..workflows.export import export as to
 
     found = to(form, None if path == "-" else path, store_url, run=run_id, **options)
     if not found.files:

@@ -31,8 +31,8 @@ def report(
     --site DIR makes a static site of all runs, newest first. A nightly job adds its run; a page is rebuilt only when its run, a
     comparison of its plan, its baseline, the incidents, a reached anchor or the code of the report has changed.
     """
-    from ..workflows.reporting import report as write_report
-    from ..workflows.reporting import site as write_site
+    from ..workflows.report import report as write_report
+    from ..workflows.report import site as write_site
 
     if against is not None and (baseline is not None or site is not None):
         raise click.UsageError("--against compares with one run: drop --baseline and --site.")

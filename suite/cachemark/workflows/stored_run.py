@@ -11,7 +11,7 @@ from ..core.errors import BadPlan, NothingMeasured, UnknownName, unknown
 from ..core.result import Outcome
 from ..core.spec import Case, canonical, shown_label
 from .check import chosen
-from .reporting import Report, report, table_view
+from .report import Report, report, table_view
 from .stores import DEFAULT_STORE, reading
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from ..core.errors import Infrastructure, NothingMeasured, Unsupported
 from ..core.files import replacing
 from ..gate import baselines
 from .check import RunJudgement, chosen, judge, judge_in_pairs, with_decisions
-from .reporting import baseline_of, table_view
+from .report import baseline_of, table_view
 from .stored_run import Run
 from .stores import DEFAULT_STORE, reading
 

@@ -1,0 +1,319 @@
+"""The report of a run, and the site of all runs of a store."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..analysis import report_view
+from ..analysis.public import public_outcomes, public_run, public_verdicts, scrubbed
+from ..analysis.report_view import ReportView
+from ..analysis.run_history import MOST, HistoryNight
+from ..core.errors import Infrastructure, NothingMeasured
+from ..core.files import NAME
+from ..core.result import Outcome
+from ..core.spec import digest
+from ..core.units import is_metric, metric
+from ..gate import anchors, baselines
+from ..gate import nights as ledger
+from ..report.page import render
+from ..report.page import site as pages
+from ..stats import changepoints as history
+from ..stats.changepoints import ChangePoint
+from ..store.db import Store
+from ..store.exchange import Exchange
+from ..store.rows import RunRecord, Verdict
+from .check import ENDED, RunJudgement, chosen, judge, judge_against, judge_comparison, with_decisions
+from .paper_speed import PaperSpeed
+from .stores import DEFAULT_STORE, reading
+
+ROOMS = ("core", "stats", "gate", "analysis", "report")  # whose code decides what a page shows
+_ARMS = ("after", "before")
+
+
+@dataclass(frozen=True)
+class Report:
+    """A written report: the file and the number of the run."""
+
+    path: Path
+    run: int
+
+
+@dataclass(frozen=True)
+class WrittenSite:
+    """A written site: the page that lists the runs, the numbers of the runs whose pages are new, and how many pages were removed."""
+
+    index: Path
+    made: tuple[int, ...]
+    removed: int
+
+
+@dataclass(frozen=True)
+class PairedVerdicts:
+    """The verdicts of a comparison in pairs, without those on equal code.
+
+    ``arms`` are the names of both sides; ``cases`` counts the cells that were judged and all cells; ``command`` measures it again.
+    """
+
+    arms: tuple[str, ...]
+    rows: tuple[Verdict, ...]
+    cases: tuple[int, int]
+    exit_code: int
+    lines: tuple[str, ...]
+    command: str
+
+    def summary(self) -> Sequence[str]:
+        """Lines about the whole comparison, the verdict first."""
+        return self.lines
+
+
+def report(
+    store: Store | str | Path = DEFAULT_STORE, path: str | Path = "report.html", *, run: int | None = None,
+    baseline: str | Path | None = None, against: int | None = None, public: bool = False, register: str | Path | None = None,
+) -> Report:
+    """Write the report of a run (None: the newest) to ``path``.
+
+    The run is compared with the run ``against``, else with ``baseline``, by default the accepted one as far as the two share cases. Earlier
+    runs of its plan are its history; decisions on its regressions come from the incidents in ``register``. ``public`` leaves out what
+    names a host, a user or a path. Raises Infrastructure where the file cannot be written, NothingMeasured where the run shares no case
+    with ``baseline`` or ``against``, and Unsupported for a run against itself or a comparison.
+    """
+    with reading(store) as source, _without_collector():
+        record, incidents = chosen(source, run), None if register is None else Path(register)
+        if against is not None:
+            view, _ = _view(source, record, None, public, incidents, source.run(against))
+        else:
+            view, _ = (_view if baseline else _view_or_bare)(source, record, baseline_of(record, baseline), public, incidents)
+        try:
+            return Report(render.write(view, path), record.id)
+        except OSError as error:
+            raise Infrastructure(f"{path} cannot be written: {error.strerror}.",
+                                 remedy="Name another file: cachemark report PATH") from error
+
+
+def site(
+    store: Store | str | Path, folder: str | Path, *, baseline: str | Path | None = None, days: int = 90, fresh: bool = False,
+    public: bool = False, register: str | Path | None = None,
+) -> WrittenSite:
+    """Write or update the site of a store: a page for each run of the last ``days``, and a page that lists them.
+
+    A page is written again only if its run, the comparisons of its plan, its baseline, the incidents of ``register``, the anchors reached
+    or the code of the report have changed; ``fresh`` writes all of them.
+    """
+    folder, now, made, incidents = Path(folder), datetime.now(UTC), [], None if register is None else Path(register)
+    try:
+        present = {} if fresh else pages.kept(folder)
+        listed: dict[str, tuple[str, pages.ListedRun]] = {}
+        with reading(store) as source:
+            records, reached = source.runs(), [[each.anchor.model, each.weights] for each in anchors.load()]
+            recent = [record for record in records if not pages.too_old(record.started, now, days)]
+            for record in recent:
+                path, number = baseline_of(record, baseline), str(record.id)
+                stamp = _stamp(record, records, [file for file in (path, incidents) if file], reached, public)
+                if record.state != "running" and present.get(number, ("",))[0] == stamp and pages.page_of(folder, record.id).is_file():
+                    listed[number] = present[number]
+                    continue
+                with _without_collector():
+                    view, nights = _view_or_bare(source, record, path, public, incidents)
+                render.write(view, pages.page_of(folder, record.id))
+                made.append(record.id)
+                listed[number] = stamp, pages.listed(record.id, view, nights)
+        removed = pages.prune(folder, [record.id for record in recent])
+        return WrittenSite(pages.publish(folder, listed), tuple(made), removed)
+    except OSError as error:
+        raise Infrastructure(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
+
+
+def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
+    """The view of a run without images, baseline and history: what its tables show."""
+    reached = anchors.load()
+    return report_view.build(record, outcomes, unanchored=lambda case: anchors.unanchored(case.model, case.weights, reached))
+
+
+def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
+    """The baseline at ``path``, else the accepted one of this plan and machine class, if there is one."""
+    if path or record.is_comparison:  # a comparison has two arms of its own and no accepted baseline
+        return Path(path) if path else None
+    if not re.fullmatch(NAME, record.plan):  # a store may hold names that no baseline can have
+        return None
+    accepted = baselines.path_of(baselines.ROOT, record.environment.machine_class, record.plan)
+    return accepted if accepted.is_file() else None
+
+
+def changes_over_nights(
+    costs: Sequence[float], environments: Sequence[str], device_class: str, days: Sequence[int],
+) -> tuple[list[ChangePoint], str]:
+    """Find changes in log costs, one per run, of at least the class's minimum effect; the text names what the newest runs cannot show."""
+    least = ledger.FLOOR.get(device_class, max(ledger.FLOOR.values()))
+    epochs = history.changes(costs, environments, least, days)
+    return [change for epoch in epochs for change in epoch.changes], epochs[-1].blind if epochs[-1].shows > least else ""
+
+
+# -- the view of a run ------------------------------------------------------------------------------------------------
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pause the cyclic collector: a page is millions of small objects without a cycle, and scanning them takes a fifth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _view_or_bare(
+    store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None,
+) -> tuple[ReportView, list[HistoryNight]]:
+    """The view of a run and its history, without a comparison where the baseline is of another plan or shares no case with it."""
+    try:
+        return _view(store, record, path, public, register)
+    except NothingMeasured:
+        return _view(store, record, None, public, register)
+
+
+def _view(
+    store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None, against: RunRecord | None = None,
+) -> tuple[ReportView, list[HistoryNight]]:
+    """The view of a run beside the run ``against`` or the baseline at ``path``, and the runs of its history, oldest first."""
+    reached, outcomes, plan = anchors.load(), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
+    judgement, baseline = _compared(store, record, path, register, against)
+    pairs = None
+    if record.is_comparison:
+        with suppress(NothingMeasured):  # it broke off
+            pairs = paired_verdicts(store, record, register)
+    nights = [*(HistoryNight(other, _measured_anew(store, other.id, _outcomes(store, other)))
+                for other in reversed(_earlier(store.runs(), record)[: MOST - 1])),
+              HistoryNight(record, _measured_anew(store, record.id, outcomes))]
+    trials = store.trials(record.id)
+    if public:
+        record, outcomes, trials = public_run(record), public_outcomes(outcomes), {}
+        nights = [HistoryNight(public_run(night.run), public_outcomes(night.outcomes)) for night in nights]
+        baseline, judgement, pairs = _public_baseline(baseline), _public_judgement(judgement), _public_pairs(pairs)
+    view = report_view.build(record, outcomes, judgement or pairs, store.artifacts.read,
+                             lambda case: anchors.unanchored(case.model, case.weights, reached),
+                             baseline=baseline, nights=nights, trials=trials,
+                             standing=ledger.standing(ledger.nights(store, plan, record.environment.machine_class)),
+                             trend=changes_over_nights, predictor=PaperSpeed())
+    return view, nights
+
+
+def _compared(
+    store: Store, record: RunRecord, path: Path | None, register: Path | None, against: RunRecord | None,
+) -> tuple[RunJudgement | None, Exchange | None]:
+    """The judgement of a run by another run or by a baseline, and that other side; None where there is none."""
+    if against is not None:
+        return judge_against(store, record, against)
+    if path is None:
+        return None, None
+    return with_decisions(judge(store, record, path, expired=True), store, record, register), baselines.load(path)
+
+
+def _outcomes(store: Store, record: RunRecord) -> list[Outcome]:
+    """Every outcome of a run; of a comparison one for each case."""
+    return by_case(store.outcomes(record.id)) if record.is_comparison else store.outcomes(record.id)
+
+
+def _earlier(records: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:
+    """Earlier runs of a plan on this class of machine, newest first."""
+    return [other for other in records if other.id < record.id and other.plan == record.plan
+            and other.environment.machine_class == record.environment.machine_class]
+
+
+def _measured_anew(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcome]:
+    """The outcomes that a run did not reuse from an earlier run: a value belongs to the day on which it was measured."""
+    carried = store.carried(run_id)
+    return [outcome for outcome in outcomes if outcome.case.key not in carried] if carried else outcomes
+
+
+# -- comparisons in pairs ---------------------------------------------------------------------------------------------
+def paired_verdicts(store: Store, run: RunRecord, register: Path | None = None) -> PairedVerdicts:
+    """The verdicts of a comparison, with the decisions of a register. Raises NothingMeasured where the comparison broke off."""
+    judgement = with_decisions(judge_comparison(store, run), store, run, register)
+    assert judgement.night is not None
+    night, tally, remarks = judgement.night, judgement.night.tally, judgement.remarks()
+    lines = (f"{ENDED[judgement.exit_code]}: {remarks[0][0].lower()}{remarks[0][1:]}", *judgement.summary()[: -len(remarks)], *remarks[1:])
+    plan = str(run.stored_plan.get("file") or run.plan.removeprefix(ledger.COMPARISON))
+    return PairedVerdicts(tuple(map(str, night.stated.get("arms", ()))), tally.rows, (len(tally.covered), tally.cells),
+                          judgement.exit_code, lines, shlex.join(["cachemark", "compare", plan, *night.arms]))
+
+
+def by_case(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """One outcome for each case of a comparison, in the order in which cells were first measured.
+
+    It is the second arm's where both arms are the same case; equal arms are left out. A process counts as one repeat, its median, since
+    pairs are independent and what is timed within a process is not. Images are those made for the comparison, where there are any.
+    """
+    by_arm: dict[str, dict[str, list[Outcome]]] = {}
+    outcomes = list(outcomes)
+    equal = {id(outcome) for outcome in ledger.equal_arms(outcomes)}
+    for outcome in (outcome for outcome in outcomes if id(outcome) not in equal):
+        arm = str(outcome.facts.get("pair", {}).get("arm", ""))
+        by_arm.setdefault(outcome.case.key, {}).setdefault(arm, []).append(outcome)
+    # an arm that is neither, as in an edited store, comes last
+    return [_joined(arms[min(arms, key=lambda arm: _ARMS.index(arm) if arm in _ARMS else len(_ARMS))]) for arms in by_arm.values()]
+
+
+def _joined(processes: Sequence[Outcome]) -> Outcome:
+    """Outcomes of one case as one; the last failure where none of them ran."""
+    ran = [outcome for outcome in processes if outcome.ok]
+    if not ran:
+        return processes[-1]
+    timed, last = [outcome for outcome in ran if outcome.facts.get("pair", {}).get("what") != "images"] or ran, ran[-1]
+    repeats = {name: [median for outcome in timed if (median := outcome.median(name)) is not None]
+               for name in timed[-1].samples if is_metric(name) and metric(name).timed}
+    return replace(last, samples={**timed[-1].samples, **last.samples, **repeats},
+                   facts={name: value for name, value in last.facts.items() if name != "pair"})
+
+
+# -- what anybody may see ---------------------------------------------------------------------------------------------
+def _public_pairs(pairs: PairedVerdicts | None) -> PairedVerdicts | None:
+    return pairs and replace(pairs, arms=tuple(map(scrubbed, pairs.arms)), rows=public_verdicts(pairs.rows),
+                             lines=tuple(map(scrubbed, pairs.lines)), command=scrubbed(pairs.command))
+
+
+def _public_baseline(baseline: Exchange | None) -> Exchange | None:
+    return baseline and replace(baseline, environment=replace(baseline.environment, facts=scrubbed(baseline.environment.facts)),
+                                meta=scrubbed(baseline.meta))
+
+
+def _public_judgement(judgement: RunJudgement | None) -> RunJudgement | None:
+    if judgement is None:
+        return None
+    comparison = judgement.comparison and replace(judgement.comparison, rows=public_verdicts(judgement.comparison.rows))
+    decided = {row: replace(incident, who="", link="", reason=scrubbed(incident.reason)) for row, incident in judgement.decided.items()}
+    return replace(judgement, comparison=comparison, decided=decided, history=tuple(map(scrubbed, judgement.history)))
+
+
+# -- which pages are up to date ---------------------------------------------------------------------------------------
+def _stamp(record: RunRecord, records: Sequence[RunRecord], files: Sequence[Path], reached: Sequence[Any], public: bool) -> str:
+    """A hash of what the page of a run depends on: the run and those before it, the comparisons of its plan, its ``files`` (baseline and
+    incidents), the anchors reached, and the code that writes pages."""
+    compared = [r for r in records if r.plan == ledger.COMPARISON + record.plan
+                and r.environment.machine_class == record.environment.machine_class]
+    dependencies: dict[str, Any] = {
+        "run": [[r.id, r.started, r.finished, r.state] for r in (record, *_earlier(records, record)[: MOST - 1], *compared)],
+        "reached": reached, "public": public, "code": _code(),
+        "files": [hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "" for file in files],
+    }
+    return digest(dependencies, 64)
+
+
+@cache
+def _code() -> str:
+    """A hash of the packages that a page is made in, templates and styles included."""
+    code, root = hashlib.sha256(), Path(str(resources.files("cachemark")))
+    for file in sorted(file for room in ROOMS for file in (root / room).rglob("*") if file.is_file() and "__pycache__" not in file.parts):
+        code.update(json.dumps(str(file.relative_to(root))).encode() + file.read_bytes())
+    return code.hexdigest()
