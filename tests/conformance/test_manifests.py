@@ -1,57 +1,155 @@
-"""Names and shapes of the published LlamaGen checkpoints, and the golden weights through the checkpoint loader."""
+"""Names and shapes of every published checkpoint, and the golden weights through the checkpoint loader."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from cachemark.models import llamagen_text
+from cachemark.methods import lazymar
+from cachemark.methods.masked import schedule
+from cachemark.models import infinity, janus, llamagen, llamagen_text, lumina, mar, var
+from cachemark.models.catalogue.masked_models import AVERAGED
+from cachemark.models.catalogue.next_scale import build as build_var
 from cachemark.models.checkpoints import load
-from cachemark.models.llamagen import SIZES, LlamaGen
+from cachemark.models.infinity import Infinity
+from cachemark.models.janus import Janus
+from cachemark.models.llamagen import LlamaGen
 from cachemark.models.llamagen_text import CaptionedLlamaGen
+from cachemark.models.lumina import Lumina
+from cachemark.models.mar import MAR
+from cachemark.models.prompts import Prompts
+from cachemark.models.vision import bsq, msvq
+from cachemark.models.vision.bsq import BSQ
+from cachemark.models.vision.kl import KL
+from cachemark.models.vision.msvq import MSVQ, MSVQConfig
+from cachemark.models.vision.vq import VQ, VQ8, VQ16
+from cachemark.models.vision.vqgan import VQGAN
 
 from .checks import Vector
 from .discovery import DEFAULT
-from .readers.llamagen import KINDS, Transformer, config_of
+from .readers import FAMILIES
+from .readers import llamagen as llamagen_reader
+from .readers.mar import Replayed, config_of, subject
 
-MANIFESTS = Path(__file__).parent / "llamagen"
-GOLDEN = DEFAULT / "llamagen" / "golden_small.safetensors"
+FOLDER = Path(__file__).parent
+JANUS_FILES = {f"janus/{size}_{layout}": size for size in janus.SIZES for layout in ("official", "converted")}
+UNUSED_OF_JANUS = {"language_model.lm_head.weight", "gen_vision_model.quantize.codebook_used"}
+MAR_PARAMETERS = {"B": 207_924_768, "L": 478_326_304, "H": 942_403_104}  # as the authors' classes count them
+
+Build = Callable[[], nn.Module]
+MODELS: dict[str, Build] = {  # by family and name of the manifest
+    **{f"llamagen/{size}": lambda size=size: LlamaGen(llamagen.SIZES[size]) for size in llamagen.SIZES},
+    "llamagen/t2i_XL": lambda: CaptionedLlamaGen(llamagen_text.SIZES[256]),
+    "llamagen/vq16": lambda: VQ(VQ16), "llamagen/vq8": lambda: VQ(VQ8),
+    **{f"infinity/{size.lower()}": lambda size=size: Infinity(infinity.SIZES[size]) for size in infinity.SIZES},
+    "infinity/vae_d32": BSQ,
+    "lumina/7B": lambda: Lumina(lumina.SIZES["7B-768"], Prompts()),  # the larger one has the same shapes
+    "lumina/vqgan": lambda: VQGAN(lumina.TOKENIZER),
+    **{f"mar/{size}": lambda size=size: MAR(mar.SIZES[size]) for size in mar.SIZES},
+    "mar/vae_kl16": KL,
+    **{f"var/{size.replace('-', '_')}": lambda size=size: build_var(var.SIZES[size]) for size in var.SIZES},
+    **{name: lambda name=name: MSVQ(MSVQConfig(sides=tuple(manifest(name)["patch_nums"]))) for name in ("var/vqvae", "var/vqvae_512")},
+}
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_names_and_shapes_are_those_of_the_published_file(size: str) -> None:
-    manifest = json.loads((MANIFESTS / f"manifest_{size}.json").read_text())
+def manifest(name: str) -> dict[str, Any]:
+    family, _, file = name.partition("/")
+    return json.loads((FOLDER / family / f"manifest_{file}.json").read_text())
+
+
+def shapes(model: nn.Module) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def published(name: str, content: dict[str, Any]) -> dict[str, list[int]]:
+    """Names that the model must have and their shapes, without the buffers that it passes over."""
+    table = content.get("state_dict") or content.get("shapes") or content
+    if name == "infinity/vae_d32":
+        renamed = {bsq.official(key): shape for key, shape in table.items() if key not in bsq.UNUSED}
+        assert len(renamed) == len(table) - len(bsq.UNUSED), "two tensors of the file have one name"
+        assert {bsq.official(key) for key in renamed} == renamed.keys(), "names without the extra level must stay as they are"
+        return renamed
+    buffers = {"infinity": infinity.BUFFERS, "var": (*var.BUFFERS, *msvq.USED)}.get(name.partition("/")[0], ())
+    return {key: shape for key, shape in table.items() if not any(fnmatchcase(key, buffer) for buffer in buffers)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_names_and_shapes_are_those_of_the_published_file(name: str) -> None:
+    content = manifest(name)
     with torch.device("meta"):
-        model = LlamaGen(SIZES[size])
-    assert {name: list(tensor.shape) for name, tensor in model.state_dict().items()} == manifest["state_dict"]
-    assert sum(p.numel() for p in model.parameters()) == manifest["info"]["num_parameters"]
+        model = MODELS[name]()
+    assert shapes(model) == published(name, content)
+    family, _, size = name.partition("/")
+    expected = content.get("n_params") or content.get("info", {}).get("num_parameters") or MAR_PARAMETERS.get(size)
+    if expected and family != "lumina":
+        assert sum(parameter.numel() for parameter in model.parameters()) == expected
 
 
-def test_every_published_size_is_known() -> None:
-    names = {path.stem.removeprefix("manifest_") for path in MANIFESTS.glob("manifest_*.json")}
-    assert names == SIZES.keys() | {"t2i_XL", "vq16", "vq8"}
-
-
-@pytest.mark.parametrize("pixels", llamagen_text.SIZES)
-def test_the_model_of_texts_has_the_names_of_its_file(pixels: int) -> None:
-    manifest = json.loads((MANIFESTS / "manifest_t2i_XL.json").read_text())
+@pytest.mark.parametrize("name", JANUS_FILES)
+def test_names_and_shapes_of_janus_in_both_layouts(name: str) -> None:
+    size = JANUS_FILES[name]
     with torch.device("meta"):
-        model = CaptionedLlamaGen(llamagen_text.SIZES[pixels])
-        other = CaptionedLlamaGen(replace(llamagen_text.XL, longest=77))
-    assert {name: list(tensor.shape) for name, tensor in model.state_dict().items()} == manifest["state_dict"]
-    assert sum(p.numel() for p in model.parameters()) == manifest["info"]["num_parameters"]
-    assert {name: list(tensor.shape) for name, tensor in other.state_dict().items()} != manifest["state_dict"]
+        model, images = Janus(janus.SIZES[size], Prompts()), janus.tokenizer()
+    own = shapes(model) | {janus.PREFIX + key: shape for key, shape in shapes(images).items()}
+    renamed = {janus.official(key): shape for key, shape in manifest(name)["shapes"].items()}
+    assert len(renamed) == len(manifest(name)["shapes"]), "two tensors of the file have one name"
+    unused = {key: shape for key, shape in renamed.items() if key in UNUSED_OF_JANUS}
+    assert unused["language_model.lm_head.weight"] == [102400, janus.SIZES[size].decoder.dim]
+    assert renamed == own | unused
 
 
-def test_a_model_from_a_checkpoint_computes_what_the_vectors_say(tmp_path: Path) -> None:
-    vector = Vector.load(GOLDEN)
+def test_every_manifest_is_compared() -> None:
+    files = {f"{path.parent.name}/{path.stem.removeprefix('manifest_')}" for path in FOLDER.glob("*/manifest_*.json")}
+    assert files == MODELS.keys() | JANUS_FILES.keys()
+
+
+def test_sizes_that_no_shape_tells() -> None:
+    for size, config in infinity.SIZES.items():
+        content = manifest(f"infinity/{size.lower()}")
+        assert (config.depth, config.dim, config.heads, config.chunks) == tuple(
+            content[key] for key in ("depth", "embed_dim", "num_heads", "block_chunks"))
+    for size, var_config in var.SIZES.items():
+        content = manifest(f"var/{size.replace('-', '_')}")
+        assert list(var_config.sides) == content["patch_nums"]
+        assert (var_config.shared_aln, var_config.l2_norm) == (content["shared_aln"], content["attn_l2_norm"])
+    with torch.device("meta"):
+        assert shapes(CaptionedLlamaGen(llamagen_text.SIZES[512])) == manifest("llamagen/t2i_XL")["state_dict"]
+        assert shapes(CaptionedLlamaGen(replace(llamagen_text.XL, longest=77))) != manifest("llamagen/t2i_XL")["state_dict"]
+    with torch.device("meta"):
+        assert len({json.dumps(shapes(Lumina(config, Prompts()))) for config in lumina.SIZES.values()}) == 1
+    facts = json.loads((DEFAULT / "mar" / "golden_lazy.json").read_text())["_meta"]["hard_coded"]
+    assert list(schedule.PUBLISHED) == facts["retain_ratio"]
+    assert (list(lazymar.BRIDGED), lazymar.HEAD_PERIOD) == (facts["head_delta_blocks"], facts["head_threshold"])
+
+
+# -- the golden weights through the loader --------------------------------------------------------------------------------
+def test_a_llamagen_from_a_checkpoint_passes_its_checks(tmp_path: Path) -> None:
+    vector = Vector.load(DEFAULT / "llamagen" / "golden_small.safetensors")
     content = {"model": vector.weights() | {"freqs_cis": torch.zeros(3)}, "steps": 7, "args": argparse.Namespace(gpt_model="GPT-B")}
     torch.save(content, tmp_path / "tiny.pt")
-    model = load(lambda: LlamaGen(config_of(vector.facts)), tmp_path / "tiny.pt")
-    faults = [check.fault(Transformer(model), vector) for check in KINDS["small"].checks]
-    assert not any(faults)
+    model = load(lambda: LlamaGen(llamagen_reader.config_of(vector.facts)), tmp_path / "tiny.pt")
+    checks = FAMILIES["llamagen"]["small"].checks
+    assert not any(check.fault(llamagen_reader.Transformer(model), vector) for check in checks)
+
+
+def test_a_mar_from_averaged_weights_and_one_with_the_eager_head_pass_their_checks(tmp_path: Path) -> None:
+    """The averaged weights are taken, whichever comes first in the file."""
+    vector = Vector.load(DEFAULT / "mar" / "golden_small.safetensors")
+    checks = {check.name: check for check in FAMILIES["mar"]["small"].checks_of(vector.names)}
+    weights = vector.weights()
+    torch.save({"model": {name: torch.zeros_like(t) for name, t in weights.items()}, "model_ema": weights}, tmp_path / "tiny.pth")
+    averaged = subject(vector)
+    averaged.models["10"] = load(lambda: Replayed(config_of(vector.facts, "10")), tmp_path / "tiny.pth", wrappers=AVERAGED)
+    eager = subject(vector, eager_head=True)
+    with torch.no_grad():
+        assert not "".join(checks[name].fault(averaged, vector) for name in ("told", "head"))
+        assert not "".join(check.fault(eager, vector) for check in checks.values())

@@ -117,10 +117,10 @@ def part_of(vector: Vector, part: str) -> dict[str, Tensor]:
     return {name.removeprefix(f"{part}/"): tensor for name, tensor in vector.weights().items() if name.startswith(f"{part}/")}
 
 
-def subject(vector: Vector, make: Callable[..., Infinity] = Infinity) -> Subject:
+def subject(vector: Vector) -> Subject:
     c = vector.facts["config"]
     config = config_of(vector.facts)
-    model = make(config, vector["text/kv"].split(c["text_lens"]))
+    model = Infinity(config, vector["text/kv"].split(c["text_lens"]))
     model.load_state_dict(part_of(vector, "var"))
     images = BSQ(BSQConfig(c["vae_base_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"], config.sides, config.width))
     held = {bsq.official(name): tensor for name, tensor in part_of(vector, "vae").items()}

@@ -92,6 +92,11 @@ class Rival:
         return [model.logits(h, cond).flatten(2).detach() for h in hidden]
 
 
+def codes_of(orders: Tensor) -> list[list[int]]:
+    """Codes of the (head, layer) pairs of a file."""
+    return [[layer * 4 + head for head, layer in pairs] for pairs in orders.tolist()]
+
+
 class Heat(Rival):
     """HeatKV: S-CAS, and generations under its plans."""
 
@@ -116,17 +121,13 @@ class Heat(Rival):
         """(target, source, layer, head) of a budget's plan from the file's orders, where a budget is a share of the entries."""
         shape, budget = self.shape(f"{name}/removed"), float(name.rpartition("_")[2])
         limit = int(budget * shape.pairs * shape.before[-1])
-        gone = removed(shape, self.orders(orders), limit)
+        gone = removed(shape, codes_of(self.vector[orders]), limit)
         found = torch.zeros_like(self.vector[f"{name}/removed"])
         for target, sources in enumerate(gone):
             for source, pairs in sources.items():
                 if source < target:
                     found[target, source].view(-1)[list(pairs)] = 1
         return found
-
-    def orders(self, name: str) -> list[list[int]]:
-        """Codes of the (head, layer) pairs of the file."""
-        return [[layer * 4 + head for head, layer in pairs] for pairs in self.vector[name].tolist()]
 
     def ran(self, name: str, orders: str, bits: str) -> Noting:
         """A generation under a budget, with the file's orders as the calibration; once."""
@@ -137,7 +138,7 @@ class Heat(Rival):
     def _ran(self, name: str, orders: str, bits: str) -> Noting:
         shape = self.shape(f"{name}/removed")
         facts: dict[str, Any] = {"model": name, "layers": 4, "heads": 4, "scales": [int(n**0.5) for n in shape.tokens],
-                                 "first_source": shape.sink, "orders": self.orders(orders)}
+                                 "first_source": shape.sink, "orders": codes_of(self.vector[orders])}
         limit = int(float(name.rpartition("_")[2]) * shape.pairs * shape.before[-1])
         method = Noting(calibration=calibrations.remember("heatkv", facts), limit=limit)
         self.generate(method, bits)
@@ -155,7 +156,7 @@ def orders(subject: Heat, vector: Vector) -> float:
     def share(name: str, scores: Tensor) -> float:
         layers, heads, scales = scores.shape
         found = orders_of({"scas": scores.tolist()}, Shape((1,) * scales, layers, heads, 3))
-        return differing(torch.tensor(found), torch.tensor(subject.orders(name)))
+        return differing(torch.tensor(found), torch.tensor(codes_of(vector[name])))
 
     return max(share("calibration/orders", subject.scas[1]), share("long/orders", vector["long/scas"]))
 

@@ -103,8 +103,8 @@ class Generator:
         return Ran(drawn, torch.cat(guided, 1), torch.stack(model.hidden, 1), torch.stack(model.plain, 1), method)
 
 
-def generator(vector: Vector, make: Callable[[JanusConfig, Prompts], NotingJanus] = NotingJanus) -> Generator:
-    model = make(config_of(vector.facts), prompts_of(vector))
+def generator(vector: Vector) -> Generator:
+    model = NotingJanus(config_of(vector.facts), prompts_of(vector))
     weights = vector.weights()
     del weights[UNUSED]
     model.load_state_dict(weights)

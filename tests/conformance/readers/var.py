@@ -127,14 +127,14 @@ def quantizer_of(vector: Vector, variant: str = "") -> MultiScaleQuantizer:
     return quantizer.eval()
 
 
-def transformer(vector: Vector, variant: str, model: type[VAR] = VAR) -> VAR:
-    built = model(config_of(vector.facts, variant), quantizer_of(vector, variant))
+def transformer(vector: Vector, variant: str) -> VAR:
+    built = VAR(config_of(vector.facts, variant), quantizer_of(vector, variant))
     wanted = built.state_dict()
     built.load_state_dict({name: t for name, t in weights_of(vector, "var", variant).items() if name in wanted})
     return built.eval()
 
 
-def subject(vector: Vector, model: type[VAR] = VAR) -> Subject:
+def subject(vector: Vector) -> Subject:
     c, held = vector.facts["config"], weights_of(vector, "vae", "")
     decoder = KLDecoder(Pyramid(c["vae_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"]), c["Cvae"], JointAttnBlock)
     decoder.load_state_dict({name.removeprefix("decoder."): t for name, t in held.items() if name.startswith("decoder.")})
@@ -143,7 +143,7 @@ def subject(vector: Vector, model: type[VAR] = VAR) -> Subject:
         after = torch.nn.functional.conv2d(f_hat, held["post_quant_conv.weight"], held["post_quant_conv.bias"], padding=1)
         return decoder.eval()(after).clamp(-1, 1)
 
-    return Subject({variant: transformer(vector, variant, model) for variant in variants_of(vector)}, decode)
+    return Subject({variant: transformer(vector, variant) for variant in variants_of(vector)}, decode)
 
 
 def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], tolerance: float = LOGITS) -> Check:
@@ -277,7 +277,7 @@ KINDS = {
         Check("image", LOGITS, image, ("out/image",)),
         slot_part(0, "out/cached_k_block*"),
         slot_part(1, "out/cached_v_block*"),
-        Check("teacher", LOGITS, teacher, ("out/idx/*", "out/logits_cfg/*")),
+        Check("teacher", LOGITS, teacher, ("out/logits_cfg/*", "out/idx/*")),
         Check("quantised", 0.0, quantised, ("quant/f", "quant/idx/*")),
         Check("restored", LOGITS, restored, ("quant/f", "quant/fhat_last", "quant/var_input")),
         Check("kept", 0.0, kept, ("sampler/logits", "sampler/keep_*")),
