@@ -30,7 +30,7 @@ def study() -> Iterator[ModuleType]:
 
 def test_the_page_holds_the_stored_output(study: ModuleType) -> None:
     stored = json.loads((FOLDER / "claims.json").read_text(encoding="utf-8"))
-    page = (ROOT / "docs" / "guide" / "claims.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results" / "validation.md").read_text(encoding="utf-8")
     assert page.split(study.BEGIN)[1].split(study.END)[0].strip() == study.text(stored)
     assert stored.keys() == {*study.TABLES, "seconds", "seed"}
 

@@ -27,7 +27,7 @@ FOLLOWING = [  # paper, table, model, images, printed, tokens that are kept
     ("HeatKV", "Figure 1", "infinity-8b", 4, "42", READ), ("HACK++", "main text", "infinity-8b", 1, "16.86", ALL),
     ("HACK++", "main text", "infinity-8b", 1, "1.69", ALL // 10), ("HACK++", "main text", "infinity-8b", 1, "0.17", ALL // 100),
 ]  # fmt: skip
-GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "methods.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "reference" / "methods.md"
 
 
 def claims(model: str, dtype: torch.dtype = torch.float16) -> list[SizeClaim]:
