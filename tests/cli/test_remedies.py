@@ -50,8 +50,8 @@ def test_a_remedy_names_the_plug_ins_that_were_given(stage: Stage) -> None:
     given = ("--plugin", str(stage.plugin), "--store", str(stage.store))
     result = call("compare", stage.plan, *given, "--arms", "streaming 1/2", "window 1/4")
     assert "No model of plan dots has both" in result.stderr
-    command = printed_command(result.stderr, "run")
-    assert command == ["run", *given, "PLAN", "--explain"]
+    command = printed_command(result.stderr, "explain")
+    assert command == ["explain", *given, "PLAN"]
     assert "window 1/4" in good(call(*(str(stage.plan) if word == "PLAN" else word for word in command)))
 
 

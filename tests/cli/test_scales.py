@@ -1,10 +1,10 @@
-"""``cachemark roofline`` and ``cachemark show layers``: figures from arithmetic, and from a small profile."""
+"""``cachemark roofline --kv`` and ``cachemark calibrate``: values from arithmetic, and from a small profile."""
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,9 +14,9 @@ from cachemark.core.calibrations import measured
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.calibrated import Calibrated
 from cachemark.methods.registry import METHODS
+from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.trial.child import profiles
-from cachemark.workflows import layer_profiles
 from support.stages import call
 
 
@@ -78,64 +78,35 @@ def test_roofline_of_a_raster_model_says_what_it_is_for() -> None:
     assert "next-scale" in result.output
 
 
-def profiled(samples: int) -> dict[str, Any]:
-    """What the command finds on so many of its 64 images."""
-    whole = profiles.seeds.subset
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profiles.seeds, "subset", lambda name, classes: whole(name, classes).first(samples))
-        result = call("show", "layers", "tiny-var", "--json")
-    assert result.exit_code == 0, result.output
-    (found,) = json.loads(result.stdout).values()
-    return dict(found)
+@functools.cache
+def similarity(samples: int) -> tuple[str, tuple[tuple[float, ...], ...]]:
+    """Weights of tiny-var and S of its layers over so many of the seeds of the packaged calibration."""
+    facts = profiles.calibrated(AMSKV, "tiny-var", Request(), subset="s64", samples=samples, batch=16)
+    return facts["weights"], tuple(map(tuple, facts["similarity"]))
 
 
-@pytest.fixture(scope="module")
-def profile() -> dict[str, Any]:
-    return profiled(4)
-
-
-def test_a_profile_has_every_layer_and_scale(profile: dict[str, Any]) -> None:
+def test_a_calibration_has_every_layer_and_scale() -> None:
     entry = MODELS.get("tiny-var")
     layout = entry.shape(entry.presets["paper"], 1)
-    steps = scale_steps(layout)
-    assert [len(layer) for layer in profile["similarity"]] == [len(steps) - 1] * layout.layers
-    assert all(s <= 0 for layer in profile["similarity"] for s in layer)
-    for layer in profile["mass"]:
-        assert [len(shares) for shares in layer] == [step.scale for step in steps]
-        assert all(sum(shares) == pytest.approx(1, abs=1e-4) for shares in layer)
+    _, layers = similarity(4)
+    assert [len(layer) for layer in layers] == [len(scale_steps(layout)) - 1] * layout.layers
+    assert all(s <= 0 for layer in layers for s in layer)
 
 
 @pytest.mark.parametrize(("samples", "near"), [(4, 0.35), pytest.param(64, 0.05, marks=pytest.mark.slow)])
-def test_the_packaged_similarity_is_what_this_command_finds(samples: int, near: float) -> None:
+def test_the_packaged_similarity_can_be_measured_again(samples: int, near: float) -> None:
     """Another machine rounds otherwise, and a token or two of 64 images may then differ."""
-    profile = profiled(samples)
-    packaged = measured("ams_kv", profile["weights"])["similarity"]
-    assert len(packaged) == len(profile["similarity"])
-    for mine, its in zip(profile["similarity"], packaged, strict=True):
-        assert mine == pytest.approx(list(its), rel=near)
+    weights, layers = similarity(samples)
+    packaged = measured("ams_kv", weights)["similarity"]
+    assert len(packaged) == len(layers)
+    for ours, stored in zip(layers, packaged, strict=True):
+        assert list(ours) == pytest.approx(list(stored), rel=near)
 
 
-def test_show_layers_ends_with_the_list_for_ams_kv(monkeypatch: pytest.MonkeyPatch, profile: dict[str, Any]) -> None:
-    monkeypatch.setattr(layer_profiles, "layers", lambda *_, **__: profile)
-    result = call("show", "layers", "tiny-var")
-    assert result.exit_code == 0, result.output
-    policy = AMSKV()
-    entry = MODELS.get("tiny-var")
-    policy.calibrate(measured("ams_kv", profile["weights"]))
-    policy.resolve(entry.shape(entry.presets["paper"], 1))
-    assert result.stdout.rstrip().endswith(f"demanding = {policy.demanding}")
-
-
-def test_layers_of_a_raster_model_are_refused() -> None:
-    result = call("show", "layers", "tiny-llamagen")
+def test_a_raster_model_has_no_scales_to_calibrate() -> None:
+    result = call("calibrate", "ams_kv", "tiny-llamagen")
     assert result.exit_code == 2
     assert "next-scale" in result.output
-
-
-def test_a_second_name_is_for_layers_only() -> None:
-    result = call("show", "full", "tiny-var")
-    assert result.exit_code == 2
-    assert "show layers MODEL" in result.output
 
 
 def test_calibrating_writes_what_a_run_in_that_folder_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,7 @@ OTHERS = [
              prepare=edited(ANCHOR, put("anchor", field, value=value)))
       for field, value in (("model", 3), ("metric", ""), ("expected", "1.0"), ("expected", 1e400), ("tolerance", -1), ("source", None),
                            ("sampling", "hot"))),
-    *(Attack(f"weights of the network that sees images: {name}", ("run", PLAN, "--plugin", "dot.py", "--explain"), ("weights file",),
+    *(Attack(f"weights of the network that sees images: {name}", ("explain", PLAN, "--plugin", "dot.py"), ("weights file",),
              "bad-checkpoint", prepare=prepare)
       for name, prepare in (("noise", lambda folder: _quality(folder, b"x" * 99)), ("a pipe", lambda folder: _quality(folder, None)))),
     Attack("stamps of a site that are no table", ("report", "--site", "site", "--store", STORE), ("site stamps",), code=0,

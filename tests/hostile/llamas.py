@@ -83,7 +83,7 @@ STATED = [
     wrong("--begin", f"\n{PWNED}", "has no token", "bad-checkpoint", "of a command"),
     wrong("--image", "x" * 5_000, "has no token", "bad-checkpoint", "of 5000 letters"),
     wrong("--longest", "0", "1<=x"), wrong("--cfg-scale", "nan", "not a number"), wrong("--cfg-scale", "1e999", "x<=1000"),
-    Attack("test-model with weights that are not there", ("test-model", "dot.py", "--weights", "nowhere"), ("--weights",), "", code=1,
+    Attack("test model with absent weights", ("test", "model", "dot.py", "--weights", "nowhere"), ("--weights",), "", code=1,
            says=("nowhere",)),
 ]
 ROWS = [*FOLDERS, *STATED]

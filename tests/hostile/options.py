@@ -56,9 +56,6 @@ NUMBERS = [
         ("--steps", ("roofline", "tiny-mar"), ((MANY, "x<=10000"), ("0", "1<=x"))),
         ("--demanding", ("roofline", "tiny-var"), ((MANY, "x<=10000"), ("-1", "0<=x"))),
         ("--tokens-per-pass", ("roofline", "tiny-llamagen", "--decoder", "jacobi=4"), (("nan", "not a number"), ("1e300", "x<=1024"))),
-        ("--theta", ("show", "layers", "tiny-var"), (("nan", "not a number"), ("inf", "x<=1000"))),
-        ("--max-minutes", (*RUN, "--until-decided"), (("nan", "not a number"), ("1e300", "x<=525600"), ("-1", "0<=x"))),
-        ("--share", RUN, ((f"1/{DIGITS}", "not a share"), ("0/0", "not a share"), ("²/³", "not a share"), ("1/99999", "at most 10000"))),
         ("--deadline", RUN, (("0001-01-01T00:00+23:59", "not a moment"), ("9999-12-31", "more than 365 days"), ("25:99", "not a moment"))),
     )
     for value, said in bad
@@ -66,6 +63,9 @@ NUMBERS = [
     wrong("run --budget", value[:9], (*RUN, "--budget", value), said)
     for value, said in (("9" * 400 + "h", "more than 365 days"), ("-1h", "not a time"), ("nan", "not a time"), ("1h\n::error::x",
           "not a time"))
+] + [
+    wrong("I/N", value[:9], ("share", PLAN, value), said)
+    for value, said in ((f"1/{DIGITS}", "not a share"), ("0/0", "not a share"), ("²/³", "not a share"), ("1/99999", "at most 10000"))
 ] + [
     wrong("report --days", MANY, ("report", "--site", "site", *STORED, "--days", MANY), "x<=36500"),
     wrong("baseline promote --days", MANY, ("baseline", "save", *STORED, "--days", MANY), "x<=36500"),
@@ -75,7 +75,7 @@ NUMBERS = [
 ]
 WORDS = [
     wrong(option, "that is none of the words", (*command, option, f"\n{PWNED}"), "is not one of")
-    for option, command in (("--device", RUN), ("--executor", RUN), ("--on", RUN), ("--dtype", ("roofline", "tiny-llamagen")))
+    for option, command in (("--device", RUN), ("--executor", RUN), ("--on", ("price", PLAN)), ("--dtype", ("roofline", "tiny-llamagen")))
 ] + [
     wrong("KIND", "that is none", ("list", f"\n{PWNED}"), "is not one of"),
     wrong("--gpu", "of roofline", ("roofline", "tiny-llamagen", "--gpu", LONG), "Unknown GPU", slug="unknown-name"),
@@ -127,14 +127,14 @@ WORDS += [
     wrong("NAME", "of a metric of ours", ("new", "metric", "psnr"), "cachemark itself has a metric", slug="bad-plugin"),
     wrong("--folder", "of 5000 letters", ("new", "method", "mine", "--folder", LONG), "cannot be written", slug="bad-plugin"),
     wrong("--folder", "that is not there", ("new", "model", "mine", "--folder", "nowhere"), "cannot be written", slug="bad-plugin"),
-    wrong("test-method NAME|FILE", "of 5000 letters", ("test-method", LONG), "Unknown method", slug="unknown-name"),
-    wrong("test-method NAME|FILE", "that is a command", ("test-method", f"\n{PWNED}"), "Unknown method", slug="unknown-name"),
-    wrong("test-model NAME|FILE", "of 5000 letters", ("test-model", LONG), "Unknown model", slug="unknown-name"),
-    wrong("test-model NAME|FILE", "that is no plug-in", ("test-model", "./plan.py"), "is not a file", slug="bad-plugin"),
-    wrong("test-metric NAME|FILE", "of 5000 letters", ("test-metric", LONG), "Unknown metric", slug="unknown-name"),
-    wrong("test-metric NAME|FILE", "that is a command", ("test-metric", f"\n{PWNED}"), "Unknown metric", slug="unknown-name"),
-    wrong("test-metric NAME|FILE", "of one of ours", ("test-metric", "psnr"), "is a metric of cachemark itself", slug="unsupported"),
-    *(wrong("--knob", name, ("test-method", "fewer_steps", "--knob", value), said, slug=slug) for name, value, said, slug in (
+    wrong("test method NAME|FILE", "of 5000 letters", ("test", "method", LONG), "Unknown method", slug="unknown-name"),
+    wrong("test method NAME|FILE", "that is a command", ("test", "method", f"\n{PWNED}"), "Unknown method", slug="unknown-name"),
+    wrong("test model NAME|FILE", "of 5000 letters", ("test", "model", LONG), "Unknown model", slug="unknown-name"),
+    wrong("test model NAME|FILE", "that is no plug-in", ("test", "model", "./plan.py"), "is not a file", slug="bad-plugin"),
+    wrong("test metric NAME|FILE", "of 5000 letters", ("test", "metric", LONG), "Unknown metric", slug="unknown-name"),
+    wrong("test metric NAME|FILE", "that is a command", ("test", "metric", f"\n{PWNED}"), "Unknown metric", slug="unknown-name"),
+    wrong("test metric NAME|FILE", "of one of ours", ("test", "metric", "psnr"), "is a metric of cachemark itself", slug="unsupported"),
+    *(wrong("--knob", name, ("test", "method", "fewer_steps", "--knob", value), said, slug=slug) for name, value, said, slug in (
         ("without a value", "steps", "is not NAME=VALUE", ""), ("of 20 000 letters", f"steps={'9' * 20_000}", "is not NAME=VALUE", ""),
         ("that is a command", f"\n{PWNED}=1", "is not NAME=VALUE", ""), ("that is not finite", "steps=NaN", "is not finite", ""),
         ("that is a text", "steps=soon", "is not an int", "bad-knob"), ("that there is not", "x=1", "Unknown knob", "unknown-name"))),
@@ -151,7 +151,7 @@ PATHS = [
         ("--baseline", ("report", "r.html", *STORED, "--baseline", LONG), "bad-baseline", 2),
         ("baseline diff PATH", ("baseline", "diff", LONG, *STORED), "bad-baseline", 2), ("export grid PATH", ("report", LONG, *STORED),
               "infrastructure", 5),
-        ("--report", (*RUN, "--share", "1/2", "--report", LONG), "", 2),
+        ("--report", (*RUN, "--report", LONG), "", 2),
         ("--site", ("report", "--site", LONG, *STORED), "infrastructure", 5),
         ("export csv PATH", ("export", "csv", LONG, *STORED), "infrastructure", 5),
         ("export csv PATH", ("export", "parquet", LONG, *STORED), "infrastructure", 5),
@@ -162,8 +162,8 @@ PATHS = [
         ("--propose", ("check", *STORED, "--propose", LONG), "", 0),
         ("--summary", ("export", "github", *STORED, "--summary", LONG), "infrastructure", 5),
         ("--comment", ("export", "github", *STORED, "--comment", LONG), "infrastructure", 5),
-        ("--weights", ("show", "layers", "tiny-var", "--weights", LONG), "bad-checkpoint", 2),
-        ("--decoder-weights", ("show", "layers", "tiny-var", "--decoder-weights", LONG), "bad-checkpoint", 2),
+        ("--weights", (*CALIBRATE, "--weights", LONG), "bad-checkpoint", 2),
+        ("--decoder-weights", (*CALIBRATE, "--decoder-weights", LONG), "bad-checkpoint", 2),
         ("--weights", (*VERIFY, "--weights", LONG), "error", 2), ("--from", (*VERIFY, "--from", LONG), "error", 2),
         ("calibrate --to", (*CALIBRATE, "--samples", "1", "--to", LONG), "error", 2),
         ("weights convert --to", ("weights", "convert", "var-d16", "--weights", PLAN, "--to", LONG), "bad-checkpoint", 2),

@@ -9,7 +9,7 @@ from pathlib import Path
 from .attack import PWNED, Attack
 from .ground import PLAN, WEIGHTS, Preparation, replaced, written
 
-EXPLAIN = ("run", PLAN, "--plugin", "dot.py", "--explain")
+EXPLAIN = ("explain", PLAN, "--plugin", "dot.py")
 BLOCK = 'methods = ["streaming"]'
 LONG, MANY = "x" * 10_000, "1" + "0" * 40
 NOISE = bytes(range(256)) * 8
@@ -112,7 +112,7 @@ WHOLE = [
            prepare=replaced(PLAN, "timeout", "x" * 100_000 + " = 1\ntimeout")),
     Attack("a key that is a command", EXPLAIN, ("plan file",), "bad-plan", ("unknown key",),
            prepare=replaced(PLAN, "timeout", f'"\\n{PWNED}\\u001b" = 1\ntimeout')),
-    Attack("a plan that is a pipe", ("run", "pipe.toml", "--explain"), ("PLAN",), "bad-plan", ("not a file that can be read",),
+    Attack("a plan that is a pipe", ("explain", "pipe.toml"), ("PLAN",), "bad-plan", ("not a file that can be read",),
            prepare=lambda folder: os.mkfifo(folder / "pipe.toml")),
     Attack("a plan that is a folder", ("run", "folder.toml"), ("PLAN",), "bad-plan", ("not a file",),
            prepare=lambda folder: (folder / "folder.toml").mkdir()),

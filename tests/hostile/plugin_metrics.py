@@ -29,20 +29,20 @@ MEASURED = METRIC.replace("return shown", "{body}\n        return shown").replac
 
 def refused(name: str, body: str, *says: str, line: str = "") -> Attack:
     """A try with a class that is refused, whatever asks for it."""
-    return Attack(name, ("test-metric", FILE), ("test-metric NAME|FILE",), "bad-plugin", says,
+    return Attack(name, ("test", "metric", FILE), ("test metric NAME|FILE",), "bad-plugin", says,
                   prepare=written(FILE, METRIC.replace("{body}", body) + line))
 
 
 def found(name: str, body: str, *says: str) -> Attack:
     """A try with a metric of which the kit says what is wrong."""
-    return Attack(name, ("test-metric", FILE), ("test-metric NAME|FILE",), says=("FOUND", *says), code=1, slow=True, trials=True,
+    return Attack(name, ("test", "metric", FILE), ("test metric NAME|FILE",), says=("FOUND", *says), code=1, slow=True, trials=True,
                   prepare=written(FILE, MEASURED.replace("{body}", body)))
 
 
 ROWS = [
-    Attack("an image instead of a file of Python", ("test-metric", "./bad.png"), ("test-metric NAME|FILE",), "bad-plugin",
+    Attack("an image instead of a file of Python", ("test", "metric", "./bad.png"), ("test metric NAME|FILE",), "bad-plugin",
            ("is not a Python file",), prepare=written("bad.png", b"\x89PNG\r\n\x1a\n" + bytes(range(256)))),
-    Attack("a file of methods", ("test-metric", "./dot.py"), ("test-metric NAME|FILE",), "bad-plugin", ("registers no metric",)),
+    Attack("a file of methods", ("test", "metric", "./dot.py"), ("test metric NAME|FILE",), "bad-plugin", ("registers no metric",)),
     # what it says of itself
     refused("a title with markup", 'title = "<img src=x onerror=alert(1)>"', "title or a unit"),
     refused("a unit of two lines", 'unit = "s\\n::error::pwned"', "title or a unit"),

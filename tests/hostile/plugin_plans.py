@@ -17,7 +17,7 @@ class Mine(Decoder):
     name: ClassVar[str] = "mine"
     {body}
 '''
-ASKED = ("run", PLAN, "--plugin", "dot.py", "--plugin", FILE)
+ASKED = (PLAN, "--plugin", "dot.py", "--plugin", FILE)
 LISTED, NAMED = ('"streaming"', '"streaming", "bad"'), ('"1/2"', '{ name = "bad" }')
 AHEAD = ('"streaming"', '"bad"]\ndecoders = ["jacobi"]\ncodecs = ["native"')
 ENDS = {  # what a call does, and what is said of it
@@ -26,11 +26,11 @@ ENDS = {  # what a call does, and what is said of it
 
 
 def asked(
-    name: str, body: str, says: str, edit: tuple[str, str] = LISTED, option: str = "--explain",
+    name: str, body: str, says: str, edit: tuple[str, str] = LISTED, command: str = "explain",
     plugin: str = METHOD, slug: str = "bad-plugin",
 ) -> Attack:
     """A try with a plug-in that is imported without harm, in a plan that asks it."""
-    return Attack(name, (*ASKED, option), ("plug-in knobs",), slug, (says,),
+    return Attack(name, (command, *ASKED), ("plug-in knobs",), slug, (says,),
                   prepare=both(written(FILE, plugin.replace("{body}", body)), replaced(PLAN, *edit)))
 
 
@@ -45,15 +45,15 @@ ALL = [
       for how, (code, says) in ENDS.items()),
     *(asked(f"a method that {how} when its horizon is asked", f"def horizon(self, first): {code}", says,
             AHEAD) for how, (code, says) in ENDS.items()),
-    *(asked(f"a method that {how} when it is priced", f"def attended(self, layout, site, step): {code}", says, option="--dry-run")
+    *(asked(f"a method that {how} when it is priced", f"def attended(self, layout, site, step): {code}", says, command="price")
       for how, (code, says) in ENDS.items()),
     asked("a method that fits no budget", "def fit(self, ratio, layout): raise ZeroDivisionError", f"{FILE}:13: ZeroDivisionError"),
-    *(asked(f"a method that answers {name}", body, "'bad' answers what cannot be used", edit, option) for name, body, edit, option in (
-        ("words to a budget", "def fit(self, ratio, layout): return 'half'", LISTED, "--explain"),
-        ("a list of knobs", "def knobs(self): return [1] if self.B else {'B': 0}", LISTED, "--explain"),
-        ("words to its size", "def own_budget(self, layout): return 'half'", NAMED, "--explain"),
-        ("words to its horizon", "def horizon(self, first): return 'far'", AHEAD, "--explain"),
-        ("nothing of what it reads", "def attended(self, layout, site, step): return None", LISTED, "--dry-run"))),
+    *(asked(f"a method that answers {name}", body, "'bad' answers what cannot be used", edit, command) for name, body, edit, command in (
+        ("words to a budget", "def fit(self, ratio, layout): return 'half'", LISTED, "explain"),
+        ("a list of knobs", "def knobs(self): return [1] if self.B else {'B': 0}", LISTED, "explain"),
+        ("words to its size", "def own_budget(self, layout): return 'half'", NAMED, "explain"),
+        ("words to its horizon", "def horizon(self, first): return 'far'", AHEAD, "explain"),
+        ("nothing of what it reads", "def attended(self, layout, site, step): return None", LISTED, "price"))),
     *(decoder(f"a decoder that {how} when it is checked", f"def check(self): {code}", says.replace(":13:", ":21:"))
       for how, (code, says) in ENDS.items()),
     decoder("a decoder with a knob that is NaN", 'share: float = float("nan")', "knob share = nan is not finite"),

@@ -39,7 +39,7 @@ def registered(name: str, line: str, *says: str) -> Attack:
 
 def planned(name: str, body: str, slug: str, *says: str) -> Attack:
     """A try with a class that is wrong where a plan asks for it."""
-    return Attack(name, ("run", PLAN, "--plugin", "dot.py", "--plugin", FILE, "--explain"), ("plug-in knobs",), slug, says,
+    return Attack(name, ("explain", PLAN, "--plugin", "dot.py", "--plugin", FILE), ("plug-in knobs",), slug, says,
                   prepare=written(FILE, METHOD.format(body=body)))
 
 

@@ -34,7 +34,7 @@ SAID = {
 
 def in_plan(name: str, text: str) -> Attack:
     """A try with a broken index that a plan names."""
-    return Attack(f"an index {name}, in a plan", ("run", PLAN, "--plugin", "dot.py", "--explain"), ("index of weights",), "bad-checkpoint",
+    return Attack(f"an index {name}, in a plan", ("explain", PLAN, "--plugin", "dot.py"), ("index of weights",), "bad-checkpoint",
                   prepare=both(written(INDEX, text), replaced(PLAN, 'weights = "dot.safetensors"', 'weights = "w"')), slow=True)
 
 

@@ -177,12 +177,12 @@ def test_a_method_whose_heads_differ_is_held_to_the_checks(more: str, body: str,
 
 
 def test_the_command_prints_the_example_and_leaves_with_its_code(write: Write) -> None:
-    good = call("test-method", "fewer_steps")
+    good = call("test", "method", "fewer_steps")
     assert good.exit_code == 0, good.output
     assert re.search(r"^7 checks: 7 passed, 0 found something, 0 left out\.$", good.output, re.M)
-    bad = call("test-method", "lazymar", "--knob", "nothing=1")
+    bad = call("test", "method", "lazymar", "--knob", "nothing=1")
     assert bad.exit_code == 2
-    unknown = call("test-method", "lazymat")
+    unknown = call("test", "method", "lazymat")
     assert unknown.exit_code == 2
     assert "lazymar" in unknown.output + str(unknown.stderr)
 

@@ -140,14 +140,14 @@ def test_a_helper_that_no_statement_names_is_found_and_an_edit_of_one_is_another
 
 @pytest.mark.fresh_process  # else what starts processes for tests may be started by the copy, and is left behind there
 def test_the_command_prints_the_example_and_leaves_with_its_code(write: Write) -> None:
-    found = call("test-metric", write("pass", "return grey.flatten(1).std(1).log().abs()"))
+    found = call("test", "metric", write("pass", "return grey.flatten(1).std(1).log().abs()"))
     assert found.exit_code == 1
     assert "  FOUND     figures are figures\n" in found.output
     assert "at 1 image of 16×16 pixels and 16 tokens (black), seed 3:\n" in found.output
     assert "found not finite, inf for image 0 of 1" in found.output
-    assert call("test-metric", write("pass", "raise ValueError('never')")).exit_code == 4
-    assert call("test-metric", "contrats").exit_code == 2
-    own = call("test-metric", "psnr")
+    assert call("test", "metric", write("pass", "raise ValueError('never')")).exit_code == 4
+    assert call("test", "metric", "contrats").exit_code == 2
+    own = call("test", "metric", "psnr")
     assert (own.exit_code, "is a metric of cachemark itself" in own.output + str(own.stderr)) == (2, True)
 
 

@@ -63,6 +63,6 @@ def test_what_is_wrong_is_found(words: str, write: Callable[[str, str], Path]) -
 
 
 def test_the_unbroken_model_passes_and_the_command_says_so(write: Callable[[str, str], Path]) -> None:
-    done = call("test-model", write("grey", "grey"))
+    done = call("test", "model", write("grey", "grey"))
     assert done.exit_code == 0, done.output
     assert "12 checks: 11 passed, 0 found something, 1 left out." in done.output

@@ -23,7 +23,7 @@ def test_what_is_written_passes_its_own_test(thing: Thing, tmp_path: Path) -> No
     assert [file.name for file in files] == ["pyproject.toml", "__init__.py", f"{thing}.py", "test_my_own.py"]
     runpy.run_path(str(files[3]))[f"test_the_{thing}_passes_the_kit"]()
     if thing == "model":
-        assert call("test-model", files[2]).exit_code == 0
+        assert call("test", "model", files[2]).exit_code == 0
 
 
 def test_it_is_found_once_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def test_a_model_or_metric_that_ends_its_process_is_found(kind: str, tmp_path: P
 
 def test_the_command_does_not_leave_with_the_code_of_a_method(tmp_path: Path) -> None:
     (tmp_path / "given.py").write_text(TEXT.format(does="os._exit(0)"))
-    done = call("test-method", tmp_path / "given.py")
+    done = call("test", "method", tmp_path / "given.py")
     assert done.exit_code == 1
     assert "expected the end of the first check; found its process ended with exit code 0" in done.output
     assert "at :" not in done.output

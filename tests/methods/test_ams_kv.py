@@ -178,7 +178,7 @@ def test_c_min_must_leave_room_beside_the_condensed_scales() -> None:
 
 
 def test_unmeasured_weights_are_refused_with_the_remedy() -> None:
-    with pytest.raises(BadKnob, match="cachemark show layers") as caught:
+    with pytest.raises(BadKnob, match="cachemark calibrate ams_kv") as caught:
         AMSKV().resolve(layout_of())
     assert "demanding" in str(caught.value)
 

@@ -31,12 +31,12 @@ def test_a_method_that_does_nothing_is_known_before_it_runs(model: str, method: 
     assert not any(found.values())
 
 
-def test_it_is_said_in_the_dry_run_the_log_and_the_row(tmp_path: Path) -> None:
+def test_the_price_the_log_and_the_row_state_it(tmp_path: Path) -> None:
     stage = stages.stage(tmp_path / "stage", '"streaming"')
     stage.plan.write_text(stage.plan.read_text().replace('budgets = ["1/2"]', 'budgets = ["1"]'))
     line = f"dot streaming 1 does nothing. {SAVES_NOTHING}"
-    assert line in stage.run("--dry-run").output
-    assert json.loads(stage.run("--dry-run", "--json").stdout)["idle"][0] == {"case": "dot streaming 1", "reason": SAVES_NOTHING}
+    assert line in stage.call("price").output
+    assert json.loads(stage.call("price", "--json").stdout)["idle"][0] == {"case": "dot streaming 1", "reason": SAVES_NOTHING}
     assert line in stage.run().stderr
     told = {label: SAVES_NOTHING in outcome.facts["footnotes"] for label, outcome in stage.outcomes().items()}
     assert (told["streaming 1"], told["full"]) == (True, False)

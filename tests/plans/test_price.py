@@ -156,15 +156,15 @@ def test_a_store_knows_how_long_a_case_took_on_this_class_of_machine(tmp_path: P
         assert store.seconds("0" * 16, here) is None
 
 
-def test_a_dry_run_measures_nothing(tmp_path: Path) -> None:
-    result = stages.call("run", "nightly", "--dry-run", "--on", "h100", "--store", tmp_path / "none.sqlite", "--json")
+def test_a_price_measures_nothing(tmp_path: Path) -> None:
+    result = stages.call("price", "nightly", "--on", "h100", "--store", tmp_path / "none.sqlite", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["cases"] == found["to_run"] == sum(row["cases"] for row in found["models"])
     assert found["hours"] == pytest.approx(sum(row["hours"] for row in found["models"]))
     assert "weights/var_d30.pth" in found["missing"]
     assert not list(tmp_path.iterdir())
-    text = stages.call("run", "anchor-var-d30", "--dry-run", "--on", "h100").stdout
+    text = stages.call("price", "anchor-var-d30", "--on", "h100").stdout
     assert "Missing: weights/var_d30.pth" in text
     assert "stored durations of 0 cases, roofline × 1.5 of 1" in text
 

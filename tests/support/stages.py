@@ -87,6 +87,10 @@ class Stage:
         """Measure the plan."""
         return call(*self.run_arguments, *more)
 
+    def call(self, command: str, *more: object) -> Result:
+        """Call another command on the plan: ``explain``, ``price``, ``share`` or ``max-batch``."""
+        return call(command, *self.run_arguments[1:], *more)
+
     def start(self, *more: str) -> subprocess.Popen[str]:
         """Measure the plan in a process of its own, as from a shell: Ctrl-C reaches it even where the tests run in the background."""
         command = [sys.executable, "-c", fork_server.COMMAND_LINE, *self.run_arguments, *more]

@@ -83,7 +83,7 @@ def test_the_method_passes_the_kit_at_the_smallest_size(site: Path) -> None:
 
 
 def test_the_model_passes_the_kit(site: Path) -> None:
-    done = call("test-model", "gpt")
+    done = call("test", "model", "gpt")
     assert done.exit_code == 0, done.output
     assert "12 checks: 11 passed, 0 found something, 1 left out." in done.output
 

@@ -185,8 +185,8 @@ def test_the_whole_way_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     made = call("new", "model", "painter", "--from-hf", "llama", *FACTS)
     assert made.exit_code == 0, made.output
     source = made.stdout.splitlines()[2]
-    assert f"cachemark test-model {source} --weights llama" in made.stdout
-    proven = call("test-model", source, "--weights", "llama")
+    assert f"cachemark test model {source} --weights llama" in made.stdout
+    proven = call("test", "model", source, "--weights", "llama")
     assert proven.exit_code == 0, proven.output
     assert "12 checks: 12 passed, 0 found something, 0 left out." in proven.stdout
     Path("plan.toml").write_text(PLAN.format(source=source))

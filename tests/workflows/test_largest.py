@@ -131,13 +131,13 @@ def test_a_block_at_the_largest_batch_is_searched_beside_others(tmp_path: Path) 
     assert len(other.ran) == 4, "another limit is another question"
 
 
-def test_a_dry_run_knows_the_searches_that_are_done(tmp_path: Path) -> None:
+def test_a_price_knows_the_searches_that_are_done(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text('name = "p"\n[[cells]]\nmodel = "llamagen-b"\nmethods = ["window"]\nbatch = "max"\n')
     with Store.open(tmp_path / "s.sqlite") as store:
         PlanRunner(plans.load(str(tmp_path / "p.toml")), store, Card(), SMALL).measure()
 
     def left(cap: str) -> int:
-        result = stages.call("run", tmp_path / "p.toml", "--store", tmp_path / "s.sqlite", "--threads", 1, "--dry-run", "--json",
+        result = stages.call("price", tmp_path / "p.toml", "--store", tmp_path / "s.sqlite", "--threads", 1, "--json",
                              "--memory-cap", cap)
         assert result.exit_code == 0, result.output
         return int(json.loads(result.stdout)["to_run"])
@@ -226,7 +226,7 @@ def test_a_limit_must_be_a_size(wrong: str) -> None:
 
 
 def test_a_search_on_a_cpu_needs_a_limit() -> None:
-    result = stages.call("run", "demo", "--max-batch")
+    result = stages.call("max-batch", "demo")
     assert (result.exit_code, "add --memory-cap" in result.output) == (2, True)
 
 
@@ -243,7 +243,7 @@ def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monk
 
     monkeypatch.setattr(local, "run_trials", run_trials)
     page = tmp_path / "page.html"
-    result = measured.copy(tmp_path / "copy").run("--max-batch", "--memory-cap", "2GiB", "--report", page)
+    result = measured.copy(tmp_path / "copy").call("max-batch", "--memory-cap", "2GiB", "--report", page)
     assert result.exit_code == 0, result.output
     assert result.stdout.endswith(f"Report: {page}\n")
     assert "largest batch" in page.read_text(encoding="utf-8")

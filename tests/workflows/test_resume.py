@@ -41,8 +41,8 @@ def stage(measured: Stage, tmp_path: Path) -> Stage:
 
 
 def explained(stage: Stage, *more: str) -> dict[str, tuple[str, str]]:
-    """What ``--explain`` says: action and reason by label."""
-    result = stage.run("--explain", "--json", *more)
+    """What ``explain`` prints: action and reason by label."""
+    result = stage.call("explain", "--json", *more)
     assert result.exit_code == 0, result.output
     return {row["label"]: (row["action"], row["reason"]) for row in json.loads(result.stdout)}
 
@@ -112,7 +112,7 @@ def test_explain_says_what_is_done_and_changes_nothing(stage: Stage, monkeypatch
 
 
 def test_explain_in_words_is_one_line_a_case(stage: Stage) -> None:
-    assert stage.run("--explain").stdout.splitlines() == [f"dot {label:<15}  skip  {DONE}" for label in LABELS]
+    assert stage.call("explain").stdout.splitlines() == [f"dot {label:<15}  skip  {DONE}" for label in LABELS]
 
 
 def test_explain_names_changed_code_and_a_changed_knob(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.files import replacing
-from .options import Finite, echo_json, json_option, plugin_option, refuse_together, size, store_option, without_password
-from .run import page
+from .options import Finite, echo_json, json_option, plugin_option, refuse_together, size, store_option, without_password, writable
 
 if TYPE_CHECKING:
     from ..workflows.advise import Advice, AdvisedMethod
@@ -52,18 +51,18 @@ def duration(context: click.Context, option: click.Parameter, given: str | None)
               help="What images may lose, such as 1%.  [default: 5 points of legend or prompt score, a tenth of the full cache's FID]")
 @plugin_option
 @store_option
-@click.option("--write-plan", type=click.Path(dir_okay=False, path_type=Path), callback=page,
+@click.option("--write-plan", type=click.Path(dir_okay=False, path_type=Path), callback=writable,
               help="Write a plan that measures what is only predicted.")
 @json_option
 def advise(
     model: str, gpu: str, batch: int, memory: int, latency: float | None, throughput: bool, max_loss: float | None,
     plugin_files: tuple[str, ...], store_url: str, write_plan: Path | None, as_json: bool,
 ) -> None:
-    """Say which cache to use: a method at a budget, or the full cache.
+    """Recommend a cache method and budget for a model on a device.
 
-    A method is recommended where its images are shown to be no worse than the full cache's and it is faster there, or where the full
-    cache does not fit. Gains are measured where the store has them, else predicted: the roofline times the efficiency that was measured
-    on that device at another batch. Fidelity alone recommends nothing.
+    A method is recommended if its images are shown to be non-inferior to the full cache's and it is faster, or if the full cache does not
+    fit. Speedups are measured where the store has them, else predicted: the roofline times the efficiency that was measured on that device
+    at another batch. Fidelity alone recommends nothing.
     """
     refuse_together({"--throughput": ("--batch",)})
     from ..workflows.advise import Wishes

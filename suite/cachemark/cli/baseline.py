@@ -42,7 +42,10 @@ def baseline() -> None:
 @baseline.command()
 @accepting("Why this run is accepted", required=False)
 def save(**given: Any) -> None:
-    """Write a finished run to ROOT/<machine class>/<name>.json, where nothing is accepted under that name yet."""
+    """Accept a finished run as the first baseline of its name.
+
+    Writes ROOT/<machine class>/<name>.json, which must not exist yet.
+    """
     _accept("save", **given)
 
 
@@ -56,7 +59,10 @@ def promote(**given: Any) -> None:
 @baseline.command()
 @accepting("What was upgraded")
 def rebase(**given: Any) -> None:
-    """Start a new epoch after an upgrade: a run in the new environment replaces the accepted baseline."""
+    """Replace the baseline by a run in an upgraded environment.
+
+    This starts a new series of baselines.
+    """
     _accept("rebase", **given)
 
 
@@ -81,7 +87,7 @@ def _line(item: ListedBaseline) -> str:
 @stored_run_options
 @baseline_option
 def commit(store_url: str, run_id: int | None, baseline: Path | None) -> None:
-    """Print the commit at which the baseline of a run was measured: the first arm of a comparison with it."""
+    """Print the commit at which the baseline of a run was measured."""
     from ..workflows.check import baseline_commit
 
     click.echo(baseline_commit(store_url, run=run_id, baseline=baseline))
@@ -92,7 +98,7 @@ def commit(store_url: str, run_id: int | None, baseline: Path | None) -> None:
 @stored_run_options
 @json_option
 def diff(path: Path, store_url: str, run_id: int | None, as_json: bool) -> None:
-    """Print the differences between a run and the baseline in PATH, without judging them."""
+    """Print the differences between a run and a baseline, without a verdict."""
     from ..workflows.check import difference
 
     echo_rows(difference(path, store_url, run=run_id), as_json,

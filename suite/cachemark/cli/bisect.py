@@ -34,10 +34,11 @@ def bisect(
     case: str, plan: str, good: str, bad: str, repository: Path | None, plugin_files: tuple[str, ...], machine: Machine,
     delta: float | None, images: int, as_json: bool,
 ) -> None:
-    """Find the commit since which CASE of a plan, named by its label, is worse.
+    """Find the commit that made a case worse.
 
-    The ends are compared first; then git bisect goes on, each commit being compared with the good end in pairs. A commit that does
-    not run, or cannot be told, is skipped. Exit codes: 0 found, 3 the ends do not differ or skipped commits leave several.
+    CASE is the label of a case of the plan. The ends are compared first; then git bisect goes on, and each commit is compared with the good
+    end in pairs. A commit that does not run, or whose comparison is inconclusive, is skipped. Exit codes: 0 found, 3 the ends do not differ
+    or skipped commits leave several.
     """
     from ..workflows.bisect import bisect as search
 

@@ -21,10 +21,11 @@ MOST_SAMPLES = 64  # of the tuning seeds
 def calibrate(
     method: str, model: str, samples: int, weights: str, decoder_weights: str, device: str, to: str | None, as_json: bool,
 ) -> None:
-    """Measure what METHOD asks to be known of MODEL, on the tuning seeds and under the full cache, and keep it.
+    """Measure what a method needs to know about a model.
 
-    A run takes the calibration of its weights from the folder `calibrations`, or from the one that CACHEMARK_CALIBRATIONS names, before
-    one that comes with the package. A case names it by its digest, so other facts are another case.
+    METHOD's facts about MODEL are measured on the tuning seeds under the full cache and written to a file. A run takes the calibration of
+    its weights from the folder `calibrations`, or from the one that CACHEMARK_CALIBRATIONS names, before one that comes with the package. A
+    case names it by its digest, so other facts are another case.
     """
     from ..workflows.calibrate import calibrate as measure
 

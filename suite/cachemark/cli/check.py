@@ -52,12 +52,13 @@ def check(
     store_url: str, run_id: int | None, baseline: Path | None, threshold: float | None, min_coverage: float | None, register: Path | None,
     propose: Path | None, owners: Path, self_test: bool, machine: Machine, as_json: bool,
 ) -> None:
-    """Judge a run against a baseline, together with the newest comparison of the same plan and code, if there is one.
+    """Check a run against its baseline; the exit code is the verdict.
 
-    Exit codes: 0 pass, 1 regressed, 2 usage, 3 more than a tenth of the compared cells not resolved, 4 nothing or too little measured,
-    5 infrastructure. Bytes, tokens and fidelity are compared exactly. Times are tested by `cachemark compare`, in pairs; where the commits
-    of the run and of the baseline are known, `check` only states them, else it judges their ratios to the same run's full cache against a
-    fixed threshold, which has no known false-alarm rate. --run may name a comparison.
+    The newest comparison of the same plan and code counts too, if there is one. Exit codes: 0 pass, 1 regressed, 2 usage, 3 more than a
+    tenth of the compared cells not resolved, 4 nothing or too little measured, 5 infrastructure. Bytes, tokens and fidelity are compared
+    exactly. Times are tested by `cachemark compare`, in pairs; where the commits of the run and of the baseline are known, `check` only
+    prints them, else it compares their ratios to the same run's full cache with a fixed threshold, which has no known false-alarm rate.
+    --run may name a comparison.
     """
     _refuse_unused(self_test)
     if self_test:

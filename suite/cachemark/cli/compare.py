@@ -65,12 +65,12 @@ def compare(
     repository: Path | None, store_url: str, plugin_files: tuple[str, ...], machine: Machine, delta: float | None, images: int,
     samples: int | None, minutes: float | None, aa: bool, seed: int, min_coverage: float | None, as_json: bool,
 ) -> None:
-    """Compare two arms of PLAN in pairs of fresh processes, and judge every cell by a test with a known false-alarm rate. Where the arms
-    give other tokens, their images are compared too, seed by seed.
+    """Compare two cases, commits or environments in pairs.
 
-    Both arms of a pair run on one device, leased and watched; a pair that the device or others on it disturbed is measured again.
-    Exit codes: 0 nothing regressed, 1 regressed, 2 usage, 3 more than a tenth of the cells not resolved, 4 nothing or too little
-    measured, 5 infrastructure.
+    Every configuration of PLAN is measured in pairs of fresh processes and tested with a known false-alarm rate. Where the two sides
+    produce different tokens, their images are compared too, seed by seed. Both sides of a pair run on one device, leased and monitored; a
+    disturbed pair is measured again. Exit codes: 0 nothing regressed, 1 regressed, 2 usage, 3 more than a tenth of the configurations not
+    resolved, 4 nothing or too little measured, 5 infrastructure.
     """
     from ..workflows.compare import Terms
     from ..workflows.compare import compare as measure

@@ -12,7 +12,7 @@ from .options import echo_json, json_option, store_option
 
 @click.group()
 def db() -> None:
-    """Create, check or back up a store, merge other stores into it, or prune old runs."""
+    """Create, check, back up, merge or prune a store."""
 
 
 @db.command()
@@ -23,9 +23,9 @@ def init(store_url: str, artifacts: str | None) -> None:
 
     A server keeps no files, so name the folder of its artifacts once with --artifacts, and again after that folder was moved.
     """
-    from ..workflows import upkeep
+    from ..workflows.db import init_store
 
-    where, rows = upkeep.init_store(store_url, artifacts)
+    where, rows = init_store(store_url, artifacts)
     click.echo(f"{where} is ready: {count(rows, 'row')}.")
 
 
@@ -33,11 +33,14 @@ def init(store_url: str, artifacts: str | None) -> None:
 @store_option
 @json_option
 def check(store_url: str, as_json: bool) -> None:
-    """Check pages, constraints, references and artifacts. Nothing is changed; exit code 2 where anything is wrong."""
-    from ..core.errors import BadStore
-    from ..workflows import upkeep
+    """Check pages, constraints, references and artifacts.
 
-    problems = upkeep.check_store(store_url)
+    Nothing is changed. The exit code is 2 where anything is wrong.
+    """
+    from ..core.errors import BadStore
+    from ..workflows.db import check_store
+
+    problems = check_store(store_url)
     if as_json:
         echo_json(problems)
     else:
@@ -50,10 +53,13 @@ def check(store_url: str, as_json: bool) -> None:
 @click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
 @store_option
 def backup(target: Path, store_url: str) -> None:
-    """Copy the database to the new file TARGET, also while others write to it. Copy the folder of artifacts yourself."""
-    from ..workflows import upkeep
+    """Copy the database to the new file TARGET, also while others write to it.
 
-    upkeep.backup_store(target, store_url)
+    The folder of artifacts is not copied.
+    """
+    from ..workflows.db import backup_store
+
+    backup_store(target, store_url)
     click.echo(f"Backup: {target}")
 
 
@@ -62,11 +68,12 @@ def backup(target: Path, store_url: str) -> None:
 @store_option
 @json_option
 def merge(others: tuple[Path, ...], store_url: str, as_json: bool) -> None:
-    """Add the runs of OTHERS: SQLite files from other machines, each with its folder of artifacts.
+    """Add the runs of other stores.
 
-    Runs that are already here are not added again, so an interrupted merge can simply be repeated.
+    OTHERS are SQLite files from other machines, each with its folder of artifacts. Runs that are already here are not added again, so an
+    interrupted merge can simply be repeated.
     """
-    from ..workflows.upkeep import merge_file
+    from ..workflows.db import merge_file
 
     rows = []
     for path in others:
@@ -89,7 +96,7 @@ def prune(store_url: str, policy: str, yes: bool, as_json: bool) -> None:
 
     The newest nights keep everything, and so does every run that a baseline was saved from or that a gate called regressed.
     """
-    from ..workflows.upkeep import prune_store
+    from ..workflows.db import prune_store
 
     found = prune_store(store_url, policy, dry=not yes)
     if as_json:

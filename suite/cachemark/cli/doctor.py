@@ -11,10 +11,11 @@ from .options import echo_json, json_option
 @click.option("--quick", is_flag=True, help="Leave out the checks that take seconds: rates and noise.")
 @json_option
 def doctor(quick: bool, as_json: bool) -> None:
-    """Check what this machine can measure and how well: devices, drivers and the torch they allow, rates, noise, missing packages.
+    """Check what this machine can measure and what is missing.
 
-    Rates are those of a copy and of a matrix product. Noise is the scatter of twenty repeats of a fixed workload, and the smallest
-    change that could be seen through it. The advice names whatever would spoil a measurement now, and the remedy.
+    Prints devices, drivers and the torch they allow, rates, noise and missing packages. Rates are those of a copy and of a matrix product.
+    Noise is the scatter of twenty repeats of a fixed workload, and the smallest change that could be seen through it. The advice names
+    whatever would spoil a measurement now, and the remedy.
     """
     from ..workflows.doctor import doctor as examine
 

@@ -31,7 +31,7 @@ def export() -> None:
 @document_options
 @table_options
 def markdown(path: str, store_url: str, run_id: int | None, columns: tuple[str, ...], methods: tuple[str, ...]) -> None:
-    """Write the headline tables of a run as Markdown to PATH, or print them."""
+    """Write or print the headline tables of a run as Markdown."""
     _text("markdown", path, store_url, run_id, columns=columns, methods=methods)
 
 
@@ -39,7 +39,10 @@ def markdown(path: str, store_url: str, run_id: int | None, columns: tuple[str, 
 @document_options
 @table_options
 def latex(path: str, store_url: str, run_id: int | None, columns: tuple[str, ...], methods: tuple[str, ...]) -> None:
-    """Write the headline tables of a run as LaTeX (booktabs) to PATH, or print them. Each has a label, `tab:` and its title."""
+    """Write or print the headline tables of a run as LaTeX (booktabs).
+
+    Each has a label, `tab:` and its title.
+    """
     _text("latex", path, store_url, run_id, columns=columns, methods=methods)
 
 
@@ -48,7 +51,7 @@ def latex(path: str, store_url: str, run_id: int | None, columns: tuple[str, ...
 @stored_run_options
 @click.option("--width", default="3.25in", show_default=True, help="Width of a figure: in, cm, mm or pt.")
 def figures(folder: Path, store_url: str, run_id: int | None, width: str) -> None:
-    """Write the charts of a run to FOLDER as SVG figures for a paper.  [default: figures]
+    """Write the charts of a run as SVG figures for a paper.
 
     Each method has its own marker, so that figures are readable in gray.
     """
@@ -63,7 +66,7 @@ def figures(folder: Path, store_url: str, run_id: int | None, width: str) -> Non
 @document_options
 @samples_option
 def csv(path: str, store_url: str, run_id: int | None, samples: bool) -> None:
-    """Write the figures of a run to PATH, or print them: one row for each case and metric."""
+    """Write or print the values of a run as CSV, one row per case and metric."""
     _text("csv", path, store_url, run_id, samples=samples)
 
 
@@ -84,7 +87,7 @@ def parquet(path: str, store_url: str, run_id: int | None, samples: bool) -> Non
 @baseline_option
 @known_option
 def junit(path: str, store_url: str, run_id: int | None, baseline: Path | None, register: Path | None) -> None:
-    """Write a run compared with a baseline, and in pairs where its code was, as JUnit XML to PATH, or print it.
+    """Write or print the verdicts on a run as JUnit XML.
 
     What was acknowledged or accepted is skipped, with the words of that. The exit code judges nothing; use `check` for that.
     """
@@ -101,7 +104,7 @@ def junit(path: str, store_url: str, run_id: int | None, baseline: Path | None, 
 def github(
     store_url: str, run_id: int | None, baseline: Path | None, summary: Path | None, comment: Path | None, register: Path | None,
 ) -> None:
-    """Print annotations for GitHub Actions, and write a step's summary and a pull request's comment.
+    """Print annotations for GitHub Actions, and write a summary and a comment.
 
     A run without a baseline has no annotations. The exit code judges nothing; use `check` for that.
     """
@@ -123,7 +126,9 @@ def github(
               help="Git repository that contains the commits.")
 @click.option("--changed", is_flag=True, help="Count runs of a modified working tree as runs of its commit.")
 def asv(folder: Path, store_url: str, repository: Path, changed: bool) -> None:
-    """Write all runs of a store to FOLDER, the results_dir of asv.  [default: .asv/results]
+    """Write all runs of a store in the format of asv.
+
+    FOLDER is asv's results_dir.  [default: .asv/results]
 
     `asv publish` then draws them as histories over commits.
     """
@@ -146,7 +151,9 @@ def asv(folder: Path, store_url: str, repository: Path, changed: bool) -> None:
 @stored_run_options
 @click.option("--model", help="The model, where several have such cases.")
 def grid(path: Path, cases: tuple[str, ...], store_url: str, run_id: int | None, model: str | None) -> None:
-    """Write stored images to PATH as one PNG: the full cache above CASES, such as "linear 1/4", at the same seeds.
+    """Write stored images of cases as one PNG.
+
+    The full cache stands above CASES, such as "linear 1/4", at the same seeds.
 
     Without CASES all methods are shown. A method's worst seeds are left out; the report has them.
     """

@@ -22,7 +22,7 @@ person_options = all_of(click.option("--who", type=Line(), required=True, help="
 
 @click.group()
 def incident() -> None:
-    """List, acknowledge and accept regressions that the gate has reported."""
+    """List, acknowledge and accept known regressions."""
 
 
 @incident.command("list")

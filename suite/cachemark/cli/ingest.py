@@ -12,15 +12,18 @@ from .options import store_option
 
 @click.group()
 def ingest() -> None:
-    """Import results of other programs into the store."""
+    """Import results of other programs into a store."""
 
 
 @ingest.command("pytest-benchmark")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @store_option
 def pytest_benchmark(file: Path, store_url: str) -> None:
-    """Read FILE, which `pytest --benchmark-json FILE` wrote, into the store as one run. The store is created if it does not exist."""
-    from ..workflows.upkeep import ingest_file
+    """Import the results of pytest-benchmark as one run.
+
+    FILE is written by `pytest --benchmark-json FILE`. The store is created if it does not exist.
+    """
+    from ..workflows.db import ingest_file
 
     found = ingest_file(file, store_url)
     for reason in found.left_out:

@@ -20,8 +20,10 @@ KINDS = ("models", "methods", "decoders", "metrics", "plans", "runs")
 @plugin_option
 @json_option
 def list(kind: Kind, store_url: str, plugin_files: tuple[str, ...], as_json: bool) -> None:
-    """List everything of a KIND: models, methods, decoders, metrics, plans, or stored runs. In brackets stands what a plug-in or an
-    installed package brings."""
+    """List models, methods, decoders, metrics, plans or runs.
+
+    The origin of what a plug-in or an installed package adds stands in brackets.
+    """
     from ..workflows.list import listing
 
     rows = listing(kind, store=store_url, plugins=plugin_files)

@@ -16,49 +16,53 @@ from .endings import ending
 from .streams import safe_streams
 
 COMMANDS = {
-    "advise": "Say which cache to use for a model on a device.",
-    "baseline": "Save, list and compare accepted results.",
+    "advise": "Recommend a cache method and budget for a model on a device.",
+    "baseline": "Save, replace, list and compare accepted results.",
     "bisect": "Find the commit that made a case worse.",
-    "calibrate": "Measure what a method asks to be known of a model.",
-    "check": "Judge a run against a baseline; the exit code says how it went.",
+    "calibrate": "Measure what a method needs to know about a model.",
+    "check": "Check a run against its baseline; the exit code is the verdict.",
     "compare": "Compare two cases, commits or environments in pairs.",
     "db": "Create, check, back up, merge or prune a store.",
-    "doctor": "Check what this machine can measure, and what is missing.",
+    "doctor": "Check what this machine can measure and what is missing.",
+    "explain": "Show which cases of a plan would run, and why.",
     "export": "Export results and images to other programs.",
     "incident": "List, acknowledge and accept known regressions.",
-    "ingest": "Import results of other programs into the store.",
+    "ingest": "Import results of other programs into a store.",
     "list": "List models, methods, decoders, metrics, plans or runs.",
-    "new": "Begin a package with a method, a model or a metric of your own.",
+    "max-batch": "Find the largest batch that fits, for every method of a plan.",
+    "new": "Create a package with a method, a model or a metric of your own.",
+    "price": "Estimate what a plan costs: device hours, disk and memory.",
     "report": "Write the HTML report of a run.",
-    "roofline": "Print lower bounds by arithmetic: times, bytes, ideal speed-ups.",
+    "roofline": "Print lower bounds on the time and memory of a model.",
     "run": "Measure a plan and store every result.",
-    "show": "Print one run, or one case with its raw samples.",
-    "test-method": "Hold a method to the checks that ours are held to.",
-    "test-metric": "Hold a metric of images to what a run relies on.",
-    "test-model": "Hold a model to the checks that ours are held to.",
+    "share": "Generate one share of a plan's quality images.",
+    "show": "Print a run, or one case with its raw samples.",
+    "test": "Test a method, a model or a metric of your own.",
     "weights": "List, fetch, verify and convert published weights.",
-}
+}  # the first sentence of each command's help
 
 KEPT = {
     "bisect": "Nothing was stored.",
     "compare": "The pairs measured so far are stored; the same command compares from the start.",
+    "max-batch": "Completed cases are stored; run the same command to resume.",
     "run": "Completed cases are stored; run the same command to resume.",
+    "share": "Completed parts are stored; run the same command to resume.",
     "weights": "What was fetched or converted is kept; run the same command to go on.",
 }  # what Ctrl-C leaves behind
 
 
 class _Lazy(click.Group):
-    """Imports ``cli/<name>.py`` when that command is asked for. A wrong name is answered with the nearest one."""
+    """Import ``cli/<name>.py`` when that command is called, and suggest the nearest name for a wrong one."""
 
-    def main(self, *given: Any, **options: Any) -> Any:
+    def main(self, *arguments: Any, **options: Any) -> Any:
         """Run as a program whose streams can write every letter."""
         with safe_streams():
-            return super().main(*given, **options)
+            return super().main(*arguments, **options)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any,
     ) -> click.Context:
-        """Read the options; what is wrong with them ends with a line and a code of its own."""
+        """Read the options; an error among them ends with a line and a code of its own."""
         with ending():
             return super().make_context(info_name, args, parent, **extra)
 
@@ -68,8 +72,8 @@ class _Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        place = name.replace("-", "_")
-        command: click.Command = getattr(importlib.import_module(f".{place}", __package__), place)
+        module = name.replace("-", "_")
+        command: click.Command = getattr(importlib.import_module(f".{module}", __package__), module)
         return command
 
     def resolve_command(self, context: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -85,7 +89,7 @@ class _Lazy(click.Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
     def invoke(self, context: click.Context) -> object:
-        """Run; whatever goes wrong ends with a line and a code of its own."""
+        """Run the command; every error ends with a line and a code of its own."""
         with ending(lambda: KEPT.get(str(context.invoked_subcommand), "")):
             return super().invoke(context)
 
@@ -93,4 +97,4 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cachemark")
 def main() -> None:
-    """Honest speed-ups: benchmark cache methods of autoregressive image generators."""
+    """Benchmark cache methods of autoregressive image generators."""

@@ -36,11 +36,11 @@ TOKENS, MOST_IDS, MOST_SIDE, MOST_SCALE = "TOKEN", 10**7, 1_024, 1_000.0
               help="With --from-hf: the scale of guidance; 1 is none.")
 def new(thing: Thing, name: str, folder: Path, published: Path | None, first_code: int | None, codes: int | None, grid: int | None,
         begin: tuple[str, ...], image: tuple[str, ...], longest: int, cfg_scale: float) -> None:  # fmt: skip
-    """Begin a package with a method, a model or a metric of your own, called NAME.
+    """Create a package with a method, a model or a metric of your own.
 
-    Writes a working one, its test and a pyproject that names it to cachemark into a new folder; nothing is overwritten. What is written
-    passes `cachemark test-method`, `test-model` or `test-metric` as it stands. With --from-hf the model is that of a published folder: its
-    sizes and names of tensors are read from config.json and the safetensors, and every tensor is checked against them.
+    Writes a working example called NAME, its test and a pyproject with its entry point into a new folder; nothing is overwritten. The
+    example passes `cachemark test method`, `test model` or `test metric` as it is. With --from-hf the model is that of a published folder:
+    its sizes and names of tensors are read from config.json and the safetensors, and every tensor is checked against them.
     """
     from ..core.wording import printed
 
@@ -60,6 +60,6 @@ def new(thing: Thing, name: str, folder: Path, published: Path | None, first_cod
     source = files[2]
     given = "" if published is None else f" --weights {shlex.quote(str(published))}"
     click.echo("Change it, prove it and measure it:")
-    click.echo(printed(f"  cachemark test-{thing} {source}{given}"))
+    click.echo(printed(f"  cachemark test {thing} {source}{given}"))
     if thing != "model":
         click.echo(printed(f"  cachemark run demo --plugin {source} --store {name}.sqlite --report {name}.html"))

@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -221,3 +222,64 @@ def _refuse_idle(device: str, executor: str) -> None:
 
 
 machine_options = machine_options_with()
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+_SPANS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+def span(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """``6h``, ``90min`` or ``1h30m`` as seconds."""
+    if text is None:
+        return None
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", text)
+    if not parts or re.sub(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", "", text).strip():
+        raise click.BadParameter(f"{text!r} is not a time; write 6h, 90min or 1h30m.")
+    seconds = sum(float(number) * _SPANS[unit] for number, unit in parts)
+    if seconds > MOST_SECONDS:
+        raise click.BadParameter(f"{text!r} is more than {MOST_SECONDS / _SPANS['d']:g} days.")
+    return seconds
+
+
+def moment(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Seconds from now until ``06:00``, today or tomorrow, or an ISO 8601 moment."""
+    if text is None:
+        return None
+    now = datetime.now().astimezone()
+    try:
+        if re.fullmatch(r"\d{1,2}:\d{2}", text):
+            hour, minute = map(int, text.split(":"))
+            end = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+            end += timedelta(days=end <= now)
+        else:
+            end = datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):  # the latter for a time zone that leads out of the calendar
+        raise click.BadParameter(f"{text!r} is not a moment; write 06:00 or 2030-01-31T06:00.") from None
+    if end <= now:
+        raise click.BadParameter(f"{text} is in the past.")
+    if (seconds := (end - now).total_seconds()) > MOST_SECONDS:
+        raise click.BadParameter(f"{text} is more than {MOST_SECONDS / _SPANS['d']:g} days from now.")
+    return seconds
+
+
+def writable(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """The path of a file that can be written: hours of work should not fail at their end."""
+    if path is None:
+        return None
+    folder = path.parent
+    if not os.path.isdir(folder):  # also False for a name that no folder can have
+        raise click.BadParameter(f"there is no folder {str(folder)[:200]}. Make it first, or name another file.")
+    if len(os.fsencode(path.name)) > 255 or not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise click.BadParameter(f"{str(path)[:200]} cannot be written. Name another file.")
+    return path
+
+
+fresh_option = click.option("--fresh", is_flag=True, help="Run every case, even those already measured.")
+report_option = click.option("--report", "report_path", type=click.Path(dir_okay=False, path_type=Path), callback=writable,
+                             help="Write the HTML report here afterwards; its folder must exist.")
+plan_options = all_of(
+    click.argument("plan"), store_option, plugin_option,
+    click.option("--method", "methods", multiple=True,
+                 help="Add a method, such as one of a plug-in, to every block it can run in; repeatable."),
+    machine_options,
+)

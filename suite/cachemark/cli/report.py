@@ -26,10 +26,11 @@ def report(
     path: Path, store_url: str, run_id: int | None, baseline: Path | None, against: int | None, site: Path | None, days: int, anew: bool,
     register: Path | None, public: bool,
 ) -> None:
-    """Write the report of a run to PATH, one HTML file that needs nothing else.
+    """Write the HTML report of a run.
 
-    --site DIR makes a static site of all runs, newest first. A nightly job adds its run; a page is rebuilt only when its run, a
-    comparison of its plan, its baseline, the incidents, a reached anchor or the code of the report has changed.
+    PATH is one file that needs nothing else. --site DIR makes a static site of all runs, newest first. A nightly job adds its run; a page
+    is rebuilt only when its run, a comparison of its plan, its baseline, the incidents, a reached anchor or the code of the report has
+    changed.
     """
     from ..workflows.report import report as write_report
     from ..workflows.report import site as write_site

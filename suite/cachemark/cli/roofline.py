@@ -47,13 +47,13 @@ def roofline(
     here: bool, dtype: str | None, steps: int | None, demanding: int | None, decoder: str | None, tokens_per_pass: float | None,
     apart: bool, kv: bool, store_url: str, as_json: bool,
 ) -> None:
-    """Print a lower bound on the time of MODEL on a device under each method, by part, and the speed-up that it allows.
+    """Print lower bounds on the time and memory of a model.
 
-    No operation is faster than its bytes at the copy rate or its FLOPs at the matmul rate; measured times lie above that least time.
-    Published speed-ups of the model follow, of the methods, budgets and batches that are named: beside what their GPU allows and this
-    one, and beside what the store has measured of them.
-    With --kv: bytes of keys and values of every method, at equal dtype and as published code would hold them, which of the sizes that
-    papers print of the model follow, from which accounting, and what ours allocates there.
+    For each method on a device: the least time by part, and the speedup that it allows. No operation is faster than its bytes at the copy
+    rate or its FLOPs at the matmul rate; measured times lie above that least time. Published speed-ups of the model follow, of the methods,
+    budgets and batches that are named: beside what their GPU allows and this one, and beside what the store has measured of them. With
+    --kv: bytes of keys and values of every method, at equal dtype and as published code would hold them, which of the sizes that papers
+    print of the model follow, from which accounting, and what ours allocates there.
     """
     refuse_together(_UNUSED)
     if kv:

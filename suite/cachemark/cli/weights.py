@@ -29,14 +29,14 @@ _weights_options = all_of(
 
 @click.group()
 def weights() -> None:
-    """List, fetch, verify and convert the published weights of models."""
+    """List, fetch, verify and convert published weights."""
 
 
 @weights.command("list")
 @click.argument("models", nargs=-1)
 @json_option
 def list_weights(models: tuple[str, ...], as_json: bool) -> None:
-    """List where the weights of each model come from: source, files, size, licence, and whether terms must be agreed to.
+    """List the source, files, size and license of the weights of each model.
 
     What is not published, or not known, is a question mark. Nothing is fetched.
     """
@@ -59,7 +59,9 @@ def _line(row: Publication, width: int) -> str:
 @click.argument("model")
 @click.option("--to", default="weights", show_default=True, type=click.Path(file_okay=False), help="Folder to put them in.")
 def fetch_weights(model: str, to: str) -> None:
-    """Download all that MODEL needs from Hugging Face, and say what must be downloaded by hand.
+    """Download the weights that MODEL needs from Hugging Face.
+
+    Files that must be downloaded by hand are listed with the steps.
 
     A download that was broken off goes on where it ended. This is the only command that asks Hugging Face for anything.
     """
@@ -73,7 +75,10 @@ def fetch_weights(model: str, to: str) -> None:
 @_weights_options
 @json_option
 def verify_weights(model: str, weights: str, decoder_weights: str, folder: str, pixels: int | None, as_json: bool) -> None:
-    """Check that weights are those of MODEL: every name, shape and kind of number, their size, and their SHA-256 where it is known."""
+    """Check that weights are those of MODEL.
+
+    Every name, shape and dtype is checked, the image size, and the SHA-256 where it is known.
+    """
     from ..workflows.converting import verify
 
     rows = verify(model, weights=weights, decoder_weights=decoder_weights, folder=folder, pixels=pixels or 0)
@@ -88,7 +93,9 @@ def verify_weights(model: str, weights: str, decoder_weights: str, folder: str, 
 @click.option("--shard-size", "shard", default="1GiB", show_default=True, callback=size, metavar="SIZE",
               help="Most bytes of a file, unless one tensor is larger; the peak of memory follows it.")
 def convert_weights(model: str, to: str, weights: str, decoder_weights: str, folder: str, pixels: int | None, shard: int) -> None:
-    """Write weights once as sharded safetensors, which are mapped into memory and go straight to the device.
+    """Convert weights to sharded safetensors.
+
+    They are mapped into memory and go straight to the device.
 
     A conversion that was ended leaves nothing half-converted; run the same command to go on. Nothing in a pickle is executed.
     """

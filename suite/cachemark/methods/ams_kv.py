@@ -19,7 +19,7 @@ from ..core.errors import BadBudget, BadCalibration, BadKnob
 from .ams_kv_similarity.inter_scale import ScaleProfile, inter_scale
 from .registry import method
 
-MEASURE = "Give demanding = [layers], or measure it: cachemark show layers MODEL."
+MEASURE = "Give demanding = [layers], or measure it: cachemark calibrate ams_kv MODEL."
 
 
 class ThresholdWarning(UserWarning):
@@ -91,7 +91,7 @@ class AMSKV(Method):
         self.similarity: Sequence[Sequence[float]] = ()
 
     def calibrate(self, measured: Mapping[str, Any]) -> None:
-        """``similarity``: S of every layer at scale 2, 3, …, as ``cachemark show layers`` finds it."""
+        """``similarity``: S of every layer at scale 2, 3, …, as ``cachemark calibrate`` measures it."""
         self.similarity = measured.get("similarity", ())
 
     def resolve(self, layout: Layout) -> None:

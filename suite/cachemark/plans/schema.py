@@ -255,7 +255,7 @@ class Plan(PlanTable):
         left = {number: kept for number, cells in enumerate(self.cells) if (kept := cells.only(*wanted))}
         if not left:
             raise BadPlan(f"No block of plan {self.name} has these models, methods and budgets together.",
-                          remedy="Ask for fewer at once; see the cases with: cachemark run PLAN --explain")
+                          remedy="Ask for fewer at once; see the cases with: cachemark explain PLAN")
         plan = self.model_copy(update={"cells": list(left.values())})
         plan._blocks = tuple(self._blocks[number] if self._blocks else number for number in left)
         return plan

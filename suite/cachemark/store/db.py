@@ -265,7 +265,7 @@ class Store:
             return {key: f"{trial.name or trial.id} of run {trial.run_id}" for key, trial in found}
 
     def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
-        """The newest outcome of a case, whatever its status, with which ``run --explain`` compares; or the newest that ended ``ok``
+        """The newest outcome of a case, whatever its status, with which ``cachemark explain`` compares; or the newest that ended ``ok``
         and keeps every raw value, whose quality may be reused."""
         with self._reading() as session:
             row = (_newest_whole if ok else _newest)(session, case_key=case_key)

@@ -108,7 +108,7 @@ def arms_of(
     found = {_both(name, p.case, labels): (p, other) for name, p in sides[0].items() if (other := _counterpart(p, sides))}
     if not found:
         raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r}.",
-                             remedy="Name two cases of one model; see them with: cachemark run PLAN --explain")
+                             remedy="Name two cases of one model; see them with: cachemark explain PLAN")
     before, after = ({name: pair[side] for name, pair in found.items()} for side in (0, 1))
     return before, after
 

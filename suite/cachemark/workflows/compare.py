@@ -213,7 +213,7 @@ class _PairedRun:
         """Hold the comparison, as a run of the store."""
         both, plan, machine = self.both, self.plan, self.both.where[1].machine_class
         if not both.after.cells:
-            raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark run PLAN --explain")
+            raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark explain PLAN")
         earlier = ledger.nights(self.store, plan.name, machine)
         self.turn = len(earlier)
         self.equal = [o for night in earlier[-ledger.WATCHED:] for o in ledger.equal_arms(self.store.outcomes(night.run.id))]

@@ -143,7 +143,7 @@ def _require_quality(plan: Plan, cases: Sequence[Planned]) -> None:
     passes = [planned.case.evaluation[QUALITY_PASS] for planned in cases if QUALITY_PASS in planned.case.evaluation]
     if not passes:
         raise Unsupported(f"No case of plan {plan.name} has a quality pass, so there are no quality images to share.",
-                          remedy="Measure it without --share. A table [quality] gives a plan such a pass, on models with weights.")
+                          remedy="Measure it with `cachemark run`. A table [quality] gives a plan such a pass, on models with weights.")
     if all("missing" in one for one in passes):
         raise Unsupported(f"The quality pass of plan {plan.name} cannot be made here, so there is nothing to share: {passes[0]['missing']}")
 

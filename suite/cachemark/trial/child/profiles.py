@@ -55,12 +55,6 @@ def _rounded(found: Any) -> Any:
     return round(found, DIGITS) if isinstance(found, float) else found
 
 
-def layers(model: str, request: Request, *, subset: str = "s64", batch: int = 16) -> dict[str, Any]:
-    """The profile of a model by name, under its ``paper`` sampling, and what its weights are called."""
-    loaded, job = _job(model, request, subset, batch, ("next-scale",))
-    return {"model": model, "weights": loaded.weights, **profiled(job)}
-
-
 def calibrated(method: type[Method], model: str, request: Request, *, subset: str, samples: int, batch: int = 4) -> dict[str, Any]:
     """The facts that a method asks for, measured of a model by name under its ``paper`` sampling and the full cache; with the identity of
     its weights, the samples, and the seconds that it took."""
