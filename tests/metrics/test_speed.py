@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from cachemark.cache.layout import Layout
-from cachemark.metrics.compute.speed import first_half, halves, watched
+from cachemark.metrics.base import Costs
+from cachemark.metrics.compute.speed import first_half, watched
+from cachemark.metrics.registry import cost_figures
 
 VAR = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
 
@@ -16,6 +20,11 @@ def raster(lines: int, line: int) -> Layout:
 
 def scales(*sides: int) -> Layout:
     return Layout("next-scale", (0,), 0, 0, 1, 1, 1, 1, scales=sides)
+
+
+def halves(marks: Mapping[int, float], layout: Layout, batch: int) -> tuple[float, float]:
+    figures = cost_figures(Costs(batch, layout.visual, first_half(layout), [max(marks.values())], [marks]))
+    return figures["tokens_per_s_first"][0], figures["tokens_per_s_last"][0]
 
 
 def test_halves_divide_the_tokens_of_the_whole_batch_by_each_halfs_own_time() -> None:

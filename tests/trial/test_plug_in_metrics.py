@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load
 
-from cachemark.core.outside_metrics import DIGITS, FAULTS, KEY
+from cachemark.core.outside_metrics import FAULTS, KEY
 from cachemark.core.result import Outcome
 from cachemark.core.units import metric
 from cachemark.metrics.base import Shown
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
-from cachemark.plans.metrics import metrics_of
+from cachemark.plans.metrics import defined, metrics_of
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.plugin_metrics import metric_figures
+from cachemark.trial.child.plugin_metrics import PluginMetrics
 from support import examples
 from support.measuring import run_case
 from support.stages import forgetting
@@ -102,19 +103,23 @@ def shown() -> Shown:
     ("raises", "raised"), ("exits", "raised"), ("nan", "not finite"), ("matrix", "wrong shape"), ("number", "wrong shape"),
     ("far", "out of its range"), ("grey", ""),
 ])  # fmt: skip
-def test_values_that_are_none_have_a_kind_of_fault(name: str, fault: str, file: Path) -> None:
-    full = f"{name}_{'0' * DIGITS}"
-    samples, facts = metric_figures([full], {full: {"code": plugins.digest(file)}}, shown(), [str(file)], SAMPLES, lambda images: None)
+def test_values_that_are_none_have_a_kind_of_fault(
+    name: str, fault: str, file: Path, measured: tuple[Outcome, dict[str, bytes]],
+) -> None:
+    definition = defined(name)
+    case = replace(measured[0].case, evaluation={KEY: definition})
+    samples, faults = PluginMetrics(case, [str(file)]).images(shown(), SAMPLES, lambda images: None)
+    (full,) = definition
     assert len(samples.get(full, ())) == (0 if fault else SAMPLES)
-    assert facts.get(FAULTS, {}).get(full, {}).get("fault", "") == fault
+    assert faults.get(full, {}).get("fault", "") == fault
 
 
 def test_an_edited_file_measures_nothing_under_the_old_name(measured: tuple[Outcome, dict[str, bytes]], tmp_path: Path) -> None:
-    stated, name = measured[0].case.evaluation[KEY], full_name(measured[0], "grey")
+    case, name = measured[0].case, full_name(measured[0], "grey")
     (tmp_path / "edited.py").write_text(METRICS + "\n")
-    samples, facts = metric_figures([name], stated, shown(), [str(tmp_path / "edited.py")], 2, lambda images: None)
+    samples, faults = PluginMetrics(case, [str(tmp_path / "edited.py")]).images(shown(), 2, lambda images: None)
     assert samples == {}
-    assert facts[FAULTS][name]["fault"] == "changed"
+    assert faults[name]["fault"] == "changed"
 
 
 def test_a_file_brings_its_metrics(file: Path) -> None:

@@ -20,6 +20,7 @@ from cachemark.core.errors import BadPlan
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
 from cachemark.methods.full import Full
+from cachemark.metrics.base import known
 from cachemark.metrics.compute import named_presets as presets
 from cachemark.metrics.compute.feature_preset import Preset
 from cachemark.metrics.compute.image_features import ImageFeatures
@@ -130,7 +131,7 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -
     expected = preset.intervals(seen)
     assert expected.keys() == FIGURES
     assert {name: full.samples[name] for name in FIGURES} == {name: [ends.value] for name, ends in expected.items()}
-    assert full.facts["intervals"] == {name: quality._known(ends.low, ends.high) for name, ends in expected.items()}
+    assert full.facts["intervals"] == {name: known(ends.low, ends.high) for name, ends in expected.items()}
     assert full.facts["bias"] == {"fid_eyes_24": expected["fid_eyes_24"].bias}
     right = seen.logits.argmax(1) == torch.tensor(whole.labels)
     assert full.samples["class_accuracy"] == right.double().tolist()
@@ -315,7 +316,7 @@ def test_what_is_missing_is_said_and_nothing_is_made(folder: Path, monkeypatch: 
     outcome = pass_of(case, bench)
     assert outcome.ok
     assert not set(outcome.samples) & FIGURES
-    assert outcome.facts["not_measured"] == {f"fid_adm_{IMAGES}": "not measured: needs eyes"}
+    assert outcome.case.evaluation[QUALITY_PASS]["missing"] == "not measured: needs eyes"
     assert set(counter.seeds) == set(range(examples.SAMPLES))
     assert not case.case.measures(QUALITY_PASS)
 

@@ -109,6 +109,11 @@ METRICS = _Declarations(families=False)
 FAMILIES = _Declarations(families=True)
 """Metrics of a whole set of images, one family each. What they were compared with and how many images there were belong to the name,
 because values differ with both: ``fid_scene_2k``."""
+
+# Metrics from which speed-ups, savings, ranks and charts are derived, by what they are there.
+TIME, TOKEN_TIME, HALF_RATES = "latency", "latency_tokens", ("tokens_per_s_first", "tokens_per_s_last")
+KV, LIVE_KV, STAGE, STATE, PEAK, FLOPS = "kv_allocated", "kv_logical", "kv_stage", "kv_state", "peak_memory", "flops"
+
 SEEN = {"scene": (128, 10), "adm": (2048, 1008), "coco": (2048, 1008)}  # features and classes of the network of a preset
 _TAIL = re.compile(r"([a-z0-9]+)_([1-9][0-9]*)(k?)")
 

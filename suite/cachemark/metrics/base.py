@@ -66,26 +66,44 @@ class Shown:
 @dataclass(frozen=True)
 class ImageSet:
     """Features and class logits of a whole set of images, the preset with the real images that they are compared with, and the label
-    of each image."""
+    of each image. ``intervals``: the values that torch-fidelity computes, by metric. ``full``: the features of the full cache's images at
+    the same seeds, None for the full cache itself and where they are not kept."""
 
     features: ImageFeatures
     preset: Preset
     labels: Sequence[int]
     intervals: Mapping[str, QualityInterval]
+    full: ImageFeatures | None = None
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Everything that was timed and counted of a case: ``seconds`` of each counted generation of ``batch`` images, and its ``marks``, which
-    give the second at which a token had been drawn, by index; ``half`` of the ``tokens`` of an image are its first half. ``counts`` by
-    name: bytes, FLOPs, passes."""
+    """Everything that was timed and counted of a case; None, or nothing, where it does not apply.
+
+    ``seconds`` of each counted generation of ``batch`` images, and its ``marks``, which give the second at which a token had been drawn, by
+    index; ``half`` of the ``tokens`` of an image are its first half. Bytes: of live keys and values at the fullest step
+    (``live_bytes``) and between two layers (``high_water_bytes``), of the buffers of slots, of the stage that layers share and of the state
+    of the method, of the pool of recorded passes (``graph_bytes``) and of the peak above the loaded model. ``flops`` of an image,
+    ``passes`` and ``rejected`` drafts of each image. ``largest_batch`` and ``largest_seconds``: those of a search for the largest batch."""
 
     batch: int
-    tokens: int
-    half: int
-    seconds: Sequence[float]
-    marks: Sequence[Mapping[int, float]]
-    counts: Mapping[str, Sequence[float]]
+    tokens: int = 0
+    half: int = 0
+    seconds: Sequence[float] = ()
+    marks: Sequence[Mapping[int, float]] = ()
+    live_bytes: int | None = None
+    high_water_bytes: int | None = None
+    slot_bytes: int | None = None
+    stage_bytes: int | None = None
+    state_bytes: int | None = None
+    graph_bytes: int | None = None
+    peak_bytes: float | None = None
+    capture_seconds: float | None = None
+    flops: Sequence[float] = ()
+    passes: Sequence[float] = ()
+    rejected: Sequence[float] = ()
+    largest_batch: int | None = None
+    largest_seconds: Sequence[float] = ()
 
 
 class MetricBase(ABC):
@@ -192,17 +210,30 @@ class SetMetric(MetricBase):
     def measure(self, images: ImageSet) -> Sequence[float]:
         """The value of the set; values of each image where the metric says no ``family``; nothing where there is none."""
 
+    def facts(self, images: ImageSet) -> Mapping[str, Any]:
+        """Facts about the value by kind: ``intervals`` (the ends of its 95 % interval), ``bias`` (the part of it that is due to the number
+        of images), ``real`` (the value of as many real images) and ``to_full`` (its difference to the full cache's, with both ends)."""
+        return {}
+
 
 class CostMetric(MetricBase):
-    """A value of each generation, or one of the case: time, bytes or FLOPs."""
+    """A value of each generation, or one of the case: time, bytes or FLOPs. ``searched``: it is measured by the search for the largest
+    batch, and ``alone``: by nothing else."""
 
     per: ClassVar[str] = "case"
     kind: ClassVar[str] = "speed"
     better: ClassVar[str] = "lower"
+    searched: ClassVar[bool] = False
+    alone: ClassVar[bool] = False
 
     @abstractmethod
     def measure(self, costs: Costs) -> Sequence[float]:
         """The values of the counted generations, or one of the case; nothing where it does not apply."""
+
+
+def known(*values: float) -> list[float | None]:
+    """Values with None for what is not known, which JSON has no number for."""
+    return [None if math.isnan(value) else value for value in values]
 
 
 def problem(values: object, count: int, within: tuple[float, float]) -> tuple[str, str]:

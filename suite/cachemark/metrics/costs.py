@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from .base import CostMetric, Costs
 
@@ -54,10 +55,15 @@ class LastHalfRate(CostMetric):
 
 
 class Counted(CostMetric):
-    """A number that storage, engine, decoder or arithmetic count while the case runs."""
+    """A number that storage, engine, decoder or arithmetic count while the case runs: the field ``counted`` of its costs."""
+
+    counted: ClassVar[str]
 
     def measure(self, costs: Costs) -> Sequence[float]:
-        return costs.counts.get(self.name, ())
+        counted = getattr(costs, self.counted)
+        if counted is None:
+            return ()
+        return list(counted) if isinstance(counted, Sequence) else [float(counted)]
 
 
 class Flops(Counted):
@@ -65,6 +71,7 @@ class Flops(Counted):
     left out."""
 
     name = "flops"
+    counted = "flops"
     title = "FLOPs of an image"
     unit = "FLOP"
     kind = "work"
@@ -75,6 +82,7 @@ class Passes(Counted):
     """Passes that an image took, under a decoder that draws several tokens in one."""
 
     name = "passes"
+    counted = "passes"
     unit = "pass"
     kind = "work"
     deterministic = True
@@ -84,6 +92,7 @@ class RejectedDrafts(Counted):
     """Tokens of an image that passes drew and did not keep, under a decoder that draws several in one."""
 
     name = "drafts_rejected"
+    counted = "rejected"
     title = "Rejected drafts"
     unit = "token"
     kind = "work"
@@ -94,6 +103,7 @@ class CaptureSeconds(Counted):
     """Graph engine: seconds to record all passes of a generation, once per case and outside of every latency."""
 
     name = "capture_seconds"
+    counted = "capture_seconds"
     title = "Capture"
     unit = "s"
     kind = "work"
@@ -111,6 +121,7 @@ class LiveKeys(Bytes):
     """Bytes of live keys and values at the fullest step, both CFG rows."""
 
     name = "kv_logical"
+    counted = "live_bytes"
     title = "KV live"
 
 
@@ -118,6 +129,7 @@ class PeakKeys(Bytes):
     """Bytes of live keys and values at the fullest moment between two layers of a pass, where heads differ in length."""
 
     name = "kv_high_water"
+    counted = "high_water_bytes"
     title = "KV high water"
 
 
@@ -127,11 +139,15 @@ class AllocatedKeys(Bytes):
     name = "kv_allocated"
     title = "KV allocated"
 
+    def measure(self, costs: Costs) -> Sequence[float]:
+        return () if costs.slot_bytes is None else [float(costs.slot_bytes + (costs.stage_bytes or 0))]
+
 
 class Workspace(Bytes):
     """Bytes of the buffer that layers share, part of KV allocated."""
 
     name = "kv_stage"
+    counted = "stage_bytes"
     title = "Stage"
 
 
@@ -139,6 +155,7 @@ class MethodState(Bytes):
     """Bytes of everything else a method or its slots keep."""
 
     name = "kv_state"
+    counted = "state_bytes"
     title = "Method state"
 
 
@@ -146,6 +163,7 @@ class GraphPool(Bytes):
     """Graph engine: bytes in which recorded passes compute, and of the storage that feeds them."""
 
     name = "graph_pool"
+    counted = "graph_bytes"
     title = "Graph pool"
     deterministic = False
 
@@ -154,34 +172,46 @@ class PeakMemory(Bytes):
     """Peak of memory above the loaded model."""
 
     name = "peak_memory"
+    counted = "peak_bytes"
     title = "Peak memory"
     meaning = "CUDA: allocator peak above the loaded model. CPU: peak of live tensor bytes above it."
     deterministic = False
+    searched = True
 
 
-class Throughput(Counted):
+class Throughput(CostMetric):
     """Images per second at the plan's batch, decoding included."""
 
     name = "throughput"
     title = "Throughput, equal batch"
     unit = "image/s"
     better = "higher"
+    searched = alone = True
+
+    def measure(self, costs: Costs) -> Sequence[float]:
+        return [costs.batch / seconds for seconds in costs.seconds]
 
 
-class LargestThroughput(Counted):
+class LargestThroughput(CostMetric):
     """Images per second at the largest batch that fits into the memory of the device, or into the limit that was set."""
 
     name = "throughput_max"
     title = "Throughput, equal memory"
     unit = "image/s"
     better = "higher"
+    searched = alone = True
+
+    def measure(self, costs: Costs) -> Sequence[float]:
+        return [(costs.largest_batch or 0) / seconds for seconds in costs.largest_seconds]
 
 
 class LargestBatch(Counted):
     """Images at once that fit into that memory."""
 
     name = "max_batch"
+    counted = "largest_batch"
     title = "Largest batch"
     unit = "image"
     better = "higher"
     kind = "memory"
+    searched = alone = True

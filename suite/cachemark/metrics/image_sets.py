@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .base import ImageSet, SetMetric
+from .base import ImageSet, SetMetric, known
 
 
 class FeatureMetric(SetMetric):
     """A value that torch-fidelity computes of features. How many threads sum them up changes the last bit, so none is deterministic."""
 
     def measure(self, images: ImageSet) -> Sequence[float]:
-        return [found.value for name, found in images.intervals.items() if name.startswith(f"{self.name}_")]
+        return [images.intervals[self.name].value] if self.name in images.intervals else ()
+
+    def facts(self, images: ImageSet) -> Mapping[str, Any]:
+        interval = images.intervals[self.name]
+        return {"intervals": known(interval.low, interval.high)}
 
 
 class FrechetDistance(FeatureMetric):
@@ -22,6 +27,16 @@ class FrechetDistance(FeatureMetric):
     title = "FID"
     better = "lower"
     per_feature = 3
+
+    def facts(self, images: ImageSet) -> Mapping[str, Any]:
+        from .compute.quality_intervals import difference
+
+        facts = {**super().facts(images), "bias": images.intervals[self.name].bias}
+        if floor := images.preset.reference.floors.get(len(images.features)):
+            facts["real"] = list(floor)
+        if images.full is not None:
+            facts["to_full"] = known(*difference(images.features, images.full, images.preset.reference).span)
+        return facts
 
 
 class KernelDistance(FeatureMetric):

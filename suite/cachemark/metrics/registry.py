@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 
 from ..core.units import Metric
-from .base import ImageMetric, MetricBase
+from .base import CostMetric, Costs, ImageMetric, MetricBase, SetMetric
 
 MODULES = ("costs", "tokens", "similarity", "perceptual", "color_consistency", "caption_scores", "object_scores", "question_score",
            "preference_scores", "text_similarity", "image_sets")
@@ -30,6 +30,17 @@ def built_in() -> dict[str, type[MetricBase]]:
 def image_metrics() -> dict[str, type[ImageMetric]]:
     """The metrics of single images that are measured, by name."""
     return {name: cls for name, cls in built_in().items() if issubclass(cls, ImageMetric) and not cls.mean_of}
+
+
+def set_metrics() -> list[type[SetMetric]]:
+    """The metrics of whole sets of images."""
+    return [cls for cls in built_in().values() if issubclass(cls, SetMetric)]
+
+
+def cost_figures(costs: Costs, *, searched: bool = False) -> dict[str, list[float]]:
+    """Values of the metrics of costs by name: those of a case, or those of a search for the largest batch."""
+    classes = [cls for cls in built_in().values() if issubclass(cls, CostMetric) and (cls.searched if searched else not cls.alone)]
+    return {cls.name: list(values) for cls in classes if (values := cls().measure(costs))}
 
 
 def declarations() -> dict[str, Metric]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.result import Outcome, Status
+from ..core.units import PEAK, TIME
+from ..metrics.base import Costs
+from ..metrics.registry import cost_figures
 from ..plans.expand import MAX_BATCH, SEEDS, Planned
 from ..trial.measurement import Measurement, outcome_of
 
@@ -71,9 +74,9 @@ def outcome(planned: Planned, found: Largest) -> Outcome:
         log = f"Not even {min(found.tried)} images fit.\n{last.log}" if last.status is Status.OOM else last.log
         return outcome_of(planned, Measurement(last.status, log=log, seconds=seconds, facts=facts))
     best, own = found.tried[found.batch], found.tried.get(planned.case.batch)
-    samples = {"max_batch": [float(found.batch)], "throughput_max": _rates(found.batch, best), "peak_memory": best.samples["peak_memory"]}
-    if own is not None and own.ok:
-        samples["throughput"] = _rates(planned.case.batch, own)
+    costs = Costs(planned.case.batch, seconds=own.samples[TIME] if own is not None and own.ok else (), peak_bytes=best.samples[PEAK][0],
+                  largest_batch=found.batch, largest_seconds=best.samples[TIME])
+    samples = cost_figures(costs, searched=True)
     other = [o for o in found.tried.values() if not o.ok and o.status is not Status.OOM]
     note = f"{NO_IMAGES}; the search ended early: {other[0].status}" if other else NO_IMAGES
     facts |= {ENDED: {"status": str(other[0].status), "log": other[0].log}} if other else {}
@@ -84,8 +87,3 @@ def unfinished(outcome: Outcome) -> bool:
     """True where a deadline ended the search: more images may fit, so another run searches again."""
     ended: dict[str, str] = outcome.facts.get(ENDED, {})
     return ended.get("status") == Status.NOT_REACHED
-
-
-def _rates(batch: int, measured: Outcome) -> list[float]:
-    """Images per second of each timed generation."""
-    return [batch / latency for latency in measured.samples["latency"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import accumulate
 
 from ...cache.layout import Layout
@@ -35,14 +34,3 @@ def first_half(layout: Layout) -> int:
 def watched(layout: Layout) -> list[int]:
     """Indices of the tokens whose completion is marked: ends of lines, scales or steps, the end of the first half, the last."""
     return sorted({*ends(layout), first_half(layout) - 1, layout.visual - 1})
-
-
-def halves(marks: Mapping[int, float], layout: Layout, batch: int) -> tuple[float, float]:
-    """Tokens per second of the whole batch over the first half (see :func:`first_half`) and over the rest.
-
-    ``marks`` maps a token's index to the seconds since the start at which it had been drawn. What a step costs besides its
-    token (an eviction at a line end) falls into the half in which it runs. A CFG pair counts as one token.
-    """
-    half, tokens = first_half(layout), layout.visual
-    middle, end = marks[half - 1], marks[tokens - 1]
-    return half * batch / middle, (tokens - half) * batch / (end - middle)

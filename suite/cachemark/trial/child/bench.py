@@ -13,11 +13,10 @@ from ...contract.method import Method
 from ...core import seeds
 from ...core.errors import Unsupported
 from ...core.spec import FULL, QUALITY_PASS, Case
-from ...core.units import metric
 from ...decoders.registry import DECODERS
 from ...methods.base.paper_baseline import REFERENCE
 from ...methods.registry import METHODS
-from ...metrics.base import ImageMetric, Shown
+from ...metrics.base import ImageMetric
 from ...metrics.compute import named_presets as presets
 from ...metrics.compute.feature_preset import Preset
 from ...metrics.compute.image_features import ImageFeatures
@@ -27,8 +26,8 @@ from ...models.registry import MODELS
 from ...plans.decoding import NAMING
 from ...plans.expand import Planned
 from ...plans.metrics import setting
-from .judge import Answered, FullCacheOutput, Job
-from .plugin_metrics import metric_figures
+from .judge import FullCacheOutput, Job
+from .plugin_metrics import PluginMetrics
 
 
 @dataclass
@@ -59,11 +58,9 @@ class Bench:
     def device(self) -> str:
         return self.request.device
 
-    def asked(self, case: Case, shown: Shown, batch: int, paired: bool) -> Answered:
-        """Figures of the metrics of plug-ins that a case states, in batches of images, and what was wrong with those that have none. One
-        that compares images is not asked where seeds draw different ones."""
-        wanted = [name for name in case.plugin_metrics if metric(name).per == "image" and (paired or metric(name).kind != "fidelity")]
-        return metric_figures(wanted, case.metrics, shown, self.plug_ins, batch, self.alive)
+    def plugin_metrics(self, case: Case) -> PluginMetrics:
+        """The metrics of plug-ins that a case states."""
+        return PluginMetrics(case, self.plug_ins)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
         """The full cache in the native codec on the case's engine at the samples of a job, generated once per trial: for the reference rows

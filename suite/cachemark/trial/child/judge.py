@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,8 +27,8 @@ from ...metrics.base import ImageMetric, Shown
 from ...metrics.compute import fidelity
 from ...metrics.compute.image_bytes import nearest_bytes
 from ...models.protocol import Loaded
+from .plugin_metrics import Figures
 
-Answered = tuple[Mapping[str, list[float]], Mapping[str, object]]  # figures by seed, and facts
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
 
@@ -155,13 +155,14 @@ class FullCacheOutput:
 @dataclass(frozen=True)
 class JudgedImages:
     """Samples per seed, the hash of all tokens, artifacts by name, and facts about the images and the sprite. ``finite`` is false where an
-    image, a figure or the reference holds NaN or infinity: then nothing else counts."""
+    image, a figure or the reference holds NaN or infinity: then nothing else counts. ``faults``: of metrics of plug-ins without values."""
 
     samples: dict[str, list[float]]
     output_hash: str
     artifacts: dict[str, bytes]
     facts: dict[str, object]
     finite: bool
+    faults: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def decoded(job: Job, tokens: Tensor) -> Tensor:
@@ -175,13 +176,13 @@ def decoded(job: Job, tokens: Tensor) -> Tensor:
 
 def judge(
     job: Job, reference: FullCacheOutput, metrics: Sequence[ImageMetric], *, forced: int, sprite: bool, itself: bool = False,
-    paired: bool = True, asked: Callable[[Shown], Answered] = lambda shown: ({}, {}),
+    paired: bool = True, plugin_figures: Callable[[Shown], Figures] = lambda shown: ({}, {}),
 ) -> JudgedImages:
     """Compare a job with the reference, by ``metrics`` of single images. ``forced``: of how many samples, from the first, there is a
     teacher-forced KL or distance; ``sprite`` adds the picture of the worst seeds. ``itself``: the job is the one that the reference was
     made by, and only its forced figures are computed anew. Where the image decoder has random weights, images are not judged.
     ``paired``: at one seed both draw one image, or would; else only its forced figures and what images show by themselves are compared.
-    ``asked`` gives the figures of metrics of plug-ins, and facts about them.
+    ``plugin_figures`` gives the values of metrics of plug-ins, and the faults of those without.
     """
     if itself:
         tokens, images = reference.tokens, reference.images
@@ -200,14 +201,12 @@ def judge(
         order = [*worst, *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
-    told: Mapping[str, list[float]] = {}
-    if job.loaded.pictures:
-        told, more = asked(Shown(images.float().cpu(), reference.images.float().cpu(), stored, storable(job, reference.tokens),
-                                 job.subset.labels, job.subset.seeds))
-        facts |= more
+    plugin_samples, faults = plugin_figures(Shown(
+        images.float().cpu(), reference.images.float().cpu(), stored, storable(job, reference.tokens), job.subset.labels, job.subset.seeds,
+    )) if job.loaded.pictures else ({}, {})
     finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
     figured = {name: values.double().tolist() for name, values in samples.items()}
-    return JudgedImages({**figured, **told}, hashed(stored), artifacts, facts, finite)
+    return JudgedImages({**figured, **plugin_samples}, hashed(stored), artifacts, facts, finite, faults)
 
 
 def _applies(metric: ImageMetric, job: Job, shown: Shown, paired: bool) -> bool:

@@ -17,9 +17,11 @@ from ...core.errors import Unsupported
 from ...core.outside_metrics import FAULTS
 from ...core.result import FULL_BESIDE, IMAGES, SHARE, Status
 from ...core.spec import FULL, QUALITY_PASS, TOKENS, Case
-from ...core.units import quality_name
 from ...methods.registry import METHODS
+from ...metrics.base import Costs, ImageSet
 from ...metrics.compute.image_features import ImageFeatures
+from ...metrics.compute.quality_intervals import intervals
+from ...metrics.registry import cost_figures
 from ...models.costs import case_bill
 from ...plans.decoding import BATCHES
 from ...plans.expand import Planned
@@ -30,10 +32,11 @@ from .bench import Bench, case_job, method_factory
 from .facts import case_facts, limit_facts, slope
 from .judge import Job, JudgedImages, decoded, hashed, image_hash, judge, storable
 from .passes import Ran, in_words, inexact, noting, pass_figures, redrawn, tokens_per_pass
-from .plugin_metrics import in_sentences
+from .plugin_metrics import Figures, in_sentences
 from .profiles import profiled, repeated
-from .timing import byte_figures, graph_facts, timed
+from .timing import counted, graph_facts, timed
 
+OfSet = tuple[dict[str, list[float]], dict[str, Any], dict[str, dict[str, str]]]  # samples, facts and faults of a quality pass
 WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
 PER_PASS, REDRAWN = "tokens_per_pass", "redrawn"  # of an outcome's facts, under a decoder
 RANDOM = "random weights: fidelity and quality are not measured"
@@ -53,24 +56,17 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
     if planned.unsupported_reason:
         raise Unsupported(planned.unsupported_reason)
     job = case_job(case, bench)
-    samples: dict[str, list[float]] = {}
     if needs(METHODS.get(case.method)) and not bench.loaded.random:  # before the plug-in's own code computes anything
         bench.reference(case, _judged_job(case, job))
     facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
+    samples, faults = dict[str, list[float]](), dict[str, dict[str, str]]()
     if case.role in ("arm", "baseline"):
-        first = job.first(case.batch)
-        weighed, noted = byte_figures(first)
-        samples, facts = samples | weighed, facts | noted
-        clocked, ran = job.first(min(BATCHES * case.batch, case.samples)) if case.decoder else first, list[Ran]()
-        times = timed(case, noting(clocked, ran), None if "quality_only" in facts else _full_beside(case, clocked))
-        samples, facts = samples | times.samples, facts | graph_facts(job.memory)
-        facts |= {} if case.decoder else slope(times.marks, first.layout, first.method())
-        told, costs = _decoded(planned, bench, first, ran)
-        samples, facts = samples | told, facts | costs
-        facts["footnotes"] += [in_words(costs[PER_PASS])] if ran else []
-        facts |= {FULL_BESIDE: times.full} if times.full else {}
+        costs, noted = _costs(planned, bench, job, compared="quality_only" not in facts)
+        facts |= noted
+        facts["footnotes"] += [in_words(noted[PER_PASS])] if PER_PASS in noted else []
+        samples, faults = _cost_figures(costs, case, bench)
     if bench.loaded.random:
-        return Measurement(Status.OK, samples, RANDOM, facts=facts)
+        return Measurement(Status.OK, samples, RANDOM, facts=_with_faults(facts, faults))
     judged = _judge_case(case, job, bench)
     if not judged.finite:
         raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
@@ -80,29 +76,52 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
         facts["layers"] = profiled(_watched(case, job))
     elif case.role == "baseline" and job.continuous:
         facts["redundancy"] = repeated(_watched(case, job))
-    if QUALITY_PASS in case.evaluation:
-        figures, told = _carried(planned, job, bench, judged) or _distribution(planned, job, bench)
-        samples, facts = samples | figures, facts | told
+    if case.measures(QUALITY_PASS):
+        of_set, about_set, set_faults = _carried(planned, job, bench, judged) or _distribution(planned, job, bench)
+        samples, facts, faults = samples | of_set, facts | about_set, faults | set_faults
     if case.decoder and (case.method, case.codec) == (FULL, NATIVE.name):
         facts[REDRAWN] = redrawn(_judged_job(case, job), bench.reference(case, _judged_job(case, job)))
-    facts["footnotes"] += in_sentences(judged.facts.get(FAULTS, {}))
-    samples, facts = samples | judged.samples, facts | judged.facts | _asked(judged.facts, bench.entry.prompts)
-    return Measurement(Status.OK, samples, output_hash=judged.output_hash, facts=facts, artifacts=judged.artifacts)
+    facts = _with_faults(facts | judged.facts | _asked(judged.facts, bench.entry.prompts), faults | judged.faults)
+    return Measurement(Status.OK, samples | judged.samples, output_hash=judged.output_hash, facts=facts, artifacts=judged.artifacts)
 
 
-def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Figures and facts of the passes that were timed under a decoder: their numbers, FLOPs and least cost."""
+def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, dict[str, Any]]:
+    """Everything that is timed and counted of a case, and facts about it. ``compared``: in turns with its full cache."""
+    case, first, ran = planned.case, job.first(planned.case.batch), list[Ran]()
+    counts, facts = counted(first)
+    clocked = job.first(min(BATCHES * case.batch, case.samples)) if case.decoder else first
+    costs, full = timed(case, noting(clocked, ran), _full_beside(case, clocked) if compared else None)
+    facts |= graph_facts(job.memory) | ({FULL_BESIDE: full} if full else {})
+    if not case.decoder:
+        return replace(costs, **counts), facts | slope(costs.marks, first.layout, first.method())
+    drawn, noted = _decoded(planned, bench, first, ran)
+    return replace(costs, **counts, **drawn), facts | noted
+
+
+def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of the costs and facts of the passes that were timed under a decoder: their numbers, FLOPs and least cost."""
     case = planned.case
-    if not ran:
-        return {}, {}
-    counted = ran[case.warmup - 1 :]
-    facts = {PER_PASS: tokens_per_pass(counted, job.layout.visual)}
-    steps = [one.steps(job.layout) for one in counted]
+    counted_passes = ran[case.warmup - 1 :]
+    steps = [one.steps(job.layout) for one in counted_passes]
     typical = sorted(steps, key=len)[len(steps) // 2]  # its number of passes is the median
     bills = [case_bill(case, bench.entry, job.method(), each, images=False) for each in steps]
-    flops = {"flops": [found.flops / case.batch for found in bills if found is not None]}
+    flops = {"flops": [bill.flops / case.batch for bill in bills if bill is not None]}
+    facts = {PER_PASS: tokens_per_pass(counted_passes, job.layout.visual)}
     facts |= limit_facts(case, bench.entry, job.method(), planned.rates, typical)
-    return pass_figures(counted) | (flops if all(bills) else {}), facts
+    return pass_figures(counted_passes) | (flops if all(bills) else {}), facts
+
+
+def _cost_figures(costs: Costs, case: Case, bench: Bench) -> Figures:
+    """Values of the metrics of costs, the package's and those of plug-ins."""
+    samples, faults = bench.plugin_metrics(case).costs(costs)
+    return cost_figures(costs) | samples, faults
+
+
+def _with_faults(facts: Mapping[str, Any], faults: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Facts with the faults of metrics of plug-ins, each a footnote too."""
+    if not faults:
+        return dict(facts)
+    return {**facts, FAULTS: dict(faults), "footnotes": [*facts["footnotes"], *in_sentences(faults)]}
 
 
 def _asked(facts: Mapping[str, Any], prompts: Sequence[str]) -> dict[str, list[str]]:
@@ -138,7 +157,7 @@ def see_arm(planned: Planned, bench: Bench) -> Measurement:
     judged = _judge_case(case, case_job(case, bench), bench)
     if not judged.finite:
         return failed(Status.NAN_OUTPUT, "The decoded images or their figures hold NaN or infinity.")
-    facts = case_facts(planned, bench) | {name: judged.facts[name] for name in (IMAGES, FAULTS) if name in judged.facts}
+    facts = case_facts(planned, bench) | {IMAGES: judged.facts[IMAGES]} | ({FAULTS: judged.faults} if judged.faults else {})
     return Measurement(Status.OK, judged.samples, output_hash=judged.output_hash, facts=facts)
 
 
@@ -165,9 +184,11 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
     """The job of a case's first batch, with its bytes and times, and the facts of the case."""
     if planned.unsupported_reason:
         raise Unsupported(planned.unsupported_reason)
-    job = case_job(planned.case, bench)
-    job = job.first(planned.case.batch)
-    return job, byte_figures(job)[0] | timed(planned.case, job).samples, case_facts(planned, bench)
+    job = case_job(planned.case, bench).first(planned.case.batch)
+    counts, _ = counted(job)
+    costs, _ = timed(planned.case, job)
+    samples, faults = _cost_figures(replace(costs, **counts), planned.case, bench)
+    return job, samples, _with_faults(case_facts(planned, bench), faults)
 
 
 def _watched(case: Case, job: Job) -> Job:
@@ -193,11 +214,12 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
     itself = case.role == "baseline" and case.engine != "reference"
     paired = job.decoder is None or job.decoder().keeps == TOKENS
     forced = 0 if job.method().reorders else case.forced
+    plugin_metrics = bench.plugin_metrics(case)
     return judge(job, reference, bench.metrics(case), forced=forced, sprite=case.role == "arm", itself=itself, paired=paired,
-                 asked=lambda shown: bench.asked(case, shown, job.batch, paired))
+                 plugin_figures=lambda shown: plugin_metrics.images(shown, job.batch, bench.alive, paired))
 
 
-def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> tuple[dict[str, list[float]], dict[str, Any]] | None:
+def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:
     """The quality of an earlier outcome of the case, where that can be reused. Arms are compared with the full cache's features,
     so its own pass stands only as long as these are kept, and then they lie in its own feature cache too, where arms in other processes
     look for them. What does not stand leaves no old part there."""
@@ -215,14 +237,12 @@ def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> 
             quality.FeatureCache(mine).take(quality.FeatureCache(old))
     if not stands and mine is not None and mine == old:
         shutil.rmtree(mine, ignore_errors=True)
-    return earlier.restore() if stands else None
+    return (*earlier.restore(), {}) if stands else None
 
 
-def _distribution(planned: Planned, job: Job, bench: Bench) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Samples and facts of the quality pass. What the full cache's images look like is kept for the arms beside it."""
-    case, stated = planned.case, planned.case.evaluation[QUALITY_PASS]
-    if not case.measures(QUALITY_PASS):
-        return {}, {"not_measured": {quality_name("fid", stated["preset"], stated["samples"]): stated["missing"]}}
+def _distribution(planned: Planned, job: Job, bench: Bench) -> OfSet:
+    """Samples, facts and faults of the quality pass. What the full cache's images look like is kept for the arms beside it."""
+    case = planned.case
     began, preset, wide = time.perf_counter(), bench.preset(case), quality.job_of(job, case, bench.entry.classes)
     seen = ImageFeatures.joined(list(quality.parts(wide, preset, quality.FeatureCache(planned.feature_cache))))
     full = None
@@ -230,7 +250,11 @@ def _distribution(planned: Planned, job: Job, bench: Bench) -> tuple[dict[str, l
         bench.features[case.cell] = seen
     else:
         full = bench.features.get(case.cell) or quality.kept(wide, preset, quality.FeatureCache(planned.full_features))
-    samples, facts = quality.figures(seen, preset, wide.subset.labels, full)
-    return samples, {**facts, "quality_metrics": sorted(samples), "quality_seconds": round(time.perf_counter() - began, 1)}
+    images = ImageSet(seen, preset, wide.subset.labels, intervals(seen, preset.reference, **preset.options), full)
+    samples, facts = quality.figures(images)
+    more, faults = bench.plugin_metrics(case).image_set(images)
+    facts["intervals"] |= dict.fromkeys(more, (None, None))
+    samples |= more
+    return samples, {**facts, "quality_metrics": sorted(samples), "quality_seconds": round(time.perf_counter() - began, 1)}, faults
 
 

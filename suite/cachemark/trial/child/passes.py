@@ -43,7 +43,7 @@ def noting(job: Job, ran: list[Ran]) -> Job:
 def pass_figures(ran: Sequence[Ran]) -> dict[str, list[float]]:
     """Passes and rejected drafts of each image; those of a batch are the same for all of it, since it advances together."""
     each = [one for one in ran for _ in range(one.images)]
-    return {"passes": [float(len(one.kept)) for one in each], "drafts_rejected": [float(sum(one.fed) - sum(one.kept)) for one in each]}
+    return {"passes": [float(len(one.kept)) for one in each], "rejected": [float(sum(one.fed) - sum(one.kept)) for one in each]}
 
 
 def tokens_per_pass(ran: Sequence[Ran], tokens: int) -> dict[str, float]:

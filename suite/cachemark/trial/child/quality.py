@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,11 @@ from ...cache.arena import Memory
 from ...core import seeds
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import least_images, quality_name
+from ...metrics.base import ImageSet
 from ...metrics.compute.feature_preset import Preset
 from ...metrics.compute.image_bytes import as_bytes, resized
 from ...metrics.compute.image_features import ImageFeatures
-from ...metrics.compute.quality_intervals import difference
+from ...metrics.registry import set_metrics
 from .judge import Job
 
 NAME = "{:05d}.safetensors"  # of a part in a feature cache
@@ -100,30 +100,17 @@ def pictures(job: Job, case: Case) -> Iterator[Tensor]:
         yield as_bytes(resized(images, side) if side else images).permute(0, 2, 3, 1)
 
 
-def figures(
-    features: ImageFeatures, preset: Preset, labels: Sequence[int], full: ImageFeatures | None
-) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Samples by metric, and facts: the 95 % interval of each, how much of the FID is due to the number of images, the difference to the
-    full cache's at the same seeds with its interval, and the FID of so many real images where it is known. Nothing of what so few images
-    cannot state."""
-    found = {name: ends for name, ends in preset.intervals(features).items() if least_images(name) <= len(features)}
-    samples = {name: [ends.value] for name, ends in found.items()}
-    facts: dict[str, Any] = {"intervals": {name: _known(ends.low, ends.high) for name, ends in found.items()}}
-    fid = quality_name("fid", preset.name, len(features))
-    if fid in found:
-        facts["bias"] = {fid: found[fid].bias}
-        if floor := preset.reference.floors.get(len(features)):
-            facts["real"] = {fid: list(floor)}
-        if full is not None:
-            facts["to_full"] = {fid: _known(*difference(features, full, preset.reference).span)}
-    if preset.names_classes:
-        samples["class_accuracy"] = (features.logits.argmax(1) == torch.tensor(labels)).double().tolist()
+def figures(images: ImageSet) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Samples by metric, and the facts that their classes state about them by kind. Nothing of what so few images cannot state."""
+    samples, facts = dict[str, list[float]](), {"intervals": dict[str, Any]()}
+    for cls in set_metrics():
+        name = quality_name(cls.name, images.preset.name, len(images.features)) if cls.family else cls.name
+        metric = cls()
+        if least_images(name) <= len(images.features) and (values := metric.measure(images)):
+            samples[name] = list(values)
+            for kind, fact in metric.facts(images).items():
+                facts.setdefault(kind, {})[name] = fact
     return samples, facts
-
-
-def _known(*values: float) -> list[float | None]:
-    """Values with None for what is not known, which JSON has no number for."""
-    return [None if math.isnan(value) else value for value in values]
 
 
 def job_of(job: Job, case: Case, classes: int) -> Job:

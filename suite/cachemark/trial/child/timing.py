@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,21 +17,12 @@ from ...contract.method import Method
 from ...core.spec import Case
 from ...machine.memory import allocated, exhausted, peak_bytes
 from ...machine.timer import clock
-from ...metrics.compute.speed import halves, watched
+from ...metrics.base import Costs
+from ...metrics.compute.speed import first_half, watched
 from ...roofline.masked_flops import work
 from .judge import Job
 
-SPEED = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
 LIVE = "live_bytes"  # of an outcome's facts: those of keys and values over an image
-
-
-@dataclass
-class Times:
-    """Figures of each counted generation by metric, the marks of each, and the latencies of the full cache that ran in turns with it."""
-
-    samples: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SPEED})
-    marks: list[dict[int, float]] = field(default_factory=list)
-    full: list[float] = field(default_factory=list)
 
 
 class _Timed:
@@ -57,26 +48,25 @@ class _Timed:
         return took
 
 
-def timed(case: Case, job: Job, full: Job | None = None) -> Times:
-    """The other warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves.
+def timed(case: Case, job: Job, full: Job | None = None) -> tuple[Costs, list[float]]:
+    """The other warm-up generations, then the counted ones: their seconds and marks, and the seconds of the full cache beside them.
 
     A machine is faster at one time than at another, so each counted generation has one of ``full``, the full cache, right before or right
     after it by turns, and their ratio is the speed-up. Where memory does not hold both, there is none. A job of several batches, whose
     time depends on the images, takes each of them at least once, and the full cache the same one."""
-    own, beside, found = _Timed(job), _warmed(full, case.warmup) if full else None, Times()
+    own, beside = _Timed(job), _warmed(full, case.warmup) if full else None
+    seconds, marks, full_seconds = list[float](), list[dict[int, float]](), list[float]()
     for repeat in range(1, case.warmup + max(case.repeats, own.batches)):
         counted, turn = repeat >= case.warmup, max(0, repeat - case.warmup)
         if beside and counted and repeat % 2:
-            found.full.append(beside.once(turn)[0])
-        total, marks = own.once(turn)
+            full_seconds.append(beside.once(turn)[0])
+        total, seen = own.once(turn)
         if beside and counted and not repeat % 2:
-            found.full.append(beside.once(turn)[0])
+            full_seconds.append(beside.once(turn)[0])
         if counted:
-            figures = (total, marks[own.layout.visual - 1], *halves(marks, own.layout, job.batch))
-            for name, value in zip(SPEED, figures, strict=True):
-                found.samples[name].append(value)
-            found.marks.append(marks)
-    return found
+            seconds.append(total)
+            marks.append(seen)
+    return Costs(job.batch, own.layout.visual, first_half(own.layout), seconds, marks), full_seconds
 
 
 def _warmed(job: Job, times: int) -> _Timed | None:
@@ -100,11 +90,13 @@ def _paced(layout: Layout, method: Method) -> Layout:
     return method.paced(layout)
 
 
-def byte_figures(job: Job) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """A generation that is watched and not timed, the first warm-up: bytes from the arena, and the peak above the loaded weights. In a
-    masked model also FLOPs, from arithmetic. What an engine records, it records in a generation before that, and its pool is at hand
-    all the time, so it counts in the peak. And, as a fact, the bytes that ``live`` when so many ``tokens`` of an image are drawn: at
-    the watched ones and at the next, whose pass has written them and dropped what goes there."""
+def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of :class:`~cachemark.metrics.base.Costs`, and facts, from a generation that is watched and not timed, the first warm-up.
+
+    Bytes come from the arena, and the peak is above the loaded weights. In a masked model FLOPs come from arithmetic. What an engine
+    records, it records in a generation before that, and its pool is at hand all the time, so it counts in the peak. The fact holds the
+    bytes that ``live`` when so many ``tokens`` of an image are drawn: at the watched ones and at the next, whose pass has written them
+    and dropped what goes there."""
     method, memory, drawn, live = job.method(), job.memory, [], {}
     labels, stops = torch.tensor(job.subset.labels, device=job.device), set(watched(_paced(job.layout, job.method())))
 
@@ -121,17 +113,16 @@ def byte_figures(job: Job) -> tuple[dict[str, list[float]], dict[str, Any]]:
     with torch.inference_mode():
         job.loaded.decode(drawn[0])
     job.alive(len(job.subset))
-    stage = memory.nbytes("stage")
-    figures: dict[str, float] = {"kv_logical": method.logical_bytes, "kv_allocated": memory.nbytes("slots") + stage, "kv_stage": stage,
-               "kv_state": memory.nbytes("state"), "peak_memory": peak}
-    if method.high_water_bytes is not None:
-        figures["kv_high_water"] = method.high_water_bytes
+    counts: dict[str, Any] = {
+        "live_bytes": method.logical_bytes, "high_water_bytes": method.high_water_bytes, "slot_bytes": memory.nbytes("slots"),
+        "stage_bytes": memory.nbytes("stage"), "state_bytes": memory.nbytes("state"), "peak_bytes": peak,
+    }
     if isinstance(memory.engine, Graph):
-        figures |= {"graph_pool": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
+        counts |= {"graph_bytes": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
     if isinstance(job.layout, MaskedLayout):
-        figures["flops"] = work(job.method(), job.layout).total
+        counts["flops"] = [float(work(job.method(), job.layout).total)]
     noted = {LIVE: {"tokens": list(live), "live": list(live.values())}} if any(live.values()) else {}
-    return {name: [float(value)] for name, value in figures.items()}, noted
+    return counts, noted
 
 
 def _recorded(job: Job) -> int:
