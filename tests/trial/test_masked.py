@@ -18,8 +18,10 @@ from cachemark.core.errors import BadBudget, BadPlan, Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
 from cachemark.methods.registry import METHODS
+from cachemark.metrics.base import Costs
 from cachemark.metrics.compute.fidelity import distance
-from cachemark.metrics.compute.speed import ends, first_half, halves, watched
+from cachemark.metrics.compute.speed import ends, first_half, watched
+from cachemark.metrics.registry import cost_figures
 from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Loaded, ModelEntry, Request
@@ -172,7 +174,8 @@ def test_halves_are_those_of_the_steps() -> None:
     assert ends(layout) == watched(layout) == [step.first + step.count - 1 for step in steps]
     half = steps[2].first + steps[2].count
     assert first_half(layout) == half < 8, "the first steps draw few tokens"
-    assert halves({half - 1: 2.0, 15: 6.0}, layout, 3) == (half * 3 / 2, (16 - half) * 3 / 4)
+    rates = cost_figures(Costs(3, 16, half, [6.0], [{half - 1: 2.0, 15: 6.0}]))
+    assert (rates["tokens_per_s_first"], rates["tokens_per_s_last"]) == ([half * 3 / 2], [(16 - half) * 3 / 4])
 
 
 def test_one_step_has_no_halves() -> None:
