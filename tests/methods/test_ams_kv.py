@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
 from cachemark.core.spec import Sampling
 from cachemark.kit.driver import watched
-from cachemark.methods import ams_kv
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
 from cachemark.methods.ams_kv_similarity.inter_scale import inter_scale
 from cachemark.models.var import SIZES, layout
@@ -215,10 +212,3 @@ def test_similarity_is_minus_the_mean_square_of_what_bilinear_resizing_leaves() 
     assert float(inter_scale(before.expand(-1, -1, 4, -1), before)) == 0
     wide = F.interpolate(k.transpose(2, 3).reshape(6, 8, 2, 2), size=(3, 3), mode="bilinear", align_corners=False)
     assert float(inter_scale(wide.flatten(2).transpose(1, 2).reshape(2, 3, 9, 8), k)) == pytest.approx(0, abs=1e-12)
-
-
-def test_only_the_method_and_its_readers_know_its_notions() -> None:
-    package = Path(ams_kv.__file__).parents[1]
-    files = [file for room in ("core", "cache", "contract", "roofline", "models", "plans") for file in (package / room).rglob("*.py")]
-    assert len(files) > 50
-    assert not [str(file) for file in files if re.search("similarity|demanding|ams_kv", file.read_text(encoding="utf-8"))]

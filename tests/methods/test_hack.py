@@ -15,7 +15,6 @@ from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
 from cachemark.kit.per_head import numbers
 from cachemark.methods.hack import HACK
 from cachemark.methods.scale_heads.head_classes import HeadClasses
-from cachemark.models.registry import MODELS
 from contracts.per_head import made
 from contracts.scales import SIDES, Feed, layout_of
 
@@ -71,15 +70,6 @@ def test_budgets_meet_their_mean(mean: int, expected: tuple[int, int]) -> None:
     """No head has more than all 91 tokens; the others get what it leaves."""
     classes = HeadClasses.of([[0.5, 0.1], [0.1, 0.9]], 0.5)
     assert classes.budgets(mean, Fraction(1, 2), sum(side**2 for side in SIDES)) == expected
-
-
-def test_the_papers_ratio_counts_the_last_scale() -> None:
-    """Its 70 % on Infinity at 1024 pixels is 49 % of what later passes read; 50 % on VAR-d30 is 80 %."""
-    for model, mean, share in (("infinity-2b", 3156, 0.491), ("var-d30", 340, 0.802)):
-        entry = MODELS.get(model)
-        layout = entry.shape(entry.presets["paper"], 1)
-        assert int(Fraction(3 if model == "infinity-2b" else 5, 10) * layout.visual) == mean
-        assert mean / layout.cacheable == pytest.approx(share, abs=1e-3)
 
 
 @pytest.mark.parametrize(("knobs", "error", "words"), [

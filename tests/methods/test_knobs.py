@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cachemark.contract.method import Method
-from cachemark.core.errors import BadBudget, BadKnob, UnknownName
+from cachemark.core.errors import BadBudget, BadKnob
 from cachemark.kit.common import calibration
 from cachemark.kit.driver import layout_of
 from cachemark.methods.base.evicting import Evicting
@@ -47,29 +47,6 @@ def test_the_full_cache_cannot_meet_less_than_everything() -> None:
     assert full.knobs_for(Fraction(1), LAYOUT) == {}
     with pytest.raises(BadBudget, match=r"cannot meet a budget of 1/4"):
         full.knobs_for(Fraction(1, 4), LAYOUT)
-
-
-@pytest.mark.parametrize(("name", "knob", "nearest"), [
-    ("streaming", "sink", "sinks"), ("window", "keep_conditions", "keep_condition"), ("linear", "recent", "recent_lines"),
-    ("rkv", "alfa", "alpha"), ("h2o", "C", None), ("full", "B", None),
-])  # fmt: skip
-def test_an_unknown_knob_names_the_nearest(name: str, knob: str, nearest: str | None) -> None:
-    with pytest.raises(UnknownName, match=f"Unknown knob of {name} '{knob}'") as caught:
-        METHODS.get(name).build({knob: 1})
-    assert ("Did you mean" in str(caught.value)) is (nearest is not None)
-    assert nearest is None or f"Did you mean {nearest!r}?" in str(caught.value)
-
-
-@pytest.mark.parametrize(("name", "knobs", "words"), [
-    ("h2o", {"B": 2.5}, "B = 2.5 is not an int"),
-    ("h2o", {"B": True}, "B = True is not an int"),
-    ("window", {"keep_condition": 0}, "keep_condition = 0 is not a bool"),
-    ("linear", {"score": 1}, "score = 1 is not a str"),
-    ("rkv", {"mix_lambda": "0.1"}, "mix_lambda = '0.1' is not a float"),
-])  # fmt: skip
-def test_a_knob_of_another_type_is_refused(name: str, knobs: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadKnob, match=f"{name}: {words}"):
-        METHODS.get(name).build(knobs)
 
 
 @pytest.mark.parametrize(("name", "knobs", "error", "words"), [

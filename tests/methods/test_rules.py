@@ -107,8 +107,10 @@ def check(name: str, knobs: dict[str, Any], layout: Layout, feed: Feed, codec: C
     return heads
 
 
-@pytest.mark.parametrize("codec", [codec for codec in CODECS.values() if not codec.grouped], ids=lambda codec: codec.name)
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize(("kv_heads", "codec"), [
+    pytest.param(kv_heads, codec, id=f"{kv_heads}-{codec.name}", marks=[] if codec is NATIVE or kv_heads == 2 else [pytest.mark.slow])
+    for kv_heads in (4, 2, 1) for codec in CODECS.values() if not codec.grouped
+])
 @pytest.mark.parametrize(("name", "knobs"), CASES, ids=IDS)
 def test_a_method_keeps_what_its_rules_keep(name: str, knobs: dict[str, Any], kv_heads: int, codec: Codec) -> None:
     layout = layout_of((2, 2), kv_heads=kv_heads, layers=2)

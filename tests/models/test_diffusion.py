@@ -197,14 +197,6 @@ def test_rows_of_head_tokens_take_everything_along() -> None:
 
 
 # -- guidance and noise -----------------------------------------------------------------------------------------------
-def test_the_noise_of_the_unconditional_rows_does_not_exist() -> None:
-    z, noise = drawn((10,))
-    made = head()
-    schedule = made.schedule((10,), 1.0)
-    with pytest.raises((RuntimeError, ValueError)):
-        made.sample(z[:3], noise, 3.0, schedule, STEP, Bidirectional())
-
-
 def test_a_scale_of_one_is_the_conditional_output() -> None:
     out = torch.randn(4, 5, 2 * CHANNELS)
     for one, plain in zip(guided(out, 1.0), guided(out[:2], None), strict=True):

@@ -21,7 +21,7 @@ from cachemark.methods.linear import Linear
 from cachemark.models import janus
 from cachemark.models.catalogue import text_to_image
 from cachemark.models.janus import SIZES, Janus, JanusConfig
-from cachemark.models.llama import LlamaAttention, LlamaConfig, rotate_halves
+from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import HashedWords, Prompts
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
@@ -107,34 +107,6 @@ def test_rows_without_guidance_are_the_conditional_ones() -> None:
     guided = tiny().layout([5, 6], GUIDED, [1, 2])
     assert (guided.condition, guided.branches, guided.seeds) == ((7, 4, 7, 4), (0, 0, 1, 1), (5, 6, 5, 6))
     assert (guided.kv_heads, guided.stored) == (2, 7 + 15)
-
-
-def test_queries_and_keys_are_normalised_before_they_are_turned() -> None:
-    """Then the length of a key is that of its norm's weights, whatever the input."""
-    attention, seen = LlamaAttention(replace(CONFIG.decoder, kv_heads=None, qk_norm=True)), {}
-
-    class Seeing(Method):
-        def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            seen.update(q=q, k=k)
-            return v
-
-    turns = torch.polar(torch.ones(1, 3, 8), torch.arange(24.0).view(1, 3, 8))
-    x = 100 * torch.randn(1, 3, 64, generator=torch.Generator().manual_seed(0))
-    attention(x, Site("decoder", 0), Step(0, 1), Tokens(x, turns), Seeing())
-    for part in seen.values():
-        torch.testing.assert_close(part.norm(dim=-1), torch.full((1, 4, 3), 4.0), atol=1e-3, rtol=0)
-
-
-def test_a_turn_keeps_lengths_and_depends_on_the_distance_alone() -> None:
-    q, k = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(0))
-    decoder = tiny().decoder
-
-    def score(at: int, of: int) -> Tensor:
-        turned = [rotate_halves(x, decoder.turns(torch.tensor([[place]]))) for x, place in ((q, at), (k, of))]
-        return (turned[0] * turned[1]).sum()
-
-    torch.testing.assert_close(score(9, 4), score(105, 100), atol=1e-4, rtol=0)
-    assert (score(9, 4) - score(9, 5)).abs() > 1e-2
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------

@@ -13,13 +13,10 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Site
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.seeds import subset
 from cachemark.core.spec import Sampling
-from cachemark.methods.full import Full
-from cachemark.methods.linear import Linear
 from cachemark.methods.registry import METHODS
 from cachemark.models import janus, text_features
 from cachemark.models.catalogue.text_to_image import TEXTS
@@ -96,16 +93,6 @@ def test_a_sample_is_the_same_in_any_company(name: str) -> None:
     assert torch.equal(together[1], alone[0])
     torch.testing.assert_close(logits[1], own[0], rtol=0, atol=1e-4)
     assert model.layout([0, 1, 2], GUIDED, [2, 0, 1]).condition == (3, 2, 6, 3, 2, 6)
-
-
-@pytest.mark.parametrize("method", [Full(), Linear(B=96)], ids=lambda method: method.name)
-def test_slots_take_the_bytes_of_the_formula(method: Method) -> None:
-    entry = MODELS.get("llamagen-t2i-512")
-    shape = replace(entry.shape(entry.presets["paper"], 3), dtype=torch.bfloat16, device="meta")
-    memory = Memory("meta")
-    method.begin(shape, [Site("decoder", layer) for layer in range(shape.layers)], memory)
-    held = 96 if isinstance(method, Linear) else 1023
-    assert memory.nbytes("slots") == 2 * 2 * 6 * 1280 * 36 * (shape.longest_condition + held)
 
 
 # -- features on disk ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Layout, Site
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
@@ -60,18 +59,6 @@ def test_evicting_by_line_counts_the_end_of_a_line() -> None:
     shape = large.shape(large.presets["paper"], 1)
     assert (shape.lines, shape.line, shape.visual) == (64, 65, 4160)
     assert Linear.knobs_for(Fraction(1, 8), shape)["B"] == 520
-
-
-@pytest.mark.parametrize("method", [Full(), Linear(B=392, anchor=49), Linear(B=294, anchor=49)], ids=["full", "1/6", "1/8"])
-def test_slots_take_the_bytes_of_the_formula(method: Method) -> None:
-    """512 KiB an entry and row in bf16."""
-    entry: ModelEntry = MODELS.get("lumina-mgpt-7b-768")
-    shape: Layout = replace(entry.shape(entry.presets["paper"], 12), dtype=torch.bfloat16, device="meta")
-    memory = Memory("meta")
-    method.begin(shape, [Site("decoder", layer) for layer in range(shape.layers)], memory)
-    visual = method.B if isinstance(method, Linear) else 2351
-    assert memory.nbytes("slots") == 2**19 * shape.rows * (shape.longest_condition + visual)
-    assert shape.rows == 24
 
 
 def test_the_unconditional_row_is_the_size_alone() -> None:

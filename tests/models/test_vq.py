@@ -1,9 +1,6 @@
-"""The VQ tokenizer: names and shapes of the published files, the encoder against a second reading of its description, edges."""
+"""The VQ tokenizer: the encoder against a second reading of its description, and edges."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.core.errors import Unsupported
-from cachemark.models.vision.vq import VQ, VQ8, VQ16, Downsample, Upsample, VQConfig
+from cachemark.models.vision.vq import VQ, Downsample, Upsample, VQConfig
 
-MANIFESTS = Path(__file__).parents[1] / "conformance" / "llamagen"
 TINY = VQConfig(ch=32, ch_mult=(1, 2, 1), num_res_blocks=1, z_channels=8, codebook_size=24, codebook_dim=4)
 
 
@@ -27,31 +23,10 @@ def vq() -> VQ:
     return model.requires_grad_(False)
 
 
-@pytest.mark.parametrize(("name", "config", "parameters"), [("vq16", VQ16, 71_883_403), ("vq8", VQ8, 70_109_835)])
-def test_names_and_shapes_are_those_of_the_published_file(name: str, config: VQConfig, parameters: int) -> None:
-    manifest = json.loads((MANIFESTS / f"manifest_{name}.json").read_text())
-    with torch.device("meta"):
-        model = VQ(config)
-    assert {key: list(tensor.shape) for key, tensor in model.state_dict().items()} == manifest["state_dict"]
-    assert sum(p.numel() for p in model.parameters()) == parameters == manifest["info"]["num_parameters"]
-    assert [key for key, _ in model.named_buffers()] == manifest["info"]["buffers"]
-
-
-@pytest.mark.parametrize(("config", "factor"), [(VQ16, 16), (VQ8, 8), (TINY, 4)])
-def test_factor(config: VQConfig, factor: int) -> None:
-    assert config.factor == factor
-
-
 def test_images_have_the_size_of_the_grid_times_the_factor(vq: VQ) -> None:
     codes = torch.arange(12).view(2, 6)
     assert vq.decode(codes, (2, 3)).shape == (2, 3, 8, 12)
     assert vq.encode(torch.zeros(2, 3, 8, 12)).shape == (2, 6)
-
-
-def test_a_code_stands_where_raster_order_puts_it(vq: VQ) -> None:
-    vectors = vq.vectors(torch.arange(6).view(1, 6), (2, 3))
-    expected = vq.quantize.embedding.weight[4] / vq.quantize.embedding.weight[4].norm()
-    assert torch.allclose(vectors[0, :, 1, 1], expected)
 
 
 def test_images_are_fp32_and_not_clamped(vq: VQ) -> None:
@@ -68,13 +43,6 @@ def test_the_usage_buffer_changes_nothing(vq: VQ) -> None:
     other.load_state_dict(vq.state_dict() | {"quantize.codebook_used": torch.full((65536,), 7.0)})
     codes = torch.arange(4).view(1, 4)
     assert torch.equal(other.decode(codes, (2, 2)), vq.decode(codes, (2, 2)))
-
-
-def test_the_length_of_a_code_vector_changes_nothing(vq: VQ) -> None:
-    codes = torch.arange(4).view(1, 4)
-    longer = VQ(TINY)
-    longer.load_state_dict(vq.state_dict() | {"quantize.embedding.weight": vq.quantize.embedding.weight * 4})
-    assert torch.equal(longer.decode(codes, (2, 2)), vq.decode(codes, (2, 2)))
 
 
 @pytest.mark.parametrize(("codes", "grid"), [((1, 6), (2, 2)), ((6,), (2, 3)), ((1, 2, 3), (2, 3))])

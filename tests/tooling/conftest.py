@@ -20,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "report"))
 def quick() -> Iterator[None]:
     """Few held-out scenes, and few encoded ahead."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tools.train.tokenizers.HELD_OUT", 8)
-        patch.setattr("tools.train.generators.HELD_OUT", 8)
+        for module in ("tokenizers", "generators", "feature_network"):
+            patch.setattr(f"tools.train.{module}.HELD_OUT", 8)
+        patch.setattr("tools.train.captioned.READ", 32)
         patch.setattr("tools.train.generators.CHUNK", 2)
         yield
 
@@ -34,23 +35,26 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ends_as_uninterrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any], int], None]:
-    """Asserts that a task's training which is killed at its last step and continued leaves the weights of one that was not."""
-    def check(make: Callable[[], Any], steps: int) -> None:
+def ends_as_uninterrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any], int], Path]:
+    """Asserts that a task's training which is killed at its last step and continued leaves the weights of one that was not; their path."""
+
+    def check(make: Callable[[], Any], steps: int) -> Path:
         def plan(name: str) -> TrainingRun:
             return TrainingRun(tmp_path / name, steps, every=2, threads=1)
 
-        def loss(step: int, draws: Any) -> Any:
+        def killed(step: int, draws: Any) -> Any:
             if step == steps - 1:
                 raise KeyboardInterrupt
-            return own(step, draws)
+            return loss(step, draws)
 
-        whole, task = train(make(), plan("whole")), make()
-        own = task.loss
-        monkeypatch.setattr(task, "loss", loss)
+        uninterrupted, task = train(make(), plan("uninterrupted")), make()
+        loss = task.loss
+        monkeypatch.setattr(task, "loss", killed)
         with pytest.raises(KeyboardInterrupt):
-            train(task, plan("parts"))
-        a, b = load_file(str(whole)), load_file(str(train(make(), plan("parts"))))
-        assert all(torch.equal(a[name], b[name]) for name in a)
+            train(task, plan("continued"))
+        one, other = load_file(uninterrupted), load_file(train(make(), plan("continued")))
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        return uninterrupted
 
     return check

@@ -13,7 +13,7 @@ from cachemark.metrics.compute.extractor import extractor_name
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.metrics.compute.legend import legend
 from cachemark.models import checkpoints
-from cachemark.models.tiny.tiny_features import HEADS, FeaturesConfig, load
+from cachemark.models.tiny.tiny_features import HEADS, FeaturesConfig
 from tools.train.feature_network import FeaturesTask, attributes, consistency, corrupted, real_scenes, turned, write_reference
 from tools.train.loops import TrainingRun, train
 from tools.train.scene import hsv, scenes
@@ -64,36 +64,6 @@ def test_the_attributes_are_those_of_the_scene() -> None:
     for name, choices in HEADS.items():
         assert known[name].unique().tolist() == list(range(choices)), name
     assert (known["object_hue"] != known["ground_hue"]).all(), "a scene never gives both one hue"
-
-
-def test_the_loss_reaches_every_weight_and_the_statistics_follow() -> None:
-    one = task()
-    one.loss(0, generator()).backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in one.model.parameters() if p.dim() > 1)
-    assert not torch.equal(one.model.centre, torch.zeros(16))
-    assert not torch.equal(one.model.deviation, torch.ones(16))
-
-
-def test_a_killed_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.train.feature_network.HELD_OUT", 8)
-
-    def plan(name: str) -> TrainingRun:
-        return TrainingRun(tmp_path / name, 6, every=2, threads=1)
-
-    whole = train(task(), plan("whole"))
-    killed, own = task(), FeaturesTask.loss
-
-    def until(step: int, draws: torch.Generator) -> torch.Tensor:
-        if step == 3:
-            raise KeyboardInterrupt
-        return own(killed, step, draws)
-
-    monkeypatch.setattr(killed, "loss", until)
-    with pytest.raises(KeyboardInterrupt):
-        train(killed, plan("parts"))
-    continued = train(task(), plan("parts"))
-    assert whole.read_bytes() == continued.read_bytes()
-    assert load(continued).config == SMALL
 
 
 def test_the_reference_is_small_belongs_to_its_weights_and_holds_new_scenes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
