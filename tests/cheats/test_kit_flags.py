@@ -11,7 +11,7 @@ import pytest
 from cachemark.kit.findings import Checked
 from cachemark.kit.method_kit import FAMILIES, made_of
 from cachemark.methods.registry import METHODS
-from cachemark.workflows.proving_things import names_of
+from cachemark.workflows.prove import names_of
 
 HEAD = """
 from dataclasses import dataclass
@@ -52,14 +52,10 @@ CHEATS: dict[str, tuple[str, str, str, str]] = {  # by what it does: before the 
         "neutral is no short cut", "others at the whole budget"),
     "sets TF32": (
         "", "    def begin(self, *given):\n        torch.backends.cuda.matmul.allow_tf32 = True\n        super().begin(*given)",
-        "process is left alone", "TF32"),
+        "settings are left alone", "TF32"),
     "sets the default dtype": (
         "", "    def begin(self, *given):\n        super().begin(*given)\n        torch.set_default_dtype(torch.float64)",
-        "process is left alone", "default dtype"),
-    "slows the full cache": (
-        "import time", "    def begin(self, *given):\n        if Method.attend.__name__ == 'attend':\n            real = Method.attend\n"
-        "            def slow(self, *given):\n                return real(self, *given)\n            Method.attend = slow\n"
-        "        super().begin(*given)", "process is left alone", "Method.attend"),
+        "settings are left alone", "default dtype"),
     "reads on the host to skip work": (
         "", "    def observe(self, site, step, slot, q, mass):\n        if q.abs().max() > 1e9:\n            return",
         "nothing is read on the host", "on the host"),

@@ -13,7 +13,7 @@ import pytest
 from cachemark.kit.findings import Checked
 from cachemark.kit.method_kit import FAMILIES, made_of
 from cachemark.methods.registry import METHODS
-from cachemark.workflows.proving_things import names_of, prove_method
+from cachemark.workflows.prove import names_of, prove_method
 from support.stages import call
 
 HEAD = """
@@ -47,8 +47,8 @@ BROKEN: dict[str, tuple[str, str, str]] = {  # by the words of the check: the bo
                                           "logits differ"),
     "dead is never read": ("    def attend(self, site, step, q, k, v):\n        out = super().attend(site, step, q, k, v)\n"
                            "        return out + 0 * self.slots[site].v[0][:, :, -1:].mean()", "nan"),
-    "process is left alone": ("    def begin(self, *given):\n        torch.backends.cuda.matmul.allow_tf32 = True\n"
-                              "        super().begin(*given)", "TF32 in matmuls"),
+    "settings are left alone": ("    def begin(self, *given):\n        torch.backends.cuda.matmul.allow_tf32 = True\n"
+                              "        super().begin(*given)", "matmul precision (TF32)"),
     "token work is declared": ("    def attend(self, site, step, q, k, v):\n        (q @ k.mT @ v) if step.count else None\n"
                                "        return super().attend(site, step, q, k, v)", "reads more than it declares"),
     "knobs are refused": ("    @classmethod\n    def build(cls, knobs):\n"

@@ -11,7 +11,7 @@ from cachemark.kit.findings import Checked
 from cachemark.kit.method_kit import made_of_one
 from cachemark.kit.model_checks import MODEL, ModelExample
 from cachemark.models.registry import MODELS
-from cachemark.workflows.proving_things import names_of
+from cachemark.workflows.prove import names_of
 from support import examples
 from support.stages import call
 
@@ -27,7 +27,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {  # by the words of the check: what i
     "forced tokens are followed": ("BODY", "        forced = None", "something else along other tokens"),
     "samples are the same in any batch": ("BODY", "        labels = labels + len(seeds) % 2", "among three"),
     "second generation repeats": ("BODY", "        seeds = [int(torch.randint(0, 1000, ())) for _ in seeds]", "random numbers"),
-    "weights and process are left alone": ("BODY", "        self.output.weight.data *= 1.01", "weights as they were"),
+    "weights and settings are left alone": ("BODY", "        self.output.weight.data *= 1.01", "weights as they were"),
     "every site is asked once a pass": (
         "BODY", "        end = method.end_step\n        method.end_step = lambda step: end(step) if step.index != 3 else None", "end_step"),
 }  # fmt: skip

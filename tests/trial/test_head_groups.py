@@ -10,7 +10,7 @@ from cachemark.cache.layout import Site
 from cachemark.contract.heads import HeadGroups
 from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
-from cachemark.workflows.proving_things import names_of
+from cachemark.workflows.prove import names_of
 from support import stages
 from support.wheels import ROOT
 from test_docs import blocks

@@ -26,7 +26,7 @@ from cachemark.models.registry import MODELS
 from cachemark.models.vision.vq import VQ, VQConfig
 from cachemark.plugins import loading as plugins
 from cachemark.workflows.describing import Drawing, describe, start_described
-from cachemark.workflows.proving_things import prove_model
+from cachemark.workflows.prove import prove_model
 from support.later import later
 from support.llamas import FACTS, SIZES, describe_to, publish
 from support.stages import call, forgetting

@@ -25,7 +25,7 @@ from cachemark.store.db import Store
 from cachemark.trial.executors.local import Executor, local
 from cachemark.trial.measurement import Measurement
 from cachemark.trial.request import PROTOCOL
-from cachemark.workflows import bisect, proving
+from cachemark.workflows import bisect, prove
 from cachemark.workflows.compare import PairedComparison, Terms
 from cachemark.workflows.compare import compare as measure_pairs
 from cachemark.workflows.machines import Machine
@@ -200,4 +200,4 @@ def test_bisecting_and_the_self_test_hold_their_device_too(at: Stage, nvml: Fake
         with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
             bisect.bisect(at.plan, "calm 1/2", "a", "b", repository=tmp_path / "repository", machine=machine, plugins=[at.plugin])
         with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
-            proving.self_test(machine)
+            prove.self_test(machine)

@@ -85,7 +85,7 @@ def _refuse_unused(self_test: bool) -> None:
 
 def _prove(machine: Machine, store_url: str, as_json: bool) -> int:
     """Hold the self-test on the given device, else on that of the newest run. Returns the exit code."""
-    from ..workflows.proving import newest_device, self_test
+    from ..workflows.prove import newest_device, self_test
 
     proofs = self_test(machine if machine.device else replace(machine, device=newest_device(store_url)),
                        lambda said: click.echo(f"Self-test: {said}", err=True))

@@ -56,7 +56,7 @@ def test_method(method: str, knobs: dict[str, Any], as_json: bool) -> None:
     masking, the budget is kept and used at every step, the declared bytes are right, nothing is read on the host, a sample is the same in
     any batch, and more. A failure is printed with model, seed, step, layer, head, expected and actual value.
     """
-    from ..workflows.proving_things import prove_method
+    from ..workflows.prove import prove_method
 
     _conclude(prove_method(method, knobs=knobs), as_json)
 
@@ -73,7 +73,7 @@ def test_model(model: str, weights: str, decoder_weights: str, as_json: bool) ->
     and under any state of torch's random numbers, forced tokens are followed, attention is called once per step in every layer and equals
     the textbook's, evicting methods run, captured graphs equal the eager engine, and more. Weights must hold every tensor and no other.
     """
-    from ..workflows.proving_things import prove_model
+    from ..workflows.prove import prove_model
 
     _conclude(prove_model(model, weights=weights, decoder_weights=decoder_weights), as_json)
 
@@ -88,7 +88,7 @@ def test_metric(metric: str, as_json: bool) -> None:
     time, in another process, in any batch and beside other images; no image is nearer to a reference than the reference itself; nothing but
     images and its own files is read, nothing is written; the class states unit, direction and kind.
     """
-    from ..workflows.proving_things import prove_metric
+    from ..workflows.prove import prove_metric
 
     _conclude(prove_metric(metric), as_json)
 

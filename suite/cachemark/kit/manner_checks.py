@@ -1,4 +1,4 @@
-"""Checks of how a next-token method behaves towards those around it: the process, other numbers, wrong knobs."""
+"""Checks of how a next-token method behaves towards those around it: the settings of torch, other numbers, wrong knobs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ import torch
 from torch import Tensor
 
 from ..core.errors import CachemarkError, Unsupported
-from ..machine.shared_state import SharedState
 from .common import Found, finding
 from .next_token import SAMPLING, SEEDS, Cell, generate, recorded
+from .settings import settings_restored
 
 
-def process_is_left_alone(cell: Cell) -> Found:
-    """A generation changes nothing of the process: settings of torch, functions of others, threads, environment."""
-    state = SharedState()
-    generate(cell, cell.tight())
-    changes = state.changes()
+def settings_are_left_alone(cell: Cell) -> Found:
+    """A generation changes no setting of torch, such as TF32 or the number of threads: the full cache beside it would run under it too."""
+    with settings_restored() as changes:
+        generate(cell, cell.tight())
     if changes:
-        state.restore()
-        yield finding(cell, "the process as it was", "; ".join(map(str, changes)))
+        yield finding(cell, "the settings of torch as they were", "; ".join(changes))
 
 
 def other_numbers_run(cell: Cell) -> Found:

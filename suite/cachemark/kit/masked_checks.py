@@ -16,13 +16,13 @@ from ..cache.codec import CODECS
 from ..contract.method import Method
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
-from ..machine.shared_state import SharedState
 from ..models.mar import MAR, MARConfig
 from .capture import NotCapturable, capturing
 from .common import DECIDES, Found, neutral_knobs
 from .driver import watched
 from .findings import Flaw
 from .reachable import outside
+from .settings import settings_restored
 
 # The head's process leaves out its noisiest half: with random weights that alone would multiply the tokens by thousands.
 CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=4, steps=8, diffusion=(3, 0))
@@ -136,16 +136,15 @@ def nothing_is_read_on_the_host(cell: MaskedExample) -> Found:
         yield finding(cell, "no read on the host, or capturable = False", error)
 
 
-def process_is_left_alone(cell: MaskedExample) -> Found:
-    """A generation changes nothing of the process: settings of torch, functions of others, threads, environment."""
-    state = SharedState()
-    generate(cell.build(), fresh(cell))
-    if changes := state.changes():
-        state.restore()
-        yield finding(cell, "the process as it was", "; ".join(map(str, changes)))
+def settings_are_left_alone(cell: MaskedExample) -> Found:
+    """A generation changes no setting of torch, such as TF32 or the number of threads: the full cache beside it would run under it too."""
+    with settings_restored() as changes:
+        generate(cell.build(), fresh(cell))
+    if changes:
+        yield finding(cell, "the settings of torch as they were", "; ".join(changes))
 
 
 MASKED: tuple[Callable[[Any], Found], ...] = (
     neutral_is_full, second_generation_repeats, samples_are_the_same_in_any_batch, memory_is_the_arenas, nothing_is_read_on_the_host,
-    process_is_left_alone,
+    settings_are_left_alone,
 )

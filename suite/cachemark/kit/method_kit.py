@@ -30,7 +30,7 @@ TOKEN: tuple[Check, ...] = (
     token_checks.bytes_are_declared, token_checks.live_bytes_are_counted, token_checks.memory_is_the_arenas,
     token_checks.dead_is_never_read, token_checks.second_generation_repeats, token_checks.nothing_is_read_on_the_host,
     token_checks.graph_is_eager, batches.samples_are_the_same_in_any_batch, ragged.rows_are_as_alone, ragged.rows_keep_the_budget,
-    manner_checks.other_numbers_run, manner_checks.knobs_are_refused, manner_checks.process_is_left_alone,
+    manner_checks.other_numbers_run, manner_checks.knobs_are_refused, manner_checks.settings_are_left_alone,
     work_checks.token_work_is_declared,
 )
 SCALE: tuple[Check, ...] = (
@@ -44,7 +44,7 @@ GROUPS: tuple[Check, ...] = (
     token_checks.prefix_is_sound, group_checks.bytes_are_declared, group_checks.declared_is_used, group_checks.live_bytes_are_counted,
     token_checks.memory_is_the_arenas, token_checks.dead_is_never_read, token_checks.second_generation_repeats,
     token_checks.nothing_is_read_on_the_host, token_checks.graph_is_eager, batches.samples_are_the_same_in_any_batch,
-    ragged.rows_are_as_alone, manner_checks.other_numbers_run, manner_checks.knobs_are_refused, manner_checks.process_is_left_alone,
+    ragged.rows_are_as_alone, manner_checks.other_numbers_run, manner_checks.knobs_are_refused, manner_checks.settings_are_left_alone,
     work_checks.token_work_is_declared,
 )
 TOKEN_SIZES = ((1, 1, 4), (1, 2, 4), (2, 2, 5))  # layers, heads and lines, the smallest first

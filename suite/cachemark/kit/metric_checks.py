@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from importlib.machinery import all_suffixes
+from types import FrameType
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from ..core import registry
 from ..core.errors import Unsupported
-from ..machine.shared_state import Change, SharedState
 from ..metrics.base import ImageMetric, Shown, problem
 from ..plugins import loading as plugins
-from .audit import frames_of, listening
 from .findings import Flaw
+from .settings import settings_restored
 
 Found = Iterator[Flaw]
+READS = {"open": "opens a file", "socket.connect": "connects to a network", "sqlite3.connect": "opens a database",
+         "subprocess.Popen": "starts a process", "os.system": "starts a process", "os.posix_spawn": "starts a process",
+         "os.fork": "starts a process"}  # fmt: skip
+CODE = tuple(all_suffixes())  # of files that a digest covers or that belong to Python
+OF_PYTHON = ("importlib._bootstrap", "torch._dynamo.", "torch._inductor.", "triton.")  # imports and compilers open files of their own
+_listeners: list[dict[str, str]] = []
 CLOSE = 1e-4  # of figures, as a share of the largest
 SHAPES = (  # sides of images with the shapes of their tokens, as models here have them: the smallest first
     (16, (16,)), (64, (64,)), (64, (256,)), (64, (256, 16)), (256, (256,)), (256, (256, 16)),
@@ -31,12 +41,12 @@ STATED = {"unit": "none is an empty text", "better": "higher or lower", "kind": 
 @dataclass
 class MetricExample:
     """A metric. ``size`` says what was shown last, ``asked_for`` what the metric has asked of Python with the event by which it was heard,
-    and ``changes`` what it changed when it was asked first."""
+    and ``changes`` the settings of torch that it has changed, in words."""
 
     cls: type[ImageMetric]
     size: str = ""
     asked_for: dict[str, str] = field(default_factory=dict)
-    changes: list[Change] | None = None
+    changes: list[str] = field(default_factory=list)
 
     @cached_property
     def made(self) -> ImageMetric:
@@ -59,14 +69,12 @@ class MetricExample:
     def raw(self, given: Shown) -> Any:
         """The answer to some images, whatever it is."""
         self.size = in_words(given)
-        state = SharedState() if self.changes is None else None
         try:
-            with listening(frames_of(self.cls)) as said, torch.inference_mode():
+            with settings_restored() as changes, _listening() as events, torch.inference_mode():
                 return self.made.measure(given)
         finally:
-            self.asked_for |= said
-            if state is not None:
-                self.changes = put_back(state)
+            self.asked_for |= events
+            self.changes += changes
 
     def figures(self, given: Shown) -> Tensor:
         """Figures of some images, (B,) fp64. Unsupported where they are none, which a check of its own tells."""
@@ -81,11 +89,47 @@ class MetricExample:
         return shown(names, self.shape, references)
 
 
-def put_back(state: SharedState) -> list[Change]:
-    """Everything that is no longer as it was, put back where that is possible."""
-    if changes := state.changes():
-        state.restore()
-    return changes
+@contextmanager
+def _listening() -> Iterator[dict[str, str]]:
+    """Inside, the events of :data:`READS` are noted: what they do, with the event and what it was given."""
+    _hook()
+    events: dict[str, str] = {}
+    _listeners.append(events)
+    try:
+        yield events
+    finally:
+        _listeners.remove(events)
+
+
+@cache
+def _hook() -> None:
+    """Listen to Python's audit events (PEP 578) from now on; a hook cannot be taken away again."""
+    sys.addaudithook(_note)
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note an event, unless it opens Python code or comes of an import or of torch's compiler."""
+    if event not in READS or not _listeners:
+        return
+    events = _listeners.pop()  # what is asked here is no event
+    try:
+        path = str(arguments[0])[:80] if event == "open" else ""
+        if not path.endswith(CODE) and not any(f"{module}.".startswith(OF_PYTHON) for module in _calling(sys._getframe(1))):
+            events.setdefault(READS[event], f"{event} {path!r}" if path else event)
+    finally:
+        _listeners.append(events)
+
+
+def _calling(frame: FrameType | None) -> Iterator[str]:
+    """The modules of the calls under way, up to this one's."""
+    while frame is not None and (module := str(frame.f_globals.get("__name__", ""))) != __name__:
+        yield module
+        frame = frame.f_back
+
+
+def metric_example(name: str) -> MetricExample:
+    """A metric that has been registered."""
+    return MetricExample(cast("type[ImageMetric]", registry.metrics.get(name)))
 
 
 # -- what is shown ------------------------------------------------------------------------------------------------------
@@ -148,7 +192,7 @@ def _unlike(given: Shown, expected: Tensor, found: Tensor, whose: str, tolerance
 
 # -- the checks ---------------------------------------------------------------------------------------------------------
 def nothing_else_is_read(example: MetricExample) -> Found:
-    """It computes with what it is shown and with its own files alone: it opens no file and no connection, starts nothing, and imports no
+    """It computes with what it is shown and with its own files alone: it opens no file and no connection, starts no process, and imports no
     module of its own that no import statement names. What is in no digest would change its figures under the same name."""
     given = example.shows()
     example.raw(given)
@@ -270,17 +314,16 @@ def inputs_are_left_alone(example: MetricExample) -> Found:
         yield _flaw(given, "labels and seeds as they were", "others")
 
 
-def process_is_left_alone(example: MetricExample) -> Found:
-    """It changes nothing of the process: settings of torch, functions of others, threads, environment."""
+def settings_are_left_alone(example: MetricExample) -> Found:
+    """It changes no setting of torch, such as TF32 or the number of threads."""
     given = example.shows()
-    state = SharedState()
     example.raw(given)
-    if changes := [*(example.changes or ()), *put_back(state)]:
-        yield _flaw(given, "the process as it was", "; ".join(map(str, changes)))
+    if example.changes:
+        yield _flaw(given, "the settings of torch as they were", "; ".join(example.changes))
 
 
 METRIC: tuple[Callable[[MetricExample], Found], ...] = (
     nothing_else_is_read, class_says_what_it_is, figures_are_figures, second_measurement_repeats,
     figures_are_the_same_in_any_batch, others_do_not_matter, identical_images_score_alike, kind_is_what_it_reads, inputs_are_left_alone,
-    process_is_left_alone,
+    settings_are_left_alone,
 )

@@ -16,13 +16,13 @@ from ..cache.layout import Layout, Site, Step
 from ..contract.method import Method
 from ..core.errors import BadBudget, BadCheckpoint, Unsupported
 from ..core.spec import Sampling
-from ..machine.shared_state import SharedState
 from ..methods.registry import METHODS
 from ..models import checkpoints
 from ..models.protocol import Loaded, ModelEntry, Request
 from . import next_scale, oracle
 from .driver import Onlooker, watched
 from .findings import Flaw
+from .settings import settings_restored
 from .token_checks import taped
 
 Found = Iterator[Flaw]
@@ -288,13 +288,13 @@ def graph_is_eager(model: ModelExample) -> Found:
         yield from unlike(model, expected, found, "the eager passes'")
 
 
-def weights_and_process_are_left_alone(model: ModelExample) -> Found:
-    """A generation changes neither the model's tensors nor anything of the process."""
-    before, state = [tensor.clone() for tensor in model.loaded.parameters], SharedState()
-    model.generate(Method())
-    if changes := state.changes():
-        state.restore()
-        yield finding(model, "the process as it was", "; ".join(map(str, changes)))
+def weights_and_settings_are_left_alone(model: ModelExample) -> Found:
+    """A generation changes neither the model's tensors nor a setting of torch."""
+    before = [tensor.clone() for tensor in model.loaded.parameters]
+    with settings_restored() as changes:
+        model.generate(Method())
+    if changes:
+        yield finding(model, "the settings of torch as they were", "; ".join(changes))
     changed = [number for number, pair in enumerate(zip(before, model.loaded.parameters, strict=True)) if not torch.equal(*pair)]
     if changed:
         yield finding(model, "its weights as they were", f"tensor {changed[0]} of its parameters changed")
@@ -305,5 +305,5 @@ def weights_and_process_are_left_alone(model: ModelExample) -> Found:
 MODEL: tuple[Callable[[ModelExample], Found], ...] = (
     entry_says_what_is_loaded, weights_are_all_read, images_are_images, second_generation_repeats, samples_are_the_same_in_any_batch,
     forced_tokens_are_followed, every_site_is_asked_once_a_pass, attention_is_the_caches, evicting_methods_run, neutral_methods_are_full,
-    graph_is_eager, weights_and_process_are_left_alone,
+    graph_is_eager, weights_and_settings_are_left_alone,
 )

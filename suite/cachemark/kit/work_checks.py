@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-
-from torch import Tensor
 
 from ..cache.attention import FUSED_MASS_KERNEL, fused, mass_kernel
 from ..cache.codec import NATIVE
@@ -15,7 +13,6 @@ from ..contract.method import Method
 from ..core.errors import Unsupported
 from ..roofline.masked_flops import masked_ops
 from . import masked_checks, next_scale, next_token
-from .audit import frames_of
 from .common import DECIDES, Found, finding
 from .driver import watched
 from .masked_checks import MaskedExample
@@ -34,7 +31,7 @@ def token_work_is_declared(cell: Cell) -> Found:
     if work.weights < (1 - TOLERANCE) * full.weights:
         yield finding(cell, f"{full.weights:,} FLOPs of products with the model's weights, as the full cache", f"{work.weights:,}")
     if work.drawn:
-        yield finding(cell, "no random numbers but those that belong to the sample", f"it calls {', '.join(sorted(work.drawn))}")
+        yield finding(cell, "no random numbers of torch: those of a sample come of its seed", f"it calls {', '.join(sorted(work.drawn))}")
     yield from _attention_is_declared(cell, work, cell.tight(), cell.layout, raster_steps(cell.layout))
 
 
@@ -42,7 +39,7 @@ def scale_work_is_declared(cell: ScaleCell) -> Found:
     """Attention reads as many entries as ``attended`` says."""
     if not cell.tight().capturable:
         raise Unsupported(DECIDES)  # what it reads is not known on paper
-    counter = _counter((), cell.cls)
+    counter = WorkCounter(())
     with fused("cpu"), counter.counting() as work:
         next_scale.drive(watched(cell.tight(), counter), cell.layout, ScaleFeed(cell.layout), cell.memory())
     yield from _attention_is_declared(cell, work, cell.tight(), cell.layout, scale_steps(cell.layout))
@@ -53,19 +50,15 @@ def masked_work_is_declared(cell: MaskedExample) -> Found:
     method, layout = cell.build(), masked_checks.model().layout(masked_checks.SEEDS, masked_checks.SAMPLING)
     method.resolve(layout)
     declared = sum(op.flops * op.times for op in masked_ops(method, layout, 0, 0, NATIVE))
-    counter = _counter(masked_checks.model().parameters(), cell.cls)
+    counter = WorkCounter(masked_checks.model().parameters())
     with fused("cpu"), counter.counting() as work:
         masked_checks.generate(cell.build(), masked_checks.fresh(cell))
     if not (1 - TOLERANCE) * declared <= work.flops <= (1 + TOLERANCE) * declared:
         yield masked_checks.finding(cell, f"{declared:,} FLOPs, as it declares", f"{work.flops:,}")
 
 
-def _counter(parameters: Iterable[Tensor], cls: type[Method]) -> WorkCounter:
-    return WorkCounter(parameters, frames_of(cls))
-
-
 def _count_token_work(cell: Cell, method: Method) -> DispatchedWork:
-    counter = _counter(cell.model.parameters(), cell.cls)
+    counter = WorkCounter(cell.model.parameters())
     with fused("cpu"), counter.counting() as work:
         next_token.generate(cell, method, counter)
     return work

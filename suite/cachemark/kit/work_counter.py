@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from torch import Tensor
 from ..cache.layout import Site, Step
 from ..contract.method import Method
 from ..roofline.flops import FlopCounter, formulas
-from .audit import called_from
 from .capture import tensors
 from .driver import Onlooker
 from .reachable import place
@@ -30,35 +28,28 @@ UNCOUNTED = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product
 @dataclass
 class DispatchedWork:
     """Work of a generation by kind. ``weights``: FLOPs of products with the model's weights; ``attend``: of all products within the
-    scope ``attend``; ``flops``: of all; ``drawn``: random operations that the method has called, with how often; ``streams``: operations
-    that ran on another stream of a CUDA device than the one whose time is taken."""
+    scope ``attend``; ``flops``: of all; ``drawn``: torch's random operations, with how often."""
 
     weights: int = 0
     attend: int = 0
     flops: int = 0
     drawn: Counter[str] = field(default_factory=Counter)
-    streams: int = 0
 
 
 class WorkCounter(FlopCounter, Onlooker):
-    """Counts the operations of a generation under the very kernels that it is timed with. ``parameters`` are the model's; ``own`` says of
-    a frame whether it is the method's. Work of other threads is not dispatched here, so it is missing. CUDA is asked for nothing unless
-    that is the ``device``: on another one the question alone would take memory of a GPU."""
+    """Counts the operations of a generation under the very kernels that it is timed with. ``parameters`` are the model's. Work of other
+    threads is not dispatched here, so it is missing."""
 
-    def __init__(self, parameters: Iterable[Tensor], own: Callable[[FrameType], bool], device: str = "cpu") -> None:
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
         super().__init__({**formulas(), **_fused()})
-        self.work, self._own = DispatchedWork(), own
+        self.work = DispatchedWork()
         self._weights = {place(tensor) for tensor in parameters} - {0}
         self._before = 0
-        self._device = torch.device(device)
-        self._stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, before = func.overloadpacket.__name__, self.flops
-        if name in RANDOM and called_from(self._own):
+        if name in RANDOM:
             self.work.drawn[name] += 1
-        if self._stream is not None and torch.cuda.current_stream(self._device) != self._stream:
-            self.work.streams += 1
         out = super().__torch_dispatch__(func, types, args, kwargs)
         counts = func.overloadpacket in self.formulas
         if counts and ("pointwise" in name or any(place(tensor) in self._weights for tensor in tensors((args, kwargs or {})))):

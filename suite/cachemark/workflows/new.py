@@ -122,7 +122,7 @@ TEST = '''"""The {thing} passes the checks that cachemark's own are held to."""
 
 from pathlib import Path
 
-from cachemark.workflows.proving_things import prove_{thing}
+from cachemark.workflows.prove import prove_{thing}
 
 FILE = Path(__file__).parents[1] / "{package}" / "{thing}.py"
 

@@ -31,14 +31,15 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 def _of_methods(named: str) -> Iterator[tuple[str, Callable[[], Checked]]]:
-    from ..kit.method_kit import FAMILIES, made_of
+    from ..kit.method_kit import family_of, made_of
     from ..methods.registry import METHODS
-    from .proving_things import names_of
+    from .prove import names_of
 
     for name in names_of("methods", named):
         cls = METHODS.get(name)
         for paradigm in cls.paradigms:
-            for check in FAMILIES[paradigm].checks if paradigm in FAMILIES else ():
+            family = family_of(cls, paradigm)
+            for check in family.checks if family else ():
                 yield f"{name}::{paradigm}::{check.__name__}", partial(made_of, check, cls, paradigm)
 
 
@@ -46,7 +47,7 @@ def _of_models(named: str) -> Iterator[tuple[str, Callable[[], Checked]]]:
     from ..kit.method_kit import made_of_one
     from ..kit.model_checks import MODEL, ModelExample
     from ..models.registry import MODELS
-    from .proving_things import names_of
+    from .prove import names_of
 
     for name in names_of("models", named):
         example = ModelExample(MODELS.get(name))
@@ -55,8 +56,8 @@ def _of_models(named: str) -> Iterator[tuple[str, Callable[[], Checked]]]:
 
 def _of_metrics(named: str) -> Iterator[tuple[str, Callable[[], Checked]]]:
     from ..kit.method_kit import made_of_one
-    from ..kit.metric_checks import METRIC
-    from .proving_things import metric_example, names_of
+    from ..kit.metric_checks import METRIC, metric_example
+    from .prove import names_of
 
     for name in names_of("metrics", named):
         example = metric_example(name)

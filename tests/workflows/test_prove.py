@@ -22,7 +22,7 @@ from cachemark.trial.executors.local import Executor, local
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows.machines import Machine
-from cachemark.workflows.proving import METHOD, SLOWER, newest_device, self_test
+from cachemark.workflows.prove import SELF_TEST, SLOWER, newest_device, self_test
 from support.fake_nvml import FakeNvml
 
 pytestmark = pytest.mark.usefixtures("own_leases")
@@ -87,7 +87,7 @@ def test_on_a_gpu_the_device_waits_and_not_the_host(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
     monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
     scope: dict[str, Any] = {"__name__": "delayed"}
-    exec(METHOD.partition("@cm.method")[0], scope)
+    exec((SELF_TEST / "delayed.py").read_text(encoding="utf-8").partition("@cm.method")[0], scope)
     begun = time.perf_counter()
     scope["wait"](SLOWER * 1000, torch.device("cuda"))
     assert time.perf_counter() - begun < 100, "the host goes on"
