@@ -87,7 +87,7 @@ def test_on_a_gpu_the_device_waits_and_not_the_host(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
     monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
     scope: dict[str, Any] = {"__name__": "delayed"}
-    exec((SELF_TEST / "delayed.py").read_text(encoding="utf-8").partition("@cm.method")[0], scope)
+    exec((SELF_TEST / "delayed.py.txt").read_text(encoding="utf-8").partition("@cm.method")[0], scope)
     begun = time.perf_counter()
     scope["wait"](SLOWER * 1000, torch.device("cuda"))
     assert time.perf_counter() - begun < 100, "the host goes on"

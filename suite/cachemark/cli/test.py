@@ -85,7 +85,7 @@ def test_metric(metric: str, as_json: bool) -> None:
     """Test a metric of a plug-in on what a run relies on.
 
     Give a NAME, or a Python FILE to test all of its metrics. Checks: one value per image, finite and in range; the same value a second
-    time, in another process, in any batch and beside other images; no image is nearer to a reference than the reference itself; nothing but
+    time, in any batch and beside other images; no image is nearer to a reference than the reference itself; nothing but
     images and its own files is read, nothing is written; the class states unit, direction and kind.
     """
     from ..workflows.prove import prove_metric

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -243,11 +244,13 @@ def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda said: Non
     on it."""
     machine = Machine.of(machine)
     machine.require()
-    with machine.places() as places:
-        plugins.load(SELF_TEST / "delayed.py")
+    with tempfile.TemporaryDirectory(prefix="cachemark-") as folder, machine.places() as places:
+        plugin = Path(folder, "delayed.py")
+        plugin.write_text((SELF_TEST / "delayed.py.txt").read_text(encoding="utf-8"), encoding="utf-8")
+        if "delayed" not in METHODS:
+            plugins.load(plugin)
         loaded = plans.load(str(SELF_TEST / "plan.toml"))
-        request = TrialRequest(loaded.timeout, machine.threads, (str(SELF_TEST / "delayed.py"),), Task.TIMES,
-                               memory_cap=machine.memory_cap)
+        request = TrialRequest(loaded.timeout, machine.threads, (str(plugin),), Task.TIMES, memory_cap=machine.memory_cap)
         (planned,) = cells_of(loaded, machine.device, ["delayed 1/2"], images=3).values()
         return (*_pairs(planned, request, places, on_step), _empty())
 
