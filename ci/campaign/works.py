@@ -26,7 +26,7 @@ from cachemark.store.rows import Verdict
 from cachemark.workflows import compare, running
 from cachemark.workflows.doctor import doctor
 from cachemark.workflows.machines import Machine
-from cachemark.workflows.proving import METHOD
+from cachemark.workflows.prove import SELF_TEST
 from cachemark.workflows.running import RunWatcher
 
 from . import kernels
@@ -162,7 +162,7 @@ def compared(task: Task) -> int:
 def gate(task: Task) -> int:
     """Shows the gate equal arms, and an arm that takes three per cent more."""
     plugin = task.work / "delayed.py"
-    plugin.write_text(METHOD, encoding="utf-8")
+    plugin.write_text((SELF_TEST / "delayed.py.txt").read_text(encoding="utf-8"), encoding="utf-8")
     plan = task.plan("pairs")
     alone = running.run(with_methods(plan, "delayed"), task.work / STORE, machine=task.machine, plugins=[plugin])
     seconds = next(outcome.median("latency") for outcome in alone.outcomes if outcome.case.role == "arm")
