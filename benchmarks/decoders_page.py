@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cachemark.analysis.quality_claims import standing
 from cachemark.analysis.report_row import ReportRow
-from cachemark.analysis.standing import standing
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
 from cachemark.stats.intervals import Interval

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cachemark.analysis.case_group import CaseGroup
-from cachemark.analysis.limit_flags import OF_SPEED
-from cachemark.analysis.quality_claims import Claims, margin_sentence
+from cachemark.analysis.device_limits import OF_SPEED
+from cachemark.analysis.quality_claims import Claims, margin_sentence, standing
 from cachemark.analysis.report_row import ReportRow, method_of
-from cachemark.analysis.standing import standing
 from cachemark.core import calibrations
 from cachemark.core.spec import Case, shown_share
 from cachemark.core.units import METRICS

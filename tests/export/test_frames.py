@@ -19,8 +19,7 @@ import report_sample as sample
 
 import cachemark
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.columns import column_groups, image_column
-from cachemark.analysis.leaderboard import cells
+from cachemark.analysis.columns import cells, column_groups, image_column
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling

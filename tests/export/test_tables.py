@@ -14,10 +14,9 @@ import report_sample as sample
 
 from cachemark.analysis import formatting as fmt
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.columns import ColumnGroup, column_groups
-from cachemark.analysis.leaderboard import cells
+from cachemark.analysis.columns import ColumnGroup, cells, column_groups
+from cachemark.analysis.quality_claims import standing
 from cachemark.analysis.report_view import ReportView, build
-from cachemark.analysis.standing import standing
 from cachemark.core.errors import UnknownName
 from cachemark.core.result import Outcome
 from cachemark.export.documents import latex, markdown

@@ -15,8 +15,7 @@ import pytest
 from cachemark.analysis import formatting as fmt
 from cachemark.analysis.answers import answer
 from cachemark.analysis.case_group import CaseGroup
-from cachemark.analysis.quality_claims import Claims
-from cachemark.analysis.standing import standing
+from cachemark.analysis.quality_claims import Claims, standing
 from cachemark.core.units import METRICS, metric
 from cachemark.gate import baselines
 from cachemark.stats.intervals import Interval, mean_over_seeds

@@ -10,8 +10,8 @@ import report_sample as sample
 from page import Page
 
 from cachemark.analysis.answer_map import BATCHES, AnswerMap, Predictor, answer_maps
+from cachemark.analysis.quality_claims import standing
 from cachemark.analysis.report_view import build
-from cachemark.analysis.standing import standing
 from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case

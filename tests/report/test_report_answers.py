@@ -10,9 +10,8 @@ import report_sample as sample
 
 from cachemark.analysis.answers import Answer
 from cachemark.analysis.image_albums import strip
-from cachemark.analysis.quality_claims import SCOPES, SEES, scope
+from cachemark.analysis.quality_claims import SCOPES, SEES, UNJUDGED, scope, standing
 from cachemark.analysis.report_view import ReportView, build
-from cachemark.analysis.standing import UNJUDGED, standing
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome
 from cachemark.core.units import scores

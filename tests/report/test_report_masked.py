@@ -12,11 +12,12 @@ from cachemark.analysis.columns import (
     COMPUTATION,
     MEMORY,
     SPEED,
+    budget_cell,
+    cells,
     column_groups,
     columns_of,
 )
 from cachemark.analysis.layer_tables import PASSES, layers
-from cachemark.analysis.leaderboard import budget_cell, cells
 from cachemark.analysis.report_view import build
 from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.result import Outcome

@@ -8,8 +8,7 @@ import pytest
 import report_sample as sample
 
 from cachemark.analysis.case_group import CaseGroup, case_groups
-from cachemark.analysis.columns import column_groups
-from cachemark.analysis.leaderboard import cells
+from cachemark.analysis.columns import cells, column_groups
 from cachemark.analysis.missing import TOO_FEW
 from cachemark.analysis.report_view import build
 from cachemark.analysis.summary_sentences import sentences

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
+from cachemark.analysis.answers import Recommendation, recommendations
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.quality_claims import QualityClaim, margin_sentence, quality_claims, seeds_that_decide
-from cachemark.analysis.recommendation import Recommendation, recommendations
+from cachemark.analysis.quality_claims import QualityClaim, margin_sentence, quality_claims, seeds_that_decide, standing
 from cachemark.analysis.report_view import build
-from cachemark.analysis.standing import standing
 from cachemark.core.result import Outcome
+from cachemark.export.frames import frame
 from cachemark.report.page.render import render
 
 PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
@@ -29,7 +29,7 @@ def scored(outcome: Outcome, *scores: float, seeds: int = SEEDS) -> Outcome:
 
 def found(*outcomes: Outcome) -> dict[str, Recommendation]:
     parts = case_groups(outcomes)
-    return {choice.method: choice for choice in recommendations(parts[0], parts, quality_claims(parts))}
+    return {choice.method: choice for choice in recommendations(parts[0], quality_claims(parts))}
 
 
 def claims(*outcomes: Outcome) -> dict[str, QualityClaim]:
@@ -160,9 +160,12 @@ def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
 
     full, arm = scored(sample.full(), 1.0), scored(sample.arm("linear", "1/4"), 1.0)
     held = found(at(full, 16, 2.0), at(arm, 16, 2.0), at(full, 32, 3.0), at(arm, 32, 2.5), at(full, 128, 9.0), at(arm, 128, 9.0))
-    linear = held["linear"]
-    assert (linear.equal_batch, linear.equal_memory, linear.batch) == (8.0, 32 / 2.5, 32)
-    assert (held["full"].equal_memory, held["full"].batch) == (8.0, 16)
+    linear = held["linear"].row
+    assert linear is not None
+    assert (linear.images_per_second, linear.equal_memory, linear.equal_memory_batch) == (8.0, 32 / 2.5, 32)
+    assert (held["full"].row.equal_memory, held["full"].row.equal_memory_batch) == (8.0, 16) if held["full"].row else False
+    values = frame([at(full, 16, 2.0), at(arm, 16, 2.0), at(arm, 32, 2.5)]).query("batch == 16").set_index("metric")["value"]
+    assert values["images_per_s_equal_memory"] == 32 / 2.5
 
 
 def test_where_the_largest_batch_was_searched_for_that_is_equal_memory() -> None:
@@ -172,20 +175,23 @@ def test_where_the_largest_batch_was_searched_for_that_is_equal_memory() -> None
         case = replace(outcome.case, evaluation={"max_batch": {"limit": 2**30}}, **other)
         return Outcome(case, outcome.status, {"max_batch": [batch], "throughput_max": [rate]}, "throughput only")
 
-    held = found(full, arm, sought(full, 40, 9.5), sought(arm, 150, 21.5))
-    assert [(held[name].equal_memory, held[name].batch, held[name].searched) for name in ("full", "linear")] == [
-        (9.5, 40, True), (21.5, 150, True)]
-    assert not found(full, arm, sought(arm, 150, 21.5, dtype="float16"))["linear"].searched
+    def at_equal_memory(*outcomes: Outcome) -> dict[str, tuple[float | None, int, bool]]:
+        rows = {name: choice.row for name, choice in found(*outcomes).items()}
+        return {name: (row.equal_memory, row.equal_memory_batch, row.batch_searched) for name, row in rows.items() if row}
+
+    outcomes = [full, arm, sought(full, 40, 9.5), sought(arm, 150, 21.5)]
+    assert at_equal_memory(*outcomes) == {"full": (9.5, 40, True), "linear": (21.5, 150, True)}
+    assert not at_equal_memory(full, arm, sought(arm, 150, 21.5, dtype="float16"))["linear"][2]
     begun = replace(sought(arm, 150, 21.5), case=replace(sought(arm, 150, 21.5).case, batch=64))
-    assert found(full, arm, begun)["linear"].batch == 150, "wherever the search began"
-    page = render(build(sample.RUN, [full, arm, sought(full, 40, 9.5), sought(arm, 150, 21.5)]))
-    assert '<td class="num">21.50</td><td class="num">150</td>' in page
+    assert at_equal_memory(full, arm, begun)["linear"][1] == 150, "wherever the search began"
+    page = render(build(sample.RUN, outcomes))
+    assert "21.50<small><bdi>batch 150</bdi></small>" in page
     assert "was searched for, that batch" in page
 
 
 def test_without_quality_there_is_nothing_to_choose_by() -> None:
     parts = case_groups(sample.random_weights())
-    assert recommendations(parts[0], parts, quality_claims(parts)) == ()
+    assert recommendations(parts[0], quality_claims(parts)) == ()
     assert sentence(*sample.random_weights()) == ""
 
 

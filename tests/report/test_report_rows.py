@@ -11,8 +11,7 @@ from test_report_view import group, row, timed
 
 from cachemark.analysis import explanations
 from cachemark.analysis.case_group import OTHER_SEEDS
-from cachemark.analysis.columns import column_groups
-from cachemark.analysis.leaderboard import cells, paired_speed_note
+from cachemark.analysis.columns import cells, column_groups, paired_speed_note
 from cachemark.analysis.report_row import method_of
 from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome

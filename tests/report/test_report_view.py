@@ -13,9 +13,8 @@ from PIL import Image
 
 from cachemark.analysis import explanations
 from cachemark.analysis.case_group import CaseGroup, case_groups
-from cachemark.analysis.columns import MEMORY, SPEED
-from cachemark.analysis.leaderboard import cells
-from cachemark.analysis.limit_flags import OF_SPEED
+from cachemark.analysis.columns import MEMORY, SPEED, cells
+from cachemark.analysis.device_limits import OF_SPEED
 from cachemark.analysis.report_row import ReportRow
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.errors import BadStore

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cachemark.analysis.standing import standing
+from cachemark.analysis.quality_claims import standing
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, canonical
 from cachemark.plans.expand import expand

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cachemark.analysis.selection import Candidate, select
+from cachemark.analysis.answers import Candidate, select
 from cachemark.stats.gaffke import chances_at_most
 from cachemark.stats.intervals import ratio_of_medians
 from cachemark.stats.not_worse import ALPHA, holm

@@ -9,12 +9,10 @@ from typing import Protocol
 from ..core.limits import Rates
 from ..core.spec import Case
 from ..stats.intervals import Interval
-from .answers import candidate, doubt, named
+from .answers import Candidate, candidate, named, select
 from .case_group import CaseGroup, over_batches
-from .limit_flags import limit_of
 from .quality_claims import Claims
 from .report_row import ReportRow
-from .selection import Candidate, select
 
 FULL = "full cache"
 BATCHES = (1, 4, 16, 64, 256)  # that are predicted beside those that were measured
@@ -65,8 +63,8 @@ class AnswerMap:
     def sentence(self) -> str:
         """The answers that were measured, the batch from which on a method is predicted to be one, and what a prediction stands on."""
         own = sorted((cell for cell in self.cells if cell.tokens == self.tokens), key=lambda cell: cell.batch)
-        said = "; ".join(f"at batch {cell.batch} use {'the ' if cell.gain is None else ''}{cell.best}" for cell in own if cell.measured)
-        text = f"Measured: {said}."
+        answers = "; ".join(f"at batch {cell.batch} use {'the ' if cell.gain is None else ''}{cell.best}" for cell in own if cell.measured)
+        text = f"Measured: {answers}."
         if all(cell.measured for cell in self.cells):
             return text
         last = max(cell.batch for cell in own if cell.measured)
@@ -86,14 +84,14 @@ def answer_maps(groups: Iterable[CaseGroup], claims: Claims, predictor: Predicto
 
 def _map(family: Sequence[CaseGroup], claims: Claims, predictor: Predictor | None) -> AnswerMap | None:
     qualified = {_name(row): (group, row) for group in family for row in group.arms
-                 if row.ok and candidate(row, group, claims).qualified and row.speed_up is not None}
+                 if row.ok and candidate(row, claims).qualified and row.speed_up is not None}
     if not qualified:
         return None
     full = family[0].case
     tokens = full.grid[0] * full.grid[1]
     cells = [_measured(group, set(qualified), claims, tokens) for group in {group.case.batch: group for group in family}.values()]
     here = {(cell.batch, cell.tokens) for cell in cells}
-    best = sorted(qualified.values(), key=lambda pair: -candidate(pair[1], pair[0], claims).least_gain)[:MOST]
+    best = sorted(qualified.values(), key=lambda pair: -candidate(pair[1], claims).least_gain)[:MOST]
     for length in predictor.lengths(full) if predictor else ():
         for batch in sorted({*BATCHES, *(cell.batch for cell in cells if cell.measured)}):
             if (batch, length) not in here and (cell := _predicted(family, best, predictor, batch, length)) is not None:
@@ -109,7 +107,7 @@ def _name(row: ReportRow) -> tuple[str, str]:
 def _measured(group: CaseGroup, qualified: set[tuple[str, str]], claims: Claims, tokens: int) -> MapCell:
     """The answer of a group. Images do not depend on the batch: a method is qualified at all if it is at one."""
     rows = {row.case.key: row for row in group.arms if row.ok}
-    able = [replace(candidate(row, group, claims), qualified=_name(row) in qualified) for row in rows.values()]
+    able = [replace(candidate(row, claims), qualified=_name(row) in qualified) for row in rows.values()]
     chosen = select(able).best
     best = FULL if chosen is None else named(rows[chosen.key].case)
     return MapCell(group.case.batch, tokens, best, chosen.gain if chosen else None, True)
@@ -123,7 +121,7 @@ def _predicted(
     able, names, full = list[Candidate](), dict[str, str](), family[0].case
     for _, row in rows:
         group, near = _nearest(family, row, batch)
-        limit = limit_of(group.full)
+        limit = group.full.limit if group.full else None
         if limit is None or near.speed_up is None:
             continue
         rates, image = Rates(limit.copy, limit.matmul), limit.by.get("decode", 0.0) / near.case.batch
@@ -133,7 +131,7 @@ def _predicted(
             continue
         value, low = (there * min(end / here, 1.0) for end in (near.speed_up.value, near.speed_up.low))
         gain = Interval(value, low, there, near.speed_up.confidence, near.speed_up.n)
-        able.append(Candidate(row.case.key, gain, row.saving, qualified=True, measured=False, doubt=doubt(near, group)))
+        able.append(Candidate(row.case.key, gain, row.saving, qualified=True, measured=False, doubt=near.implausible))
         names[row.case.key] = named(row.case)
     if not able:
         return None

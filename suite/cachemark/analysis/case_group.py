@@ -1,4 +1,4 @@
-"""One model under one set of conditions: the full cache, its arms, and the two reference rows of fidelity."""
+"""The groups of a report: one model in one cell of its plan, ranked and set against its reference rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..core.differences import differences
 from ..core.result import Outcome
 from ..core.spec import OWN, Case, digest
 from ..stats.intervals import Interval
-from .limit_flags import flagged
+from .device_limits import with_limits
 from .report_row import FORCED, MASKED, Mark, ReportRow, derive, figures, is_random, means, share_of_full
 
 _REFERENCES = ("floor", "numerics")
@@ -41,7 +41,7 @@ class CaseGroup:
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
-        """Every method of the arms, in a stable order that does not depend on the figures."""
+        """Every method of the arms, in a stable order that does not depend on the values."""
         return tuple(sorted({row.method for row in self.arms}))
 
     @cached_property
@@ -52,7 +52,7 @@ class CaseGroup:
     @cached_property
     def ranked_by(self) -> str:
         """The metric by which places are given: the name of the FID that was measured, or empty, which means speed-up."""
-        return next((found[0] for row in self.arms if (found := row.of_set("fid"))), "")
+        return next((fid[0] for row in self.arms if (fid := row.of_set("fid"))), "")
 
     @property
     def random(self) -> bool:
@@ -60,7 +60,7 @@ class CaseGroup:
 
     @cached_property
     def but_batch(self) -> str:
-        """Names what figures over batches depend on besides the batch: not the seeds, the evaluation, the warm-up or the repeats."""
+        """A hash of all settings but the batch and those that may differ with it (``_OF_THE_BATCH``)."""
         return digest({name: value for name, value in self.case.to_json().items() if name not in (*OWN, *_OF_THE_BATCH)})
 
     @property
@@ -73,13 +73,13 @@ class CaseGroup:
 
     @cached_property
     def _by_budget(self) -> dict[str, tuple[ReportRow, ...]]:
-        held: dict[str, list[ReportRow]] = {}
+        rows: dict[str, list[ReportRow]] = {}
         for row in self.arms:
-            held.setdefault(row.case.budget, []).append(row)
-        return {budget: tuple(rows) for budget, rows in held.items()}
+            rows.setdefault(row.case.budget, []).append(row)
+        return {budget: tuple(arms) for budget, arms in rows.items()}
 
     def reference(self, role: str) -> ReportRow | None:
-        """The reference row of that role if it has figures."""
+        """The reference row of that role if it has values."""
         return _reference(self.references, role)
 
 
@@ -94,7 +94,7 @@ def case_groups(outcomes: Sequence[Outcome]) -> tuple[CaseGroup, ...]:
         if outcome.case.role in _REFERENCES:
             for key in _nearest(outcome.case, cells):
                 joined.setdefault(key, []).append(outcome)
-    return tuple(_section(key[0], cells.get(key, []), joined[key]) for key in joined)
+    return _with_equal_memory([_group(key[0], cells.get(key, []), joined[key]) for key in joined])
 
 
 def over_batches(groups: Iterable[CaseGroup]) -> list[list[CaseGroup]]:
@@ -107,44 +107,72 @@ def over_batches(groups: Iterable[CaseGroup]) -> list[list[CaseGroup]]:
 
 def _nearest(case: Case, cells: dict[tuple[str, str], list[Outcome]]) -> list[tuple[str, str]]:
     """The cells of the same model with the fewest other fields: a reference differs in seeds, batch or dtype by its nature."""
-    distance = {key: len(_other_fields(case, held[0].case)) for key, held in cells.items() if key[0] == case.model}
+    distance = {key: len(_other_fields(case, outcomes[0].case)) for key, outcomes in cells.items() if key[0] == case.model}
     if not distance:
         return [(case.model, case.cell)]
     return [key for key, far in distance.items() if far == min(distance.values())]
 
 
-def _other_fields(one: Case, other: Case) -> set[str]:
-    return {name.partition(".")[0] for name in differences(one.to_json(), other.to_json())} - set(OWN)
+def _other_fields(case: Case, other: Case) -> set[str]:
+    return {name.partition(".")[0] for name in differences(case.to_json(), other.to_json())} - set(OWN)
 
 
-def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> CaseGroup:
+def _group(model: str, measured: list[Outcome], references: list[Outcome]) -> CaseGroup:
     baseline = next((o for o in measured if o.case.role == "baseline"), None)
     full = baseline if baseline is not None and baseline.ok else None
-    order = {"floor": 0, "numerics": 1}
-    held = tuple(derive(o, None) for o in sorted(references, key=lambda o: order[o.case.role]))
+    reference_rows = tuple(derive(o, None) for o in sorted(references, key=lambda o: _REFERENCES.index(o.case.role)))
     named = {(k, name): values for k, o in enumerate(measured) if o.ok for name, values in figures(o, full).items()}
-    known: list[dict[str, Interval]] = [{} for _ in measured]
-    for (k, name), found in means(named, lambda key: key[1]).items():
-        known[k][name] = found
-    rows = flagged([derive(o, full, its) for o, its in zip(measured, known, strict=True)])
-    arms = [_stand(row, held) for row in rows if row.outcome is not baseline]
+    intervals: list[dict[str, Interval]] = [{} for _ in measured]
+    for (k, name), mean in means(named, lambda key: key[1]).items():
+        intervals[k][name] = mean
+    rows = with_limits([derive(o, full, means_) for o, means_ in zip(measured, intervals, strict=True)])
+    arms = [_against_references(row, reference_rows) for row in rows if row.outcome is not baseline]
     own = next((row for row in rows if row.outcome is baseline), None)
     first = (measured or references)[0].case
-    return CaseGroup(model, baseline.case if baseline else first, own, ordered(arms), held)
+    return CaseGroup(model, baseline.case if baseline else first, own, ordered(arms), reference_rows)
 
 
+# -- throughput at equal memory ---------------------------------------------------------------------------------------
+def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
+    """Add each row's throughput at equal memory, from the groups that differ from its own in nothing but the batch."""
+    alike: dict[tuple[str, str, str], list[tuple[CaseGroup, ReportRow]]] = {}
+    for group in groups:
+        for row in group.rows:
+            if row.ok and row.timed:
+                alike.setdefault((group.but_batch, row.method, row.case.budget), []).append((group, row))
+
+    def at_equal_memory(row: ReportRow, group: CaseGroup) -> ReportRow:
+        others = alike.get((group.but_batch, row.method, row.case.budget), ()) if row.ok and row.timed else ()
+        for other_group, other in others:
+            rate, largest = other.median("throughput_max"), other.median("max_batch")
+            if other_group.searched and rate and largest:
+                return replace(row, equal_memory=rate, equal_memory_batch=int(largest), batch_searched=True)
+        room = group.full.kept if group.full else None
+        fitting = [other for other_group, other in others if not other_group.searched and other.images_per_second is not None
+                   and ((other is row and row is group.full) or (room is not None and other.kept is not None and other.kept <= room))]
+        largest_row = max((other for other in fitting if other is row or other.case.batch > row.case.batch),
+                          key=lambda other: other.case.batch, default=None)
+        if largest_row is None:
+            return row
+        return replace(row, equal_memory=largest_row.images_per_second, equal_memory_batch=largest_row.case.batch)
+
+    return tuple(replace(group, full=at_equal_memory(group.full, group) if group.full else None,
+                         arms=tuple(at_equal_memory(row, group) for row in group.arms)) for group in groups)
+
+
+# -- places -----------------------------------------------------------------------------------------------------------
 def _reference(rows: Sequence[ReportRow], role: str) -> ReportRow | None:
     return next((row for row in rows if row.case.role == role and row.ok), None)
 
 
-def _stand(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
+def _against_references(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
     """Set a row against floor and numerics: may it be ranked, and is it lossless?"""
     if not row.ok:
         return row
     why = _unranked(row, _reference(references, "floor"))
     lossless = why != OTHER_SEEDS and _lossless(row, _reference(references, "numerics"))  # so few seeds show no agreement at all
-    told = Mark("same law, other images", "calm", why) if row.same_law else Mark("not ranked", "warn", why)
-    marks = (told, *row.marks) if why and row.fidelity else row.marks
+    mark = Mark("same law, other images", "calm", why) if row.same_law else Mark("not ranked", "warn", why)
+    marks = (mark, *row.marks) if why and row.fidelity else row.marks
     if lossless:
         marks = (Mark("lossless on this device", "good", "Differs from the full cache no more than the full cache differs "
                       "from itself at half the batch."), *marks)
@@ -155,10 +183,10 @@ def nearness(row: ReportRow) -> Interval | None:
     """Closeness of the row's own generations to the full cache's, more being closer: agreement, or a distance with its sign turned.
     Where it has no interval its values are the ends."""
     name = "token_distance" if row.paradigm == MASKED else "token_agreement"
-    found, values = row.fidelity.get(name), row.outcome.raw(name)
-    if found is not None and not found.stated and values:
-        found = replace(found, low=min(values), high=max(values))
-    return replace(found, value=-found.value, low=-found.high, high=-found.low) if found and row.paradigm == MASKED else found
+    mean, values = row.fidelity.get(name), row.outcome.raw(name)
+    if mean is not None and not mean.stated and values:
+        mean = replace(mean, low=min(values), high=max(values))
+    return replace(mean, value=-mean.value, low=-mean.high, high=-mean.low) if mean and row.paradigm == MASKED else mean
 
 
 def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
@@ -189,14 +217,14 @@ def _lossless(row: ReportRow, numerics: ReportRow | None) -> bool:
 
 
 def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
-    """Larger budgets first; in a budget: ranked (by FID where it was measured, else by speed-up), ranked without a figure, unranked, then
-    without figures."""
+    """Larger budgets first; in a budget: ranked (by FID where it was measured, else by speed-up), ranked without a value, unranked, then
+    failed."""
     by_quality = any(row.of_set("fid") for row in rows)
 
     def rank(row: ReportRow) -> float | None:
         if by_quality:
-            found = row.of_set("fid")
-            return found[1].value if found else None
+            fid = row.of_set("fid")
+            return fid[1].value if fid else None
         return -row.speed_up.value if row.speed_up else None
 
     def key(row: ReportRow) -> tuple[float, bool, bool, bool, float, str]:

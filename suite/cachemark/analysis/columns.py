@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
+from ..core import limits
+from ..core.limits import Limit
+from ..core.result import FULL_BESIDE
+from ..core.spec import shown_share
 from ..core.units import FAMILIES, METRICS, is_metric, metric, of_plug_ins
 from ..stats.intervals import Interval, median_over_repeats
 from . import formatting as fmt
 from .case_group import CaseGroup
-from .report_row import FIDELITY, MASKED, OUTSIDE, QUALITY, ReportRow, by_definition, exactly
+from .report_row import FIDELITY, MASKED, OUTSIDE, QUALITY, ReportRow, by_definition, exactly, share_of_full
 
+Row = TypeVar("Row")
 NO_INTERVAL, BY_DEFINITION = "no interval", "by definition"
+VISIBLE = 0.02  # of a speed-up: twice the error of latencies of three digits
 _UNITS_IN_HEADINGS = ("token/s", "dB", "nat/token")  # units that a value of a table does not show
 
 
@@ -113,6 +120,20 @@ class ColumnGroup:
     columns: tuple[Column, ...]
 
 
+@dataclass(frozen=True)
+class TextColumn(Generic[Row]):
+    """A column of text, in a table whose rows are no cases of the run."""
+
+    title: str
+    text: Callable[[Row], str]
+    under: Callable[[Row], str] = lambda row: ""
+    tip: str = ""
+
+    def cell(self, row: Row) -> TableCell:
+        """The cell of a row."""
+        return TableCell(self.title, self.text(row), self.under(row))
+
+
 # -- speed ------------------------------------------------------------------------------------------------------------
 def _speed_up(row: ReportRow) -> Interval | None:
     return exactly(1.0) if row.case.role == "baseline" else row.speed_up
@@ -188,19 +209,19 @@ def _ends(interval: Interval, name: str) -> list[str]:
     return [fmt.figure(end, name).removesuffix(" %") for end in (interval.low, interval.high)]
 
 
-# -- the table --------------------------------------------------------------------------------------------------------
+# -- the columns --------------------------------------------------------------------------------------------------------
 SAVING_LIVE = Column("saving_live", "Live saving", "1 − live bytes / live bytes of the full cache.", lambda row: _counted(row.saving_live),
                      counted=True, unit="share", better="higher", write=fmt.percent)
 SAVING = Column("saving", "Saving", "1 − allocated bytes / allocated bytes of the full cache; below it, the same for live bytes.", _saving,
                 lambda row: _prefixed("live", row.saving_live, fmt.percent),
                 counted=True, unit="share", better="higher", write=fmt.percent)
-SPEED = ColumnGroup("Speed", "against the full cache", (
-    Column("speed_up", "Speed-up", "Median latency of the full cache, timed in turns with the method, / median latency of the method.",
-           _speed_up, _speed_up_ends, missing=lambda row: row.no_speed_up,
-           timed=True, unit="×", better="higher", write=fmt.times, write_end="{:.2f}".format),
-    Column("latency", "Latency", "Median wall time of one batch, image decoding included.", _latency, _repeats,
-           empty=lambda row: "not timed", timed=True),
-))
+SPEED_UP = Column(
+    "speed_up", "Speed-up", "Median latency of the full cache, timed in turns with the method, / median latency of the method.",
+    _speed_up, _speed_up_ends, missing=lambda row: row.no_speed_up,
+    timed=True, unit="×", better="higher", write=fmt.times, write_end="{:.2f}".format)
+LATENCY = Column("latency", "Latency", "Median wall time of one batch, image decoding included.", _latency, _repeats,
+                 empty=lambda row: "not timed", timed=True)
+SPEED = ColumnGroup("Speed", "against the full cache", (SPEED_UP, LATENCY))
 MEMORY = ColumnGroup("KV memory", "both CFG rows", (
     SAVING,
     median_column("kv_logical", "Live", "Bytes of live keys and values at the fullest step; below it, the bytes allocated.",
@@ -216,6 +237,55 @@ COMPUTATION = ColumnGroup("Computation", "both CFG rows; without a cache nothing
 ))
 
 
+# -- the physical limit and equal memory: tables of their own, and columns that an export may name -------------------------
+def _limit_column(key: str, title: str, tip: str, value: Callable[[Limit, float], float], unit: str, better: str,
+                  write: Callable[[float], str]) -> Column:
+    """A column for a value of a row's limit and its median latency."""
+    return Column(key, title, tip, lambda row: exactly(value(row.limit, row.median("latency") or 0.0)) if row.limit else None,
+                  unit=unit, better=better, write=write, counted=True)
+
+
+def _of_ideal(row: ReportRow) -> Interval | None:
+    return exactly(row.speed_up.value / row.ideal) if row.speed_up and row.ideal else None
+
+
+def _slope(row: ReportRow) -> Interval | None:
+    """Bytes per second by which a step's time grows with the entries it attends to; None where no line fits."""
+    stored = row.outcome.facts.get("slope")
+    fits = isinstance(stored, dict) and stored.get("bytes_per_s") and stored.get("r2", 0) >= limits.FITS
+    return exactly(stored["bytes_per_s"]) if isinstance(stored, dict) and fits else None
+
+
+LIMITS = ColumnGroup("Physical limit", "at the best rates measured on this device", (
+    LATENCY,
+    _limit_column("least_time", "Least time", "Time that weights, live keys and values, and FLOPs take at the device's best rates.",
+                  lambda limit, latency: limit.least_time, "s", "lower", fmt.seconds),
+    _limit_column("over_least", "Over the least", "Median latency / least time.", Limit.over, "×", "lower", fmt.times),
+    _limit_column("mbu", "MBU", "Memory bandwidth utilization: share of the copy rate used by the bytes that must be moved.",
+                  Limit.mbu, "share", "higher", fmt.percent),
+    _limit_column("mfu", "MFU", "Model FLOPs utilization: share of the matmul rate used by the FLOPs that must be computed.",
+                  Limit.mfu, "share", "higher", fmt.percent),
+    Column("ideal_speed_up", "Ideal speed-up", "Speed-up that the bytes and FLOPs saved allow at this batch.",
+           lambda row: _counted(row.ideal), unit="×", better="higher", write=fmt.times, counted=True),
+    SPEED_UP,
+    Column("of_ideal", "Of the ideal", "Speed-up / ideal speed-up.", _of_ideal, unit="share", better="higher", write=fmt.percent,
+           counted=True),
+    Column("step_slope", "Slope of a step", "Growth of a step's time with the bytes it attends to; below it, its time with none.", _slope,
+           lambda row: f"+ {fmt.seconds(row.outcome.facts['slope']['intercept'])}", unit="B/s", better="higher",
+           write=lambda value: f"{value / 1e9:.1f} GB/s", counted=True),
+))
+IMAGES_PER_SECOND = Column("images_per_s", "Images/s, equal batch", "Images of a batch / median latency.",
+                           lambda row: _counted(row.images_per_second),
+                           unit="image/s", better="higher", write="{:.2f}".format, counted=True, timed=True)
+EQUAL_MEMORY = Column(
+    "images_per_s_equal_memory", "Images/s, equal memory", "At the largest batch that needs no more memory than the full cache at its own.",
+    lambda row: _counted(row.equal_memory), lambda row: f"batch {row.equal_memory_batch}",
+    unit="image/s", better="higher", write="{:.2f}".format, counted=True, timed=True)
+RECOMMENDED = ColumnGroup("At equal quality", "the smallest budget that is not worse",
+                          (SAVING, SPEED_UP, IMAGES_PER_SECOND, EQUAL_MEMORY))
+
+
+# -- the headline table -----------------------------------------------------------------------------------------------
 def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
     """The columns of a group's table. A masked model, whose full form keeps nothing, has computation in the place of KV memory."""
     masked = group.paradigm == MASKED
@@ -257,7 +327,49 @@ def columns_of(groups: Iterable[ColumnGroup]) -> tuple[Column, ...]:
     return tuple(column for group in groups for column in group.columns)
 
 
+def known_columns(group: CaseGroup) -> dict[str, Column]:
+    """Every column that an export of the group may name, by its key."""
+    groups = (*column_groups(group), LIMITS, RECOMMENDED)
+    return {column.key: column for column in (*columns_of(groups), SAVING_LIVE)}
+
+
 def derived_columns(group: CaseGroup) -> tuple[Column, ...]:
     """Columns of values that are no metrics, for exports of every value."""
-    columns = {column.key: column for column in (*columns_of(column_groups(group)), SAVING_LIVE) if column.derived}
-    return tuple(columns.values())
+    return tuple(column for column in known_columns(group).values() if column.derived)
+
+
+def cells(row: ReportRow, groups: tuple[ColumnGroup, ...]) -> tuple[TableCell, ...]:
+    """The cells of a row, to the right of its name and budget.
+
+    A failed case has one cell, its status and the reason; a row without any metric of its images has one cell for these, with the reason.
+    """
+    columns = columns_of(groups)
+    if not row.ok:
+        return (TableCell("status", str(row.outcome.status), row.reason, span=len(columns)),)
+    if row.no_judgement and not row.fidelity and not row.quality:
+        measured = [column for column in columns if not column.of_images]
+        reason = TableCell("judgement", "not judged", row.no_judgement, span=len(columns) - len(measured), empty=True)
+        return (*(column.cell(row) for column in measured), reason)
+    return tuple(column.cell(row) for column in columns)
+
+
+def budget_cell(row: ReportRow) -> TableCell:
+    """The budget, and below it the share of visual entries that was really kept."""
+    true = row.outcome.facts.get("true_ratio")
+    share = f"true {true:.3f}" if isinstance(true, (int, float)) and row.case.role == "arm" else ""
+    return TableCell("budget", shown_share(row.case.budget), share, share_of_full(row.case.budget))
+
+
+def paired_speed_note(group: CaseGroup) -> str:
+    """Explain why speed-ups are not the ratios of the latencies in the table, by the ratio that is furthest from its speed-up.
+
+    Empty where the table shows no difference.
+    """
+    full = group.full.median("latency") if group.full else None
+    ratios = [(abs(ratio - row.speed_up.value) / row.speed_up.value, row.case.label, ratio) for row in group.arms
+              if full and row.speed_up and row.outcome.facts.get(FULL_BESIDE) and (ratio := full / (row.median("latency") or full))]
+    distance, label, ratio = max(ratios, default=(0.0, "", 1.0))
+    if distance <= VISIBLE:
+        return ""
+    return ("Speed-ups are against the full cache timed in turns with each method, not against its row above: by the two rows, "
+            f"{fmt.name(label)} would be at {fmt.times(ratio)}.")

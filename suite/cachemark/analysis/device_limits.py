@@ -1,84 +1,111 @@
-"""Latencies beside what the device allows, by the least time that each outcome carries in its facts."""
+"""Timed rows against the limits of their device: the speed-up that bytes and FLOPs allow, and flags of times that contradict it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..core import limits
 from ..core.limits import Limit
+from ..core.spec import FULL, Case
 from . import formatting as fmt
-from .case_group import CaseGroup
-from .limit_flags import allowed, flags, limit_of
-from .report_row import Mark, ReportRow
+from .report_row import IMPLAUSIBLE, Mark, ReportRow
+
+IDLE = "idle device"
+OF_SPEED = (IDLE, IMPLAUSIBLE)  # flags of speed-ups that must not be believed
 
 
-@dataclass(frozen=True)
-class LimitRow:
-    """One timed row as text. ``flags`` are what the comparison with the limit gives away, each with its sentence."""
+class _Bound(NamedTuple):
+    """The speed-up that the bytes and FLOPs saved allow at one token per step, and the tokens per step of a decoder, None without one.
 
-    key: str
-    name: str
-    latency: str
-    least: str
-    over: str
-    mbu: str
-    mfu: str
-    ideal: str
-    measured: str
-    reached: str
-    slope: str
-    flags: tuple[Mark, ...]
+    A decoder's windows compute more, which costs nothing on a device that waits for memory.
+    """
+
+    alone: float
+    tokens: float | None = None
+
+    @property
+    def allowed(self) -> float:
+        return self.alone if self.tokens is None else self.tokens * self.alone
+
+
+def with_limits(rows: Sequence[ReportRow]) -> list[ReportRow]:
+    """Add to the rows of a cell the speed-up that their device allows, and flags; those of speed-ups come first among the marks."""
+    full = next((row for row in rows if row.case.role == "baseline"), None)
+    checked = []
+    for row in rows:
+        bound = _bound(row, full, rows)
+        flags = _flags(row, bound)
+        marks = (*(mark for mark in flags if mark.text in OF_SPEED), *row.marks)
+        checked.append(replace(row, ideal=bound.allowed if bound else None, limit_marks=flags, marks=marks))
+    return checked
+
+
+def _flags(row: ReportRow, bound: _Bound | None) -> tuple[Mark, ...]:
+    limit, latency, marks = row.limit, row.median("latency") or 0.0, []
+    if limit and row.case.role == "baseline":
+        marks.append(Mark(IDLE, "warn", limits.idle(limit, latency)))
+    if bound and row.speed_up is not None:
+        speed_up, (alone, tokens) = row.speed_up, bound
+        marks.append(Mark(IMPLAUSIBLE, "warn", limits.artefact(speed_up.value, alone) if tokens is None else
+                          limits.beyond_passes(speed_up.value, tokens, alone)))
+        marks.append(Mark("use the full cache", "calm", limits.no_gain(speed_up.high, alone) if tokens is None else
+                          limits.no_gain_by_passes(speed_up.high, tokens)))
+    if limit:
+        marks.append(Mark("in a cache", "calm", limits.too_fast(limit, latency)))
+    return tuple(mark for mark in marks if mark.reason)
+
+
+def _bound(row: ReportRow, full: ReportRow | None, rows: Sequence[ReportRow]) -> _Bound | None:
+    """The bound of a method, None where it is unknown: beside a decoder it needs the row of the same method without one."""
+    case = row.case
+    if case.role == "baseline":
+        return None
+    if not case.decoder:
+        alone = _ideal(row, full)
+        return None if alone is None else _Bound(alone)
+    stored = row.outcome.facts.get("tokens_per_pass")
+    tokens = stored.get("mean") if isinstance(stored, dict) else None
+    if not isinstance(tokens, float):
+        return None
+    if (case.method, case.codec, case.budget) == (FULL, "native", "1"):
+        return _Bound(1.0, tokens)
+    alone = next((_ideal(other, full) for other in rows if not other.case.decoder and _settings(other.case) == _settings(case)), None)
+    return None if alone is None else _Bound(alone, tokens)
+
+
+def _ideal(row: ReportRow, full: ReportRow | None) -> float | None:
+    return limits.ideal(full.limit, row.limit) if full and full.limit and row.limit else None
+
+
+def _settings(case: Case) -> tuple[object, ...]:
+    return case.role, case.method, case.codec, case.budget, case.knobs
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The table of a group. ``rates`` says on which rates the least times stand; ``parts`` where the full cache's goes; ``decoders``
-    whether a line draws several tokens a pass."""
+    """The rows of a group with a least time, the measured ``rates`` behind it, and the longest ``parts`` of the full cache's."""
 
     rates: str
     parts: str
-    lines: tuple[LimitRow, ...]
-    decoders: bool
+    rows: tuple[ReportRow, ...]
 
     @property
-    def sentences(self) -> tuple[tuple[str, str], ...]:
-        """(row, sentence) for every flag."""
-        return tuple((line.name, flag.reason) for line in self.lines for flag in line.flags)
+    def decoders(self) -> bool:
+        """Return whether a row decodes several tokens per step."""
+        return any(row.case.decoder for row in self.rows)
 
 
-def against_limits(group: CaseGroup) -> Limits | None:
-    """The table, or None where no row of the group knows its least time."""
-    full = group.full
-    known = [(row, limit) for row in (*((full,) if full else ()), *group.arms) if (limit := limit_of(row))]
-    if not known:
+def against_limits(full: ReportRow | None, arms: Sequence[ReportRow]) -> Limits | None:
+    """The table of a group, None where no row has a least time."""
+    rows = tuple(row for row in (*((full,) if full else ()), *arms) if row.limit)
+    if not rows or (first := rows[0].limit) is None:
         return None
-    whole = limit_of(full) if full else None
-    first = whole or known[0][1]
     rates = f"{first.copy / 1e9:,.1f} GB/s copied, {first.matmul / 1e12:,.2f} TFLOP/s multiplied"
-    return Limits(rates, _parts(whole) if whole else "", tuple(_limit_row(row, limit, group) for row, limit in known),
-                  any(row.case.decoder for row, _ in known))
+    return Limits(rates, _longest_parts(full.limit) if full and full.limit else "", rows)
 
 
-def _parts(limit: Limit) -> str:
-    """The three longest parts of a least time, as shares."""
+def _longest_parts(limit: Limit) -> str:
     longest = sorted(limit.by.items(), key=lambda part: -part[1])[:3]
     return ", ".join(f"{name} {fmt.percent(seconds / limit.least_time)}" for name, seconds in longest)
-
-
-def _limit_row(row: ReportRow, limit: Limit, group: CaseGroup) -> LimitRow:
-    latency, ideal = row.median("latency") or 0.0, allowed(row, group.rows)
-    measured = row.speed_up.value if row.speed_up and row.case.role != "baseline" else None
-    return LimitRow(
-        row.case.key, row.case.label, fmt.seconds(latency), fmt.seconds(limit.least_time), fmt.times(limit.over(latency)),
-        fmt.percent(limit.mbu(latency)), fmt.percent(limit.mfu(latency)), fmt.times(ideal) if ideal else fmt.DASH,
-        fmt.times(measured) if measured else fmt.DASH,
-        fmt.percent(measured / ideal) if measured and ideal else fmt.DASH, _slope(row), flags(row, group.rows),
-    )
-
-
-def _slope(row: ReportRow) -> str:
-    """Bytes per second that a step's growth is, and what is left of a step; nothing where no line fits."""
-    stored = row.outcome.facts.get("slope")
-    if not isinstance(stored, dict) or not stored.get("bytes_per_s") or stored.get("r2", 0) < limits.FITS:
-        return fmt.DASH
-    return f"{stored['bytes_per_s'] / 1e9:.1f} GB/s + {fmt.seconds(stored['intercept'])}"

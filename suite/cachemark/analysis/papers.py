@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -20,6 +20,7 @@ from ..core.limits import Limit
 from ..core.result import Environment, Outcome, full_latencies, kernels_apart
 from ..core.spec import Case
 from . import formatting as fmt
+from .columns import TextColumn
 from .report_row import is_random
 
 SHARED = {"full", "fewer_steps"}  # rows that stand in several papers: they alone do not make a table one of this run's
@@ -76,8 +77,8 @@ class PaperCell:
         """Return whether a case is this row, whatever device ran it."""
         if case.role not in ("arm", "baseline") or case.codec != "native" or case.engine == "reference" or case.decoder:
             return False
-        asked = (self.model, self.batch, self.steps, self.ours["method"], self.ours.get("variant", case.variant))
-        if asked != (case.model, case.batch, case.sampling.steps, case.method, case.variant):
+        printed_case = (self.model, self.batch, self.steps, self.ours["method"], self.ours.get("variant", case.variant))
+        if printed_case != (case.model, case.batch, case.sampling.steps, case.method, case.variant):
             return False
         return all(case.knobs.get(knob) == value for knob, value in self.ours.get("knobs", {}).items())
 
@@ -106,29 +107,65 @@ def published() -> PublishedFigures:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One row as text: what it is, what is published (per image, and as printed), what the GPU allows, what was measured here and how.
-    Then its three speed-ups as numbers: by the published seconds or else as printed, by the least times, measured here; and the seconds of
-    an image that were ``measured``. None where there is none. ``ideal_here`` is what the device of our case, ``case_key``, allows."""
+    """One row of a table beside what was measured here.
 
-    name: str
-    setting: str
-    published: str
-    printed: str
-    printed_speed_up: str
-    least_time: str
-    ideal: str
-    gap: str
-    ours: str
-    how: str
-    ours_speed_up: str
+    Speed-ups are numbers, None where there is none: ``claimed`` by the published seconds or else as printed, ``possible`` by the least
+    times, ``reached`` here, and ``ideal_here`` what the device of our case, ``case_key``, allows. ``measured`` are our seconds per image;
+    ``how`` names dtype and engine or says why there are none, and ``no_speed_up`` why there is no speed-up. ``remark`` says why a
+    published value is not plausible, and ``mark`` names the flag.
+    """
+
+    cell: PaperCell
     claimed: float | None
     possible: float | None
     reached: float | None
+    ideal_here: float | None
     measured: float | None
-    remark: str = ""
-    ideal_here: str = fmt.DASH
-    case_key: str = ""
-    mark: str = TOO_FAST  # of a row with a remark
+    how: str
+    no_speed_up: str
+    case_key: str
+    remark: str
+    mark: str
+
+    @property
+    def name(self) -> str:
+        return self.cell.row
+
+    @property
+    def setting(self) -> str:
+        return f"batch {self.cell.batch}" + ("" if self.cell.batch_stated else ", not stated")
+
+    @property
+    def printed(self) -> str:
+        """The values of the paper as it prints them."""
+        return "; ".join(f"{name} {text}" for name, text in self.cell.printed.items() if name != "speedup") or fmt.DASH
+
+
+@dataclass(frozen=True)
+class PaperColumns:
+    """Columns of the table under one heading; ``subtitle`` is the table's."""
+
+    title: str
+    subtitle: Callable[[PaperTable], str]
+    columns: tuple[TextColumn[PaperRow], ...]
+
+
+def _text(write: Callable[[float], str], value: float | None) -> str:
+    return write(value) if value else fmt.DASH
+
+
+PAPER_COLUMNS = (
+    PaperColumns("Published", lambda table: table.hardware, (
+        TextColumn("Per image", lambda row: _text(fmt.seconds, row.cell.seconds), lambda row: row.printed),
+        TextColumn("Speed-up", lambda row: row.cell.printed.get("speedup", fmt.DASH)))),
+    PaperColumns("Allowed there", lambda table: "16 bit, image decoding included", (
+        TextColumn("Least time", lambda row: _text(fmt.seconds, row.cell.least_time)),
+        TextColumn("Ideal speed-up", lambda row: _text(fmt.times, row.possible)),
+        TextColumn("Published over least", lambda row: row.cell.gap or fmt.DASH))),
+    PaperColumns("Here", lambda table: table.machine, (
+        TextColumn("Per image", lambda row: _text(fmt.seconds, row.measured), lambda row: row.how),
+        TextColumn("Speed-up", lambda row: row.no_speed_up or _text(fmt.times, row.reached)))),
+)
 
 
 @dataclass(frozen=True)
@@ -147,106 +184,90 @@ class PaperTable:
 
 
 def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[PaperTable, ...]:
-    """The tables of which a method was asked for in this run, those with a measured row first: a full cache alone may belong to several."""
-    given, every = list(outcomes), published()
-    arms = [outcome.case for outcome in given if outcome.case.role == "arm"]
-    rows = [cell for cell in every.cells if cell.model]
-    models = {cell.model for cell in rows}
-    able = [case for case in arms if case.model in models]
-    here = dict.fromkeys(cell.table for cell in rows if any(map(cell.means, able)))
+    """The tables of the methods of this run, those with a measured row first: a full cache alone may belong to several."""
+    outcomes, figures = list(outcomes), published()
+    arms = [outcome.case for outcome in outcomes if outcome.case.role == "arm"]
+    cells = [cell for cell in figures.cells if cell.model]
+    models = {cell.model for cell in cells}
+    candidates = [case for case in arms if case.model in models]
+    here = dict.fromkeys(cell.table for cell in cells if any(map(cell.means, candidates)))
     methods = {case.method for case in arms} - SHARED
-    related = dict.fromkeys(cell.table for cell in rows if cell.ours["method"] in methods)
-    return tuple(_table(every, title, given, environment, title in here) for title in here | related)
+    related = dict.fromkeys(cell.table for cell in cells if cell.ours["method"] in methods)
+    return tuple(_table(figures, title, outcomes, environment, title in here) for title in here | related)
 
 
-def _table(every: PublishedFigures, title: str, outcomes: Sequence[Outcome], environment: Environment, here: bool) -> PaperTable:
-    cells = [cell for cell in every.cells if cell.table == title]
+def _table(figures: PublishedFigures, title: str, outcomes: Sequence[Outcome], environment: Environment, here: bool) -> PaperTable:
+    cells = [cell for cell in figures.cells if cell.table == title]
     plans = tuple(dict.fromkeys(cell.plan for cell in cells if cell.plan))
-    lines = tuple(_paper_row(cell, every.row(title, cell.against), outcomes) for cell in cells)
-    return PaperTable(title, every.baselines[title], cells[0].hardware, environment.machine_class, lines, every.notes[title], here, plans)
+    lines = tuple(paper_row(cell, outcomes) for cell in cells)
+    return PaperTable(title, figures.baselines[title], cells[0].hardware, environment.machine_class, lines, figures.notes[title], here,
+                      plans)
 
 
 def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
     """A row of the tables, beside what was measured of it in one run."""
-    return _paper_row(cell, published().row(cell.table, cell.against), outcomes)
-
-
-def _paper_row(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
+    full = published().row(cell.table, cell.against)
     mine, its = _pair(cell, full, outcomes)
-    batch = f"batch {cell.batch}" + ("" if cell.batch_stated else ", not stated")
-    ideal = full.least_time / cell.least_time if cell.least_time and full.least_time else None
+    possible = full.least_time / cell.least_time if cell.least_time and full.least_time else None
     claimed = full.seconds / cell.seconds if cell.seconds and full.seconds else cell.claimed
-    reached = _speed_up(mine, its)
     latency = mine.median("latency") if mine is not None and mine.ok else None
-    printed = "; ".join(f"{name} {text}" for name, text in cell.printed.items() if name != "speedup") or fmt.DASH
+    reached, no_speed_up = _speed_up(mine, its)
     return PaperRow(
-        cell.row, batch, fmt.seconds(cell.seconds) if cell.seconds else fmt.DASH, printed, cell.printed.get("speedup", fmt.DASH),
-        fmt.seconds(cell.least_time) if cell.least_time else fmt.DASH, fmt.times(ideal) if ideal else fmt.DASH,
-        cell.gap or fmt.DASH, *_measured(cell, mine),
-        reached if isinstance(reached, str) else fmt.times(reached), claimed, ideal, reached if isinstance(reached, float) else None,
-        latency / cell.batch if latency else None,
-        cell.impossible or (limits.artefact(claimed, ideal) if claimed and ideal else ""),
-        _allowed(mine, its), mine.case.key if mine is not None else "", IMPOSSIBLE if cell.impossible else TOO_FAST,
+        cell, claimed, possible, reached, _allowed(mine, its), latency / cell.batch if latency else None, _how(cell, mine), no_speed_up,
+        mine.case.key if mine is not None else "",
+        cell.impossible or (limits.artefact(claimed, possible) if claimed and possible else ""),
+        IMPOSSIBLE if cell.impossible else TOO_FAST,
     )
 
 
-def _allowed(mine: Outcome | None, its: Outcome | None) -> str:
-    """The speed-up that the device of both allows, by the limits that stand in their facts, of whatever version."""
+def _allowed(mine: Outcome | None, its: Outcome | None) -> float | None:
+    """The speed-up that the device of both allows, by the limits in their facts, which another version may have written."""
     if mine is None or its is None or mine is its:
-        return fmt.DASH
+        return None
     try:
-        return fmt.times(limits.ideal(*(Limit.from_json(one.facts["limit"]) for one in (its, mine))))
+        return limits.ideal(*(Limit.from_json(outcome.facts["limit"]) for outcome in (its, mine)))
     except (KeyError, TypeError, ZeroDivisionError):
-        return fmt.DASH
+        return None
 
 
 def _pair(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> tuple[Outcome | None, Outcome | None]:
-    """The outcomes that are this row and its full cache. Where a run has several, those that can be compared: an OOM in one dtype must not
+    """The outcomes of this row and of its full cache. Where a run has several, those that can be compared: an OOM in one dtype must not
     hide a row that ran in another, nor a full cache in one the full cache in the other."""
-    mine, its = _found(cell, outcomes), _found(full, outcomes)
+    mine, its = ([o for o in outcomes if each.model and each.means(o.case)] for each in (cell, full))
     if cell == full or not mine or not its:
-        return max(mine, key=_ran, default=None), max(its, key=_ran, default=None)
-    return max(((one, other) for one in mine for other in its), key=lambda pair: _comparable(*pair))
+        return max(mine, key=lambda o: o.ok, default=None), max(its, key=lambda o: o.ok, default=None)
+    return max(((outcome, other) for outcome in mine for other in its), key=lambda pair: _comparable(*pair))
 
 
 def _comparable(mine: Outcome, its: Outcome) -> tuple[bool, ...]:
     """By how much a pair is to be preferred, what weighs most first."""
     alike = its.ok and _alike(mine.case, its.case)
-    return mine.ok, alike, isinstance(_speed_up(mine, its), float), mine.case.cell == its.case.cell, its.ok
+    return mine.ok, alike, _speed_up(mine, its)[0] is not None, mine.case.cell == its.case.cell, its.ok
 
 
-def _ran(outcome: Outcome) -> bool:
-    return outcome.ok
+def _alike(case: Case, other: Case) -> bool:
+    return all(getattr(case, name) == getattr(other, name) for name in ("dtype", "engine", "device_class", "weights"))
 
 
-def _alike(one: Case, two: Case) -> bool:
-    return all(getattr(one, name) == getattr(two, name) for name in ("dtype", "engine", "device_class", "weights"))
-
-
-def _found(cell: PaperCell, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if cell.model and cell.means(outcome.case)]
-
-
-def _measured(cell: PaperCell, outcome: Outcome | None) -> tuple[str, str]:
-    """Seconds of an image, and dtype and engine; or why there is none."""
+def _how(cell: PaperCell, outcome: Outcome | None) -> str:
+    """Dtype and engine of our values, or why there are none."""
     if not cell.model:
-        return fmt.DASH, "no such model here"
+        return "no such model here"
     if outcome is None:
-        return fmt.DASH, "not in this run"
-    latency = outcome.median("latency")
-    if not outcome.ok or latency is None:
-        return fmt.DASH, str(outcome.status).replace("_", " ")
-    case, noise = outcome.case, "; random weights: quality not measured" if is_random(outcome.case) else ""
-    return fmt.seconds(latency / case.batch), f"{case.dtype}, {case.engine}{noise}"
+        return "not in this run"
+    if not outcome.ok or outcome.median("latency") is None:
+        return str(outcome.status).replace("_", " ")
+    noise = "; random weights: quality not measured" if is_random(outcome.case) else ""
+    return f"{outcome.case.dtype}, {outcome.case.engine}{noise}"
 
 
-def _speed_up(mine: Outcome | None, its: Outcome | None) -> float | str:
-    """Over the table's own baseline, if both ran alike: another kernel, dtype or engine would be what is measured; else the word for it."""
+def _speed_up(mine: Outcome | None, its: Outcome | None) -> tuple[float | None, str]:
+    """The speed-up over the table's own baseline, if both ran alike: otherwise another kernel, dtype or engine would be measured."""
     if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
-        return fmt.DASH
+        return None, ""
     alike = _alike(mine.case, its.case) and kernels_apart(mine, its) is None
     above = full_latencies(mine, its) if mine.case.cell == its.case.cell else its.samples.get("latency", ())
     below = mine.median("latency")
     if not alike or mine.facts.get("quality_only") or not above or not below:
-        return "not compared"
-    return statistics.median(above) / below
+        return None, "not compared"
+    return statistics.median(above) / below, ""

@@ -1,21 +1,24 @@
-"""Claims of quality: the images of an arm are shown to be not worse than the full cache's, or they are not. One test for each arm,
-corrected over the whole report."""
+"""Quality claims: whether a method's images are non-inferior to the full cache's, one test per method, corrected over the whole report.
+
+Only methods that are shown to be non-inferior have a place in the ranking.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+from ..core.result import Outcome
 from ..core.spec import shown_share
 from ..core.units import metric, scores
 from ..core.wording import count
 from ..stats.not_worse import ALPHA, MOST, holm, least_seeds, loss_that_shows, p_not_worse, seeds_to_show
 from ..stats.sequential import loss_that_shows_at_any_time, p_at_any_time, seeds_to_show_at_any_time
 from . import formatting as fmt
-from .case_group import CaseGroup
-from .report_row import ReportRow, differences_to_full
+from .case_group import CaseGroup, case_groups, ordered
+from .report_row import Mark, ReportRow, differences_to_full
 
 SCOPES = {  # what a score of single images judges, and what it leaves to the eye
     "legend": "in hues: the legend score sees neither shapes nor their number nor their place",
@@ -24,6 +27,7 @@ SCOPES = {  # what a score of single images judges, and what it leaves to the ey
     "dpg": "in what was asked for: DPG-Bench sees neither how clean an image is nor what nobody asked about",
 }
 SEES = {"legend": "hues alone", "prompt_score": "what was asked for", "geneval": "what was asked for", "dpg": "what was asked for"}
+UNJUDGED = "The quality of its images was not measured, so nothing shows that they are as good as the full cache's."
 MORE = 4  # times as many seeds, of which it is said what they could show
 _NORMAL = NormalDist()
 _Z = _NORMAL.inv_cdf(0.975)  # half the width of a stated interval of a FID, in standard errors
@@ -97,6 +101,19 @@ class QualityClaim:
             return f"even {MOST:,} seeds would not show it, if they went on like these"
         return f"about {self.needed} seeds would show it, if they went on like these"
 
+    @property
+    def why_not(self) -> str:
+        """The reason why it is not shown, and what would show it; empty where it is shown."""
+        if self.shown:
+            return ""
+        if self.n < self.least:
+            return f"Too few seeds to say whether its images are as good: {self.n}, and at least {self.least} are needed."
+        if self.lost:
+            return f"Its images are shown to lose {self.allowed} or more on average."
+        if self.loses:
+            return f"Its images lose {self.allowed} or more on average."
+        return f"Not shown to lose less than {self.allowed}: {self.undecided}."
+
 
 Claims = Mapping[str, QualityClaim]
 
@@ -105,10 +122,28 @@ def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS, *, s
     """The claim of every arm that has figures of quality, by the key of its case. All that a report could claim are one family, also
     those that another rule leaves out of its ranking: which these are depends on the same images. ``sequential``: they were looked at
     while seeds were added, and are judged by the test that allows it."""
-    held = [(group, row, alone) for group in groups for row in group.arms if (alone := _alone(row, group, margins, sequential)) is not None]
-    adjusted, worse = holm([claim.p for _, _, claim in held]), holm([claim.p_worse for _, _, claim in held])
-    return {row.case.key: replace(_among(claim, p, len(held), row, group, sequential), adjusted_worse=lost)
-            for (group, row, claim), p, lost in zip(held, adjusted, worse, strict=True)}
+    claims = [(group, row, claim) for group in groups for row in group.arms if (claim := _alone(row, group, margins, sequential))]
+    adjusted, worse = holm([claim.p for _, _, claim in claims]), holm([claim.p_worse for _, _, claim in claims])
+    return {row.case.key: replace(_among(claim, p, len(claims), row, group, sequential), adjusted_worse=p_worse)
+            for (group, row, claim), p, p_worse in zip(claims, adjusted, worse, strict=True)}
+
+
+def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS, *, sequential: bool = False) -> tuple[tuple[CaseGroup, ...], Claims]:
+    """The groups of a report, in which only non-inferior methods have a place, and the claims of all groups, which are one family."""
+    groups = case_groups(list(outcomes))
+    claims = quality_claims(groups, margins, sequential=sequential)
+    return tuple(replace(group, arms=ordered([_qualified(row, group, claims) for row in group.arms])) for group in groups), claims
+
+
+def _qualified(row: ReportRow, group: CaseGroup, claims: Claims) -> ReportRow:
+    """The row, with the reason and without a place where it is not shown to be non-inferior."""
+    if not row.ok or row.unranked or group.searched:
+        return row
+    claim = claims.get(row.case.key) if criterion(group) else None
+    why = claim.why_not if claim else UNJUDGED
+    if not why:
+        return row
+    return replace(row, place=None, unranked=why, unproven=True, marks=(Mark("not ranked", "warn", why), *row.marks))
 
 
 def criterion(group: CaseGroup) -> str:
@@ -134,9 +169,9 @@ def margin_sentence(group: CaseGroup, claims: Claims) -> str:
     if claim.share is not None:
         return (f"Not worse: a {metric(name).title} that lies {fmt.percent(claim.share)} or more above the full cache's at the same seeds "
                 f"would look like this in at most {100 * ALPHA:g} % of reports{together}.")
-    looked = ", however often it is looked at while seeds are added" if claim.sequential else ""
+    looks = ", however often it is looked at while seeds are added" if claim.sequential else ""
     rule = (f"Not worse: a loss of {claim.allowed} or more on average would look like this in at most {100 * ALPHA:g} % of "
-            f"reports{together}{looked}.")
+            f"reports{together}{looks}.")
     most = max(mine, key=lambda claim: claim.n)
     if most.n >= claim.least:
         return f"{rule} {seeds_that_decide(mine)}"
@@ -154,10 +189,10 @@ def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
     more = f" About {needed} would show one method more, if its images went on like these." if needed else ""
     if most.share is not None:
         return more.strip()
-    now, then = (100 * ruled_out(most, seeds) for seeds in (most.n, MORE * most.n))
+    now, with_more = (100 * ruled_out(most, seeds) for seeds in (most.n, MORE * most.n))
     score = metric(most.metric).title.lower()
     return (f"{count(most.n, 'seed')} can rule out a loss of {now:.1f} points of {score} at best; {MORE * most.n} could rule out "
-            f"{then:.1f}.{more}")
+            f"{with_more:.1f}.{more}")
 
 
 def ruled_out(claim: QualityClaim, seeds: int = 0) -> float:
@@ -168,17 +203,17 @@ def ruled_out(claim: QualityClaim, seeds: int = 0) -> float:
 
 def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
     """The reason why none of these rows of a method is shown to be not worse, and the number of seeds that would decide."""
-    able = [row for row in rows if row.ok]
-    if not able:
+    measured = [row for row in rows if row.ok]
+    if not measured:
         return "No budget has results."
-    known = [(row, claims[row.case.key]) for row in able if row.case.key in claims and (row.unproven or not row.unranked)]
-    if not known:
+    compared = [(row, claims[row.case.key]) for row in measured if row.case.key in claims and (row.unproven or not row.unranked)]
+    if not compared:
         return "At no budget can its images be compared with the full cache's."
-    if all(claim.n < claim.least for _, claim in known):
-        return f"Too few seeds to say: {max(claim.n for _, claim in known)}, and at least {known[0][1].least} are needed."
-    if all(claim.lost for _, claim in known):
-        return f"Its images are shown to lose {known[0][1].allowed} or more on average at every budget of the plan."
-    hopeful = [(row, claim) for row, claim in known if not claim.loses]
+    if all(claim.n < claim.least for _, claim in compared):
+        return f"Too few seeds to say: {max(claim.n for _, claim in compared)}, and at least {compared[0][1].least} are needed."
+    if all(claim.lost for _, claim in compared):
+        return f"Its images are shown to lose {compared[0][1].allowed} or more on average at every budget of the plan."
+    hopeful = [(row, claim) for row, claim in compared if not claim.loses]
     if not hopeful:
         return "Its images lose the margin or more on average at every budget of the plan."
     row, claim = min(hopeful, key=lambda pair: pair[1].needed or math.inf)

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TypeVar
 
+from ..core.limits import Limit
 from ..core.result import Outcome, full_latencies, kernels_apart
 from ..core.spec import LAW, Case
 from ..core.units import METRICS, OUTSIDE, image_count, least_images, metric, of_plug_ins
@@ -22,6 +23,7 @@ FORCED = tuple(name for name, about in METRICS.items() if about.forced)  # along
 ON_DEMAND = {name: about.asked for name, about in METRICS.items() if about.asked}  # measured only where the case asks for this
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 APART = "apart "  # before the name of a difference
+IMPLAUSIBLE = "artefact"  # mark of a speed-up beyond what the device allows
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
 
 
@@ -44,6 +46,8 @@ class ReportRow:
     ``no_judgement`` says why. ``to_full`` holds differences of quality, this row less the full cache, at the same seeds.
     ``place`` orders the ranked methods of one budget, by FID where it was measured, else by speed-up; ``unranked`` says why there is
     none, and ``unproven`` that it is for want of proof alone. ``lossless``: no further from the full cache than it is from itself.
+    ``ideal`` is the speed-up that the device allows, and ``limit_marks`` flag what contradicts its limits. ``equal_memory`` is the
+    throughput (images per second) at the largest batch, ``equal_memory_batch``, that needs no more memory than the full cache.
     """
 
     outcome: Outcome
@@ -60,6 +64,11 @@ class ReportRow:
     unproven: bool = False
     lossless: bool = False
     marks: tuple[Mark, ...] = ()
+    ideal: float | None = None
+    limit_marks: tuple[Mark, ...] = ()
+    equal_memory: float | None = None
+    equal_memory_batch: int = 0
+    batch_searched: bool = False
 
     @property
     def case(self) -> Case:
@@ -74,6 +83,20 @@ class ReportRow:
         """Images of a batch over its median latency, or None where it was not timed."""
         latency = self.median("latency")
         return self.case.batch / latency if latency else None
+
+    @cached_property
+    def limit(self) -> Limit | None:
+        """The least time of the case on its device; None where it is unknown or stored in another form."""
+        stored = self.outcome.facts.get("limit") if self.ok and self.median("latency") else None
+        try:
+            return Limit.from_json(stored) if isinstance(stored, dict) else None
+        except (KeyError, TypeError):
+            return None
+
+    @property
+    def implausible(self) -> str:
+        """The reason why its speed-up exceeds what the device allows; empty where it does not."""
+        return next((mark.reason for mark in self.limit_marks if mark.text == IMPLAUSIBLE), "")
 
     @property
     def timed(self) -> bool:

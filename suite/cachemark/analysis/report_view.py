@@ -14,7 +14,7 @@ from ..core.result import Outcome, Status
 from ..core.spec import OWN, Case
 from . import explanations
 from .answer_map import AnswerMap, Predictor, answer_maps
-from .answers import Answer, answer
+from .answers import Answer, Recommendation, answer, recommendations
 from .baseline_comparison import Alarms, BaselineComparison, Conclusion, alarms, changes, conclusion
 from .case_group import CaseGroup
 from .device_limits import Limits, against_limits
@@ -24,11 +24,10 @@ from .layer_tables import Layers, layers
 from .missing import Missing, missing
 from .papers import PaperTable, papers
 from .quality_claims import Claims, margin_sentence, scope
+from .quality_claims import standing as standing_of
 from .raw_samples import CaseRecord, case_records
-from .recommendation import Recommendation, recommendations
 from .regimes import Regime, decoder_regimes, regimes
 from .run_history import HistoryNight, RunHistory, Trend, run_history
-from .standing import standing as standing_of
 from .summary_sentences import Sentence, sentences
 
 if TYPE_CHECKING:  # a page is made without a store
@@ -172,7 +171,7 @@ def _chapter(
     told, pictures = answer(group, claims), albums(group, artifact)
     shown = strip(pictures, [row for row in (told.row or told.lean, told.ruined) if row is not None])
     return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), pictures,
-                   min(sure) if sure else None, layers(group.full), against_limits(group), recommendations(group, groups, claims),
+                   min(sure) if sure else None, layers(group.full), against_limits(group.full, group.arms), recommendations(group, claims),
                    margin_sentence(group, claims), scope(group),
                    unanchored, history, told, shown)
 

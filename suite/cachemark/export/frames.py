@@ -15,8 +15,8 @@ import pandas as pd
 
 from ..analysis import formatting as fmt
 from ..analysis.columns import Column, derived_columns
+from ..analysis.quality_claims import standing
 from ..analysis.report_row import ReportRow, is_random
-from ..analysis.standing import standing
 from ..core.errors import Infrastructure, Unsupported
 from ..core.result import JUDGING, Outcome
 from ..core.spec import Case, Sampling, canonical

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..analysis import formatting as fmt
-from ..analysis.columns import Column, ColumnGroup, column_groups, columns_of
-from ..analysis.leaderboard import budget_cell
+from ..analysis.columns import LIMITS, RECOMMENDED, Column, ColumnGroup, budget_cell, column_groups, columns_of, known_columns
 from ..analysis.report_row import ReportRow, faster
 from ..analysis.report_view import Chapter, ReportView
 from ..core.errors import unknown
@@ -77,7 +76,7 @@ class Table:
 def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str] = ()) -> tuple[Table, ...]:
     """One table for each group of the report, with these ``columns`` (by the names of their metrics) and ``methods`` alone, where any are
     named; the full cache and the references always. What is bold is best among the rows shown. Raises UnknownName."""
-    known = dict.fromkeys(column.key for chapter in view.chapters for column in columns_of(column_groups(chapter.group)))
+    known = dict.fromkeys(key for chapter in view.chapters for key in known_columns(chapter.group))
     named = dict.fromkeys(name for chapter in view.chapters for row in chapter.group.arms for name in (row.method, row.case.method))
     for kind, given, among in (("column", columns, known), ("method", methods, named)):
         if wrong := next((name for name in given if name not in among), ""):
@@ -94,13 +93,18 @@ def headline(view: ReportView) -> tuple[str, ...]:
 
 def _chosen(groups: tuple[ColumnGroup, ...], columns: Sequence[str]) -> tuple[ColumnGroup, ...]:
     """The groups with these columns alone, all of them where none is named."""
-    left = (replace(group, columns=tuple(c for c in group.columns if not columns or c.key in columns)) for group in groups)
-    return tuple(group for group in left if group.columns)
+    seen = set[str]()
+    chosen = []
+    for group in groups:
+        picked = tuple(c for c in group.columns if (not columns or c.key in columns) and c.key not in seen)
+        seen.update(column.key for column in picked)
+        chosen.append(replace(group, columns=picked))
+    return tuple(group for group in chosen if group.columns)
 
 
 def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: Sequence[str]) -> Table:
     group, reasons = chapter.group, dict[str, int]()
-    shown = _chosen(column_groups(group), columns)
+    shown = _chosen((*column_groups(group), *((LIMITS, RECOMMENDED) if columns else ())), columns)
     arms = [tuple(row for row in group.arms_at(budget) if not methods or {row.method, row.case.method} & set(methods))
             for budget in group.budgets]
     best = {(id(row), column.key) for column in columns_of(shown) for rows in arms for row in _best(rows, column)}

@@ -7,11 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..analysis import formatting as fmt
-from ..analysis.answers import FULL_CACHE, gained, lost, named, saves, unjudged
-from ..analysis.quality_claims import criterion, seeds_that_decide
+from ..analysis.answers import (
+    FULL_CACHE,
+    Candidate,
+    Selection,
+    gain_in_words,
+    loss_in_words,
+    named,
+    saving_in_words,
+    select,
+    why_unjudged,
+)
+from ..analysis.quality_claims import UNJUDGED, criterion, seeds_that_decide
 from ..analysis.report_row import MASKED
-from ..analysis.selection import Candidate, Selection, select
-from ..analysis.standing import UNJUDGED, why_not
 from ..core import limits
 from ..core.errors import unknown
 from ..core.publications import publications
@@ -194,12 +202,12 @@ class _Advisor:
             named(case), case.named, case.budget, found.batch, found.gain.value, found.gain.low if stated else None,
             found.gain.high if stated else None, found.allowed, each.saving, found.seconds, found.memory, found.basis, name,
             claimed.row.quality.get(name) if claimed else None,
-            lost(claimed.claim).removeprefix("and ") if claimed and each.qualified else "",
+            loss_in_words(claimed.claim).removeprefix("and ") if claimed and each.qualified else "",
             self._why_not(each, found, claimed), found.no_speed_up)
 
     def _why_not(self, each: Candidate, found: Forecast, claimed: Claimed | None) -> str:
         if not each.qualified:
-            return self.known.unjudged.get(each.key, UNJUDGED) if claimed is None else claimed.row.unranked or why_not(claimed.claim)
+            return self.known.unjudged.get(each.key, UNJUDGED) if claimed is None else claimed.row.unranked or claimed.claim.why_not
         if not each.fits:
             return f"It does not fit: it takes {fmt.size(found.memory)} and {fmt.seconds(found.seconds)} for a batch."
         return each.doubt
@@ -216,8 +224,8 @@ class _Advisor:
             line, case = lines[chosen.best.key], cases[chosen.best.key]
             assert chosen.best.gain is not None
             at = f" at batch {line.batch}" if self.wishes.throughput else ""
-            return (f"{short}Use {named(case)}{at}: {gained(chosen.best.gain)}{saves(line.saving, self.entry.paradigm)}, "
-                    f"{lost(claimed[chosen.best.key].claim)}. {self._basis(line)}")
+            return (f"{short}Use {named(case)}{at}: {gain_in_words(chosen.best.gain)}{saving_in_words(line.saving, self.entry.paradigm)}, "
+                    f"{loss_in_words(claimed[chosen.best.key].claim)}. {self._basis(line)}")
         if short:
             return f"{short}No method that is shown to be as good is known to fit either: {self._remedy(full)}.{_by_seeds(claimed)}"
         where = f" at batch {full.batch}" if self.wishes.throughput else ""
@@ -247,7 +255,7 @@ class _Advisor:
                     f"{fmt.times(most)} on {self.wishes.gpu}.")
         if not claimed:
             random = bool(self.known.groups) and all(group.random for group in self.known.groups)
-            return (f"{unjudged(random=random)}, so no method is shown to be as good. Fidelity to the full cache is no reason to "
+            return (f"{why_unjudged(random=random)}, so no method is shown to be as good. Fidelity to the full cache is no reason to "
                     "recommend one.")
         allowed = next(iter(claimed.values())).claim.allowed
         able = [each for each in candidates if each.qualified]
@@ -263,7 +271,8 @@ class _Advisor:
             return f"{told} {bound.name} might gain up to {fmt.times(bound.allowed)}; {known}"
         if chosen.lean is None or self.entry.paradigm == MASKED:
             return told
-        return f"{told} Where memory is short, {lines[chosen.lean.key].name} runs{saves(chosen.lean.saving, self.entry.paradigm)}."
+        saving = saving_in_words(chosen.lean.saving, self.entry.paradigm)
+        return f"{told} Where memory is short, {lines[chosen.lean.key].name} runs{saving}."
 
     def _unnamed_weights(self, plan: Plan) -> Iterator[str]:
         """A sentence where a plan names no weights of a published model."""

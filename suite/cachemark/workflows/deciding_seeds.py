@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..analysis.quality_claims import Claims
-from ..analysis.standing import standing
+from ..analysis.quality_claims import Claims, standing
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.seeds import SIZES
 from ..plans.schema import Fidelity, Plan, prepare

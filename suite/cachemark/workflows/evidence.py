@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.case_group import CaseGroup
-from ..analysis.limit_flags import limit_of
-from ..analysis.quality_claims import MARGINS, Claims, Margins, QualityClaim
+from ..analysis.quality_claims import MARGINS, Claims, Margins, QualityClaim, standing
 from ..analysis.report_row import ReportRow
-from ..analysis.standing import standing
 from ..contract.method import Method
 from ..core import calibrations, limits, seeds
 from ..core.errors import BadCalibration, BadKnob, CachemarkError, Unsupported
@@ -138,7 +136,7 @@ class Known:
     def rates(self, gpu: str) -> Rates:
         """Of the device: as measured beside its outcomes, else as its data sheet says, of a CPU as measured here."""
         for group in self.here:
-            if (limit := limit_of(group.full)) is not None:
+            if (limit := group.full.limit if group.full else None) is not None:
                 return Rates(limit.copy, limit.matmul)
         return device_rates(None, self.full.dtype) if gpu == CPU else limits.gpu(gpu, self.full.dtype)
 

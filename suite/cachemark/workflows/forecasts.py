@@ -8,7 +8,6 @@ from functools import cached_property
 
 import torch
 
-from ..analysis.answers import doubt
 from ..analysis.case_group import CaseGroup
 from ..analysis.report_row import MASKED, ReportRow
 from ..cache.codec import codec
@@ -82,15 +81,15 @@ class Forecaster:
         near = next(((group, row) for group, row in seen if row.speed_up is not None), None)
         if near is None:
             return self._bound(case, full, allowed, seen[0][1] if seen else None)
-        group, row = near
+        _, row = near
         assert row.speed_up is not None
         memory = self._memory(case, batch, row)
         if row.case.batch == batch:
-            return Forecast(batch, row.speed_up, allowed, row.median("latency") or 0.0, memory, MEASURED, doubt(row, group))
+            return Forecast(batch, row.speed_up, allowed, row.median("latency") or 0.0, memory, MEASURED, row.implausible)
         there = self.allowed(case, row.case.batch)
         value, low = (allowed * min(end / there, 1.0) for end in (row.speed_up.value, row.speed_up.low))
         gain = Interval(value, low, allowed, row.speed_up.confidence, row.speed_up.n)
-        return Forecast(batch, gain, allowed, full.seconds / value, memory, PREDICTED, doubt(row, group))
+        return Forecast(batch, gain, allowed, full.seconds / value, memory, PREDICTED, row.implausible)
 
     def _bound(self, case: Case, full: Forecast, allowed: float, row: ReportRow | None) -> Forecast:
         """A case of which no speed-up is known; ``row``: what was measured of it nevertheless."""

@@ -13,9 +13,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from ...analysis import columns, explanations, leaderboard
+from ...analysis import columns, explanations
 from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
+from ...analysis.papers import PAPER_COLUMNS
 from ...analysis.report_view import ReportView
 from ...core.result import JUDGING
 from ...core.spec import shown_share
@@ -63,7 +64,8 @@ def render(view: ReportView) -> str:
     deferred = DeferredSections(whole=len(view.entries) < LARGE)
     return engine().get_template("report.html").render(
         view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
-        column_groups=columns.column_groups, columns_of=columns.columns_of, in_turns=leaderboard.paired_speed_note,
+        column_groups=columns.column_groups, columns_of=columns.columns_of, limit_columns=columns.LIMITS.columns,
+        recommended_columns=columns.RECOMMENDED.columns, paper_groups=PAPER_COLUMNS, in_turns=columns.paired_speed_note,
         exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=_metrics(view), deferred=deferred, luck=LUCK,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
@@ -96,7 +98,7 @@ def engine() -> Environment:
     engine.filters.update(
         plain=fmt.plain, shown_share=shown_share, times=fmt.times, percent=fmt.percent, seconds=fmt.seconds, with_unit=fmt.with_unit,
         uri=_uri, svg=Markup,
-        cells=leaderboard.cells, budget_cell=leaderboard.budget_cell,
+        cells=columns.cells, budget_cell=columns.budget_cell,
         paper_bars=paper_bars, regime_map=regime_map, answer_chart=answer_chart)
     return engine
 

@@ -168,7 +168,8 @@
     if (key === "name") return said(row.querySelector("th").innerHTML);
     const cell = typeof key === "number" ? row.cells[key] : row.querySelector('td[data-k="' + key + '"]');
     if (!cell) return null;
-    if (typeof key !== "number") return cell.dataset.v !== undefined ? Number(cell.dataset.v) : null;
+    if (cell.dataset.v !== undefined) return Number(cell.dataset.v);
+    if (typeof key !== "number") return null;
     return cell.classList.contains("num") ? figure(cell.textContent) : cell.textContent.trim();
   }
   function unbuilt(line, key) {
