@@ -203,7 +203,7 @@ def test_the_report(row: Row, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_in_latex(row: Row, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The heading has the arrow of the direction, and the best figure of a budget is bold. Who may be ranked is asked elsewhere."""
-    monkeypatch.setattr("cachemark.analysis.quality_claims._disqualified", lambda *_: "")
+    monkeypatch.setattr("cachemark.analysis.quality_claims._qualified", lambda row, *_: row)
     run = RunRecord(1, "demo", {"name": "demo"}, "2030-01-01T00:00:00+00:00", "2030-01-01T01:00:00+00:00", "finished", ENVIRONMENT, {})
     found = [outcome(row, "full", row.then), outcome(row, "linear", row.then), outcome(row, "window", figure(row, kind))]
     masked = row.name in ("flops", "token_distance", "forced_distance")
