@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import cachemark
-from cachemark.workflows.new import BODIES, TEST, start
+from cachemark.workflows.new import THINGS, start, template
 
 PACKAGE = Path(cachemark.__file__).parent
 METHOD = '''"""A method that looks at attention, and a model's entry."""
@@ -100,8 +100,7 @@ def evicts(name: str) -> str:
     print(METHODS.get(name).evict_before)  # attr-defined
     return METHODS.get(name).evicts  # return-value
 '''
-PLUGINS = {"method": BODIES["method"].format(name="mine", title="Mine"), "model": BODIES["model"].format(name="mine"),
-           "metric": BODIES["metric"].format(name="mine", title="Mine"), "written": METHOD}  # fmt: skip
+PLUGINS = {thing: template(f"{thing}.py").substitute(name="mine", title="Mine") for thing in THINGS} | {"written": METHOD}
 
 
 def taken(source: str) -> list[tuple[str, str]]:
@@ -145,7 +144,7 @@ def untyped(module: str) -> list[str]:
 
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_what_authors_import_is_defined_where_they_import_it_from(plugin: str) -> None:
-    assert len(taken(PLUGINS[plugin])) >= 3
+    assert len(taken(PLUGINS[plugin])) >= 2
     assert borrowed(PLUGINS[plugin]) == []
 
 
@@ -155,7 +154,8 @@ def test_what_is_only_imported_there_is_found() -> None:
 
 def test_what_authors_import_from_has_types() -> None:
     assert (PACKAGE / "py.typed").is_file(), "without it a checker takes all of the package for Any"
-    modules = {module for source in [*PLUGINS.values(), TEST] for module, _ in taken(source.replace("{thing}", "method"))}
+    test = template("test.py").substitute(thing="method", package="cachemark_mine")
+    modules = {module for source in [*PLUGINS.values(), test] for module, _ in taken(source)}
     assert [name for module in sorted(modules) for name in untyped(module)] == []
 
 
@@ -165,7 +165,7 @@ def test_what_authors_import_from_has_types() -> None:
 def test_mypy_strict_finds_the_mistakes_and_nothing_else(tmp_path: Path) -> None:
     """As an author runs it: cachemark is an installed package, whose own files are not judged, and only ``py.typed`` says that it has
     types."""
-    for thing in BODIES:
+    for thing in THINGS:
         start(thing, f"my_{thing}", tmp_path)
     (tmp_path / "written.py").write_text(METHOD, encoding="utf-8")
     (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")

@@ -13,38 +13,13 @@ from ..models import checkpoints, llama_like
 from ..models.llama import LlamaConfig
 from ..models.llama_like import Described, LlamaLikeConfig
 from ..models.prompts import PublishedTokenizer, tokenizer_file
-from .new import require_free, start
+from .new import require_free, start, template
 
 INNER = ("text_config", "language_config", "llm_config")  # where configurations of several parts hold the decoder's
 MOST_LAYERS = 1_000  # each is built, without its numbers, before it is compared with the files
 FIRST = "layers.0.self_attn.q_proj.weight"
 SIZES = {"num_hidden_layers": "layers", "num_attention_heads": "heads", "hidden_size": "dim", "intermediate_size": "hidden",
          "vocab_size": "vocab", "num_key_value_heads": "kv_heads"}
-WRITTEN = '''"""{name}: a Llama of {layers} layers that draws {grid}×{grid} image codes, described from {source}.
-
-Written by cachemark. What a folder does not tell is to be checked here: which ids stand around a text, and the scale of guidance.
-"""
-
-from dataclasses import replace
-
-from cachemark.models.registry import MODELS
-from cachemark.models.llama import LlamaConfig
-from cachemark.models.llama_like import Described, LlamaLikeConfig
-
-DECODER = {decoder}
-CONFIG = LlamaLikeConfig(
-    DECODER, first={first}, codes={codes}, grid={grid}, begin={begin}, image={image}, longest={longest}, tied={tied},
-)
-MODEL = Described({name!r}, CONFIG, prefix={prefix!r}, head={head!r}, ignored={ignored}, cfg_scale={cfg_scale})
-
-
-def load(request):
-    """The decoder and the image tokenizer, ready to run."""
-    return MODEL.load(request)
-
-
-MODELS.add(MODEL.name)(replace(MODEL.entry, load=load))
-'''
 
 
 @dataclass(frozen=True)
@@ -99,10 +74,10 @@ def start_described(folder: str | Path, name: str, drawing: Drawing, to: str | P
 def source_of(made: Described, folder: str | Path) -> str:
     """The text of the file that registers a described model. What is free text in it is a Python literal, or loses its odd characters."""
     c, origin = made.config, re.sub(r"[^\w. -]", "?", Path(folder).resolve().name)[:60]
-    return WRITTEN.format(
-        name=made.name, layers=c.decoder.layers, grid=c.grid, source=origin, decoder=c.decoder, first=c.first,
-        codes=c.codes, begin=c.begin, image=c.image, longest=c.longest, tied=c.tied, prefix=made.prefix, head=made.head,
-        ignored=made.ignored, cfg_scale=made.cfg_scale)
+    return template("described_model.py").substitute(
+        title=made.name, layers=c.decoder.layers, grid=c.grid, source=origin, decoder=c.decoder, first=c.first, codes=c.codes,
+        begin=c.begin, image=c.image, longest=c.longest, tied=c.tied, name=repr(made.name), prefix=repr(made.prefix),
+        head=repr(made.head), ignored=made.ignored, cfg_scale=made.cfg_scale)
 
 
 def _decoder(folder: Path) -> tuple[LlamaConfig, bool]:
