@@ -61,11 +61,6 @@ def test_plans_of_the_published_orders(model: str, limit: int, rooms: int, lost:
     assert sum(HeatPlan.of(shape, gone).rooms) == rooms
 
 
-def floor(shape: Shape, scale: int, entries: int) -> int:
-    over = shape.pairs * shape.before[scale] - entries
-    return 0 if over <= 0 else min(shape.pairs, over // (shape.before[scale] - min(shape.before[shape.sink], shape.before[scale])))
-
-
 def test_no_more_than_the_limit_lives_at_any_time() -> None:
     """Summed by hand while a scale runs through the layers; without early removals it does not hold."""
     model, limit, *_ = PLANS[2]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import reduce
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.core import calibrations
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
@@ -48,10 +45,6 @@ def test_scores_by_hand() -> None:
     k = torch.tensor([0.0, 1.0, 5.0, 2.0, 9.0, 0.0, 3.0])[None, None, :, None]
     found = ScaleKV().pooled(torch.ones(1, 1, 1, 1), k, torch.tensor([4]))[0, 0].tolist()
     assert found == [5.0, 5.0, 5.0, 5.0, -torch.inf, 3.0, 3.0]
-
-
-def added(terms: Sequence[Tensor]) -> Tensor:
-    return reduce(torch.add, terms)
 
 
 def infinity(budget: str = "0.1012", **knobs: Any) -> dict[str, Any]:

@@ -50,43 +50,25 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
     return int(left.value.code or 0), told.out + told.err
 
 
-def pages(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
-
-
-def test_both_pages_are_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, output = call(capsys, tmp_path / "made")
-    assert code == 0
-    assert output.splitlines() == [str(tmp_path / "made" / name) for name in ("models.md", "methods.md")]
-    found = pages(tmp_path / "made")
-    assert set(found) == {"models.md", "methods.md"}
-    assert "### `tiny-var`" in found["models.md"]
-    assert "## `lazymar`" in found["methods.md"]
-    assert "mine" not in found["methods.md"]
-
-
-def test_a_method_of_a_plug_in_has_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_pages_with_a_method_of_a_plug_in_and_an_anchor_that_was_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text(MINE)
-    assert call(capsys, tmp_path / "made", "--plugin", tmp_path / "mine.py")[0] == 0
-    page = pages(tmp_path / "made")["methods.md"]
-    for words in ("## `mine`\n\nKeeps what I like.", "| source | my notes |", "| `size` | `3` | no; a guess |", "it is mine."):
-        assert words in page, words
-
-
-def test_an_anchor_that_was_reached_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = "| 1.78 | `mar-l` | 256 passes | README of LTH14/mar, models | {} |"
-    assert call(capsys, tmp_path / "before", "--anchors", tmp_path / "anchors")[0] == 0
-    assert row.format("not yet: no real weights") in pages(tmp_path / "before")["methods.md"]
+    (tmp_path / "anchors").mkdir()
     shipped = anchors.shipped()["mar-l"]
     table = {"model": "mar-l", "metric": shipped.metric, "expected": 1.78, "tolerance": 0.05, "source": shipped.source, "sampling": {}}
-    (tmp_path / "anchors").mkdir()
     stored = {"format": 1, "anchor": table, "weights": "a/b", "value": 1.7931, "case": {}, "facts": {}}
     (tmp_path / "anchors" / "mar-l.json").write_text(json.dumps(stored))
-    assert call(capsys, tmp_path / "after", "--anchors", tmp_path / "anchors")[0] == 0
-    page = pages(tmp_path / "after")["methods.md"]
-    assert row.format("1.793") in page
-    assert "| 1.93 | `mar-l` | 64 passes | LazyMAR, arXiv 2503.12450, Table 1 | not yet; the full cache of this model is anchored |" in page
-    assert "| 1.55 | `mar-h` | 256 passes | README of LTH14/mar, models | not yet: no real weights |" in page
+    code, output = call(capsys, tmp_path / "made", "--plugin", tmp_path / "mine.py", "--anchors", tmp_path / "anchors")
+    assert code == 0
+    files = [tmp_path / "made" / name for name in ("models.md", "methods.md")]
+    assert output.splitlines() == list(map(str, files))
+    assert sorted((tmp_path / "made").iterdir()) == sorted(files)
+    models, methods = (file.read_text(encoding="utf-8") for file in files)
+    assert "### `tiny-var`" in models
+    for words in ("## `lazymar`", "## `mine`\n\nKeeps what I like.", "| source | my notes |", "| `size` | `3` | no; a guess |",
+                  "| 1.78 | `mar-l` | 256 passes | README of LTH14/mar, models | 1.793 |",
+                  "| 1.93 | `mar-l` | 64 passes | LazyMAR, arXiv 2503.12450, Table 1 | not yet; the full cache of this model is anchored |",
+                  "| 1.55 | `mar-h` | 256 passes | README of LTH14/mar, models | not yet: no real weights |"):  # fmt: skip
+        assert words in methods, words
 
 
 def test_a_damaged_anchor_is_an_error_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from cachemark.core import registry
-from cachemark.core.errors import Unsupported
-from cachemark.kit.method_kit import FAMILIES, check_metric
+from cachemark.kit.method_kit import check_metric
 from cachemark.kit.metric_checks import MetricExample
-from cachemark.methods.registry import METHODS
 from cachemark.plans.installed_things import require
+from support.kit import passes_at_the_smallest_size
 from support.stages import call, forgetting
 from support.wheels import ROOT, build, lay_out, tracked
 
@@ -71,15 +70,7 @@ def test_it_has_at_most_25_lines(file: str) -> None:
 
 def test_the_method_passes_the_kit_at_the_smallest_size(site: Path) -> None:
     require("methods", ["knorm"])
-    family, made = FAMILIES["next-token"], 0
-    usual = family.cells(METHODS.get("knorm"), ())[0]
-    for check in family.checks:
-        try:
-            assert not list(check(family.smaller(usual)[0])), check.__name__
-            made += 1
-        except Unsupported:
-            continue
-    assert made > len(family.checks) // 2
+    passes_at_the_smallest_size("knorm")
 
 
 def test_the_model_passes_the_kit(site: Path) -> None:

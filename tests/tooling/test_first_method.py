@@ -15,12 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core.errors import Unsupported
-from cachemark.kit.method_kit import FAMILIES
-from cachemark.methods.registry import METHODS
 from cachemark.plans import schema
 from cachemark.plans.expand import expand
 from cachemark.plugins import loading as plugins
+from support.kit import passes_at_the_smallest_size
 from support.stages import forgetting
 from support.wheels import ROOT, of_the_installed, of_the_repository
 from test_docs import Block, blocks
@@ -45,14 +43,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_its_method_is_short_and_passes_the_kit_at_the_smallest_size(saved: Path) -> None:
     assert (saved / "keydiff.py").read_text(encoding="utf-8").count("\n") <= MOST_LINES
-    family, made = FAMILIES["next-token"], 0
-    for check in family.checks:
-        try:
-            assert not list(check(family.smaller(family.cells(METHODS.get("keydiff"), ())[0])[0])), check.__name__
-            made += 1
-        except Unsupported:
-            continue
-    assert made > len(family.checks) // 2
+    passes_at_the_smallest_size("keydiff")
 
 
 def test_its_plan_sets_the_method_beside_four_others_on_two_models(saved: Path) -> None:

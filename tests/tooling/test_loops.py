@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -72,45 +73,52 @@ def same(a: Path, b: Path) -> bool:
     return all(torch.equal(x, y) for x, y in zip(weights(a).values(), weights(b).values(), strict=True))
 
 
-def test_training_learns(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run."""
     task = Line()
     before = task.validate()["distance"]
-    train(task, run(tmp_path))
-    assert task.validate()["distance"] < before / 3
+    plan = run(tmp_path_factory.mktemp("trained"))
+    train(task, plan)
+    assert task.validate()["distance"] < before / 3, "training learns"
+    for step in range(39):
+        assert task.rates[step] == pytest.approx(0.05 * plan.factor(step)), "the rates reach the optimiser"
+    return plan.out
 
 
-@pytest.mark.parametrize("killed", [0, 1, 7, 13, 22, 35, 39])
-def test_a_killed_run_ends_as_an_uninterrupted_one(killed: int, tmp_path: Path) -> None:
-    whole = train(Line(), run(tmp_path / "whole"))
+@pytest.fixture
+def finished(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(trained, tmp_path / "finished"))
+
+
+@pytest.mark.parametrize("killed", [0, 13, 35, 39])
+def test_a_killed_run_ends_as_an_uninterrupted_one(killed: int, trained: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(Line(die_at=killed), run(tmp_path / "parts"))
+    about = tmp_path / "parts" / "line.json"
+    assert not killed // 7 or json.loads(about.read_text()).items() >= {"step": killed // 7 * 7, "finished": False}.items()
     task = Line()
     continued = train(task, run(tmp_path / "parts"))
-    assert same(whole, continued)
+    assert same(trained / "line.safetensors", continued)
     assert min(task.rates) == killed // 7 * 7 - 1, "it begins at the last checkpoint"
     steps = [json.loads(line)["step"] for line in (tmp_path / "parts/line.log.jsonl").read_text().splitlines()]
     assert steps == [7, 14, 21, 28, 35, 40]
 
 
-def test_the_seed_decides(tmp_path: Path) -> None:
-    first, again, other = (train(Line(), run(tmp_path / name, seed=seed)) for name, seed in (("a", 3), ("b", 3), ("c", 4)))
-    assert same(first, again)
-    assert not same(first, other)
+def test_the_seed_decides(trained: Path, tmp_path: Path) -> None:
+    assert same(trained / "line.safetensors", train(Line(), run(tmp_path / "same")))
+    assert not same(trained / "line.safetensors", train(Line(), run(tmp_path / "other", seed=4)))
 
 
-def test_fresh_begins_again(tmp_path: Path) -> None:
-    train(Line(), run(tmp_path))
-    task = Line()
-    train(task, run(tmp_path, resume=False))
-    assert len(task.rates) == 40
-
-
-def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
-    path = train(Line(), run(tmp_path))
-    before = path.read_bytes()
+def test_a_finished_run_is_trained_again_only_where_that_is_asked(finished: Path) -> None:
     task = Line(die_at=0)
-    assert train(task, run(tmp_path)).read_bytes() == before
+    before = (finished / "line.safetensors").read_bytes()
+    assert train(task, run(finished)).read_bytes() == before
     assert not task.rates
+    fresh = Line()
+    train(fresh, run(finished, resume=False))
+    assert len(fresh.rates) == 40
 
 
 def test_another_length_is_welcome_until_the_rate_falls(tmp_path: Path) -> None:
@@ -127,33 +135,27 @@ def test_another_length_is_refused_afterwards(tmp_path: Path) -> None:
         train(Line(), run(tmp_path, steps=60))
 
 
-def test_another_run_is_refused_by_name(tmp_path: Path) -> None:
-    train(Line(), run(tmp_path))
+def test_another_run_is_refused_by_name(finished: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"another run: seed 3, not 5\. .*--fresh"):
-        train(Line(), run(tmp_path, seed=5))
+        train(Line(), run(finished, seed=5))
     with pytest.raises(BadCheckpoint, match=r"flavour.*other"):
-        train(Line(flavour="other"), run(tmp_path))
+        train(Line(flavour="other"), run(finished))
 
 
 @pytest.mark.parametrize("damage", [b"", b"no zip", b"PK\x03\x04 torn"])
-def test_a_damaged_checkpoint_is_named(damage: bytes, tmp_path: Path) -> None:
-    train(Line(), run(tmp_path))
-    (tmp_path / "line.checkpoint.pt").write_bytes(damage)
+def test_a_damaged_checkpoint_is_named(damage: bytes, finished: Path) -> None:
+    (finished / "line.checkpoint.pt").write_bytes(damage)
     with pytest.raises(BadCheckpoint, match=r"line\.checkpoint\.pt' is not a checkpoint.*--fresh"):
-        train(Line(), run(tmp_path))
+        train(Line(), run(finished))
 
 
-def test_the_checkpoint_needs_no_trust(tmp_path: Path) -> None:
-    train(Line(), run(tmp_path))
-    saved = torch.load(tmp_path / "line.checkpoint.pt", weights_only=True)
-    assert saved["step"] == 40
-    assert set(saved["parts"]) == {"model", "adam"}
-
-
-def test_what_is_written(tmp_path: Path) -> None:
-    path = train(Line(), run(tmp_path))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["line.checkpoint.pt", "line.json", "line.log.jsonl", "line.safetensors"]
-    about = json.loads((tmp_path / "line.json").read_text())
+def test_what_is_written(trained: Path) -> None:
+    """The checkpoint needs no trust, and the figures belong to the weights as they are stored."""
+    path = trained / "line.safetensors"
+    assert sorted(p.name for p in trained.iterdir()) == ["line.checkpoint.pt", "line.json", "line.log.jsonl", "line.safetensors"]
+    checkpoint = torch.load(trained / "line.checkpoint.pt", weights_only=True)
+    assert (checkpoint["step"], set(checkpoint["parts"])) == (40, {"model", "adam"})
+    about = json.loads((trained / "line.json").read_text())
     assert about["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert (about["seed"], about["steps"], about["step"], about["finished"]) == (3, 40, 40, True)
     assert about["config"] == {"flavour": "plain"}
@@ -161,14 +163,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     stored = weights(path)
     assert {t.dtype for t in stored.values()} == {torch.float16}
     rounded = float((stored["weight"].float() - 1).abs().max())
-    assert about["held_out"] == {"distance": rounded}, "the figure belongs to the weights as they are stored"
-
-
-def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(Line(die_at=20), run(tmp_path))
-    about = json.loads((tmp_path / "line.json").read_text())
-    assert (about["step"], about["finished"]) == (14, False)
+    assert about["held_out"] == {"distance": rounded}
 
 
 def test_the_rate_rises_stays_and_falls() -> None:
@@ -178,13 +173,6 @@ def test_the_rate_rises_stays_and_falls() -> None:
     assert set(rates[39:551]) == {1.0}
     assert rates[551:] == sorted(rates[551:], reverse=True)
     assert 0 < rates[-1] < 0.003
-
-
-def test_the_rates_reach_the_optimiser(tmp_path: Path) -> None:
-    task, plan = Line(), run(tmp_path)
-    train(task, plan)
-    for step in range(39):
-        assert task.rates[step] == pytest.approx(0.05 * plan.factor(step))
 
 
 def test_the_number_of_threads_is_restored(tmp_path: Path) -> None:
@@ -197,7 +185,7 @@ def test_the_number_of_threads_is_restored(tmp_path: Path) -> None:
 
 
 def test_nothing_is_printed_away_from_a_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    train(Line(), run(tmp_path))
+    train(Line(), run(tmp_path, steps=2))
     assert capfd.readouterr() == ("", "")
 
 
@@ -226,11 +214,18 @@ def test_attention_stays_in_fp32_under_autocast() -> None:
     assert torch.equal(found, expected)
 
 
-FLUSHED = "from tools.train import loops; loops.flush_denormals('cpu'); "
+DENORMALS = """
+import sys
+import torch
+from tools.train import loops
+if sys.argv[1:]:
+    loops.flush_denormals("cpu")
+torch.set_num_threads(2)
+print(int((torch.full((1 << 20,), 2**-126) * 0.5).view(torch.int32).count_nonzero()))
+"""
 
 
-@pytest.mark.parametrize(("before", "left"), [(FLUSHED, 0), pytest.param("", 1 << 20, marks=pytest.mark.slow, id="unasked")])
-def test_denormals_are_zero_in_every_thread_of_the_process_that_asks_for_it(before: str, left: int) -> None:
-    code = (f"import torch; {before}torch.set_num_threads(2); tiny = torch.full((1 << 20,), 2**-126)\n"
-            "print(int((tiny * 0.5).view(torch.int32).count_nonzero()))")
-    assert int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) == left
+@pytest.mark.parametrize(("arguments", "remaining"), [(["flush"], 0), pytest.param([], 1 << 20, marks=pytest.mark.slow)])
+def test_denormals_are_zero_in_every_thread_of_the_process_that_asks_for_it(arguments: list[str], remaining: int) -> None:
+    done = subprocess.run([sys.executable, "-c", DENORMALS, *arguments], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == remaining

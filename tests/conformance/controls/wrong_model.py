@@ -63,12 +63,6 @@ def with_eps(module: nn.Module, kinds: type | tuple[type, ...], eps: float) -> N
             layer.eps = eps  # type: ignore[assignment]
 
 
-def turned_by_halves(x: Tensor, turns: Tensor) -> Tensor:
-    a, b = x.chunk(2, -1)
-    cos, sin = turns.real[:, None], turns.imag[:, None]
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-
-
 def turned_by_pairs(x: Tensor, turns: Tensor) -> Tensor:
     turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * turns[:, :, None]
     return torch.view_as_real(turned).flatten(-2)
