@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
-from .units import FAMILIES, METRICS, OUTSIDE, Metric
+from .units import FAMILIES, METRICS, OUTSIDE, Metric, set_title
 
 KEY = "metrics"  # of a case's evaluation
 FAULTS = "metric_faults"  # of an outcome's facts: by name what was wrong with a metric that has no figures, ``fault`` and ``said``
@@ -25,6 +25,8 @@ ENDS = ("lower", "higher")
 NAME, PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}"), re.compile(r"[A-Za-z0-9 .,()/+-]{0,40}")
 LONGEST = 400  # letters of a meaning
 FIELDS = ("title", "unit", "better", "kind", "per", "meaning", "within", "deterministic", "code")
+OF_SET = "set"  # one more field, of metrics of whole sets: the preset and the number of images, ``scene_2k``
+SET_NAME = re.compile(r"([a-z0-9]{1,40}_[1-9][0-9]{0,9}k?)?")
 
 
 def fault_of(name: str, stated: Mapping[str, Any]) -> str:
@@ -33,8 +35,11 @@ def fault_of(name: str, stated: Mapping[str, Any]) -> str:
         return "has a name that is not at most 40 small letters, digits and underscores, the first a letter"
     if name in METRICS or name.split("_")[0] in FAMILIES:
         return "has the name of a metric of cachemark itself, or begins with one"
-    if set(stated) != set(FIELDS):
-        return f"does not state just {', '.join(FIELDS)}"
+    fields = (*FIELDS, OF_SET) if stated.get("per") == "set" else FIELDS
+    if set(stated) != set(fields):
+        return f"does not state just {', '.join(fields)}"
+    if not isinstance(of_set := stated.get(OF_SET, ""), str) or not SET_NAME.fullmatch(of_set):
+        return "is of a set of images that is not named by a preset and a number"
     kinds = KINDS.get(str(stated["per"]), ())
     if stated["kind"] not in kinds:
         return f"is of kind {stated['kind']!r:.40}, not of {' or '.join(kinds)}, for each {stated['per']!r:.40}"
@@ -67,6 +72,8 @@ def know(evaluation: object) -> None:
         base = name[: -DIGITS - 1]
         if not fault_of(base, definition) and name == full_name(base, definition):
             given = {field: definition[field] for field in FIELDS if field not in ("within", "code")}
+            if of_set := definition.get(OF_SET):
+                given["title"] = set_title(str(given["title"]), str(of_set))
             OUTSIDE[name] = Metric(name, **given, within=_range(definition["within"]) or (-math.inf, math.inf))
 
 

@@ -139,8 +139,13 @@ def quality_name(base: str, preset: str, count: int) -> str:
     another base, and for a preset that is not of small letters and digits."""
     if base not in FAMILIES:
         raise unknown("metric of a set of images", base, FAMILIES)
-    metric(name := f"{base}_{preset}_{_short(count)}")
+    metric(name := f"{base}_{set_name(preset, count)}")
     return name
+
+
+def set_name(preset: str, count: int) -> str:
+    """The end of the name of a metric of a whole set: ``scene``, 2000 make ``scene_2k``."""
+    return f"{preset}_{_short(count)}"
 
 
 def least_images(name: str) -> int:
@@ -180,8 +185,13 @@ def _of_set(name: str) -> Metric | None:
     family, parts = FAMILIES.get(base), _TAIL.fullmatch(tail)
     if family is None or parts is None or parts[2] + parts[3] != _short(_count(parts)):
         return None
-    title = f"{family.title}, {parts[1]}, {parts[2]}{parts[3]} images"
-    return replace(family, name=name, title=title)
+    return replace(family, name=name, title=set_title(family.title, tail))
+
+
+def set_title(title: str, of: str) -> str:
+    """The title of a metric of a whole set: ``FID``, ``scene_2k`` make ``FID, scene, 2k images``."""
+    preset, _, count = of.rpartition("_")
+    return f"{title}, {preset}, {count} images"
 
 
 def _near(name: str) -> list[str]:

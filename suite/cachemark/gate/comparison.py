@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from ..core.errors import UnfairComparison
 from ..core.result import DISTURBED, IMAGES, INFRASTRUCTURE, Environment, Outcome, Status, kernels_apart
 from ..core.spec import Case
-from ..core.units import METRICS, Metric
+from ..core.units import Metric, in_order, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
 from ..stats.paired_test import PairedVerdict, PairRatios, Rule, judge, log_ratios, needed
 from ..store.rows import Verdict
@@ -213,14 +213,14 @@ def failure(cell: str, pair: PairOfOutcomes) -> Verdict:
 
 def _exact(cell: str, measured: Sequence[PairOfOutcomes], alike: str, peak: PairedVerdict | None) -> Iterable[Verdict]:
     key, same = measured[0].after.case.key, alike != OTHER_METHODS
-    for name in (n for n, m in METRICS.items() if m.kind in ("memory", "work") and n in measured[0].after.samples):
+    for name in (name for name in in_order(measured[0].after.samples) if metric(name).kind in ("memory", "work")):
         sides = [[_of(c, side).samples[name][0] for c in measured if name in _of(c, side).samples] for side in (0, 1)]
         if not all(sides):
             continue
         if name == PEAKED and peak is not None:
             yield _peak(Verdict(key, cell, name, EQUIVALENT), sides, peak)
             continue
-        yield _counted(Verdict(key, cell, name, EQUIVALENT), METRICS[name], sides, same)
+        yield _counted(Verdict(key, cell, name, EQUIVALENT), metric(name), sides, same)
     yield from _tokens(Verdict(key, cell, "output_hash", EQUIVALENT, SAME_TOKENS), measured, alike)
 
 

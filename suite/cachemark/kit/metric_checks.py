@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.machinery import all_suffixes
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -128,8 +128,12 @@ def _calling(frame: FrameType | None) -> Iterator[str]:
 
 
 def metric_example(name: str) -> MetricExample:
-    """A metric that has been registered."""
-    return MetricExample(cast("type[ImageMetric]", registry.metrics.get(name)))
+    """A metric that has been registered. Unsupported for one that is not of single images."""
+    cls = registry.metrics.get(name)
+    if not issubclass(cls, ImageMetric):
+        raise Unsupported(f"{name} is a metric of {'whole sets of images' if cls.per == 'set' else 'costs'}.",
+                          remedy="Only metrics of single images can be checked; measure it in a run of a plan.")
+    return MetricExample(cls)
 
 
 # -- what is shown ------------------------------------------------------------------------------------------------------

@@ -141,12 +141,13 @@ class MetricBase(ABC):
         return Metric(**{**fields, "title": title, "meaning": meaning})
 
     @classmethod
-    def definition(cls, code: str) -> dict[str, Any]:
-        """The declaration of a plug-in's metric as a case states it; ``code`` is the digest of the files that define it."""
+    def definition(cls, code: str, image_set: str = "") -> dict[str, Any]:
+        """The declaration of a plug-in's metric as a case states it; ``code`` is the digest of the files that define it, and ``image_set``
+        names the images that a metric of whole sets is about, ``scene_2k``."""
         known = cls.declared()
         within = [None if math.isinf(end) else float(end) for end in cls.within]
         return {"title": known.title, "unit": cls.unit, "better": cls.better, "kind": cls.kind, "per": cls.per, "meaning": known.meaning,
-                "within": within, "deterministic": cls.deterministic, "code": code}
+                "within": within, "deterministic": cls.deterministic, "code": code, **({"set": image_set} if cls.per == "set" else {})}
 
 
 class ImageMetric(MetricBase):

@@ -21,6 +21,7 @@ from ..core import calibrations, seeds
 from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.spec import FORCED_SAMPLES, FULL, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
+from ..core.units import set_name
 from ..methods.registry import METHODS
 from ..metrics.compute import named_presets as presets
 from ..models.protocol import ModelEntry, Request
@@ -180,14 +181,15 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     barred = "the reference engine runs the full cache in the native codec only" if cells.engine == "reference" else absent
     with _at(plan, "cells", number, "budgets"):
         budgets = list(dict.fromkeys(str(_budget(budget, layout, identity)) for budget in cells.budgets))
+    with _at(plan, "quality"):
+        quality = {} if searched or "random:" in identity else _quality_pass(plan, cells, entry)
     full = Case(
         cells.model, identity, entry.grid, entry.conditions, sampling, FULL,
         batch=batch, seeds=subset.name, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
-        evaluation={MAX_BATCH: {"limit": 0}} if searched else _likeness(plan, len(subset), entry, request),
+        evaluation={MAX_BATCH: {"limit": 0}} if searched else _likeness(plan, len(subset), entry, request, quality),
     )
-    with _at(plan, "quality"):
-        judged = full if searched else replace(full, evaluation={**full.evaluation, **_evaluation(plan, cells, entry, full)})
+    judged = replace(full, evaluation={**full.evaluation, QUALITY_PASS: quality}) if quality else full
     yield Planned(judged, request, absent)
     if not searched and not full.weights.startswith("random:"):
         yield Planned(replace(full, role="floor"), request, absent)
@@ -219,19 +221,20 @@ def _request(plan: Plan, cells: Cells, device: str) -> Request:
                    options_of(plan.metric_tables))
 
 
-def _likeness(plan: Plan, samples: int, entry: ModelEntry, request: Request) -> dict[str, Any]:
+def _likeness(plan: Plan, samples: int, entry: ModelEntry, request: Request, quality: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the comparison with the full cache's images, where they are not the usual ones, and the metrics that are asked for."""
     fidelity = plan.fidelity
     with _at(plan, "metrics"):
-        metrics = stated(plan.metric_tables, entry, request)
+        image_set = set_name(quality["preset"], quality["samples"]) if quality and "missing" not in quality else ""
+        metrics = stated(plan.metric_tables, entry, request, image_set if plan.quality else None)
     fewer = {REFERENCE_SAMPLES: fidelity.reference_samples, FORCED_SAMPLES: fidelity.forced_samples}
     return {**({"batch": fidelity.batch} if fidelity.batch else {}), **({KEY: metrics} if metrics else {}),
             **{name: few for name, few in fewer.items() if 0 < few < samples}}
 
 
-def _evaluation(plan: Plan, cells: Cells, entry: ModelEntry, full: Case) -> dict[str, Any]:
-    """The quality pass of a block as it stands in its cases; nothing where weights, of whichever part, are random."""
-    if plan.quality is None or not cells.quality or "random:" in full.weights:
+def _quality_pass(plan: Plan, cells: Cells, entry: ModelEntry) -> dict[str, Any]:
+    """The quality pass of a block as it stands in its cases, or nothing."""
+    if plan.quality is None or not cells.quality:
         return {}
     given = plan.quality
     subset = seeds.subset(given.seeds, entry.classes)
@@ -239,7 +242,7 @@ def _evaluation(plan: Plan, cells: Cells, entry: ModelEntry, full: Case) -> dict
     samples = len(subset.first(given.samples or len(subset)))
     if samples < (least := stated.get("options", {}).get("kid_subset_size", 0)):
         raise BadPlan(f"{samples} images are fewer than the {least} of a subset of KID.", remedy="Raise quality.samples.")
-    return {QUALITY_PASS: {"seeds": given.seeds, "samples": samples, "batch": given.batch, **stated}}
+    return {"seeds": given.seeds, "samples": samples, "batch": given.batch, **stated}
 
 
 def _budget(given: str | float | int | MethodTable, layout: Layout, weights: str) -> Budget:

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["KEY", "defined", "is_built_in", "metrics_of", "options_of", "setting", "stated"]
 
 
-def metrics_of(files: Iterable[str | Path]) -> list[str]:
-    """Names of the metrics that some plug-in files, which have been imported, bring."""
+def metrics_of(files: Iterable[str | Path], *, of_sets: bool = True) -> list[str]:
+    """Names of the metrics that some plug-in files, which have been imported, bring; without ``of_sets`` none of whole sets."""
     paths = {str(Path(file).resolve()) for file in files}
-    return [name for name in registry.metrics if (origin := plugins.origin(registry.metrics.get(name))) and origin[0] in paths]
+    return [name for name in registry.metrics if (origin := plugins.origin(registry.metrics.get(name))) and origin[0] in paths
+            and (of_sets or registry.metrics.get(name).per != "set")]
 
 
 def is_built_in(name: str) -> bool:
@@ -44,14 +45,22 @@ def setting(name: str, entry: ModelEntry, request: Request, shared: dict[Any, An
     return MetricContext(request.device, options, entry.prompts, request.prompts, entry.preset, {} if shared is None else shared)
 
 
-def stated(tables: Sequence[MetricTable], entry: ModelEntry, request: Request) -> dict[str, Mapping[str, Any]]:
-    """By name what decides the values of each metric of single images that is measured only sometimes: identities of its files, with
-    ``missing`` where one is not here, or the definition of a plug-in's. UnknownName for a metric or an option that cannot be asked for."""
+def stated(
+    tables: Sequence[MetricTable], entry: ModelEntry, request: Request, image_set: str | None = None,
+) -> dict[str, Mapping[str, Any]]:
+    """By name what decides the values of each metric that is measured only sometimes: identities of its files, with ``missing`` where one
+    is not here, or the definition of a plug-in's. ``image_set`` names the images of the quality pass: empty where a block has none, None
+    where the plan has none. UnknownName for a metric or an option that cannot be asked for."""
     found: dict[str, Mapping[str, Any]] = {}
     for table in tables:
         if not is_built_in(table.name):
             _refuse_options(table, ())
-            found |= defined(table.name)
+            definition = defined(table.name, image_set or "")
+            if any(about["per"] == "set" for about in definition.values()):
+                if image_set is None:
+                    raise _without_set(table.name)
+                definition = definition if image_set else {}
+            found |= definition
             continue
         cls = _asked_for(table)
         if entry.prompts or not cls.prompted:
@@ -69,14 +78,18 @@ def _identity(cls: type[ImageMetric], surroundings: MetricContext) -> dict[str, 
         return {"missing": str(error)}
 
 
-def defined(name: str) -> dict[str, dict[str, Any]]:
+def _without_set(name: str) -> UnknownName:
+    return UnknownName(f"{name!r} is a metric of whole sets of images.", remedy="Give the plan a table [quality].")
+
+
+def defined(name: str, image_set: str = "") -> dict[str, dict[str, Any]]:
     """The definition of a plug-in's metric by its full name. UnknownName where nobody has registered one."""
     if name not in registry.metrics:
         error = unknown("metric", name, [*METRICS, *registry.metrics, *(offer.name for offer in installed.offers("metrics"))])
         raise UnknownName(error.message, remedy=f"{error.remedy} A file that brings one is given with --plugin FILE.")
     cls: type[MetricBase] = registry.metrics.get(name)
     origin = plugins.origin(cls)
-    definition = cls.definition(origin[1] if origin else "")
+    definition = cls.definition(origin[1] if origin else "", image_set)
     return {full_name(name, definition): definition}
 
 
@@ -84,7 +97,7 @@ def _asked_for(table: MetricTable) -> type[ImageMetric]:
     """The class of a metric of the package that a plan may ask for by this name."""
     cls = built_in().get(table.name)
     if cls is None or cls.per == "set":
-        raise UnknownName(f"{table.name!r} is a metric of whole sets of images.", remedy="Give the plan a table [quality].")
+        raise _without_set(table.name)
     if not issubclass(cls, ImageMetric) or cls.of_model or not cls.asked:
         raise UnknownName(f"{table.name!r} is measured without being asked for.", remedy="Leave it out of metrics.")
     if cls.asked != table.name:

@@ -348,7 +348,7 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
     brought = require("models", (cells.model for cells in loaded.cells))
     brought += require("methods", [*methods, *(name for cells in loaded.cells for name in asked([*cells.methods, *cells.budgets]))])
     brought += require("metrics", [table.name for table in loaded.metric_tables if not is_built_in(table.name)])
-    joined = loaded.joined([*found, *methods], found).judged_by(metrics_of(plugins))
+    joined = loaded.joined([*found, *methods], found).judged_by(metrics_of(plugins, of_sets=loaded.quality is not None))
     return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *dict.fromkeys(brought)))
 
 

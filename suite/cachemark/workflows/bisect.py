@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..core.errors import BadPlan, Unsupported
-from ..core.units import METRICS
+from ..core.units import is_metric, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, INCONCLUSIVE, REGRESSED
 from ..gate.baseline_check import HASHES
 from ..gate.comparison import PEAKED, TIMED, measure_until_decided, verdicts
@@ -120,7 +120,7 @@ def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
 
 
 def _wall_time(name: str) -> bool:
-    return name != TIMED and name in METRICS and METRICS[name].unit == "s"
+    return name != TIMED and is_metric(name) and metric(name).unit == "s"
 
 
 def _failed(rows: Sequence[Verdict]) -> list[Verdict]:

@@ -18,9 +18,8 @@ from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
 from ...analysis.papers import PAPER_COLUMNS
 from ...analysis.report_view import ReportView
-from ...core.result import JUDGING
 from ...core.spec import shown_share
-from ...core.units import METRICS, Metric, metric, of_plug_ins
+from ...core.units import METRICS, OUTSIDE, Metric, metric, of_plug_ins
 from ...core.version import __version__
 from ...stats.intervals import LUCK
 from ..charts.bars import paper_bars
@@ -74,7 +73,7 @@ def render(view: ReportView) -> str:
 def _metrics(view: ReportView) -> dict[str, Metric]:
     """Our metrics by name, and those of plug-ins that a row of the page has."""
     measured = {name for chapter in view.chapters for row in chapter.group.rows for name in row.outcome.samples}
-    return {**METRICS, **{name: metric(name) for kind in JUDGING for name in of_plug_ins(measured, kind)}}
+    return {**METRICS, **{name: metric(name) for name in sorted(measured & OUTSIDE.keys())}}
 
 
 def chart_sets(view: ReportView) -> list[ChartSet]:

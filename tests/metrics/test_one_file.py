@@ -1,0 +1,204 @@
+"""A metric of each kind, each in one file of a plug-in, is found wherever a metric of the package would be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cachemark.analysis.columns import column_groups, columns_of
+from cachemark.analysis.report_view import ReportView, build
+from cachemark.core.result import Environment, Outcome
+from cachemark.core.units import metric
+from cachemark.core.verdicts import INCONCLUSIVE, NOT_COMPARED, REGRESSED
+from cachemark.export.asv import cost_of
+from cachemark.export.documents import latex
+from cachemark.export.frames import case_frame, frame, samples_frame
+from cachemark.export.tables import tables
+from cachemark.gate.baseline_check import compare
+from cachemark.gate.comparison import CellPairs, PairOfOutcomes, verdicts
+from cachemark.gate.seedwise import seedwise
+from cachemark.metrics.compute import named_presets as presets
+from cachemark.report.page.render import render
+from cachemark.stats.paired_test import Rule
+from cachemark.store.db import Store
+from cachemark.store.exchange import dump, load
+from cachemark.trial.child import quality
+from support import examples
+from support.stages import call
+
+IMAGES = 24
+FILES = {
+    "grey": '''
+from cachemark.core import registry
+from cachemark.metrics.base import ImageMetric
+
+
+@registry.metrics.add("grey")
+class Grey(ImageMetric):
+    """Mean grey value of an image."""
+
+    name = "grey"
+    better = "higher"
+    within = (-1, 1)
+    deterministic = True
+
+    def measure(self, shown):
+        return shown.images.clamp(-1, 1).mean((1, 2, 3))
+''',
+    "gap": '''
+from cachemark.core import registry
+from cachemark.metrics.base import SetMetric
+
+
+@registry.metrics.add("gap")
+class Gap(SetMetric):
+    """Distance between the mean features of the images and of real ones."""
+
+    name = "gap"
+    better = "lower"
+    within = (0, float("inf"))
+
+    def measure(self, images):
+        return [float((images.features.features.double().mean(0) - images.preset.reference.mean.double()).norm())]
+''',
+    "token_bytes": '''
+from cachemark.core import registry
+from cachemark.metrics.base import CostMetric
+
+
+@registry.metrics.add("token_bytes")
+class TokenBytes(CostMetric):
+    """Bytes of all slots for each token of an image."""
+
+    name = "token_bytes"
+    unit = "B"
+    kind = "memory"
+    deterministic = True
+
+    def measure(self, costs):
+        return [costs.slot_bytes / costs.tokens]
+''',
+}
+SEES = '''
+from cachemark.metrics.compute import named_presets as presets
+
+
+def set_up():
+    presets.preset = lambda name, **_: seen()
+    presets.stated = lambda name, *_: seen().identity
+'''
+BASES = tuple(FILES)
+ENVIRONMENT = Environment("Xeon", "ci-cpu", "torch 2.6 / 4 threads", {})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A plan with a quality pass that has been run with the three files."""
+    folder = tmp_path_factory.mktemp("one_file")
+    for name, text in {"dot": examples.MODEL + examples.EYES + SEES, **FILES}.items():
+        (folder / f"{name}.py").write_text(text)
+    examples.weights(folder / "dot.safetensors")
+    table = f'[quality]\nseeds = "s256"\nsamples = {IMAGES}\nbatch = 8\npreset = "eyes"\n\n'
+    text = examples.plan_text('"streaming"', weights=folder / "dot.safetensors").replace("[[cells]]", f"{table}[[cells]]", 1)
+    (folder / "plan.toml").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((quality, "PART"), (presets, "preset"), (presets, "stated")):
+            patch.setattr(module, name, getattr(module, name))
+        given = [part for name in ("dot", *FILES) for part in ("--plugin", folder / f"{name}.py")]
+        result = call("run", folder / "plan.toml", *given, "--store", folder / "s.sqlite", "--report", folder / "r.html", "--threads", 1)
+        assert result.exit_code == 0, result.output
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def view(folder: Path) -> ReportView:
+    with Store.open(folder / "s.sqlite", create=False, read_only=True) as store:
+        run = store.run()
+        return build(run, store.outcomes(run.id))
+
+
+@pytest.fixture(scope="module")
+def outcomes(view: ReportView) -> list[Outcome]:
+    return [row.outcome for chapter in view.chapters for row in chapter.group.rows]
+
+
+@pytest.fixture(scope="module")
+def arm(outcomes: list[Outcome]) -> Outcome:
+    return next(outcome for outcome in outcomes if outcome.case.method == "streaming")
+
+
+def full_name(outcome: Outcome, base: str) -> str:
+    (name,) = (name for name in outcome.case.plugin_metrics if name.startswith(f"{base}_") and len(name) == len(base) + 13)
+    return name
+
+
+def changed(outcome: Outcome, name: str, factor: float) -> Outcome:
+    return replace(outcome, samples={**outcome.samples, name: [value * factor for value in outcome.samples[name]]})
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_the_case_states_it_and_the_trial_measures_it(base: str, arm: Outcome) -> None:
+    name = full_name(arm, base)
+    assert len(arm.samples[name]) == (examples.SAMPLES if base == "grey" else 1)
+    assert "metric_faults" not in arm.facts
+    if base == "token_bytes":
+        slots = arm.samples["kv_allocated"][0] - arm.samples["kv_stage"][0]
+        assert arm.samples[name] == [slots / examples.TOKENS]
+
+
+def test_the_name_of_a_metric_of_sets_depends_on_the_set(arm: Outcome) -> None:
+    name = full_name(arm, "gap")
+    assert arm.case.metrics[name]["set"] == f"eyes_{IMAGES}"
+    assert metric(name).title == f"Gap, eyes, {IMAGES} images"
+
+
+@pytest.mark.parametrize(("base", "verdict"), [("grey", REGRESSED), ("gap", NOT_COMPARED), ("token_bytes", REGRESSED)])
+def test_the_gate_judges_what_is_exact(base: str, verdict: str, outcomes: list[Outcome], arm: Outcome) -> None:
+    name, worse = full_name(arm, base), {"lower": 1.5, "higher": 0.5}
+    then = [outcome for outcome in outcomes if outcome.case.role in ("arm", "baseline")]
+    positive = [replace(o, samples={**o.samples, name: [0.5 for _ in o.samples[name]]}) for o in then]
+    now = [changed(o, name, worse[metric(name).better]) if o.case.key == arm.case.key else o for o in positive]
+    baseline = load(dump(positive, ENVIRONMENT, {"commit": "abc"}), "baseline.json")
+    (row,) = (row for row in compare(baseline, now, ENVIRONMENT).rows if row.metric == name and row.case_key == arm.case.key)
+    assert row.verdict == verdict
+
+
+@pytest.mark.parametrize(("base", "verdict"), [("grey", INCONCLUSIVE), ("token_bytes", REGRESSED)])
+def test_pairs_compare_images_and_bytes(base: str, verdict: str, arm: Outcome) -> None:
+    """Four seeds are too few for a verdict on images."""
+    name, rule = full_name(arm, base), Rule(0.1, 1)
+    pair, cell = PairOfOutcomes("cell", arm, changed(arm, name, 1.5)), CellPairs()
+    while cell.open(rule):
+        cell.add(pair, rule)
+    found = {row.metric: row.verdict for row in (*verdicts({"cell": cell}, rule), *seedwise({"cell": pair}))}
+    assert found[name] == verdict
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_the_report_and_its_tables_show_it(base: str, view: ReportView, arm: Outcome, folder: Path) -> None:
+    name = full_name(arm, base)
+    (chapter,) = view.chapters
+    (column,) = (column for column in columns_of(column_groups(chapter.group)) if column.key == name)
+    row = next(row for row in chapter.group.arms if row.outcome.case.key == arm.case.key)
+    assert column.value(row) is not None
+    (table,) = tables(view)
+    assert name in {column.key for column in table.columns}
+    assert metric(name).title.split(",")[0] in latex([table])
+    assert metric(name).title.split(",")[0] in render(view)
+    assert metric(name).meaning in (folder / "r.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_frames_and_histories_have_it(base: str, folder: Path, arm: Outcome) -> None:
+    name = full_name(arm, base)
+    store = folder / "s.sqlite"
+    rows = frame(store)
+    (row,) = rows[(rows["metric"] == name) & (rows["case"] == arm.case.key)].to_dict("records")
+    assert (row["unit"], row["better"], row["kind"]) == (metric(name).unit, metric(name).better, metric(name).kind)
+    assert name in case_frame(store).columns
+    assert (samples_frame(store)["metric"] == name).any()
+    assert math.isfinite(cost_of(metric(name)).value(0.5))
