@@ -71,9 +71,9 @@ class MemoryPart(Memory):
     """The part of an arena that one of several methods is given. What it keeps is counted in the ``whole``, which begins generations;
     ``stage`` holds the buffers that the parts share."""
 
-    def __init__(self, whole: Memory, name: str, stage: dict[str, Tensor]) -> None:
-        super().__init__(whole.device, whole.codec, whole.engine)
-        self._whole, self._name, self._stage = whole, name, stage
+    def __init__(self, memory: Memory, name: str, stage: dict[str, Tensor]) -> None:
+        super().__init__(memory.device, memory.codec, memory.engine)
+        self._whole, self._name, self._stage = memory, name, stage
 
     def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
         if kind != "stage":

@@ -50,8 +50,8 @@ def by_length(q: Tensor, stage: RaggedStage) -> Tensor:
     for heads, k, v in stage.by_length():
         if len(heads) == queries.size(1):
             return _sdpa(q, k, v, causal=False)
-        asked = torch.stack([queries[:, head] for head in heads], 1)
-        outs |= zip(heads, F.scaled_dot_product_attention(asked, k, v).unbind(1), strict=True)
+        group_queries = torch.stack([queries[:, head] for head in heads], 1)
+        outs |= zip(heads, F.scaled_dot_product_attention(group_queries, k, v).unbind(1), strict=True)
     return torch.stack([outs[head] for head in sorted(outs)], 1).reshape(q.shape)
 
 
@@ -73,9 +73,9 @@ def _window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         from torch.nn.attention.bias import causal_lower_right  # a second, which nobody else should pay
 
         return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(tokens, keys))
-    shown = torch.ones(tokens, keys, dtype=torch.bool, device=q.device).tril_(keys - tokens)
-    shown = shown if q.size(1) == k.size(1) else shown.repeat(q.size(1) // k.size(1), 1)
-    return F.scaled_dot_product_attention(fold(q, k.size(1)), k, v, attn_mask=shown).reshape(q.shape)
+    visible = torch.ones(tokens, keys, dtype=torch.bool, device=q.device).tril_(keys - tokens)
+    visible = visible if q.size(1) == k.size(1) else visible.repeat(q.size(1) // k.size(1), 1)
+    return F.scaled_dot_product_attention(fold(q, k.size(1)), k, v, attn_mask=visible).reshape(q.shape)
 
 
 def _join(masses: list[Tensor]) -> Tensor:

@@ -109,8 +109,8 @@ class GroupedBank(SlotBank):
         self.step[sites, rows, :, group], self.least[sites, rows, :, group] = step.squeeze(-2), least.squeeze(-2)
         place = self.k[1][sites, rows, :, :live].long() - group * GROUP
         mine = (place >= 0) & (place < GROUP)
-        kept = self.k[0][sites, rows, :, :live]
-        kept.copy_(torch.where(mine, _taken(pack(codes), place.clamp(0, GROUP - 1)), kept))
+        live_keys = self.k[0][sites, rows, :, :live]
+        live_keys.copy_(torch.where(mine, _taken(pack(codes), place.clamp(0, GROUP - 1)), live_keys))
 
 
 def _taken(table: Tensor, places: Tensor) -> Tensor:

@@ -183,8 +183,8 @@ class Tokens:
     def rows(self, rows: slice | Sequence[int]) -> Tokens:
         """These tokens for some of the rows."""
         rope = self.rope[rows] if self.rope is not None and self.rope.dim() == ROWS_FIRST else self.rope
-        others = {name: None if part is None else part[rows] for name, part in self._by_row().items()}
-        return replace(self, x=self.x[rows], rope=rope, **others)
+        parts = {name: None if part is None else part[rows] for name, part in self._by_row().items()}
+        return replace(self, x=self.x[rows], rope=rope, **parts)
 
     def _by_row(self) -> dict[str, Tensor | None]:
         return {"cond": self.cond, "text": self.text, "text_shown": self.text_shown}

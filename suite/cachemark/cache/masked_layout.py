@@ -99,10 +99,10 @@ def masked_steps(layout: MaskedLayout, total: int) -> list[MaskedStep]:
     tokens = layout.visual
     if not 1 <= total <= tokens:
         raise Unsupported(f"{total} steps cannot predict {tokens} tokens.", remedy=f"Give 1 … {tokens} steps: each predicts at least one.")
-    steps, known = [], 0
+    steps, generated = [], 0
     for index, count in enumerate(layout.counts or cosine_counts(tokens, total)):
-        steps.append(MaskedStep(index, total, known, count, edges=("step",), left=max(1, tokens - known - count)))
-        known += count
+        steps.append(MaskedStep(index, total, generated, count, edges=("step",), left=max(1, tokens - generated - count)))
+        generated += count
     return steps
 
 
@@ -113,9 +113,9 @@ def cosine_counts(tokens: int, total: int) -> tuple[int, ...]:
     """
     counts, unknown = [], tokens
     for index in range(total - 1):
-        left = max(1, min(unknown - 1, math.floor(tokens * math.cos(math.pi / 2 * (index + 1) / total))))
-        counts.append(unknown - left)
-        unknown = left
+        remaining = max(1, min(unknown - 1, math.floor(tokens * math.cos(math.pi / 2 * (index + 1) / total))))
+        counts.append(unknown - remaining)
+        unknown = remaining
     return *counts, unknown
 
 

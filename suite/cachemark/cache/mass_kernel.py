@@ -40,8 +40,8 @@ def _kernel(  # type: ignore[no-untyped-def]
         out = out * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
         top = higher
     out_at += tl.program_id(0).to(tl.int64) * tokens * width
-    found = (out / total[:, None]).to(out_at.dtype.element_ty)
-    tl.store(out_at + token[:, None] * width + channel[None, :], found, mask=asking[:, None] & inside[None, :])
+    attended = (out / total[:, None]).to(out_at.dtype.element_ty)
+    tl.store(out_at + token[:, None] * width + channel[None, :], attended, mask=asking[:, None] & inside[None, :])
     mass_at += (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * keys
     for start in range(0, keys, KEYS):
         key = start + tl.arange(0, KEYS)

@@ -38,12 +38,12 @@ class Extent(NamedTuple):
 
 def extents(lengths: Sequence[int]) -> list[Extent]:
     """Neighbours of one length, in the order of heads, packed from the beginning of a buffer."""
-    found, first, start = [], 0, 0
+    runs, first, start = [], 0, 0
     for length, heads in groupby(lengths):
         count = len(list(heads))
-        found.append(Extent(first, count, start, length))
+        runs.append(Extent(first, count, start, length))
         first, start = first + count, start + count * length
-    return found
+    return runs
 
 
 class RaggedSlot:
@@ -79,38 +79,38 @@ class RaggedSlot:
         decode, dtype = self.codec.decode, self.layout.dtype
         return decode(tuple(extent.of(p) for p in self.k), dtype), decode(tuple(extent.of(p) for p in self.v), dtype)
 
-    def absorb(self, stage: RaggedStage, kept: Sequence[Kept]) -> None:
+    def absorb(self, stage: RaggedStage, survivors: Sequence[Kept]) -> None:
         """Of what the stage shows, keep these places of each head."""
-        counts = [_count(places) for places in kept]
+        counts = [_count(places) for places in survivors]
         assert sum(counts) <= self.capacity, "a method declared too small a capacity"
-        for staged, first, heads in self._alike(stage, kept):
+        for staged, first, heads in self._alike(stage, survivors):
             start = sum(counts[:first])
-            self._write(stage, staged, kept[first], Extent(first, heads, start, counts[first]))
+            self._write(stage, staged, survivors[first], Extent(first, heads, start, counts[first]))
         self.lengths[:] = counts
 
     @staticmethod
-    def _alike(stage: RaggedStage, kept: Sequence[Kept]) -> Iterator[tuple[Extent, int, int]]:
+    def _alike(stage: RaggedStage, survivors: Sequence[Kept]) -> Iterator[tuple[Extent, int, int]]:
         """Neighbouring heads that lie together in the stage and keep the same places: where they lie, the first of them, how many."""
         for staged in stage.extents:
             first, end = staged.first, staged.first + staged.heads
             while first < end:
                 heads = 1
-                while first + heads < end and _same(kept[first], kept[first + heads]):
+                while first + heads < end and _same(survivors[first], survivors[first + heads]):
                     heads += 1
                 yield staged._replace(first=first, heads=heads, start=staged.start + (first - staged.first) * staged.length), first, heads
                 first += heads
 
-    def _write(self, stage: RaggedStage, staged: Extent, kept: Kept, to: Extent) -> None:
+    def _write(self, stage: RaggedStage, staged: Extent, survivors: Kept, to: Extent) -> None:
         encode = self.codec.encode
-        if isinstance(kept, Tensor):
-            wide = kept[:, None, :, None].expand(-1, -1, -1, stage.k.size(-1))
+        if isinstance(survivors, Tensor):
+            wide = survivors[:, None, :, None].expand(-1, -1, -1, stage.k.size(-1))
             k, v = encode(staged.of(stage.k).gather(2, wide)), encode(staged.of(stage.v).gather(2, wide))
             for part, codes in zip((*self.k, *self.v), (*k, *v), strict=True):
                 to.of(part).copy_(codes)
-            to.of(self.visual).copy_(staged.of(stage.visual).gather(2, kept[:, None]))
+            to.of(self.visual).copy_(staged.of(stage.visual).gather(2, survivors[:, None]))
             return
         at = 0
-        for places in kept:
+        for places in survivors:
             source, target = slice(places.start, places.stop), slice(at, at + len(places))
             k, v = encode(staged.of(stage.k)[:, :, source]), encode(staged.of(stage.v)[:, :, source])
             for part, codes in zip((*self.k, *self.v), (*k, *v), strict=True):
@@ -123,8 +123,8 @@ def _count(places: Kept) -> int:
     return places.size(-1) if isinstance(places, Tensor) else sum(map(len, places))
 
 
-def _same(one: Kept, other: Kept) -> bool:
-    return one is other or (not (isinstance(one, Tensor) or isinstance(other, Tensor)) and list(one) == list(other))
+def _same(first: Kept, second: Kept) -> bool:
+    return first is second or (not (isinstance(first, Tensor) or isinstance(second, Tensor)) and list(first) == list(second))
 
 
 class RaggedStage:
@@ -168,8 +168,8 @@ class RaggedStage:
 
 def staged_entries(layout: Layout, capacity: int) -> int:
     """The most entries that the stage can show of a site whose buffer holds ``capacity``: no head has more than it has seen."""
-    seen, most = 0, 0
+    earlier, most = 0, 0
     for side in layout.scales:
-        most = max(most, min(seen * layout.kv_heads, capacity) + side**2 * layout.kv_heads)
-        seen += side**2
+        most = max(most, min(earlier * layout.kv_heads, capacity) + side**2 * layout.kv_heads)
+        earlier += side**2
     return most

@@ -62,15 +62,15 @@ class Slot:
         prefix = (run.rows, slice(None), slice(n))
         return decode(tuple(p[prefix] for p in self.k), dtype), decode(tuple(p[prefix] for p in self.v), dtype)
 
-    def absorb(self, stage: Stage, kept: Sequence[range] | Tensor) -> None:
+    def absorb(self, stage: Stage, survivors: Sequence[range] | Tensor) -> None:
         """Of what the stage shows, [live | own], keep these places in this order: ranges that hold for all rows and heads, or
         (rows, kv_heads, m) ascending. They become the live prefix; tables follow. All rows have one length here."""
-        if isinstance(kept, Tensor):
-            self._gather(stage, kept)
-            self.live[0] = kept.size(-1)
+        if isinstance(survivors, Tensor):
+            self._gather(stage, survivors)
+            self.live[0] = survivors.size(-1)
             return
         at = 0
-        for places in kept:
+        for places in survivors:
             if places.start != at:
                 self._copy(stage, places, at)
             elif places.stop > self.live[0]:
@@ -88,13 +88,13 @@ class Slot:
         for table in self._tables():
             table[:, :, target] = table[:, :, source].clone()
 
-    def _gather(self, stage: Stage, kept: Tensor) -> None:
-        encode, m = self.bank.codec.encode, kept.size(-1)
-        wide = kept[..., None].expand(*kept.shape, stage.k.size(-1))
+    def _gather(self, stage: Stage, survivors: Tensor) -> None:
+        encode, m = self.bank.codec.encode, survivors.size(-1)
+        wide = survivors[..., None].expand(*survivors.shape, stage.k.size(-1))
         for part, codes in zip((*self.k, *self.v), (*encode(stage.k.gather(2, wide)), *encode(stage.v.gather(2, wide))), strict=True):
             part[:, :, :m] = codes
         for table in self._tables():
-            table[:, :, :m] = table.gather(2, kept)
+            table[:, :, :m] = table.gather(2, survivors)
         self._clear(m)
 
     def _tables(self) -> list[Tensor]:
@@ -133,10 +133,10 @@ class Stage:
 
 def staged_entries(layout: Layout, capacity: int) -> int:
     """The most entries that [live | own] of a slot of this capacity can have in a pass whose own do not all fit."""
-    seen, most = 0, 0
+    earlier, most = 0, 0
     for side in layout.scales:
         own = side**2
-        if seen + own > capacity:
-            most = max(most, min(seen, capacity) + own)
-        seen += own
+        if earlier + own > capacity:
+            most = max(most, min(earlier, capacity) + own)
+        earlier += own
     return most

@@ -27,7 +27,7 @@ class Decoder(Knobs):
     Class attributes: ``keeps`` says what it keeps of sequential decoding: its ``TOKENS``, each of them in fp32; its ``LAW`` alone, so that
     images are others of the same quality; or neither. ``source`` names its paper; ``footnotes`` are printed with its figures; ``later`` are
     knobs that came after figures were stored: at their default they stand in no case, so that it is the same case as before. ``fed`` and
-    ``kept`` are the tokens that each pass has drawn and those of them that stayed, ``most`` those of the pass that runs that may stay.
+    ``accepted`` are the tokens that each pass has drawn and those of them that stayed, ``most`` those of the pass that runs that may stay.
     """
 
     keeps: ClassVar[str] = ""
@@ -55,18 +55,20 @@ class Decoder(Knobs):
         self.kept: list[int] = []
         self.most = 1
 
-    def propose(self, known: int, count: int, tokens: Tensor) -> None:
-        """Write drafts to the ``count`` − 1 places of ``tokens`` (batch, N) from ``known`` on that hold none yet."""
+    def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
+        """Write drafts to the ``count`` − 1 places of ``tokens`` (batch, N) from ``accepted`` on that hold none yet."""
 
-    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
-        """Draw ``tokens`` from ``known`` on from the filtered fp32 logits of as many places, ``laws`` (batch, count, vocab), each of which
-        saw the tokens before it. Returns how many stay, 1 … count, the same for every sample; what stands behind them are drafts."""
+    def judge(self, accepted: int, laws: Tensor, tokens: Tensor) -> int:
+        """Sample ``tokens`` from position ``accepted`` on and return how many are accepted.
+
+        ``laws`` (batch, count, vocab) are filtered fp32 logits of these positions, each given the tokens before it. The result lies in
+        1 … count and is the same for all samples; later tokens become drafts."""
         raise NotImplementedError
 
-    def note(self, fed: int, kept: int) -> None:
+    def note(self, fed: int, accepted: int) -> None:
         """Count a pass."""
         self.fed.append(fed)
-        self.kept.append(kept)
+        self.kept.append(accepted)
 
 
 @dataclass
@@ -97,7 +99,7 @@ class Rehearsal(Decoder):
     def ahead(self) -> int:
         return self.window - 1 if self.look_ahead else 0
 
-    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
+    def judge(self, accepted: int, laws: Tensor, tokens: Tensor) -> int:
         return 1
 
 
@@ -112,14 +114,14 @@ def spare(method: Method, layout: Layout, decoder: Decoder) -> int:
     if not decoder.ahead:
         return 0
     _placed(method, layout)
-    return max(drawn - most for drawn, most in (window(method, decoder, known) for known in range(1, layout.visual)))
+    return max(drawn - most for drawn, most in (window(method, decoder, accepted) for accepted in range(1, layout.visual)))
 
 
-def window(method: Method, decoder: Decoder, known: int) -> tuple[int, int]:
-    """Of the pass that follows ``known`` tokens, how many it draws, and the most of them that may stay."""
-    left = method.layout.visual - known
-    most = min(decoder.reach, left, horizon(method, known - 1))
-    return min(decoder.reach, left, most + min(decoder.ahead, beyond(method, known - 1))), most
+def window(method: Method, decoder: Decoder, accepted: int) -> tuple[int, int]:
+    """Of the pass that follows ``accepted`` tokens, how many it draws, and the most of them that may stay."""
+    remaining = method.layout.visual - accepted
+    most = min(decoder.reach, remaining, horizon(method, accepted - 1))
+    return min(decoder.reach, remaining, most + min(decoder.ahead, beyond(method, accepted - 1))), most
 
 
 def horizon(method: Method, first: int) -> int:

@@ -213,11 +213,11 @@ class PerHead(Method):
 
     def end_step(self, step: Step) -> None:
         """Close a pass: find the fullest moment, from lengths alone, since a recorded pass runs none of the code above."""
-        held = sum(map(sum, self._before))
+        entries = sum(map(sum, self._before))
         for before, now in zip(self._before, self.lengths, strict=True):
-            held += sum(now) - sum(before)
-            self._high_water = max(self._high_water, held)
-        self._fullest = max(self._fullest, held)
+            entries += sum(now) - sum(before)
+            self._high_water = max(self._high_water, entries)
+        self._fullest = max(self._fullest, entries)
         self._before = self.lengths
 
     @property

@@ -20,10 +20,10 @@ class Knobs:
 
     name: ClassVar[str] = ""
 
-    def check_choice(self, knob: str, *known: str) -> None:
-        """Raise BadKnob where the knob has none of the ``known`` values."""
-        if (value := getattr(self, knob)) not in known:
-            raise BadKnob(f"{self.name}: {knob} = {value!r} is unknown.", remedy=f"Known: {', '.join(known)}.")
+    def check_choice(self, knob: str, *choices: str) -> None:
+        """Raise BadKnob where the knob has none of the ``choices`` values."""
+        if (value := getattr(self, knob)) not in choices:
+            raise BadKnob(f"{self.name}: {knob} = {value!r} is unknown.", remedy=f"Known: {', '.join(choices)}.")
 
     @classmethod
     def build(cls, knobs: Mapping[str, Any]) -> Self:
@@ -120,18 +120,19 @@ class Planning(Knobs):
         only serve to fill in knobs: a trial is given the resolved knobs and no facts."""
 
     # -- FLOPs and bytes of the full cache, or in a masked model of no cache; asked after `resolve` --------------------
-    def passes(self, asked: int) -> int:
-        """Masked: number of passes where the sampling asks for ``asked``."""
-        return asked
+    def passes(self, requested: int) -> int:
+        """Masked: return the number of steps to run, of the ``requested`` ones."""
+        return requested
 
     def paced(self, layout: MaskedLayout) -> MaskedLayout:
         """Masked: the layout with the passes that are made, and how many tokens each of them predicts."""
         return replace(layout, steps=self.passes(layout.steps))
 
-    def denoising(self, step: MaskedStep, asked: int) -> Sequence[Denoising]:
-        """Masked: in how many passes the head draws the tokens of this pass where the sampling asks for ``asked``: parts of them, in the
-        order of :meth:`~.method.Method.ranked`."""
-        return (Denoising(step.count, asked),)
+    def denoising(self, step: MaskedStep, requested: int) -> Sequence[Denoising]:
+        """Masked: split the tokens of a step by their number of head steps, of the ``requested`` ones.
+
+        The parts follow the order of :meth:`~.method.Method.ranked`."""
+        return (Denoising(step.count, requested),)
 
     def computes(self, site: Site, step: MaskedStep, load: Load) -> Load:
         """Masked: the part of ``load`` that a block computes in this pass; without a cache it computes all of it."""

@@ -26,12 +26,12 @@ class Jacobi(Windowed):
     keeps = TOKENS
     source = "ARM fixed-point iteration, arXiv 2002.09928"
 
-    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
+    def judge(self, accepted: int, laws: Tensor, tokens: Tensor) -> int:
         count = laws.size(1)
-        fresh = self.draw(laws, known, count)
-        behind = known + count
-        right = tokens[:, known : behind - 1] == fresh[:, :-1]
-        kept = 1 + int(right.cumprod(1).sum(1).min()) if count > 1 else 1
-        tokens[:, known:behind] = fresh
+        fresh = self.draw(laws, accepted, count)
+        behind = accepted + count
+        right = tokens[:, accepted : behind - 1] == fresh[:, :-1]
+        correct = 1 + int(right.cumprod(1).sum(1).min()) if count > 1 else 1
+        tokens[:, accepted:behind] = fresh
         self.note_drawn(laws, behind)
-        return kept
+        return correct

@@ -45,18 +45,18 @@ class SJD(Windowed):
         self.draws = 0
         self.final = torch.zeros_like(seeds)  # places of each image that are decided
 
-    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
-        behind = known + laws.size(1)
-        places, drafts = self.places(known, behind), tokens[:, known:behind]
+    def judge(self, accepted: int, laws: Tensor, tokens: Tensor) -> int:
+        behind = accepted + laws.size(1)
+        places, drafts = self.places(accepted, behind), tokens[:, accepted:behind]
         p, q = self._probabilities(laws), self._drawn_from(places, laws.size(-1))
         right = self._accepted(places, p, q, drafts)
-        accepted = right[:, :-1].cumprod(1).sum(1)
-        self.final = torch.maximum(self.final, known + (accepted + 1).clamp_max(self.most))
+        accepts = right[:, :-1].cumprod(1).sum(1)
+        self.final = torch.maximum(self.final, accepted + (accepts + 1).clamp_max(self.most))
         coupled = torch.where(right, drafts, self._residual(places, p, q))
-        tokens[:, known:behind] = torch.where(places < self.final[:, None], coupled, self.next_drafts(laws, coupled, known))
+        tokens[:, accepted:behind] = torch.where(places < self.final[:, None], coupled, self.next_drafts(laws, coupled, accepted))
         self._laws(laws.size(-1))[:, places % self.window] = self.remembered(p, q, right)
         self.note_drawn(laws, behind)
-        return 1 + int(accepted.min())
+        return 1 + int(accepts.min())
 
     def next_drafts(self, laws: Tensor, coupled: Tensor, first: int) -> Tensor:
         """Drafts (batch, count) for the next pass at the places from ``first`` on, from their ``laws``; ``coupled`` are those of which each

@@ -131,41 +131,41 @@ class AMSKV(Method):
             if measured != [len(layout.scales) - 1] * layout.layers:
                 raise BadCalibration(f"ams_kv: the similarity is of another model or resolution: {len(measured)} layers at "
                                      f"{max(measured) + 1} scales, not {layout.layers} at {len(layout.scales)}.", remedy=MEASURE)
-            found = [layer for layer, s in enumerate(self.similarity) if self._overflows(layout, s, c_min)]
-            self._warn(found, layout.layers)
+            demanding = [layer for layer, s in enumerate(self.similarity) if self._overflows(layout, s, c_min)]
+            self._warn(demanding, layout.layers)
         else:
-            found = list(self.demanding)
+            demanding = list(self.demanding)
         if self.allocation == "uniform":
-            return [(2 * i + 1) * layout.layers // (2 * len(found)) for i in range(len(found))]
-        return found
+            return [(2 * i + 1) * layout.layers // (2 * len(demanding)) for i in range(len(demanding))]
+        return demanding
 
     def _overflows(self, layout: Layout, similarity: Sequence[float], c_min: int) -> bool:
         """Return whether Algorithm 1 raises this layer's budget before the last scale, after which nobody reads."""
-        held = 0
+        live = 0
         for scale, side in enumerate(layout.scales[:-1]):
             own = side**2
             if own <= self.c_max:
-                if scale and held + own > c_min and similarity[scale - 1] < self.theta:
+                if scale and live + own > c_min and similarity[scale - 1] < self.theta:
                     return True
-                held = kept(held, own, c_min)
+                live = kept(live, own, c_min)
         return False
 
-    def _warn(self, found: list[int], layers: int) -> None:
-        if 0 < len(found) < layers:
+    def _warn(self, demanding: list[int], layers: int) -> None:
+        if 0 < len(demanding) < layers:
             return
         values = [s for layer in self.similarity for s in layer[:-1]]
-        warnings.warn(f"ams_kv: theta = {self.theta} makes {'every' if found else 'no'} layer demanding; S was measured from "
+        warnings.warn(f"ams_kv: theta = {self.theta} makes {'every' if demanding else 'no'} layer demanding; S was measured from "
                       f"{min(values):.4f} to {max(values):.4f}.", ThresholdWarning, stacklevel=2)
 
     def _fitted(self, layout: Layout) -> int:
         """``c_min`` such that all layers together hold at most ``entries``; lowers ``c_max`` where that alone cannot do."""
         assert self.demanding is not None
         most, less = len(self.demanding), layout.layers - len(self.demanding)
-        left = self.entries - most * min(self.c_max, layout.cacheable)
-        if less and left > less * self.anchor:
-            return min(left // less, self.c_max)
-        if most and (rest := self.entries - less * (self.anchor + 1)) > most * self.anchor:
-            self.c_max = min(self.c_max, rest // most)
+        remaining = self.entries - most * min(self.c_max, layout.cacheable)
+        if less and remaining > less * self.anchor:
+            return min(remaining // less, self.c_max)
+        if most and (for_demanding := self.entries - less * (self.anchor + 1)) > most * self.anchor:
+            self.c_max = min(self.c_max, for_demanding // most)
             return min(self.anchor + 1, self.c_max) if less else self.c_max
         raise BadBudget(f"ams_kv: {self.entries} entries over {layout.layers} layers leave no room beside the condensed scales.",
                         remedy=f"They need more than {self.anchor} in every layer.")
@@ -177,10 +177,10 @@ class AMSKV(Method):
 
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
         """Algorithms 1 and 2 on sizes alone; ``online``, what is decided is not known and the larger budget is taken."""
-        budget, held = self._room(layout, site.layer), 0
+        budget, live = self._room(layout, site.layer), 0
         for side in layout.scales[: step.index]:
-            held = kept(held, side**2, budget)
-        return held + step.count
+            live = kept(live, side**2, budget)
+        return live + step.count
 
     # -- one generation -----------------------------------------------------------------------------------------------
     def capacity(self, layout: Layout, site: Site) -> int:
@@ -206,8 +206,8 @@ class AMSKV(Method):
 
     def _decide(self, site: Site, step: Step, k: Tensor) -> None:
         """Algorithm 1, lines 5 to 12. It looks at the scale's keys alone, so it may run before they are attended to."""
-        held = self.slots[site].live[0]
-        overflows = step.count <= self.c_max and held + step.count > self.budget[site]
+        live = self.slots[site].live[0]
+        overflows = step.count <= self.c_max and live + step.count > self.budget[site]
         if overflows and self.budget[site] == self.c_min and step.index:
             before = self.before[site][:, :, : self.layout.scales[step.index - 1] ** 2]
             if float(inter_scale(k, before)) < self.theta:

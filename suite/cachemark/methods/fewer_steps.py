@@ -37,13 +37,13 @@ class FewerSteps(Bidirectional):
         return {"steps": 1 + fitted(cls.name, lambda i: cls(1 + i), shape.steps - 1, budget, shape)}
 
     def resolve(self, layout: Layout) -> None:
-        asked = cast(MaskedLayout, layout).steps
-        if not 1 <= self.steps <= asked:
-            raise BadKnob(f"fewer_steps: steps = {self.steps} where the sampling asks for {asked}.",
-                          remedy=f"Give 1 … {asked}, or a budget such as 1/2.")
+        requested = cast(MaskedLayout, layout).steps
+        if not 1 <= self.steps <= requested:
+            raise BadKnob(f"fewer_steps: steps = {self.steps} where the sampling asks for {requested}.",
+                          remedy=f"Give 1 … {requested}, or a budget such as 1/2.")
 
     def own_budget(self, layout: Layout) -> Fraction:
         return budget_of(self, cast(MaskedLayout, layout))
 
-    def passes(self, asked: int) -> int:
+    def passes(self, requested: int) -> int:
         return self.steps

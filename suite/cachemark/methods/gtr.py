@@ -76,12 +76,12 @@ class GtR(Bidirectional):
         return budget_of(self, cast(MaskedLayout, layout))
 
     def resolve(self, layout: Layout) -> None:
-        asked = cast(MaskedLayout, layout).steps
+        requested = cast(MaskedLayout, layout).steps
         self._check_knobs(layout)
-        self.steps = self.steps or sum(self.split) or max(self.stages, min(AUTHORS, -(-asked // 2)))
-        if not self.stages <= self.steps <= asked:
-            raise BadKnob(f"gtr: steps = {self.steps} in {self.stages} stages, where the sampling asks for {asked}.",
-                          remedy=f"Give {self.stages} … {asked} steps.")
+        self.steps = self.steps or sum(self.split) or max(self.stages, min(AUTHORS, -(-requested // 2)))
+        if not self.stages <= self.steps <= requested:
+            raise BadKnob(f"gtr: steps = {self.steps} in {self.stages} stages, where the sampling asks for {requested}.",
+                          remedy=f"Give {self.stages} … {requested} steps.")
         self._sizes = [int((stage_of(layout, self.stages) == stage).sum()) for stage in range(self.stages)]
         self._passes = self._divided()
         self._counts = [self._rated(size, passes) for size, passes in zip(self._sizes, self._passes, strict=True)]
@@ -118,11 +118,11 @@ class GtR(Bidirectional):
         """Tokens of each pass of a stage."""
         if self.rate == "cosine":
             return cosine_counts(tokens, passes)
-        known = [tokens * index // passes for index in range(passes + 1)]
-        return [after - before for before, after in pairwise(known)]
+        bounds = [tokens * index // passes for index in range(passes + 1)]
+        return [after - before for before, after in pairwise(bounds)]
 
     # -- which passes, and in what order ------------------------------------------------------------------------------
-    def passes(self, asked: int) -> int:
+    def passes(self, requested: int) -> int:
         return self.steps
 
     def paced(self, layout: MaskedLayout) -> MaskedLayout:
@@ -134,9 +134,9 @@ class GtR(Bidirectional):
         return order.gather(1, stage.argsort(dim=1, descending=True, stable=True))
 
     # -- how the head draws -------------------------------------------------------------------------------------------
-    def denoising(self, step: MaskedStep, asked: int) -> Sequence[Denoising]:
+    def denoising(self, step: MaskedStep, requested: int) -> Sequence[Denoising]:
         generating = sum(self._passes[: max(1, self.stages - 1)])
-        most, least = (min(asked, max(LEAST, round(share * asked))) for share in (self.most, self.least))
+        most, least = (min(requested, max(LEAST, round(share * requested))) for share in (self.most, self.least))
         if step.index < generating:
             return (Denoising(step.count, most - (most - least) * step.index // max(1, generating - 1)),)
         fine = round(self.detail * step.count)
@@ -165,18 +165,18 @@ def divided(steps: int, sizes: Sequence[int]) -> list[int]:
     each as to the next. What is more than a stage has tokens goes to the next."""
     if len(sizes) == 1:
         return [steps]
-    found = [max(1, round(steps / REBUILT))]
-    left = steps - found[0]
+    stages = [max(1, round(steps / REBUILT))]
+    remaining = steps - stages[0]
     for later in range(len(sizes) - 2):  # from the last generation stage back to the second
         weights = sum(SLOWER**power for power in range(len(sizes) - 1 - later))
-        found.insert(0, max(1, round(left / weights)))
-        left -= found[0]
-    found.insert(0, left)
+        stages.insert(0, max(1, round(remaining / weights)))
+        remaining -= stages[0]
+    stages.insert(0, remaining)
     for stage, size in enumerate(sizes[:-1]):
-        over = max(0, found[stage] - size)
-        found[stage] -= over
-        found[stage + 1] += over
-    return found
+        over = max(0, stages[stage] - size)
+        stages[stage] -= over
+        stages[stage + 1] += over
+    return stages
 
 
 def _deepest(layout: Layout) -> int:

@@ -49,8 +49,8 @@ class H2O(Scored):
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """The mass of every live key is read and written; what an unfused attention writes besides is no part of the method."""
-        seen = self.attended(layout, site, step)
-        return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * seen)
+        attended = self.attended(layout, site, step)
+        return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * attended)
 
     def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> Tensor:
         share = self.mass[slot.index, ..., :total] / self.queries[slot.index, ..., :total]

@@ -91,8 +91,8 @@ class HACKPlusPlus(HeadAware):
     def resolve(self, layout: Layout) -> None:
         self.check_knobs(layout)
         self.mean = self.mean or max(1, int(PUBLISHED * layout.visual))
-        whole = layout.visual if self.mean >= layout.cacheable else SEEN * self.mean
-        self.attention_budget = self.attention_budget or min(whole, layout.visual)
+        unlimited = layout.visual if self.mean >= layout.cacheable else SEEN * self.mean
+        self.attention_budget = self.attention_budget or min(unlimited, layout.visual)
         self.plan = self._planned(layout, self.mean)
 
     def check_knobs(self, layout: Layout) -> None:

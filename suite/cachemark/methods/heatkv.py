@@ -145,12 +145,12 @@ def _planned(calibration: str, shape: Shape, limit: int, early: bool) -> HeatPla
 
 def _places(has: Sequence[int], keeps: Sequence[int], tokens: Sequence[int]) -> list[range]:
     """Places of the tokens of the scales ``keeps`` among those of the scales ``has``, neighbours in one stretch."""
-    found: list[range] = []
+    ranges: list[range] = []
     at = 0
     for source in has:
         stop = at + tokens[source]
         if source in keeps:
-            start = found.pop().start if found and found[-1].stop == at else at
-            found.append(range(start, stop))
+            start = ranges.pop().start if ranges and ranges[-1].stop == at else at
+            ranges.append(range(start, stop))
         at = stop
-    return found
+    return ranges

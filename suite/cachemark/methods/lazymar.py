@@ -84,8 +84,8 @@ class LazyMAR(Scheduled):
         super().begin(layout, sites, memory)
         shape, most = self.shape, max(step.count for step in self.steps)
         self.head = HeadCache(shape, most, memory) if self.head_cache else None
-        whole, heads = (self.rows, shape.places, shape.dim), (self.rows, shape.heads, shape.places, shape.head_dim)
-        self.apart = memory.zeros("apart", whole, layout.dtype) if self.condition_cache else None
+        tokens_shape, heads = (self.rows, shape.places, shape.dim), (self.rows, shape.heads, shape.places, shape.head_dim)
+        self.apart = memory.zeros("apart", tokens_shape, layout.dtype) if self.condition_cache else None
         compares = "similarity" in self.select and min(self.kept) < shape.places
         self.values = memory.zeros("values", heads, layout.dtype) if compares else None
 
@@ -128,9 +128,9 @@ class LazyMAR(Scheduled):
         lots = self.lots(step, len(v))
         if self.select == "random":
             return lots
-        known = torch.zeros_like(lots).scatter(1, self.image(step.known, len(v)), 1.0)
-        known[:, : self.shape.buffer] = 1.0
-        return lots + (known if self.select == "predicted" else 1 - known)
+        predicted = torch.zeros_like(lots).scatter(1, self.image(step.known, len(v)), 1.0)
+        predicted[:, : self.shape.buffer] = 1.0
+        return lots + (predicted if self.select == "predicted" else 1 - predicted)
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def computes(self, site: Site, step: MaskedStep, load: Load) -> Load:

@@ -77,8 +77,8 @@ class Linear(Evicting):
                             remedy=f"B must be a multiple of {n}, recent_lines at least 1, anchor at least 0.")
         pinned = layout.lines if self.line_end == PINNED else 0
         if self.B - self.anchor - self.recent_lines * n - pinned < n:
-            kept = f"anchor = {self.anchor} and {self.recent_lines} recent lines" + (f" and {pinned} ends of lines" if pinned else "")
-            raise BadBudget(f"linear: B = {self.B} leaves no line to evict beside {kept}.",
+            fixed = f"anchor = {self.anchor} and {self.recent_lines} recent lines" + (f" and {pinned} ends of lines" if pinned else "")
+            raise BadBudget(f"linear: B = {self.B} leaves no line to evict beside {fixed}.",
                             remedy=f"B − anchor − recent_lines·{n}{f' − {pinned}' if pinned else ''} must be at least {n}.")
 
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
@@ -109,14 +109,14 @@ class Linear(Evicting):
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """The guide queries of a line are kept; at its end all live keys are scored with them and the evicted places filled."""
         moved = super().overhead(layout, site, step).numbers
-        kept = self.attended(layout, site, step)
+        attended = self.attended(layout, site, step)
         if self.needs_mass:
-            return MethodOverhead(0, moved + 2 * layout.kv_heads * kept)
+            return MethodOverhead(0, moved + 2 * layout.kv_heads * attended)
         query = layout.heads * layout.head_dim * step.staying
         if not moved:
             return MethodOverhead(0, query)
         guides = layout.line * layout.heads * layout.head_dim
-        return MethodOverhead(guides * kept, query + moved + guides + layout.kv_heads * layout.head_dim * kept)
+        return MethodOverhead(guides * attended, query + moved + guides + layout.kv_heads * layout.head_dim * attended)
 
     def evict(self, step: Step, slots: SlotBank) -> None:
         if slots.live_visual < self.B or step.line == self.layout.lines:
@@ -124,16 +124,16 @@ class Linear(Evicting):
         n, visual = self.layout.line, slots.table()
         sites, rows, heads, live = visual.shape
         places = torch.empty(sites, rows, heads, n, dtype=torch.int64, device=visual.device)
-        for some, these in chunks(sites, rows, heads * live * self._bytes()):
-            seen = visual[some, these]
-            middle = (seen >= self.anchor) & (seen < (step.line - self.recent_lines) * n)
-            ends = seen % n == n - 1
+        for some, rows_at_once in chunks(sites, rows, heads * live * self._bytes()):
+            is_visual = visual[some, rows_at_once]
+            middle = (is_visual >= self.anchor) & (is_visual < (step.line - self.recent_lines) * n)
+            ends = is_visual % n == n - 1
             scored = middle if self.line_end == MEMBER else middle & ~ends
-            score = self.mass[some, these, :, :live] if self.needs_mass else self._attended(slots, some, these, scored)
+            score = self.mass[some, rows_at_once, :, :live] if self.needs_mass else self._attended(slots, some, rows_at_once, scored)
             if self.line_end == EXCLUDED:
                 score = score.masked_fill(middle & ends, float("-inf"))
                 scored = middle
-            places[some, these] = lowest(score.masked_fill(~scored, float("inf")), seen, n)
+            places[some, rows_at_once] = lowest(score.masked_fill(~scored, float("inf")), is_visual, n)
         slots.evict(places)
 
     def _bytes(self) -> int:

@@ -100,8 +100,8 @@ class MARche(Partial):
         return self.select_layer - 1
 
     def spans(self, block: int) -> tuple[bool, bool]:
-        whole = block < self.select_layer or block + 1 in self.refresh_layers
-        return whole, whole
+        all_tokens = block < self.select_layer or block + 1 in self.refresh_layers
+        return all_tokens, all_tokens
 
     def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The largest scores first; ties by place. Generating and caching tokens come first, or not at all."""

@@ -9,7 +9,7 @@ from ..contract.method import Method
 from ..core.registry import Registry
 
 _OTHERS = ("registry",)
-_FILES = [found.name for found in pkgutil.iter_modules([str(Path(__file__).parent)]) if not found.ispkg and found.name not in _OTHERS]
+_FILES = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if not module.ispkg and module.name not in _OTHERS]
 
 METHODS: Registry[type[Method]] = Registry("method", Method, classes=True, built_in={name: f"{__package__}.{name}" for name in _FILES})
 method = METHODS.add

@@ -97,8 +97,8 @@ class RKV(Evicting):
     def _lowest(self, q: Tensor, k: Tensor, order: Tensor) -> Tensor:
         """Ranks, in position order, of the n entries that go; of equal scores the older first."""
         k = k.gather(2, order[..., None].expand(-1, -1, -1, k.size(-1))).float()
-        others = k.size(2) - self.alpha
-        score = self.mix_lambda * importance(q.float(), k[:, :, :others]) - (1 - self.mix_lambda) * redundancy(k)[..., :others]
+        older = k.size(2) - self.alpha
+        score = self.mix_lambda * importance(q.float(), k[:, :, :older]) - (1 - self.mix_lambda) * redundancy(k)[..., :older]
         return score.argsort(dim=-1, stable=True)[..., : self.layout.line]
 
 

@@ -117,9 +117,9 @@ class ScaleKV(Calibrated, Method):
         """Every key read and scored, and what stays moved, by the scales behind which something goes."""
         if not self._cuts(site, step):
             return MethodOverhead()
-        seen, stays = self.attended(layout, site, step), self.plan.kept[step.index + 1][site.layer]
+        attended, stays = self.attended(layout, site, step), self.plan.kept[step.index + 1][site.layer]
         width = layout.kv_heads * layout.head_dim
-        return MethodOverhead(WINDOW * layout.heads * layout.head_dim * seen, width * seen + 4 * width * stays)
+        return MethodOverhead(WINDOW * layout.heads * layout.head_dim * attended, width * attended + 4 * width * stays)
 
     # -- one generation -----------------------------------------------------------------------------------------------
     @property
@@ -127,8 +127,8 @@ class ScaleKV(Calibrated, Method):
         return self.score == "code"
 
     def _cuts(self, site: Site, step: Step) -> bool:
-        kept = self.plan.kept
-        return not step.last and kept[step.index][site.layer] + step.count > kept[step.index + 1][site.layer]
+        budgets = self.plan.kept
+        return not step.last and budgets[step.index][site.layer] + step.count > budgets[step.index + 1][site.layer]
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
         self.scale, self._fullest = 0, 0

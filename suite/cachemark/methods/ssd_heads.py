@@ -104,8 +104,8 @@ class SSDHeads(Calibrated, Evicting):
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """The mass of every live key is read and written; what an unfused attention writes besides is no part of the method."""
-        seen = self.attended(layout, site, step)
-        return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * seen)
+        attended = self.attended(layout, site, step)
+        return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * attended)
 
     def evict(self, step: Step, slots: SlotBank) -> None:
         """In spatial heads the oldest go, in semantic ones the least attended: as many in both."""

@@ -49,39 +49,39 @@ class _NoDraws(TorchFunctionMode):
 
 def digests(path: str | Path) -> dict[str, str]:
     """The SHA-256 of each file that holds the weights at ``path``, by name, as hex digits, read in pieces."""
-    found = {}
+    hashes = {}
     for file in parts(path):
         try:
             with file.open("rb") as stream:
-                found[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+                hashes[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise _unreadable(file, f": {error.strerror}") from error
-    return found
+    return hashes
 
 
 def sha256(path: str | Path) -> str:
     """The SHA-256 of a file as hex digits; of several files that of their names and digests."""
-    found = digests(path)
-    if len(found) == 1:
-        return next(iter(found.values()))
-    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in found.items()).encode()).hexdigest()
+    hashes = digests(path)
+    if len(hashes) == 1:
+        return next(iter(hashes.values()))
+    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in hashes.items()).encode()).hexdigest()
 
 
 def parts(path: str | Path) -> list[Path]:
     """The files that hold the weights at ``path``: a file itself, the shards of an index, and of a folder what it holds under one of the
     ``PUBLISHED`` names. Raises BadCheckpoint where one is missing."""
-    given = _published(path)
-    if not given.name.endswith(INDEX):
-        return [_existing(given)]
+    source = _published(path)
+    if not source.name.endswith(INDEX):
+        return [_existing(source)]
     try:
-        files = [given.parent / _inside(shard) for shard in sorted(set(read_json(_existing(given))["weight_map"].values()))]
+        files = [source.parent / _inside(shard) for shard in sorted(set(read_json(_existing(source))["weight_map"].values()))]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadCheckpoint(f"{str(given)!r} is not an index of weights: it has no readable weight_map.",
+        raise BadCheckpoint(f"{str(source)!r} is not an index of weights: it has no readable weight_map.",
                             remedy="Fetch it again.") from error
     if not files:
-        raise BadCheckpoint(f"{str(given)!r} names no file that holds weights.", remedy="Fetch it again.")
+        raise BadCheckpoint(f"{str(source)!r} names no file that holds weights.", remedy="Fetch it again.")
     if absent := [file.name for file in files if not is_readable(file)]:
-        raise BadCheckpoint(f"{len(absent)} of the {len(files)} files that {str(given)!r} names are missing ({_some(absent)}).",
+        raise BadCheckpoint(f"{len(absent)} of the {len(files)} files that {str(source)!r} names are missing ({_some(absent)}).",
                             remedy="Fetch the rest of the model into the same folder.")
     return files
 
@@ -106,19 +106,19 @@ def read(path: str | Path, *, wrappers: Sequence[str] = WRAPPERS) -> dict[str, T
 def remarks(path: str | Path) -> dict[str, Any]:
     """The facts that the weights at ``path`` state about themselves: the arguments of a training beside them in a torch file, the metadata
     of an index or of safetensors."""
-    found: dict[str, Any] = {}
-    if (given := _published(path)).name.endswith(INDEX):
-        found |= _mapping(read_json(given).get("metadata"))
+    remarks: dict[str, Any] = {}
+    if (file := _published(path)).name.endswith(INDEX):
+        remarks |= _mapping(read_json(file).get("metadata"))
     if _is_torch_file(first := parts(path)[0]):
         content = _unpickle(first)
-        told = content.get("args") if isinstance(content, Mapping) else None
-        return found | _mapping(vars(told) if isinstance(told, argparse.Namespace) else told)
+        arguments = content.get("args") if isinstance(content, Mapping) else None
+        return remarks | _mapping(vars(arguments) if isinstance(arguments, argparse.Namespace) else arguments)
     with safe_open(first, framework="pt") as tensors:
-        return found | _mapping(tensors.metadata())
+        return remarks | _mapping(tensors.metadata())
 
 
-def _mapping(told: Any) -> dict[str, Any]:
-    return {str(name): value for name, value in told.items()} if isinstance(told, Mapping) else {}
+def _mapping(parsed: Any) -> dict[str, Any]:
+    return {str(name): value for name, value in parsed.items()} if isinstance(parsed, Mapping) else {}
 
 
 def _is_torch_file(file: Path) -> bool:
@@ -158,8 +158,8 @@ def load(
     for name in present:  # in place, so that each source can go as soon as its copy is made
         present[name] = present[name].to(device, dtype if present[name].is_floating_point() else None)
     module.load_state_dict(present, assign=True)
-    left = [name for name, buffer in module.named_buffers() if buffer.is_meta]
-    assert not left, f"{type(module).__name__} must compute {left} on first use: it is in no checkpoint"
+    unset = [name for name, buffer in module.named_buffers() if buffer.is_meta]
+    assert not unset, f"{type(module).__name__} must compute {unset} on first use: it is in no checkpoint"
     return module.eval().requires_grad_(False)
 
 
@@ -179,26 +179,26 @@ def fitted(
     what :func:`load` raises."""
     with torch.device("meta"), _NoDraws():
         module = factory()
-    wanted = module.state_dict()
+    expected = module.state_dict()
     patterns = (*EXTRAS, *ignore)
     tensors = read(path, wrappers=wrappers)
     named = {name: rename(name) for name in tensors}
-    passed = [name for name, own in named.items() if own not in wanted and _matches(own, patterns)]
+    passed = [name for name, own in named.items() if own not in expected and _matches(own, patterns)]
     present = {own: tensors[name] for name, own in named.items() if name not in passed}
-    _compare(wanted, present, f"{str(path)!r} does not fit {type(module).__name__}")
+    _compare(expected, present, f"{str(path)!r} does not fit {type(module).__name__}")
     return module, present, passed
 
 
 def _published(path: str | Path) -> Path:
     """The file at a path, and of a folder that which it holds under one of the ``PUBLISHED`` names."""
-    given = Path(path)
-    if not os.path.isdir(given):  # which answers of any name
-        return given
-    found = next((given / name for name in PUBLISHED if (given / name).is_file()), None)
-    if found is None:
+    source = Path(path)
+    if not os.path.isdir(source):  # which answers of any name
+        return source
+    index = next((source / name for name in PUBLISHED if (source / name).is_file()), None)
+    if index is None:
         raise BadCheckpoint(f"{str(path)!r} holds no weights: none of {', '.join(PUBLISHED)}.",
                             remedy="Give the folder of one model as it was published, or the path of its weights file.")
-    return found
+    return index
 
 
 def _existing(path: str | Path) -> Path:
@@ -247,17 +247,17 @@ def _unwrap(content: Any, file: Path, wrappers: Sequence[str]) -> dict[str, Tens
                         remedy=f"Tensors are looked for under {', '.join(wrappers)} and at the top level.")
 
 
-def _compare(wanted: Mapping[str, Tensor], present: Mapping[str, Tensor], title: str) -> None:
-    missing = [name for name in wanted if name not in present]
-    unexpected = [name for name in present if name not in wanted]
-    shapes = [f"{n} {_shape(present[n])} != {_shape(t)}" for n, t in wanted.items() if n in present and present[n].shape != t.shape]
-    numbers = [f"{n} {_kind(present[n])}" for n, t in wanted.items() if n in present and not _fits(present[n], t)]
-    kinds = {f"of {len(wanted)} tensors missing": missing, "unexpected": unexpected, "of another shape": shapes,
+def _compare(expected: Mapping[str, Tensor], present: Mapping[str, Tensor], title: str) -> None:
+    missing = [name for name in expected if name not in present]
+    unexpected = [name for name in present if name not in expected]
+    shapes = [f"{n} {_shape(present[n])} != {_shape(t)}" for n, t in expected.items() if n in present and present[n].shape != t.shape]
+    numbers = [f"{n} {_kind(present[n])}" for n, t in expected.items() if n in present and not _fits(present[n], t)]
+    kinds = {f"of {len(expected)} tensors missing": missing, "unexpected": unexpected, "of another shape": shapes,
              "of another kind of number": numbers}
     faults = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
     if not faults:
         return
-    sizes = _counts(wanted, present)[:SHOWN] + shapes[:1]
+    sizes = _counts(expected, present)[:SHOWN] + shapes[:1]
     if sizes:
         remedy = f"This is a checkpoint of another size: {', '.join(sizes)} (file != model)."
     elif before := _stray(missing, unexpected):
@@ -275,9 +275,9 @@ def _stray(missing: Sequence[str], unexpected: Sequence[str]) -> str:
     return next((name.removesuffix(end) + "." for name in unexpected if name.endswith(end)), "")
 
 
-def _counts(wanted: Iterable[str], present: Iterable[str]) -> list[str]:
+def _counts(expected: Iterable[str], present: Iterable[str]) -> list[str]:
     """Lists of modules, such as ``layers``, that both sides have in different length, outermost only."""
-    model, file = _lengths(wanted), _lengths(present)
+    model, file = _lengths(expected), _lengths(present)
     differ = [name for name in model if name in file and file[name] != model[name]]
     outer = [name for name in differ if not any(name.startswith(other + ".") for other in differ)]
     return [f"{name or 'modules'} {file[name]} != {model[name]}" for name in outer]
@@ -299,11 +299,11 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _fits(found: Tensor, wanted: Tensor) -> bool:
+def _fits(tensor: Tensor, expected: Tensor) -> bool:
     """True where the numbers of a file can be those of the module: floating point of two bytes and more, or integers, as it has them."""
-    if wanted.is_floating_point():
-        return found.is_floating_point() and found.element_size() > 1
-    return not (found.is_floating_point() or found.is_complex())
+    if expected.is_floating_point():
+        return tensor.is_floating_point() and tensor.element_size() > 1
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _kind(tensor: Tensor) -> str:
@@ -316,5 +316,5 @@ def _shape(tensor: Tensor) -> str:
 
 def _some(names: Iterable[str]) -> str:
     """The first few names, and a sign that there are more."""
-    every = list(names)
-    return ", ".join(every[:SHOWN]) + (", …" if len(every) > SHOWN else "")
+    listed = list(names)
+    return ", ".join(listed[:SHOWN]) + (", …" if len(listed) > SHOWN else "")

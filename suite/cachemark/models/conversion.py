@@ -55,11 +55,11 @@ def contents(file: PublishedFile, path: str | Path) -> Contents:
 
 def convert(
     file: PublishedFile, source: str | Path, to: Path, *, pixels: int = 0, shard: int = SHARD,
-    note: Callable[[int, int, bool], None] = lambda index, count, kept: None,
+    note: Callable[[int, int, bool], None] = lambda index, count, reused: None,
 ) -> None:
     """Write the weights at ``source`` to the folder ``to``, with what lies beside them for reading texts; nothing is done where that was
     done already. ``pixels`` are stated where the source does not tell them. ``note(index, count, kept)`` is called when a shard is there,
-    ``kept`` from an earlier try.
+    ``reused`` from an earlier try.
 
     Raises BadCheckpoint for weights that are not those of the model, CachemarkError where ``to`` is something else or somebody else is at
     it, Infrastructure where the disk is too small.
@@ -80,11 +80,11 @@ def convert(
         hashes = {}
         for index, (names, _) in enumerate(shards, 1):
             path = folder / f"model-{index:05}-of-{len(shards):05}.safetensors"
-            kept = path.is_file()
-            if not kept:
+            reused = path.is_file()
+            if not reused:
                 _shard(path, _tensors(file, source, names))
             hashes[path.name] = checkpoints.sha256(path)
-            note(index, len(shards), kept)
+            note(index, len(shards), reused)
         _bring_readers(Path(source), folder)
         _finish(file, source, folder, [names for names, _ in shards], hashes, size)
         folder.rename(to)
@@ -140,7 +140,7 @@ def _work(to: Path) -> Iterator[Path]:
 
 def _stamp(source: str | Path) -> list[list[object]]:
     """Name, size and time of each file of the source: they change where its contents do."""
-    return [[file.name, (found := file.stat()).st_size, found.st_mtime_ns] for file in checkpoints.parts(source)]
+    return [[file.name, (status := file.stat()).st_size, status.st_mtime_ns] for file in checkpoints.parts(source)]
 
 
 def _made_of(folder: Path) -> object:
@@ -174,15 +174,15 @@ def _finish(
     file: PublishedFile, source: str | Path, folder: Path, shards: Sequence[Sequence[str]], hashes: Mapping[str, str], pixels: int
 ) -> None:
     """Write the index, take away what only the work needed, and look once more at all of it."""
-    metadata: dict[str, object] = {"total_size": sum(found.stat().st_size for found in folder.glob("*.safetensors")),
+    metadata: dict[str, object] = {"total_size": sum(weights.stat().st_size for weights in folder.glob("*.safetensors")),
                                    "source": _stamp(source), "source_sha256": checkpoints.sha256(source), "sha256": dict(hashes)}
     if pixels:
         metadata[trained_size.STATED] = pixels
     weight_map = {name: shard for names, shard in zip(shards, hashes, strict=True) for name in names}
     _write(folder / INDEX, {"metadata": metadata, "weight_map": weight_map})
     (folder / PLAN).unlink()
-    for rest in folder.glob(".*.part"):
-        rest.unlink()  # of a try that was killed
+    for partial in folder.glob(".*.part"):
+        partial.unlink()  # of a try that was killed
     contents(file, folder)
 
 
@@ -195,8 +195,8 @@ def _bring_readers(source: Path, folder: Path) -> None:
     """Bring what reads texts, the tokenizer and the encoder, to where the model looks for it."""
     home = source if source.is_dir() else source.parent
     for name in (prompts.FILE, text_features.ENCODER):
-        found = [home / name] if (home / name).is_file() else sorted(f for f in (home / name).rglob("*") if f.is_file())
-        for file in found:
+        files = [home / name] if (home / name).is_file() else sorted(f for f in (home / name).rglob("*") if f.is_file())
+        for file in files:
             _copied(file, folder / file.relative_to(home))
 
 
@@ -219,10 +219,10 @@ def _shard(path: Path, tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
         at += tensor.nbytes
-    told = json.dumps(header).encode()
-    told += b" " * (-len(told) % 8)
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
     with replacing(path) as part, part.open("wb") as file:
-        file.write(len(told).to_bytes(8, "little") + told)
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
         for tensor in tensors.values():
             for piece in _pieces(tensor):
                 _put(piece, file)

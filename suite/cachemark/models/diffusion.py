@@ -302,11 +302,11 @@ class DiffusionHead(nn.Module):
 
         ``z`` (rows, n, cond), clean tokens and ``noise`` (rows, n, C), ``index`` (rows, n) of the whole process.
         """
-        whole = process((STEPS,))
-        x = whole.noised(start, noise, index)
+        all_steps = process((STEPS,))
+        x = all_steps.noised(start, noise, index)
         eps, v = self.net(x, index, z).float().chunk(2, -1)
-        guess = whole.predicted(x, eps.detach(), v, index)
-        apart = _divergence(whole.mean(start, x, index), whole.at("least", index), guess.mean, guess.log_variance)
+        guess = all_steps.predicted(x, eps.detach(), v, index)
+        apart = _divergence(all_steps.mean(start, x, index), all_steps.at("least", index), guess.mean, guess.log_variance)
         bound = torch.where(index == 0, -_likelihood(start, guess.mean, guess.log_variance / 2).mean(-1), apart.mean(-1))
         return (noise - eps).square().mean(-1), bound / math.log(2)
 

@@ -100,8 +100,8 @@ def rope_table(head_dim: int, sides: tuple[int, ...], base: float, device: torch
     tables = []
     for side in sides:
         turn = torch.round(torch.arange(side, dtype=torch.float32, device=device) * (SIDES[-1] / side))[:, None] * theta
-        both = turn[:, None].expand(side, side, -1), turn[None].expand(side, side, -1)
-        tables.append(torch.cat(both, -1).flatten(0, 1))
+        grid = turn[:, None].expand(side, side, -1), turn[None].expand(side, side, -1)
+        tables.append(torch.cat(grid, -1).flatten(0, 1))
     angles = torch.cat(tables)
     return torch.polar(torch.ones_like(angles), angles)
 
@@ -118,19 +118,19 @@ class TextAttention(nn.Module):
         self.v_bias = nn.Parameter(torch.zeros(dim))
         self.proj = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor | None, text: Tensor, shown: Tensor) -> Tensor:
-        """``x`` (rows, tokens, dim), ``text`` (rows, longest, width), ``shown`` (rows, longest) bool → (rows, tokens, dim)."""
+    def forward(self, x: Tensor | None, text: Tensor, visible: Tensor) -> Tensor:
+        """``x`` (rows, tokens, dim), ``text`` (rows, longest, width), ``visible`` (rows, longest) bool → (rows, tokens, dim)."""
         if isinstance(self.mat_q, nn.Parameter):
-            asked = self.mat_q.expand(len(text), -1, -1)[:, :, None]
+            queries = self.mat_q.expand(len(text), -1, -1)[:, :, None]
         else:
-            asked = self.mat_q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            queries = self.mat_q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         bias = torch.cat((torch.zeros_like(self.v_bias), self.v_bias))
         k, v = self.mat_kv(text, bias).unflatten(-1, (2, self.heads, -1)).transpose(1, 3).unbind(2)
-        return self.proj(self.mixed(asked, k, v, shown[:, None, None]).transpose(1, 2).flatten(2))
+        return self.proj(self.mixed(queries, k, v, visible[:, None, None]).transpose(1, 2).flatten(2))
 
-    def mixed(self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor) -> Tensor:
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
         """Softmax attention of (rows, heads, tokens, head_dim) each."""
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=shown)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
 
 class TextPool(nn.Module):
@@ -140,9 +140,9 @@ class TextPool(nn.Module):
         super().__init__()
         self.ca = TextAttention(dim, text, text // POOL_HEAD, queries=False)
 
-    def forward(self, text: Tensor, shown: Tensor) -> Tensor:
+    def forward(self, text: Tensor, visible: Tensor) -> Tensor:
         """(rows, longest, width) → (rows, dim)."""
-        return self.ca(None, text, shown)[:, 0]
+        return self.ca(None, text, visible)[:, 0]
 
 
 class InfinityBlock(ModulatedBlock):
@@ -243,11 +243,11 @@ class Infinity(ScaleModel[Texts]):
         wide = self.longest  # of all texts, so that every batch has one shape
         read = [self.texts[label] for label in labels]
         lengths = torch.tensor([*map(len, read)], device=weight.device).repeat(copies)
-        shown = torch.arange(wide, device=weight.device) < lengths[:, None]
-        asked = torch.stack([F.pad(text, (0, 0, 0, wide - len(text))) for text in read]).to(weight)
+        visible = torch.arange(wide, device=weight.device) < lengths[:, None]
+        features = torch.stack([F.pad(text, (0, 0, 0, wide - len(text))) for text in read]).to(weight)
         if copies > 1:
-            asked = torch.cat((asked, weight[:wide].expand_as(asked)))
-        return self.text_norm(asked), shown
+            features = torch.cat((features, weight[:wide].expand_as(features)))
+        return self.text_norm(features), visible
 
     def modulations(self, cond: Tensor) -> Tensor:
         """Modulation of every block's norms and gates, (rows, depth, 6, dim), from the pooled text (rows, dim)."""
@@ -259,26 +259,26 @@ class Infinity(ScaleModel[Texts]):
         return self.head(self.head_nm(hidden, cond).to(self.head.weight.dtype)).float().unflatten(-1, (-1, 2))
 
     def given(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> Texts:
-        features, shown = self.read(labels.tolist(), layout.rows // len(labels))
-        cond = engine.hold("cond", self.text_proj_for_sos(features, shown))
+        features, visible = self.read(labels.tolist(), layout.rows // len(labels))
+        cond = engine.hold("cond", self.text_proj_for_sos(features, visible))
         text = engine.hold("text", self.text_proj_for_ca(features))
-        return Texts(key, cond, engine.hold("modulations", self.modulations(cond)), text, engine.hold("shown", shown))
+        return Texts(key, cond, engine.hold("modulations", self.modulations(cond)), text, engine.hold("shown", visible))
 
-    def feed(self, step: Step, given: Texts, f_hat: Tensor) -> Tokens:
-        cond, level = given.cond, self.lvl_embed.weight[step.index]
-        shades = self.modulations(cond) if self.recompute and step.index else given.modulations
+    def feed(self, step: Step, texts: Texts, f_hat: Tensor) -> Tokens:
+        cond, level = texts.cond, self.lvl_embed.weight[step.index]
+        shades = self.modulations(cond) if self.recompute and step.index else texts.modulations
         if step.index:
             fed = self.word_embed(self.quantizer.next_map(f_hat, step.index).to(cond.dtype)) + level
             x = fed.repeat(len(cond) // len(f_hat), 1, 1)
         else:
             x = cond[:, None] + self.pos_start + level
         turns = self.rope[step.first : step.first + step.count]
-        return Tokens(x, turns, shades, given.text, given.shown)
+        return Tokens(x, turns, shades, texts.text, texts.shown)
 
-    def guided(self, hidden: Tensor, step: Step, sampling: Sampling, given: Texts) -> Tensor:
-        return guide(self.logits(hidden, given.cond), sampling, 0)
+    def guided(self, hidden: Tensor, step: Step, sampling: Sampling, texts: Texts) -> Tensor:
+        return guide(self.logits(hidden, texts.cond), sampling, 0)
 
-    def drawn(self, logits: Tensor, step: Step, sampling: Sampling, given: Texts) -> Tensor:
+    def drawn(self, logits: Tensor, step: Step, sampling: Sampling, texts: Texts) -> Tensor:
         bits = self.config.bits
         places = torch.arange(step.first * bits, (step.first + step.count) * bits, device=logits.device)
-        return packed_bits(draw(logits.flatten(1, 2), sampling, given.key, places).unflatten(1, (-1, bits)))
+        return packed_bits(draw(logits.flatten(1, 2), sampling, texts.key, places).unflatten(1, (-1, bits)))

@@ -87,10 +87,10 @@ CONVERSATION = "<|User|>: {}\n\n<|Assistant|>:"  # without a system prompt
 def prompts_of(texts: Sequence[str], tokenizer: TextTokenizer, longest: int = LONGEST, *, form: str = CONVERSATION) -> Prompts:
     """Each text in its ``form`` as token ids, and its unconditional row. Raises Unsupported for a text that is empty or too long."""
     begin, pad, image = map(tokenizer.special, (BEGIN, PAD, IMAGE))
-    asked = tuple(tokenizer.whole((begin, *tokenizer.ids(form.format(text.strip())), image)) for text in texts)
-    for text, ids in zip(texts, asked, strict=True):
+    conditional = tuple(tokenizer.whole((begin, *tokenizer.ids(form.format(text.strip())), image)) for text in texts)
+    for text, ids in zip(texts, conditional, strict=True):
         refuse_unreadable(text, len(ids), longest)
-    return Prompts(asked, tuple(unconditional(ids, pad) for ids in asked))
+    return Prompts(conditional, tuple(unconditional(ids, pad) for ids in conditional))
 
 
 def unconditional(ids: tuple[int, ...], pad: int) -> tuple[int, ...]:
@@ -143,9 +143,9 @@ class Janus(PromptedLlama):
 
     @property
     def decoder(self) -> Llama:
-        found = self.language_model["model"]
-        assert isinstance(found, Llama)
-        return found
+        module = self.language_model["model"]
+        assert isinstance(module, Llama)
+        return module
 
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
         weight = self.gen_embed.weight

@@ -71,8 +71,8 @@ class LlamaLike(PromptedLlama):
 
     def allowed(self, logits: Tensor, place: Tensor) -> Tensor:
         """Image codes alone."""
-        every, c = torch.arange(logits.size(-1), device=logits.device), self.config
-        return logits.masked_fill((every < c.first) | (every >= c.first + c.codes), NEVER)
+        ids, c = torch.arange(logits.size(-1), device=logits.device), self.config
+        return logits.masked_fill((ids < c.first) | (ids >= c.first + c.codes), NEVER)
 
 
 def layout(
@@ -92,11 +92,11 @@ def codebook_size() -> int:
 
 def prompts_of(config: LlamaLikeConfig, texts: Sequence[str], tokenizer: TextTokenizer) -> Prompts:
     """Each text as ids. Raises Unsupported for one that is empty or too long."""
-    asked = []
+    conditional = []
     for text in texts:
-        asked.append((*config.begin, *tokenizer.whole(tuple(tokenizer.ids(text))), *config.image))
-        refuse_unreadable(text, len(asked[-1]), config.longest)
-    return Prompts(tuple(asked), ((*config.begin, *config.image),) * len(texts))
+        conditional.append((*config.begin, *tokenizer.whole(tuple(tokenizer.ids(text))), *config.image))
+        refuse_unreadable(text, len(conditional[-1]), config.longest)
+    return Prompts(tuple(conditional), ((*config.begin, *config.image),) * len(texts))
 
 
 # -- its entry ---------------------------------------------------------------------------------------------------------
@@ -132,11 +132,11 @@ class Described:
 
     def identity(self, request: Request) -> str:
         """Weights of the decoder with the text tokenizer beside them, and those of the image tokenizer."""
-        known = identity(self.file, request)
+        digest = identity(self.file, request)
         if request.weights:
             text = checkpoints.sha256(tokenizer_file(request.weights))
-            known = hashlib.sha256(f"{known} {text}".encode()).hexdigest()
-        return f"{known}/{identity(DECODER, request)}"
+            digest = hashlib.sha256(f"{digest} {text}".encode()).hexdigest()
+        return f"{digest}/{identity(DECODER, request)}"
 
     def load(self, request: Request) -> Loaded:
         """The decoder and the image tokenizer, ready to run."""

@@ -72,8 +72,8 @@ def layout(
     device: str,
 ) -> Layout:
     """Shape of a generation: a row has as many condition entries as its text has tokens, of all ``lengths``, the unconditional one too."""
-    whole = llamagen.layout(config.transformer, seeds, sampling, dtype, device)
-    return replace(whole, condition=tuple(lengths[label] for label in labels) * (whole.rows // len(labels)))
+    base = llamagen.layout(config.transformer, seeds, sampling, dtype, device)
+    return replace(base, condition=tuple(lengths[label] for label in labels) * (base.rows // len(labels)))
 
 
 class CaptionedLlamaGen(LlamaGen):
@@ -102,9 +102,9 @@ class CaptionedLlamaGen(LlamaGen):
 
     def first(self, labels: Tensor, layout: Layout) -> Tensor:
         """Features (rows, longest, text); behind the end of a shorter row stand zeros, which nothing reads."""
-        asked = [self.texts[label].to(self.output.weight) for label in labels.tolist()]
-        none = [self.without_text[-len(text) :] for text in asked if layout.rows > len(asked)]
-        return nn.utils.rnn.pad_sequence([*asked, *none], batch_first=True)
+        prompts = [self.texts[label].to(self.output.weight) for label in labels.tolist()]
+        none = [self.without_text[-len(text) :] for text in prompts if layout.rows > len(prompts)]
+        return nn.utils.rnn.pad_sequence([*prompts, *none], batch_first=True)
 
     def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:
         if step.count:

@@ -78,14 +78,14 @@ def prompts_of(config: LuminaConfig, texts: Sequence[str], tokenizer: TextTokeni
         refuse_unreadable(text, 0)
     ids, size = config.ids, {"width": config.width * UNIT, "height": config.height * UNIT}
     prefix = ids.image, ids.size + config.height, ids.size + config.width
-    asked = ((ids.begin, *tokenizer.ids(ASKED.format(text=text, **size)), ids.separator) for text in texts)
-    return Prompts(tuple((*tokenizer.whole(one), *prefix) for one in asked), (prefix,) * len(texts))
+    conditional = ((ids.begin, *tokenizer.ids(ASKED.format(text=text, **size)), ids.separator) for text in texts)
+    return Prompts(tuple((*tokenizer.whole(prompt), *prefix) for prompt in conditional), (prefix,) * len(texts))
 
 
 def code_table(vocabulary: Mapping[str, int], ids: Vocabulary) -> Tensor:
     """The image code of each id from ``ids.first`` on, as a tokenizer's names spell it: (codes,) int64. Raises BadCheckpoint."""
-    found = {number: match[1] for name, number in vocabulary.items() if (match := CODE_NAME.fullmatch(name))}
-    table = [int("".join(str(ord(letter) - ord("A")) for letter in found.get(ids.first + i, "")) or -1) for i in range(ids.codes)]
+    numbers = {number: match[1] for name, number in vocabulary.items() if (match := CODE_NAME.fullmatch(name))}
+    table = [int("".join(str(ord(letter) - ord("A")) for letter in numbers.get(ids.first + i, "")) or -1) for i in range(ids.codes)]
     if sorted(table) != list(range(ids.codes)):
         raise BadCheckpoint(f"The tokenizer names {len(set(table) - {-1})} of the {ids.codes} image codes (IMGIMG…Z).",
                             remedy="Give the tokenizer.json that was published with the weights.")
@@ -124,10 +124,10 @@ class Lumina(PromptedLlama):
 
     def allowed(self, logits: Tensor, place: Tensor) -> Tensor:
         """At the end of a line the token that ends it, elsewhere an image code."""
-        ids, every = self.config.ids, torch.arange(logits.size(-1), device=logits.device)
-        codes = (every >= ids.first) & (every < ids.first + ids.codes)
+        ids, all_ids = self.config.ids, torch.arange(logits.size(-1), device=logits.device)
+        codes = (all_ids >= ids.first) & (all_ids < ids.first + ids.codes)
         at_end = ((place + 1) % self.config.line == 0)[:, None]
-        return logits.masked_fill(~torch.where(at_end, every == ids.line_end, codes), NEVER)
+        return logits.masked_fill(~torch.where(at_end, all_ids == ids.line_end, codes), NEVER)
 
 
 @dataclass(frozen=True)

@@ -198,32 +198,33 @@ class MAR(nn.Module):
         """Buffer and known tokens, (rows, buffer + known, dim). Conditional and unconditional rows see the same ``latents``
         (batch, N, C)."""
         batch, pos = len(latents), self.encoder_pos_embed_learned[0, self.config.buffer :]
-        known = self.z_proj(take(latents, step.known[:batch]).to(pos.dtype)) + F.embedding(step.known[:batch], pos)
-        x = torch.cat((prefix, self.z_proj_ln(known).repeat(len(prefix) // batch, 1, 1)), 1)
+        generated = self.z_proj(take(latents, step.known[:batch]).to(pos.dtype)) + F.embedding(step.known[:batch], pos)
+        x = torch.cat((prefix, self.z_proj_ln(generated).repeat(len(prefix) // batch, 1, 1)), 1)
         return self.encoder_norm(self._through("encoder", x, step, method))
 
     def decode(self, encoded: Tensor, step: MaskedStep, method: Method) -> Tensor:
         """Hidden states of all places, (rows, buffer + N, dim), before the final norm."""
         buffer, pos = self.config.buffer, self.decoder_pos_embed_learned
         x = self.decoder_embed(encoded)
-        known = x[:, buffer:] + F.embedding(step.known, pos[0, buffer:])
-        image = put((self.mask_token + pos[:, buffer:]).repeat(len(x), 1, 1), step.known, known)
+        generated = x[:, buffer:] + F.embedding(step.known, pos[0, buffer:])
+        image = put((self.mask_token + pos[:, buffer:]).repeat(len(x), 1, 1), step.known, generated)
         return self._through("decoder", torch.cat((x[:, :buffer] + pos[:, :buffer], image), 1), step, method)
 
     def conditions(self, hidden: Tensor, places: Tensor) -> Tensor:
         """The head's conditions (rows, n, dim) for the tokens at ``places`` (rows, n), from the decoder's hidden states."""
-        found = take(hidden[:, self.config.buffer :], places)
-        return self.decoder_norm(found) + F.embedding(places, self.diffusion_pos_embed_learned[0])
+        selected = take(hidden[:, self.config.buffer :], places)
+        return self.decoder_norm(selected) + F.embedding(places, self.diffusion_pos_embed_learned[0])
 
     def _through(self, name: str, x: Tensor, step: Step, method: Method) -> Tensor:
         sites, blocks = self.stacks[name]
         return method.stack(name, step, Tokens(x), lambda fed: run_blocks(sites, blocks, step, method, fed).x)
 
     # -- training -----------------------------------------------------------------------------------------------------
-    def teacher(self, cond: Tensor, latents: Tensor, known: Tensor, places: Tensor) -> Tensor:
-        """The head's conditions (rows, n, dim) of the tokens at ``places`` (rows, n), where those at ``known`` (rows, m), ascending, are
-        seen. ``cond`` (rows, dim): class vectors; ``latents`` (rows, N, C)."""
-        step, method = MaskedStep(0, 1, known=known), Bidirectional()
+    def teacher(self, cond: Tensor, latents: Tensor, generated: Tensor, places: Tensor) -> Tensor:
+        """Return the head's conditions (rows, n, dim) for the tokens at ``places`` (rows, n).
+
+        The tokens at ``generated`` (rows, m), ascending, are visible. ``cond`` (rows, dim): class vectors; ``latents`` (rows, N, C)."""
+        step, method = MaskedStep(0, 1, known=generated), Bidirectional()
         return self.conditions(self.decode(self.encode(self.prefix(cond), latents, step, method), step, method), places)
 
     def loss(self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, repeats: int = 4) -> Tensor:
@@ -250,9 +251,9 @@ class MAR(nn.Module):
         share = float(draw(1))  # in any case: the draws after it are the same whoever says how many are masked
         masked = masked_count(count, share) if masked is None else masked
         order = draw(batch, count).argsort(1)
-        places, known = order[:, :masked], order[:, masked:].sort(1).values
+        places, generated = order[:, :masked], order[:, masked:].sort(1).values
         cond = torch.where(draw(batch, 1) < dropped, self.fake_latent, self.class_emb(labels))
-        return self.teacher(cond, latents, known, places), take(latents, places).float()
+        return self.teacher(cond, latents, generated, places), take(latents, places).float()
 
     def noising(self, start: Tensor, generator: torch.Generator, *, lean: float = 1.0) -> tuple[Tensor, Tensor]:
         """Noise for tokens (rows, n, C), and the step (rows, n) of the process that it takes each of them to: a uniform share of it
@@ -284,11 +285,11 @@ class MAR(nn.Module):
         latents = torch.zeros(batch, layout.visual, self.config.channels, device=labels.device)
         for step, shares in zip(steps, parts, strict=True):
             places, scale = step.generating[:batch], guidance(sampling, step, layout.visual)
-            seen = latents, step.known, step.generating, step.previous
-            (z,) = engine.run(("transformer", step.index), partial(self._conditions, step, method, prefix), seen, method)
-            told = (z, places) if scale is None else (z, places, scale)
+            fed = latents, step.known, step.generating, step.previous
+            (z,) = engine.run(("transformer", step.index), partial(self._conditions, step, method, prefix), fed, method)
+            arguments = (z, places) if scale is None else (z, places, scale)
             head = partial(self._drawn, step, method, shares, schedules, key)
-            (drawn,) = engine.run(("head", graph_key(method, step), tuple(shares)), head, told, method)
+            (drawn,) = engine.run(("head", graph_key(method, step), tuple(shares)), head, arguments, method)
             method.end_step(step)
             latents = put(latents, places, drawn if forced is None else take(forced, places))
             if see is not None:
@@ -298,19 +299,19 @@ class MAR(nn.Module):
         return latents
 
     def _conditions(
-        self, step: MaskedStep, method: Method, prefix: Tensor, latents: Tensor, known: Tensor, generating: Tensor, previous: Tensor
+        self, step: MaskedStep, method: Method, prefix: Tensor, latents: Tensor, generated: Tensor, generating: Tensor, previous: Tensor
     ) -> tuple[Tensor]:
         """A pass of encoder and decoder: what the head is told of the tokens that are generated, (rows, n, dim)."""
-        at = replace(step, known=known, generating=generating, previous=previous)
+        at = replace(step, known=generated, generating=generating, previous=previous)
         return (self.conditions(self.decode(self.encode(prefix, latents, at, method), at, method), generating),)
 
     def _schedules(self, passes: Iterable[int], sampling: Sampling, engine: Engine) -> dict[int, DenoisingSchedule]:
         """The head's schedules of a generation, by their numbers of passes."""
-        found = {}
+        schedules = {}
         for count in sorted(passes):
             schedule = self.diffloss.schedule(_spacing(self.config, sampling, count), sampling.temperature)
-            found[count] = replace(schedule, times=engine.hold(f"times.{count}", schedule.times))
-        return found
+            schedules[count] = replace(schedule, times=engine.hold(f"times.{count}", schedule.times))
+        return schedules
 
     def _drawn(
         self, step: MaskedStep, method: Method, shares: Sequence[Denoising], schedules: Mapping[int, DenoisingSchedule], key: Tensor,

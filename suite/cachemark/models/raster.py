@@ -111,29 +111,29 @@ class RasterModel(nn.Module):
         places = torch.arange(layout.visual, device=labels.device)
         out = torch.empty(len(labels), layout.visual, dtype=torch.int64, device=labels.device)
         fed = self.first(labels, layout)
-        wanted = forced is None, see is not None
+        requested = forced is None, see is not None
         for step in raster_steps(layout):
-            kind = layout.runs, step.count, guided(sampling, step.index), *wanted, graph_key(method, step)
-            work = partial(self._pass, step, method, sampling, key, starts, wanted)
-            found = engine.run(kind, work, (fed, places[step.index : step.index + 1]), method)
+            kind = layout.runs, step.count, guided(sampling, step.index), *requested, graph_key(method, step)
+            work = partial(self._pass, step, method, sampling, key, starts, requested)
+            outputs = engine.run(kind, work, (fed, places[step.index : step.index + 1]), method)
             method.end_step(step)
-            fed = found[0] if forced is None else forced[:, step.index]
+            fed = outputs[0] if forced is None else forced[:, step.index]
             out[:, step.index] = fed
             if see is not None:
-                see(step.index, found[-1][:, None])
+                see(step.index, outputs[-1][:, None])
             if watching.mark is not None:
                 watching.mark(step.index)
         return out
 
     def _pass(
-        self, step: Step, method: Method, sampling: Sampling, key: Tensor, starts: Tensor, wanted: tuple[bool, bool],
+        self, step: Step, method: Method, sampling: Sampling, key: Tensor, starts: Tensor, requested: tuple[bool, bool],
         fed: Tensor, place: Tensor,
     ) -> tuple[Tensor, ...]:
-        """From what is fed: what is ``wanted`` of the next tokens (batch,), those at ``place`` (1,), and of their logits (batch, vocab)."""
+        """Run one pass; return the ``requested`` ones of next tokens (batch,) at ``place`` (1,) and logits (batch, vocab)."""
         hidden = self(self.feed(fed[:, None] if step.count else fed, step, place, starts), step, method)
         logits = self.allowed(guide(self.logits(_ends(hidden, starts, method, step)), sampling, step.index), place)
-        drawn = (draw(logits, sampling, key, place),) if wanted[0] else ()
-        return (*drawn, logits) if wanted[1] else drawn
+        drawn = (draw(logits, sampling, key, place),) if requested[0] else ()
+        return (*drawn, logits) if requested[1] else drawn
 
     # -- several tokens a pass ----------------------------------------------------------------------------------------
     def _in_windows(
@@ -149,26 +149,26 @@ class RasterModel(nn.Module):
         places = torch.arange(layout.visual, device=labels.device)
         decoder.begin(layout, key, sampling.temperature == 0, memory)
         tokens = torch.zeros(len(labels), layout.visual, dtype=torch.int64, device=labels.device) if forced is None else forced.clone()
-        known, count, most = 0, 1, 1
-        while known < layout.visual:
-            step = window_step(layout, known - 1, count, count - most) if known else Step(0, layout.visual)
-            fed = tokens[:, known - 1 : known - 1 + count] if known else self.first(labels, layout)
-            inside = sum(guided(sampling, place) for place in range(known, known + count))
+        accepted, count, most = 0, 1, 1
+        while accepted < layout.visual:
+            step = window_step(layout, accepted - 1, count, count - most) if accepted else Step(0, layout.visual)
+            fed = tokens[:, accepted - 1 : accepted - 1 + count] if accepted else self.first(labels, layout)
+            inside = sum(guided(sampling, place) for place in range(accepted, accepted + count))
             kind = "window", layout.runs, step.count, step.beyond, inside, graph_key(method, step)
             work = partial(self._window, step, method, sampling, starts)
-            logits = engine.run(kind, work, (fed, places[known : known + count]), method)[0]
-            kept = decoder.most = most
+            logits = engine.run(kind, work, (fed, places[accepted : accepted + count]), method)[0]
+            correct = decoder.most = most
             if forced is None:
-                kept = min(most, decoder.judge(known, filter_logits(logits, sampling) if sampling.temperature else logits, tokens))
-            if kept < count:
-                method.roll_back(count - kept)
-            method.end_step(window_step(layout, known - 1, kept) if known else step)
-            decoder.note(count, kept)
-            _tell(watching, known, logits[:, :kept])
-            known += kept
-            count, most = window(method, decoder, known)
+                correct = min(most, decoder.judge(accepted, filter_logits(logits, sampling) if sampling.temperature else logits, tokens))
+            if correct < count:
+                method.roll_back(count - correct)
+            method.end_step(window_step(layout, accepted - 1, correct) if accepted else step)
+            decoder.note(count, correct)
+            _tell(watching, accepted, logits[:, :correct])
+            accepted += correct
+            count, most = window(method, decoder, accepted)
             if forced is None:
-                decoder.propose(known, count, tokens)
+                decoder.propose(accepted, count, tokens)
             else:
                 count = most
         return tokens

@@ -76,15 +76,15 @@ class ScaleModel(nn.Module, Generic[G]):
         """Constants of a generation that all of its passes read."""
 
     @abstractmethod
-    def feed(self, step: Step, given: G, f_hat: Tensor) -> Tokens:
+    def feed(self, step: Step, condition: G, f_hat: Tensor) -> Tokens:
         """The input of a pass, from the feature map so far."""
 
     @abstractmethod
-    def guided(self, hidden: Tensor, step: Step, sampling: Sampling, given: G) -> Tensor:
+    def guided(self, hidden: Tensor, step: Step, sampling: Sampling, condition: G) -> Tensor:
         """The guided fp32 logits of a map, (batch, count, …, vocab), from the hidden states of all rows."""
 
     @abstractmethod
-    def drawn(self, logits: Tensor, step: Step, sampling: Sampling, given: G) -> Tensor:
+    def drawn(self, logits: Tensor, step: Step, sampling: Sampling, condition: G) -> Tensor:
         """Tokens (batch, count) int64 from guided logits."""
 
     def forward(self, tokens: Tokens, step: Step, method: Method) -> Tensor:
@@ -105,11 +105,11 @@ class ScaleModel(nn.Module, Generic[G]):
         method.begin(layout, self.sites, memory)
         key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device)[:, None])
         out = torch.empty(len(labels), layout.visual, dtype=torch.int64, device=labels.device)
-        given = self.given(labels, key, layout, engine)
+        condition = self.given(labels, key, layout, engine)
         f_hat = self.quantizer.empty(len(labels)).to(labels.device)
         for step in scale_steps(layout):
             span = slice(step.first, step.first + step.count)
-            work = partial(self._pass, step, method, sampling, given, see is not None)
+            work = partial(self._pass, step, method, sampling, condition, see is not None)
             inputs = (f_hat,) if forced is None else (f_hat, forced[:, span])
             codes, f_hat, *logits = engine.run((step.index, see is not None, graph_key(method, step)), work, inputs, method)
             method.end_step(step)
@@ -121,13 +121,13 @@ class ScaleModel(nn.Module, Generic[G]):
         return out
 
     def _pass(
-        self, step: Step, method: Method, sampling: Sampling, given: G, with_logits: bool, f_hat: Tensor, forced: Tensor | None = None
+        self, step: Step, method: Method, sampling: Sampling, condition: G, with_logits: bool, f_hat: Tensor, forced: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """From the feature map so far: the tokens of a scale (batch, count), the feature map with them and, ``with_logits``, the
         guided logits. Nobody reads the feature map of the last scale, so it stays as it was."""
-        hidden = self(self.feed(step, given, f_hat), step, method)
-        logits = self.guided(hidden, step, sampling, given)
-        codes = self.drawn(logits, step, sampling, given) if forced is None else forced
+        hidden = self(self.feed(step, condition, f_hat), step, method)
+        logits = self.guided(hidden, step, sampling, condition)
+        codes = self.drawn(logits, step, sampling, condition) if forced is None else forced
         f_hat = f_hat if step.last else self.quantizer.add(f_hat, codes, step.index)
         return (codes, f_hat, logits) if with_logits else (codes, f_hat)
 

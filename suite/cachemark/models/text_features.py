@@ -39,8 +39,8 @@ class Features(Sequence[Tensor]):
         self, lengths: Sequence[int], get: Callable[[int], Tensor], device: str = "cpu", dtype: torch.dtype = torch.float32,
     ) -> None:
         self.lengths, self._get, self._device, self._dtype = lengths, get, device, dtype
-        asked = range(len(lengths)) if len(lengths) <= RESIDENT else subset(SUBSET, len(lengths)).labels[:RESIDENT]
-        self._resident = {label: self._moved(label) for label in asked}
+        resident = range(len(lengths)) if len(lengths) <= RESIDENT else subset(SUBSET, len(lengths)).labels[:RESIDENT]
+        self._resident = {label: self._moved(label) for label in resident}
 
     @property
     def resident(self) -> list[Tensor]:
@@ -58,7 +58,7 @@ class Features(Sequence[Tensor]):
 
     def __getitem__(self, label: int | slice) -> Tensor | list[Tensor]:
         if isinstance(label, slice):
-            return [self[one] for one in range(*label.indices(len(self)))]
+            return [self[index] for index in range(*label.indices(len(self)))]
         at = range(len(self))[label]
         return self._resident[at] if at in self._resident else self._moved(at)
 
@@ -100,8 +100,8 @@ def encoder_folder(weights: str) -> Path:
 def identity(folder: Path) -> str:
     """A hash of the text encoder's configuration and of the sizes of its files: what it holds is gigabytes, and is not read for a name."""
     files = sorted(file for file in _existing(folder).iterdir() if file.is_file())
-    told = "".join(f"{file.name} {file.stat().st_size}\n" for file in files) + (folder / "config.json").read_text(encoding="utf-8")
-    return hashlib.sha256(told.encode()).hexdigest()
+    description = "".join(f"{file.name} {file.stat().st_size}\n" for file in files) + (folder / "config.json").read_text(encoding="utf-8")
+    return hashlib.sha256(description.encode()).hexdigest()
 
 
 def encoded(
@@ -110,8 +110,8 @@ def encoded(
     """Features of each text by the encoder in a published folder, which runs on the CPU in fp32; those that it made once are kept on disk,
     inside of it, or in memory where that cannot be written. Raises Unsupported for a text of more than ``longest`` tokens, BadCheckpoint
     for a folder that holds no such encoder."""
-    known, lengths, unwritten = identity(folder), dict[str, int](), dict[str, Tensor]()
-    places = {text: _place(folder, known, text) for text in texts}
+    encoder, lengths, unwritten = identity(folder), dict[str, int](), dict[str, Tensor]()
+    places = {text: _place(folder, encoder, text) for text in texts}
     for text, place in places.items():
         if (features := _kept(place)) is not None:
             lengths[text] = len(_checked(text, features, folder, channels, longest))
@@ -123,8 +123,8 @@ def encoded(
 
     def get(label: int) -> Tensor:
         text = texts[label]
-        found = unwritten[text] if text in unwritten else _kept(places[text])
-        return next(_encode([text], folder, channels, longest)) if found is None else found
+        read = unwritten[text] if text in unwritten else _kept(places[text])
+        return next(_encode([text], folder, channels, longest)) if read is None else read
 
     return Features([lengths[text] for text in texts], get, device, dtype)
 
@@ -159,9 +159,9 @@ def _checked(text: str, features: Tensor, folder: Path, channels: int, longest: 
     return features
 
 
-def _same_channels(found: int, folder: Path, channels: int) -> None:
-    if found != channels:
-        raise BadCheckpoint(f"The text encoder in {str(folder)!r} has {found} channels; this model reads {channels}.",
+def _same_channels(actual: int, folder: Path, channels: int) -> None:
+    if actual != channels:
+        raise BadCheckpoint(f"The text encoder in {str(folder)!r} has {actual} channels; this model reads {channels}.",
                             remedy=f"Give the folder {ENCODER} as it was published.")
 
 
@@ -173,8 +173,8 @@ def _place(folder: Path, encoder: str, text: str) -> Path:
 def _kept(file: Path) -> Tensor | None:
     """Features of an earlier time; None where there are none, or where the file is damaged."""
     try:
-        found: Tensor = unpacked(file.read_bytes())["features"]
-        return found if found.dim() == 2 and found.dtype == torch.float32 else None
+        features: Tensor = unpacked(file.read_bytes())["features"]
+        return features if features.dim() == 2 and features.dtype == torch.float32 else None
     except (OSError, KeyError, SafetensorError):
         return None
 

@@ -21,22 +21,22 @@ IN_NAME = re.compile(r"[_-](256|384|512|768|1024)$")
 
 def told(path: str | Path) -> tuple[int, str]:
     """Pixels along a side, and who says so; 0 and nothing where nobody does. The weights at ``path`` can be read."""
-    said = checkpoints.remarks(path)
+    remarks = checkpoints.remarks(path)
     for name, who in ((STATED, "was stated when it was converted"), (TRAINED, "its training says")):
-        if NUMBER.fullmatch(str(said.get(name, ""))):
-            return int(said[name]), who
-    given = Path(path).absolute()
-    names = [given.name] if given.is_dir() else [given.stem, given.parent.name]
-    found = next(filter(None, map(IN_NAME.search, names)), None)
-    return (int(found[1]), "its name says") if found else (0, "")
+        if NUMBER.fullmatch(str(remarks.get(name, ""))):
+            return int(remarks[name]), who
+    source = Path(path).absolute()
+    names = [source.name] if source.is_dir() else [source.stem, source.parent.name]
+    match = next(filter(None, map(IN_NAME.search, names)), None)
+    return (int(match[1]), "its name says") if match else (0, "")
 
 
-def check(file: PublishedFile, path: str | Path, stated: int = 0) -> int:
-    """The pixels along a side that are ``stated`` or told. Raises BadCheckpoint where they are not those of the model, unless the model's
+def check(file: PublishedFile, path: str | Path, size: int = 0) -> int:
+    """The pixels along a side that are ``size`` or told. Raises BadCheckpoint where they are not those of the model, unless the model's
     are stated; of a file whose shapes tell its size nothing is asked, and the answer is 0."""
     if not file.pixels:
         return 0
-    pixels, who = (stated, "you state") if stated else told(path)
+    pixels, who = (size, "you state") if size else told(path)
     if pixels and pixels != file.pixels:
         raise BadCheckpoint(
             f"{str(path)!r} is for images of {pixels} pixels, as {who}; this model makes {file.pixels}, and their shapes are the same.",

@@ -215,19 +215,19 @@ class VAR(ScaleModel[Placed]):
         cond = engine.hold("class", self.class_emb(classes))
         return Placed(key, cond, engine.hold("modulations", self.modulations(cond)), engine.hold("places", self.places))
 
-    def feed(self, step: Step, given: Placed, f_hat: Tensor) -> Tokens:
-        cond = given.cond
+    def feed(self, step: Step, condition: Placed, f_hat: Tensor) -> Tokens:
+        cond = condition.cond
         if not step.index:
-            return Tokens(cond[:, None] + self.pos_start + given.places[:, :1], cond=given.modulations)
+            return Tokens(cond[:, None] + self.pos_start + condition.places[:, :1], cond=condition.modulations)
         span = slice(step.first, step.first + step.count)
-        fed = self.word_embed(self.quantizer.next_map(f_hat, step.index).to(cond.dtype)) + given.places[:, span]
-        return Tokens(fed.repeat(len(cond) // len(f_hat), 1, 1), cond=self.modulations(cond) if self.recompute else given.modulations)
+        fed = self.word_embed(self.quantizer.next_map(f_hat, step.index).to(cond.dtype)) + condition.places[:, span]
+        return Tokens(fed.repeat(len(cond) // len(f_hat), 1, 1), cond=self.modulations(cond) if self.recompute else condition.modulations)
 
-    def guided(self, hidden: Tensor, step: Step, sampling: Sampling, given: Placed) -> Tensor:
-        return guide_scale(self.logits(hidden, given.cond), sampling, step.index, step.total)
+    def guided(self, hidden: Tensor, step: Step, sampling: Sampling, condition: Placed) -> Tensor:
+        return guide_scale(self.logits(hidden, condition.cond), sampling, step.index, step.total)
 
-    def drawn(self, logits: Tensor, step: Step, sampling: Sampling, given: Placed) -> Tensor:
-        return draw(logits, sampling, given.key, torch.arange(step.first, step.first + step.count, device=logits.device))
+    def drawn(self, logits: Tensor, step: Step, sampling: Sampling, condition: Placed) -> Tensor:
+        return draw(logits, sampling, condition.key, torch.arange(step.first, step.first + step.count, device=logits.device))
 
 
 def check_sides(config: VARConfig, path: str | Path) -> None:
@@ -235,7 +235,7 @@ def check_sides(config: VARConfig, path: str | Path) -> None:
     table = checkpoints.read(path).get("lvl_1L")
     if table is None:
         return
-    found = tuple(math.isqrt(int(count)) for count in table.flatten().bincount())
-    if found != config.sides:
-        raise BadCheckpoint(f"{str(path)!r} was trained with patch_nums {' '.join(map(str, found))}; this model has "
+    actual = tuple(math.isqrt(int(count)) for count in table.flatten().bincount())
+    if actual != config.sides:
+        raise BadCheckpoint(f"{str(path)!r} was trained with patch_nums {' '.join(map(str, actual))}; this model has "
                             f"{' '.join(map(str, config.sides))}.", remedy="Name the model of that resolution, such as var-d36-512.")

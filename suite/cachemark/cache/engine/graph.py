@@ -102,10 +102,10 @@ class Graph:
         return constant
 
     def run(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
-        whole = key, state.lengths, *(x.shape if isinstance(x, Tensor) else None for x in inputs)
-        recording = self._recordings.get(whole)
+        capture_key = key, state.lengths, *(x.shape if isinstance(x, Tensor) else None for x in inputs)
+        recording = self._recordings.get(capture_key)
         if recording is None:
-            return self._first(whole, work, inputs, state)
+            return self._first(capture_key, work, inputs, state)
         self._feed(recording.inputs, inputs)
         recording.replay()
         state.lengths = recording.lengths
@@ -113,16 +113,16 @@ class Graph:
 
     @staticmethod
     def _feed(places: tuple[Tensor, ...], inputs: tuple[Any, ...]) -> None:
-        for place, given in zip(places, inputs, strict=True):
-            place.copy_(given) if isinstance(given, Tensor) else place.fill_(given)
+        for place, value in zip(places, inputs, strict=True):
+            place.copy_(value) if isinstance(value, Tensor) else place.fill_(value)
 
     def _first(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
         """Run a pass as written, on the shared inputs, and then record it."""
-        fed = tuple(self._input(i, given) for i, given in enumerate(inputs))
+        fed = tuple(self._input(i, value) for i, value in enumerate(inputs))
         self._feed(fed, inputs)
-        before, kept = state.lengths, _state(state)
+        before, saved = state.lengths, _state(state)
         out = work(*fed)
-        _check(state, kept)
+        _check(state, saved)
         if self._full:
             self.missed += 1
             return out
@@ -152,10 +152,10 @@ class Graph:
         finally:
             self.seconds += time.perf_counter() - began
 
-    def _input(self, number: int, given: Any) -> Tensor:
-        if not isinstance(given, Tensor):
-            given = torch.zeros((), dtype=torch.float32 if isinstance(given, float) else torch.int64, device=self._device)
-        return self._buffer("in", number, given)
+    def _input(self, number: int, value: Any) -> Tensor:
+        if not isinstance(value, Tensor):
+            value = torch.zeros((), dtype=torch.float32 if isinstance(value, float) else torch.int64, device=self._device)
+        return self._buffer("in", number, value)
 
     def _buffer(self, kind: str, number: int, like: Tensor) -> Tensor:
         key = kind, number, like.shape, like.dtype
@@ -176,10 +176,10 @@ def _same(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) and isinstance(a, PLAIN) and a == b)
 
 
-def _check(state: HostState, kept: dict[str, Any]) -> None:
+def _check(state: HostState, saved: dict[str, Any]) -> None:
     """Refuse a pass in which the host noted something, since it would be missing when the pass is repeated."""
     now = _state(state)
-    changed = sorted(name for name in kept.keys() | now.keys() if not _same(kept.get(name, UNSET), now.get(name, UNSET)))
+    changed = sorted(name for name in saved.keys() | now.keys() if not _same(saved.get(name, UNSET), now.get(name, UNSET)))
     if changed:
         raise Unsupported(f"{type(state).__name__}: a pass changes {', '.join(changed)} on the host, which a recorded pass would not.",
                           remedy="Let host attributes depend on the step, or keep it in a tensor of the memory.")

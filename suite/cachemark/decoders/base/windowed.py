@@ -50,8 +50,8 @@ class Windowed(Decoder):
         self.noise: Tensor | None = None
         self.noised = self.drawn = 0  # places that noise was drawn for, and tokens
 
-    def propose(self, known: int, count: int, tokens: Tensor) -> None:
-        start, stop = max(self.drawn, known), known + count - 1
+    def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
+        start, stop = max(self.drawn, accepted), accepted + count - 1
         if start < stop:
             self.fill(start, stop, tokens)
 

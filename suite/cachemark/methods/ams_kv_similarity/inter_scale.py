@@ -61,9 +61,9 @@ class ScaleProfile(Method):
     def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
         assert mass is not None
         sizes = [side**2 for side in self.layout.scales[: step.scale]]
-        seen = torch.stack([part.sum() for part in mass.double().split(sizes, -1)]).cpu() / (q.size(1) * q.size(2))
+        shares = torch.stack([part.sum() for part in mass.double().split(sizes, -1)]).cpu() / (q.size(1) * q.size(2))
         key = site.layer, step.index
-        self._mass[key] = self._mass.get(key, 0) + seen
+        self._mass[key] = self._mass.get(key, 0) + shares
 
     @property
     def facts(self) -> Mapping[str, Any]:

@@ -36,25 +36,25 @@ class Calibrated(Planning):
                 raise BadKnob(f"{self.name}: nobody has calibrated these weights for it.", remedy=f"Measure them once: cachemark calibrate "
                               f"{self.name} MODEL. Or name a packaged calibration: calibration = \"…\".")
             self.calibration = calibrations.remember(self.name, self._measured)
-        self.calibration, found = calibrations.named(self.name, self.calibration)
-        known = self.name, self.calibration, *_shape(layout).values()
-        if known not in _SOUND:
-            self._check(found, layout)
-            _SOUND.add(known)
-        return found
+        self.calibration, facts = calibrations.named(self.name, self.calibration)
+        cache_key = self.name, self.calibration, *_shape(layout).values()
+        if cache_key not in _SOUND:
+            self._check(facts, layout)
+            _SOUND.add(cache_key)
+        return facts
 
     def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
         """The facts that the method reads, each a table of finite numbers of that shape."""
         return {}
 
-    def _check(self, found: Mapping[str, Any], layout: Layout) -> None:
-        what, remedy = f"{self.name}: the calibration {found.get('model')}", f"Measure this model: cachemark calibrate {self.name} MODEL."
+    def _check(self, facts: Mapping[str, Any], layout: Layout) -> None:
+        what, remedy = f"{self.name}: the calibration {facts.get('model')}", f"Measure this model: cachemark calibrate {self.name} MODEL."
         expected = {name: list(value) if isinstance(value, tuple) else value for name, value in _shape(layout).items()}
-        wrong = [f"{name} {_said(found.get(name))}, not {_said(value)}" for name, value in expected.items() if found.get(name) != value]
+        wrong = [f"{name} {_said(facts.get(name))}, not {_said(value)}" for name, value in expected.items() if facts.get(name) != value]
         if wrong:
             raise BadCalibration(f"{what} is of another model or resolution: {'; '.join(wrong)}.", remedy=remedy)
-        for name, sizes in self.tables(found, layout).items():
-            if not _is_table(found.get(name), sizes):
+        for name, sizes in self.tables(facts, layout).items():
+            if not _is_table(facts.get(name), sizes):
                 raise BadCalibration(f"{what} has no {name} of {' × '.join(map(str, sizes))} finite numbers.", remedy=remedy)
 
 

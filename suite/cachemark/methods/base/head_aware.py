@@ -105,19 +105,19 @@ class HeadAware(Calibrated, PerHead):
         stage.put(slot, step.first, k, v)
         queries = fold(q, k.size(1))
         outs: dict[int, Tensor] = {}
-        kept: dict[int, Kept] = {}
+        survivors: dict[int, Kept] = {}
         for part in self._alike(site, step, stage):
             heads = range(part.first, part.first + part.heads)
-            asked, keys, values = queries[:, heads.start : heads.stop], part.of(stage.k), part.of(stage.v)
-            seen, stays = self.chosen(site, step, part, asked)
-            if seen is not None:
-                wide = seen[..., None].expand(-1, -1, -1, k.size(-1))
+            group_queries, keys, values = queries[:, heads.start : heads.stop], part.of(stage.k), part.of(stage.v)
+            visible, stays = self.chosen(site, step, part, group_queries)
+            if visible is not None:
+                wide = visible[..., None].expand(-1, -1, -1, k.size(-1))
                 keys, values = keys.gather(2, wide), values.gather(2, wide)
             everything = [range(part.length)]
-            kept |= dict.fromkeys(heads, everything) if stays is None else zip(heads, stays.unbind(1), strict=True)
-            outs |= zip(heads, F.scaled_dot_product_attention(asked, keys, values).unbind(1), strict=True)
+            survivors |= dict.fromkeys(heads, everything) if stays is None else zip(heads, stays.unbind(1), strict=True)
+            outs |= zip(heads, F.scaled_dot_product_attention(group_queries, keys, values).unbind(1), strict=True)
         if not step.last:
-            slot.absorb(stage, [kept[head] for head in sorted(kept)])
+            slot.absorb(stage, [survivors[head] for head in sorted(survivors)])
         return torch.stack([outs[head] for head in sorted(outs)], 1).reshape(q.shape)
 
     def chosen(self, site: Site, step: Step, part: Extent, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -126,8 +126,8 @@ class HeadAware(Calibrated, PerHead):
         if part.length <= min(cut):
             return None, None
         order = self.scores(site, step, part, q).sort(dim=-1, descending=True, stable=True).indices
-        seen, kept = ((order[..., :most].sort(-1).values if most < part.length else None) for most in cut)
-        return seen, kept
+        visible, survivors = ((order[..., :most].sort(-1).values if most < part.length else None) for most in cut)
+        return visible, survivors
 
     def _alike(self, site: Site, step: Step, stage: RaggedStage) -> Iterator[Extent]:
         """Extents of neighbouring heads of one length that are cut alike: all that are not cut, and those of one class."""
@@ -148,8 +148,8 @@ class HeadAware(Calibrated, PerHead):
     def subset_attention(self, q: Tensor, k: Tensor, step: Step) -> Tensor:
         """Attention weights of some queries, which lie in the middles of equal parts of the scale, over all keys: (rows, heads, queries,
         keys) fp32."""
-        asked = min(self.queries, step.count)
-        places = (torch.arange(asked, device=q.device) * 2 + 1) * step.count // (2 * asked)
+        scoring = min(self.queries, step.count)
+        places = (torch.arange(scoring, device=q.device) * 2 + 1) * step.count // (2 * scoring)
         few = q.unflatten(2, (-1, step.count)).index_select(3, places).flatten(2, 3)
         return (few.float() @ k.float().mT * q.size(-1) ** -0.5).softmax(-1)
 

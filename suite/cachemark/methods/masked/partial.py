@@ -99,8 +99,8 @@ class Incremental:
 
     def encode(self, step: MaskedStep, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         """Run the encoder on the buffer and the tokens of the pass before; zeros for all others."""
-        known, previous = (at[: len(self.first)] for at in (step.known, step.previous))
-        fresh = torch.cat((self.first, self.buffer + torch.searchsorted(known, previous)), 1)
+        generated, previous = (at[: len(self.first)] for at in (step.known, step.previous))
+        fresh = torch.cat((self.first, self.buffer + torch.searchsorted(generated, previous)), 1)
         return put(torch.zeros_like(tokens.x), fresh, run(tokens.with_x(take(tokens.x, fresh))))
 
     def attend(self, site: Site, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -110,10 +110,10 @@ class Incremental:
         at = torch.cat((self.first, arrived), 1)
         return F.scaled_dot_product_attention(q, *self.places.update(site.layer, k, v, at, live))
 
-    def canvas(self, step: MaskedStep, given: Tensor) -> Tensor:
-        """Input of the decoder: ``given`` for the fresh tokens, what was kept for the others. All of it is kept."""
+    def canvas(self, step: MaskedStep, encoded: Tensor) -> Tensor:
+        """Input of the decoder: ``encoded`` for the fresh tokens, what was kept for the others. All of it is kept."""
         fresh = torch.cat((self.first, self.buffer + step.previous[: len(self.first)]), 1)
-        self.encoded.copy_(put(self.encoded, fresh, take(given, fresh)))
+        self.encoded.copy_(put(self.encoded, fresh, take(encoded, fresh)))
         return self.encoded
 
 
@@ -249,9 +249,9 @@ class Partial(Bidirectional, ABC):
         tokens = self._spanned(tokens, mlp)
         return block.join(tokens, block.branch(tokens))
 
-    def _spanned(self, tokens: Tokens, whole: bool) -> Tokens:
+    def _spanned(self, tokens: Tokens, all_tokens: bool) -> Tokens:
         """The tokens that are computed next: all of them, or the chosen ones."""
-        if whole is (self.rest is None):
+        if all_tokens is (self.rest is None):
             return tokens
         assert self.chosen is not None, "tokens are chosen before any is left behind"
         if self.rest is None:

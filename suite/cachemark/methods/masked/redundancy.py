@@ -76,9 +76,9 @@ class Redundancy(Method):
         """``x``: (rows, places, heads, width), compared with that of the pass before."""
         if step.index:
             alike = F.cosine_similarity(x.double(), self._before[name, layer].double(), dim=-1)
-            found = torch.einsum("rp,rpc->c", alike.flatten(2).mean(2).cpu(), self._classes[: len(x)])
+            by_class = torch.einsum("rp,rpc->c", alike.flatten(2).mean(2).cpu(), self._classes[: len(x)])
             key = name, layer, step.index
-            self._sums[key] = self._sums.get(key, 0) + found
+            self._sums[key] = self._sums.get(key, 0) + by_class
         self._before[name, layer] = x
 
     # -- what was found -----------------------------------------------------------------------------------------------

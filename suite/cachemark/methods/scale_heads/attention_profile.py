@@ -89,11 +89,11 @@ class AttentionProfile(Method):
     def facts(self) -> Mapping[str, Any]:
         """The parts that were asked for as lists, with the shape that they belong to; S-CAS without the last scale."""
         layout = self.layout
-        found: dict[str, Any] = {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales)}
+        facts: dict[str, Any] = {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales)}
         for part in self.parts:
             values = getattr(self, part)
-            found[part] = rounded((values[..., :-1] if part == "scas" else values).tolist())
-        return found
+            facts[part] = rounded((values[..., :-1] if part == "scas" else values).tolist())
+        return facts
 
 
 def rounded(values: Any) -> Any:

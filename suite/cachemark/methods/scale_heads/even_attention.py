@@ -17,5 +17,5 @@ def even(layout: Layout, method: str) -> str:
         return calibrations.remember(method, {"model": "even", **shape, "lines": layout.lines, "line": layout.line, "recency": lines})
     tokens = [side**2 for side in layout.scales]
     shares = [[own / sum(tokens[: made + 1]) * (source <= made) for source, own in enumerate(tokens)] for made in range(len(tokens))]
-    tables = {name: [[one] * layout.kv_heads] * layout.layers for name, one in (("variance", 0.0), ("mass", shares))}
+    tables = {name: [[value] * layout.kv_heads] * layout.layers for name, value in (("variance", 0.0), ("mass", shares))}
     return calibrations.remember(method, {"model": "even", **shape, "scales": list(layout.scales), **tables})

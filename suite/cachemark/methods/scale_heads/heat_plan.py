@@ -49,23 +49,24 @@ def removed(shape: Shape, orders: Sequence[Sequence[Pair]], entries: int, *, ear
     """
     last = len(shape.tokens) - 1
     ranks = {source: list(orders[source - shape.sink]) for source in shape.sources}
-    lost = [_lost(shape, scale, entries) for scale in range(last + 1)]
-    goals = [{source: frozenset(ranks[source][: lost[scale + 1]]) for source in shape.sources if source <= scale} for scale in range(last)]
+    excess = [_lost(shape, scale, entries) for scale in range(last + 1)]
+    goals = [{source: frozenset(ranks[source][: excess[scale + 1]]) for source in shape.sources if source <= scale}
+             for scale in range(last)]
     gone: list[Gone] = [{}]
     for scale in range(1, last + 1):
-        found = {source: set(pairs) for source, pairs in goals[scale - 1].items()}
+        dropped = {source: set(pairs) for source, pairs in goals[scale - 1].items()}
         if early and scale < last:
-            _remove_early(shape, scale, entries, ranks, goals[scale], found)
-        gone.append({source: frozenset(pairs) for source, pairs in found.items()})
+            _remove_early(shape, scale, entries, ranks, goals[scale], dropped)
+        gone.append({source: frozenset(pairs) for source, pairs in dropped.items()})
     return gone
 
 
 def _lost(shape: Shape, scale: int, entries: int) -> int:
     """Pairs that lose each source scale before ``scale``: ⌈(all entries − the limit) / (entries of a pair but for its sinks)⌉."""
-    seen, over = shape.before[scale], shape.pairs * shape.before[scale] - entries
+    entries_before, over = shape.before[scale], shape.pairs * shape.before[scale] - entries
     if over <= 0:
         return 0
-    return min(shape.pairs, -(-over // (seen - min(shape.before[shape.sink], seen))))
+    return min(shape.pairs, -(-over // (entries_before - min(shape.before[shape.sink], entries_before))))
 
 
 def _remove_early(
@@ -74,7 +75,7 @@ def _remove_early(
     """Add to ``gone`` what has to go before the scale is made, so that no more than ``entries`` live while it runs through the layers: what
     its goal removes anyway, of later layers first, then of later source scales, then by rank."""
     later = sorted(((source, pair) for source, pairs in goal.items() if source < scale for pair in pairs - gone.get(source, set())),
-                   key=lambda one: (-(one[1] // shape.heads), -one[0], ranks[one[0]].index(one[1])))
+                   key=lambda candidate: (-(candidate[1] // shape.heads), -candidate[0], ranks[candidate[0]].index(candidate[1])))
     live = shape.pairs * min(shape.before[shape.sink], shape.before[scale])
     live += sum(shape.tokens[source] * (shape.pairs - len(gone.get(source, ()))) for source in shape.sources if source < scale)
     taken = set[tuple[int, Pair]]()
@@ -109,8 +110,8 @@ class HeatPlan:
         """The plan under which these pairs have lost these scales."""
         layers, heads = range(shape.layers), range(shape.heads)
         return cls(shape, tuple(tuple(tuple(
-            tuple(source for source in range(scale) if layer * shape.heads + head not in lost.get(source, ())) for head in heads)
-            for layer in layers) for scale, lost in enumerate(gone)))
+            tuple(source for source in range(scale) if layer * shape.heads + head not in dropped.get(source, ())) for head in heads)
+            for layer in layers) for scale, dropped in enumerate(gone)))
 
     @cached_property
     def live(self) -> list[list[int]]:

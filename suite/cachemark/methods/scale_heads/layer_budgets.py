@@ -29,30 +29,30 @@ class LayerBudgets:
     @cached_property
     def first(self) -> int:
         """The first scale behind which something goes; the last one where nothing ever does."""
-        seen = list(accumulate(self.tokens))
-        return next((scale for scale, n in enumerate(seen[:-1]) if n > self.mean), len(self.tokens) - 1)
+        cumulative = list(accumulate(self.tokens))
+        return next((scale for scale, n in enumerate(cumulative[:-1]) if n > self.mean), len(self.tokens) - 1)
 
     @cached_property
     def budgets(self) -> list[list[int]]:
         """By scale, from the first that cuts, and layer."""
-        held = [sum(self.tokens[: self.first])] * self.layers
-        found = []
+        live = [sum(self.tokens[: self.first])] * self.layers
+        by_scale = []
         for scale in range(self.first, len(self.tokens) - 1):
-            there = [n + self.tokens[scale] for n in held]
+            there = [n + self.tokens[scale] for n in live]
             larger = self.drafters[scale]
             drafter, refiner = self._split(min((there[layer] for layer in larger), default=0), len(larger))
-            found.append([drafter if layer in larger else refiner for layer in range(self.layers)])
-            held = [min(*pair) for pair in zip(there, found[-1], strict=True)]
-        return found
+            by_scale.append([drafter if layer in larger else refiner for layer in range(self.layers)])
+            live = [min(*pair) for pair in zip(there, by_scale[-1], strict=True)]
+        return by_scale
 
     def _split(self, available: int, larger: int) -> tuple[int, int]:
         """The budget of ``larger`` drafters, of what they have, and that of the other layers."""
-        others, total = self.layers - larger, self.mean * self.layers
+        refiners, total = self.layers - larger, self.mean * self.layers
         least = max(self.window, round(LEAST * self.mean))
-        shares = [(size, (total - larger * size) // others) for size in range(available, self.mean - 1, -1)
-                  if (total - larger * size) // others >= least]
-        whole = [share for share in shares if larger * share[0] + others * share[1] == total]
-        return (whole or shares or [(self.mean, self.mean)])[0]
+        shares = [(size, (total - larger * size) // refiners) for size in range(available, self.mean - 1, -1)
+                  if (total - larger * size) // refiners >= least]
+        exact = [share for share in shares if larger * share[0] + refiners * share[1] == total]
+        return (exact or shares or [(self.mean, self.mean)])[0]
 
     def behind(self, layer: int, scale: int) -> int:
         """The most that a layer may keep behind a scale; everything before the first cut."""
@@ -61,10 +61,10 @@ class LayerBudgets:
     @cached_property
     def kept(self) -> list[list[int]]:
         """Entries that each layer has while a scale is made, by scale."""
-        found = [[0] * self.layers]
+        by_scale = [[0] * self.layers]
         for scale, own in enumerate(self.tokens[:-1]):
-            found.append([min(n + own, self.behind(layer, scale)) for layer, n in enumerate(found[-1])])
-        return found
+            by_scale.append([min(n + own, self.behind(layer, scale)) for layer, n in enumerate(by_scale[-1])])
+        return by_scale
 
     @cached_property
     def rooms(self) -> list[int]:
@@ -77,8 +77,8 @@ def drafters_of(facts: Mapping[str, object], count: int) -> tuple[tuple[int, ...
     else the ``count`` layers with the lowest mean z-score of ASI over all scales."""
     scales = len(facts["scales"])  # type: ignore[arg-type]
     if "drafters" in facts:
-        given: Mapping[int, Sequence[int]] = {int(scale): layers for scale, layers in facts["drafters"].items()}  # type: ignore[attr-defined]
-        return tuple(tuple(given[min(max(scale, min(given)), max(given))]) for scale in range(scales))
+        published: Mapping[int, Sequence[int]] = {int(scale): layers for scale, layers in facts["drafters"].items()}  # type: ignore[attr-defined]
+        return tuple(tuple(published[min(max(scale, min(published)), max(published))]) for scale in range(scales))
     ranked = sorted(range(len(mean := mean_scores(facts["asi"]))), key=lambda layer: (mean[layer], layer))  # type: ignore[arg-type]
     return (tuple(sorted(ranked[:count])),) * scales
 

@@ -39,43 +39,43 @@ class RelianceBudgets:
     @cached_property
     def groups(self) -> Mapping[Group, int]:
         """Heads of each class in each layer, where there are any."""
-        found = {(layer, few): sum(one is few for one in heads)
+        sizes = {(layer, few): sum(contextual is few for contextual in heads)
                  for layer, heads in enumerate(self.classes.contextual) for few in (False, True)}  # fmt: skip
-        return {group: heads for group, heads in found.items() if heads}
+        return {group: heads for group, heads in sizes.items() if heads}
 
     @cached_property
     def kept(self) -> list[Mapping[Group, int]]:
         """Entries that a head of each group has while a scale is made, by scale."""
-        found: list[Mapping[Group, int]] = [dict.fromkeys(self.groups, 0)]
-        for scale, seen in enumerate(accumulate(self.tokens[:-1])):
-            there = {group: n + self.tokens[scale] for group, n in found[-1].items()}
-            found.append(self._shared(scale, there) if seen > self.mean else there)
-        return found
+        by_scale: list[Mapping[Group, int]] = [dict.fromkeys(self.groups, 0)]
+        for scale, earlier in enumerate(accumulate(self.tokens[:-1])):
+            there = {group: n + self.tokens[scale] for group, n in by_scale[-1].items()}
+            by_scale.append(self._shared(scale, there) if earlier > self.mean else there)
+        return by_scale
 
     def _shared(self, scale: int, there: Mapping[Group, int]) -> Mapping[Group, int]:
         weights = {group: self._weight(group, scale) for group in self.groups}
-        left, found, asking = self.mean * self.classes.pairs, dict[Group, int](), list(self.groups)
+        remaining, budgets, asking = self.mean * self.classes.pairs, dict[Group, int](), list(self.groups)
         while asking:
-            whole = sum(self.groups[group] * weights[group] for group in asking)
-            if whole == 0:  # nothing relies on any of them
-                weights, whole = dict.fromkeys(asking, 1.0), sum(self.groups[group] for group in asking)
-            shares = {group: left * weights[group] / whole for group in asking}
+            total_weight = sum(self.groups[group] * weights[group] for group in asking)
+            if total_weight == 0:  # nothing relies on any of them
+                weights, total_weight = dict.fromkeys(asking, 1.0), sum(self.groups[group] for group in asking)
+            shares = {group: remaining * weights[group] / total_weight for group in asking}
             sated = [group for group in asking if shares[group] >= there[group]]
-            found |= {group: there[group] for group in sated} or {group: max(1, int(shares[group])) for group in asking}
-            left -= sum(self.groups[group] * there[group] for group in sated)
-            asking = [group for group in asking if group not in found]
-        return found
+            budgets |= {group: there[group] for group in sated} or {group: max(1, int(shares[group])) for group in asking}
+            remaining -= sum(self.groups[group] * there[group] for group in sated)
+            asking = [group for group in asking if group not in budgets]
+        return budgets
 
     def _weight(self, group: Group, scale: int) -> float:
         layer, few = group
-        heads = [self.reliance[layer][head][scale] for head, one in enumerate(self.classes.contextual[layer]) if one is few]
+        heads = [self.reliance[layer][head][scale] for head, contextual in enumerate(self.classes.contextual[layer]) if contextual is few]
         return float(max(0.0, sum(heads) / len(heads)) ** self.exponent)
 
-    def of_layer(self, kept: Mapping[Group, int], layer: int) -> int:
+    def of_layer(self, budgets: Mapping[Group, int], layer: int) -> int:
         """Entries of all heads of a layer."""
-        return sum(heads * kept[group] for group, heads in self.groups.items() if group[0] == layer)
+        return sum(heads * budgets[group] for group, heads in self.groups.items() if group[0] == layer)
 
     @cached_property
     def rooms(self) -> list[int]:
         """The most that the heads of each layer ever hold together behind a scale."""
-        return [max(self.of_layer(kept, layer) for kept in self.kept) for layer in range(len(self.classes.contextual))]
+        return [max(self.of_layer(budgets, layer) for budgets in self.kept) for layer in range(len(self.classes.contextual))]

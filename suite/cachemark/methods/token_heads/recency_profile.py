@@ -42,9 +42,9 @@ class RecencyProfile(Method):
 
     def _note(self, layer: int, step: Step, run: RowRun, mass: Tensor) -> None:
         """Add the masses (rows, kv_heads, live) of a token's queries, wherever there is more to see than the lines that are counted."""
-        seen, line = step.first + step.count, self.layout.line
-        latest = mass[..., run.condition : run.condition + seen].double().flip(-1).cumsum(-1)
-        lines = (seen - 1) // line
+        tokens, line = step.first + step.count, self.layout.line
+        latest = mass[..., run.condition : run.condition + tokens].double().flip(-1).cumsum(-1)
+        lines = (tokens - 1) // line
         shares = latest[..., line - 1 : lines * line : line] / latest[..., -1:]
         self._shares[layer, :, :lines] += shares.sum(0).cpu()
 

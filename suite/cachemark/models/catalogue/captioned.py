@@ -61,9 +61,9 @@ class EmbeddedCaptioned:
             try:
                 asked(text)
             except (ValueError, UnknownName) as error:
-                said = getattr(error, "message", str(error)).rstrip(".")
-                raise BadPlan(f"{NAME} reads captions of its own world alone. {said}.", remedy=f"Those it knows: {', '.join(TEXTS[:3])}, …"
-                              ) from error
+                problem = getattr(error, "message", str(error)).rstrip(".")
+                raise BadPlan(f"{NAME} reads captions of its own world alone. {problem}.", 
+                              remedy=f"Use a caption such as {', '.join(TEXTS[:3])}.") from error
         return replace(self, texts=texts).entry
 
     @property

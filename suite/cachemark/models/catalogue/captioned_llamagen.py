@@ -59,11 +59,11 @@ class PublishedCaptioned:
 
     def identity(self, request: Request) -> str:
         """Weights of the transformer with the text encoder beside them, and those of the image tokenizer."""
-        known = identity(self.file, request)
+        digest = identity(self.file, request)
         if request.weights:
             text = text_features.identity(text_features.encoder_folder(request.weights))
-            known = hashlib.sha256(f"{known} {text}".encode()).hexdigest()
-        return f"{known}/{identity(DECODER, request)}"
+            digest = hashlib.sha256(f"{digest} {text}".encode()).hexdigest()
+        return f"{digest}/{identity(DECODER, request)}"
 
     def load(self, request: Request) -> Loaded:
         texts = self.features(request)

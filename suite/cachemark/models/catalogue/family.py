@@ -92,14 +92,14 @@ class Family:
         return Loaded(model, tokenizer.decode, weights, [*model.parameters(), *self.tables(model), *tokenizer.parameters()])
 
     def _entry(
-        self, name: str, config: Any, tokenizer: Callable[[], Any], presets: Mapping[str, Sampling], summary: str, **others: Any
+        self, name: str, config: Any, tokenizer: Callable[[], Any], presets: Mapping[str, Sampling], summary: str, **fields: Any
     ) -> ModelEntry:
         def shape(sampling: Sampling, batch: int) -> Layout:
             return self.layout(config, range(batch), sampling, torch.float32, "cpu")
 
         return ModelEntry(
             name, self.name, self.paradigm, (config.grid, config.grid), config.classes, shape, presets=presets, summary=summary,
-            parameter_counts=partial(self.counts, config, lambda: tokenizer().decode), **others,
+            parameter_counts=partial(self.counts, config, lambda: tokenizer().decode), **fields,
         )
 
 

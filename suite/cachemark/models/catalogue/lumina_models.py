@@ -51,11 +51,11 @@ class PublishedLumina:
     def identity(self, request: Request) -> str:
         """Weights of the transformer with the text tokenizer beside them, and those of the image tokenizer."""
         own, images = self.files
-        known = identity(own, request)
+        digest = identity(own, request)
         if request.weights:
             text = checkpoints.sha256(tokenizer_file(request.weights))
-            known = hashlib.sha256(f"{known} {text}".encode()).hexdigest()
-        return f"{known}/{identity(images, request)}"
+            digest = hashlib.sha256(f"{digest} {text}".encode()).hexdigest()
+        return f"{digest}/{identity(images, request)}"
 
     def load(self, request: Request) -> Loaded:
         own, images = self.files

@@ -28,9 +28,9 @@ def build(config: VARConfig, tokenizer: TinyMSVQ | MSVQ | None = None, engine: s
     if tokenizer is None:
         return VAR(config, MultiScaleQuantizer(config.sides, config.vocab, config.width))
     quantizer = tokenizer.quantizer if isinstance(tokenizer, TinyMSVQ) else tokenizer.quantize
-    found, expected = (quantizer.sides, quantizer.width, quantizer.codes), (config.sides, config.width, config.vocab)
-    if found != expected:
-        raise BadCheckpoint(f"The image tokenizer has sides, channels, codes {found}; this model needs {expected}.",
+    actual, expected = (quantizer.sides, quantizer.width, quantizer.codes), (config.sides, config.width, config.vocab)
+    if actual != expected:
+        raise BadCheckpoint(f"The image tokenizer has sides, channels, codes {actual}; this model needs {expected}.",
                             remedy="Give the tokenizer that the model was trained with.")
     return VAR(config, quantizer, recompute=engine == "reference")
 

@@ -59,11 +59,11 @@ class PublishedJanus:
     def identity(self, request: Request) -> str:
         """Weights of the transformer with the text tokenizer beside them, and those of the image tokenizer."""
         own, images = self.files
-        known = identity(own, request)
+        digest = identity(own, request)
         if request.weights:
             text = checkpoints.sha256(tokenizer_file(request.weights))
-            known = hashlib.sha256(f"{known} {text}".encode()).hexdigest()
-        return f"{known}/{identity(images, _whole(request))}"
+            digest = hashlib.sha256(f"{digest} {text}".encode()).hexdigest()
+        return f"{digest}/{identity(images, _whole(request))}"
 
     def load(self, request: Request) -> Loaded:
         own, images = self.files

@@ -53,9 +53,9 @@ class Asked:
 def asked(caption: str) -> Asked:
     """Read a caption. Raises UnknownName for a word that no caption has, ValueError for words in another order."""
     WordTokenizer().ids(caption)
-    if (found := _every().get(" ".join(caption.lower().split()))) is None:
+    if (caption_facts := _every().get(" ".join(caption.lower().split()))) is None:
         raise ValueError(f"{caption!r} is no caption, which reads like {Asked(3, 1, 0, 0, 0, 4).caption!r}")
-    return found
+    return caption_facts
 
 
 @cache
@@ -66,8 +66,8 @@ def _every() -> dict[str, Asked]:
 
     things = product(range(len(SHAPES)), range(len(COUNTS)), some("colour"))
     grounds = [(None, None, None), *product(range(len(PLACES)), range(len(TEXTURES)), some("ground_colour"))]
-    found = (Asked(*thing, *ground) for thing, ground in product(things, grounds))
-    return {one.caption: one for one in found}
+    captions = (Asked(*thing, *ground) for thing, ground in product(things, grounds))
+    return {caption.caption: caption for caption in captions}
 
 
 class WordTokenizer:

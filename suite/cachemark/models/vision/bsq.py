@@ -87,11 +87,11 @@ class BitQuantizer:
 
     def quantise(self, f: Tensor) -> Tensor:
         """Tokens (B, N) int64 of latents (B, width, P·patch, P·patch): each scale takes the signs of what the coarser ones have left."""
-        rest, tokens = f.float(), []
+        residual, tokens = f.float(), []
         for scale, side in enumerate(self.sides):
-            small = F.interpolate(rest, size=(side * self.patch,) * 2, mode="area")
+            small = F.interpolate(residual, size=(side * self.patch,) * 2, mode="area")
             tokens.append(packed_bits(F.pixel_unshuffle(small, self.patch).flatten(2).transpose(1, 2) > 0))
-            rest = rest - resized(self.codes(tokens[-1], scale), rest.shape[-1])
+            residual = residual - resized(self.codes(tokens[-1], scale), residual.shape[-1])
         return torch.cat(tokens, 1)
 
     def split(self, tokens: Tensor) -> Sequence[Tensor]:

@@ -84,10 +84,10 @@ class MultiScaleQuantizer(nn.Module):
     @torch.no_grad()
     def quantise(self, f: Tensor) -> Tensor:
         """Tokens (B, N) int64 of latents (B, width, P, P): each scale takes what the coarser ones have left."""
-        rest, tokens = f.float(), []
+        residual, tokens = f.float(), []
         for scale in range(len(self.sides)):
-            codes = self.nearest(self.shrunk(rest, scale))
-            rest = rest - self.contribution(codes, scale)
+            codes = self.nearest(self.shrunk(residual, scale))
+            residual = residual - self.contribution(codes, scale)
             tokens.append(codes)
         return torch.cat(tokens, 1)
 
