@@ -62,7 +62,7 @@ class EmbeddedCaptioned:
                 asked(text)
             except (ValueError, UnknownName) as error:
                 problem = getattr(error, "message", str(error)).rstrip(".")
-                raise BadPlan(f"{NAME} reads captions of its own world alone. {problem}.", 
+                raise BadPlan(f"{NAME} reads captions of its own world alone. {problem}.",
                               remedy=f"Use a caption such as {', '.join(TEXTS[:3])}.") from error
         return replace(self, texts=texts).entry
 
