@@ -22,7 +22,7 @@ from cachemark.analysis.report_row import ReportRow
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
 from cachemark.stats.intervals import Interval
-from cachemark.workflows.stored_run import open_run
+from cachemark.workflows.results import open_run
 from pages import ends, put, rounded, verdict
 
 BEGIN, END = "<!-- written by benchmarks/decoders.py -->", "<!-- end of what benchmarks/decoders.py has written -->"

@@ -23,8 +23,8 @@ from cachemark.core.result import Environment, Outcome
 from cachemark.core.spec import FULL, OWN, digest
 from cachemark.plans import schema as plans
 from cachemark.plans.schema import Cells, Plan
-from cachemark.workflows.machines import Machine
-from cachemark.workflows.running import run
+from cachemark.workflows.run import run
+from cachemark.workflows.session import Machine
 
 RUNGS = {"reference": "paper-faithful", "eager": "flash on live keys", "graph": "graph"}  # by engine, the lowest first
 

@@ -20,7 +20,7 @@ from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
 from cachemark.stats.intervals import Interval
 from cachemark.store.rows import RunRecord
-from cachemark.workflows.stored_run import Run
+from cachemark.workflows.results import Run
 from cachemark.workflows.stores import reading
 from pages import rounded
 

@@ -23,11 +23,12 @@ from cachemark.plans.expand import Planned, expand
 from cachemark.plans.reuse import code_identity
 from cachemark.plans.schema import Cells, MethodTable, Plan
 from cachemark.store.rows import Verdict
-from cachemark.workflows import compare, running
+from cachemark.workflows import compare
 from cachemark.workflows.doctor import doctor
-from cachemark.workflows.machines import Machine
 from cachemark.workflows.prove import SELF_TEST
-from cachemark.workflows.running import RunWatcher
+from cachemark.workflows.run import RunWatcher
+from cachemark.workflows.run import run as measure
+from cachemark.workflows.session import Machine
 
 from . import kernels
 from .folder import STORE, Folder
@@ -99,7 +100,7 @@ def measured(stage: int) -> Work:
     """Measures the blocks of a stage, as far as time allows."""
 
     def work(task: Task) -> int:
-        found = running.run(blocks(task.plan("campaign"), stage), task.work / STORE, machine=task.machine, seconds=task.left,
+        found = measure(blocks(task.plan("campaign"), stage), task.work / STORE, machine=task.machine, seconds=task.left,
                               watcher=Keeper(task))
         ends = Counter(str(outcome.status) for outcome in found.outcomes)
         print("cases: " + ", ".join(f"{count} {status}" for status, count in ends.most_common()))
@@ -164,7 +165,7 @@ def gate(task: Task) -> int:
     plugin = task.work / "delayed.py"
     plugin.write_text((SELF_TEST / "delayed.py.txt").read_text(encoding="utf-8"), encoding="utf-8")
     plan = task.plan("pairs")
-    alone = running.run(with_methods(plan, "delayed"), task.work / STORE, machine=task.machine, plugins=[plugin])
+    alone = measure(with_methods(plan, "delayed"), task.work / STORE, machine=task.machine, plugins=[plugin])
     seconds = next(outcome.median("latency") for outcome in alone.outcomes if outcome.case.role == "arm")
     if seconds is None:
         print("the case that should be delayed does not run here: " + alone.outcomes[-1].log.strip().splitlines()[-1])

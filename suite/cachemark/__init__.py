@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from .methods.registry import method
     from .plans.schema import Plan
     from .plans.schema import load as plan
-    from .workflows.machines import Machine
     from .workflows.report import Report
-    from .workflows.running import run
-    from .workflows.stored_run import Run
-    from .workflows.stored_run import open_run as open
+    from .workflows.results import Run
+    from .workflows.results import open_run as open
+    from .workflows.run import run
+    from .workflows.session import Machine
 
 _HOMES = {
-    "Case": "core.spec.Case", "Evicting": "methods.base.evicting.Evicting", "Machine": "workflows.machines.Machine",
+    "Case": "core.spec.Case", "Evicting": "methods.base.evicting.Evicting", "Machine": "workflows.session.Machine",
     "Method": "contract.method.Method", "Outcome": "core.result.Outcome", "Plan": "plans.schema.Plan",
-    "Report": "workflows.report.Report", "Run": "workflows.stored_run.Run", "Scored": "methods.base.evicting.Scored",
+    "Report": "workflows.report.Report", "Run": "workflows.results.Run", "Scored": "methods.base.evicting.Scored",
     "frame": "export.frames.frame", "decoder": "decoders.registry.decoder",
-    "method": "methods.registry.method", "open": "workflows.stored_run.open_run",
-    "plan": "plans.schema.load", "run": "workflows.running.run", "samples_frame": "export.frames.samples_frame",
+    "method": "methods.registry.method", "open": "workflows.results.open_run",
+    "plan": "plans.schema.load", "run": "workflows.run.run", "samples_frame": "export.frames.samples_frame",
 }
 __all__ = [
     "Case", "Evicting", "Machine", "Method", "Outcome", "Plan", "Report", "Run", "Scored", "__version__", "decoder", "frame", "method",

@@ -19,7 +19,7 @@ from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.workflows.compare import Terms
-from cachemark.workflows.stored_run import open_run
+from cachemark.workflows.results import open_run
 from support.stages import Stage, call, forgetting
 
 from .arms import ARMS, CELL, HERE, Machine, compare, number, rows

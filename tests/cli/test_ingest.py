@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cachemark.core.errors import BadPlan
-from cachemark.workflows.stored_run import open_run
+from cachemark.workflows.results import open_run
 from support.stages import call
 
 from .test_commands import good

@@ -14,7 +14,7 @@ from cachemark.core.spec import Case, Sampling, shown_label, shown_share
 from cachemark.gate import incidents
 from cachemark.store.rows import verdict_of
 from cachemark.store.schema import VerdictRow
-from cachemark.workflows.stored_run import outcomes_of
+from cachemark.workflows.results import outcomes_of
 
 CASE = Case("tiny", "random:0", (8, 8), "10 classes, balanced", Sampling(), "linear", budget="1019/1644")
 

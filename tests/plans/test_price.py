@@ -26,9 +26,10 @@ from cachemark.plans.deadline import Deadline, breadth_first
 from cachemark.plans.expand import Planned, expand
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Executor
-from cachemark.workflows import pricing, running
-from cachemark.workflows.machines import Machine
-from cachemark.workflows.running import PlanRunner
+from cachemark.workflows.price import price_list
+from cachemark.workflows.run import PlanRunner
+from cachemark.workflows.run import run as measure
+from cachemark.workflows.session import Machine
 from support import stages, stub
 
 from .test_paper_plans import TABLES
@@ -109,11 +110,11 @@ def test_everything_that_a_plan_names_and_is_not_here_is_missing(tmp_path: Path,
 def test_methods_that_need_a_measurement_of_missing_weights_are_priced_and_the_files_named(tmp_path: Path) -> None:
     methods = ["ams_kv", "scalekv", "heatkv", "hack", "hackpp"]
     cell = {"model": "var-d16", "methods": methods, "budgets": ["1/2", "ams_kv"], "weights": "absent/var.pth", "batch": 4}
-    found = pricing.price_list(plans.Plan.model_validate({"name": "p", "cells": [cell]}), on="h100")
+    found = price_list(plans.Plan.model_validate({"name": "p", "cells": [cell]}), on="h100")
     assert found.missing == ("absent/var.pth",)
     assert found.cases == 1 + 2 * len(methods)
     with pytest.raises(BadKnob, match="nobody has measured"):  # which is what a run would say of random weights that are meant
-        pricing.price_list(plans.Plan.model_validate({"name": "p", "cells": [{**cell, "weights": ""}]}), on="h100")
+        price_list(plans.Plan.model_validate({"name": "p", "cells": [{**cell, "weights": ""}]}), on="h100")
 
 
 def test_what_was_measured_comes_before_paper() -> None:
@@ -239,12 +240,12 @@ FAST, SLOW = ({"float32": Rates(rate, rate)} for rate in (1e30, 1.0))
 
 def within(store: Path, seconds: float, known: dict[str, Rates]) -> Counter[Status]:
     machine = Elsewhere("cpu", 1, known=known)
-    found = running.run(stub.tiny_plan(), store, machine=machine, fresh=True, seconds=seconds)
+    found = measure(stub.tiny_plan(), store, machine=machine, fresh=True, seconds=seconds)
     return Counter(o.status for o in found.outcomes)
 
 
 def test_paper_prices_with_the_rates_of_those_who_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pricing, "rate", lambda *_: pytest.fail("rates were measured here"))
+    monkeypatch.setattr("cachemark.workflows.price.rate", lambda *_: pytest.fail("rates were measured here"))
     store = tmp_path / "s.sqlite"
     assert within(store, 3600.0, SLOW) == {Status.NOT_REACHED: 12}
     with pytest.raises(Infrastructure, match="rates of cpu cannot be measured"):

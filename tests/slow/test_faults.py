@@ -24,7 +24,7 @@ from cachemark.core.result import Status
 from cachemark.core.spec import Case
 from cachemark.store import rows
 from cachemark.store.db import Store
-from cachemark.workflows.running import PlanRunner
+from cachemark.workflows.run import PlanRunner
 from support import examples, stages, stub
 from support.stages import Stage
 
@@ -251,7 +251,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 
 READ_ONLY = """
 import importlib.readers, os, sys
-import cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.running, cachemark.methods.registry, cachemark.models.registry
+import cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.run, cachemark.methods.registry, cachemark.models.registry
 import cachemark.plans.plugin_import, cachemark.trial.executors.local, cachemark.store.db
 from cachemark.cli import main
 if os.geteuid() == 0:

@@ -12,8 +12,8 @@ from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Local
 from cachemark.workflows import largest_batch
-from cachemark.workflows.machines import Machine
-from cachemark.workflows.running import PlanRunner
+from cachemark.workflows.run import PlanRunner
+from cachemark.workflows.session import Machine
 from support import examples, stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -14,8 +14,8 @@ from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Executor, Local
 from cachemark.trial.executors.ray import Ray, cluster
-from cachemark.workflows.machines import Machine
-from cachemark.workflows.running import PlanRunner
+from cachemark.workflows.run import PlanRunner
+from cachemark.workflows.session import Machine
 from support import examples, stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -22,8 +22,8 @@ from cachemark.store.db import Store
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished, always, unheard
-from cachemark.workflows.running import PlanRunner, RunWatcher
-from cachemark.workflows.stored_run import Measured
+from cachemark.workflows.results import Measured
+from cachemark.workflows.run import PlanRunner, RunWatcher
 
 CELLS = [
     {"model": "llamagen-b", "methods": ["window", "streaming", "random"], "budgets": ["1/2", "1/4"]},

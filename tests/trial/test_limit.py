@@ -25,7 +25,7 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.roofline.bill import bill
 from cachemark.trial.child import facts as limit
-from cachemark.workflows import running as session
+from cachemark.workflows import run as session
 from cachemark.workflows.deciding import decide
 
 RATES = Rates(copy=1e10, matmul=1e11)

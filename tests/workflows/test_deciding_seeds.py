@@ -19,7 +19,7 @@ from cachemark.plans.schema import Plan
 from cachemark.store.db import Store
 from cachemark.workflows import deciding_seeds
 from cachemark.workflows.deciding_seeds import Interim, UntilDecided, until_decided
-from cachemark.workflows.stored_run import Run
+from cachemark.workflows.results import Run
 from support.stages import call
 
 HERE = Environment("Example CPU", "example", "1" * 16, {})

@@ -12,7 +12,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.machine.environment import environment
 from cachemark.plans.expand import expand
 from cachemark.store.db import Store
-from cachemark.workflows import running as session
+from cachemark.workflows import run as session
 from cachemark.workflows.deciding import Decision
 from support import stub
 

@@ -28,7 +28,7 @@ from cachemark.trial.request import PROTOCOL
 from cachemark.workflows import bisect, prove
 from cachemark.workflows.compare import PairedComparison, Terms
 from cachemark.workflows.compare import compare as measure_pairs
-from cachemark.workflows.machines import Machine
+from cachemark.workflows.session import Machine
 from support.fake_nvml import Card, FakeNvml, lose
 from support.stages import Stage, stage
 

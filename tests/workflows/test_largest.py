@@ -29,8 +29,8 @@ from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import largest_batch as largest
 from cachemark.workflows.deciding import decide, reason
-from cachemark.workflows.machines import Machine
-from cachemark.workflows.running import PlanRunner
+from cachemark.workflows.run import PlanRunner
+from cachemark.workflows.session import Machine
 from support import stages, stub
 
 CAP = 2 << 30

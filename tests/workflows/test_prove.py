@@ -21,8 +21,8 @@ from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Executor, local
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows.machines import Machine
 from cachemark.workflows.prove import SELF_TEST, SLOWER, newest_device, self_test
+from cachemark.workflows.session import Machine
 from support.fake_nvml import FakeNvml
 
 pytestmark = pytest.mark.usefixtures("own_leases")

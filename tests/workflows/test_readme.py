@@ -21,10 +21,10 @@ from cachemark.methods.registry import METHODS
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task
-from cachemark.workflows import running
 from cachemark.workflows.compare import Terms
-from cachemark.workflows.machines import Machine
-from cachemark.workflows.stored_run import Run
+from cachemark.workflows.results import Run
+from cachemark.workflows.run import run as measure
+from cachemark.workflows.session import Machine
 from support import stages
 from support.examples import MODEL
 from test_docs import ROOT, blocks
@@ -77,7 +77,7 @@ def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_p
     plugin = MODEL.replace("methods.window import Window", "methods.streaming import Streaming as Window")
     stage = stages.stage(tmp_path, f'"window", {method}', plugin, top=top)
     with stages.forgetting():
-        run = running.run(stage.plan, stage.store, plugins=[stage.plugin] if given else [])
+        run = measure(stage.plan, stage.store, plugins=[stage.plugin] if given else [])
         found = run.compare("window 1/2", "calm 1/2", terms=Terms(delta=0.5, aa=False))
         assert [row.verdict for row in found.tally.rows if row.metric == "latency"] == ["equivalent"]
 

@@ -23,10 +23,10 @@ from cachemark.trial.executors.local import Executor, Local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows import running
 from cachemark.workflows.deciding import decide
-from cachemark.workflows.machines import Machine
-from cachemark.workflows.running import PlanRunner
+from cachemark.workflows.run import PlanRunner, explain, share
+from cachemark.workflows.run import run as measure
+from cachemark.workflows.session import Machine
 from support import examples, stages, stub
 from support.stages import Stage, forgetting
 
@@ -141,9 +141,9 @@ def test_explain_names_other_threads_and_another_model(stage: Stage, monkeypatch
 def test_explain_names_a_memory_cap_that_is_gone(tmp_path: Path) -> None:
     given: dict[str, Any] = {"plan": random_plan(), "store": tmp_path / "s.sqlite"}
     machine = Told("cpu", 1, memory_cap=1 << 30)
-    running.run(**given, machine=machine)
+    measure(**given, machine=machine)
     for cap, reason in ((1 << 30, DONE), (0, "changed since: memory_cap"), (2 << 30, "changed since: memory_cap")):
-        found = running.explain(**given, machine=replace(machine, memory_cap=cap))
+        found = explain(**given, machine=replace(machine, memory_cap=cap))
         assert {explanation.reason for explanation in found} == {reason}
 
 
@@ -320,8 +320,8 @@ def test_a_share_that_no_device_was_left_for_was_not_made(tmp_path: Path) -> Non
 
 def test_a_share_under_a_memory_cap_is_for_the_run_under_that_cap(tmp_path: Path) -> None:
     plan, machine = quality_plan(), Told("cpu", 1, memory_cap=1 << 30)
-    running.share(plan, (0, 2), tmp_path / "s.sqlite", machine=machine)
-    running.run(plan, tmp_path / "s.sqlite", machine=machine)
+    share(plan, (0, 2), tmp_path / "s.sqlite", machine=machine)
+    measure(plan, tmp_path / "s.sqlite", machine=machine)
     shared, run = machine.caches
     assert len(shared) == 2
     assert shared <= run

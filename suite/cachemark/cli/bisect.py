@@ -15,7 +15,7 @@ from .options import Finite, echo_json, images_option, json_option, machine_opti
 if TYPE_CHECKING:
     from ..store.rows import Verdict
     from ..workflows.bisect import BisectResult
-    from ..workflows.machines import Machine
+    from ..workflows.session import Machine
 
 
 @click.command()

@@ -25,7 +25,7 @@ from .remedies import runnable
 
 if TYPE_CHECKING:
     from ..workflows.check import CheckResult
-    from ..workflows.machines import Machine
+    from ..workflows.session import Machine
 
 OF_JUDGEMENT = ("--run", "--baseline", "--threshold", "--min-coverage", "--incidents", "--propose", "--owners")
 OF_MACHINE = ("--device", "--threads", "--gpu", "--lock-clocks", "--memory-cap", "--executor", "--address")

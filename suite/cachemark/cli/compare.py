@@ -26,8 +26,8 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..workflows.compare import PairedComparison
-    from ..workflows.machines import Machine
     from ..workflows.pairs import Pair
+    from ..workflows.session import Machine
 
 
 LEAST, MOST = 5, 2_000  # seeds at which images are compared: fewer say nothing, and all their images are held at once

@@ -11,8 +11,8 @@ from .options import echo_json, fresh_option, json_option, plan_options, report_
 from .run import print_path, refuse_empty, write_report
 
 if TYPE_CHECKING:
-    from ..workflows.machines import Machine
-    from ..workflows.stored_run import Run
+    from ..workflows.results import Run
+    from ..workflows.session import Machine
 
 
 @click.command("max-batch")
@@ -28,7 +28,7 @@ def max_batch(
 
     Prints throughput at the plan's batch and at the largest one. On a CPU it needs --memory-cap.
     """
-    from ..workflows.running import max_batch as find_largest
+    from ..workflows.run import max_batch as find_largest
     from .progress import Follower
 
     with Follower() as follower:

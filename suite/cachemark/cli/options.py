@@ -200,7 +200,7 @@ def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count
     def decorated(function: F) -> F:
         @functools.wraps(function)
         def gathered(**given: Any) -> Any:
-            from ..workflows.machines import Machine
+            from ..workflows.session import Machine
 
             found = {field.name: given.pop(field.name) for field in dataclasses.fields(Machine)}
             _refuse_idle(str(found["device"]), str(found["executor"]))

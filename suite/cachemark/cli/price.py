@@ -10,8 +10,8 @@ from ..core.wording import count, printed
 from .options import echo_json, json_option, plan_options
 
 if TYPE_CHECKING:
-    from ..workflows.machines import Machine
-    from ..workflows.pricing import PriceList
+    from ..workflows.price import PriceList
+    from ..workflows.session import Machine
 
 
 @click.command()
@@ -26,7 +26,7 @@ def price(
     Nothing is measured. Stored durations are used where the store has them, elsewhere 1.5 times the roofline. Missing files and methods
     that save nothing are listed.
     """
-    from ..workflows.pricing import price_list
+    from ..workflows.price import price_list
 
     costs = price_list(plan, on=on or "", store=store_url, machine=machine, plugins=plugin_files, methods=methods)
     if as_json:

@@ -15,8 +15,8 @@ from .remedies import runnable
 if TYPE_CHECKING:
     from ..analysis.answers import Answer
     from ..workflows.deciding_seeds import Interim
-    from ..workflows.machines import Machine
-    from ..workflows.stored_run import Run
+    from ..workflows.results import Run
+    from ..workflows.session import Machine
 
 MOST_ANSWERS = 4  # lines of answers
 
@@ -45,7 +45,7 @@ def run(
     Methods of --plugin files join every block they can run in.
     """
     from ..workflows.deciding_seeds import until_decided as measure_until_decided
-    from ..workflows.running import run as measure
+    from ..workflows.run import run as measure
     from .progress import Follower
 
     refuse_together({"--until-decided": ("--carry-quality",)})

@@ -11,7 +11,7 @@ import click
 from .options import plan_options
 
 if TYPE_CHECKING:
-    from ..workflows.machines import Machine
+    from ..workflows.session import Machine
 
 MOST_SHARES = 10_000
 
@@ -35,7 +35,7 @@ def share(
     Several processes or machines can each generate share I of N into one store; a later `cachemark run` of the plan uses all of them.
     """
     from ..core.errors import Infrastructure
-    from ..workflows.running import share as generate_share
+    from ..workflows.run import share as generate_share
     from .progress import Follower
 
     with Follower() as follower:

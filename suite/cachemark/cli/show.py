@@ -19,7 +19,7 @@ def show(case: str | None, store_url: str, run_id: int | None, as_json: bool) ->
     CASE is a key, the beginning of a key, or a label such as "linear 1/4". A comparison measures a case many times: each outcome is
     printed.
     """
-    from ..workflows.stored_run import Run, outcomes_of
+    from ..workflows.results import Run, outcomes_of
 
     run = Run(store_url, run_id)
     outcomes = outcomes_of(case, run.outcomes) if case is not None else list(run.outcomes)

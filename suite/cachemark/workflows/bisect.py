@@ -20,8 +20,8 @@ from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .arms import IMAGES, cells_of
 from .git import BAD, GOOD, SKIP, checkouts, code_of, repository_of, search
-from .machines import Machine
 from .pairs import Arm, Pair, PairRunner
+from .session import Machine
 
 OnRow = Callable[[str, Verdict], None]  # called with a commit and each row about it
 

@@ -45,8 +45,8 @@ from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .arms import IMAGES, Cells, MakeArm, arms_of, cells_of, image_arm, timed_arm
 from .git import checkouts, code_of, repository_of
-from .machines import Machine
 from .pairs import Arm, Pair, PairRunner
+from .session import Machine
 from .stores import DEFAULT_STORE
 
 OnPair = Callable[[Pair, str], None]  # called with each pair and with what was measured of it: ``times`` or ``images``

@@ -11,9 +11,9 @@ from ..analysis.quality_claims import Claims, standing
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.seeds import SIZES
 from ..plans.schema import Fidelity, Plan, prepare
-from .machines import Machine
-from .running import UNWATCHED, RunWatcher, run
-from .stored_run import Run
+from .results import Run
+from .run import UNWATCHED, RunWatcher, run
+from .session import Machine
 from .stores import DEFAULT_STORE
 
 DECIDED, TIME, SEEDS = "decided", "time", "seeds"
@@ -49,7 +49,7 @@ def until_decided(
     """Measure a plan at its own number of samples, then at twice as many of the same nested series, and so on, until the images of every
     method are shown to lose less than the margin, or to lose it, by tests that are valid at any time (docs/explanation/statistics.md).
 
-    Arguments are those of :func:`~.running.run`; no look begins that would end after so many ``minutes``, were it to take twice as long as
+    Arguments are those of :func:`~.run.run`; no look begins that would end after so many ``minutes``, were it to take twice as long as
     the one before. Raises BadPlan for a plan with a quality pass, whose figures are of whole sets of images, and NothingMeasured where no
     case has a figure of quality for each image."""
     loaded, files = prepare(plan, plugins, methods)

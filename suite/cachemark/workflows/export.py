@@ -12,7 +12,7 @@ from ..core.files import replacing
 from ..gate import baselines
 from .check import RunJudgement, chosen, judge, judge_in_pairs, with_decisions
 from .report import baseline_of, table_view
-from .stored_run import Run
+from .results import Run
 from .stores import DEFAULT_STORE, reading
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .arms import cells_of
-from .machines import Machine
 from .pairs import Arm, Pair, PairRunner, measure
+from .session import Machine
 from .stores import reading
 
 OnCheck = Callable[[Checked], None]

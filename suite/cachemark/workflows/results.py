@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..analysis.answers import Answer
     from ..plans.schema import Plan
     from .compare import PairedComparison, Terms
-    from .machines import Machine
+    from .session import Machine
 
 
 SAID = ("model", "method", "budget", "codec", "variant", "role", "sampling")  # fields of a case that its title says, or that hold others

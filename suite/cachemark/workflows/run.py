@@ -28,9 +28,9 @@ from ..trial.request import Task, TrialRequest
 from ..trial.supervisor import Finished, always, unmeasured
 from . import largest_batch as largest
 from .deciding import Decision, decide, reason
-from .machines import Machine
-from .pricing import deadline
-from .stored_run import Measured, Run
+from .price import deadline
+from .results import Measured, Run
+from .session import Machine
 from .stores import DEFAULT_STORE, opened
 from .time_left import TimeLeft
 

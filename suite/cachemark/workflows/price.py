@@ -21,7 +21,7 @@ from ..store.db import Store
 from ..trial.executors.local import Executor
 from .deciding import decide
 from .largest_batch import limited
-from .machines import Machine
+from .session import Machine
 from .stand_ins import with_stand_ins
 from .stores import opened
 
