@@ -33,7 +33,7 @@ def test_every_chart_is_written_once(view: ReportView, tmp_path: Path) -> None:
 
 def test_methods_differ_in_shape_and_dash_not_in_colour_alone(view: ReportView) -> None:
     drawing = chart_sets(view)[0]
-    svg = figures.figure(drawing.of("leaderboard")[0], drawing, 234.0)
+    svg = figures.figure(drawing.on_tab("leaderboard")[0], drawing, 234.0)
     shapes = set(re.findall(r'<path d="([^"]+)" transform="translate\([^"]*\)" fill', svg))
     assert len(shapes) == len(sample.METHODS)
     lines = re.findall(r'<path d="M[^"]*" stroke="(#[0-9A-F]{6})"( stroke-dasharray="[^"]+")? class="s\d+" opacity', svg)

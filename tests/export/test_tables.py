@@ -80,8 +80,8 @@ def test_a_margin_reaches_to_the_farther_end() -> None:
     far = max(kl.high - kl.value, kl.value - kl.low)
     assert column(found, "kl")["linear 1/4"].margin == f"{far:.3f}"
     latency = sorted(row.outcome.samples["latency"])
-    assert column(found, "speed_up")["linear 1/4"].shown == f"{fmt.times(speed.value)} ({speed.low:.2f}–{speed.high:.2f})"
-    assert column(found, "latency")["linear 1/4"].shown == f"{latency[2]:.2f} s ({latency[0]:.2f}–{latency[-1]:.2f})"
+    assert column(found, "speed_up")["linear 1/4"].with_margin == f"{fmt.times(speed.value)} ({speed.low:.2f}–{speed.high:.2f})"
+    assert column(found, "latency")["linear 1/4"].with_margin == f"{latency[2]:.2f} s ({latency[0]:.2f}–{latency[-1]:.2f})"
     assert column(found, "kv_logical")["linear 1/4"].margin == ""
     assert column(found, "speed_up")["full 1"].margin == ""
 
@@ -96,7 +96,7 @@ def test_a_margin_of_a_short_time_has_its_unit() -> None:
     arm = judged(sample.arm("linear", "1/4"), latency=[0.9, 0.9876, 1.2])
     assert column(table([sample.full(), arm]), "latency")["linear 1/4"] == TableEntry("988 ms", ends="900–1200")
     arm = judged(arm, latency=[0.9, 0.95, 0.9876, 0.9876, 1.1, 1.2])
-    assert column(table([sample.full(), arm]), "latency")["linear 1/4"].shown == "988 ms ± 212 ms", "six repeats cover 95 %"
+    assert column(table([sample.full(), arm]), "latency")["linear 1/4"].with_margin == "988 ms ± 212 ms", "six repeats cover 95 %"
 
 
 def test_what_is_missing_says_why() -> None:

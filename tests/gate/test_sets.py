@@ -61,7 +61,7 @@ def test_the_gate_names_them_and_leaves_them_to_a_paired_test() -> None:
     without = [dataclasses.replace(o, samples={n: v for n, v in o.samples.items() if n not in FIGURES}) for o in plan()]
     assert {r.verdict for r in compare(exchange(plan()), without, ENVIRONMENT).rows if r.metric in FIGURES} == {"missing"}
     assert {r.verdict for r in compare(exchange(without), plan(), ENVIRONMENT).rows if r.metric in FIGURES} == {"new"}
-    titles = {change.found.metric: change.title for change in changes(found)}
+    titles = {change.entry.metric: change.title for change in changes(found)}
     assert titles["fid_scene_2k"] == "FID, scene, 2k images"
     assert titles["recall_adm_50k"] == "Recall, adm, 50k images"
 

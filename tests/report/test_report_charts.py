@@ -71,14 +71,14 @@ def test_the_front_is_what_no_other_case_beats() -> None:
 
 
 def test_an_axis_that_is_not_linear_says_so(whole: ChartSet) -> None:
-    drawn = {chart.title: chart for tab in ("leaderboard", "speed", "memory", "quality") for chart in whole.of(tab)}
+    drawn = {chart.title: chart for tab in ("leaderboard", "speed", "memory", "quality") for chart in whole.on_tab(tab)}
     rooted = {title for title, chart in drawn.items() if isinstance(chart.plot, XYPlot) and chart.plot.y.root}
     assert "Fidelity against memory" in rooted
     assert rooted == {title for title, chart in drawn.items() if "vertical axis is a square root" in chart.caption}
 
 
 def test_each_tab_has_charts_of_its_own(whole: ChartSet) -> None:
-    titles = {tab: [chart.title for chart in whole.of(tab)] for tab in ("leaderboard", "speed", "memory", "quality")}
+    titles = {tab: [chart.title for chart in whole.on_tab(tab)] for tab in ("leaderboard", "speed", "memory", "quality")}
     assert titles == {
         "leaderboard": ["Fidelity against memory", "Fidelity against speed"],
         "speed": ["Tokens per second, first and last half", "Time per batch, by part"],
@@ -88,7 +88,7 @@ def test_each_tab_has_charts_of_its_own(whole: ChartSet) -> None:
 
 
 def test_time_and_bytes_are_split_into_parts_that_add_up(whole: ChartSet) -> None:
-    phases, memory = whole.of("speed")[1], whole.of("memory")[0]
+    phases, memory = whole.on_tab("speed")[1], whole.on_tab("memory")[0]
     seconds = {line[0]: line[1:] for line in phases.rows}
     outcome = sample.arm("linear", "1/4")
     whole_, tokens = outcome.median("latency"), outcome.median("latency_tokens")
@@ -100,7 +100,7 @@ def test_time_and_bytes_are_split_into_parts_that_add_up(whole: ChartSet) -> Non
 
 
 def test_live_bytes_are_drawn_over_the_image(whole: ChartSet) -> None:
-    chart = whole.of("memory")[1]
+    chart = whole.on_tab("memory")[1]
     quarters = [fmt.size(sample.FULL_BYTES * part) for part in (0.25, 0.5, 0.75, 1.0)]
     rows = {line[0]: list(line[1:]) for line in chart.rows}
     assert rows["full"] == [*quarters, quarters[3]]
@@ -112,11 +112,11 @@ def test_without_noted_bytes_there_is_no_such_chart() -> None:
     full = sample.full()
     unnoted = replace(full, facts={name: fact for name, fact in full.facts.items() if name != "live_bytes"})
     nothing = replace(full, facts={**full.facts, "live_bytes": {"tokens": [128, 256], "live": [0, 0]}})
-    assert [len(drawing(outcome).of("memory")) for outcome in (full, unnoted, nothing)] == [2, 1, 1]
+    assert [len(drawing(outcome).on_tab("memory")) for outcome in (full, unnoted, nothing)] == [2, 1, 1]
 
 
 def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: ChartSet) -> None:
-    spread, _, paired = whole.of("quality")
+    spread, _, paired = whole.on_tab("quality")
     kl = sorted(sample.arm("linear", "1/4").samples["kl"])
     row = next(line for line in spread.rows if line[0] == "linear 1/4")
     half = sample.SEEDS // 2
@@ -189,3 +189,11 @@ def test_more_methods_than_colours_share_them_evenly_and_apart() -> None:
     colours = palette(frozenset([crowd, pair]))
     assert set(Counter(colours[name] for name in crowd).values()) == {2}
     assert colours["m00"] != colours["m99"]
+
+
+def test_bytes_after_a_part_of_an_image_lie_between_the_recorded_places() -> None:
+    """A scale's tokens come all at once: what is held at 274 of 530 tokens is not what is held after a quarter."""
+    recorded = {"live_bytes": {"tokens": [105, 274, 530], "live": [1024.0 * 105, 1024.0 * 274, 1024.0 * 530]}}
+    full = replace(sample.full(), facts={**sample.full().facts, **recorded})
+    chart = next(chart for chart in drawing(full).charts if chart.title == "Keys and values over an image")
+    assert chart.rows[0][1:5] == ("132 KiB", "265 KiB", "398 KiB", "530 KiB")

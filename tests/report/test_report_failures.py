@@ -8,6 +8,7 @@ import pytest
 import report_sample as sample
 from page import Page
 
+from cachemark.analysis.baseline_comparison import BaselineComparison
 from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.report_view import build
 from cachemark.analysis.run_history import HistoryNight, run_history
@@ -88,11 +89,14 @@ def test_the_age_of_a_baseline_is_counted_in_dates(saved: str, age: str) -> None
     assert f"({age})" in found.against
 
 
-def test_a_change_with_the_same_mean_says_what_changed() -> None:
-    key = sample.arm("linear", "1/2").case.key
-    row = Verdict(key, "linear 1/2", "ssim", "changed", "3 of 64 values differ, their mean does not", 0.98, 0.98, 1.0)
-    view = build(sample.RUN, sample.outcomes(), sample.compared(row))
-    assert view.changes[0].sentence == "linear 1/2: SSIM changed (3 of 64 values differ, their mean does not)."
+@pytest.mark.parametrize(("row", "sentence"), [
+    (Verdict("k", "linear 1/2", "ssim", "changed", "3 of 64 values differ, their mean does not", 0.98, 0.98, 1.0),
+     "linear 1/2: SSIM changed (3 of 64 values differ, their mean does not)."),
+    (Verdict("k", "linear 1/4", "psnr", "improved", "", 17.5201, 17.5203, 1.0001),
+     "linear 1/4: PSNR improved, by less than its figure shows: 17.5 dB, 0.0 % more."),
+])
+def test_a_change_below_the_digits_shown_is_not_told_as_none(row: Verdict, sentence: str) -> None:
+    assert BaselineComparison(row).sentence == sentence
 
 
 def test_a_case_that_is_missing_is_no_link() -> None:

@@ -92,11 +92,9 @@ def test_a_method_as_near_as_the_model_to_itself_is_lossless() -> None:
     assert not next(row for row in group().arms).lossless
 
 
-def test_sentences_speak_of_computation_and_distance() -> None:
+def test_sentences_speak_of_computation() -> None:
     text = " ".join(sentence.text for sentence in sentences(group()))
     assert "computes 15.5 TFLOP per image and keeps nothing" in text
-    assert "It computes 60.0 % fewer FLOPs." in text
-    assert "token distance 0.200 (forced distance 0.100" in text
     assert "KV" not in text
 
 

@@ -81,7 +81,7 @@ def test_every_comparison_of_the_report_counts() -> None:
     full, good = scored(sample.full(), 1.0, seeds=70), scored(sample.arm("linear", "1/2"), 1.0, seeds=70)
     others = [scored(o, 0.5, seeds=70) for (method, budget), o in sample.arms().items() if (method, budget) != ("linear", "1/2")]
     alone, among = claims(full, good)["linear 1/2"], claims(full, good, *others)["linear 1/2"]
-    assert (alone.shown, among.shown) == (True, False)
+    assert (alone.non_inferior, among.non_inferior) == (True, False)
     assert among.adjusted == pytest.approx(12 * alone.p)
     assert "over all 12 comparisons of this report together" in sentence(full, good, *others)
     assert "together" not in sentence(full, good)

@@ -266,13 +266,13 @@ def test_a_run_that_was_cut_short_says_so_first() -> None:
 
 def test_changes_put_regressions_first_and_keep_the_rest_in_order() -> None:
     view = build(sample.RUN, sample.mixed(), sample.comparison())
-    assert [(c.found.label, c.found.verdict) for c in view.changes[:3]] == [
+    assert [(c.entry.label, c.entry.verdict) for c in view.changes[:3]] == [
         ("linear 1/4", "regressed"), ("rkv 1/4", "regressed"), ("random 1/4", "changed")]
     assert view.conclusion is not None
     assert view.conclusion.tone == "bad"
     assert view.changes[0].texts == ("0.893 × full", "1.041 × full")
     assert view.changes[1].texts == ("–", "–")
-    assert {c.found.verdict for c in view.changes if not c.loud} == {"equivalent", "not_compared"}
+    assert {c.entry.verdict for c in view.changes if not c.loud} == {"equivalent", "not_compared"}
 
 
 def test_sprites_name_their_tiles_and_miss_with_a_reason() -> None:
@@ -344,12 +344,12 @@ def test_the_conclusion_says_how_much_was_judged_and_how_old_the_baseline_is() -
 
 def test_every_verdict_is_a_sentence_with_its_rule() -> None:
     view = build(sample.RUN, sample.mixed(), sample.comparison())
-    said = {change.found.case_key + change.found.metric: change.sentence for change in view.changes}
+    said = {change.entry.case_key + change.entry.metric: change.sentence for change in view.changes}
     assert said["blatency"] == "linear 1/4: Latency regressed, from 0.893 × full to 1.041 × full, 16.6 % more."
     assert said["ckv_allocated"] == "streaming 1/2: KV allocated improved, from 2.00 MiB to 1.96 MiB, 2.3 % less."
     assert said["estatus"] == "rkv 1/4: status regressed (ok then, oom now)."
-    assert all(change.found.verdict in explanations.VERDICTS for change in view.changes)
-    assert all((change.found.verdict in explanations.ADVICE) == change.loud for change in view.changes)
+    assert all(change.entry.verdict in explanations.VERDICTS for change in view.changes)
+    assert all((change.entry.verdict in explanations.ADVICE) == change.loud for change in view.changes)
 
 
 def test_the_ledger_holds_every_case_once_with_its_trial_and_raw_samples() -> None:

@@ -145,7 +145,7 @@ def test_figures_and_what_is_shown_are_the_report_s(script: ModuleType, tmp_path
         assert fid[label] == "{:.1f} [{:.1f}, {:.1f}]".format(*ends(row.quality[name]))
         assert less[label] == "{:.1f} [{:.1f}, {:.1f}]".format(*ends(row.to_full[name]))
         assert agreement[label] == "{:.3f} [{:.3f}, {:.3f}]".format(*ends(row.fidelity["token_agreement"]))
-        assert shown[label] == ("shown" if claims[row.case.key].shown and not row.unranked else "not shown")
+        assert shown[label] == ("shown" if claims[row.case.key].non_inferior and not row.unranked else "not shown")
         assert told[label] == "FID differs; class accuracy not told"
         assert column(text, "live")[label] == column(text, "without stage")[label] == f"{share_of(row.case.budget):.3f}"
         assert column(text, "allocated")[label] == f"{(share_of(row.case.budget) + 0.1) / 1.1:.3f}"

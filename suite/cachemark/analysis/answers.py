@@ -94,7 +94,7 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
     if chosen.best is not None:
         row = rows[chosen.best.key]
         return Answer(_use(row, claims), row, lean, ruined, figures=tuple(_figures(row, group)), flags=_flags(row, group))
-    needed = min((claim.needed for row in group.arms if (claim := claims.get(row.case.key)) and not claim.shown and claim.needed),
+    needed = min((claim.needed for row in group.arms if (claim := claims.get(row.case.key)) and not claim.non_inferior and claim.needed),
                  default=None)
     qualified = [each for each in candidates if each.qualified]
     doubt = next((f" {named(rows[each.key].case)}: {each.doubt}" for each in qualified if each.doubt), "")
@@ -216,5 +216,5 @@ def recommendations(group: CaseGroup, claims: Claims) -> tuple[Recommendation, .
 
 def _recommendation(method: str, group: CaseGroup, claims: Claims) -> Recommendation:
     rows = sorted((row for row in group.arms if row.method == method), key=lambda row: share_of_full(row.case.budget))
-    good = next((row for row in rows if not row.unranked and (claim := claims.get(row.case.key)) is not None and claim.shown), None)
+    good = next((row for row in rows if not row.unranked and (claim := claims.get(row.case.key)) is not None and claim.non_inferior), None)
     return Recommendation(method, good, "" if good else not_shown(rows, claims))

@@ -48,10 +48,10 @@ def alarms(standing: GateStanding | None) -> Alarms:
     """The realised false-alarm rate: arms of equal code are compared beside the others, and whatever is told of them is false."""
     if standing is None or not standing.nights:
         return Alarms("calm", "Unknown: the store holds no comparison of equal arms yet.")
-    said = f"Paired test: {standing.said}"
+    text = f"Paired test: {standing.said}"
     if standing.advisory:
-        return Alarms("bad", f"{said} That is too many: verdicts on times are advisory and fail nothing.")
-    return Alarms("calm" if standing.alarms else "good", said)
+        return Alarms("bad", f"{text} That is too many: verdicts on times are advisory and fail nothing.")
+    return Alarms("calm" if standing.alarms else "good", text)
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,18 @@ class BaselineComparison:
     """A verdict on one metric of one case, as the page shows it. Speed is given as a ratio to the full cache of the same run, in pairs as
     it is."""
 
-    found: Verdict
+    entry: Verdict
     in_pairs: bool = False
 
     @property
     def title(self) -> str:
         """The metric's title; what is not a metric (``status``, ``output_hash``) stands for itself."""
-        name = self.found.metric
+        name = self.entry.metric
         return metric(name).title if is_metric(name) else name.replace("_", " ")
 
     @property
     def tone(self) -> str:
-        return _TONES.get(self.found.verdict, "warn")
+        return _TONES.get(self.entry.verdict, "warn")
 
     @property
     def loud(self) -> bool:
@@ -80,28 +80,28 @@ class BaselineComparison:
     @property
     def here(self) -> bool:
         """True where the case is one of this run, which a row can lead to."""
-        return self.found.verdict != MISSING or self.found.metric != "status"
+        return self.entry.verdict != MISSING or self.entry.metric != "status"
 
     @property
     def texts(self) -> tuple[str, str]:
         """Then and now in words."""
-        return self._text(self.found.then), self._text(self.found.now)
+        return self._value_text(self.entry.then), self._value_text(self.entry.now)
 
     @property
     def sentence(self) -> str:
         """The row as one plain sentence."""
-        found = self.found
-        said = f"{fmt.name(found.label)}: {self.title} {found.verdict.replace('_', ' ')}"
-        if found.then is None or found.now is None or found.then == found.now:
-            return said + (f" ({found.reason})." if found.reason else ".")
-        moved = "" if found.change is None else f", {fmt.percent(abs(found.change - 1))} {'more' if found.change > 1 else 'less'}"
+        entry = self.entry
+        text = f"{fmt.name(entry.label)}: {self.title} {entry.verdict.replace('_', ' ')}"
+        if entry.then is None or entry.now is None or entry.then == entry.now:
+            return text + (f" ({entry.reason})." if entry.reason else ".")
+        moved = "" if entry.change is None else f", {fmt.percent(abs(entry.change - 1))} {'more' if entry.change > 1 else 'less'}"
         then, now = self.texts
         if then == now:
-            return f"{said}, by less than its figure shows: {now}{moved}."
-        return f"{said}, from {then} to {now}{moved}."
+            return f"{text}, by less than its figure shows: {now}{moved}."
+        return f"{text}, from {then} to {now}{moved}."
 
-    def _text(self, value: float | None) -> str:
-        name = self.found.metric
+    def _value_text(self, value: float | None) -> str:
+        name = self.entry.metric
         if value is None:
             return fmt.DASH
         if not is_metric(name):
@@ -116,8 +116,9 @@ def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None, started:
     """
     if comparison is None:
         return None
-    judged, known = comparison.cases
-    return Conclusion(_EXITS.get(comparison.exit_code, "warn"), tuple(comparison.summary()), judged, known, _against(saved or {}, started))
+    compared, total = comparison.cases
+    tone = _EXITS.get(comparison.exit_code, "warn")
+    return Conclusion(tone, tuple(comparison.summary()), compared, total, _against(saved or {}, started))
 
 
 def _against(saved: Mapping[str, Any], started: str) -> str:

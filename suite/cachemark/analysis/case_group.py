@@ -142,14 +142,14 @@ def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
                 alike.setdefault((group.but_batch, row.method, row.case.budget), []).append((group, row))
 
     def at_equal_memory(row: ReportRow, group: CaseGroup) -> ReportRow:
-        others = alike.get((group.but_batch, row.method, row.case.budget), ()) if row.ok and row.timed else ()
-        for other_group, other in others:
+        same_case = alike.get((group.but_batch, row.method, row.case.budget), ()) if row.ok and row.timed else ()
+        for other_group, other in same_case:
             rate, largest = other.median("throughput_max"), other.median("max_batch")
             if other_group.searched and rate and largest:
                 return replace(row, equal_memory=rate, equal_memory_batch=int(largest), batch_searched=True)
-        room = group.full.kept if group.full else None
-        fitting = [other for other_group, other in others if not other_group.searched and other.images_per_second is not None
-                   and ((other is row and row is group.full) or (room is not None and other.kept is not None and other.kept <= room))]
+        room = group.full.held_bytes if group.full else None
+        fitting = [other for other_group, other in same_case if not other_group.searched and other.images_per_second is not None
+                   and ((other is row and row is group.full) or other.fits(room))]
         largest_row = max((other for other in fitting if other is row or other.case.batch > row.case.batch),
                           key=lambda other: other.case.batch, default=None)
         if largest_row is None:

@@ -232,7 +232,7 @@ COMPUTATION = ColumnGroup("Computation", "both CFG rows; without a cache nothing
     replace(SAVING, tip="1 − FLOPs of an image / FLOPs without a cache."),
     median_column("flops", "FLOPs", "Of one image: matrix products and attention, image decoding left out."),
     Column("added", "Bytes added", "Everything the method keeps between passes; below it, the keys and values alone.",
-           lambda row: _counted(row.kept), lambda row: _prefixed("KV", row.median("kv_allocated") or None, fmt.size),
+           lambda row: _counted(row.held_bytes), lambda row: _prefixed("KV", row.median("kv_allocated") or None, fmt.size),
            counted=True, unit="B", better="lower", write=fmt.size),
 ))
 

@@ -35,16 +35,16 @@ def differences(then: Environment, now: Environment) -> tuple[tuple[str, str, st
                  for name in dict.fromkeys((*new, *old)) if not _alike(name, old.get(name), new.get(name)))
 
 
-def _alike(name: str, one: Any, other: Any) -> bool:
-    if name.startswith("rates ") and isinstance(one, float) and isinstance(other, float) and other:
-        return abs(one / other - 1) < NEAR
-    return as_text(one) == as_text(other)
+def _alike(name: str, value: Any, other: Any) -> bool:
+    if name.startswith("rates ") and isinstance(value, float) and isinstance(other, float) and other:
+        return abs(value / other - 1) < NEAR
+    return as_text(value) == as_text(other)
 
 
 def title(name: str) -> str:
     """A fact's name as a heading: what is an abbreviation stays one."""
-    first, _, rest = name.partition(" ")
-    return " ".join(filter(None, (ABBREVIATIONS.get(first, first[:1].upper() + first[1:]), rest)))
+    first, _, remainder = name.partition(" ")
+    return " ".join(filter(None, (ABBREVIATIONS.get(first, first[:1].upper() + first[1:]), remainder)))
 
 
 def _fact(name: str, value: Any) -> str:

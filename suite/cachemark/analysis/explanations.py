@@ -44,8 +44,6 @@ ADVICE = {
     CHANGED: "Check whether the change of output is intended.",
     IMPROVED: "If it is intended, promote a new baseline to keep it.",
 }
-SENTENCES = ("Generated from the table: the fastest ranked method at this budget, its savings and costs, and the methods left out. "
-             "No method is called faster while the interval of its speed-up reaches down to 1.")
 ANSWERS = ("The fastest method among those whose images are shown to be not worse than the full cache's, by a test at the same seeds, "
            "corrected over all comparisons of this report, and whose speed-up is shown to be above 1. If there is none, it is the full "
            "cache. Beside it stand, at the same seeds, images of the full cache, of that method, and of the worst of the others.")
@@ -81,5 +79,5 @@ _WORDS = {
 
 def glossary() -> Mapping[str, str]:
     """Meanings by word, metrics included, by the alphabet."""
-    held = {**{metric.title: metric.meaning for metric in (*METRICS.values(), *FAMILIES.values())}, **_WORDS}
-    return dict(sorted(held.items(), key=lambda item: item[0].casefold()))
+    meanings = {**{metric.title: metric.meaning for metric in (*METRICS.values(), *FAMILIES.values())}, **_WORDS}
+    return dict(sorted(meanings.items(), key=lambda item: item[0].casefold()))

@@ -28,8 +28,8 @@ def percent(value: float) -> str:
 
 def size(value: float) -> str:
     """Bytes in binary units, three digits: ``1.12 MiB``."""
-    shown, unit = _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
-    return f"{value:.0f} B" if unit == "B" else f"{_three(shown)} {unit}"
+    scaled, unit = _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+    return f"{value:.0f} B" if unit == "B" else f"{_three(scaled)} {unit}"
 
 
 def binary(most: float) -> tuple[float, str]:
@@ -39,8 +39,8 @@ def binary(most: float) -> tuple[float, str]:
 
 def flops(value: float) -> str:
     """Floating-point operations, three digits: ``14.6 TFLOP``."""
-    shown, unit = _scaled(value, 1000, ("", "k", "M", "G", "T", "P"))
-    return f"{_three(shown)} {unit}FLOP"
+    scaled, unit = _scaled(value, 1000, ("", "k", "M", "G", "T", "P"))
+    return f"{_three(scaled)} {unit}FLOP"
 
 
 def _scaled(value: float, step: float, units: Sequence[str]) -> tuple[float, str]:

@@ -26,7 +26,7 @@ class Tile:
     prompt: str = ""
 
     @property
-    def asked(self) -> str:
+    def condition(self) -> str:
         """The prompt, or which class."""
         return self.prompt or (f"class {self.label}" if self.label else "")
 
@@ -59,11 +59,11 @@ def albums(group: CaseGroup, artifact: Callable[[str], bytes] | None) -> tuple[A
     """The sprites of a group by method, in table order. Random weights draw noise, which is not shown."""
     if group.random or artifact is None:
         return ()
-    found: dict[str, list[Sprite]] = {}
+    sprites_of: dict[str, list[Sprite]] = {}
     for row in group.rows:
         if row.ok and (file := _grid(row)):
-            found.setdefault(row.method, []).append(_sprite(row, file, artifact))
-    return tuple(Album(method, tuple(sprites)) for method, sprites in found.items())
+            sprites_of.setdefault(row.method, []).append(_sprite(row, file, artifact))
+    return tuple(Album(method, tuple(sprites)) for method, sprites in sprites_of.items())
 
 
 @dataclass(frozen=True)
@@ -76,22 +76,22 @@ class Strip:
     names: tuple[str, ...]
 
 
-def strip(found: Sequence[Album], rows: Sequence[ReportRow]) -> Strip | None:
+def strip(pages: Sequence[Album], rows: Sequence[ReportRow]) -> Strip | None:
     """The fixed seeds of the full cache above those of each of some rows; None where no pictures are here."""
-    sprites = {sprite.row.case.key: sprite for album in found for sprite in album.sprites if not sprite.missing}
-    shown = [sprites[row.case.key] for row in rows if row.case.key in sprites]
-    if not shown or len({(sprite.tile, sprite.worst, len(sprite.tiles)) for sprite in shown}) > 1:
+    sprites = {sprite.row.case.key: sprite for album in pages for sprite in album.sprites if not sprite.missing}
+    chosen = [sprites[row.case.key] for row in rows if row.case.key in sprites]
+    if not chosen or len({(sprite.tile, sprite.worst, len(sprite.tiles)) for sprite in chosen}) > 1:
         return None
-    tile, columns, first = shown[0].tile, len(shown[0].tiles) - shown[0].worst, shown[0].worst * shown[0].tile
-    sheet = Image.new("RGB", (columns * tile, (1 + len(shown)) * tile))
-    for k, sprite in enumerate(shown):
+    tile, columns, first = chosen[0].tile, len(chosen[0].tiles) - chosen[0].worst, chosen[0].worst * chosen[0].tile
+    sheet = Image.new("RGB", (columns * tile, (1 + len(chosen)) * tile))
+    for k, sprite in enumerate(chosen):
         with Image.open(io.BytesIO(sprite.png), formats=["PNG"]) as image:
             if k == 0:
                 sheet.paste(image.crop((first, 0, first + columns * tile, tile)), (0, 0))
             sheet.paste(image.crop((first, tile, first + columns * tile, 2 * tile)), (0, (1 + k) * tile))
     drawn = io.BytesIO()
     sheet.save(drawn, format="PNG", optimize=True)
-    return Strip(drawn.getvalue(), tile, columns, ("full cache", *(sprite.row.case.label for sprite in shown)))
+    return Strip(drawn.getvalue(), tile, columns, ("full cache", *(sprite.row.case.label for sprite in chosen)))
 
 
 def _grid(row: ReportRow) -> str:
@@ -119,11 +119,11 @@ def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Spri
 def _tiles(row: ReportRow, columns: int) -> tuple[Tile, ...]:
     seeds, labels, prompts = (_as_texts(row.outcome.facts.get(f"grid_{kind}"), columns) for kind in ("seeds", "classes", "prompts"))
     worst = max(columns - _FIXED, 0)
-    told = enumerate(zip(seeds, labels, prompts, strict=True))
-    return tuple(Tile(seed, label, k < worst, prompt) for k, (seed, label, prompt) in told)
+    columns_of_tiles = enumerate(zip(seeds, labels, prompts, strict=True))
+    return tuple(Tile(seed, label, k < worst, prompt) for k, (seed, label, prompt) in columns_of_tiles)
 
 
-def _as_texts(given: object, count: int) -> list[str]:
+def _as_texts(value: object, count: int) -> list[str]:
     """Exactly ``count`` texts; what is missing is empty, so that a short list cannot misname a later tile."""
-    found = [str(item) for item in given] if isinstance(given, (list, tuple)) else []
-    return (found + [""] * count)[:count]
+    texts = [str(item) for item in value] if isinstance(value, (list, tuple)) else []
+    return (texts + [""] * count)[:count]

@@ -48,14 +48,14 @@ class Layers:
 def layers(full: ReportRow | None) -> Layers | None:
     """The tables of a group's full cache, or None where it was not profiled or what is stored is not a profile."""
     facts: Any = full.outcome.facts if full else {}
-    found: Any = facts.get("layers") or facts.get("redundancy")
+    profile: Any = facts.get("layers") or facts.get("redundancy")
     try:
-        if "scales" in found:
-            sides = [int(side) for side in found["scales"]]
-            title, grids = "Layers", [_similarity(found["similarity"], sides), _density(found["mass"], sides)]
+        if "scales" in profile:
+            sides = [int(side) for side in profile["scales"]]
+            title, grids = "Layers", [_similarity(profile["similarity"], sides), _density(profile["mass"], sides)]
         else:
-            title, grids = "From pass to pass", _redundancy(found)
-        return Layers(title, tuple(grids), int(found["samples"]), str(found["seeds"]), float(found["seconds"]))
+            title, grids = "From pass to pass", _redundancy(profile)
+        return Layers(title, tuple(grids), int(profile["samples"]), str(profile["seeds"]), float(profile["seconds"]))
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
         return None
 
@@ -78,28 +78,30 @@ def _density(mass: Sequence[Sequence[Sequence[float]]], sides: Sequence[int]) ->
         "all keys; the darker, the denser.", sides, rows)
 
 
-def _redundancy(found: Any) -> list[HeatTable]:
-    passes = [int(p) for p in found["passes"]]
-    shown = sorted({round(i * (len(passes) - 1) / (PASSES - 1)) for i in range(PASSES)})
-    classes = {f"{title}, {name}": lines[what] for what, title in _WHAT.items() for name, lines in found["classes"].items()}
-    blocks = {f"{title}, {i}": line for what, title in _WHAT.items() for i, line in enumerate(found["layers"][what])}
+def _redundancy(profile: Any) -> list[HeatTable]:
+    passes = [int(p) for p in profile["passes"]]
+    picked = sorted({round(i * (len(passes) - 1) / (PASSES - 1)) for i in range(PASSES)})
+    classes = {f"{title}, {name}": lines[what] for what, title in _WHAT.items() for name, lines in profile["classes"].items()}
+    blocks = {f"{title}, {i}": line for what, title in _WHAT.items() for i, line in enumerate(profile["layers"][what])}
     tables = (
         ("By class of token", "Cosine similarity to the pass before, all decoder layers. Caching: predicted in the pass before; "
          "generating: predicted in this one.", "Class", classes),
         ("By layer", "The same over all tokens.", "Layer", blocks),
         ("By branch of the guidance", "The same of the decoder's output, and of the difference between its branches.", "Branch",
-         found["branches"]),
+         profile["branches"]),
     )
-    return [_alike(title, meaning, corner, lines, passes, shown) for title, meaning, corner, lines in tables]
+    return [_alike(title, meaning, corner, lines, passes, picked) for title, meaning, corner, lines in tables]
 
 
-def _alike(title: str, meaning: str, corner: str, lines: dict[str, list[float | None]], passes: list[int], shown: list[int]) -> HeatTable:
+def _alike(
+    title: str, meaning: str, corner: str, lines: dict[str, list[float | None]], passes: list[int], picked_passes: list[int],
+) -> HeatTable:
     """Cosine similarities; the darker, the less alike."""
-    picked = {name: [line[i] for i in shown] for name, line in lines.items()}
+    picked = {name: [line[i] for i in picked_passes] for name, line in lines.items()}
     least = min((_finite(s) for line in picked.values() for s in line if s is not None), default=1.0)
     span = 1 - least or 1.0
     rows = [[None if s is None else Heat(f"{s:.3f}", (1 - s) / span) for s in line] for line in picked.values()]
-    return _table(title, f"{meaning} The darker, the less alike.", corner, picked, [str(passes[i]) for i in shown], rows)
+    return _table(title, f"{meaning} The darker, the less alike.", corner, picked, [str(passes[i]) for i in picked_passes], rows)
 
 
 def _by_layer(title: str, meaning: str, sides: Sequence[int], rows: Sequence[Sequence[Heat | None]]) -> HeatTable:

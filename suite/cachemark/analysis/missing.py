@@ -48,25 +48,25 @@ def _wanted(group: CaseGroup) -> tuple[str, ...]:
     kinds = (name for name, about in METRICS.items() if about.prompted and not about.of_model and about.asked != name
              and not any(name in row.quality for row in group.rows))  # of prompts that there are none of
     other = (*(OF_INDICES if masked else OF_VECTORS), *unasked, *kinds, *(set(scores()) - set(scored) if scored else ()))
-    judged = () if group.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
-    return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *judged)
+    of_images = () if group.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
+    return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *of_images)
 
 
 def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
     """The reasons for figures of whole sets, and for those that the plan asks for, that are not there."""
     what = f"{group.model}: FID, precision and recall"
-    stated = group.case.evaluation.get("quality", {})
-    if "missing" in stated:
-        yield Missing(what, "not measured", str(stated["missing"]))
-    elif few := _too_few(stated):
+    quality_pass = group.case.evaluation.get("quality", {})
+    if "missing" in quality_pass:
+        yield Missing(what, "not measured", str(quality_pass["missing"]))
+    elif few := _too_few(quality_pass):
         yield Missing(f"{group.model}: {few}", "too few images", TOO_FEW.format(least=least_images(few)))
-    elif not stated and not group.searched:
+    elif not quality_pass and not group.searched:
         yield Missing(what, "not measured", "Weights are random: images are noise." if group.random else
                       "The plan does not compare images with real ones; add a [quality] table to it.")
-    known = {name for row in group.rows for name in row.quality}
+    measured = {name for row in group.rows for name in row.quality}
     for about in METRICS.values():
-        absent = [METRICS[part].title for part in about.mean_of if part not in known]
-        if absent and known.intersection(about.mean_of):
+        absent = [METRICS[part].title for part in about.mean_of if part not in measured]
+        if absent and measured.intersection(about.mean_of):
             yield Missing(f"{group.model}: {about.title}", "not measured",
                           f"It is the mean of {len(about.mean_of)} kinds of prompts, and there were none for: {'; '.join(absent)}.")
     for name, identity in group.case.metrics.items():
@@ -74,9 +74,9 @@ def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
             yield Missing(f"{group.model}: {metric(name).title}", "not measured", str(identity["missing"]))
 
 
-def _too_few(stated: Mapping[str, Any]) -> str:
+def _too_few(quality_pass: Mapping[str, Any]) -> str:
     """The FID that a quality pass of so few images does not state, or nothing."""
-    count, preset = stated.get("samples"), stated.get("preset")
+    count, preset = quality_pass.get("samples"), quality_pass.get("preset")
     if not isinstance(count, int) or count < 1 or preset not in SEEN:
         return ""
     name = quality_name("fid", preset, count)

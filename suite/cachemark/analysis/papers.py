@@ -150,21 +150,21 @@ class PaperColumns:
     columns: tuple[TextColumn[PaperRow], ...]
 
 
-def _text(write: Callable[[float], str], value: float | None) -> str:
+def _or_dash(write: Callable[[float], str], value: float | None) -> str:
     return write(value) if value else fmt.DASH
 
 
 PAPER_COLUMNS = (
     PaperColumns("Published", lambda table: table.hardware, (
-        TextColumn("Per image", lambda row: _text(fmt.seconds, row.cell.seconds), lambda row: row.printed),
+        TextColumn("Per image", lambda row: _or_dash(fmt.seconds, row.cell.seconds), lambda row: row.printed),
         TextColumn("Speed-up", lambda row: row.cell.printed.get("speedup", fmt.DASH)))),
     PaperColumns("Allowed there", lambda table: "16 bit, image decoding included", (
-        TextColumn("Least time", lambda row: _text(fmt.seconds, row.cell.least_time)),
-        TextColumn("Ideal speed-up", lambda row: _text(fmt.times, row.possible)),
+        TextColumn("Least time", lambda row: _or_dash(fmt.seconds, row.cell.least_time)),
+        TextColumn("Ideal speed-up", lambda row: _or_dash(fmt.times, row.possible)),
         TextColumn("Published over least", lambda row: row.cell.gap or fmt.DASH))),
     PaperColumns("Here", lambda table: table.machine, (
-        TextColumn("Per image", lambda row: _text(fmt.seconds, row.measured), lambda row: row.how),
-        TextColumn("Speed-up", lambda row: row.no_speed_up or _text(fmt.times, row.reached)))),
+        TextColumn("Per image", lambda row: _or_dash(fmt.seconds, row.measured), lambda row: row.how),
+        TextColumn("Speed-up", lambda row: row.no_speed_up or _or_dash(fmt.times, row.reached)))),
 )
 
 

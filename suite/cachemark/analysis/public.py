@@ -54,4 +54,4 @@ def scrubbed(value: Any) -> Any:
 
 
 def _scrubbed_text(text: str) -> str:
-    return _PATH.sub(lambda found: "…/" + re.split(r"[/\\]", found[0].rstrip("/"))[-1], _UUID.sub("a device", text))
+    return _PATH.sub(lambda match: "…/" + re.split(r"[/\\]", match[0].rstrip("/"))[-1], _UUID.sub("a device", text))

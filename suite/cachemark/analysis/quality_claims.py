@@ -74,12 +74,12 @@ class QualityClaim:
         return self.loss >= self.margin
 
     @property
-    def lost(self) -> bool:
+    def inferior(self) -> bool:
         """True where it is shown to lose the margin or more, which is asked only where seeds were added until methods were decided."""
         return self.adjusted_worse <= ALPHA
 
     @property
-    def shown(self) -> bool:
+    def non_inferior(self) -> bool:
         """True where it is shown to be not worse."""
         return self.n >= self.least and self.adjusted <= ALPHA
 
@@ -104,11 +104,11 @@ class QualityClaim:
     @property
     def why_not(self) -> str:
         """The reason why it is not shown, and what would show it; empty where it is shown."""
-        if self.shown:
+        if self.non_inferior:
             return ""
         if self.n < self.least:
             return f"Too few seeds to say whether its images are as good: {self.n}, and at least {self.least} are needed."
-        if self.lost:
+        if self.inferior:
             return f"Its images are shown to lose {self.allowed} or more on average."
         if self.loses:
             return f"Its images lose {self.allowed} or more on average."
@@ -185,7 +185,7 @@ def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
     if not claims:
         return ""
     most = max(claims, key=lambda claim: claim.n)
-    needed = min((claim.needed for claim in claims if not claim.shown and claim.needed), default=None)
+    needed = min((claim.needed for claim in claims if not claim.non_inferior and claim.needed), default=None)
     more = f" About {needed} would show one method more, if its images went on like these." if needed else ""
     if most.share is not None:
         return more.strip()
@@ -211,7 +211,7 @@ def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
         return "At no budget can its images be compared with the full cache's."
     if all(claim.n < claim.least for _, claim in compared):
         return f"Too few seeds to say: {max(claim.n for _, claim in compared)}, and at least {compared[0][1].least} are needed."
-    if all(claim.lost for _, claim in compared):
+    if all(claim.inferior for _, claim in compared):
         return f"Its images are shown to lose {compared[0][1].allowed} or more on average at every budget of the plan."
     hopeful = [(row, claim) for row, claim in compared if not claim.loses]
     if not hopeful:

@@ -21,7 +21,7 @@ class CaseFigure:
 
     title: str
     meaning: str
-    shown: str
+    text: str
     as_: str
     n: int
     raw: str
@@ -47,32 +47,32 @@ class CaseRecord:
 def case_records(outcomes: Sequence[Outcome], run: str, trials: Mapping[str, str]) -> tuple[CaseRecord, ...]:
     """All cases, each once, in the order of the run; ``trials`` names the process of each case by its key."""
     latest = {outcome.case.key: outcome for outcome in outcomes}
-    whole = sum(len(values) for outcome in latest.values() for values in outcome.samples.values()) <= MOST
-    return tuple(_record(outcome, run, trials.get(key, ""), whole) for key, outcome in latest.items())
+    with_raw = sum(len(values) for outcome in latest.values() for values in outcome.samples.values()) <= MOST
+    return tuple(_record(outcome, run, trials.get(key, ""), with_raw) for key, outcome in latest.items())
 
 
-def _record(outcome: Outcome, run: str, trial: str, whole: bool) -> CaseRecord:
+def _record(outcome: Outcome, run: str, trial: str, with_raw: bool) -> CaseRecord:
     case, facts = outcome.case, outcome.facts
-    said = {
+    settings = {
         "Kernel": facts.get("kernel"), "Output hash": outcome.output_hash, "Seeds": f"{case.seeds} ({case.samples})", "Batch": case.batch,
         "Engine": f"{case.engine}, {case.dtype}, {case.device_class}", "Carried over": _carried(outcome),
     }
-    figures = tuple(_figure(name, outcome, whole) for name in in_order(outcome.samples))
+    figures = tuple(_figure(name, outcome, with_raw) for name in in_order(outcome.samples))
     seconds = fmt.seconds(outcome.seconds) if outcome.seconds else ""
     return CaseRecord(case.key, case.label, case.model, str(outcome.status), trial, seconds,
-                 tuple((name, str(value)) for name, value in said.items() if value), figures, outcome.log, outcome.reason,
+                 tuple((name, str(value)) for name, value in settings.items() if value), figures, outcome.log, outcome.reason,
                  f"cachemark show {shlex.quote(case.key)} --run {shlex.quote(run)}")
 
 
 def _carried(outcome: Outcome) -> str:
     """Which figures were measured by an earlier outcome that gave the same tokens, and by which."""
-    found = outcome.facts.get("carried")
-    return f"{', '.join(found['metrics'])}: same tokens as {found['from'][:12]}" if found else ""
+    carried = outcome.facts.get("carried")
+    return f"{', '.join(carried['metrics'])}: same tokens as {carried['from'][:12]}" if carried else ""
 
 
-def _figure(name: str, outcome: Outcome, whole: bool) -> CaseFigure:
+def _figure(name: str, outcome: Outcome, with_raw: bool) -> CaseFigure:
     values, mean = outcome.samples[name], metric(name).kind in _MEANS
     middle = outcome.mean(name) if mean else outcome.median(name)
     assert middle is not None
     return CaseFigure(metric(name).title, metric(name).meaning, fmt.with_unit(middle, name), "mean" if mean else "median", len(values),
-                  " ".join(f"{value:.6g}" for value in values) if whole else "")
+                  " ".join(f"{value:.6g}" for value in values) if with_raw else "")

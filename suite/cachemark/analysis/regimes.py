@@ -52,20 +52,20 @@ def _regime(groups: Sequence[CaseGroup], name: str) -> Regime | None:
     measured = [row.case for row in rows if row.speed_up is not None]
     if not measured:
         return None
-    lost = [row.case for row in rows if row.speed_up is not None and not faster(row.speed_up)]
-    return Regime(groups[0].model, name, rows, _regime_sentence(name, measured, lost))
+    slow = [row.case for row in rows if row.speed_up is not None and not faster(row.speed_up)]
+    return Regime(groups[0].model, name, rows, _regime_sentence(name, measured, slow))
 
 
 def _regime_sentence(name: str, measured: Sequence[Case], slow: Sequence[Case]) -> str:
     """By batch: at which budgets the full cache is the better choice, being where a method is not shown to be faster (``slow``)."""
-    lost: dict[int, list[str]] = {}
+    budgets_by_batch: dict[int, list[str]] = {}
     for case in sorted(slow, key=lambda case: (case.batch, -share_of_full(case.budget))):
-        lost.setdefault(case.batch, []).append(shown_share(case.budget))
-    if not lost:
+        budgets_by_batch.setdefault(case.batch, []).append(shown_share(case.budget))
+    if not budgets_by_batch:
         return f"{fmt.name(name)} is faster than the full cache at every batch and budget measured here."
-    every = {batch: len({case.budget for case in measured if case.batch == batch}) for batch in lost}
-    where = [f"at batch {batch}" + ("" if len(budgets) == every[batch] else f" (budget {_list(budgets)})")
-             for batch, budgets in lost.items()]
+    budgets_measured = {batch: len({case.budget for case in measured if case.batch == batch}) for batch in budgets_by_batch}
+    where = [f"at batch {batch}" + ("" if len(budgets) == budgets_measured[batch] else f" (budget {_list(budgets)})")
+             for batch, budgets in budgets_by_batch.items()]
     return f"Use the full cache {_list(where)}: {fmt.name(name)} is not shown to be faster there."
 
 

@@ -114,10 +114,14 @@ class ReportRow:
         return str(self.outcome.facts.get("paradigm", "next-token"))
 
     @property
-    def kept(self) -> float | None:
+    def held_bytes(self) -> float | None:
         """Bytes that the method keeps between passes: keys, values and state."""
         kv, state = self.median("kv_allocated"), self.median("kv_state")
         return None if kv is None or state is None else kv + state
+
+    def fits(self, room: float | None) -> bool:
+        """Return whether the method is known to keep no more than ``room`` bytes between passes."""
+        return room is not None and self.held_bytes is not None and self.held_bytes <= room
 
     @property
     def same_law(self) -> bool:
@@ -128,7 +132,7 @@ class ReportRow:
     def of_set(self, base: str) -> tuple[str, Interval] | None:
         """The figure of a whole set of images whose name begins so, ``fid`` say, with its whole name."""
         of_images = {*QUALITY, *OUTSIDE}
-        return next(((name, held) for name, held in self.quality.items() if name.startswith(f"{base}_") and name not in of_images), None)
+        return next(((name, mean) for name, mean in self.quality.items() if name.startswith(f"{base}_") and name not in of_images), None)
 
     @property
     def reason(self) -> str:
@@ -188,7 +192,7 @@ def is_random(case: Case) -> bool:
     return case.weights.startswith("random:")
 
 
-def derive(outcome: Outcome, full: Outcome | None, found: Mapping[str, Interval] | None = None) -> ReportRow:
+def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Interval] | None = None) -> ReportRow:
     """The row of ``outcome``, with speed and bytes set against ``full`` (the full cache of the same cell, or None). ``found`` are the
     :func:`means` of its :func:`figures`, where they are known already."""
     row = ReportRow(outcome)
@@ -197,7 +201,7 @@ def derive(outcome: Outcome, full: Outcome | None, found: Mapping[str, Interval]
     interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
     saved = _saved("flops" if row.paradigm == MASKED else "kv_allocated", outcome, full)
     row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved("kv_logical", outcome, full))
-    row = _with_images_compared(row, full, means(figures(outcome, full), str) if found is None else found)
+    row = _with_images_compared(row, full, means(figures(outcome, full), str) if intervals is None else intervals)
     return replace(row, marks=_marks(row))
 
 
@@ -249,18 +253,19 @@ def _within(name: str) -> tuple[float, float]:
     return metric(name.removeprefix(APART)).apart if name.startswith(APART) else metric(name).within
 
 
-def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[str, Interval]) -> ReportRow:
+def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mapping[str, Interval]) -> ReportRow:
     """The row with fidelity, quality and its difference to ``full``, or with why there is none. Figures of random weights are withheld."""
     outcome, facts = row.outcome, row.outcome.facts
     if is_random(outcome.case):
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
-    found = {**found, **_overall(found), **_overall(found, APART)}
+    intervals = {**intervals, **_overall(intervals), **_overall(intervals, APART)}
     sets = {name: (outcome.samples[name][0], *ends) for name, ends in facts.get("intervals", {}).items() if outcome.samples.get(name)}
     sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "arm" else {}
-    apart = {name: found[key] for name in quality_of(outcome) if (key := f"{APART}{name}") in found}
-    return replace(row, fidelity={name: exactly(found[name].value, found[name].n) if by_definition(outcome.case, name) else found[name]
-                                  for name in fidelity_of(outcome) if name in found},
-                   quality={**{name: found[name] for name in quality_of(outcome) if name in found}, **_of_sets(outcome.case, sets)},
+    apart = {name: intervals[key] for name in quality_of(outcome) if (key := f"{APART}{name}") in intervals}
+    fidelity = {name: intervals[name] for name in fidelity_of(outcome) if name in intervals}
+    fidelity.update({name: exactly(mean.value, mean.n) for name, mean in fidelity.items() if by_definition(outcome.case, name)})
+    return replace(row, fidelity=fidelity,
+                   quality={**{name: intervals[name] for name in quality_of(outcome) if name in intervals}, **_of_sets(outcome.case, sets)},
                    to_full={**apart, **_of_sets(outcome.case, sets_apart)}, no_judgement=outcome.judgement)
 
 
@@ -269,17 +274,17 @@ def exactly(value: float, n: int = 1) -> Interval:
     return Interval(value, value, value, 0.0, n)
 
 
-def _overall(found: Mapping[str, Interval], before: str = "") -> dict[str, Interval]:
+def _overall(intervals: Mapping[str, Interval], before: str = "") -> dict[str, Interval]:
     """The metrics that are the mean of the means of others, or their differences; none where one of the others is missing."""
-    parts = {name: [found.get(f"{before}{part}") for part in about.mean_of] for name, about in METRICS.items() if about.mean_of}
+    parts = {name: [intervals.get(f"{before}{part}") for part in about.mean_of] for name, about in METRICS.items() if about.mean_of}
     return {f"{before}{name}": mean_of_means([mean for mean in means if mean]) for name, means in parts.items() if all(means)}
 
 
-def _of_sets(case: Case, stated: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+def _of_sets(case: Case, sets: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
     """Figures of whole sets of images, (value, low, high) by name: their intervals were found where the features were, or could not be.
     What so few images cannot state is left out, as an older version did not."""
     images = int(case.evaluation.get("quality", {}).get("samples", 0))
-    return {name: _of_set(float(value), low, high, images) for name, (value, low, high) in stated.items()
+    return {name: _of_set(float(value), low, high, images) for name, (value, low, high) in sets.items()
             if least_images(name) <= (image_count(name) or images)}
 
 
@@ -323,6 +328,6 @@ def _bytes(row: ReportRow) -> list[Mark]:
     return marks
 
 
-def _saved_bytes(left: float | None, share: float | None) -> float | None:
+def _saved_bytes(remaining: float | None, share: float | None) -> float | None:
     """Bytes that are saved where ``left`` remain and ``share`` of the full cache's is saved."""
-    return None if left is None or share is None or share >= 1 else left * share / (1 - share)
+    return None if remaining is None or share is None or share >= 1 else remaining * share / (1 - share)

@@ -114,21 +114,21 @@ def build(
     of each case by its key, ``standing`` says how often equal arms raised an alarm, ``trend`` finds the changes over the nights,
     ``predictor`` prices what was not measured.
     """
-    given, environment, code = list(outcomes), run.environment, dict(run.code)
-    groups, claims = standing_of(given, sequential=run.sequential)
+    results, environment, code = list(outcomes), run.environment, dict(run.code)
+    groups, claims = standing_of(results, sequential=run.sequential)
     arms = getattr(comparison, "arms", None if comparison else ()) if run.is_comparison else None
     return ReportView(
         plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
-        dirty=bool(code.get("dirty")), state=run.state, counts=_counts(given),
+        dirty=bool(code.get("dirty")), state=run.state, counts=_counts(results),
         conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
         chapters=tuple(_chapter(group, groups, claims, artifact, unanchored(group.case), run_history(group, nights, trend))
                        for group in groups),
         changes=changes(comparison, in_pairs=bool(arms)), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
-        missing=tuple(missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
+        missing=tuple(missing(run.id, run.state, groups)), entries=case_records(results, str(run.id), trials or {}),
         differences=differences(baseline.environment, environment) if baseline else None,
-        papers=papers(given, environment), regimes=(*regimes(groups), *decoder_regimes(groups)),
+        papers=papers(results, environment), regimes=(*regimes(groups), *decoder_regimes(groups)),
         maps=answer_maps(groups, claims, predictor), alarms=alarms(standing),
         arms=arms,
     )
@@ -168,21 +168,21 @@ def _chapter(
     twins = [other for other in groups if other.model == group.model]
     heading = group.model if len(twins) == 1 else f"{group.model}, {_difference(group, twins)}"
     sure = [row.speed_up.confidence for row in group.arms if row.speed_up and row.speed_up.stated]
-    told, pictures = answer(group, claims), albums(group, artifact)
-    shown = strip(pictures, [row for row in (told.row or told.lean, told.ruined) if row is not None])
+    use, pictures = answer(group, claims), albums(group, artifact)
+    evidence = strip(pictures, [row for row in (use.row or use.lean, use.ruined) if row is not None])
     return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), pictures,
                    min(sure) if sure else None, layers(group.full), against_limits(group.full, group.arms), recommendations(group, claims),
                    margin_sentence(group, claims), scope(group),
-                   unanchored, history, told, shown)
+                   unanchored, history, use, evidence)
 
 
 def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:
     """The settings in which this cell differs from the other cells of its model, for a heading."""
-    mine, *others = (dict(flat({k: v for k, v in one.case.to_json().items() if k not in OWN})) for one in (group, *twins))
-    fields = [name for name in mine if any(o.get(name) != mine[name] for o in others)]
-    said = ["largest batch" if name.startswith("evaluation max_batch") else
+    mine, *other_settings = (dict(flat({k: v for k, v in each.case.to_json().items() if k not in OWN})) for each in (group, *twins))
+    fields = [name for name in mine if any(o.get(name) != mine[name] for o in other_settings)]
+    settings = ["largest batch" if name.startswith("evaluation max_batch") else
             f"{name.removeprefix('sampling ').replace('_', ' ')} {as_text(mine[name])}" for name in fields]
-    return ", ".join(dict.fromkeys(said)) or group.case.cell
+    return ", ".join(dict.fromkeys(settings)) or group.case.cell
 
 
 def _conditions(group: CaseGroup) -> tuple[tuple[str, str], ...]:
@@ -200,12 +200,12 @@ def _conditions(group: CaseGroup) -> tuple[tuple[str, str], ...]:
 
 def _notes(group: CaseGroup) -> tuple[Note, ...]:
     """Every remark once, with the rows it holds for, in table order."""
-    found: dict[str, list[str]] = {}
+    noted: dict[str, list[str]] = {}
     for row in group.rows:
         for text in row.notes:
-            found.setdefault(text, []).append(row.case.label)
+            noted.setdefault(text, []).append(row.case.label)
     rules = {mark.reason: explanations.FLAGS.get(mark.text, "") for row in group.rows for mark in row.marks}
-    return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in found.items())
+    return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in noted.items())
 
 
 def _commands(run: RunRecord, code: Mapping[str, Any], comparison: Any) -> tuple[str, ...]:

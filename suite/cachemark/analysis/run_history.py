@@ -60,22 +60,22 @@ class RunHistory:
 def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend | None = None) -> RunHistory | None:
     """Latencies run by run: of each method over the full cache's of the same run, in which a slower day cancels, and of the full cache
     itself. ``trend`` finds the changes of the former. None where the cell was measured less than twice, or has no latency at all."""
-    held = [night for night in nights if any(o.case.cell == group.case.cell for o in night.outcomes)][-MOST:]
-    if len(held) < 2:
+    recent = [night for night in nights if any(o.case.cell == group.case.cell for o in night.outcomes)][-MOST:]
+    if len(recent) < 2:
         return None
-    names, fingerprints = tuple(night.name for night in held), tuple(night.run.environment.fingerprint for night in held)
-    rows = [_rows(group, night) for night in held]
-    arms = (_followed(row, rows, lambda found: 1 / found.speed_up.value if found.speed_up else None) for row in group.arms)
-    days = [night.run.day for night in held]
-    known = (_changed(case, names, fingerprints, days, trend) for case in arms if case)
-    full = _followed(group.full, rows, lambda found: found.median("latency") if found.ok else None) if group.full else None
-    found = RunHistory(names, fingerprints, tuple(known), full)
-    return found if found.arms or found.full else None
+    names, fingerprints = tuple(night.name for night in recent), tuple(night.run.environment.fingerprint for night in recent)
+    rows = [_rows(group, night) for night in recent]
+    arms = (_followed(row, rows, lambda history: 1 / history.speed_up.value if history.speed_up else None) for row in group.arms)
+    days = [night.run.day for night in recent]
+    cases = (_changed(case, names, fingerprints, days, trend) for case in arms if case)
+    full = _followed(group.full, rows, lambda history: history.median("latency") if history.ok else None) if group.full else None
+    history = RunHistory(names, fingerprints, tuple(cases), full)
+    return history if history.arms or history.full else None
 
 
 def _rows(group: CaseGroup, night: HistoryNight) -> dict[str, ReportRow]:
-    found = case_groups([o for o in night.outcomes if o.case.cell == group.case.cell and o.case.role in ("arm", "baseline")])
-    return {row.case.key: row for part in found for row in part.rows}
+    groups = case_groups([o for o in night.outcomes if o.case.cell == group.case.cell and o.case.role in ("arm", "baseline")])
+    return {row.case.key: row for part in groups for row in part.rows}
 
 
 def _followed(
@@ -83,7 +83,7 @@ def _followed(
 ) -> CaseHistory | None:
     """A case run by run, or None where no run has its ``value``."""
     values = tuple(value(night[row.case.key]) if row.case.key in night else None for night in nights)
-    return CaseHistory(row, values) if any(found is not None for found in values) else None
+    return CaseHistory(row, values) if any(number is not None for number in values) else None
 
 
 def _changed(
@@ -93,8 +93,8 @@ def _changed(
     if trend is None:
         return case
     logs = [math.nan if value is None else math.log(value) for value in case.values]
-    found, blind = trend(logs, fingerprints, case.row.case.device_class, days)
-    return replace(case, changes=tuple((change, _sentence(case.row.case.label, change, names)) for change in found),
+    points, blind = trend(logs, fingerprints, case.row.case.device_class, days)
+    return replace(case, changes=tuple((change, _sentence(case.row.case.label, change, names)) for change in points),
                    blind=f"{fmt.name(case.row.case.label)}: {blind}." if blind else "")
 
 

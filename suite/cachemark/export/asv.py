@@ -72,14 +72,14 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".", *, cha
         if why := _collect(store, run, repository, changed, points):
             left_out.append(f"run {run.id}: {why}")
     path = folder / "benchmarks.json"
-    known, held = _known(path), [point for point in points.values() if point.outcomes]
-    for point in held:
+    benchmarks, measured = _benchmarks_in(path), [point for point in points.values() if point.outcomes]
+    for point in measured:
         for outcome in point.outcomes.values():
-            _announce(known, outcome)
+            _announce(benchmarks, outcome)
     try:
-        if held:
-            _put(path, {**known, "version": LIST_VERSION})
-        written = [_write_point(folder, point, known) for point in held]
+        if measured:
+            _put(path, {**benchmarks, "version": LIST_VERSION})
+        written = [_write_point(folder, point, benchmarks) for point in measured]
     except OSError as error:
         raise Infrastructure(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
     return Written(tuple(file for file, _ in written), sum(count for _, count in written), tuple(left_out))
@@ -88,32 +88,32 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".", *, cha
 # -- what belongs where -----------------------------------------------------------------------------------------------
 def _collect(store: Store, run: RunRecord, repository: str | Path, changed: bool, points: dict[str, _Point]) -> str:
     """Add a run to the point of its commit and machine, or say why not."""
-    said = str(run.code.get("commit") or "")
-    if not said:
+    commit = str(run.code.get("commit") or "")
+    if not commit:
         return "its commit is not known"
     if run.code.get("dirty") and not changed:
         return "its working tree had changes that are in no commit"
-    found = _commit(said, repository)
-    if found is None:
-        return f"its commit {said[:12]} is not in {repository}"
+    resolved = _commit(commit, repository)
+    if resolved is None:
+        return f"its commit {commit[:12]} is not in {repository}"
     carried = store.carried(run.id)
     mine = [o for o in store.outcomes(run.id) if o.case.role in ("arm", "baseline") and o.case.key not in carried]
     facets, machine = _facets(run)
-    point = points.setdefault(digest([found[0], facets]), _Point(*found, facets, machine))
+    point = points.setdefault(digest([resolved[0], facets]), _Point(*resolved, facets, machine))
     point.outcomes.update({outcome.case.key: outcome for outcome in mine})
     return ""
 
 
-def _commit(said: str, repository: str | Path) -> tuple[str, int] | None:
+def _commit(commit: str, repository: str | Path) -> tuple[str, int] | None:
     """The whole hash of a commit and its date in milliseconds, or None where the repository does not have it."""
-    if not re.fullmatch(r"[0-9a-f]{7,64}", said):
+    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         return None
-    command = ["git", "-C", str(repository), "log", "-1", "--format=%H %ct", said, "--"]
+    command = ["git", "-C", str(repository), "log", "-1", "--format=%H %ct", commit, "--"]
     try:
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+        fields = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return None
-    return (shown[0], 1000 * int(shown[1])) if len(shown) == 2 else None
+    return (fields[0], 1000 * int(fields[1])) if len(fields) == 2 else None
 
 
 def _facets(run: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
@@ -121,28 +121,28 @@ def _facets(run: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
     facts, device = run.environment.facts, _plain(run.environment.device)
     short = {name: ".".join(str(facts.get(name) or "unknown").split("+")[0].split(".")[:2]) for name in ("python", "torch")}
     machine = slug(run.environment.machine_class) or "unknown"
-    shown = {"machine": machine, "os": facts.get("os"), "arch": "", "cpu": facts.get("cpu"), "num_cpu": facts.get("cpus"), "ram": "",
+    description = {"machine": machine, "os": facts.get("os"), "arch": "", "cpu": facts.get("cpu"), "num_cpu": facts.get("cpus"), "ram": "",
              "device": device, "driver": facts.get("driver")}
     facets = {"machine": machine, "device": device, **{name: _plain(value) for name, value in short.items()}}
-    return facets, {name: _plain("" if value is None else value) for name, value in shown.items()}
+    return facets, {name: _plain("" if value is None else value) for name, value in description.items()}
 
 
 def _plain(text: object) -> str:
     """Text for asv's pages, which put it into addresses and markup: signs that mean something there are replaced, and such a text is
     told from others by a few digits of its hash."""
-    given = str(text)
-    plain = re.sub(r"[^\w .,:()/+=@-]", "_", on_one_line(given, 80), flags=re.ASCII)
-    return plain if plain == given else f"{plain} {digest(given, 6)}"
+    raw = str(text)
+    plain = re.sub(r"[^\w .,:()/+=@-]", "_", on_one_line(raw, 80), flags=re.ASCII)
+    return plain if plain == raw else f"{plain} {digest(raw, 6)}"
 
 
 # -- benchmarks -------------------------------------------------------------------------------------------------------
-def _announce(known: dict[str, Any], outcome: Outcome) -> None:
+def _announce(benchmarks: dict[str, Any], outcome: Outcome) -> None:
     """Make sure that the list of benchmarks has what this outcome measures, and its case."""
     case, label = outcome.case, repr(_plain(outcome.case.label))
     title = _plain(f"{case.model} (batch {case.batch}, {case.seeds}, {case.dtype}, {case.engine})")
     for name in _measured(outcome):
         about = cost_of(metric(name))
-        entry = known.setdefault(_series(case, about.name), {"params": [[]]})
+        entry = benchmarks.setdefault(_series(case, about.name), {"params": [[]]})
         if label not in entry["params"][0]:
             entry["params"][0].append(label)
         entry.update({
@@ -183,8 +183,8 @@ def _inverse(value: float) -> float:
     return 1 / value if value else math.nan
 
 
-def _lacking(whole: float) -> Callable[[float], float]:
-    return lambda value: whole - value
+def _lacking(ceiling: float) -> Callable[[float], float]:
+    return lambda value: ceiling - value
 
 
 RULES: Mapping[str, tuple[str, str, str, str, Callable[[float], float]]] = {
@@ -209,12 +209,12 @@ def _rule(of: Metric) -> tuple[str, str, str, str, Callable[[float], float]]:
     return "", "_lost", of.unit, f"shortfall from {ceiling:g}", _lacking(ceiling)
 
 
-def _known(path: Path) -> dict[str, Any]:
+def _benchmarks_in(path: Path) -> dict[str, Any]:
     """The benchmarks that the folder has already."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        if held.pop("version") == LIST_VERSION and all(isinstance(entry["params"], list) for entry in held.values()):
-            return dict(held)
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored.pop("version") == LIST_VERSION and all(isinstance(entry["params"], list) for entry in stored.values()):
+            return dict(stored)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
@@ -223,9 +223,9 @@ def _known(path: Path) -> dict[str, Any]:
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
-def _write_point(folder: Path, point: _Point, known: Mapping[str, Any]) -> tuple[Path, int]:
+def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> tuple[Path, int]:
     machine, python = point.facets["machine"], point.facets["python"]
-    results = {name: [values, known[name]["params"], known[name]["version"]] for name, values in _results(point, known)}
+    results = {name: [values, benchmarks[name]["params"], benchmarks[name]["version"]] for name, values in _results(point, benchmarks)}
     environment = f"cachemark-py{slug(python)}-torch{slug(point.facets['torch'])}"
     path = folder / machine / f"{point.commit[:8]}-{environment}.json"
     _put(path.with_name("machine.json"), {**point.machine, "version": MACHINE_VERSION})
@@ -236,18 +236,18 @@ def _write_point(folder: Path, point: _Point, known: Mapping[str, Any]) -> tuple
     return path, sum(value is not None for values, *_ in results.values() for value in values)
 
 
-def _results(point: _Point, known: Mapping[str, Any]) -> Iterator[tuple[str, list[float | None]]]:
+def _results(point: _Point, benchmarks: Mapping[str, Any]) -> Iterator[tuple[str, list[float | None]]]:
     """For each benchmark that this commit has, the figures of all its cases, None where there is none: means over seeds of what judges
     images, medians of what is timed or counted."""
-    found: dict[str, dict[str, float]] = {}
+    by_series: dict[str, dict[str, float]] = {}
     for outcome in point.outcomes.values():
         for name in _measured(outcome):
             about, middle = cost_of(metric(name)), statistics.fmean if metric(name).kind in JUDGING else statistics.median
             value = middle([about.value(raw) for raw in outcome.samples[name]])
             if math.isfinite(value):
-                found.setdefault(_series(outcome.case, about.name), {})[repr(_plain(outcome.case.label))] = value
-    for name, values in found.items():
-        yield name, [values.get(label) for label in known[name]["params"][0]]
+                by_series.setdefault(_series(outcome.case, about.name), {})[repr(_plain(outcome.case.label))] = value
+    for name, values in by_series.items():
+        yield name, [values.get(label) for label in benchmarks[name]["params"][0]]
 
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ def _titles(table: Table, text: Callable[[str], str]) -> list[str]:
 
 def _cells(line: TableLine, text: Callable[[str, int], str], bold: str) -> list[str]:
     """The name, the budget and the figures of a row, those that are best in ``bold``."""
-    figures = ((text(entry.shown, NAME), entry.best) for entry in line.entries)
+    figures = ((text(entry.with_margin, NAME), entry.best) for entry in line.entries)
     return [text(line.name, NAME), text(line.budget, NAME), *(bold.format(figure) if best else figure for figure, best in figures)]
 
 

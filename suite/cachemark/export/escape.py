@@ -33,8 +33,8 @@ def for_latex(text: object, limit: int = 0) -> str:
 
 
 def _in_latex(char: str) -> str:
-    if found := _LATEX.get(char):
-        return found
+    if replacement := _LATEX.get(char):
+        return replacement
     if char.isascii() or ("À" <= char <= "ÿ" and char not in _BEYOND_OT1):
         return char
     return rf"\texttt{{U+{ord(char):04X}}}"

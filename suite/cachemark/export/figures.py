@@ -29,8 +29,8 @@ _INK = "#111111"
 
 def points(width: str) -> float:
     """A width such as ``3.25in``, ``8cm``, ``82mm`` or ``234pt`` in points. Others are a CachemarkError."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(in|cm|mm|pt)\s*", width)
-    size = float(found[1]) * _POINTS[found[2]] if found else 0.0
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(in|cm|mm|pt)\s*", width)
+    size = float(match[1]) * _POINTS[match[2]] if match else 0.0
     if not 100 <= size <= 2000:
         raise CachemarkError(f"A figure cannot be {width!r} wide.",
                              remedy="Give a width of 1.4 to 27 inches, such as 3.25in, 8.2cm or 234pt.")
@@ -55,11 +55,11 @@ def figure(chart: Chart, charts: ChartSet, width: float) -> str:
     plot = _for_paper(chart.plot, charts)
     style = Style(width, 0.74 * width, _SIZE, _INK, FAMILY, tips=False)
     inner = plot.svg(chart.title, style).replace("currentColor", _INK)
-    found = re.search(r'viewBox="0 0 \S+ (\S+)"', inner)
-    assert found is not None
+    match = re.search(r'viewBox="0 0 \S+ (\S+)"', inner)
+    assert match is not None
     used = {point.series for point in plot.points} if isinstance(plot, XYPlot) else set()
-    legend, high = _legend([key for key in charts.methods if key.index in used], width, float(found[1]))
-    nested = inner.replace("<svg ", f'<svg width="{width:.0f}" height="{found[1]}" ', 1)
+    legend, high = _legend([key for key in charts.methods if key.index in used], width, float(match[1]))
+    nested = inner.replace("<svg ", f'<svg width="{width:.0f}" height="{match[1]}" ', 1)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.2f}pt" height="{high:.0f}pt" viewBox="0 0 {width:.2f} {high:.0f}" '
             f'font-family={quoteattr(FAMILY)} font-size="{_SIZE:g}">{nested}{legend}</svg>')
 

@@ -66,11 +66,11 @@ def case_frame(source: Source, run: int | None = None) -> pd.DataFrame:
     long = frame(source, run)
     about = [*_WHOSE, *_ENDED]
     cases = long.drop_duplicates("case")[about].set_index("case", drop=False)
-    told = long[long["metric"].notna()]
-    table = cases.join(told.pivot(index="case", columns="metric", values="value")[list(dict.fromkeys(told["metric"]))])
-    told = told.drop_duplicates("metric")
+    measured = long[long["metric"].notna()]
+    table = cases.join(measured.pivot(index="case", columns="metric", values="value")[list(dict.fromkeys(measured["metric"]))])
+    measured = measured.drop_duplicates("metric")
     table = table.reset_index(drop=True)
-    table.attrs = {name: dict(zip(told["metric"], told[column], strict=True)) for name, column in (("units", "unit"), ("better", "better"))}
+    table.attrs = {name: measured.set_index("metric")[column].to_dict() for name, column in (("units", "unit"), ("better", "better"))}
     return table
 
 
@@ -132,9 +132,9 @@ def _given(source: Source, run: int | None) -> tuple[list[Outcome], dict[str, An
         with Store.open(source, create=False, read_only=True) as store:
             return _given(store, run)
     if isinstance(source, Store):
-        found = source.run(run)
-        shared = {"run": found.id, "commit": found.code.get("commit"), "machine_class": found.environment.machine_class}
-        return source.outcomes(found.id), shared, found.sequential
+        record = source.run(run)
+        shared = {"run": record.id, "commit": record.code.get("commit"), "machine_class": record.environment.machine_class}
+        return source.outcomes(record.id), shared, record.sequential
     if run is not None:
         raise Unsupported(f"Run {run} was asked for, and outcomes were given.", remedy="Give a store, or leave the run out.")
     return list(source), {"run": None, "commit": None, "machine_class": None}, False
@@ -147,10 +147,10 @@ def _records(row: ReportRow, columns: Iterable[Column], shared: Mapping[str, Any
         yield {**whose, "reason": row.reason}
         return
     whose["reason"] = row.no_judgement
-    kept = [name for name in in_order([*outcome.samples, *row.quality]) if not (metric(name).kind in JUDGING and is_random(outcome.case))]
-    if not kept:
+    names = [name for name in in_order([*outcome.samples, *row.quality]) if not (metric(name).kind in JUDGING and is_random(outcome.case))]
+    if not names:
         yield whose
-    for name in kept:
+    for name in names:
         interval = row.fidelity.get(name) or row.quality.get(name) or median_over_repeats(outcome.repeats(name))
         yield {**whose, **_about(name), "mean": outcome.mean(name), "median": outcome.median(name), **_ends(interval)}
     for column in columns if row.case.role == "arm" else ():

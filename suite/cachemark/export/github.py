@@ -52,18 +52,18 @@ def _folded(table: Table) -> str:
 def workflow_commands(result: GateResult) -> list[str]:
     """Workflow commands, one a line: an error for what regressed and nobody has acknowledged, a warning for what is missing, a notice for
     what changed. GitHub shows ten of a kind; where there are more, the tenth counts the rest."""
-    found, fails = list[str](), set(result.failing)
-    left = [row for row in result.all_rows if row not in fails]
+    commands, fails = list[str](), set(result.failing)
+    others_ = [row for row in result.all_rows if row not in fails]
     kinds = {REGRESSED: [row for row in result.failing if not result.said(row)],
-             **{verdict: [row for row in left if row.verdict == verdict] for verdict in (MISSING, CHANGED)}}
+             **{verdict: [row for row in others_ if row.verdict == verdict] for verdict in (MISSING, CHANGED)}}
     for verdict, rows in kinds.items():
         level = _LEVELS[verdict]
         texts = [_annotation(level, row) for row in rows]
         if len(texts) > ANNOTATIONS:
-            rest = len(texts) - ANNOTATIONS + 1
-            texts = [*texts[: ANNOTATIONS - 1], f"::{level} title=cachemark::{rest} more {verdict}; see the summary of the step"]
-        found += texts
-    return found
+            more = len(texts) - ANNOTATIONS + 1
+            texts = [*texts[: ANNOTATIONS - 1], f"::{level} title=cachemark::{more} more {verdict}; see the summary of the step"]
+        commands += texts
+    return commands
 
 
 def _annotation(level: str, row: Verdict) -> str:
@@ -90,13 +90,13 @@ def _verdicts(result: GateResult | None) -> list[str]:
     """The words of the gate, and the rows that differ from the baseline, the worst kind first."""
     if result is None:
         return ["Not compared with a baseline.\n"]
-    said = "\n".join(f"- {for_markdown(line, REASON)}" for line in result.summary()) + "\n"
-    found = [row for verdict in _LEVELS for row in result.all_rows if row.verdict == verdict]
-    if not found:
-        return [said]
+    lines = "\n".join(f"- {for_markdown(line, REASON)}" for line in result.summary()) + "\n"
+    changed = [row for verdict in _LEVELS for row in result.all_rows if row.verdict == verdict]
+    if not changed:
+        return [lines]
     head = ["case", "metric", "verdict", "then", "now", "× then", "reason"]
-    more = f"\nand {len(found) - SHOWN} more.\n" if len(found) > SHOWN else ""
-    return [said, markdown_rows([head, *(_row(row, result.said(row)) for row in found[:SHOWN])]) + f"\n{more}"]
+    more = f"\nand {len(changed) - SHOWN} more.\n" if len(changed) > SHOWN else ""
+    return [lines, markdown_rows([head, *(_row(row, result.said(row)) for row in changed[:SHOWN])]) + f"\n{more}"]
 
 
 def _row(row: Verdict, decided: str) -> list[str]:
@@ -108,10 +108,10 @@ def _row(row: Verdict, decided: str) -> list[str]:
 def _fitting(parts: Iterable[str], most: int) -> str:
     """As many whole parts, from the first, as fit into ``most`` bytes, and a word where some are left out."""
     cut = "\nThe rest does not fit here; see `cachemark report`.\n"
-    text, left = "", ""
+    text, note = "", ""
     for part in parts:
         if len(f"{text}\n{part}{cut}".encode()) > most:
-            left = cut
+            note = cut
             break
         text += f"\n{part}" if text else part
-    return text + left
+    return text + note

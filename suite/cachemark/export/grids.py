@@ -21,14 +21,14 @@ def grid(outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: S
     """A PNG of the fixed seeds of the full cache and of ``cases`` by their labels, all methods where none is named, of one ``model``.
     ``artifact`` gives the bytes of a stored file. Raises UnknownName, and NothingMeasured where no pictures were kept."""
     groups = case_groups(outcomes)
-    if model is not None and model not in (known := [group.model for group in groups]):
-        raise unknown("model", model, known)
+    if model is not None and model not in (models := [group.model for group in groups]):
+        raise unknown("model", model, models)
     mine = [group for group in groups if model in (None, group.model)]
     labels = dict.fromkeys(row.case.label for group in mine for row in group.arms)
     if wrong := next((label for label in cases if label not in labels), ""):
         raise unknown("case", wrong, labels)
     chosen = [(group, [row for row in group.arms if not cases or row.case.label in cases]) for group in mine]
-    drawn = {group.model: found for group, rows in chosen if rows and (found := strip(albums(group, artifact), rows))}
+    drawn = {group.model: strip_ for group, rows in chosen if rows and (strip_ := strip(albums(group, artifact), rows))}
     if not drawn:
         raise NothingMeasured("No pictures of these cases were kept, or they differ in size.",
                               remedy="Name others; random weights have none.")
@@ -37,18 +37,18 @@ def grid(outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: S
     return _named(next(iter(drawn.values())))
 
 
-def _named(found: Strip) -> bytes:
+def _named(strip_: Strip) -> bytes:
     """The rows of a strip with their names at the left, in letters that fit their height."""
-    names = [on_one_line(name, NAME) for name in found.names]
-    size = max(9, found.tile // 5)
+    names = [on_one_line(name, NAME) for name in strip_.names]
+    size = max(9, strip_.tile // 5)
     font = ImageFont.load_default(size)
     margin = int(max(font.getlength(name) for name in names)) + size
-    with Image.open(io.BytesIO(found.png), formats=["PNG"]) as image:
+    with Image.open(io.BytesIO(strip_.png), formats=["PNG"]) as image:
         sheet = Image.new("RGB", (margin + image.width, image.height), PAPER)
         sheet.paste(image, (margin, 0))
     pen = ImageDraw.Draw(sheet)
     for row, name in enumerate(names):
-        pen.text((size // 2, (row + 0.5) * found.tile), name, fill=INK, font=font, anchor="lm")
+        pen.text((size // 2, (row + 0.5) * strip_.tile), name, fill=INK, font=font, anchor="lm")
     written = io.BytesIO()
     sheet.save(written, format="PNG", optimize=True)
     return written.getvalue()

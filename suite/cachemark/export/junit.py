@@ -19,20 +19,20 @@ def junit(result: GateResult, plan: str) -> str:
     somebody acknowledged it, what was not judged is skipped with the reason, what changed without being better or worse passes and says
     so. Where the gate itself had too little to judge, one more test case, ``coverage``, is an error: a green report of nothing must not
     be."""
-    found = [_named(row) for row in result.all_rows]
-    twice = {name for name, count in Counter(found).items() if count > 1}
+    names = [_named(row) for row in result.all_rows]
+    twice = {name for name, count in Counter(names).items() if count > 1}
     suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME))
     fails = set(result.failing)
-    for row, (class_name, name) in zip(result.all_rows, found, strict=True):
+    for row, (class_name, name) in zip(result.all_rows, names, strict=True):
         whose = f"{class_name} {on_one_line(row.case_key, 16)}" if (class_name, name) in twice else class_name
         _add(suite, row, whose, name, result.said(row), row in fails)
     _add_coverage(suite, result.comparison)
     for tag, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(attribute, str(len(list(suite.iter(tag)))))
-    whole = ET.Element("testsuites", {name: value for name, value in suite.items() if name != "skipped"})
-    whole.append(suite)
-    ET.indent(whole)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(whole, encoding="unicode")}\n'
+    suites = ET.Element("testsuites", {name: value for name, value in suite.items() if name != "skipped"})
+    suites.append(suite)
+    ET.indent(suites)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
 
 
 def _named(row: Verdict) -> tuple[str, str]:
@@ -41,18 +41,18 @@ def _named(row: Verdict) -> tuple[str, str]:
 
 def _add(suite: ET.Element, row: Verdict, class_name: str, name: str, decided: str, fails: bool) -> None:
     case = ET.SubElement(suite, "testcase", classname=class_name, name=name)
-    said = on_one_line(f"{decided}: {_said(row)}" if decided else _said(row), TEXT)
+    message = on_one_line(f"{decided}: {_message(row)}" if decided else _message(row), TEXT)
     if fails and decided:
-        ET.SubElement(case, "skipped", message=said)
+        ET.SubElement(case, "skipped", message=message)
     elif fails:
-        ET.SubElement(case, "failure", message=said, type=REGRESSED).text = said
+        ET.SubElement(case, "failure", message=message, type=REGRESSED).text = message
     elif row.verdict not in JUDGED:
-        ET.SubElement(case, "skipped", message=said)
+        ET.SubElement(case, "skipped", message=message)
     elif row.verdict == CHANGED:
-        ET.SubElement(case, "system-out").text = said
+        ET.SubElement(case, "system-out").text = message
 
 
-def _said(row: Verdict) -> str:
+def _message(row: Verdict) -> str:
     then, now = BaselineComparison(row).texts
     figures = f"{then} then, {now} now" if row.then is not None and row.now is not None else ""
     return f"{row.verdict.replace('_', ' ')}: {'. '.join(filter(None, (figures, row.reason)))}".rstrip(": ")
@@ -61,6 +61,6 @@ def _said(row: Verdict) -> str:
 def _add_coverage(suite: ET.Element, comparison: Comparison | None) -> None:
     case = ET.SubElement(suite, "testcase", classname="cachemark gate", name="coverage")
     if comparison is not None and comparison.exit_code == 4:
-        judged, known = comparison.cases
-        said = f"Only {judged} of {known} cases of the baseline were judged; {100 * comparison.min_coverage:g}% are needed."
-        ET.SubElement(case, "error", message=said, type="coverage").text = said
+        compared, total = comparison.cases
+        message = f"Only {compared} of {total} cases of the baseline were judged; {100 * comparison.min_coverage:g}% are needed."
+        ET.SubElement(case, "error", message=message, type="coverage").text = message

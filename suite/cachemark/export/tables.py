@@ -38,7 +38,7 @@ class TableEntry:
     ends: str = ""
 
     @property
-    def shown(self) -> str:
+    def with_margin(self) -> str:
         """The figure with its margin or its ends, or the number of the reason."""
         if self.missing:
             return f"{fmt.DASH} ({self.missing})"
@@ -76,42 +76,42 @@ class Table:
 def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str] = ()) -> tuple[Table, ...]:
     """One table for each group of the report, with these ``columns`` (by the names of their metrics) and ``methods`` alone, where any are
     named; the full cache and the references always. What is bold is best among the rows shown. Raises UnknownName."""
-    known = dict.fromkeys(key for chapter in view.chapters for key in known_columns(chapter.group))
+    columns_by_key = dict.fromkeys(key for chapter in view.chapters for key in known_columns(chapter.group))
     named = dict.fromkeys(name for chapter in view.chapters for row in chapter.group.arms for name in (row.method, row.case.method))
-    for kind, given, among in (("column", columns, known), ("method", methods, named)):
-        if wrong := next((name for name in given if name not in among), ""):
+    for kind, wanted_names, among in (("column", columns, columns_by_key), ("method", methods, named)):
+        if wrong := next((name for name in wanted_names if name not in among), ""):
             raise unknown(kind, wrong, among)
     return tuple(_table(view, chapter, columns, methods) for chapter in view.chapters)
 
 
 def headline(view: ReportView) -> tuple[str, ...]:
     """The columns that fit the width of a page: speed, memory or computation, one or two of fidelity, and quality."""
-    wanted = ("speed_up", "saving", "token_agreement", "token_distance", "kl", "forced_distance", *scores())
+    fitting = ("speed_up", "saving", "token_agreement", "token_distance", "kl", "forced_distance", *scores())
     keys = dict.fromkeys(column.key for chapter in view.chapters for column in columns_of(column_groups(chapter.group)))
-    return tuple(key for key in keys if key in wanted or key.startswith("fid_"))
+    return tuple(key for key in keys if key in fitting or key.startswith("fid_"))
 
 
 def _chosen(groups: tuple[ColumnGroup, ...], columns: Sequence[str]) -> tuple[ColumnGroup, ...]:
     """The groups with these columns alone, all of them where none is named."""
-    seen = set[str]()
+    taken = set[str]()
     chosen = []
     for group in groups:
-        picked = tuple(c for c in group.columns if (not columns or c.key in columns) and c.key not in seen)
-        seen.update(column.key for column in picked)
+        picked = tuple(c for c in group.columns if (not columns or c.key in columns) and c.key not in taken)
+        taken.update(column.key for column in picked)
         chosen.append(replace(group, columns=picked))
     return tuple(group for group in chosen if group.columns)
 
 
 def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: Sequence[str]) -> Table:
     group, reasons = chapter.group, dict[str, int]()
-    shown = _chosen((*column_groups(group), *((LIMITS, RECOMMENDED) if columns else ())), columns)
+    groups = _chosen((*column_groups(group), *((LIMITS, RECOMMENDED) if columns else ())), columns)
     arms = [tuple(row for row in group.arms_at(budget) if not methods or {row.method, row.case.method} & set(methods))
             for budget in group.budgets]
-    best = {(id(row), column.key) for column in columns_of(shown) for rows in arms for row in _best(rows, column)}
+    best = {(id(row), column.key) for column in columns_of(groups) for rows in arms for row in _best(rows, column)}
     parts = [(group.full,) if group.full else (), *arms, group.references]
-    blocks = tuple(tuple(_table_line(row, columns_of(shown), best, reasons) for row in part) for part in parts if part)
+    blocks = tuple(tuple(_table_line(row, columns_of(groups), best, reasons) for row in part) for part in parts if part)
     labels = {row.case.label for part in parts for row in part}
-    return Table(chapter.heading, shown, blocks, tuple(reasons), tuple(_notes(view, chapter, labels)))
+    return Table(chapter.heading, groups, blocks, tuple(reasons), tuple(_notes(view, chapter, labels)))
 
 
 def _table_line(row: ReportRow, columns: Sequence[Column], best: set[tuple[int, str]], reasons: dict[str, int]) -> TableLine:

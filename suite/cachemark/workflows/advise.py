@@ -298,7 +298,7 @@ def _by_seeds(claimed: dict[str, Claimed]) -> str:
     """The remedy where no method qualifies, as a sentence with a space before it; empty where there is none."""
     if not claimed:
         return " Measure quality to know more."
-    needed = min((each.claim.needed for each in claimed.values() if not each.claim.shown and each.claim.needed), default=None)
+    needed = min((each.claim.needed for each in claimed.values() if not each.claim.non_inferior and each.claim.needed), default=None)
     return f" About {needed} seeds would show it of one, if its images went on like these." if needed else ""
 
 

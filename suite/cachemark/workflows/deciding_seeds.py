@@ -103,4 +103,4 @@ def _interim(found: Run, samples: int) -> Interim:
 def _state(claims: Claims, key: str) -> int:
     """1: shown to be not worse; −1: shown to lose the margin or more; 0: open."""
     claim = claims[key]
-    return 1 if claim.shown else -1 if claim.lost else 0
+    return 1 if claim.non_inferior else -1 if claim.inferior else 0

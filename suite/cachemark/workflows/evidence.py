@@ -95,7 +95,7 @@ class Claimed:
     @property
     def qualified(self) -> bool:
         """True where its images are shown to be not worse, and nothing else speaks against it."""
-        return self.claim.shown and not self.row.unranked
+        return self.claim.non_inferior and not self.row.unranked
 
 
 @dataclass(frozen=True)

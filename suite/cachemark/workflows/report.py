@@ -113,7 +113,7 @@ def site(
     """
     folder, now, made, incidents = Path(folder), datetime.now(UTC), [], None if register is None else Path(register)
     try:
-        present = {} if fresh else pages.kept(folder)
+        present = {} if fresh else pages.stored_pages(folder)
         listed: dict[str, tuple[str, pages.ListedRun]] = {}
         with reading(store) as source:
             records, reached = source.runs(), [[each.anchor.model, each.weights] for each in anchors.load()]

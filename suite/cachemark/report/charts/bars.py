@@ -40,8 +40,8 @@ def halves(group: CaseGroup, signs: Signs) -> Chart:
         for k, row in enumerate(rows[:MOST]) for half, name in enumerate(_HALVES) for value in [row.median(name) or 0.0]]
     plot = _bars(_labels(rows), "Tokens per second", spans, 24.0)
     figures = ([fmt.figure(row.median(name) or 0.0, name) for name in _HALVES] for row in rows)
-    said = f"Pale: first half. Full: last half. Medians; longer is better.{first(rows)}"
-    return Chart.of_cases("speed", title, said, plot, ("First half", "Last half"), rows, figures)
+    caption = f"Pale: first half. Full: last half. Medians; longer is better.{first(rows)}"
+    return Chart.of_cases("speed", title, caption, plot, ("First half", "Last half"), rows, figures)
 
 
 def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
@@ -50,12 +50,12 @@ def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     if not rows:
         return
     tokens = [row.median("latency_tokens") or 0.0 for row in rows]
-    rest = [max((row.median("latency") or 0.0) - made, 0.0) for row, made in zip(rows, tokens, strict=True)]
-    parts = list(zip(tokens, rest, strict=True))
+    others_ = [max((row.median("latency") or 0.0) - made, 0.0) for row, made in zip(rows, tokens, strict=True)]
+    parts = list(zip(tokens, others_, strict=True))
     spans = _stacked(rows, parts, {"Tokens": 1.0, "Image decoding and the rest": 0.4}, signs, fmt.seconds)
     figures = ((fmt.seconds(made), fmt.seconds(other), fmt.percent(1 - made / (made + other))) for made, other in parts)
-    said = "Full: token generation. Pale: image decoding and the rest. Medians." + first(rows)
-    yield Chart.of_cases("speed", "Time per batch, by part", said, _bars(_labels(rows), "Seconds of a batch", spans),
+    caption = "Full: token generation. Pale: image decoding and the rest. Medians." + first(rows)
+    yield Chart.of_cases("speed", "Time per batch, by part", caption, _bars(_labels(rows), "Seconds of a batch", spans),
                          ("Tokens", "Images and the rest", "Share of the rest"), rows, figures)
 
 
@@ -72,10 +72,10 @@ def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     if not spans:
         yield Chart("memory", title, empty="Nothing is kept between passes.")
         return
-    figures = ([fmt.size(size) for size in (*held, sum(held), row.median("peak_memory") or 0.0)]
-               for row, held in zip(rows, parts, strict=True))
-    said = "Full: keys and values. Paler: the stage shared by layers. Palest: method state." + first(rows)
-    yield Chart.of_cases("memory", title, said, _bars(_labels(rows), f"Bytes held during a generation ({name})", spans),
+    figures = ([fmt.size(size) for size in (*sizes, sum(sizes), row.median("peak_memory") or 0.0)]
+               for row, sizes in zip(rows, parts, strict=True))
+    caption = "Full: keys and values. Paler: the stage shared by layers. Palest: method state." + first(rows)
+    yield Chart.of_cases("memory", title, caption, _bars(_labels(rows), f"Bytes held during a generation ({name})", spans),
                          (*titles, "Together", "Peak memory"), rows, figures)
 
 
@@ -90,9 +90,9 @@ def _stacked(
 ) -> list[Span]:
     """The parts of each case one behind another, in ``unit``; ``titles`` say how opaque each is. A part of nothing is left out."""
     spans = []
-    for k, (row, held) in enumerate(zip(rows[:MOST], parts, strict=False)):
+    for k, (row, sizes) in enumerate(zip(rows[:MOST], parts, strict=False)):
         at = 0.0
-        for (title, opacity), size in zip(titles.items(), held, strict=True):
+        for (title, opacity), size in zip(titles.items(), sizes, strict=True):
             if size:
                 spans.append(Span(k, at / unit, (at + size) / unit, signs.colour(row), tip(row, f"{title}: {text(size)}"),
                                   signs.series(row), opacity))
@@ -124,21 +124,21 @@ def _paired(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[Sequence[float]], signs: Signs, lead: str) -> Chart:
-    found = _boxes(values)
+    percentiles = _boxes(values)
     share = metric(name).unit == "share"
     scale = 100.0 if share else 1.0
     spans: list[Span] = []
-    for k, (row, (least, low, middle, high, most)) in enumerate(zip(rows[:MOST], found, strict=False)):
-        said = tip(row, f"median: {fmt.with_unit(middle, name)}", f"half of the seeds: {fmt.figure(low, name)} to {fmt.figure(high, name)}",
+    for k, (row, (least, low, middle, high, most)) in enumerate(zip(rows[:MOST], percentiles, strict=False)):
+        text = tip(row, f"median: {fmt.with_unit(middle, name)}", f"half of the seeds: {fmt.figure(low, name)} to {fmt.figure(high, name)}",
                    f"nine of ten: {fmt.figure(least, name)} to {fmt.figure(most, name)}")
         colour, series = signs.colour(row), signs.series(row)
-        spans += [Span(k, scale * least, scale * most, colour, said, series, 0.5, thick=0.1),
-                  Span(k, scale * low, scale * high, colour, said, series, 0.55, thick=0.6),
-                  Span(k, scale * middle, scale * middle, INK, said, series, thick=0.75)]
-    low, high = ranged([scale * end for ends in found for end in (ends[0], ends[-1])], 0.04)
+        spans += [Span(k, scale * least, scale * most, colour, text, series, 0.5, thick=0.1),
+                  Span(k, scale * low, scale * high, colour, text, series, 0.55, thick=0.6),
+                  Span(k, scale * middle, scale * middle, INK, text, series, thick=0.75)]
+    low, high = ranged([scale * end for ends in percentiles for end in (ends[0], ends[-1])], 0.04)
     unit = "%" if share else metric(name).unit
     x = linear(f"{metric(name).title} ({unit})" if unit else metric(name).title, low, high)
-    figures = ((*(fmt.figure(end, name) for end in ends), str(len(held))) for ends, held in zip(found, values, strict=True))
+    figures = ((*(fmt.figure(end, name) for end in ends), str(len(seeds))) for ends, seeds in zip(percentiles, values, strict=True))
     caption = f"{lead}Tick: median. Box: half of the seeds. Line: nine of ten.{first(rows)}"
     plot = RowPlot(_labels(rows), x, tuple(spans), lines=(0.0,) if lead else ())
     return Chart.of_cases("quality", title, caption, plot, ("5 %", "25 %", "Median", "75 %", "95 %", "Seeds"), rows, figures)
@@ -146,11 +146,11 @@ def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[S
 
 def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:
     """The percentiles of each distribution, those over equally many seeds at once."""
-    found: dict[int, list[float]] = {}
-    for n in {len(held) for held in values}:
-        places = [k for k, held in enumerate(values) if len(held) == n]
-        found.update(zip(places, np.percentile(np.array([values[k] for k in places]), _BOX, axis=1).T.tolist(), strict=True))
-    return [found[k] for k in range(len(values))]
+    percentiles: dict[int, list[float]] = {}
+    for n in {len(seeds) for seeds in values}:
+        places = [k for k, seeds in enumerate(values) if len(seeds) == n]
+        percentiles.update(zip(places, np.percentile(np.array([values[k] for k in places]), _BOX, axis=1).T.tolist(), strict=True))
+    return [percentiles[k] for k in range(len(values))]
 
 
 def paper_bars(table: PaperTable) -> Chart:
@@ -170,8 +170,8 @@ def paper_bars(table: PaperTable) -> Chart:
             allowed = f"{line.name} · allowed by the GPU: {fmt.times(line.possible)}"
             spans.append(Span(k, line.possible, line.possible, INK, allowed, thick=0.9))
     which = "Upper bar: published seconds. Lower bar: measured here" if table.here else "Bar: published seconds"
-    said = f"{which}. Tick: the limit by the least times of the paper's GPU. Dashed: no speed-up."
+    caption = f"{which}. Tick: the limit by the least times of the paper's GPU. Dashed: no speed-up."
     lines = tuple((line.name, *(fmt.times(value) if value else fmt.DASH for value in (line.claimed, line.possible, line.reached)))
                   for line in rows)
     plot = _bars(tuple(line.name for line in rows), "Speed-up (×)", spans, 24.0, (1.0,))
-    return Chart("papers", title, said, plot, ("Row", "Published", "Allowed there", "Here"), lines)
+    return Chart("papers", title, caption, plot, ("Row", "Published", "Allowed there", "Here"), lines)

@@ -56,9 +56,9 @@ def first(cases: Sequence[object]) -> str:
     return "" if len(cases) <= MOST else f" The first {MOST} of {len(cases)} cases are drawn; the table holds all."
 
 
-def tip(row: ReportRow, *said: str) -> str:
+def tip(row: ReportRow, *parts: str) -> str:
     """The text of a mark: its case, and what it says of it."""
-    return " · ".join((fmt.plain(row.case.label, 60), *said))
+    return " · ".join((fmt.plain(row.case.label, 60), *parts))
 
 
 def over(value: float | None, unit: float | None) -> float | None:

@@ -21,7 +21,7 @@ class ChartSet:
     budgets: tuple[Key, ...]
     charts: tuple[Chart, ...]
 
-    def of(self, tab: str) -> tuple[Chart, ...]:
+    def on_tab(self, tab: str) -> tuple[Chart, ...]:
         """The charts of one tab."""
         return tuple(chart for chart in self.charts if chart.tab == tab)
 

@@ -35,12 +35,12 @@ def kv_over_time(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
                          signs.series(row), signs.shape(row), scale=0.7) for row, path in paths[:MOST])
     x = linear("Tokens of the image", 0.0, max(path[-1][0] for _, path in paths))
     y = linear(f"Live keys and values ({name})", 0.0, 1.06 * max(high for _, path in paths for _, high in path))
-    said = ("At the end of each scale, or of each line after eviction, over all rows of the batch, in one untimed generation. "
+    caption = ("At the end of each scale, or of each line after eviction, over all rows of the batch, in one untimed generation. "
             "A masked model, which holds all tokens from the start, has no line.")
-    said += first(rows)
+    caption += first(rows)
     columns = (*(f"After {fmt.percent(part)}" for part in _QUARTERS), "Most")
     figures = ([fmt.size(size) for size in (*(_at(row, part) for part in _QUARTERS), max(_live(row).values()))] for row in rows)
-    yield Chart.of_cases("memory", "Keys and values over an image", said, XYPlot(x, y, points, lines), columns, rows, figures)
+    yield Chart.of_cases("memory", "Keys and values over an image", caption, XYPlot(x, y, points, lines), columns, rows, figures)
 
 
 def _live(row: ReportRow) -> dict[int, float]:
@@ -65,9 +65,9 @@ def batches(group: CaseGroup, parts: Sequence[CaseGroup], signs: Signs) -> Itera
         return
     cases: _Cases = {}
     for row in (row for part in alike for row in part.rows if row.timed):
-        held = cases.setdefault((row.method, row.case.budget), [])
-        if row.case.batch not in {other.case.batch for other in held}:  # two blocks may have one batch
-            held.append(row)
+        same_case = cases.setdefault((row.method, row.case.budget), [])
+        if row.case.batch not in {other.case.batch for other in same_case}:  # two blocks may have one batch
+            same_case.append(row)
     yield _batch_chart("speed", "Images per second against batch", "Images per second", cases, sizes, signs,
                  lambda row: row.images_per_second, "{:.3g}".format, "Higher is better.")
     most = max((row.median("peak_memory") or 0.0 for rows in cases.values() for row in rows), default=0.0)
@@ -82,7 +82,7 @@ def _batch_chart(
 ) -> Chart:
     """A line for each case over the batches, which stand evenly apart; what ran out of memory stands at the upper edge."""
     at = {batch: k for k, batch in enumerate(sizes)}
-    measured = [found for rows in cases.values() for row in rows if row.ok and (found := value(row)) is not None]
+    measured = [measured_value for rows in cases.values() for row in rows if row.ok and (measured_value := value(row)) is not None]
     if not measured:
         return Chart(tab, title, empty="Not measured.")
     y = linear(up, 0.0, 1.15 * max(measured))
@@ -90,14 +90,14 @@ def _batch_chart(
     for rows in cases.values():
         cells, places = [fmt.DASH] * len(sizes), []
         for row in rows:
-            x, found = at[row.case.batch], value(row) if row.ok else None
-            cells[x] = str(row.outcome.status) if found is None else text(found)
-            said = tip(row, f"batch {row.case.batch}", cells[x])
-            if found is not None:
-                places.append((float(x), found))
-                points.append(Point(x, found, signs.colour(row), said, signs.series(row), signs.shape(row)))
+            x, measured_value = at[row.case.batch], value(row) if row.ok else None
+            cells[x] = str(row.outcome.status) if measured_value is None else text(measured_value)
+            label = tip(row, f"batch {row.case.batch}", cells[x])
+            if measured_value is not None:
+                places.append((float(x), measured_value))
+                points.append(Point(x, measured_value, signs.colour(row), label, signs.series(row), signs.shape(row)))
             elif row.outcome.status is Status.OOM:
-                points.append(Point(x, y.high, signs.colour(row), said, signs.series(row), "plus", name="oom"))
+                points.append(Point(x, y.high, signs.colour(row), label, signs.series(row), "plus", name="oom"))
         if places:
             lines.append(Curve(tuple(places), signs.colour(rows[0]), series=signs.series(rows[0])))
         table.append(cells)
@@ -108,42 +108,42 @@ def _batch_chart(
 
 
 # -- run by run -------------------------------------------------------------------------------------------------------
-def history(found: RunHistory | None, signs: Signs) -> Iterable[Chart]:
+def history(runs: RunHistory | None, signs: Signs) -> Iterable[Chart]:
     """The latency of each method over the full cache's, and the full cache's own; changes of the former are marked, and are notes of the
     chart."""
-    if found is None:
+    if runs is None:
         return
-    if found.arms:
-        yield _run_chart("Latency over the full cache's, run by run", "Latency over the full cache's (×)", found.arms, found, signs,
+    if runs.arms:
+        yield _run_chart("Latency over the full cache's, run by run", "Latency over the full cache's (×)", runs.arms, runs, signs,
                      "Lower is faster; 1 is the full cache of the same run.", fmt.times)
-    if found.full:
-        yield _run_chart("The full cache's own latency, run by run", "Latency (s)", (found.full,), found, Signs({}, {}),
+    if runs.full:
+        yield _run_chart("The full cache's own latency, run by run", "Latency (s)", (runs.full,), runs, Signs({}, {}),
                      "A change here is one of the machine, its software or the full cache; the ratios hide it.", fmt.seconds)
 
 
 def _run_chart(
-    title: str, y_title: str, cases: Sequence[CaseHistory], found: RunHistory, signs: Signs, caption: str, text: Callable[[float], str],
+    title: str, y_title: str, cases: Sequence[CaseHistory], runs: RunHistory, signs: Signs, caption: str, text: Callable[[float], str],
 ) -> Chart:
     """One line for each case with a mark where it changed, a dotted one across where the environment changes."""
-    points, lines, shown = [], [], cases[:MOST]
-    for case in shown:
+    points, lines, drawn = [], [], cases[:MOST]
+    for case in drawn:
         row, places = case.row, [(float(k), value) for k, value in enumerate(case.values) if value is not None]
         lines.append(Curve(tuple(places), signs.colour(row), series=signs.series(row)))
-        points += [Point(x, y, signs.colour(row), tip(row, f"run {found.names[int(x)]}", text(y)), signs.series(row), signs.shape(row))
+        points += [Point(x, y, signs.colour(row), tip(row, f"run {runs.names[int(x)]}", text(y)), signs.series(row), signs.shape(row))
                    for x, y in places]
-    points += [_mark(case, change, sentence, signs) for case in shown for change, sentence in case.changes]
+    points += [_mark(case, change, sentence, signs) for case in drawn for change, sentence in case.changes]
     y = linear(y_title, *ranged([point.y for point in points], 0.1))
-    epochs = [k for k, (before, now) in enumerate(pairwise(found.fingerprints), 1) if before != now]
+    epochs = [k for k, (before, now) in enumerate(pairwise(runs.fingerprints), 1) if before != now]
     lines += [Curve(((k - 0.5, y.low), (k - 0.5, y.high)), dash="2 3") for k in epochs]
-    last, notes = len(found.names) - 1, tuple(sentence for case in cases for _, sentence in case.changes)
+    last, notes = len(runs.names) - 1, tuple(sentence for case in cases for _, sentence in case.changes)
     blind = tuple(case.blind for case in cases if case.blind)
-    ticks = tuple((float(k), found.names[k].split(" · ")[0]) for k in range(0, last + 1, 1 + last // _TICKS))
+    ticks = tuple((float(k), runs.names[k].split(" · ")[0]) for k in range(0, last + 1, 1 + last // _TICKS))
     plot = XYPlot(Axis("Run", -0.3, last + 0.3, ticks), y, tuple(points), tuple(lines))
     figures = ([fmt.DASH if value is None else text(value) for value in case.values] for case in cases)
-    said = caption + first(cases)
-    said += " Dotted: the numerics fingerprint changes; figures on its two sides are not comparable." if epochs else ""
-    said += " Hollow marks: diamond, a step; triangle, the start of a ramp; square, a change of variance." if notes else ""
-    return Chart.of_cases("history", title, said, plot, found.names, [case.row for case in cases], figures, (*notes, *blind))
+    text_below = caption + first(cases)
+    text_below += " Dotted: the numerics fingerprint changes; figures on its two sides are not comparable." if epochs else ""
+    text_below += " Hollow marks: diamond, a step; triangle, the start of a ramp; square, a change of variance." if notes else ""
+    return Chart.of_cases("history", title, text_below, plot, runs.names, [case.row for case in cases], figures, (*notes, *blind))
 
 
 def _mark(case: CaseHistory, change: ChangePoint, sentence: str, signs: Signs) -> Point:

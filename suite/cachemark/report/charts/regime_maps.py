@@ -22,9 +22,9 @@ def regime_map(regime: Regime) -> Chart:
     if regime.by_label:
         return _by_label(title, regime, batches)
     budgets = sorted({row.case.budget for row in regime.rows}, key=share_of_full, reverse=True)
-    found = {(row.case.batch, row.case.budget): row for row in regime.rows}
-    table = tuple((shown_share(budget), *(_cell_text(found.get((batch, budget))) for batch in batches)) for budget in budgets)
-    cells = tuple(_cell(row, budgets.index(budget), batches.index(batch)) for (batch, budget), row in found.items())
+    rows = {(row.case.batch, row.case.budget): row for row in regime.rows}
+    table = tuple((shown_share(budget), *(_cell_text(rows.get((batch, budget))) for batch in batches)) for budget in budgets)
+    cells = tuple(_cell(row, budgets.index(budget), batches.index(batch)) for (batch, budget), row in rows.items())
     grid = Heatmap("Batch", "Budget", tuple(map(str, batches)), tuple(fmt.plain(shown_share(budget), 16) for budget in budgets), cells)
     return Chart("speed", title, CAPTION, grid, ("Budget", *(f"batch {batch}" for batch in batches)), table)
 
@@ -32,9 +32,9 @@ def regime_map(regime: Regime) -> Chart:
 def _by_label(title: str, regime: Regime, batches: list[int]) -> Chart:
     """A field for each batch and case of a regime."""
     labels = list(dict.fromkeys(row.case.label for row in regime.rows))
-    found = {(row.case.batch, row.case.label): row for row in regime.rows}
-    table = tuple((label, *(_cell_text(found.get((batch, label))) for batch in batches)) for label in labels)
-    cells = tuple(_cell(row, labels.index(label), batches.index(batch)) for (batch, label), row in found.items())
+    rows = {(row.case.batch, row.case.label): row for row in regime.rows}
+    table = tuple((label, *(_cell_text(rows.get((batch, label))) for batch in batches)) for label in labels)
+    cells = tuple(_cell(row, labels.index(label), batches.index(batch)) for (batch, label), row in rows.items())
     grid = Heatmap("Batch", "Case", tuple(map(str, batches)), tuple(fmt.plain(label, 28) for label in labels), cells)
     return Chart("speed", title, CAPTION, grid, ("Case", *(f"batch {batch}" for batch in batches)), table)
 
@@ -49,22 +49,22 @@ def _cell_text(row: ReportRow | None) -> str:
 def _cell(row: ReportRow, line: int, column: int) -> HeatmapCell:
     gain = row.speed_up.value if row.speed_up else None
     sure = row.speed_up is not None and row.speed_up.stated and not row.speed_up.low <= 1 <= row.speed_up.high
-    said = f"{tip(row)}, batch {row.case.batch}: {_cell_text(row)}"
-    return HeatmapCell(line, column, tint(gain), _ink(gain), fmt.times(gain) if gain else fmt.DASH, said, sure)
+    label = f"{tip(row)}, batch {row.case.batch}: {_cell_text(row)}"
+    return HeatmapCell(line, column, tint(gain), _ink(gain), fmt.times(gain) if gain else fmt.DASH, label, sure)
 
 
-def answer_chart(found: AnswerMap) -> Chart:
+def answer_chart(answers: AnswerMap) -> Chart:
     """A field for each batch and length: the best method that is shown to be as good."""
-    batches, lengths = found.batches, found.lengths[::-1]
-    held = {(cell.tokens, cell.batch): cell for cell in found.cells}
-    table = tuple((str(length), *(_answered(held.get((length, batch))) for batch in batches)) for length in lengths)
+    batches, lengths = answers.batches, answers.lengths[::-1]
+    cells = {(cell.tokens, cell.batch): cell for cell in answers.cells}
+    table = tuple((str(length), *(_answered(cells.get((length, batch))) for batch in batches)) for length in lengths)
     fields = tuple(HeatmapCell(lengths.index(cell.tokens), batches.index(cell.batch), tint(cell.gain.value if cell.gain else 1.0),
                                _ink(cell.gain.value if cell.gain else 1.0), fmt.plain(cell.best, 18),
                                f"{cell.tokens} tokens, batch {cell.batch}: {_answered(cell)}", cell.measured, not cell.measured)
-                   for cell in found.cells)
+                   for cell in answers.cells)
     grid = Heatmap("Batch", "Tokens", tuple(map(str, batches)), tuple(map(str, lengths)), fields, wide=116.0)
     caption = "White: the full cache. Blue: the named method is faster, at full colour twice as fast. Border: measured; hatched: predicted."
-    return Chart("speed", f"Which cache by batch and length: {fmt.plain(found.model, 40)}", caption, grid,
+    return Chart("speed", f"Which cache by batch and length: {fmt.plain(answers.model, 40)}", caption, grid,
                  ("Tokens", *(f"batch {batch}" for batch in batches)), table)
 
 

@@ -75,8 +75,8 @@ def linear(title: str, low: float, high: float, *, count: int = 5) -> Axis:
 def rooted(title: str, top: float) -> Axis:
     """A square-root axis from 0: ticks are evenly spread on the page, and each is one digit long."""
     top = top or 1e-6
-    wanted = [float(f"{top * (k / 5) ** 2:.1g}") for k in range(1, 6)]
-    places = [0.0, *dict.fromkeys(value for value in wanted if value <= 1.06 * top)]
+    ticks = [float(f"{top * (k / 5) ** 2:.1g}") for k in range(1, 6)]
+    places = [0.0, *dict.fromkeys(value for value in ticks if value <= 1.06 * top)]
     return Axis(f"{title}, √ scale", 0.0, 1.06 * top, tuple((place, f"{place:g}") for place in places), root=True)
 
 
@@ -127,8 +127,8 @@ class XYPlot:
 
     def svg(self, title: str, style: Style = PAGE) -> str:
         """The drawing; ``title`` is what a screen reader says."""
-        left = style.size * (2.6 + _WIDE * max((len(text) for _, text in self.y.ticks), default=0))
-        box = _Box(left, style.size * 0.8, style.width - style.size * 0.9, style.height - 3.6 * style.size)
+        margin = style.size * (2.6 + _WIDE * max((len(text) for _, text in self.y.ticks), default=0))
+        box = _Box(margin, style.size * 0.8, style.width - style.size * 0.9, style.height - 3.6 * style.size)
         parts = [*_down(self.y, box, style), *_across(self.x, box, style)]
         parts += [_svg_curve(line, self, box, style) for line in self.lines]
         parts += [_ends(point, self, box) for point in self.points]
@@ -164,12 +164,12 @@ class RowPlot:
     def svg(self, title: str, style: Style = PAGE) -> str:
         """The drawing, as high as its rows need."""
         labels = [fmt.plain(label, 26) for label in self.labels]
-        left = style.size * (0.9 + _WIDE * max((len(label) for label in labels), default=0))
+        margin = style.size * (0.9 + _WIDE * max((len(label) for label in labels), default=0))
         bottom = 0.5 * style.size + self.pitch * len(labels)
-        box = _Box(left, 0.5 * style.size, style.width - style.size * 1.2, bottom)
+        box = _Box(margin, 0.5 * style.size, style.width - style.size * 1.2, bottom)
         parts = [*_across(self.x, box, style)]
         for row, label in enumerate(labels):
-            parts.append(_label(left - 0.6 * style.size, box.top + (row + 0.5) * self.pitch + 0.35 * style.size, label, style, "end"))
+            parts.append(_label(margin - 0.6 * style.size, box.top + (row + 0.5) * self.pitch + 0.35 * style.size, label, style, "end"))
         for at in self.lines:
             x = box.x(self.x.at(at))
             parts.append(f'<path d="M{x:.1f} {box.top:.1f}V{box.bottom:.1f}" stroke="{style.ink}" stroke-dasharray="4 3" opacity=".6"/>')
@@ -206,17 +206,17 @@ class Heatmap:
     def svg(self, title: str, style: Style = PAGE) -> str:
         """The drawing, as high as its fields and the title beside them need, and no narrower than others, whose letters it has."""
         wide, high = self.wide, max(34.0, style.size * (_WIDE * len(self.down) + 1) / max(len(self.rows), 1))
-        left = style.size * (2.2 + _WIDE * max(map(len, self.rows), default=0))
-        right, bottom = left + wide * len(self.columns), high * len(self.rows)
-        parts = [_label(left - 0.5 * style.size, (k + 0.5) * high + 0.35 * style.size, row, style, "end")
+        margin = style.size * (2.2 + _WIDE * max(map(len, self.rows), default=0))
+        right, bottom = margin + wide * len(self.columns), high * len(self.rows)
+        parts = [_label(margin - 0.5 * style.size, (k + 0.5) * high + 0.35 * style.size, row, style, "end")
                  for k, row in enumerate(self.rows)]
-        parts += [_label(left + (k + 0.5) * wide, bottom + 1.4 * style.size, name, style) for k, name in enumerate(self.columns)]
-        parts += [_label((left + right) / 2, bottom + 3.0 * style.size, self.across, style),
+        parts += [_label(margin + (k + 0.5) * wide, bottom + 1.4 * style.size, name, style) for k, name in enumerate(self.columns)]
+        parts += [_label((margin + right) / 2, bottom + 3.0 * style.size, self.across, style),
                   _label(1.1 * style.size, bottom / 2, self.down, style, turned=True)]
         for cell in self.cells:
-            x, y, edge = left + cell.column * wide, cell.row * high, f' stroke="{cell.ink}" stroke-width="1.5"' if cell.bordered else ""
+            x, y, edge = margin + cell.column * wide, cell.row * high, f' stroke="{cell.ink}" stroke-width="1.5"' if cell.bordered else ""
             parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{cell.colour}"{edge}'
-                         f'{_said(cell.tip, -1, style, "rect")}')
+                         f'{_mark_end(cell.tip, -1, style, "rect")}')
             if cell.hatched:
                 parts.append(f'<path d="{_hatching(x, y, wide, high)}" stroke="{cell.ink}" stroke-opacity="0.3" fill="none"/>')
             parts.append(_label(x + wide / 2, y + high / 2 + 0.35 * style.size, cell.text, replace(style, ink=cell.ink)))
@@ -225,12 +225,12 @@ class Heatmap:
 
 def _hatching(x: float, y: float, wide: float, high: float, apart: float = 9.0) -> str:
     """Lines across a field, from its left and lower edge up to its upper and right one."""
-    found, far = [], apart
+    strokes, far = [], apart
     while far < wide + high:
         (x0, y0), (x1, y1) = (max(0.0, far - high), min(far, high)), (min(far, wide), max(0.0, far - wide))
-        found.append(f"M{x + x0:.1f} {y + y0:.1f}L{x + x1:.1f} {y + y1:.1f}")
+        strokes.append(f"M{x + x0:.1f} {y + y0:.1f}L{x + x1:.1f} {y + y1:.1f}")
         far += apart
-    return "".join(found)
+    return "".join(strokes)
 
 
 @dataclass(frozen=True)
@@ -250,8 +250,8 @@ class _Box:
 
 
 def _sheet(parts: Iterable[str], title: str, width: float, height: float, style: Style) -> str:
-    said = quoteattr(f"{title}; the table below the chart holds its figures" if style.tips else title)
-    return (f'<svg xmlns="{_SVG}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label={said} fill="none" '
+    label = quoteattr(f"{title}; the table below the chart holds its figures" if style.tips else title)
+    return (f'<svg xmlns="{_SVG}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label={label} fill="none" '
             f'font-family={quoteattr(style.family)} font-size="{style.size:g}">{"".join(parts)}</svg>')
 
 
@@ -310,7 +310,7 @@ def _mark(point: Point, plot: XYPlot, box: _Box, style: Style) -> str:
     paint = (f'stroke="{point.colour}" stroke-width="1.7" vector-effect="non-scaling-stroke" pointer-events="all"' if point.hollow
              else f'fill="{point.colour}"')
     place = f"translate({x:.1f} {y:.1f}){'' if point.scale == 1.0 else f' scale({point.scale:g})'}"
-    drawn = f'<path d="{SHAPES[point.shape]}" transform="{place}" {paint}{_said(point.tip, point.series, style, "path")}'
+    drawn = f'<path d="{SHAPES[point.shape]}" transform="{place}" {paint}{_mark_end(point.tip, point.series, style, "path")}'
     return drawn + (_label(x, y - 0.9 * style.size, point.name, style, weight="bold") if point.name else "")
 
 
@@ -319,10 +319,10 @@ def _span(span: Span, plot: RowPlot, box: _Box, style: Style) -> str:
     y = box.top + (span.row + span.level) * plot.pitch - high / 2
     faint = f' opacity="{span.opacity:g}"' if span.opacity < 1 else ""
     return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(end - x, 0.6):.1f}" height="{high:.1f}" fill="{span.colour}"{faint}'
-            f'{_said(span.tip, span.series, style, "rect")}')
+            f'{_mark_end(span.tip, span.series, style, "rect")}')
 
 
-def _said(tip: str, series: int, style: Style, tag: str) -> str:
+def _mark_end(tip: str, series: int, style: Style, tag: str) -> str:
     """The end of a mark: what it says of itself, where it may."""
     if not style.tips:
         return "/>"

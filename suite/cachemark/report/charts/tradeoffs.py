@@ -25,13 +25,13 @@ class _Quantity:
 
     def value(self, row: ReportRow) -> float | None:
         """The value of a case."""
-        found = self.of(row)
-        return found.value if isinstance(found, Interval) else found
+        value = self.of(row)
+        return value.value if isinstance(value, Interval) else value
 
     def ends(self, row: ReportRow) -> tuple[float, float] | None:
         """The ends of its interval; the full cache, to which the others are compared, is drawn without one."""
-        found = self.of(row)
-        return (found.low, found.high) if isinstance(found, Interval) and found.stated and row.case.role == "arm" else None
+        value = self.of(row)
+        return (value.low, value.high) if isinstance(value, Interval) and value.stated and row.case.role == "arm" else None
 
 
 def _distance(group: CaseGroup) -> _Quantity:
@@ -58,8 +58,8 @@ ROOTED = "The vertical axis is a square root, which spreads what lies near 0."
 def against_cost(group: CaseGroup, signs: Signs) -> Chart:
     """Fidelity against computation in a masked model, elsewhere against memory."""
     if group.paradigm == MASKED:
-        whole = group.full.median("flops") if group.full and group.full.ok else None
-        flops = _Quantity("FLOPs of an image (share of full)", lambda row: over(row.median("flops"), whole), fmt.percent)
+        total = group.full.median("flops") if group.full and group.full.ok else None
+        flops = _Quantity("FLOPs of an image (share of full)", lambda row: over(row.median("flops"), total), fmt.percent)
         return _scatter("Fidelity against computation", group, flops, True, signs)
     unit, name = fmt.binary(max((row.median("kv_allocated") or 0.0 for row in group.rows), default=0.0))
     size = _Quantity(f"KV allocated ({name})", lambda row: over(row.median("kv_allocated"), unit), lambda x: fmt.size(x * unit))
@@ -119,20 +119,20 @@ def _curve(title: str, group: CaseGroup, rows: Sequence[ReportRow], signs: Signs
 
 def _point(row: ReportRow, across: _Quantity, up: _Quantity, signs: Signs) -> Point:
     x, y, arm = across.value(row) or 0.0, up.value(row) or 0.0, row.case.role == "arm"
-    said = tip(row, f"{across.title}: {across.text(x)}", f"{up.title}: {up.text(y)}")
-    return Point(x, y, signs.colour(row), said, signs.series(row), signs.shape(row), across.ends(row), up.ends(row),
+    label = tip(row, f"{across.title}: {across.text(x)}", f"{up.title}: {up.text(y)}")
+    return Point(x, y, signs.colour(row), label, signs.series(row), signs.shape(row), across.ends(row), up.ends(row),
                  hollow=not arm or bool(row.unranked), name="" if arm else "full")
 
 
 def front(points: Sequence[tuple[float, float]], less: bool) -> list[tuple[float, float]]:
     """The places that no other beats in both directions, from left to right; lower is always better upwards."""
     sign = 1 if less else -1
-    kept, lowest = [], float("inf")
+    places, lowest = [], float("inf")
     for x, y in sorted(set(points), key=lambda p: (sign * p[0], p[1])):
         if y < lowest:
-            kept.append((x, y))
+            places.append((x, y))
             lowest = y
-    return sorted(kept)
+    return sorted(places)
 
 
 def _top(points: Sequence[Point]) -> float:

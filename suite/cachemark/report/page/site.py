@@ -57,27 +57,27 @@ def listed(run_id: int, view: ReportView, nights: Sequence[HistoryNight]) -> Lis
 
 def trends(nights: Sequence[HistoryNight]) -> tuple[tuple[str, str], ...]:
     """A drawing for each model of the last run that was measured in two runs or more."""
-    found: dict[str, list[float | None]] = {}
+    costs_by_model: dict[str, list[float | None]] = {}
     models = {part.model for part in case_groups(nights[-1].outcomes)} if nights else set()
     for night in nights:
         parts = case_groups(night.outcomes)
         for model in models:
             costs = [1 / row.speed_up.value for part in parts if part.model == model for row in part.arms if row.speed_up]
-            found.setdefault(model, []).append(statistics.median(costs) if costs else None)
-    return tuple((model, sparkline(values)) for model, values in sorted(found.items()) if sum(v is not None for v in values) > 1)
+            costs_by_model.setdefault(model, []).append(statistics.median(costs) if costs else None)
+    return tuple((model, sparkline(values)) for model, values in sorted(costs_by_model.items()) if sum(v is not None for v in values) > 1)
 
 
 def sparkline(values: Sequence[float | None], width: float = 90.0, height: float = 22.0) -> str:
     """A line without axes; a gap where a value is missing, a dot at the last one."""
-    known = [(k, value) for k, value in enumerate(values) if value is not None]
-    low, high = min(v for _, v in known), max(v for _, v in known)
+    points = [(k, value) for k, value in enumerate(values) if value is not None]
+    low, high = min(v for _, v in points), max(v for _, v in points)
     span, last = (high - low) or 1.0, max(len(values) - 1, 1)
-    places = {k: (3 + k / last * (width - 6), height - 3 - (value - low) / span * (height - 6)) for k, value in known}
+    places = {k: (3 + k / last * (width - 6), height - 3 - (value - low) / span * (height - 6)) for k, value in points}
     path = "".join(f"{'L' if k - 1 in places else 'M'}{x:.1f} {y:.1f}" for k, (x, y) in places.items())
-    x, y = places[known[-1][0]]
-    said = f"from {fmt.times(known[0][1])} to {fmt.times(known[-1][1])} of the full cache's latency over {len(known)} runs"
+    x, y = places[points[-1][0]]
+    label = f"from {fmt.times(points[0][1])} to {fmt.times(points[-1][1])} of the full cache's latency over {len(points)} runs"
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
-            f'aria-label="{said}" fill="none"><path d="{path}" stroke="currentColor" stroke-width="1.4"/>'
+            f'aria-label="{label}" fill="none"><path d="{path}" stroke="currentColor" stroke-width="1.4"/>'
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="currentColor"/></svg>')
 
 
@@ -88,7 +88,7 @@ def index(lines: Sequence[ListedRun]) -> str:
 
 
 def publish(folder: Path, runs: Mapping[str, tuple[str, ListedRun]]) -> Path:
-    """Write the list to ``index.html`` of the folder, and beside it each line with the stamp of its page, to be found by :func:`kept`."""
+    """Write the list to ``index.html`` of the folder, and beside it each line with the stamp of its page (:func:`stored_pages`)."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
     file.write_bytes(index([line for _, line in runs.values()]).encode("utf-8", errors="replace"))
@@ -97,11 +97,11 @@ def publish(folder: Path, runs: Mapping[str, tuple[str, ListedRun]]) -> Path:
     return file
 
 
-def kept(folder: Path) -> dict[str, tuple[str, ListedRun]]:
+def stored_pages(folder: Path) -> dict[str, tuple[str, ListedRun]]:
     """The stamp and the line of each page by the number of its run; nothing where there is no site, or one of another version."""
     try:
-        found = json.loads((folder / STAMPS).read_text(encoding="utf-8"))
-        return {number: (item["stamp"], ListedRun(**item["line"])) for number, item in found.items()}
+        stamps = json.loads((folder / STAMPS).read_text(encoding="utf-8"))
+        return {number: (item["stamp"], ListedRun(**item["line"])) for number, item in stamps.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
 
@@ -114,9 +114,9 @@ def too_old(started: str, now: datetime, days: int) -> bool:
         return False
 
 
-def prune(folder: Path, kept: Sequence[int]) -> int:
+def prune(folder: Path, run_ids: Sequence[int]) -> int:
     """Remove the reports of runs that are not ``kept``; how many there were."""
-    names = {page_of(folder, run_id).name for run_id in kept}
+    names = {page_of(folder, run_id).name for run_id in run_ids}
     old = [file for file in (folder / FOLDER).glob("run-*.html") if file.name not in names]
     for file in old:
         file.unlink()
