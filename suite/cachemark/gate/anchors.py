@@ -89,12 +89,12 @@ def judge(anchor: Anchor, outcome: Outcome) -> AnchorJudgement:
     value = outcome.mean(anchor.metric)
     assert value is not None  # else it would have been unfit
     off = value - anchor.expected
-    said = f"{anchor.metric} = {value:.4g}, published {anchor.expected:g} ± {anchor.tolerance:g} ({anchor.source})"
+    text = f"{anchor.metric} = {value:.4g}, published {anchor.expected:g} ± {anchor.tolerance:g} ({anchor.source})"
     if abs(off) <= anchor.tolerance:
-        return AnchorJudgement(PASSED, f"{said}.", value)
+        return AnchorJudgement(PASSED, f"{text}.", value)
     side = "above" if off > 0 else "below"
     why = "Weights, sampling or evaluation are not those of the publication."
-    return AnchorJudgement(FAILED, f"{said}: {abs(off):.4g} {side} it. {why}", value)
+    return AnchorJudgement(FAILED, f"{text}: {abs(off):.4g} {side} it. {why}", value)
 
 
 def _unfit(anchor: Anchor, outcome: Outcome) -> str:
@@ -106,9 +106,9 @@ def _unfit(anchor: Anchor, outcome: Outcome) -> str:
         return f"An anchor is for the full cache in its native codec; this is {case.label} ({case.role})."
     if "random" in [part.partition(":")[0] for part in case.weights.split("/")]:
         return f"The weights are random ({case.weights}); an anchor needs the published ones."
-    asked = {key: value for key, value in anchor.sampling.items() if getattr(case.sampling, key, None) != value}
-    if asked:
-        key, value = next(iter(asked.items()))
+    differing = {key: value for key, value in anchor.sampling.items() if getattr(case.sampling, key, None) != value}
+    if differing:
+        key, value = next(iter(differing.items()))
         return f"The images were drawn with {key} = {getattr(case.sampling, key, None)!r}, the published ones with {value!r}."
     if not outcome.ok:
         return f"The case ended as {outcome.status}: {(outcome.log.strip().splitlines() or [''])[0]}"
@@ -121,10 +121,10 @@ def _unfit(anchor: Anchor, outcome: Outcome) -> str:
 def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[str, Any] | None = None) -> Path:
     """Record that the anchor was reached; the file appears whole or not at all and replaces an older one. Raises BadBaseline where it was
     not reached."""
-    found = judge(anchor, outcome)
-    if found.value is None or not found.passed:
-        raise BadBaseline(f"The anchor of {anchor.model} is {found.state}. {found.reason}", remedy="Record only one that passed.")
-    stored = ReachedAnchor(anchor, outcome.case.weights, found.value, outcome.case.to_json(), dict(facts or {}))
+    judgement = judge(anchor, outcome)
+    if judgement.value is None or not judgement.passed:
+        raise BadBaseline(f"The anchor of {anchor.model} is {judgement.state}. {judgement.reason}", remedy="Record only one that passed.")
+    stored = ReachedAnchor(anchor, outcome.case.weights, judgement.value, outcome.case.to_json(), dict(facts or {}))
     path = file_in(folder, anchor.model, "model")
     data = {"format": FORMAT, **asdict(stored)}
     write(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
@@ -175,8 +175,8 @@ def unanchored(model: str, weights: str, anchors: Iterable[ReachedAnchor]) -> st
 def shipped() -> Mapping[str, Anchor]:
     """The anchors of the plans that the package carries, by model."""
     folder = resources.files("cachemark") / "data" / "plans"
-    found = (tomllib.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith(".toml"))
-    anchors = (Anchor.of(plan["cells"][0]["model"], plan["anchor"]) for plan in found if "anchor" in plan)
+    tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith(".toml"))
+    anchors = (Anchor.of(plan["cells"][0]["model"], plan["anchor"]) for plan in tables if "anchor" in plan)
     return {anchor.model: anchor for anchor in sorted(anchors, key=lambda a: a.model)}
 
 

@@ -85,14 +85,14 @@ class Comparison:
     @property
     def cases(self) -> tuple[int, int]:
         """The number of the baseline's cases with at least one row judged, and the number of its cases."""
-        known = {r.case_key for r in self.rows if r.verdict != NEW}
-        return len({r.case_key for r in self.rows if r.verdict in JUDGED}), len(known)
+        case_keys = {r.case_key for r in self.rows if r.verdict != NEW}
+        return len({r.case_key for r in self.rows if r.verdict in JUDGED}), len(case_keys)
 
     @property
     def coverage(self) -> float:
         """Share of the baseline's cases of which at least one row was judged."""
-        judged, known = self.cases
-        return judged / known
+        compared, total = self.cases
+        return compared / total
 
     @property
     def exit_code(self) -> int:
@@ -109,16 +109,16 @@ class Comparison:
         """At most five plain lines, the verdict first."""
         counts = Counter(r.verdict for r in self.rows)
         named = ", ".join(f"{n} {v.replace('_', ' ')}" for v in (*JUDGED, NOT_COMPARED, MISSING, NEW) if (n := counts[v]))
-        judged, known = self.cases
+        compared, total = self.cases
         lines = [f"{ENDED[self.exit_code]}: {named}.",
-                 f"Judged {judged} of the baseline's {known} cases; {100 * self.min_coverage:g}% are needed."]
+                 f"Judged {compared} of the baseline's {total} cases; {100 * self.min_coverage:g}% are needed."]
         if worst := _worst(self.of(REGRESSED)):
             lines.append(worst)
         if reasons := Counter(r.reason for r in self.of(NOT_COMPARED)).most_common(1):
             lines.append(f"Not compared, most often ({reasons[0][1]} rows): {reasons[0][0]}.")
-        stated = Counter(r.reason for r in self.rows if r.reason.startswith(STATED))
-        if stated and not self._times_judged:
-            return [*lines, f"Times: {stated.most_common(1)[0][0]}."]
+        stated_reasons = Counter(r.reason for r in self.rows if r.reason.startswith(STATED))
+        if stated_reasons and not self._times_judged:
+            return [*lines, f"Times: {stated_reasons.most_common(1)[0][0]}."]
         return [*lines, f"Times: fixed threshold of {100 * self.threshold:g}% on one run; the false-alarm rate of this gate is unknown."]
 
     @property
@@ -260,14 +260,14 @@ class _Pair:
 
 
 def _status(old: Outcome, new: Outcome) -> tuple[str, str]:
-    said = f"{old.status} then, {new.status} now"
+    reason = f"{old.status} then, {new.status} now"
     if old.status in INFRASTRUCTURE or new.status in INFRASTRUCTURE:
-        return NOT_COMPARED, f"{said}: the machine is the reason"
+        return NOT_COMPARED, f"{reason}: the machine is the reason"
     if old.ok:
-        return REGRESSED, said
+        return REGRESSED, reason
     if new.ok:
-        return IMPROVED, said
-    return (EQUIVALENT if old.status is new.status else CHANGED), said
+        return IMPROVED, reason
+    return (EQUIVALENT if old.status is new.status else CHANGED), reason
 
 
 def _is_reference(outcome: Outcome) -> bool:

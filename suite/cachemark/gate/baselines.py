@@ -144,8 +144,8 @@ def promote(
     if then == now and upgraded:
         raise BadBaseline(f"Run {run.id} has the numerics of {old.source}: nothing was upgraded.",
                           remedy="Accept changed figures with: cachemark baseline promote --reason …")
-    known = {key: old.meta[key] for key in ("run", "saved", "reason", "epoch") if key in old.meta}
-    replaces = {"digest": old.digest, "fingerprint": then, "commit": old.code.get("commit"), **known}
+    replaced = {key: old.meta[key] for key in ("run", "saved", "reason", "epoch") if key in old.meta}
+    replaces = {"digest": old.digest, "fingerprint": then, "commit": old.code.get("commit"), **replaced}
     return save(store, run.id, root, name, reason=reason, days=days, epoch=_epoch(old) + upgraded, replaces=replaces)
 
 
@@ -191,15 +191,15 @@ def list_(root: Path | str = ROOT) -> list[ListedBaseline]:
 def diff(baseline: Exchange, outcomes: Sequence[Outcome]) -> list[CaseDifference]:
     """Differences between the outcomes and the baseline, case by case and unjudged: for a review before promotion."""
     then, now = {o.case.key: o for o in baseline.outcomes}, {o.case.key: o for o in outcomes}
-    found: list[CaseDifference] = []
+    differences: list[CaseDifference] = []
     for key in [*then, *(k for k in now if k not in then)]:
         old, new = then.get(key), now.get(key)
         if old is not None and new is not None:
-            found += _changes(old, new)
+            differences += _changes(old, new)
         elif present := old or new:
-            said = str(present.status)
-            found.append(CaseDifference(key, present.case.label, "case", said if old else "", said if new else ""))
-    return found
+            status = str(present.status)
+            differences.append(CaseDifference(key, present.case.label, "case", status if old else "", status if new else ""))
+    return differences
 
 
 def _changes(old: Outcome, new: Outcome) -> Iterator[CaseDifference]:
@@ -224,12 +224,12 @@ def _figure(outcome: Outcome, name: str) -> str:
 def _listed(path: Path) -> ListedBaseline:
     names = (path, path.parent.name, path.stem)
     try:
-        found = load(path)
-        epoch = _epoch(found)
+        baseline = load(path)
+        epoch = _epoch(baseline)
     except BadBaseline as error:
         return ListedBaseline(*names, problem=str(error))
-    plan, saved, reason = (str(found.meta.get(key, "")) for key in ("plan", "saved", "reason"))
-    return ListedBaseline(*names, plan, len(found.outcomes), saved, reason, expires=str(found.meta.get("expires", "")),
+    plan, saved, reason = (str(baseline.meta.get(key, "")) for key in ("plan", "saved", "reason"))
+    return ListedBaseline(*names, plan, len(baseline.outcomes), saved, reason, expires=str(baseline.meta.get("expires", "")),
                           epoch=epoch)
 
 
@@ -237,10 +237,10 @@ def _missing(path: Path) -> BadBaseline:
     """The error about a file that is not there, with a near name among the baselines of the same machine: one of another machine judges
     nothing here, and is only counted."""
     here = [str(p) for p in sorted(path.parent.glob("*.json"))]
-    others = len(list(path.parent.parent.glob("*/*.json"))) - len(here)
+    other_machines = len(list(path.parent.parent.glob("*/*.json"))) - len(here)
     near = difflib.get_close_matches(str(path), here, n=1)
     hint = f"Did you mean {near[0]}? " if near else ""
-    elsewhere = f" ({others} of other machines)" if others else ""
+    elsewhere = f" ({other_machines} of other machines)" if other_machines else ""
     return BadBaseline(f"There is no baseline {path}.",
                        remedy=f"{hint}Known: {', '.join(here) or 'none'}{elsewhere}. Make one with: cachemark baseline save")
 

@@ -82,8 +82,8 @@ class CellPairs(PairRatios):
             self.failures.append(pair)
             return
         (ratio,) = log_ratios([pair.before.samples[TIMED]], [pair.after.samples[TIMED]])
-        wanted, _ = needed(self, rule)
-        (self.fresh if wanted == "confirm" else self.screening).append(float(ratio))
+        required, _ = needed(self, rule)
+        (self.fresh if required == "confirm" else self.screening).append(float(ratio))
         self.measured.append(pair)
 
     def open(self, rule: Rule) -> bool:
@@ -118,11 +118,11 @@ def measure_until_decided(
     """Measure pairs, one of each open cell a round, until every cell is decided or ``go_on`` says that time is up. ``alike``: see
     :func:`verdicts`; ``flake_rate``: how often processes fail by chance."""
     by = FlakeRule(rule.family, rule.q, flake_rate)
-    found = {cell: CellPairs(flakes=by, counted=alike != OTHER_METHODS) for cell in cells}
-    while (left := [cell for cell, it in found.items() if it.open(rule)]) and go_on():
-        for pair in measure(left):
-            found[pair.cell].add(pair, rule)
-    return found
+    pairs_of = {cell: CellPairs(flakes=by, counted=alike != OTHER_METHODS) for cell in cells}
+    while (undecided := [cell for cell, pairs in pairs_of.items() if pairs.open(rule)]) and go_on():
+        for pair in measure(undecided):
+            pairs_of[pair.cell].add(pair, rule)
+    return pairs_of
 
 
 # -- what may be compared -----------------------------------------------------------------------------------------------
@@ -152,40 +152,40 @@ def _refuse(before: Case, after: Case, sides: Mapping[str, tuple[object, object]
 
 def other_tokens(cells: Mapping[str, CellPairs]) -> list[str]:
     """Cells with arms that gave different tokens, or other images of the same ones, so that there are images to compare."""
-    return [cell for cell, it in cells.items() if it.failed is None and it.measured and (
-            len({outcome.output_hash for pair in it.measured for outcome in (pair.before, pair.after)}) > 1 or _redrawn(it.measured))]
+    return [cell for cell, pairs in cells.items() if pairs.failed is None and pairs.measured and (
+            len({outcome.output_hash for pair in pairs.measured for outcome in (pair.before, pair.after)}) > 1 or _redrawn(pairs.measured))]
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
 def verdicts(cells: Mapping[str, CellPairs], rule: Rule, alike: str = SAME) -> list[Verdict]:
     """The rows of a comparison. ``alike`` says what the arms share: everything (``same``: both claim to be one thing, so bytes and
     hashes must be equal), all but the method (``methods``), or all but the numerics (``numerics``: bytes must be equal)."""
-    well = {cell: it for cell, it in cells.items() if it.failed is None}
+    well = {cell: pairs for cell, pairs in cells.items() if pairs.failed is None}
     judgements = judge(well, rule)
-    varied = {cell: found for cell, it in well.items() if it.counted and (found := peaks(it.measured, rule))}
+    varied = {cell: peak_ratios for cell, pairs in well.items() if pairs.counted and (peak_ratios := peaks(pairs.measured, rule))}
     of_peaks = judge(varied, peak_rule(rule))
     rows: list[Verdict] = []
-    for cell, it in cells.items():
-        if it.failed is not None:
-            rows.append(failure(cell, it.failed))
+    for cell, pairs in cells.items():
+        if pairs.failed is not None:
+            rows.append(failure(cell, pairs.failed))
             continue
-        if it.failures:
-            rows.append(_flaked(cell, it))
-        if it.measured:
-            rows += [_time(cell, it, judgements[cell]), *_exact(cell, it.measured, alike, of_peaks.get(cell))]
-        elif not it.failures:
+        if pairs.failures:
+            rows.append(_flaked(cell, pairs))
+        if pairs.measured:
+            rows += [_time(cell, pairs, judgements[cell]), *_exact(cell, pairs.measured, alike, of_peaks.get(cell))]
+        elif not pairs.failures:
             rows.append(Verdict("", cell, "status", NOT_COMPARED, "time was up before its first pair"))
     return rows
 
 
-def _flaked(cell: str, it: CellPairs) -> Verdict:
+def _flaked(cell: str, pairs: CellPairs) -> Verdict:
     """A cell of which an arm failed without a cause that could be shown."""
-    pair, further = it.failures[0], len(it.further)
-    more = f"failed once, and in {further or 'none'} of {it.tries} more pairs"
-    said = f"{pair.before.status} then, {pair.after.status} now: {more}: "
-    if not it.in_doubt:
-        return Verdict(pair.after.case.key, cell, "status", EQUIVALENT, f"{said}taken for a flake")
-    return Verdict(pair.after.case.key, cell, "status", INCONCLUSIVE, f"{said}neither a flake nor shown to have a cause")
+    pair, further = pairs.failures[0], len(pairs.further)
+    more = f"failed once, and in {further or 'none'} of {pairs.tries} more pairs"
+    reason = f"{pair.before.status} then, {pair.after.status} now: {more}: "
+    if not pairs.in_doubt:
+        return Verdict(pair.after.case.key, cell, "status", EQUIVALENT, f"{reason}taken for a flake")
+    return Verdict(pair.after.case.key, cell, "status", INCONCLUSIVE, f"{reason}neither a flake nor shown to have a cause")
 
 
 def _time(cell: str, of: CellPairs, judgement: PairedVerdict) -> Verdict:
@@ -197,7 +197,7 @@ def _time(cell: str, of: CellPairs, judgement: PairedVerdict) -> Verdict:
 def failure(cell: str, pair: PairOfOutcomes) -> Verdict:
     """Verdict on a cell by the status of both arms. A first arm with an error says nothing of the second: it may be code that this
     harness cannot drive."""
-    said = f"{pair.before.status} then, {pair.after.status} now"
+    reason = f"{pair.before.status} then, {pair.after.status} now"
     bad = pair.before if not pair.before.ok else pair.after
     if bad.status in INFRASTRUCTURE or pair.after.status in INFRASTRUCTURE:
         verdict = NOT_COMPARED
@@ -206,9 +206,9 @@ def failure(cell: str, pair: PairOfOutcomes) -> Verdict:
     elif pair.after.ok and pair.before.status in CURABLE:
         verdict = IMPROVED
     else:
-        verdict, said = NOT_COMPARED, f"{NEVER_RAN}, {said}" if pair.after.ok else said
+        verdict, reason = NOT_COMPARED, f"{NEVER_RAN}, {reason}" if pair.after.ok else reason
     last = (bad.log.strip().splitlines() or [""])[-1][:200]
-    return Verdict(pair.after.case.key, cell, "status", verdict, f"{said}: {last}")
+    return Verdict(pair.after.case.key, cell, "status", verdict, f"{reason}: {last}")
 
 
 def _exact(cell: str, measured: Sequence[PairOfOutcomes], alike: str, peak: PairedVerdict | None) -> Iterable[Verdict]:
@@ -247,8 +247,8 @@ def images(row: Verdict, measured: Sequence[PairOfOutcomes], alike: str) -> Verd
         return replace(row, verdict=EQUIVALENT, reason="same images")
     if len(then) > 1 or len(now) > 1:
         return replace(row, verdict=CHANGED, reason="one arm decoded the same tokens otherwise in another pair: it is not deterministic")
-    told = f"other images of the same tokens: {min(then)[:16]} then, {min(now)[:16]} now"
-    return replace(row, verdict=NOT_COMPARED if alike == OTHER_NUMERICS else CHANGED, reason=told)
+    reason = f"other images of the same tokens: {min(then)[:16]} then, {min(now)[:16]} now"
+    return replace(row, verdict=NOT_COMPARED if alike == OTHER_NUMERICS else CHANGED, reason=reason)
 
 
 def _redrawn(measured: Sequence[PairOfOutcomes]) -> bool:

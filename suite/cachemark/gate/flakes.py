@@ -54,8 +54,8 @@ def _enough(level: float, rate: float) -> int:
 
 def observed_rate(outcomes: Iterable[Outcome]) -> float:
     """The share of processes of equal arms that failed, and no less than ``RATE``: what the rule must withstand on this machine."""
-    told = [outcome.ok for outcome in outcomes if outcome.status not in FINAL]
-    return max(RATE, (len(told) - sum(told)) / len(told)) if told else RATE
+    succeeded = [outcome.ok for outcome in outcomes if outcome.status not in FINAL]
+    return max(RATE, (len(succeeded) - sum(succeeded)) / len(succeeded)) if succeeded else RATE
 
 
 def quiet(further: int, tries: int) -> bool:

@@ -56,22 +56,22 @@ class Night:
     def tally(self) -> Tally:
         """Its rows without the equal arms, and how they end."""
         rows = tuple(r for r in self.rows if not r.label.startswith(AA))
-        asked = self.stated.get("min_coverage", COVERAGE) if self.min_coverage is None else self.min_coverage
-        return Tally(rows, int(self.stated.get("cells", 0)), float(asked), fail_on_change=self.stated.get("alike") == "same")
+        required = self.stated.get("min_coverage", COVERAGE) if self.min_coverage is None else self.min_coverage
+        return Tally(rows, int(self.stated.get("cells", 0)), float(required), fail_on_change=self.stated.get("alike") == "same")
 
     @property
     def equal_cells(self) -> dict[str, bool]:
         """Its cells of equal arms that were timed or failed, and whether anything of each raised an alarm."""
-        known = {r.label for r in self.rows if r.label.startswith(AA) and r.metric in (TIMED, "status") and r.verdict != NOT_COMPARED}
-        return {label: any(r.label == label and r.verdict in (REGRESSED, IMPROVED) for r in self.rows) for label in sorted(known)}
+        labels = {r.label for r in self.rows if r.label.startswith(AA) and r.metric in (TIMED, "status") and r.verdict != NOT_COMPARED}
+        return {label: any(r.label == label and r.verdict in (REGRESSED, IMPROVED) for r in self.rows) for label in sorted(labels)}
 
 
 def nights(store: Store, plan: str, machine_class: str) -> list[Night]:
     """Finished comparisons of a plan on a machine class with their verdicts, the oldest first, wherever they were merged from."""
-    wanted = (COMPARISON + plan, "finished", machine_class)
-    runs = [run for run in store.runs() if (run.plan, run.state, run.environment.machine_class) == wanted]
-    found = (Night(run, tuple(store.verdicts(run.id))) for run in sorted(runs, key=lambda r: (r.started, r.id)))
-    return [night for night in found if night.rows]
+    key = (COMPARISON + plan, "finished", machine_class)
+    runs = [run for run in store.runs() if (run.plan, run.state, run.environment.machine_class) == key]
+    all_nights = (Night(run, tuple(store.verdicts(run.id))) for run in sorted(runs, key=lambda r: (r.started, r.id)))
+    return [night for night in all_nights if night.rows]
 
 
 def equal_cells(cells: Sequence[str], turn: int = 0) -> list[str]:
@@ -91,14 +91,14 @@ def unchanged(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], list[float]]
     pairs: dict[tuple[int, str, int], dict[str, Outcome]] = {}
     for outcome in equal_arms(outcomes):
         if outcome.ok:
-            told = outcome.facts["pair"]
-            pairs.setdefault((told["run"], told["cell"], told["number"]), {})[told["arm"]] = outcome
-    found: dict[tuple[int, str], list[float]] = {}
+            pair_facts = outcome.facts["pair"]
+            pairs.setdefault((pair_facts["run"], pair_facts["cell"], pair_facts["number"]), {})[pair_facts["arm"]] = outcome
+    ratios: dict[tuple[int, str], list[float]] = {}
     for (run, cell, _), pair in pairs.items():
         if {"before", "after"} <= pair.keys():
             (ratio,) = log_ratios([pair["before"].samples[TIMED]], [pair["after"].samples[TIMED]])
-            found.setdefault((run, cell), []).append(float(ratio))
-    return found
+            ratios.setdefault((run, cell), []).append(float(ratio))
+    return ratios
 
 
 def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, device_class: str) -> tuple[float, str]:
@@ -106,15 +106,15 @@ def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, 
     :func:`unchanged`."""
     floor, ratios = FLOOR.get(device_class, max(FLOOR.values())), [ratio for pairs in equal.values() for ratio in pairs]
     lucky = _lucky(equal, family)
-    seen = sees(ratios, family) if len(ratios) >= ENOUGH else 0.0
-    if lucky > max(floor, seen):
+    visible = sees(ratios, family) if len(ratios) >= ENOUGH else 0.0
+    if lucky > max(floor, visible):
         return lucky, f"This machine can see ≥ {100 * lucky:.2g} %: {len(equal)} samples of equal arms differ by luck that lasts a night."
     if len(ratios) < ENOUGH:
         return floor, (f"This machine is taken to see {100 * floor:g} % and more: {len(ratios)} pairs of equal arms are stored, "
                        f"{ENOUGH} are needed to say it from them.")
-    if math.isinf(seen):
+    if math.isinf(visible):
         return MOST_EFFECT, f"This machine sees no change below 50 %: {len(ratios)} pairs of equal arms differ too much."
-    return max(floor, seen), f"This machine can see ≥ {100 * max(floor, seen):g} % ({len(ratios)} pairs of equal arms)."
+    return max(floor, visible), f"This machine can see ≥ {100 * max(floor, visible):g} % ({len(ratios)} pairs of equal arms)."
 
 
 def lasting_luck(outcomes: Iterable[Outcome], family: int) -> float:
@@ -165,11 +165,12 @@ class GateStanding:
 
 def standing(earlier: Sequence[Night]) -> GateStanding:
     """The standing of the gate after nights, the oldest first. An improvement of equal arms is an alarm as much as a regression."""
-    held = [(cells, night) for night in earlier if (cells := night.equal_cells)][-WATCHED:]
-    alarms, judged = sum(any(cells.values()) for cells, _ in held), [wrong for cells, _ in held for wrong in cells.values()]
-    family = max(1, int(held[-1][1].stated.get("cells", 1))) if held else 1
-    low, high = binomtest(sum(judged), len(judged)).proportion_ci(0.95, method="exact") if judged else (0.0, 1.0)
-    return GateStanding(len(held), alarms, len(judged), sum(judged), family, of_a_night(float(low), family),
+    watched = [(cells, night) for night in earlier if (cells := night.equal_cells)][-WATCHED:]
+    alarms = sum(any(cells.values()) for cells, _ in watched)
+    verdicts = [wrong for cells, _ in watched for wrong in cells.values()]
+    family = max(1, int(watched[-1][1].stated.get("cells", 1))) if watched else 1
+    low, high = binomtest(sum(verdicts), len(verdicts)).proportion_ci(0.95, method="exact") if verdicts else (0.0, 1.0)
+    return GateStanding(len(watched), alarms, len(verdicts), sum(verdicts), family, of_a_night(float(low), family),
                         of_a_night(float(high), family), alarms >= MOST_ALARMS)
 
 
@@ -181,8 +182,8 @@ def of_a_night(rate: float, family: int) -> float:
 # -- history ------------------------------------------------------------------------------------------------------------
 def series(earlier: Sequence[Night], cell: str, name: str = TIMED) -> tuple[list[float], list[str]]:
     """A cell night by night: log ratio of cost to the canary, NaN where it was not measured, and the environment's fingerprint."""
-    found = {id(night): row.change for night in earlier for row in night.rows if row.label == cell and row.metric == name}
-    ratios = (metric(name).cost_ratio(1.0, change) if (change := found.get(id(night))) else math.nan for night in earlier)
+    change_of = {id(night): row.change for night in earlier for row in night.rows if row.label == cell and row.metric == name}
+    ratios = (metric(name).cost_ratio(1.0, change) if (change := change_of.get(id(night))) else math.nan for night in earlier)
     return [math.log(ratio) if ratio > 0 else math.nan for ratio in ratios], [night.run.environment.fingerprint for night in earlier]
 
 

@@ -66,14 +66,14 @@ def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = 
     figure has a row that says why, one whose second arm alone failed has regressed, and of two full caches the hashes of their images
     are compared where they were taken: fidelity is to the arm's own full cache, so here it is to itself and says nothing."""
     lines = {cell: list(_lines(pair)) for cell, pair in pairs.items()}
-    flat = [line for found in lines.values() for line in found]
+    flat = [line for cell_lines in lines.values() for line in cell_lines]
     sides = sign_flips([line.worse for line in flat])
     p = iter(false_discovery_control(sides, axis=0).tolist() if sides else ())
     rows: list[Verdict] = []
-    for cell, found in lines.items():
-        rows += [_row(cell, line, next(p), q, len(flat)) for line in found]
+    for cell, cell_lines in lines.items():
+        rows += [_row(cell, line, next(p), q, len(flat)) for line in cell_lines]
         rows += _lost(cell, pairs[cell])
-        rows += _whole_cell(cell, pairs[cell], alike, bool(found))
+        rows += _whole_cell(cell, pairs[cell], alike, bool(cell_lines))
     return rows
 
 
@@ -85,8 +85,8 @@ def _lost(cell: str, pair: PairOfOutcomes) -> Iterator[Verdict]:
                 yield Verdict(pair.after.case.key, cell, name, NOT_COMPARED, f"the {which} arm has no figure of it: {fault['said']}")
 
 
-def _whole_cell(cell: str, pair: PairOfOutcomes, alike: str, told: bool) -> Iterator[Verdict]:
-    """The row of a cell as a whole, if it needs one. ``told``: it has rows of figures."""
+def _whole_cell(cell: str, pair: PairOfOutcomes, alike: str, images_differ: bool) -> Iterator[Verdict]:
+    """The row of a cell as a whole, if it needs one. ``images_differ``: it has rows of figures."""
     row = Verdict(pair.after.case.key, cell, "status", NOT_COMPARED)
     hashed = all(outcome.facts.get(IMAGES) for outcome in (pair.before, pair.after))
     if pair.before.ok and not pair.after.ok and pair.after.status not in (Status.UNSUPPORTED, *INFRASTRUCTURE):
@@ -96,7 +96,7 @@ def _whole_cell(cell: str, pair: PairOfOutcomes, alike: str, told: bool) -> Iter
         yield images(row, [pair], alike)
     elif _to_itself(pair):
         yield replace(row, reason=f"its images were not compared: {ITSELF}")
-    elif not told:
+    elif not images_differ:
         yield replace(row, reason=f"its images were not compared: {_reason(pair)}")
 
 
@@ -111,9 +111,9 @@ def _lines(pair: PairOfOutcomes) -> Iterator[SeedwiseRow]:
         return
     judging = [kind for kind in JUDGING if kind != "fidelity" or not _to_itself(pair)]
     for name in in_order(pair.before.samples):
-        of, (one, two) = metric(name), (outcome.samples.get(name, ()) for outcome in (pair.before, pair.after))
-        if of.kind in judging and len(one) == len(two) > 1:
-            yield SeedwiseRow(pair, of, np.array([of.loss(*figures) for figures in zip(one, two, strict=True)], dtype=np.float64))
+        of, (before, after) = metric(name), (outcome.samples.get(name, ()) for outcome in (pair.before, pair.after))
+        if of.kind in judging and len(before) == len(after) > 1:
+            yield SeedwiseRow(pair, of, np.array([of.loss(*figures) for figures in zip(before, after, strict=True)], dtype=np.float64))
 
 
 def _reason(pair: PairOfOutcomes) -> str:
@@ -133,9 +133,9 @@ def _row(cell: str, line: SeedwiseRow, adjusted: tuple[float, float], q: float, 
         verdict = EQUIVALENT if -line.limit <= low and high <= line.limit else INCONCLUSIVE
     name, unit = line.metric.name, f" {line.metric.unit}".rstrip()
     then, now = (float(outcome.mean(name) or 0.0) for outcome in (line.pair.before, line.pair.after))
-    said = (f"{abs(line.effect):.3g}{unit} {'worse' if line.effect > 0 else 'better'} on average (standard error {line.error:.2g}, "
+    reason = (f"{abs(line.effect):.3g}{unit} {'worse' if line.effect > 0 else 'better'} on average (standard error {line.error:.2g}, "
             f"{len(line.worse)} seeds, p = {p:.2g})")
     least = math.ceil(math.log2(family / q))  # the smallest p-value is 2^-n, and the family multiplies it
     if len(line.worse) < least and verdict not in (REGRESSED, IMPROVED):
-        said += f"; alone among {family} figures none can be told by so few: {least} seeds are needed"
-    return Verdict(line.pair.after.case.key, cell, name, verdict, said, then, now, now / then if then else None)
+        reason += f"; alone among {family} figures none can be told by so few: {least} seeds are needed"
+    return Verdict(line.pair.after.case.key, cell, name, verdict, reason, then, now, now / then if then else None)

@@ -36,8 +36,8 @@ class EnvironmentVerdict:
     @property
     def rehashed(self) -> bool:
         """True where (nearly) all outputs changed."""
-        changed, known = self.outputs
-        return known >= FEWEST and changed >= MOST * known
+        changed, total = self.outputs
+        return total >= FEWEST and changed >= MOST * total
 
     @property
     def alert(self) -> bool:
@@ -88,7 +88,7 @@ def _upgraded(then: Environment, now: Environment) -> dict[str, tuple[object, ob
     if then.fingerprint == now.fingerprint:
         return {}
     names = ("device", "driver", "cuda", "torch", "threads", "tf32")
-    found: dict[str, tuple[object, object]] = {
+    values: dict[str, tuple[object, object]] = {
         name: (then.facts.get(name), now.facts.get(name)) for name in names if then.facts.get(name) != now.facts.get(name)
     }
-    return found or {"fingerprint": (then.fingerprint, now.fingerprint)}
+    return values or {"fingerprint": (then.fingerprint, now.fingerprint)}

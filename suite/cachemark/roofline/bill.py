@@ -73,8 +73,8 @@ def attended(method: Method, layout: Layout) -> float:
     """Entries that a query looks at, its own among them: mean over passes and layers. After :meth:`Method.resolve`."""
     steps = scale_steps(layout) if layout.scales else raster_steps(layout)
     alike = _alike(method, layout)
-    found = [times * method.attended_by_heads(layout, site, step) for step in steps for site, times in alike]
-    return sum(found) / len(steps) / layout.layers / layout.kv_heads
+    products = [times * method.attended_by_heads(layout, site, step) for step in steps for site, times in alike]
+    return sum(products) / len(steps) / layout.layers / layout.kv_heads
 
 
 _decoded = cache(counted)  # of an image; once, since the decoder has to be built for it
@@ -86,8 +86,8 @@ def _alike(method: Method, layout: Layout) -> list[tuple[Site, int]]:
     kinds: dict[tuple[Hashable, ...], list[Site]] = {}
     for layer in range(layout.layers):
         site = Site("decoder", layer)
-        seen = (method.attended_by_heads(layout, site, step) for step in (scale_steps(layout) if layout.scales else ()))
-        kinds.setdefault((method.capacity(layout, site), method.kind(layout, site), *seen), []).append(site)
+        attended_by_scale = (method.attended_by_heads(layout, site, step) for step in (scale_steps(layout) if layout.scales else ()))
+        kinds.setdefault((method.capacity(layout, site), method.kind(layout, site), *attended_by_scale), []).append(site)
     return [(sites[0], len(sites)) for sites in kinds.values()]
 
 
@@ -102,10 +102,10 @@ def _pass(method: Method, layout: Layout, counts: ParameterCounts, codec: Codec,
         yield Op("linear", 2 * read * counts.text_block, counts.text_block * width, times=layout.layers)
         yield Op("attention", 4 * fed * across * counts.text, activations=2 * read * across * width, times=layout.layers)
     for site, times in alike:
-        seen, entry = method.attended_by_heads(layout, site, step), rows * codec.pair_bytes(layout.head_dim, layout.dtype)
-        shared = codec.shared_bytes(layout.head_dim, layout.dtype, seen // layout.kv_heads)  # 0 where heads differ
-        yield Op("attention", 4 * fed * layout.heads // layout.kv_heads * layout.head_dim * seen,
-                 read=entry * seen + rows * layout.kv_heads * shared, written=entry * layout.kv_heads * tokens, times=times)
+        read_by_heads, entry = method.attended_by_heads(layout, site, step), rows * codec.pair_bytes(layout.head_dim, layout.dtype)
+        shared = codec.shared_bytes(layout.head_dim, layout.dtype, read_by_heads // layout.kv_heads)  # 0 where heads differ
+        yield Op("attention", 4 * fed * layout.heads // layout.kv_heads * layout.head_dim * read_by_heads,
+                 read=entry * read_by_heads + rows * layout.kv_heads * shared, written=entry * layout.kv_heads * tokens, times=times)
         own = method.overhead(layout, site, step)
         yield Op("method", 2 * rows * own.products, own=rows * own.numbers * width, times=times)
     drawn = rows * max(step.count, 1)

@@ -75,10 +75,10 @@ class PublishedSize:
     def agrees(self, size: int) -> bool:
         """True where ``size`` in bytes gives the printed digits, rounded or cut off."""
         scaled = self.in_unit(size) * 10**self._digits
-        return self.printed in {f"{whole / 10**self._digits:.{self._digits}f}" for whole in (round(scaled), math.floor(scaled))}
+        return self.printed in {f"{rounded / 10**self._digits:.{self._digits}f}" for rounded in (round(scaled), math.floor(scaled))}
 
 
 def published(model: str) -> list[PublishedSize]:
     """The sizes that papers print for a model."""
     text = (resources.files("cachemark") / "data" / "published" / "kv_cache.json").read_text(encoding="utf-8")
-    return [found for row in json.loads(text)["kv_cache"] if (found := PublishedSize(**row)).model == model]
+    return [size for row in json.loads(text)["kv_cache"] if (size := PublishedSize(**row)).model == model]

@@ -50,7 +50,7 @@ def by_pass(method: Method, layout: MaskedLayout) -> list[int]:
 def _passes(method: Method, layout: MaskedLayout) -> list[tuple[int, int, int]]:
     """FLOPs of one image in encoder, decoder and head, of each pass."""
     method.resolve(layout)
-    steps, found = _steps(method, layout), []
+    steps, loads = _steps(method, layout), []
 
     @cache
     def head(passes: int) -> int:
@@ -67,8 +67,8 @@ def _passes(method: Method, layout: MaskedLayout) -> list[tuple[int, int, int]]:
                         decoder=2 * layout.rows * (layout.buffer + step.first) * layout.dim**2, head=drawn)
         for site, load in _loads(method, layout, step):
             flops[site.stack] += block(site.stack, load)
-        found.append((flops["encoder"] // layout.batch, flops["decoder"] // layout.batch, flops["head"] // layout.batch))
-    return found
+        loads.append((flops["encoder"] // layout.batch, flops["decoder"] // layout.batch, flops["head"] // layout.batch))
+    return loads
 
 
 def _steps(method: Method, layout: MaskedLayout) -> list[MaskedStep]:
@@ -119,9 +119,9 @@ def masked_ops(method: Method, layout: MaskedLayout, weights: int, between: int,
     head = cache(lambda passes: _head_loads(method, layout, steps[0], passes))
     width, dim, inside = layout.dtype.itemsize, layout.dim, layout.head_width
     for step in steps:
-        seen, shown = layout.buffer + step.first, layout.batch * step.first
-        yield Op("input", 2 * dim * (shown * layout.channels + layout.rows * seen * dim), dim * (dim + layout.channels) * width,
-                 activations=2 * layout.rows * seen * dim * width)
+        visible, known_tokens = layout.buffer + step.first, layout.batch * step.first
+        yield Op("input", 2 * dim * (known_tokens * layout.channels + layout.rows * visible * dim), dim * (dim + layout.channels) * width,
+                 activations=2 * layout.rows * visible * dim * width)
         for site, load in _loads(method, layout, step):
             yield from _block(site.stack, load, layout, weights, between, codec)
             own = method.overhead(layout, site, step)
@@ -158,11 +158,11 @@ def _head_loads(method: Method, layout: MaskedLayout, step: MaskedStep, passes: 
     """Work of the head's blocks for one token that it draws in so many passes, with the number of those that do it; equal in any pass of
     the transformer."""
     plain = Load(layout.rows, 1, 0, 1)
-    found: Counter[tuple[Load, ...]] = Counter()
+    loads: Counter[tuple[Load, ...]] = Counter()
     for inner in range(passes):
         at = replace(step, inner=inner, inners=passes)
-        found[tuple(method.computes(Site("head", layer), at, plain) for layer in range(layout.head))] += 1
-    return found
+        loads[tuple(method.computes(Site("head", layer), at, plain) for layer in range(layout.head))] += 1
+    return loads
 
 
 def head_weights(layout: MaskedLayout) -> int:

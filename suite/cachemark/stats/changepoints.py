@@ -113,9 +113,9 @@ def _epoch(values: Floats, days: NDArray[np.int64], start: int, stop: int, limit
     if len(x) < 2 * LEAST:
         return Epoch(start, stop - 1, (), math.nan)
     x = x - weekly(x, days[nights])
-    found, level = _levels(x, nights, limit)
+    changes, level = _levels(x, nights, limit)
     alike = _alike(x - level)
-    gating = [replace(c, gates=c.size > 0 and not alike > MOST_ALIKE) for c in found]
+    gating = [replace(c, gates=c.size > 0 and not alike > MOST_ALIKE) for c in changes]
     ordered = sorted([*gating, *_spread(x - level)], key=lambda c: c.first)
     return Epoch(start, stop - 1, tuple(replace(c, first=int(nights[c.first]), last=int(nights[c.last])) for c in ordered), alike,
                  _shows(x - level))
@@ -151,9 +151,9 @@ def level_change(values: Floats) -> tuple[int, float]:
     """The most likely change of level, the first value after it, and its p-value, neighbours being as alike as they are without it."""
     n, place = len(values), rank_cusum(values)[0]
     level = _stairs(values, [place])
-    rest = values - level
-    kept = level + _clipped(rest)
-    before, after = kept[:place], kept[place:]
+    residuals = values - level
+    clipped = level + _clipped(residuals)
+    before, after = clipped[:place], clipped[place:]
     rise = abs(float(after.mean() - before.mean()))
     within = math.sqrt(float(((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()) / (n - 2))
     if not rise > 0 or not within > 0:
@@ -166,7 +166,7 @@ def level_change(values: Floats) -> tuple[int, float]:
     least = p_value(_widened(0.0, n))
     if least > LEVEL_OF_LEVELS:
         return place, least
-    p = p_value(_widening(rest))  # what a step leaves of a ramp looks like likeness; but a ramp fits a wave better than a step does
+    p = p_value(_widening(residuals))  # what a step leaves of a ramp looks like likeness; but a ramp fits a wave better than a step does
     if p <= LEVEL_OF_LEVELS or p_value(_widened(0.0, n, 2)) > LEVEL_OF_LEVELS or (ramp := _ramp(values, np.arange(n), [place])) is None:
         return place, p
     return place, min(p, p_value(_widening(values - ramp[2], 2)))
@@ -177,16 +177,16 @@ def standardised(t: ArrayLike, n: int) -> Floats:
     return np.minimum(-ndtri(stdtr(n - 2, -np.asarray(t, dtype=np.float64))), _MOST)
 
 
-def _clipped(rest: Floats) -> Floats:
+def _clipped(residuals: Floats) -> Floats:
     """Distances from the level, odd nights no further off than ``MOST_ODD`` deviations."""
-    deviation = 1.4826 * float(np.median(np.abs(rest)))
-    return np.clip(rest, -MOST_ODD * deviation, MOST_ODD * deviation) if deviation > 0 else rest
+    deviation = 1.4826 * float(np.median(np.abs(residuals)))
+    return np.clip(residuals, -MOST_ODD * deviation, MOST_ODD * deviation) if deviation > 0 else residuals
 
 
-def _widening(rest: Floats, errors: int = 1) -> float:
+def _widening(residuals: Floats, errors: int = 1) -> float:
     """The factor by which autocorrelation raises the variance of sums of neighbours, the correlation being taken so many standard errors
     higher."""
-    return _widened(max(_alike(rest), 0.0), len(rest), errors)
+    return _widened(max(_alike(residuals), 0.0), len(residuals), errors)
 
 
 def _widened(alike: float, n: int, errors: int = 1) -> float:
@@ -208,10 +208,10 @@ def _significant(n: int) -> float:
     return float(brentq(lambda height: _tail(height, n) - LEVEL_OF_LEVELS, 1.5, 10.0))
 
 
-def _shows(rest: Floats) -> float:
+def _shows(residuals: Floats) -> float:
     """The smallest step, a share, that is found within ``SOON`` nights among such nights with a probability of ``POWER``."""
-    n, after = len(rest), min(SOON, len(rest) // 2)
-    spread = float(_clipped(rest).std(ddof=1)) * math.sqrt(_widening(rest))
+    n, after = len(residuals), min(SOON, len(residuals) // 2)
+    spread = float(_clipped(residuals).std(ddof=1)) * math.sqrt(_widening(residuals))
     return math.expm1((_significant(n) + float(ndtri(POWER))) * spread * math.sqrt(n / (after * (n - after))))
 
 
@@ -221,10 +221,10 @@ def block_p(values: ArrayLike, draws: int = _DRAWS) -> float:
     As soon as it is clear that the p-value is above ``LEVEL``, the share so far is given. The stream is frozen.
     """
     ranks, stream = rankdata(values), np.random.RandomState(0)
-    found, reached, done = _heights(ranks[None]).max() * (1 - 1e-12), 0, 0
+    observed, reached, done = _heights(ranks[None]).max() * (1 - 1e-12), 0, 0
     while done < draws and reached < LEVEL * (1 + draws):
         count = min(_CHUNK, draws - done)
-        reached += int((_heights(ranks[_block_orders(len(ranks), count, stream)]).max(axis=1) >= found).sum())
+        reached += int((_heights(ranks[_block_orders(len(ranks), count, stream)]).max(axis=1) >= observed).sum())
         done += count
     return (1 + reached) / (1 + done)
 
@@ -250,7 +250,7 @@ def _levels(x: Floats, nights: NDArray[np.intp], limit: float) -> tuple[list[Cha
     """Steps and ramps in x, measured on these nights, and the level of every one."""
     splits = dict(_splits(x, 0, len(x))) if np.ptp(x) >= limit else {}
     splits = _moved(x, _without_small(x, splits, limit))
-    level, found = _stairs(x, sorted(splits)), []
+    level, changes = _stairs(x, sorted(splits)), []
     for group in _one_way(x, sorted(splits)):
         start, stop = _around(group, sorted(splits), len(x))
         ramp = _ramp(x[start:stop], nights[start:stop], [place - start for place in group])
@@ -258,10 +258,10 @@ def _levels(x: Floats, nights: NDArray[np.intp], limit: float) -> tuple[list[Cha
         if ramp is not None:
             first, last, fit = ramp
             level[start:stop] = fit
-            found.append(ChangePoint(RAMP, start + first, start + last, math.expm1(fit[-1] - fit[0]), p, False))
+            changes.append(ChangePoint(RAMP, start + first, start + last, math.expm1(fit[-1] - fit[0]), p, False))
         else:
-            found += [ChangePoint(STEP, k, k, math.expm1(level[k] - level[k - 1]), splits[k], False) for k in group]
-    return found, level
+            changes += [ChangePoint(STEP, k, k, math.expm1(level[k] - level[k - 1]), splits[k], False) for k in group]
+    return changes, level
 
 
 def _splits(x: Floats, start: int, stop: int) -> Iterator[tuple[int, float]]:
@@ -358,9 +358,9 @@ def _criterion(error: float, n: int, numbers: int) -> float:
 
 
 # -- spread and likeness ------------------------------------------------------------------------------------------------
-def _spread(rest: Floats) -> list[ChangePoint]:
+def _spread(residuals: Floats) -> list[ChangePoint]:
     """At most one change of the distances from the level."""
-    away = np.abs(rest)
+    away = np.abs(residuals)
     if (p := block_p(away)) > LEVEL:
         return []
     place = rank_cusum(away)[0]
@@ -370,7 +370,7 @@ def _spread(rest: Floats) -> list[ChangePoint]:
     return [ChangePoint(SPREAD, place, place, after / before if before else math.inf, p, False)]
 
 
-def _alike(rest: Floats) -> float:
+def _alike(residuals: Floats) -> float:
     """Rank correlation of neighbouring nights; 0 where all are the same."""
-    before, after = rankdata(rest[:-1]), rankdata(rest[1:])
+    before, after = rankdata(residuals[:-1]), rankdata(residuals[1:])
     return float(np.corrcoef(before, after)[0, 1]) if np.ptp(before) > 0 and np.ptp(after) > 0 else 0.0

@@ -29,8 +29,8 @@ def weights(stream: np.random.RandomState, n: int, draws: int) -> Floats:
 
 def chance_at_most(values: Sequence[float], limit: float, least: float = 0.0) -> float:
     """The p-value of "the mean is at most ``limit``" of independent ``values``, none of which can lie below ``least``."""
-    found, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
-    return float(chances_at_most(found, counts[None, :], limit, least)[0])
+    distinct, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
+    return float(chances_at_most(distinct, counts[None, :], limit, least)[0])
 
 
 def chances_at_most(values: ArrayLike, counts: ArrayLike, limit: float, least: float = 0.0) -> Floats:
@@ -42,11 +42,11 @@ def chances_at_most(values: ArrayLike, counts: ArrayLike, limit: float, least: f
     many = np.asarray(counts, dtype=np.float64)
     many = np.concatenate([many, np.ones((len(many), 1))], axis=1)
     off = np.where(many > 0, np.append(np.asarray(values, dtype=np.float64), least) - limit, 0.0)
-    found = np.where(off.max(1) <= 0, 1.0, 0.0)  # nothing lies above the limit, or, where the limit is below them, all does
+    chances = np.where(off.max(1) <= 0, 1.0, 0.0)  # nothing lies above the limit, or, where the limit is below them, all does
     split = (off.max(1) > 0) & (off.min(1) < 0)
     if split.any():
-        found[split] = _integral(off[split], many[split])
-    return found
+        chances[split] = _integral(off[split], many[split])
+    return chances
 
 
 def _integral(off: Floats, many: Floats) -> Floats:

@@ -60,10 +60,10 @@ class Interval:
 
 
 # -- times ---------------------------------------------------------------------------------------------------------------
-def _ranks(n: int, wanted: float) -> tuple[int, float]:
-    """The number of values to cut at each end so that the rest covers the median with ``wanted`` or the most there is."""
+def _ranks(n: int, level: float) -> tuple[int, float]:
+    """The number of values to cut at each end so that the rest covers the median with ``level`` or the most there is."""
     covered = [1 - 2 * tail for tail in accumulate(math.comb(n, k) * 0.5**n for k in range(n // 2 or 1))]
-    cut = max(sum(share >= wanted for share in covered) - 1, 0)
+    cut = max(sum(share >= level for share in covered) - 1, 0)
     return cut, max(covered[cut], 0.0)
 
 
@@ -104,12 +104,12 @@ def means_over_seeds(named: Mapping[Key, Sequence[float]], within: Mapping[Key, 
     alike: dict[tuple[int, Range], list[Key]] = {}
     for name, values in named.items():
         alike.setdefault((len(values), within.get(name, ANY)), []).append(name)
-    found: dict[Key, Interval] = {}
+    intervals: dict[Key, Interval] = {}
     for (_, limits), names in alike.items():
         for begin in range(0, len(names), _AT_ONCE):
             part = names[begin : begin + _AT_ONCE]
-            found.update(zip(part, _means(np.array([named[name] for name in part], dtype=np.float64), limits), strict=True))
-    return {name: found[name] for name in named}
+            intervals.update(zip(part, _means(np.array([named[name] for name in part], dtype=np.float64), limits), strict=True))
+    return {name: intervals[name] for name in named}
 
 
 def mean_of_means(parts: Sequence[Interval]) -> Interval:
@@ -128,16 +128,16 @@ def _means(data: Floats, within: Range) -> Iterable[Interval]:
     n, mean = data.shape[1], data.mean(axis=1)
     least, most = within
     if n > 1 and math.isfinite(least) and math.isfinite(most):
-        (low, high), known = _bounded(data, least, most), np.isfinite(mean)
+        (low, high), valid = _bounded(data, least, most), np.isfinite(mean)
     elif n >= FEWEST:
         low, high = _positive(data) if least == 0 else _unbounded(data)
-        known = np.isfinite(low) & np.isfinite(high) & (high > low)
+        valid = np.isfinite(low) & np.isfinite(high) & (high > low)
         if least == 0:
-            known &= ((data > 0).sum(axis=1) >= FEWEST) & (data.max(axis=1) > data.min(axis=1)) & (high <= OPEN * mean)
+            valid &= ((data > 0).sum(axis=1) >= FEWEST) & (data.max(axis=1) > data.min(axis=1)) & (high <= OPEN * mean)
     else:
-        low, high, known = mean, mean, np.zeros(len(data), dtype=bool)
+        low, high, valid = mean, mean, np.zeros(len(data), dtype=bool)
     return [Interval(float(m), float(a), float(b), LEVEL, n) if sure else Interval(float(m), float(m), float(m), 0.0, n)
-            for m, a, b, sure in zip(mean, np.minimum(low, mean), np.maximum(high, mean), known, strict=True)]
+            for m, a, b, sure in zip(mean, np.minimum(low, mean), np.maximum(high, mean), valid, strict=True)]
 
 
 def _student(data: Floats) -> Ends:
@@ -154,17 +154,17 @@ def _unbounded(data: Floats) -> Ends:
 
 def _bounded(data: Floats, least: float, most: float) -> Ends:
     """The mean of the values and of one more at either end of their range, all weights being equally likely: see :mod:`.gaffke`."""
-    whole = np.clip((data - least) / (most - least), 0, 1)
+    scaled = np.clip((data - least) / (most - least), 0, 1)
     low, high, n = np.empty(len(data)), np.empty(len(data)), data.shape[1]
-    ends = ((whole == 0) | (whole == 1)).all(axis=1)
-    hits = whole[ends].sum(axis=1)
+    ends = ((scaled == 0) | (scaled == 1)).all(axis=1)
+    hits = scaled[ends].sum(axis=1)
     low[ends] = np.nan_to_num(beta.ppf(_TAIL, hits, n - hits + 1), nan=0)
     high[ends] = np.nan_to_num(beta.ppf(1 - _TAIL, hits + 1, n - hits), nan=1)
     if not ends.all():
         below, above = [], []
-        for given in _weights(n):
-            below.append(whole[~ends] @ given[:-1])
-            above.append(below[-1] + given[-1])
+        for weights in _weights(n):
+            below.append(scaled[~ends] @ weights[:-1])
+            above.append(below[-1] + weights[-1])
         low[~ends], high[~ends] = (np.quantile(np.hstack(sums), at, axis=1) for sums, at in ((below, _TAIL), (above, 1 - _TAIL)))
     return least + low * (most - least), least + high * (most - least)
 

@@ -150,9 +150,9 @@ def screen(ratios: ArrayLike, rule: Rule) -> Screened:
     pairs = np.zeros(len(d), dtype=np.int64)
     for look in (n for n in rule.looks if n <= d.shape[1]):
         still = np.flatnonzero((side == 0) & ~equal)
-        seen = d[still, :look]
-        side[still], pairs[still] = _sides(seen, rule), look
-        equal[still] = (side[still] == 0) & within(seen, rule)
+        looked_at = d[still, :look]
+        side[still], pairs[still] = _sides(looked_at, rule), look
+        equal[still] = (side[still] == 0) & within(looked_at, rule)
     return Screened(side, equal, pairs)
 
 
@@ -175,13 +175,13 @@ def _sides(d: Floats, rule: Rule) -> NDArray[np.int64]:
 
 def adjusted(p: ArrayLike, rule: Rule) -> Floats:
     """Adjusted p-values of a family, (..., cells) -> (..., cells). Cells of the family that are not given count with p = 1."""
-    given = np.asarray(p, dtype=np.float64)
-    missing = rule.family - given.shape[-1]
+    p_values = np.asarray(p, dtype=np.float64)
+    missing = rule.family - p_values.shape[-1]
     if missing < 0:
-        raise CachemarkError(f"{given.shape[-1]} cells are more than the family of {rule.family} that the pairs were planned for.",
+        raise CachemarkError(f"{p_values.shape[-1]} cells are more than the family of {rule.family} that the pairs were planned for.",
                              remedy="Give the rule the number of all cells.")
-    padded = np.concatenate((given, np.ones((*given.shape[:-1], missing))), axis=-1)
-    return np.asarray(false_discovery_control(padded, axis=-1, method=rule.control))[..., : given.shape[-1]]
+    padded = np.concatenate((p_values, np.ones((*p_values.shape[:-1], missing))), axis=-1)
+    return np.asarray(false_discovery_control(padded, axis=-1, method=rule.control))[..., : p_values.shape[-1]]
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
@@ -223,12 +223,12 @@ class PairedVerdict:
 
 def needed(cell: PairRatios, rule: Rule) -> tuple[str, int]:
     """The pairs to measure next: ``("screen", n)`` or ``("confirm", n)`` with n more pairs, or ``("done", 0)``."""
-    seen = _screened(cell, rule)
-    if seen.side[0]:
+    screened = _screened(cell, rule)
+    if screened.side[0]:
         missing = rule.fresh - len(cell.fresh)
         return ("confirm", missing) if missing > 0 else ("done", 0)
-    later = [look for look in rule.looks if look > seen.pairs[0]]
-    return ("screen", later[0] - len(cell.screening)) if later and not seen.equal[0] else ("done", 0)
+    later = [look for look in rule.looks if look > screened.pairs[0]]
+    return ("screen", later[0] - len(cell.screening)) if later and not screened.equal[0] else ("done", 0)
 
 
 def judge(cells: Mapping[str, PairRatios], rule: Rule) -> dict[str, PairedVerdict]:
@@ -238,7 +238,7 @@ def judge(cells: Mapping[str, PairRatios], rule: Rule) -> dict[str, PairedVerdic
     taken because of what they show.
     """
     screened = {name: _screened(cell, rule) for name, cell in cells.items()}
-    sides = {name: int(seen.side[0]) for name, seen in screened.items()}
+    sides = {name: int(screen_result.side[0]) for name, screen_result in screened.items()}
     worse, better = (_confirmed(cells, sides, side, rule) for side in (1, -1))
     return {name: _judgement(cell, screened[name], worse[name] if sides[name] > 0 else better[name], rule) for name, cell in cells.items()}
 
@@ -313,25 +313,27 @@ def luck(equal: Sequence[ArrayLike], family: int, cells: Sequence[Hashable] | No
     more than one. The centres vary more than random signs of their pairs explain (at 1 %, by a frozen stream) where there is luck. Its
     standard deviation, the upper end of its one-sided 95 % interval, and the noise of the pairs that confirm give the effect that none of
     ``family`` unchanged cells reaches on either side in all but ``q`` of the nights, if luck is normal."""
-    of = range(len(equal)) if cells is None else cells
-    held = [(np.asarray(pairs, dtype=np.float64), cell) for pairs, cell in zip(equal, of, strict=True) if np.size(pairs) >= LEAST_OF_LUCK]
-    if len(held) < 3:
+    names = range(len(equal)) if cells is None else cells
+    pairs_by_cell = [(np.asarray(pairs, dtype=np.float64), cell) for pairs, cell in zip(equal, names, strict=True)
+                     if np.size(pairs) >= LEAST_OF_LUCK]
+    if len(pairs_by_cell) < 3:
         return 0.0
     stream = np.random.RandomState(0)  # a legacy stream never changes
-    drawn = np.array([hodges_lehmann(x * stream.choice([-1.0, 1.0], size=(DRAWS_OF_LUCK, len(x)))) ** 2 for x, _ in held])
-    centres, sizes, noise = np.array([float(hodges_lehmann(x)) for x, _ in held]), np.array([len(x) for x, _ in held]), drawn.mean(axis=1)
+    drawn = np.array([hodges_lehmann(x * stream.choice([-1.0, 1.0], size=(DRAWS_OF_LUCK, len(x)))) ** 2 for x, _ in pairs_by_cell])
+    centres = np.array([float(hodges_lehmann(x)) for x, _ in pairs_by_cell])
+    sizes, noise = np.array([len(x) for x, _ in pairs_by_cell]), drawn.mean(axis=1)
     if (1 + (drawn.mean(axis=0) >= np.mean(centres**2)).sum()) / (1 + DRAWS_OF_LUCK) > 0.01:
         return 0.0
     variance = max(0.0, float(np.mean((centres**2 - noise) * sizes / (sizes - 1))))  # signs turn a share 1/n of luck into noise
     of_verdicts = max(0.0, float(np.mean(noise * sizes - variance))) / Rule(0.5, family).fresh  # luck comes with it
-    free = _independent(centres, [cell for _, cell in held], variance)
+    free = _independent(centres, [cell for _, cell in pairs_by_cell], variance)
     return math.expm1(float(norm.isf(q / 2 / family)) * math.sqrt(variance * free / chi2.ppf(0.05, free) + of_verdicts))
 
 
 def _independent(centres: Floats, cells: Sequence[Hashable], variance: float) -> float:
     """The number of independent centres whose mean square is as uncertain as that of these, of which those of one cell may be alike:
     squares of normal values that correlate by r correlate by r²."""
-    of_cell = [centres[[i for i, held in enumerate(cells) if held == cell]] for cell in dict.fromkeys(cells)]
+    of_cell = [centres[[i for i, other in enumerate(cells) if other == cell]] for cell in dict.fromkeys(cells)]
     twos = sum(len(nights) * (len(nights) - 1) for nights in of_cell)
     if not twos:
         return len(centres)
@@ -342,5 +344,5 @@ def _independent(centres: Floats, cells: Sequence[Hashable], variance: float) ->
 
 def _mean_pairs(ratios: Floats, rule: Rule) -> float:
     """Pairs per cell, those that confirm included."""
-    seen = screen(ratios, rule)
-    return float((seen.pairs + np.where(seen.side != 0, rule.fresh, 0)).mean())
+    screened = screen(ratios, rule)
+    return float((screened.pairs + np.where(screened.side != 0, rule.fresh, 0)).mean())

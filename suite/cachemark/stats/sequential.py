@@ -20,14 +20,14 @@ _STAKES = (np.arange(200) + 0.5) / 200
 def p_at_any_time(gains: ArrayLike, margin: float, least: float) -> Floats:
     """The p-value of "on average it loses ``margin`` or more" after each seed, for series (..., seeds) none of whose gains can be below
     ``least``: one over the highest capital so far. It never rises."""
-    given = np.asarray(gains, dtype=np.float64)
-    capital = np.zeros((*given.shape[:-1], len(_STAKES)))
-    found = np.empty(given.shape)
-    for k in range(given.shape[-1]):
-        capital += np.log1p(_STAKES * (given[..., k, None] + margin) / (-margin - least))
+    values = np.asarray(gains, dtype=np.float64)
+    capital = np.zeros((*values.shape[:-1], len(_STAKES)))
+    p_values = np.empty(values.shape)
+    for k in range(values.shape[-1]):
+        capital += np.log1p(_STAKES * (values[..., k, None] + margin) / (-margin - least))
         most = capital.max(-1)
-        found[..., k] = most + np.log(np.exp(capital - most[..., None]).mean(-1))
-    return np.minimum(np.exp(-np.maximum.accumulate(found, axis=-1)), 1.0)
+        p_values[..., k] = most + np.log(np.exp(capital - most[..., None]).mean(-1))
+    return np.minimum(np.exp(-np.maximum.accumulate(p_values, axis=-1)), 1.0)
 
 
 def loss_that_shows_at_any_time(n: int, least: float, claims: int) -> float:
@@ -36,21 +36,21 @@ def loss_that_shows_at_any_time(n: int, least: float, claims: int) -> float:
     for _ in range(50):
         middle = (low + high) / 2
         growth = n * np.log1p(_STAKES * middle / (-middle - least))
-        shown = np.logaddexp.reduce(growth) - np.log(len(growth)) >= np.log(claims / ALPHA)
-        low, high = (low, middle) if shown else (middle, high)
+        significant = np.logaddexp.reduce(growth) - np.log(len(growth)) >= np.log(claims / ALPHA)
+        low, high = (low, middle) if significant else (middle, high)
     return high
 
 
 def seeds_to_show_at_any_time(gains: ArrayLike, margin: float, least: float, claims: int) -> int | None:
     """About the number of seeds that would show it if they went on like these, were it the strongest of so many ``claims``; None where
     they lose the margin, or where it takes more than a million."""
-    given = np.asarray(gains, dtype=np.float64)
-    growth = np.log1p(_STAKES[:, None] * (given + margin) / (-margin - least)).mean(-1)
+    values = np.asarray(gains, dtype=np.float64)
+    growth = np.log1p(_STAKES[:, None] * (values + margin) / (-margin - least)).mean(-1)
 
     def shown(n: int) -> bool:
         return bool(np.logaddexp.reduce(n * growth) - np.log(len(growth)) >= np.log(claims / ALPHA))
 
-    if given.mean() <= -margin or not shown(MOST):
+    if values.mean() <= -margin or not shown(MOST):
         return None
     low, high = 0, MOST
     while high - low > 1:

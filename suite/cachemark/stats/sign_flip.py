@@ -61,8 +61,8 @@ def _flip_few(d: Floats) -> Floats:
 
 
 def _flip(d: Floats) -> float:
-    left, right = _sums(d[: len(d) // 2]), np.sort(_sums(d[len(d) // 2 :]))
-    return float(np.searchsorted(right, _slack(d) - left, side="right").sum()) / 2.0 ** len(d)
+    first_half, second_half = _sums(d[: len(d) // 2]), np.sort(_sums(d[len(d) // 2 :]))
+    return float(np.searchsorted(second_half, _slack(d) - first_half, side="right").sum()) / 2.0 ** len(d)
 
 
 # -- by draws ------------------------------------------------------------------------------------------------------------
@@ -72,14 +72,15 @@ def sign_flips(many: Sequence[Floats]) -> list[tuple[float, float]]:
     found among them (Phipson and Smyth 2010, so that it is never 0). A difference of 0 has no sign and proves nothing. Samples of one size
     share a draw of signs, which is dear."""
     signed = [d[d != 0] for d in many]
-    found = {i: (float(sign_flip(d)), float(sign_flip(-d))) if len(d) else (1.0, 1.0) for i, d in enumerate(signed) if len(d) <= MOST_PAIRS}
+    p_values = {i: (float(sign_flip(d)), float(sign_flip(-d))) if len(d) else (1.0, 1.0)
+                for i, d in enumerate(signed) if len(d) <= MOST_PAIRS}
     groups: dict[int, list[int]] = {}
-    for i in (i for i in range(len(signed)) if i not in found):
+    for i in (i for i in range(len(signed)) if i not in p_values):
         groups.setdefault(len(signed[i]), []).append(i)
     for group in groups.values():
         above, below = _reached(np.stack([signed[i] for i in group], axis=1))
-        found |= {i: ((1 + up) / (1 + DRAWS), (1 + down) / (1 + DRAWS)) for i, up, down in zip(group, above, below, strict=True)}
-    return [found[i] for i in range(len(signed))]
+        p_values |= {i: ((1 + up) / (1 + DRAWS), (1 + down) / (1 + DRAWS)) for i, up, down in zip(group, above, below, strict=True)}
+    return [p_values[i] for i in range(len(signed))]
 
 
 def _reached(d: Floats) -> tuple[list[int], list[int]]:
