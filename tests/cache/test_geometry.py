@@ -15,11 +15,6 @@ def test_rows_of_one_length_make_a_run() -> None:
     assert layout_of((1, 2, 1)).runs == (RowRun(0, 1, 1), RowRun(1, 2, 2), RowRun(2, 3, 1)), "runs are of neighbours"
 
 
-def test_counts() -> None:
-    layout = layout_of((3, 1), lines=4, line=5)
-    assert (layout.rows, layout.visual, layout.longest_condition) == (2, 20, 3)
-
-
 def test_the_passes_of_a_raster() -> None:
     steps = raster_steps(layout_of(lines=2, line=3))
     assert steps == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import pathlib
 import subprocess
 import sys
@@ -113,23 +114,14 @@ def test_changing_a_loaded_weight_leaves_the_file_alone(tmp_path: Path, name: st
     assert sha256(tmp_path / name) == before
 
 
-@pytest.mark.parametrize("extra", ["freqs_cis", "layers.0.attention.kv_cache.k_cache", "layers.0.attention.kv_cache.v_cache"])
-def test_known_extras_are_passed_over(tmp_path: Path, extra: str) -> None:
+@pytest.mark.parametrize(("extra", "ignore"), [
+    ("freqs_cis", ()), ("layers.0.attention.kv_cache.k_cache", ()), ("head.scale", ("head.*",)), ("", ("*",)),
+])  # fmt: skip
+def test_extras_are_passed_over_where_they_are_known_or_named(tmp_path: Path, extra: str, ignore: tuple[str, ...]) -> None:
+    """A pattern never drops a weight that the module has."""
     state = weights()
-    torch.save({"model": {**state, extra: torch.zeros(3)}}, tmp_path / "net.pt")
-    assert equal(load(Net, tmp_path / "net.pt"), state)
-
-
-def test_further_extras_are_named_by_pattern(tmp_path: Path) -> None:
-    state = weights()
-    torch.save({**state, "head.scale": torch.zeros(3), "freqs_cis": torch.zeros(1)}, tmp_path / "net.pt")
-    assert equal(load(Net, tmp_path / "net.pt", ignore=("head.*",)), state)
-
-
-def test_a_pattern_never_drops_a_weight_that_the_module_has(tmp_path: Path) -> None:
-    state = weights()
-    torch.save(state, tmp_path / "net.pt")
-    assert equal(load(Net, tmp_path / "net.pt", ignore=("*",)), state)
+    torch.save({"model": state | ({extra: torch.zeros(3)} if extra else {})}, tmp_path / "net.pt")
+    assert equal(load(Net, tmp_path / "net.pt", ignore=ignore), state)
 
 
 # -- what does not fit ------------------------------------------------------------------------------------------------
@@ -145,37 +137,36 @@ def saved(path: Path, content: Any) -> Path:
     return path
 
 
-def test_missing_names_are_named(tmp_path: Path) -> None:
-    state = weights()
-    del state["layers.1.bias"]
-    text = refusal(saved(tmp_path / "net.pt", state))
-    assert "does not fit Net" in text
-    assert "1 of 8 tensors missing (layers.1.bias)" in text
-    assert "another size" not in text
+def without(name: str) -> State:
+    return {key: tensor for key, tensor in weights().items() if key != name}
+
+
+UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, and what the error says
+    "missing": (without("layers.1.bias"), ("does not fit Net", "1 of 8 tensors missing (layers.1.bias)")),
+    "unexpected": ({**weights(), **{f"ema_{i}": torch.zeros(1) for i in range(5)}}, ("5 unexpected (ema_0, ema_1, ema_2, …)",)),
+    "deeper": (weights(layers=6), ("checkpoint of another size: layers 6 != 3", "6 unexpected")),
+    "shallower": (weights(layers=2), ("checkpoint of another size: layers 2 != 3", "2 of 8 tensors missing")),
+    "wider": (weights(dim=6), ("checkpoint of another size: embed.weight 5×6 != 5×4", "7 of another shape")),
+    "prefix": ({f"module.{name}": t for name, t in weights().items()}, ("start with 'module.': save it without that prefix",)),
+    "another model": ({"conv.weight": torch.zeros(2)}, ("8 of 8 tensors missing", "Give the weights file of this model")),
+    "a list": ([torch.zeros(2)], ("no tensors by name",)),
+    "numbers": ({"steps": 3}, ("no tensors by name",)),
+    "no weights": ({"model": "GPT-B", "ema": {"a": torch.zeros(2)}}, ("no tensors by name",)),
+    "no tensors": ({"model": {}}, ("no tensors by name",)),
+    "an object": ({"model": weights(), "out": pathlib.PurePosixPath("x")}, ("pathlib.",)),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_what_does_not_fit_is_named(tmp_path: Path, case: str) -> None:
+    content, words = UNFIT[case]
+    message = refusal(saved(tmp_path / "net.pt", content))
+    assert all(word in message for word in words), message
+    assert ("another size" in message) == (case in ("deeper", "shallower", "wider"))
 
 
 def test_a_pattern_does_not_excuse_a_missing_name(tmp_path: Path) -> None:
-    state = weights()
-    del state["embed.weight"]
-    assert "missing (embed.weight)" in refusal(saved(tmp_path / "net.pt", state), ignore=("embed.*",))
-
-
-def test_unexpected_names_are_named(tmp_path: Path) -> None:
-    extra = {f"ema_{i}": torch.zeros(1) for i in range(5)}
-    assert "5 unexpected (ema_0, ema_1, ema_2, …)" in refusal(saved(tmp_path / "net.pt", {**weights(), **extra}))
-
-
-@pytest.mark.parametrize(("layers", "fault"), [(6, "6 unexpected"), (2, "2 of 8 tensors missing")])
-def test_another_depth_is_told(tmp_path: Path, layers: int, fault: str) -> None:
-    text = refusal(saved(tmp_path / "net.pt", weights(layers=layers)))
-    assert f"checkpoint of another size: layers {layers} != 3" in text
-    assert fault in text
-
-
-def test_another_width_is_told(tmp_path: Path) -> None:
-    text = refusal(saved(tmp_path / "net.pt", weights(dim=6)))
-    assert "checkpoint of another size: embed.weight 5×6 != 5×4" in text
-    assert "7 of another shape" in text
+    assert "missing (embed.weight)" in refusal(saved(tmp_path / "net.pt", without("embed.weight")), ignore=("embed.*",))
 
 
 def test_only_the_outermost_difference_in_depth_is_told(tmp_path: Path) -> None:
@@ -190,28 +181,11 @@ def test_only_the_outermost_difference_in_depth_is_told(tmp_path: Path) -> None:
         load(lambda: Nested(2, 2), saved(tmp_path / "net.pt", Nested(2, 4).state_dict()))
 
 
-def test_a_wrong_prefix_is_told(tmp_path: Path) -> None:
-    path = saved(tmp_path / "net.pt", {f"module.{name}": t for name, t in weights().items()})
-    assert "start with 'module.': save it without that prefix" in refusal(path)
-
-
-def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
-    text = refusal(saved(tmp_path / "net.pt", {"conv.weight": torch.zeros(2)}))
-    assert "8 of 8 tensors missing" in text
-    assert "Give the weights file of this model" in text
-
-
 # -- what is not a checkpoint --------------------------------------------------------------------------------------------
-def test_a_truncated_torch_file(tmp_path: Path) -> None:
-    path = saved(tmp_path / "net.pt", weights())
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert "damaged" in refusal(path)
-
-
-@pytest.mark.parametrize("keep", [20, -8])
-def test_truncated_safetensors(tmp_path: Path, keep: int) -> None:
-    path = tmp_path / "net.safetensors"
-    save_file(weights(), path)
+@pytest.mark.parametrize(("name", "keep"), [("net.pt", -1000), ("net.safetensors", 20), ("net.safetensors", -8)])
+def test_a_truncated_file_is_damaged(tmp_path: Path, name: str, keep: int) -> None:
+    path = tmp_path / name
+    (torch.save if name.endswith("pt") else save_file)(weights(), path)
     path.write_bytes(path.read_bytes()[:keep])
     assert "damaged" in refusal(path)
 
@@ -221,17 +195,9 @@ def test_another_kind_of_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "net.pt"
     path.write_bytes(content)
     assert "neither safetensors nor the zip" in refusal(path)
-
-
-def test_a_zip_of_something_else(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:
+    with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("letter/data.txt", "hello")
-    assert "not a checkpoint" in refusal(tmp_path / "net.pt")
-
-
-@pytest.mark.parametrize("content", [[torch.zeros(2)], {"steps": 3}, {"model": "GPT-B", "ema": {"a": torch.zeros(2)}}, {"model": {}}])
-def test_a_torch_file_without_named_weights(tmp_path: Path, content: Any) -> None:
-    assert "no tensors by name" in refusal(saved(tmp_path / "net.pt", content))
+    assert "not a checkpoint" in refusal(path)
 
 
 class Intruder:
@@ -255,14 +221,47 @@ def test_nothing_in_a_pickle_is_run(tmp_path: Path) -> None:
     assert mark.exists()  # the file is as harmful as this test needs it to be
 
 
-def test_a_forbidden_object_is_named(tmp_path: Path) -> None:
-    assert "pathlib." in refusal(saved(tmp_path / "net.pt", {"model": weights(), "out": pathlib.PurePosixPath("x")}))
-
-
 def test_a_path_that_is_no_file(tmp_path: Path) -> None:
     assert "is not a file" in refusal(tmp_path / "absent.pt")
     with pytest.raises(BadCheckpoint, match="is not a file"):
         sha256(tmp_path / "absent.pt")
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+def test_a_folder_is_read_as_what_it_holds(tmp_path: Path) -> None:
+    """One file, or the shards of an index: the tensors are those of the whole."""
+    state = weights()
+    one, many = tmp_path / "one", sharded(tmp_path / "many", state)
+    one.mkdir()
+    torch.save(state, one / "pytorch_model.bin")
+    for path in (one, many, many / "model.safetensors.index.json"):
+        assert all(torch.equal(tensor, state[name]) for name, tensor in load(Net, path).state_dict().items())
+    assert sha256(one) == sha256(one / "pytorch_model.bin")
+    assert sha256(many) == sha256(many / "model.safetensors.index.json")
+    (many / "part-1.safetensors").write_bytes((many / "part-0.safetensors").read_bytes())
+    assert sha256(many) != sha256(sharded(tmp_path / "again", state)), "the hash of a folder is that of all its files"
+
+
+def sharded(folder: Path, state: dict[str, Tensor]) -> Path:
+    """The tensors by turns in two files under an index."""
+    folder.mkdir()
+    shards = {f"part-{i}.safetensors": dict(list(state.items())[i::2]) for i in range(2)}
+    for name, tensors in shards.items():
+        save_file(tensors, folder / name)
+    places = {name: shard for shard, tensors in shards.items() for name in tensors}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return folder
+
+
+def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    assert "holds no weights" in refusal(tmp_path)
+    part = sharded(tmp_path / "part", weights())
+    (part / "part-1.safetensors").unlink()
+    assert "1 of the 2 files" in refusal(part)
+    assert "part-1.safetensors" in refusal(part)
+    for broken in ("{", "[]", '{"weight_map": 3}'):
+        (part / "model.safetensors.index.json").write_text(broken)
+        assert "is not an index of weights" in refusal(part)
 
 
 # -- memory and hash --------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from cachemark.cache.masked_layout import MaskedStep
 from cachemark.contract.method import Bidirectional, Block
 from cachemark.core.errors import Unsupported
 from cachemark.models import diffusion
-from cachemark.models.diffusion import STEPS, DiffusionHead, EagerHead, HeadTokens, Process, guided, normal, process, respaced
+from cachemark.models.diffusion import STEPS, DiffusionHead, EagerHead, guided, normal, process, respaced
 
 CHANNELS, COND, DEPTH, WIDTH = 4, 24, 3, 32
 STEP = MaskedStep(3, 8, count=5)
@@ -139,61 +139,11 @@ class Listening(Bidirectional):
         return super().block(site, step, tokens, block)
 
 
-@dataclass
-class Reusing(Bidirectional):
-    """Runs the conditional rows alone from the second pass on, with the difference of the branches and the MLPs of the first."""
-
-    delta: Tensor | None = None
-    branches: dict[Site, Tensor] = field(default_factory=dict)
-
-    def stack(self, name: str, step: Step, tokens: Tokens, run: Any) -> Tensor:
-        assert isinstance(step, MaskedStep)
-        if step.inner == 0:
-            out = run(tokens)
-            c, u = out.chunk(2)
-            self.delta = (c - u)[..., :CHANNELS]
-            return out
-        out = run(tokens.rows(slice(0, len(tokens.x) // 2)))
-        eps, v = out.chunk(2, -1)
-        return torch.cat((out, torch.cat((eps - self.delta, v), -1)))
-
-    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
-        tokens = block.mix(site, step, tokens, self)
-        if len(tokens.x) == 4:
-            self.branches[site] = block.branch(tokens)
-        return block.join(tokens, self.branches[site][: len(tokens.x)])
-
-
 def test_every_pass_and_block_of_the_head_goes_through_the_method() -> None:
     method = Listening()
     sample(head(), (10,), method)
     assert method.passes == [(STEP.index, inner, 10) for inner in range(10)]
     assert method.blocks == [Site("head", layer) for layer in range(DEPTH)] * 10
-
-
-def test_a_branch_is_reused_under_todays_gate() -> None:
-    """Rows of the conditional half alone, a kept MLP, and the gate of this pass."""
-    made, method = head(), Reusing()
-    found = sample(made, (10, 0), method)
-    assert found.shape == (2, 5, CHANNELS)
-    assert found.isfinite().all()
-    assert not torch.allclose(found, sample(made, (10, 0)))
-    block, site = made.net.res_blocks[0], made.net.sites[0]
-    cond = torch.randn(4, 5, WIDTH)
-    tokens = block.mix(site, STEP, HeadTokens(torch.randn(4, 5, WIDTH), cond=cond), method)
-    joined = block.join(tokens, torch.ones(4, 5, WIDTH)).x - tokens.x
-    torch.testing.assert_close(joined, block.adaLN_modulation[1](cond).chunk(3, -1)[2])
-
-
-def test_rows_of_head_tokens_take_everything_along() -> None:
-    tokens = HeadTokens(torch.randn(4, 2, 3), cond=torch.randn(4, 2, 3), shade=torch.randn(4, 2, 9))
-    half = tokens.rows(slice(2, 4))
-    assert half.shade is not None
-    assert half.cond is not None
-    assert tokens.cond is not None
-    assert tokens.shade is not None
-    assert torch.equal(half.shade, tokens.shade[2:])
-    assert torch.equal(half.cond, tokens.cond[2:])
 
 
 # -- guidance and noise -----------------------------------------------------------------------------------------------
@@ -242,11 +192,3 @@ def test_the_likelihood_of_all_bins_is_one() -> None:
     for mean, deviation in ((0.3, 0.5), (-1.4, 0.2), (0.9, 3.0)):
         mass = diffusion._likelihood(centres, torch.tensor(mean), torch.tensor(deviation).log()).exp()
         assert float(mass.sum()) == pytest.approx(1, abs=1e-6)
-
-
-def test_tables_are_double_and_entries_single() -> None:
-    made = Process((10,))
-    assert {str(table.dtype) for table in made.tables.values()} == {"float64"}
-    assert made.at("least", torch.tensor([[0, 3]])).shape == (1, 2, 1)
-    assert made.at("least", torch.tensor([0])).dtype == torch.float32
-    assert replace(STEP, inner=2).inner == 2

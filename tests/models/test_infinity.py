@@ -114,12 +114,6 @@ def test_recomputed_modulations_are_the_same() -> None:
     assert torch.equal(generate(again.eval(), [0, 1]), generate(tiny(), [0, 1]))
 
 
-def test_random_weights_follow_from_the_seed() -> None:
-    one, same, other = (tiny(seed=seed).state_dict() for seed in (3, 3, 4))
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    assert any(not torch.equal(one[name], other[name]) for name in one)
-
-
 def test_forced_tokens_are_returned_and_bits_are_shown() -> None:
     shown: list[tuple[int, tuple[int, ...]]] = []
     marks: list[int] = []
@@ -153,20 +147,6 @@ def test_slots_take_the_bytes_of_the_formula(name: str, method: Method) -> None:
     memory = Memory("meta")
     method.begin(layout, [Site("decoder", layer) for layer in range(layout.layers)], memory)
     assert memory.nbytes("slots") == nbytes(layout, entries(method, layout), (2, 2))
-
-
-def test_the_published_memory_is_no_whole_number_of_caches() -> None:
-    """AMS-KV prints 28.12 GB for the full cache of Infinity-2B, without a batch. No batch, resolution, unit or width of K and V makes it
-    the size of a cache alone."""
-    caches = [nbytes(shape(f"infinity-2b{pixels}", 1), entries(Full(store_last=kept), shape(f"infinity-2b{pixels}", 1)), widths) / unit
-              for pixels in ("", "-512", "-256") for kept in (True, False) for widths in (MIXED, (2, 2), (4, 4))
-              for unit in (PAPER_UNIT, 2**30, 10**9)]
-    assert not [one for one in caches if abs(round(28.12 / one) * one - 28.12) < 0.006]
-
-
-def test_resolutions_take_the_first_of_the_scales() -> None:
-    assert [shape(name, 1).visual for name in ("infinity-2b-256", "infinity-2b-512", "infinity-2b")] == [521, 2521, 10521]
-    assert shape("infinity-8b-512", 1).layers == SIZES["8B"].depth
 
 
 # -- published files -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
-from cachemark.models import lumina
-from cachemark.models.catalogue.lumina_models import PublishedLumina
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.lumina import SIZES, Lumina, LuminaConfig, LuminaDecoder, Vocabulary, code_table, prompts_of
 from cachemark.models.prompts import HashedWords, Prompts
@@ -126,14 +123,6 @@ def test_images_give_their_codes_back() -> None:
 
 
 # -- published folders -----------------------------------------------------------------------------------------------------
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> PublishedLumina:
-    """The entry of a published size at reduced sizes."""
-    monkeypatch.setitem(SIZES, "7B-768", CONFIG)
-    monkeypatch.setattr(lumina, "TOKENIZER", TINY)
-    return PublishedLumina("7B-768", ("red star", "blue star red"))
-
-
 def published(folder: Path) -> Request:
     """The transformer's folder with what may stand beside it, its tokenizer, and Chameleon's file."""
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -148,29 +137,3 @@ def published(folder: Path) -> Request:
     torch.manual_seed(0)
     torch.save({"state_dict": {**VQGAN(TINY).state_dict(), "loss.logvar": torch.zeros(1)}}, folder / "vqgan.ckpt")
     return Request(weights=str(folder), decoder_weights=str(folder / "vqgan.ckpt"))
-
-
-def test_a_published_folder_gives_an_image(small: PublishedLumina, tmp_path: Path) -> None:
-    request = published(tmp_path / "lumina")
-    loaded = small.load(request)
-    assert loaded.weights == small.identity(request)
-    assert loaded.pictures
-    model = loaded.generator
-    assert isinstance(model, Lumina)
-    assert model.prompts.lengths([0, 1], 2) == (18, 19, 3, 3)
-    images = loaded.decode(generate(model))
-    assert images.shape == (2, 3, 16, 24)
-
-
-def test_weights_without_a_tokenizer_are_refused(small: PublishedLumina, tmp_path: Path) -> None:
-    request = published(tmp_path / "lumina")
-    (tmp_path / "lumina" / "tokenizer.json").unlink()
-    with pytest.raises(BadCheckpoint, match=r"tokenizer\.json"):
-        small.load(request)
-
-
-def test_a_checkpoint_of_another_size_is_refused(small: PublishedLumina, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = published(tmp_path / "lumina")
-    monkeypatch.setitem(SIZES, "7B-768", replace(CONFIG, decoder=replace(CONFIG.decoder, layers=3)))
-    with pytest.raises(BadCheckpoint, match="checkpoint of another size"):
-        small.identity(request)

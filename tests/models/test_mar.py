@@ -16,13 +16,12 @@ from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep, masked_steps, placed, take
-from cachemark.contract.method import Bidirectional, Block
+from cachemark.contract.method import Bidirectional
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.models import mar
-from cachemark.models.catalogue import masked_models as registered
 from cachemark.models.diffusion import normal
-from cachemark.models.mar import MAR, SIZES, MARConfig, guidance, masked_count
+from cachemark.models.mar import MAR, SIZES, MARConfig, masked_count
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 
@@ -57,16 +56,6 @@ def test_an_order_holds_every_place_once(model: MAR) -> None:
     assert torch.equal(order.sort(1).values, torch.arange(16).expand(2, -1))
     assert not torch.equal(order[0], order[1])
     assert order[0, 0] == streams.integers(streams.keys(torch.tensor(4), "order", 0), 16).argmin()
-
-
-def test_guidance_of_a_step() -> None:
-    steps = masked_steps(shape(4), 5)
-    scales = [guidance(SAMPLING, step, 16) for step in steps]
-    assert scales == [1 + 2 * (16 - step.left) / 16 for step in steps]
-    assert scales[-1] == 1 + 2 * 15 / 16
-    constant = replace(SAMPLING, cfg_schedule="constant")
-    assert [guidance(constant, step, 16) for step in steps] == [3.0] * 5
-    assert guidance(replace(SAMPLING, cfg_scale=1.0), steps[0], 16) is None
 
 
 def test_another_guidance_schedule_is_refused(model: MAR) -> None:
@@ -126,12 +115,6 @@ def test_a_step_is_seen_whole_and_marked(model: MAR) -> None:
     assert marks == [step.first + step.count - 1 for step in steps]
 
 
-def test_the_sampling_may_name_another_number_of_steps(model: MAR) -> None:
-    marks: list[int] = []
-    generate(model, [0], sampling=replace(SAMPLING, steps=16), mark=marks.append)
-    assert len(marks) == 16
-
-
 def test_without_guidance_there_are_no_unconditional_rows(model: MAR) -> None:
     assert model.layout([0, 1], replace(SAMPLING, cfg_scale=1.0)).rows == 2
     assert model.layout([0, 1], SAMPLING).branches == (0, 0, 1, 1)
@@ -176,53 +159,6 @@ def test_a_method_sees_three_stacks_in_every_step(model: MAR) -> None:
         Site("decoder", i): [19] * 5 for i in range(3)}
     assert method.settled == 5
     assert model.sites == [*method.keys, Site("head", 0), Site("head", 1)]
-
-
-def test_without_a_cache_nothing_is_kept(model: MAR) -> None:
-    method, memory = Bidirectional(), Memory()
-    model.generate(torch.tensor([0]), [0], method, SAMPLING, memory)
-    assert method.logical_bytes == 0
-    assert not memory.pointers()
-
-
-@dataclass
-class Stale(Bidirectional):
-    """Keeps the decoder's rows of everything that is neither predicted now nor was just predicted, from the step before."""
-
-    held: Tensor | None = None
-
-    def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
-        assert isinstance(step, MaskedStep)
-        if name != "decoder":
-            return run(tokens)
-        rows = torch.cat((step.generating, step.previous), 1) + 3
-        if self.held is None:
-            self.held = run(tokens)
-        else:
-            picked = run(tokens.with_x(take(tokens.x, rows)))
-            self.held = mar.put(self.held, rows, picked)
-        return self.held
-
-
-def test_a_method_may_run_some_of_the_tokens(model: MAR) -> None:
-    found = generate(model, [0, 1], Stale())
-    assert found.isfinite().all()
-    assert not torch.allclose(found, generate(model, [0, 1]))
-
-
-class Skipping(Bidirectional):
-    """Leaves out the MLPs of the decoder."""
-
-    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
-        return block.mix(site, step, tokens, self) if site.stack == "decoder" else super().block(site, step, tokens, block)
-
-
-def test_a_method_may_stand_between_attention_and_mlp(model: MAR) -> None:
-    bare = build()
-    for block in bare.decoder_blocks:
-        block.mlp.fc2.weight.zero_()
-        block.mlp.fc2.bias.zero_()
-    assert torch.equal(generate(model, [0], Skipping()), generate(bare, [0]))
 
 
 # -- training ---------------------------------------------------------------------------------------------------------
@@ -282,22 +218,6 @@ def test_the_published_sizes_shape_their_layouts() -> None:
         assert (layout.rows, layout.layers, layout.heads * layout.head_dim, layout.visual) == (6, config.depth[1], config.dim, 256)
         assert entry.presets["paper"].steps == 256
         assert entry.identity(Request(seed=7)) == "random:7/random:7"
-
-
-def test_a_loaded_model_decodes_its_own_tokens() -> None:
-    """The registered path with small sizes: generator, head of the engine, and image decoder."""
-    narrow = replace(registered.kl.KLConfig(), ch=32, ch_mult=(1, 1), num_res_blocks=1, z=4)
-    decoder = replace(registered.DECODER, build=lambda: registered.kl.KL(narrow))
-    entry = registered.FAMILY.published("narrow", CONFIG, "narrow.pth", decoder, {}, "A small one")
-    loaded = entry.load(Request(seed=1))
-    assert loaded.random
-    assert type(loaded.generator.diffloss).__name__ == "DiffusionHead"
-    eager = entry.load(Request(seed=1, engine="reference"))
-    assert type(eager.generator.diffloss).__name__ == "EagerHead"
-    tokens = loaded.generator.generate(torch.tensor([1]), [1], Bidirectional(), SAMPLING, Memory())
-    images = loaded.decode(tokens)
-    assert images.shape == (1, 3, 8, 8)
-    assert len(list(loaded.parameters)) == len(loaded.generator.state_dict()) + len(registered.kl.KL(narrow).state_dict())
 
 
 def test_the_largest_uniform_number_is_noised_to_the_last_step(model: MAR, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,11 @@ from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.methods.base.paper_baseline import ConcatFull
 from cachemark.methods.full import Full
-from cachemark.models import checkpoints, var
+from cachemark.models import var
 from cachemark.models.catalogue import next_scale
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
-from cachemark.models.var import BUFFERS, SIZES, VAR, VARConfig
+from cachemark.models.var import SIZES, VAR, VARConfig
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer, nearest_phi
 from support import fork_server
 
@@ -119,13 +119,6 @@ def published_file(config: VARConfig, path: Path, dtype: torch.dtype = torch.flo
 def meta(config: VARConfig) -> VAR:
     with torch.device("meta"):
         return next_scale.build(config)
-
-
-def test_a_published_file_loads_without_its_buffers(tmp_path: Path) -> None:
-    path = published_file(CONFIG, tmp_path / "var_d3.pth")
-    loaded = checkpoints.load(lambda: next_scale.build(CONFIG), path, ignore=BUFFERS)
-    assert not list(loaded.buffers())
-    var.check_sides(CONFIG, path)
 
 
 def test_other_patch_nums_are_named(tmp_path: Path) -> None:

@@ -36,13 +36,10 @@ from tools.cards.pages import (
     Speed,
     Trained,
     Vectors,
-    differences,
     methods_page,
     models_page,
     module,
-    patterns,
     reproduced,
-    sentences,
     spread,
 )
 
@@ -75,15 +72,6 @@ class Trick(Method):
     B: int = 0
     size: int = 4
     way: str = "up"
-
-
-@dataclass
-class Barred(Trick):
-    """Has bars in its cells."""
-
-    unstated: ClassVar[Mapping[str, str]] = {"way": "c|d"}
-
-    way: str = "a|b"
 
 
 CHECKPOINT = PublishedFile("weights", "thing.pt", "its authors", partial(held, "a", 50, 49), ("model_ema", "model"), ("*.k_cache",))
@@ -127,28 +115,12 @@ def test_a_model_card_says_what_it_was_given() -> None:
         assert words in page, words
 
 
-def test_every_stage_of_a_training_is_told_and_the_last_is_judged() -> None:
-    first = {**STAGE, "steps": 77, "held_out": {"psnr": 1.0}}
-    page = models_page([dataclasses.replace(TRAINED, stages=[first, STAGE])], [], Evidence())
-    assert "| training, stage 1 | 77 steps" in page
-    assert "| training, stage 2 | 500 steps" in page
-    assert "28.5 dB" in page
-    assert "1 dB" not in page
-
-
 def test_the_card_of_a_model_that_draws_says_what_its_images_are_worth_or_that_nobody_looked() -> None:
     drawn = Drawn("of the full cache, seeds `s2k`", [("FID, 2000 images", "6.0 [4.9, 7.1]")])
     pages = [models_page([dataclasses.replace(TRAINED, **fields)], [], Evidence())
              for fields in ({}, {"draws": True}, {"draws": True, "drawn": drawn})]  # fmt: skip
     assert [UNSEEN in page for page in pages] == [False, True, False]
     assert "| its images | of the full cache, seeds `s2k` |\n| FID, 2000 images | 6.0 [4.9, 7.1] |" in pages[2]
-
-
-def test_files_with_other_layouts_are_told_apart() -> None:
-    other = dataclasses.replace(CHECKPOINT, build=partial(held, "b", 1))
-    page = models_page([], [RELEASED, dataclasses.replace(RELEASED, name="small-thing", files=(other,))], Evidence())
-    assert "Read by `big-thing` (*N* counts from 0): `a.N.w`." in page
-    assert "Read by `small-thing` (*N* counts from 0): `b.N.w`." in page
 
 
 def test_a_method_card_says_what_it_was_given() -> None:
@@ -169,11 +141,6 @@ def test_vectors_and_figures_of_others_are_not_claimed() -> None:
     assert "None is known" in page
 
 
-def test_a_cell_cannot_break_its_table() -> None:
-    page = methods_page([Barred], Evidence())
-    assert "| `way` | `a\\|b` | no; c\\|d |" in page
-
-
 # ------------------------------------------------------------------------------------------------ their parts
 
 @pytest.mark.parametrize(("log", "found"), [
@@ -182,31 +149,6 @@ def test_a_cell_cannot_break_its_table() -> None:
 ])  # fmt: skip
 def test_the_spread_is_of_the_last_validations(log: list[dict[str, float]], found: str) -> None:
     assert spread(log, "psnr") == found
-
-
-@pytest.mark.parametrize(("values", "drifts"), [
-    ((1, 2, 3, 4), True), ((4, 3, 2, 1), True), ((1, 3, 2, 4), False), ((1, 2, 2, 3), False), ((1, 2), False),
-])  # fmt: skip
-def test_a_training_that_had_not_come_to_rest_is_told(values: tuple[float, ...], drifts: bool) -> None:
-    stage = {**STAGE, "log": [{"step": i, "psnr": float(v)} for i, v in enumerate(values)]}
-    page = models_page([dataclasses.replace(TRAINED, stages=[stage])], [], Evidence())
-    assert (", all in one direction |" in page) is drifts
-
-
-def test_names_are_folded_where_they_count_and_nowhere_else() -> None:
-    names = ["blocks.0.fc.weight", "blocks.0.fc.bias", "blocks.1.fc.weight", "blocks.1.fc.bias", "norm.weight", "pos_1LC", "ada.1.weight"]
-    assert patterns(names) == ["blocks.N.fc.{weight,bias}", "norm.weight", "pos_1LC", "ada.N.weight"]
-
-
-def test_sentences_lose_the_markup_of_docstrings() -> None:
-    text = "Keeps ``B``, see :class:`~cachemark.cache.slot.Slot` and\n:meth:`Slot.absorb`. Then `x`:\nmore.\n\nZhang et al., end."
-    assert sentences(text) == ["Keeps `B`, see `Slot` and `Slot.absorb`.", "Then `x`: more.", "Zhang et al., end."]
-
-
-def test_differences_are_what_follows_in_their_paragraph() -> None:
-    text = "One. Differs from the code: a. Also b.\n\nOther. More.\n\nX; no code is published. Y.\n\nOur readings: c."
-    assert differences(text) == ["Differs from the code: a.", "Also b.", "No code is published.", "Our readings: c."]
-    assert differences("One. This differs from all.") == []
 
 
 def test_only_an_anchor_makes_a_figure_reproduced() -> None:

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cachemark.cache import masked_layout as masked
@@ -21,7 +19,7 @@ from cachemark.methods import lazymar
 from cachemark.methods.lazymar import HeadCache, LazyMAR
 from cachemark.methods.masked import partial, schedule
 from cachemark.models import diffusion, mar
-from cachemark.models.diffusion import DiffusionHead, FinalLayer, Process, TimeEmbed
+from cachemark.models.diffusion import DiffusionHead, Process
 from cachemark.models.vision import kl
 from cachemark.models.vision.kl import KL
 from cachemark.models.vision.vq import Downsample
@@ -30,40 +28,7 @@ from ..checks import Vector
 from ..readers.mar_lazy import subject as lazy_subject
 from .wrong_model import Build, Patch, WrongModel, changed, names, pad_on_all_sides, patched, with_eps
 
-# -- encoder, decoder and head ----------------------------------------------------------------------------------------------
-
-
-def conditions_before_the_norm(_: Any) -> Callable[..., Tensor]:
-    def conditions(self: mar.MAR, hidden: Tensor, places: Tensor) -> Tensor:
-        summed = mar.take(hidden[:, self.config.buffer :], places) + F.embedding(places, self.diffusion_pos_embed_learned[0])
-        return self.decoder_norm(summed)
-
-    return conditions
-
-
-def attention_with_heads_before_parts(_: Any) -> Callable[..., Tensor]:
-    """The rows of the joint projection read as head by head: q, k, v of each."""
-
-    def forward(self: mar.MARAttention, x: Tensor, site: Any, step: Any, method: Any) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (self.heads, 3, -1)).permute(3, 0, 2, 1, 4)
-        return self.proj(method.attend(site, step, q, k, v).transpose(1, 2).flatten(2))
-
-    return forward
-
-
-def final_layer_that_does_not_scale_about_one(_: Any) -> Callable[..., Tensor]:
-    def forward(self: FinalLayer, x: Tensor, cond: Tensor) -> Tensor:
-        shift, scale = self.adaLN_modulation[1](cond).chunk(2, -1)
-        return self.linear(torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=1e-6), scale))
-
-    return forward
-
-
-def zero_condition_biases(subject: Any) -> None:
-    for model in subject.models.values():
-        model.diffloss.net.cond_embed.bias.zero_()
-
-
+# -- the head ---------------------------------------------------------------------------------------------------------------
 def guided_variance(right: Callable[..., Any]) -> Callable[..., Any]:
     def guided(out: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
         if scale is None:
@@ -101,10 +66,6 @@ def with_process(change: Callable[[Patch], Callable[[Process], None] | None]) ->
     return make
 
 
-def linear_betas(patch: Patch) -> None:
-    patch.setattr(diffusion, "_signal", lambda: numpy.cumprod(1 - numpy.linspace(1e-4, 0.02, 1000)))
-
-
 def first_variance_of_its_own(patch: Patch) -> Callable[[Process], None]:
     """The least variance of step 0 taken as tiny, not as that of step 1."""
 
@@ -123,10 +84,6 @@ def steps_rounded_up(patch: Patch) -> None:
 
 
 # -- whole generations ------------------------------------------------------------------------------------------------------
-def flipped_orders(right: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda steps, order: right(steps, order.flip(1))
-
-
 def steps_with_the_mask_rounded_up(right: Callable[..., Any]) -> Callable[..., Any]:
     def steps(layout: Layout, total: int) -> list[MaskedStep]:
         with pytest.MonkeyPatch.context() as inner:
@@ -144,24 +101,12 @@ def guidance_by_the_mask_before(right: Callable[..., Any]) -> Callable[..., Any]
 
 
 MAR = [
-    patched("last position before the norm", "told conditions last_conditions", mar.MAR, "conditions", conditions_before_the_norm),
-    patched("heads before parts", "encoder told encoder_block decoder_block", mar.MARAttention, "forward",
-            attention_with_heads_before_parts),
-    patched("sines first", "waves time_embed head", TimeEmbed, "waves", lambda right: lambda self, t: right(self, t).roll(128, -1)),
-    changed("condition without bias", "cond_embed head", zero_condition_biases),
-    patched("scale is not about one", "head head_guided mean log_variance start sampled_cfg1", FinalLayer, "forward",
-            final_layer_that_does_not_scale_about_one),
     patched("variance is guided too", "head_guided sampled_cfg3 sampled_cfg3s latents", diffusion, "guided", guided_variance),
     patched("noise in the last step", "sampled_cfg3s latents", DiffusionHead, "back", noisy_last_step),
-    WrongModel("linear betas", names("mean log_variance start loss_mse loss_vb loss_loss sampled_cfg1"), with_process(linear_betas)),
     WrongModel("first variance of its own", names("log_variance"), with_process(first_variance_of_its_own), nightly=True),
     WrongModel("steps rounded up", names("timesteps sampled_cfg3s"), with_process(steps_rounded_up)),
-    patched("divergence the other way", "loss_vb loss_loss", diffusion, "_divergence", lambda right: lambda a, b, c, d: right(c, d, a, b)),
-    patched("head of the order first", "masks conditions latents", mar, "placed", flipped_orders),
     patched("mask rounded up", "counts masks", mar, "masked_steps", steps_with_the_mask_rounded_up),
     patched("guided by the mask before", "guidance latents", mar, "guidance", guidance_by_the_mask_before),
-    changed("by columns", "flattened latents",
-            lambda subject: replace(subject, grid=lambda tokens: subject.grid(tokens).mT, flat=lambda grid: subject.flat(grid.mT))),
 ]
 
 # -- the autoencoder --------------------------------------------------------------------------------------------------------
@@ -199,10 +144,6 @@ def attend_beside_the_last_full_pass(right: Callable[..., Tensor]) -> Callable[.
     return attend
 
 
-def sub_without_difference(right: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda a, b, **options: right(a, b, **options).zero_() if "out" in options else right(a, b, **options)
-
-
 def update_with_a_stale_buffer(right: Callable[..., Any]) -> Callable[..., Any]:
     """The encoder's buffer keeps the keys of the last full pass: the new tokens alone are written."""
 
@@ -229,24 +170,15 @@ def stack_without_the_difference(right: Callable[..., Tensor]) -> Callable[..., 
     return stack
 
 
-def always_cached(right: Callable[..., None]) -> Callable[..., None]:
-    return lambda self, **knobs: right(self, **{**knobs, "head_cache": True})
-
-
 def early_by_one_pass_more(_: Any) -> staticmethod:
     return staticmethod(lambda step: step.inners - 1 - step.inner >= lazymar.EARLY * step.inners - 1)
 
 
 LAZY = [
-    lazy("later start", "full_passes encoder_shapes", start=6),
     lazy("shifted table", "kept_counts kept told", table=(1.0, *schedule.PUBLISHED[:-1])),
     lazy_patched("compared with the last full pass", "scores kept", LazyMAR, "attend", attend_beside_the_last_full_pass),
-    lazy_patched("no difference", "told everywhere differences", torch, "sub", sub_without_difference, "64"),
     lazy_patched("stale buffer", "encoded told", partial.Places, "update", update_with_a_stale_buffer),
     WrongModel("no class for the unconditional", names("told told_in_full"), unconditional_for_zero),
-    lazy_patched("another order", "masks", mar, "placed", flipped_orders),
-    lazy_patched("earlier guidance", "guidance", mar, "guidance", guidance_by_the_mask_before),
     lazy_patched("one early pass more", "head_calls_std", HeadCache, "early", early_by_one_pass_more, ""),
     lazy_patched("unconditional is conditional", "head_std head_tame", HeadCache, "stack", stack_without_the_difference, ""),
-    lazy_patched("always cached", "plain_head", LazyMAR, "__init__", always_cached, ""),
 ]

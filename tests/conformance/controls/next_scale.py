@@ -10,26 +10,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cachemark.models import infinity, sampling, scales, var
+from cachemark.models import sampling, scales, var
 from cachemark.models.infinity import Infinity
 from cachemark.models.layers import RMSNorm
 from cachemark.models.scales import ModulatedBlock
-from cachemark.models.var import VARAttention, VARBlock
 from cachemark.models.vision import bsq
-from cachemark.models.vision.bsq import BitQuantizer
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 from cachemark.models.vision.vq import Downsample
 
 from ..readers import infinity as infinity_reader
 from .wrong_model import (
     changed,
-    guide_too_far,
     pad_on_all_sides,
     patched,
-    scaled_without_keys,
     top_p_without_the_crossing_token,
     with_eps,
-    with_shifts_for_scales,
 )
 
 # -- Infinity -------------------------------------------------------------------------------------------------------------
@@ -45,11 +40,6 @@ def table_for_another_finest_map(head_dim: int, sides: tuple[int, ...], base: fl
         angles = torch.cat((turn[:, None].expand(side, side, -1), turn[None].expand(side, side, -1)), -1).flatten(0, 1)
         tables.append(torch.polar(torch.ones_like(angles), angles))
     return torch.cat(tables)
-
-
-def zero_value_biases(subject: Any) -> None:
-    for block in subject.model.stacked:
-        block.sa.v_bias.data.zero_()
 
 
 def read_with_padding(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,14 +65,8 @@ def read_with_a_whole_unconditional_text(right: Callable[..., Any]) -> Callable[
 
 INFINITY = [
     patched("another finest map", "rotations", infinity_reader, "rope_table", lambda _: table_for_another_finest_map),
-    patched("keys are not normalized", f"{PASSES} cached_k_block0", VARAttention, "scaled", scaled_without_keys),
-    changed("values without bias", f"{PASSES} cached_v_block0", zero_value_biases),
-    patched("scales and shifts swapped", f"{PASSES} cached_v_block0 bits", ModulatedBlock, "modulation", with_shifts_for_scales),
     patched("padding is seen", PASSES, Infinity, "read", read_with_padding),
     patched("whole unconditional text", PASSES, Infinity, "read", read_with_a_whole_unconditional_text),
-    patched("guided too far", "guided", infinity, "guide", guide_too_far),
-    patched("minus for one", "codes next_maps summed image image_bytes logits hidden", BitQuantizer, "codes",
-            lambda right: lambda self, tokens, scale: -right(self, tokens, scale)),
     patched("resized by area", "next_maps summed image", bsq, "resized",
             lambda _: lambda x, side: F.interpolate(x, size=(side, side), mode="area")),
     changed("group norm eps", "image", lambda subject: with_eps(subject.images, nn.GroupNorm, 1e-2)),
@@ -104,25 +88,13 @@ def one_phi(subject: Any) -> None:
         model.quantizer._phi = [0] * len(model.quantizer._phi)
 
 
-def zero_value_biases_of_var(subject: Any) -> None:
-    for block in subject.models[""].blocks:
-        block.attn.v_bias.data.zero_()
-
-
 VAR = [
     patched("scale not clamped", "logits guided hidden teacher", var, "STEEPEST", lambda _: 99.0),
-    patched("scales and shifts swapped", "logits guided hidden tokens maps next_maps image cached_v_block0 teacher", VARBlock, "modulation",
-            with_shifts_for_scales),
     patched("guided alike in every scale", "guided", var, "guide_scale",
             lambda _: lambda logits, setting, index, total: sampling.guide_scale(logits, setting, total - 1, total)),
-    patched("keys are not normalized", "logits hidden cached_k_block0 teacher", VARAttention, "scaled", scaled_without_keys),
-    changed("values without bias", "hidden cached_v_block0", zero_value_biases_of_var),
     changed("one phi for all scales", "maps image restored quantised", one_phi),
     patched("nearest instead of bicubic", "maps next_maps quantised restored", MultiScaleQuantizer, "spread",
             lambda _: spread_to_the_nearest),
-    patched("next map by columns", "next_maps quantised restored", MultiScaleQuantizer, "shrunk",
-            lambda right: lambda self, f, scale: right(self, f.mT, scale)),
-    changed("brighter", "image", lambda subject: replace(subject, decode=lambda f_hat: subject.decode(f_hat) + 0.01)),
     changed("top-p drops the crossing token", "kept",
             lambda subject: replace(subject, filter_logits=top_p_without_the_crossing_token(subject.filter_logits))),
 ]

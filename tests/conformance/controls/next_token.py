@@ -11,31 +11,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cachemark.contract.method import Method
-from cachemark.core.spec import Sampling
 from cachemark.models import janus, llama, raster, sampling
 from cachemark.models.janus import Janus
 from cachemark.models.layers import RMSNorm
 from cachemark.models.llama import ChannelNorm
-from cachemark.models.llamagen import LlamaGen
 from cachemark.models.lumina import Lumina
-from cachemark.models.prompts import Prompts
 
-from ..checks import Vector
 from ..readers import lumina as lumina_reader
-from ..readers.llamagen import Transformer, sampling_of, transformer
-from ..readers.lumina import Generator, NotingLumina
+from ..readers.llamagen import Transformer, sampling_of
 from .wrong_model import (
-    Build,
-    Patch,
-    WrongModel,
     changed,
     end_step_that_loses_a_key,
     guide_too_far,
-    names,
     patched,
     rounded_bytes,
     top_p_without_the_crossing_token,
-    turned_by_pairs,
     with_eps,
 )
 
@@ -45,33 +35,12 @@ CACHED = "logits_cached logits_null guided_logits slot_keys"
 GREEDY = "greedy_cfg greedy_cfg_interval greedy_nocfg"
 
 
-class ColumnsFirst(LlamaGen):
-    """The first half of the pairs turns by the column."""
-
-    @property
-    def rope(self) -> Tensor:
-        half = super().rope.size(1) // 2
-        return super().rope.roll(half, 1)
-
-
 def one_class_less(subject: Transformer) -> None:
     subject.model.config = replace(subject.model.config, classes=subject.model.config.classes - 1)
 
 
 def sampled_with(**fields: Any) -> Callable[[Transformer], Transformer]:
     return lambda subject: replace(subject, sampling=lambda vector, run: replace(sampling_of(vector, run), **fields))
-
-
-def one_more_of_top_k(subject: Transformer) -> Transformer:
-    def wrong(logits: Tensor, setting: Sampling) -> Tensor:
-        return subject.filter_logits(logits, replace(setting, top_k=setting.top_k + 1 if setting.top_k else 0))
-
-    return replace(subject, filter_logits=wrong)
-
-
-def transpose_grid(subject: Any) -> None:
-    right = subject.model.vectors
-    subject.model.vectors = lambda codes, grid: right(codes, grid).transpose(2, 3)
 
 
 def half_a_step_lower(images: Tensor) -> Tensor:
@@ -84,20 +53,15 @@ def antialiased(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 LLAMAGEN = [
-    WrongModel("columns first", names(f"rope {UNCACHED} {CACHED} {GREEDY}"),
-               lambda build, vector, patch: transformer(vector, ColumnsFirst)),
     changed("small norm eps", f"{UNCACHED} {CACHED} slot_values", lambda subject: with_eps(subject.model, RMSNorm, 1e-6)),
     patched("a key is lost", f"{CACHED} {GREEDY} slot_values", Method, "end_step", end_step_that_loses_a_key),
     changed("another null class", "guided_logits greedy_cfg greedy_cfg_interval", one_class_less),
     changed("guided without end", "greedy_cfg_interval", sampled_with(cfg_interval=-1)),
-    changed("guided without being asked", "greedy_nocfg", sampled_with(cfg_scale=4.0)),
     changed("top-p drops the crossing token", "filters",
             lambda subject: replace(subject, filter_logits=top_p_without_the_crossing_token(subject.filter_logits))),
-    changed("top-k keeps one more", "filters", one_more_of_top_k),
 ]
 LLAMAGEN_VQ = [
     changed("group norm eps", "image bicubic", lambda subject: with_eps(subject.model, nn.GroupNorm, 1e-5)),
-    changed("transposed grid", "code_vectors image image_bytes bicubic bicubic_bytes", transpose_grid),
     changed("truncated half a step lower", "image_bytes bicubic_bytes", lambda subject: replace(subject, to_uint8=half_a_step_lower)),
     changed("antialiased", "bicubic bicubic_bytes", lambda subject: replace(subject, resize=antialiased)),
 ]
@@ -113,14 +77,10 @@ def counted_from_the_longest_row(right: Callable[..., Any]) -> Callable[..., Any
 
 
 JANUS = [
-    patched("rotated by pairs", f"codes_AB hidden_AB {LOGITS} {SLOTS}", llama, "rotate_halves", lambda _: turned_by_pairs),
     patched("positions of the longest row", "guided_A conditional_A unconditional_A hidden_A slots0_A slots2_A", Janus, "feed",
             counted_from_the_longest_row),
     patched("read behind the prompt", "guided_A conditional_A hidden_A", raster, "_ragged", lambda _: lambda layout, step: False),
-    patched("codes from unit vectors", f"codes_AB hidden_AB {LOGITS} {SLOTS}", Janus, "embedded",
-            lambda _: lambda self, codes: self.gen_aligner(F.normalize(self.gen_embed(codes), dim=-1))),
     changed("large norm eps", f"hidden_AB {LOGITS} {SLOTS}", lambda subject: with_eps(subject.model, RMSNorm, 1e-3)),
-    patched("a key is lost", f"hidden_AB {LOGITS} {SLOTS}", Method, "end_step", end_step_that_loses_a_key),
     patched("padded to the end", "codes_AB guided_AB unconditional_AB", janus, "unconditional",
             lambda _: lambda ids, pad: (ids[0], *[pad] * (len(ids) - 1))),
     patched("guided too far", "guided_AB", raster, "guide", guide_too_far),
@@ -132,28 +92,15 @@ JANUS_VQ = [
 
 
 # -- Lumina ---------------------------------------------------------------------------------------------------------------
-def unconditional_row_with_the_text(build: Build, vector: Vector, patch: Patch) -> Generator:
-    """As long as the other, its text replaced by the separator."""
-
-    def padded(config: Any, prompts: Prompts) -> NotingLumina:
-        ids = prompts.conditional[0]
-        return NotingLumina(config, Prompts((ids,), ((ids[0], *[config.ids.separator] * (len(ids) - 4), *ids[-3:]),)))
-
-    return Generator(vector, padded)
-
-
 def counted_from_the_longest_row_while_drawing(right: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, fed, step, place, starts: right(self, fed, step, place, starts.amax().expand_as(starts) if step.count else starts)
 
 
 LUMINA = [
-    patched("rotated by pairs", f"{LOGITS} {SLOTS} prefill_B", llama, "rotate_halves", lambda _: turned_by_pairs),
     patched("norm without bias", f"{LOGITS} {SLOTS}", ChannelNorm, "forward", lambda right: lambda self, x: right(self, x) - self.bias),
     patched("large norm eps", f"{LOGITS} {SLOTS}", llama, "QK_NORM_EPS", lambda _: 0.1),
     patched("positions of the longest row", f"guided_AB unconditional_AB {SLOTS}", Lumina, "feed",
             counted_from_the_longest_row_while_drawing),
-    WrongModel("the text in the unconditional row", names(f"codes_AB guided_AB unconditional_AB {SLOTS}"), unconditional_row_with_the_text),
-    patched("guided too far", "guided_AB", raster, "guide", guide_too_far),
     patched("lines end one too early", "codes_AB guided_AB kept_AB", Lumina, "allowed",
             lambda right: lambda self, logits, place: right(self, logits, place + 1)),
     patched("fewer tokens kept", "kept_AB", lumina_reader, "filter_logits",
@@ -161,7 +108,5 @@ LUMINA = [
 ]
 LUMINA_VQ = [
     changed("group norm eps", "image_AB", lambda subject: with_eps(subject.model, nn.GroupNorm, 1e-2)),
-    changed("height and width swapped", "image_A image_bytes_A",
-            lambda subject: replace(subject, grids={which: grid[::-1] for which, grid in subject.grids.items()})),
     changed("rounded bytes", "image_bytes_AB", lambda subject: replace(subject, to_uint8=lambda x: rounded_bytes(x.clamp(-1, 1)))),
 ]

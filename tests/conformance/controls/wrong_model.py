@@ -63,11 +63,6 @@ def with_eps(module: nn.Module, kinds: type | tuple[type, ...], eps: float) -> N
             layer.eps = eps  # type: ignore[assignment]
 
 
-def turned_by_pairs(x: Tensor, turns: Tensor) -> Tensor:
-    turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * turns[:, :, None]
-    return torch.view_as_real(turned).flatten(-2)
-
-
 def guide_too_far(_: Any) -> Callable[..., Tensor]:
     """c + (c − u)·w."""
     return lambda logits, setting, place: sampling.guide(logits, replace(setting, cfg_scale=setting.cfg_scale + 1), place)
@@ -83,15 +78,6 @@ def end_step_that_loses_a_key(right: Callable[..., None]) -> Callable[..., None]
                 slot.live = [n - 1 for n in slot.live]
 
     return end_step
-
-
-def scaled_without_keys(right: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Keys are not normalized."""
-    return lambda attention, q, k: (right(attention, q, k)[0], k)
-
-
-def with_shifts_for_scales(right: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda self, *parts: right(self, *parts)[:, [0, 1, 4, 5, 2, 3]]
 
 
 def top_p_without_the_crossing_token(right: Callable[[Tensor, Sampling], Tensor]) -> Callable[[Tensor, Sampling], Tensor]:
