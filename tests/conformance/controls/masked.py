@@ -28,6 +28,7 @@ from ..checks import Vector
 from ..readers.mar_lazy import subject as lazy_subject
 from .wrong_model import Build, Patch, WrongModel, changed, names, pad_on_all_sides, patched, with_eps
 
+
 # -- the head ---------------------------------------------------------------------------------------------------------------
 def guided_variance(right: Callable[..., Any]) -> Callable[..., Any]:
     def guided(out: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
