@@ -22,7 +22,7 @@ from cachemark.plans.reuse import Earlier
 from cachemark.trial.identity import identify
 from cachemark.trial.request import PARENT_ONLY, PROTOCOL, Task, TrialRequest
 from cachemark.trial.supervisor import run_trials
-from cachemark.workflows.arms import cells_of
+from cachemark.workflows.pairs import cells_of
 
 PACKAGE = Path(cachemark.__file__).parent
 

@@ -24,8 +24,7 @@ from cachemark.trial.executors.local import Local
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import pairs
-from cachemark.workflows.arms import arms_of, cells_of, image_arm
-from cachemark.workflows.pairs import Arm, Pair, PairRunner, orders
+from cachemark.workflows.pairs import Arm, Pair, PairRunner, arms_of, cells_of, image_arm, orders
 from support.measuring import run_arm, see_arm
 from support.stages import Stage
 

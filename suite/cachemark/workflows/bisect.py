@@ -18,9 +18,8 @@ from ..stats.paired_test import Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
-from .arms import IMAGES, cells_of
 from .git import BAD, GOOD, SKIP, checkouts, code_of, repository_of, search
-from .pairs import Arm, Pair, PairRunner
+from .pairs import IMAGES, Arm, Pair, PairRunner, cells_of
 from .session import Machine
 
 OnRow = Callable[[str, Verdict], None]  # called with a commit and each row about it

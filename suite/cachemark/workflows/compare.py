@@ -43,9 +43,8 @@ from ..store.db import Store
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
-from .arms import IMAGES, Cells, MakeArm, arms_of, cells_of, image_arm, timed_arm
 from .git import checkouts, code_of, repository_of
-from .pairs import Arm, Pair, PairRunner
+from .pairs import IMAGES, Arm, Cells, MakeArm, Pair, PairRunner, arms_of, cells_of, image_arm, timed_arm
 from .session import Machine
 from .stores import DEFAULT_STORE
 

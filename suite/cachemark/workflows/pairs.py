@@ -1,35 +1,156 @@
-"""Pairs of arms, measured: two fresh processes on one device, one right after the other, in random order, with the same seeds.
+"""Cases of a plan measured in pairs: two fresh processes on one device, one right after the other, in random order, with the same seeds.
 
-Their verdict is made elsewhere (:mod:`cachemark.stats.paired_test`). One process runs its arm of several cells, so that starting it
-is paid once; for each cell it is a fresh one. Both arms run where a run would: on a leased place of an executor, pinned and watched. A pair
-in which an arm was throttled or disturbed by others is measured again.
+The test is elsewhere (:mod:`cachemark.stats.paired_test`). One process runs its side of several configurations, so that it is started
+once; for each configuration it is a fresh one. Both sides run where a run would: on a leased device of an executor, pinned and monitored. A
+pair in which one side was throttled or disturbed is measured again.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.errors import Infrastructure
+from ..core import seeds
+from ..core.errors import BadPlan, CachemarkError, Infrastructure, NothingMeasured, unknown
 from ..core.result import DISTURBED, Outcome
+from ..core.spec import QUALITY_PASS, Case, shown_label
 from ..gate.comparison import PairOfOutcomes
+from ..plans.expand import MAX_BATCH, Planned, expand
+from ..plans.schema import Plan
 from ..trial.executors.local import REDOS, Executor
 from ..trial.request import TrialRequest
-from .arms import Cells
+
+IMAGES, WARMUP = 8, 2  # counted generations of an arm, and those before them
+ARM = "arm"  # of an arm's evaluation: what alone is measured of it
+Cells = Mapping[str, Planned]
+MakeArm = Callable[[Planned, int], Planned]
+
+
+def timed_arm(planned: Planned, images: int = IMAGES) -> Planned:
+    """Return the case as one side of a pair: ``images`` generations of one batch, and no pass over images."""
+    case = replace(planned.case, warmup=WARMUP, repeats=images, samples=planned.case.batch, evaluation={})
+    return replace(planned, case=case, feature_cache=None, full_features=None)
+
+
+def image_arm(planned: Planned, samples: int = 0) -> Planned:
+    """Return the case with ``samples`` images to compare (0: as many as its plan has) and nothing to time.
+
+    More images than the plan has come from a larger subset of the same series, which begins with the same seeds. The evaluation is marked,
+    since the outcome has no times and must not be reused for the plan's own case. Raises BadPlan where the series has fewer.
+    """
+    case = planned.case
+    evaluation = {key: value for key, value in case.evaluation.items() if key != QUALITY_PASS} | {ARM: "images"}
+    case = replace(case, evaluation=evaluation, seeds=_reaching(case.seeds, samples), samples=samples or case.samples)
+    return replace(planned, case=case, feature_cache=None, full_features=None)
+
+
+def _reaching(subset: str, samples: int) -> str:
+    """Return the subset, or the first larger one of its series: tuning seeds never become measuring seeds."""
+    series = {name: size for name, size in seeds.SIZES.items() if _series(name) == _series(subset) and size >= seeds.SIZES[subset]}
+    if large_enough := next((name for name, size in series.items() if size >= samples), None):
+        return large_enough
+    most = max(series.values())
+    raise BadPlan(f"{samples} images at the seeds of {subset!r} were asked for; its series has {most}.",
+                  remedy=f"Ask for {most} or fewer, or name seeds of the measuring series under [fidelity], such as \"s256\".")
+
+
+def _series(subset: str) -> str:
+    return subset.rstrip(f"{string.digits}k")
+
+
+def cells_of(
+    plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES, arm: MakeArm = timed_arm,
+) -> dict[str, Planned]:
+    """Return the cases of a plan that can run, by their names of :func:`names_of`.
+
+    ``labels`` selects cases: a name, also without its model or its conditions. ``arm`` prepares each of them (:func:`timed_arm` or
+    :func:`image_arm`) with ``images``. Cases whose largest batch is searched have no batch of their own and are left out; raises
+    NothingMeasured where there are no others.
+    """
+    labels = [shown_label(label) for label in labels]
+    runnable = [p for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unsupported_reason]
+    fixed = [p for p in runnable if MAX_BATCH not in p.case.evaluation]
+    if runnable and not fixed:
+        raise NothingMeasured(f"Plan {plan.name} asks for nothing but the largest batch, which is searched for and not compared.",
+                              remedy='Give a block a batch of its own, such as: batch = 8')
+    cases = dict(zip(names_of([p.case for p in fixed]), fixed, strict=True))
+    labels_of = {name: _labels(name, planned.case) for name, planned in cases.items()}
+    for label in labels:
+        if not any(label in own for own in labels_of.values()):
+            raise unknown("case", label, [label for own in labels_of.values() for label in own])
+    return {name: arm(planned, images) for name, planned in cases.items() if not labels or labels_of[name] & set(labels)}
+
+
+def _labels(name: str, case: Case) -> set[str]:
+    """Every label of a case."""
+    return {title.removeprefix(start) for title in (name, case.title, case.full_title) for start in ("", f"{case.model} ")}
+
+
+def names_of(cases: Sequence[Case]) -> list[str]:
+    """Name each case by model and label, and where several share these, by the conditions that differ, such as ``, batch 8``."""
+    conditions = [_conditions(case) for case in cases]
+    namesakes: dict[str, list[dict[str, Any]]] = {}
+    for case, own in zip(cases, conditions, strict=True):
+        namesakes.setdefault(case.title, []).append(own)
+    return [", ".join([case.title, *_apart(own, namesakes[case.title])]) for case, own in zip(cases, conditions, strict=True)]
+
+
+def _apart(conditions: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The conditions in which any other case differs."""
+    return [f"{name} {value}" for name, value in conditions.items() if any(other.get(name) != value for other in others)]
+
+
+def _conditions(case: Case) -> dict[str, Any]:
+    """Settings of a case one by one, without its evaluation and its role."""
+    settings = case.to_json()
+    return {name: value for name, value in {**settings, **settings["sampling"], **settings["knobs"]}.items()
+            if name not in ("sampling", "knobs", "evaluation", "role", "decoder")}
+
+
+def arms_of(
+    plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES, arm: MakeArm = timed_arm,
+) -> tuple[dict[str, Planned], dict[str, Planned]]:
+    """Return the cases of two labels, paired by model and conditions, for each side by the name of the pair.
+
+    A model that has one case of each label under different conditions gives that pair, which the comparison may refuse. The name holds the
+    model, both labels, and the conditions where there are several. Raises CachemarkError where no model has both.
+    """
+    labels = shown_label(labels[0]), shown_label(labels[1])
+    sides = [cells_of(plan, device, [label], images, arm) for label in labels]
+    pairs = {_pair_name(name, p.case, labels): (p, other) for name, p in sides[0].items() if (other := _counterpart(p, sides))}
+    if not pairs:
+        raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r}.",
+                             remedy="Name two cases of one model; see them with: cachemark explain PLAN")
+    before, after = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
+    return before, after
+
+
+def _counterpart(planned: Planned, sides: Sequence[Cells]) -> Planned | None:
+    """The case of the second arm that one of the first is compared with."""
+    ours, theirs = ([p for p in side.values() if p.case.model == planned.case.model] for side in sides)
+    same = [p for p in theirs if p.case.cell == planned.case.cell]
+    return same[0] if same else theirs[0] if len(ours) == len(theirs) == 1 else None
+
+
+def _pair_name(name: str, case: Case, labels: tuple[str, str]) -> str:
+    """Return the name of a pair of labels; ``name`` is that of its first case."""
+    conditions = name.removeprefix(case.title)
+    return f"{case.model} {labels[0]} → {labels[1]}{conditions}"
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm of every cell, by the cell's name; ``request`` says which interpreter and which copy of the code run it."""
+    """One side of every configuration, by name; ``request`` holds the interpreter and the copy of the code that run it."""
 
     name: str
     cells: Cells
     request: TrialRequest
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Cells that share a process: those of one model and request that need the same plug-ins."""
+        """Group the cells that share a process: one model, one request, the same plug-ins."""
         groups: dict[Any, list[str]] = {}
         for name in names:
             cell = self.cells[name]
@@ -38,21 +159,21 @@ class Arm:
 
 
 def measure(arms: Sequence[Arm], names: Sequence[str], executor: Executor) -> list[dict[str, Outcome]]:
-    """Outcomes of some cells of each arm, one arm right after the other on one device. Raises Infrastructure where that is lost."""
+    """Measure some cells of each arm, one arm right after the other on one device. Raises Infrastructure where it is lost."""
     groups = [(number, group) for number, arm in enumerate(arms) for group in arm.groups(names)]
     ended = executor.in_turn([([arms[number].cells[name] for name in group], arms[number].request) for number, group in groups])
     if lost := next((finished for part in ended for finished in part if finished.lost), None):
         raise Infrastructure(f"The comparison ends with its device. {lost.outcome.log.strip().splitlines()[0]}",
                              remedy="See `cachemark doctor`; the pairs measured so far are stored.")
-    found: list[dict[str, Outcome]] = [{} for _ in arms]
+    outcomes: list[dict[str, Outcome]] = [{} for _ in arms]
     for (number, group), part in zip(groups, ended, strict=True):
-        found[number] |= {name: finished.outcome for name, finished in zip(group, part, strict=True)}
-    return found
+        outcomes[number] |= {name: finished.outcome for name, finished in zip(group, part, strict=True)}
+    return outcomes
 
 
 @dataclass(frozen=True)
 class Pair(PairOfOutcomes):
-    """One pair of one cell. ``swapped``: the second arm ran first; ``redone``: how often it was measured again."""
+    """One pair of one configuration. ``swapped``: the second side ran first; ``redone``: number of repetitions."""
 
     number: int
     swapped: bool
@@ -60,14 +181,13 @@ class Pair(PairOfOutcomes):
 
     @property
     def disturbed(self) -> bool:
-        """True where the machine, and not an arm, invalidated the pair."""
+        """Return whether the machine, and not one side, invalidated the pair."""
         return self.before.status in DISTURBED or self.after.status in DISTURBED
 
 
 @dataclass
 class PairRunner:
-    """Measures pairs of two arms, as many as it is asked for. Half of the pairs, chosen by ``seed``, run the second arm first.
-    ``on_pair`` is called with each pair that is done."""
+    """Measures pairs of two arms. Half of the pairs, chosen by ``seed``, run the second arm first; ``on_pair`` receives each pair."""
 
     before: Arm
     after: Arm
@@ -80,29 +200,29 @@ class PairRunner:
         self._orders = orders(self.seed)
 
     def round(self, names: Sequence[str]) -> list[Pair]:
-        """One more pair of each of these cells."""
-        left, found, redone = list(names), list[Pair](), 0
-        while left:
-            pairs = self._round(left, redone)
-            left = [pair.cell for pair in pairs if pair.disturbed and redone < REDOS]
-            found += [pair for pair in pairs if pair.cell not in left]
+        """Measure one more pair of each of these cells, again where the machine disturbed it."""
+        pending, done, redone = list(names), list[Pair](), 0
+        while pending:
+            pairs = self._round(pending, redone)
+            pending = [pair.cell for pair in pairs if pair.disturbed and redone < REDOS]
+            done += [pair for pair in pairs if pair.cell not in pending]
             redone += 1
-        for pair in found:
+        for pair in done:
             self._counts[pair.cell] = pair.number
             if self.on_pair is not None:
                 self.on_pair(pair)
-        return found
+        return done
 
     def _round(self, names: list[str], redone: int) -> list[Pair]:
         swapped = next(self._orders)
         first, second = (self.after, self.before) if swapped else (self.before, self.after)
-        one, two = measure([first, second], names, self.executor)
-        before, after = (two, one) if swapped else (one, two)
+        outcomes = measure([first, second], names, self.executor)
+        before, after = reversed(outcomes) if swapped else outcomes
         return [Pair(n, before[n], after[n], self._counts.get(n, 0) + 1, swapped, redone) for n in names]
 
 
 def orders(seed: int) -> Iterator[bool]:
-    """For pair after pair, True where the second arm goes first: in one of any two in a row, by chance which."""
+    """Yield for each pair whether the second arm runs first: once in every two pairs, in random order."""
     chance = random.Random(seed)
     while True:
         first = chance.random() < 0.5

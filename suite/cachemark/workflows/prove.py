@@ -44,8 +44,7 @@ from ..stats.paired_test import Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
-from .arms import cells_of
-from .pairs import Arm, Pair, PairRunner, measure
+from .pairs import Arm, Pair, PairRunner, cells_of, measure
 from .session import Machine
 from .stores import reading
 
