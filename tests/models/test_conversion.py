@@ -42,7 +42,7 @@ from cachemark.models.registry import MODELS
 from cachemark.models.vision.kl import KL, KLConfig
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig
 from cachemark.models.vision.vq import VQ, VQConfig
-from cachemark.workflows.converting import convert, verify
+from cachemark.workflows.convert import convert, verify
 
 GUIDED = Sampling(cfg_scale=2.0, temperature=0.0)
 LINEAR = replace(GUIDED, cfg_schedule="linear", temperature=1.0)

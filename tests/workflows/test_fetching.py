@@ -21,7 +21,7 @@ from cachemark.core.publications import KEYS, notes, publications
 from cachemark.models.catalogue import bitwise_models
 from cachemark.models.prompts import FILE
 from cachemark.models.registry import MODELS
-from cachemark.workflows.converting import verify
+from cachemark.workflows.convert import verify
 from cachemark.workflows.weights import weights_list
 from support.hub import REVISION, Hub, serving
 

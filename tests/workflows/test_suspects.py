@@ -14,8 +14,7 @@ from cachemark.gate.incidents import Incident, IncidentNight
 from cachemark.plans.schema import Plan, load
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
-from cachemark.workflows.check import CheckResult, RunJudgement, _nights
-from cachemark.workflows.suspects import SHOWN, suspects
+from cachemark.workflows.check import MOST_COMMITS, CheckResult, RunJudgement, _nights, suspects
 
 ENVIRONMENT = Environment("cpu", "cpu-1", "f" * 16)
 INCIDENT = Incident("key", "latency", "method", "linear", ("tiny-var linear 1/4, batch 4",), 1.2, onset="", since="2026-01-03")
@@ -50,7 +49,7 @@ def test_the_range_begins_at_the_last_night_without_it(repository: tuple[Path, l
     assert found is not None
     assert (found.good, found.bad) == (made[3][:12], made[5][:12])
     assert [line.partition(" ")[2] for line in found.commits] == ["Change number 5", "Change number 4"]
-    assert found.said == f"after {made[3][:12]}, up to {made[5][:12]} (2 commits)"
+    assert found.range == f"after {made[3][:12]}, up to {made[5][:12]} (2 commits)"
     assert found.bisect("demo", "full") == f"cachemark bisect full --plan demo --good {made[3][:12]} --bad {made[5][:12]}"
 
 
@@ -59,8 +58,8 @@ def test_of_many_commits_the_newest_are_shown_and_the_others_counted(repository:
     found = suspects(replace(INCIDENT, since=""), nights([made[0], made[11]]), root)
     assert found is not None
     assert len(found.commits) == 11
-    assert len(found.shown) == SHOWN + 1
-    assert found.shown[-1] == "and 3 more"
+    assert len(found.newest) == MOST_COMMITS + 1
+    assert found.newest[-1] == "and 3 more"
 
 
 @pytest.mark.parametrize("commits", [["aaa"], ["aaa", "aaa"], ["", "aaa"], []])

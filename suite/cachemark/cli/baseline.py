@@ -29,7 +29,7 @@ def accepting(reason: str, required: bool = True) -> Callable[[Callable[..., Non
 
 
 def _accept(how: Literal["save", "promote", "rebase"], store_url: str, run_id: int | None, **given: Any) -> None:
-    from ..workflows.check import accept
+    from ..workflows.accept import accept
 
     click.echo(f"Baseline: {accept(how, store_url, run=run_id, **given)}")
 
@@ -71,7 +71,7 @@ def rebase(**given: Any) -> None:
 @json_option
 def list_(root: Path, as_json: bool) -> None:
     """List every baseline under ROOT."""
-    from ..workflows.check import accepted
+    from ..workflows.accept import accepted
 
     none = runnable(f"No baseline under {root}. Save one with: cachemark baseline save")
     echo_rows(accepted(root), as_json, _line, none)
@@ -88,7 +88,7 @@ def _line(item: ListedBaseline) -> str:
 @baseline_option
 def commit(store_url: str, run_id: int | None, baseline: Path | None) -> None:
     """Print the commit at which the baseline of a run was measured."""
-    from ..workflows.check import baseline_commit
+    from ..workflows.accept import baseline_commit
 
     click.echo(baseline_commit(store_url, run=run_id, baseline=baseline))
 
@@ -99,7 +99,7 @@ def commit(store_url: str, run_id: int | None, baseline: Path | None) -> None:
 @json_option
 def diff(path: Path, store_url: str, run_id: int | None, as_json: bool) -> None:
     """Print the differences between a run and a baseline, without a verdict."""
-    from ..workflows.check import difference
+    from ..workflows.accept import difference
 
     echo_rows(difference(path, store_url, run=run_id), as_json,
               lambda item: f"{item.label}, {item.what}: {item.then or 'absent'} → {item.now or 'absent'}", "No difference.")

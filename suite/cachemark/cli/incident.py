@@ -31,7 +31,7 @@ def incident() -> None:
 @json_option
 def list_(register: Path, everything: bool, as_json: bool) -> None:
     """List the incidents of the register."""
-    from ..workflows.check import known_incidents
+    from ..workflows.accept import known_incidents
 
     echo_rows(known_incidents(register, fixed=everything), as_json, _line, f"No incident in {register}.")
 
@@ -44,7 +44,7 @@ def list_(register: Path, everything: bool, as_json: bool) -> None:
               help="The day after which it pages again.")
 def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) -> None:
     """Record who looks after the incident KEY, and until when."""
-    from ..workflows.check import acknowledge_incident
+    from ..workflows.accept import acknowledge_incident
 
     acknowledge_incident(register, key, who, until.date(), link)
     click.echo(f"{key}: acknowledged by {who} until {until.date()}.")
@@ -56,7 +56,7 @@ def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) 
 @person_options
 def accept(key: str, register: Path, who: str, link: str) -> None:
     """Accept the incident KEY as it is; it pages again only if it gets worse."""
-    from ..workflows.check import accept_incident
+    from ..workflows.accept import accept_incident
 
     accept_incident(register, key, who, link)
     click.echo(f"{key}: accepted by {who}.")

@@ -79,7 +79,7 @@ def verify_weights(model: str, weights: str, decoder_weights: str, folder: str, 
 
     Every name, shape and dtype is checked, the image size, and the SHA-256 where it is known.
     """
-    from ..workflows.converting import verify
+    from ..workflows.convert import verify
 
     rows = verify(model, weights=weights, decoder_weights=decoder_weights, folder=folder, pixels=pixels or 0)
     echo_rows(rows, as_json, lambda row: f"{row.key}  {row.path}  {row.covered}, {', '.join(row.dtypes)}, {row.nbytes} bytes; "
@@ -99,7 +99,7 @@ def convert_weights(model: str, to: str, weights: str, decoder_weights: str, fol
 
     A conversion that was ended leaves nothing half-converted; run the same command to go on. Nothing in a pickle is executed.
     """
-    from ..workflows.converting import convert
+    from ..workflows.convert import convert
 
     _named(convert(model, to, weights=weights, decoder_weights=decoder_weights, folder=folder, pixels=pixels or 0, shard=shard, say=_say))
 

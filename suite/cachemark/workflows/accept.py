@@ -1,0 +1,71 @@
+"""Decisions of people: runs that become accepted baselines, and incidents that are acknowledged or accepted."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Literal
+
+from ..core.errors import NothingMeasured
+from ..gate import baselines, incidents
+from ..gate.baselines import CaseDifference, ListedBaseline
+from ..gate.incidents import Incident
+from ..store.db import Store
+from .check import accepted_path, chosen
+from .stores import DEFAULT_STORE, reading
+
+
+def accept(
+    how: Literal["save", "promote", "rebase"], store: str | Path = DEFAULT_STORE, *, run: int | None = None,
+    root: Path = baselines.ROOT, name: str | None = None, reason: str = "", days: int = baselines.DAYS,
+) -> Path:
+    """Make a finished run (None: the newest) an accepted baseline below ``root`` and return its file.
+
+    ``save`` writes the first of its name and machine, ``promote`` replaces one of the same environment, ``rebase`` one of another and
+    starts a new series. It expires after ``days``, 0: never. Raises BadBaseline.
+    """
+    with Store.open(store, create=False) as target:
+        record = chosen(target, run)
+        if how == "save":
+            baselines.refuse_present(record, root, name)
+            return baselines.save(target, record.id, root, name, reason=reason, days=days)
+        return baselines.promote(target, record.id, root, name, reason=reason, days=days, upgraded=how == "rebase")
+
+
+def accepted(root: Path = baselines.ROOT) -> list[ListedBaseline]:
+    """List every baseline below ``root``."""
+    return baselines.list_(root)
+
+
+def difference(baseline: Path, store: str | Path = DEFAULT_STORE, *, run: int | None = None) -> list[CaseDifference]:
+    """List the differences between a baseline and a run, case by case, without a verdict."""
+    with reading(store) as source:
+        return baselines.diff(baselines.load(baseline), source.outcomes(chosen(source, run).id))
+
+
+def known_incidents(register: Path, *, fixed: bool = False) -> list[Incident]:
+    """List the incidents of a register; with ``fixed`` also those that are over."""
+    return [incident for incident in incidents.load(register) if fixed or incident.state != incidents.FIXED]
+
+
+def acknowledge_incident(register: Path, key: str, who: str, until: date, link: str = "") -> None:
+    """Record who looks after an incident, and until when."""
+    incidents.save(register, incidents.acknowledge(incidents.load(register), key, who, until, link))
+
+
+def accept_incident(register: Path, key: str, who: str, link: str = "") -> None:
+    """Accept an incident as it is."""
+    incidents.save(register, incidents.accept(incidents.load(register), key, who, link))
+
+
+def baseline_commit(store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None) -> str:
+    """Return the commit at which the baseline of a run (None: the newest) was measured.
+
+    Raises BadBaseline where there is none, and NothingMeasured where it was measured in no commit, or in a changed working tree.
+    """
+    with reading(store) as source:
+        accepted_baseline = baselines.load(baseline or accepted_path(chosen(source, run)))
+    if accepted_baseline.code.get("dirty") or not (commit := str(accepted_baseline.code.get("commit") or "")):
+        raise NothingMeasured(f"{accepted_baseline.source} was measured in no commit, or in a changed working tree: there is nothing to "
+                              "compare with.", remedy="Promote a run of a commit: cachemark baseline promote --reason …")
+    return commit
