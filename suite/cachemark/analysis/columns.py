@@ -334,8 +334,8 @@ def known_columns(group: CaseGroup) -> dict[str, Column]:
 
 
 def derived_columns(group: CaseGroup) -> tuple[Column, ...]:
-    """Columns of values that are no metrics, for exports of every value."""
-    return tuple(column for column in known_columns(group).values() if column.derived)
+    """Columns of values that are no metrics, for exports of every value; images per second are the latency again."""
+    return tuple(column for column in known_columns(group).values() if column.derived and column is not IMAGES_PER_SECOND)
 
 
 def cells(row: ReportRow, groups: tuple[ColumnGroup, ...]) -> tuple[TableCell, ...]:

@@ -7,6 +7,7 @@ budgets are joined by a line. What may not be ranked stays hollow.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..report.charts.chart import Chart, Key, Plot
 from ..report.charts.chart_set import ChartSet
 from ..report.charts.svg import SHAPES, Curve, RowPlot, Style, XYPlot
 from ..report.page.render import chart_sets
+from .escape import slug
 
 FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"
 _POINTS = {"in": 72.0, "cm": 72 / 2.54, "mm": 72 / 25.4, "pt": 1.0}
@@ -40,13 +42,15 @@ def points(width: str) -> float:
 def write(view: ReportView, folder: Path, width: str = "3.25in") -> list[Path]:
     """Write every chart of a page to ``folder``, and return their paths. Names are made of the group and the
     chart's title, in small letters and digits."""
-    wide, written, taken = points(width), [], set[str]()
+    wide, written, taken = points(width), [], Counter[str]()
     for chapter, charts in zip(view.chapters, chart_sets(view), strict=True):
         for chart in charts.charts:
             if chart.plot is None:
                 continue
-            stem = _free(f"{_slug(chapter.heading)}-{_slug(chart.title)}", taken)
-            written.append(_put(folder / f"{stem}.svg", figure(chart, charts, wide)))
+            stem = f"{_slug(chapter.heading)}-{_slug(chart.title)}"
+            taken[stem] += 1
+            name = stem if taken[stem] == 1 else f"{stem}-{taken[stem]}"
+            written.append(_put(folder / f"{name}.svg", figure(chart, charts, wide)))
     return written
 
 
@@ -96,15 +100,7 @@ def _legend(keys: Sequence[Key], width: float, top: float) -> tuple[str, float]:
 
 
 def _slug(text: str) -> str:
-    """A part of a file's name, whatever the text holds."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "figure"
-
-
-def _free(stem: str, taken: set[str]) -> str:
-    """The name, with a number where it is taken."""
-    name = next(candidate for k in range(1, len(taken) + 2) if (candidate := stem if k == 1 else f"{stem}-{k}") not in taken)
-    taken.add(name)
-    return name
+    return slug(text.replace("_", "-")).lower() or "figure"
 
 
 def _put(path: Path, svg: str) -> Path:

@@ -12,7 +12,7 @@ from ..core.verdicts import CHANGED, MISSING, REGRESSED
 from ..core.wording import on_one_line
 from ..gate.baseline_check import GateResult
 from ..store.rows import Verdict
-from .documents import REASON, markdown, markdown_rows
+from .documents import REASON, markdown
 from .escape import JOINER, for_markdown, slug
 from .tables import NAME, Table, tables
 
@@ -21,6 +21,7 @@ COMMENT_CHARACTERS = 65_536  # of a comment; GitHub refuses one that is longer
 ANNOTATIONS = 10  # of one kind in a step; GitHub does not show more
 ANSWERS = 12  # models of which it is said which cache to use
 SHOWN = 50  # rows of a comparison in a table
+_HEAD = "| case | metric | verdict | then | now | × then | reason |\n| :-- | :-- | --: | --: | --: | --: | --: |"
 _LEVELS = {REGRESSED: "error", MISSING: "warning", CHANGED: "notice"}
 
 
@@ -94,9 +95,9 @@ def _verdicts(result: GateResult | None) -> list[str]:
     changed = [row for verdict in _LEVELS for row in result.all_rows if row.verdict == verdict]
     if not changed:
         return [lines]
-    head = ["case", "metric", "verdict", "then", "now", "× then", "reason"]
     more = f"\nand {len(changed) - SHOWN} more.\n" if len(changed) > SHOWN else ""
-    return [lines, markdown_rows([head, *(_row(row, result.said(row)) for row in changed[:SHOWN])]) + f"\n{more}"]
+    rows = [f"| {' | '.join(_row(row, result.said(row)))} |" for row in changed[:SHOWN]]
+    return [lines, "\n".join((_HEAD, *rows)) + f"\n{more}"]
 
 
 def _row(row: Verdict, decided: str) -> list[str]:

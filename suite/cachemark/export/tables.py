@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from ..stats.intervals import LEVEL, LUCK
 from ..stats.sign_flip import sign_flips
 
 ALPHA = 0.05  # of a test of two figures of single images
+ARROWS = {"lower": "↓", "higher": "↑"}
 NAME = 60  # characters of a name that are shown
 BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: for figures of single images, a sign-flip test of the "
         f"differences at the same seeds has p > {ALPHA:g}; for other measured figures, the intervals overlap; for counts, the values are "
@@ -71,6 +73,17 @@ class Table:
     def columns(self) -> tuple[Column, ...]:
         """The columns of all groups."""
         return columns_of(self.groups)
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The headings of the columns with their directions."""
+        return tuple(f"{column.heading} {ARROWS[column.better]}" for column in self.columns)
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """The first and last column of each group, counted from 1 with name and budget."""
+        ends = tuple(accumulate((len(group.columns) for group in self.groups), initial=2))
+        return tuple((before + 1, last) for before, last in pairwise(ends))
 
 
 def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str] = ()) -> tuple[Table, ...]:
