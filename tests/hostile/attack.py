@@ -23,28 +23,21 @@ _COMMAND = re.compile(r"^\s*(::|##\[)", re.MULTILINE)
 @dataclass(frozen=True)
 class Attack:
     """One row. ``arguments`` follow ``cachemark``; the command runs in a folder of its own that ``prepare`` may change, and that holds at
-    first what :func:`hostile.ground.furnish` puts there. ``kinds`` are the kinds of input that are attacked.
+    first what :func:`hostile.ground.furnish` puts there.
 
     ``code`` is the exit code; ``slug`` that of the error (empty: one of click, or a verdict), ``says`` what its line must hold, or for a
-    verdict all that is printed. ``changes``: patterns of the files in the folder that may change. ``then`` looks at the folder
-    afterwards, with asserts. ``commands`` allows workflow commands, which `export github` prints. ``process``: an interpreter is
-    started for it, instead of a copy of one; ``trials``: it measures, in processes that are copies too. ``slow``: `make test-slow` tries
-    it, because others like it are tried every time."""
+    verdict all that is printed. ``changes``: patterns of the files in the folder that may change. ``process``: an interpreter is
+    started for it, instead of a copy of one; ``trials``: it measures, in processes that are copies too."""
 
     name: str
     arguments: tuple[str, ...]
-    kinds: tuple[str, ...]
     slug: str = ""
     says: tuple[str, ...] = ()
     code: int = 2
     prepare: Callable[[Path], object] = field(default=lambda folder: None)
     changes: tuple[str, ...] = ()
-    then: Callable[[Path], object] = field(default=lambda folder: None)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    commands: bool = False
     process: bool = False
     trials: bool = False
-    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +81,7 @@ def faults(row: Attack, end: Ending, before: State, after: State) -> Iterator[st
         yield "it printed a traceback"
     if odd := _CONTROL.search(said):
         yield f"it printed the control character {odd[0]!r}"
-    if not row.commands and (found := _COMMAND.search(said)):
+    if (found := _COMMAND.search(said)):
         yield f"it printed a workflow command: {said[found.start():][:60]!r}"
     yield from _line_faults(row, end)
     yield from (f"it touched {path}, outside its folder" for path in end.outside)

@@ -50,7 +50,7 @@ class CopiedCommandLine:
         self._host.stdin.close()
         self._host.wait()
 
-    def call(self, ground: Path, arguments: tuple[str, ...], more: Mapping[str, str], *, process: bool = False, trials: bool = False,
+    def call(self, ground: Path, arguments: tuple[str, ...], *, process: bool = False, trials: bool = False,
              code: str = fork_server.COMMAND_LINE) -> Ending:
         """Run ``cachemark`` with these arguments, or other ``code``, in the folder ``here`` of a ground; what it prints lies beside the
         ground."""
@@ -60,7 +60,7 @@ class CopiedCommandLine:
                "HOME": str(ground / "home"), "TMPDIR": str(ground / "tmp"), "CACHEMARK_LEASES": str(ground / "leases"),
                "PYTHONDONTWRITEBYTECODE": "1"}
         files = {name: str(ground.with_name(f"{ground.name}.{name}")) for name in ("stdout", "stderr", "outside")}
-        order = {"do": ["-c", code, *arguments], "environment": {**own, **fork_server.ONE_THREAD, **more}, "folder": str(ground / "here"),
+        order = {"do": ["-c", code, *arguments], "environment": {**own, **fork_server.ONE_THREAD}, "folder": str(ground / "here"),
                  "ground": str(ground), "process": process, "trials": trials, **files}
         self._host.stdin.write(json.dumps(order) + "\n")
         self._host.stdin.flush()

@@ -25,17 +25,6 @@ def all_rows() -> Iterator[tuple[str, Attack]]:
             yield from ((module, row) for row in getattr(importlib.import_module(f".{module}", __package__), "ROWS", ()))
 
 
-SAMPLED = ("edited", "options", "plans")  # of their rows `make test` tries the first of each kind of input
-
-
-def daily() -> Iterator[tuple[str, Attack, bool]]:
-    """Every row with its area, and whether `make test` tries it."""
-    seen: set[str] = set()
-    for area, row in all_rows():
-        yield area, row, not row.slow and (area not in SAMPLED or not seen.issuperset(row.kinds))
-        seen.update(row.kinds)
-
-
 ROWS = list(all_rows())
 
 
@@ -51,16 +40,15 @@ def furnished(measured: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.parametrize(("area", "row"), [
-    pytest.param(area, row, id=f"{area}: {row.name}", marks=[] if often else [pytest.mark.slow]) for area, row, often in daily()
+    pytest.param(area, row, id=f"{area}: {row.name}") for area, row in ROWS
 ])  # fmt: skip
 def test_a_try(area: str, row: Attack, furnished: Path, command_line: CopiedCommandLine, tmp_path: Path) -> None:
     here = ground.lay_out(furnished, tmp_path / "ground")
     row.prepare(here)
     before = state_of(here.parent)
-    end = command_line.call(here.parent, row.arguments, row.environment, process=row.process, trials=row.trials)
+    end = command_line.call(here.parent, row.arguments, process=row.process, trials=row.trials)
     found = list(faults(row, end, before, state_of(here.parent)))
     assert found == [], f"{end.stdout[-2000:]}\n{end.stderr[-4000:]}"
-    row.then(here)
 
 
 def test_names_of_tries_differ() -> None:
@@ -68,7 +56,7 @@ def test_names_of_tries_differ() -> None:
 
 
 # -- the frame itself -----------------------------------------------------------------------------------------------------
-ROW = Attack("", (), (), "bad-plan")
+ROW = Attack("", (), "bad-plan")
 GOOD = Ending(2, "", "cachemark: It is so.\n  [bad-plan; see docs/errors.md#bad-plan]\n")
 
 
@@ -91,7 +79,7 @@ def test_what_is_a_fault(end: Ending, fault: str) -> None:
 def test_a_change_on_disk_is_a_fault() -> None:
     before, after = {"here/a": "1", "others/b": "1"}, {"here/a": "2", "here/new": "1"}
     assert list(faults(ROW, GOOD, before, after)) == ["it changed here/a", "it changed here/new", "it changed others/b"]
-    allowed = Attack("", (), (), "bad-plan", changes=("*",))
+    allowed = Attack("", (), "bad-plan", changes=("*",))
     assert list(faults(allowed, GOOD, before, after)) == ["it changed others/b"]
 
 
@@ -105,4 +93,4 @@ def test_a_copy_tells_how_it_ended(code: str, seen: Ending, command_line: Copied
     (tmp_path / "ground" / "here").mkdir(parents=True)
     (tmp_path / "stray").touch()
     expected = Ending(seen.code, seen.stdout, seen.stderr, tuple(text.format(tmp_path / "stray") for text in seen.outside))
-    assert command_line.call(tmp_path / "ground", (), {}, code=code) == expected
+    assert command_line.call(tmp_path / "ground", (), code=code) == expected

@@ -1,56 +1,51 @@
-"""What lies beside published weights: indices that name their files, what a source said of them, folders that conversions grow in."""
+"""Published weights: indices that name their files, what a source said of them, and folders of a Llama that are not what they seem."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
+from support.llamas import FACTS, publish
+
 from .attack import PWNED, Attack
-from .ground import PLAN, both, replaced, written
+from .ground import Preparation, both, edited, replaced, written
 
-INDEX, NOTES, FILE = "w/model.safetensors.index.json", ".published.json", "w.pth"
-DEEP = "[" * 100_000
-DIGITS, NAME = "9" * 5_000, "x" * 5_000
+INDEX, CONFIG = "w/model.safetensors.index.json", "llama/config.json"
 VERIFY = ("weights", "verify", "var-d16", "--weights")
-CONVERT = ("weights", "convert", "var-d16", "--to", "made", "--weights")
-INDICES = {
-    "nested without end": '{"weight_map":' + DEEP, "with a number of 5000 digits": f'{{"weight_map": {{"a": {DIGITS}}}}}',
-    "of a list": '{"weight_map": ["a"]}', "of a number": '{"weight_map": {"a": 3}}', "of nothing": "null",
-    "without files": '{"weight_map": {}}',
-    "of somebody else's file": '{"weight_map": {"a": "../../others/thesis.txt"}}',
-    "of the system's file": '{"weight_map": {"a": "/etc/passwd"}}',
-    "of a name with NUL": '{"weight_map": {"a": "a\\u0000b"}}', "of a name of 5000 letters": f'{{"weight_map": {{"a": "{NAME}"}}}}',
-    "of its folder": '{"weight_map": {"a": "."}}', "of half a letter": '{"weight_map": {"a": "\\ud800"}}',
-    "of a command": f'{{"weight_map": {{"a": "\\n{PWNED}"}}}}',
-    "of 20 000 files": '{"weight_map": {' + ",".join(f'"a{n}": "s{n}"' for n in range(20_000)) + "}}",
-}
-SAID = {
-    "nested without end": '{"files":' + DEEP, "of endless bytes": '{"files": {"w.pth": {"bytes": 1e999}}}',
-    "of 5000 digits": f'{{"files": {{"w.pth": {{"bytes": {DIGITS}}}}}}}', "of a list": '{"files": []}',
-    "of no number": '{"files": {"w.pth": {"bytes": NaN}}}', "of no bytes": '{"files": {"w.pth": {}}}',
-}
 
 
-def in_plan(name: str, text: str) -> Attack:
-    """A try with a broken index that a plan names."""
-    return Attack(f"an index {name}, in a plan", ("explain", PLAN, "--plugin", "dot.py"), ("index of weights",), "bad-checkpoint",
-                  prepare=both(written(INDEX, text), replaced(PLAN, 'weights = "dot.safetensors"', 'weights = "w"')), slow=True)
+def index(name: str, text: str) -> Attack:
+    """A try with a broken index of weights."""
+    return Attack(f"an index {name}", (*VERIFY, "w"), "bad-checkpoint", prepare=written(INDEX, text))
 
 
-def noted(name: str, prepare: Callable[[Path], object], *says: str) -> Attack:
-    """A try with a broken note of what a source said."""
-    return Attack(f"notes of a source {name}", (*VERIFY, FILE), ("index of weights",), "bad-checkpoint", (NOTES, *says),
-                  prepare=both(written(FILE, b"PK\x03\x04" + b"\0" * 50), prepare))
+def llama(name: str, prepare: Preparation, *says: str) -> Attack:
+    """A try with a published folder of which one thing was changed. Nothing is written."""
+    return Attack(f"a Llama {name}", ("new", "model", "painter", "--from-hf", "llama", *FACTS), "bad-checkpoint", says,
+                  prepare=both(lambda folder: publish(folder / "llama"), prepare))
+
+
+def piped(folder: Path) -> None:
+    """A pipe in the place of the configuration."""
+    (folder / CONFIG).unlink()
+    os.mkfifo(folder / CONFIG)
 
 
 ROWS = [
-    *(Attack(f"an index {name}, verified", (*VERIFY, "w"), ("index of weights",), "bad-checkpoint", prepare=written(INDEX, text))
-      for name, text in INDICES.items()),
-    *(in_plan(name, text) for name, text in INDICES.items()),
-    Attack("an index that is a pipe, converted", (*CONVERT, "w"), ("index of weights",), "bad-checkpoint",
+    index("nested without end", '{"weight_map":' + "[" * 100_000),
+    index("of somebody else's file", '{"weight_map": {"a": "../../others/thesis.txt"}}'),
+    index("of the system's file", '{"weight_map": {"a": "/etc/passwd"}}'), index("of NUL", '{"weight_map": {"a": "a\\u0000b"}}'),
+    index("of half a letter", '{"weight_map": {"a": "\\ud800"}}'), index("of a command", f'{{"weight_map": {{"a": "\\n{PWNED}"}}}}'),
+    Attack("an index that is a pipe, converted", ("weights", "convert", "var-d16", "--to", "made", "--weights", "w"), "bad-checkpoint",
            prepare=both(written("w/x", ""), lambda folder: os.mkfifo(folder / INDEX))),
-    *(noted(name, written(NOTES, text)) for name, text in SAID.items()),
-    noted("that are a pipe", lambda folder: os.mkfifo(folder / NOTES)),
-    noted("that lead nowhere", lambda folder: (folder / NOTES).symlink_to("nowhere")),
+    Attack("notes of endless bytes", (*VERIFY, "w.pth"), "bad-checkpoint", (".published.json",), prepare=both(
+        written("w.pth", b"PK\x03\x04" + b"\0" * 50), written(".published.json", '{"files": {"w.pth": {"bytes": 1e999}}}'))),
+    llama("with a config that is a pipe", piped, "no ordinary file"),
+    llama("with a config nested without end", written(CONFIG, "[" * 100_000)),
+    llama("of ten million layers", edited(CONFIG, lambda data: {**data, "num_hidden_layers": 10**7}), "at most 1000"),
+    llama("of another width", edited(CONFIG, lambda data: {**data, "hidden_size": 64}), "of another shape"),
+    llama("of endless rotations", replaced(CONFIG, '"rope_theta": 500.0', '"rope_theta": 1e999'), "rope_theta"),
+    llama("whose index names somebody else's file", written(
+        "llama/model.safetensors.index.json", json.dumps({"weight_map": {"a": "../../others/thesis.txt"}})), "is not an index"),
 ]
