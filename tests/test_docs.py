@@ -72,13 +72,13 @@ def _call(line: str) -> list[str] | None:
     words = shlex.split(line.removeprefix("$ "), comments=True)
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words.pop(0)
-    if words[:2] == ["python", "-m"] and words[2].startswith(TOOLS):
+    if words[:2] == ["python", "-m"] and words[2].startswith((TOOLS, "benchmarks.")):
         return words[2:]
     return ["cachemark", *words[1:]] if words and words[0].rpartition("/")[2] == "cachemark" else None
 
 
 def tool(module: str) -> click.Command:
-    return getattr(importlib.import_module(f"{module}.__main__"), module.removeprefix(TOOLS))
+    return getattr(importlib.import_module(f"{module}.__main__"), module.rpartition(".")[2])
 
 
 def resolve(command: click.Command, args: list[str]) -> None:
@@ -146,7 +146,7 @@ def test_calls_of_a_page_parse(page: Path, folder: Path, main: click.Command) ->
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 Path(name).touch()
         try:
-            resolve(tool(called) if called.startswith(TOOLS) else main, args)
+            resolve(tool(called) if called.startswith((TOOLS, "benchmarks.")) else main, args)
         except (click.ClickException, CachemarkError) as error:
             pytest.fail(f"{page}: {called} {shlex.join(args)}: {error}")
 

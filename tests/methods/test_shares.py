@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.papers.entry_counts import entry_counts
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core import calibrations
@@ -16,7 +17,6 @@ from cachemark.methods.heatkv import HeatKV
 from cachemark.methods.scale_heads.even_attention import even
 from cachemark.methods.scalekv import ScaleKV
 from cachemark.models.registry import MODELS
-from cachemark.workflows.holdings import Holdings
 
 MEANS = {4: 265, 10: 650, 20: 1300}  # of ScaleKV, entries a layer
 GUIDE = Path(__file__).parents[2] / "docs" / "reference" / "methods.md"
@@ -60,8 +60,8 @@ def test_a_row_is_what_arithmetic_gives(name: str, model: str, theirs: str, live
     live, rooms, layout, method = computed(name, model, int(theirs))
     everything = layout.layers * layout.kv_heads * layout.cacheable
     assert (f"{100 * live / everything:.1f}", f"{100 * rooms / everything:.1f}") == (lives, allocated)
-    found = Holdings.of(method, layout)
-    assert (found.live, found.allocated, found.everything) == (live, rooms, everything)
-    assert f"{100 * found.high_water / everything:.1f}" == high
+    counts = entry_counts(method, layout)
+    assert (counts.live, counts.allocated, counts.full) == (live, rooms, everything)
+    assert f"{100 * counts.peak / everything:.1f}" == high
     megabytes = rooms * layout.head_dim * 2 * 2 * layout.rows / 1e6
     assert (f"{megabytes:.0f}" if megabytes >= 1 else f"{megabytes:.2f}") == size

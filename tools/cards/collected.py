@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.papers.size_claims import size_claims
 from cachemark.analysis import formatting as fmt
 from cachemark.analysis.papers import PaperCell, published
 from cachemark.analysis.report_row import QUALITY, derive
@@ -26,7 +27,6 @@ from cachemark.models.registry import MODELS
 from cachemark.roofline.kv_bytes import entries, nbytes
 from cachemark.store.exchange import Exchange
 from cachemark.workflows.list import sentence
-from cachemark.workflows.size_claims import size_claims
 
 from .pages import Claim, Drawn, Evidence, Size, Speed, Trained, Vectors, changed
 

@@ -221,7 +221,7 @@ def _sizes(sizes: Sequence[Size]) -> list[str]:
     rows = [(_code(s.model), s.table, s.batch, s.method, s.printed, s.finding, s.allocated) for s in sizes]
     head = ("model", "table", "batch", "method", "printed", "what follows from the model", "here, in 16 bit")
     return ["What papers print of the size of its cache, and what ours allocates for as many images, or for one where nothing says how "
-            "many (`cachemark roofline MODEL --kv` says more):", _table(head, rows)] if rows else []
+            "many (`python -m benchmarks.papers sizes MODEL` prints more):", _table(head, rows)] if rows else []
 
 
 @cache

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.papers import size_claims as module
+from benchmarks.papers.size_claims import SizeClaim, size_claims
 from cachemark.analysis.papers import published as speeds
 from cachemark.models.registry import MODELS
 from cachemark.roofline.kv_bytes import UNITS, PublishedSize, published
-from cachemark.workflows import size_claims as workflow
-from cachemark.workflows.size_claims import SizeClaim, size_claims
 
 SIZES = {"infinity-2b": (32, 2048), "infinity-8b": (40, 3584)}  # layers and width
 ALL, READ = 10521, 6425  # tokens of an image, and those before the last scale
@@ -46,7 +46,7 @@ def reprinted(monkeypatch: pytest.MonkeyPatch) -> Callable[[PublishedSize, Publi
     def changed(figure: PublishedSize, other: PublishedSize) -> SizeClaim:
         rows = published(figure.model)
         at = rows.index(figure)
-        monkeypatch.setattr(workflow, "published", lambda _: [*rows[:at], other, *rows[at + 1 :]])
+        monkeypatch.setattr(module, "published", lambda _: [*rows[:at], other, *rows[at + 1 :]])
         return claims(figure.model)[at]
 
     return changed

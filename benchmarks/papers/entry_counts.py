@@ -1,0 +1,42 @@
+"""Entries of a next-scale method by arithmetic: between two scales, between two layers of one scale, and allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cachemark.cache.layout import Layout, Site, Step, scale_steps
+from cachemark.contract.heads import PerHead
+from cachemark.contract.method import Method
+from cachemark.methods.base.head_aware import HeadAware
+
+
+@dataclass(frozen=True)
+class EntryCounts:
+    """Entries of one row, all layers and heads together.
+
+    ``live``: the most that stay between two scales. ``peak``: the most at one moment between two layers of a scale, when some have grown
+    and others not yet shrunk. ``allocated``: for a generation. ``full``: all that later passes can read, the basis of every share."""
+
+    live: int
+    peak: int
+    allocated: int
+    full: int
+
+
+def entry_counts(method: Method, layout: Layout) -> EntryCounts:
+    """Count the entries of a method on a next-scale layout. Raises what :meth:`Method.resolve` raises."""
+    method.resolve(layout)
+    sites = [Site("decoder", layer) for layer in range(layout.layers)]
+    by_scale = [[_live_before(method, layout, site, step) for site in sites] for step in scale_steps(layout)]
+    moments = [sum(after[:done]) + sum(before[done:]) for before, after in pairwise(by_scale) for done in range(layout.layers + 1)]
+    allocated = sum(method.entries(layout, site) if isinstance(method, PerHead) else method.capacity(layout, site) * layout.kv_heads
+                    for site in sites)
+    return EntryCounts(max(map(sum, by_scale)), max(moments), allocated, layout.layers * layout.kv_heads * layout.cacheable)
+
+
+def _live_before(method: Method, layout: Layout, site: Site, step: Step) -> int:
+    """Entries that all heads of a site keep from the scales before ``step``."""
+    if isinstance(method, HeadAware):  # whose queries may see fewer
+        return sum(method.kept_before(site, step, contextual=few) for few in method.classes.contextual[site.layer])
+    return method.attended_by_heads(layout, site, step) - layout.kv_heads * step.count

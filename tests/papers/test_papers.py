@@ -1,0 +1,162 @@
+"""``python -m benchmarks.papers``: published sizes and speedups beside arithmetic and measurements."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from benchmarks.papers.__main__ import papers
+from cachemark.core.errors import CachemarkError
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Sampling
+from cachemark.methods.base.calibrated import Calibrated
+from cachemark.methods.registry import METHODS
+from cachemark.store.db import Store
+from cachemark.workflows.least_times import device_rates, least_times
+from report import report_sample as sample
+
+
+def call(*arguments: str) -> Result:
+    result = CliRunner().invoke(papers, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_sizes_prints_the_published_baseline_of_d30() -> None:
+    result = call("sizes", "var-d30", "--batch", "50")
+    full = next(line for line in result.stdout.splitlines() if line.startswith("full, last scale kept"))
+    assert full.split()[-1] == "22.412"
+    assert "15,667,200,000" in full, "at equal widths, fp16"
+    assert "AMS-KV, Table 3, batch 50, full 22.41 GB: reproduced" in result.stdout
+    assert "AMS-KV, Table 3, batch 50, ams_kv 4.77 GB: not reproduced" in result.stdout
+
+
+@pytest.mark.parametrize(("model", "batch", "printed"), [("var-d30", 50, "22.41"), ("var-d30", 16, "7.17"), ("var-d36-512", 25, "53.15")])
+def test_every_method_is_listed_in_both_accountings(model: str, batch: int, printed: str) -> None:
+    data = json.loads(call("sizes", model, "--batch", str(batch), "--json").stdout)
+    names = {row["method"].split(",")[0] for row in data["methods"]}
+    known = {name: METHODS.get(name) for name in METHODS if "next-scale" in METHODS.get(name).paradigms}
+    assert names == {name for name, cls in known.items() if not issubclass(cls, Calibrated)}, "nobody has calibrated VAR"
+    full = data["methods"][0]
+    assert full["published_unit"] == pytest.approx(1.5 * full["paper_unit"]), "6 bytes a pair against 4"
+    claim = next(c for c in data["published"] if c["printed"] == printed and c["batch"] == batch)
+    assert (claim["paper"], claim["unit"], claim["means"]) == ("AMS-KV", "GB", "1000 MiB")
+    assert claim["finding"].startswith("reproduced")
+    assert all("not reproduced" in c["finding"] for c in data["published"] if c["method"] == "ams_kv")
+
+
+def test_sizes_of_newer_papers_follow_or_not_with_what_ours_allocates() -> None:
+    result = call("sizes", "infinity-2b", "--dtype", "bfloat16")
+    lines = result.stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("ScaleKV, Table 1, batch 8, scalekv 10 % 3900 MB: reproduced"))
+    assert "3900.000 in MiB, with K in fp32, V in 16 bit" in lines[at]
+    rows = {row["method"]: row for row in json.loads(call("sizes", "infinity-2b", "--batch", "8", "--json").stdout)["methods"]}
+    assert lines[at + 1].startswith("  here scalekv, mean = 650 allocates 920.2 entries a layer, "
+                                    f"{rows['scalekv']['bytes']:,} bytes for 8 images in bfloat16: ")
+    assert any(line.startswith("AMS-KV, text on Infinity, no batch printed, full 28.12 GB: not reproduced") for line in lines)
+
+
+def test_a_model_of_which_nothing_is_printed_has_no_claims() -> None:
+    assert json.loads(call("sizes", "var-d16", "--json").stdout)["published"] == []
+    assert call("sizes", "var-d16").stdout.splitlines()[-1].startswith("Bytes with K and V in float16.")
+
+
+def test_savings_are_stated_against_both_full_caches() -> None:
+    data = json.loads(call("sizes", "var-d30", "--json", "--demanding", "5").stdout)
+    rows = {row["method"]: row for row in data["methods"]}
+    assert rows["full, last scale kept"]["share"] == 1
+    assert rows["full"]["share"] == pytest.approx(424 / 680)
+    ours = rows["ams_kv, 5 demanding layers"]
+    assert ours["share"] == pytest.approx((5 * 424 + 25 * 174) / (30 * 680))
+    assert ours["share_of_full"] == pytest.approx((5 * 424 + 25 * 174) / (30 * 424))
+    assert all(row["bytes"] <= ours["bytes"] for name, row in rows.items() if "B = " in name)
+
+
+def test_a_raster_model_is_refused() -> None:
+    with pytest.raises(CachemarkError, match="next-scale"):
+        call("sizes", "llamagen-b")
+
+
+# -- published speed-ups ------------------------------------------------------------------------------------------------
+def claimed(*arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
+    result = call("speeds", *arguments, "--json")
+    return {(row["table"], row["row"]): row for row in json.loads(result.stdout)["published"]}
+
+
+QUARTER = "LineAR, Table 4", "LlamaGen-XL, LineAR 1/4"
+
+
+def test_a_published_speed_up_stands_beside_what_its_gpu_and_the_asked_one_allow() -> None:
+    selected = "--method", "linear", "--budget", "1/4", "--batch", "256"
+    ((name, row),) = claimed("llamagen-xl", "--gpu", "h200", *selected).items()
+    assert (name, row["batch_stated"], row["gpu"], row["measured"]) == (QUARTER, True, "A800 80 GB", None)
+    assert row["speed_up"] == pytest.approx(5.18, abs=0.005)
+    assert "padded buffer" in row["baseline"]
+    assert row["allocated"] == row["live"] == 144 / 575
+    least = {gpu: least_times("llamagen-xl", device_rates(gpu, "bfloat16"), methods=["linear"], budgets=["1/4"], batches=[256])[1]
+             for gpu in ("h200", "a800")}
+    assert (row["least_here"], row["ideal_here"]) == pytest.approx((least["h200"].seconds / 256, least["h200"].speed_up))
+    assert (row["least_there"], row["ideal_there"]) == pytest.approx((least["a800"].seconds / 256, least["a800"].speed_up), rel=1e-3)
+    lines = call("speeds", "llamagen-xl", "--gpu", "h200", *selected).stdout.splitlines()
+    assert any(line.startswith(": ".join(QUARTER)) and "5.18×" in line and "1.85×" in line for line in lines)
+    assert "  beyond the ideal: 5.18× is more than the 1.85×" in "\n".join(lines)
+    assert any("their full cache: the released models: a padded buffer" in line for line in lines)
+
+
+def test_a_time_that_no_image_can_take_is_said_to_be_one_and_notes_of_the_table_follow_it() -> None:
+    lines = call("speeds", "infinity-8b", "--method", "scalekv").stdout.splitlines()
+    (row,) = (place for place, line in enumerate(lines) if line.startswith("ScaleKV, Figure 7b: Infinity-8B, 1024"))
+    assert "52.00 ms" in lines[row]
+    assert "2.387 s" in lines[row]
+    assert lines[row + 1].startswith("  below the least time: 52.0 ms are below the 2.39 s that an image takes at least on that GPU")
+    assert not any("the full cache beside it is slow" in line for line in lines)
+    (title,) = (place for place, line in enumerate(lines) if line.startswith("ScaleKV, Figure 7b: on NVIDIA H20"))
+    assert any("71 ms is not the time of an image" in line for line in lines[title + 1 : title + 6])
+
+
+def test_claims_are_of_the_methods_budgets_and_batches_that_are_named() -> None:
+    every = claimed("infinity-8b")
+    assert {row["method"] for row in every.values()} == {"scalekv", "heatkv", "hack", "hackpp"}
+    tenths = claimed("infinity-8b", "--method", "scalekv", "--budget", "0.1", "--batch", "4")
+    (name,) = tenths
+    assert name == ("ScaleKV, Figure 7b", "Infinity-8B, 1024 pixels, ScaleKV 10 %"), "whose batch is not stated"
+    assert tenths[name]["live"] == pytest.approx(0.101, abs=5e-4), "a tenth lives, as its authors count"
+    assert tenths[name]["allocated"] == pytest.approx(0.163, abs=5e-4)
+    assert claimed("llamagen-xl", "--batch", "64") == {}
+
+
+def test_a_row_with_knobs_of_its_own_is_that_of_its_plan() -> None:
+    claims = claimed("mar-h", "--method", "gtr", "--method", "lazymar")
+    assert claims["GtR, MAR-H", "GtR-H, 32"]["speed_up"] == pytest.approx(0.81 / 0.22)
+    published, described = (claims["LazyMAR, Table 1", row] for row in ("LazyMAR-H, 64", "LazyMAR-H, 64, as described"))
+    assert published["ideal_here"] > described["ideal_here"]
+    assert published["allocated"] is None
+
+
+def test_what_a_store_has_measured_stands_beside_and_runs_are_not_mixed(tmp_path: Path) -> None:
+    xl = {"model": "llamagen-xl", "grid": (24, 24), "batch": 256, "dtype": "bfloat16", "sampling": Sampling(cfg_scale=1.75)}
+
+    def ran(seconds: float, **changes: Any) -> Outcome:
+        return Outcome(sample.case(**xl, **changes), Status.OK, {"latency": [seconds] * 3}, "not judged", facts={"kernel": "sdpa"})
+
+    arm = ran(6.4, method="linear", knobs={"B": 144}, budget="1/4")
+    alone = replace(arm, samples={"latency": [3.2] * 3})  # in a newer run, whose full cache is missing or of another dtype
+    wide = ran(9.0, role="baseline")
+    wide = replace(wide, case=replace(wide.case, dtype="float32"))
+    with Store.open(tmp_path / "s.sqlite") as store:
+        for outcomes in ([ran(12.8, role="baseline"), arm], [ran(64.0, role="baseline")], [alone], [wide, alone]):
+            run = store.begin_run("demo", {}, sample.ENVIRONMENT, sample.RUN.code)
+            for outcome in outcomes:
+                store.save(run, outcome)
+    claims = claimed("llamagen-xl", "--store", str(tmp_path / "s.sqlite"))
+    row = claims[QUARTER]
+    assert (row["measured"], row["measured_speed_up"], row["machine"]) == (6.4 / 256, 2.0, sample.ENVIRONMENT.machine_class)
+    assert claims["LineAR, Table 4", "LlamaGen-XL, LineAR 1/6"]["measured"] is None
+    assert "on cpu-example-8" in call("speeds", "llamagen-xl", "--store", str(tmp_path / "s.sqlite")).stdout
