@@ -21,8 +21,9 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from cachemark.cache.arena import Memory
-from cachemark.core.errors import BadCheckpoint, CachemarkError
+from cachemark.core.errors import BadBudget, BadCheckpoint, CachemarkError, Unsupported
 from cachemark.core.spec import Sampling
+from cachemark.kit.model_checks import MODEL, ModelExample
 from cachemark.methods.registry import METHODS
 from cachemark.models import checkpoints, conversion, janus, lumina, text_features
 from cachemark.models.catalogue import (
@@ -75,7 +76,7 @@ def var(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
     config = test_var.CONFIG
     decoder = PublishedFile("decoder_weights", "vae_ch160v4096z32.pth", "x", lambda: MSVQ(
         MSVQConfig(sides=config.sides, ch=32, ch_mult=(1, 1), num_res_blocks=1, z=config.width, codes=config.vocab)))
-    test_var.published_file(config, folder / "var_d16.pth")
+    test_var.published_file(config, folder / "var_d16.pth", spread=0.2)
     torch.save(decoder.build().state_dict(), folder / "vae_ch160v4096z32.pth")
     return next_scale.FAMILY.published("var-d16", config, "var_d16.pth", decoder, {"paper": LINEAR}, "")
 
@@ -127,6 +128,9 @@ OFFICIAL: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], ModelEntry], str,
 }
 
 
+OF_CACHES = {"attention_is_the_caches", "every_site_is_asked_once_a_pass", "evicting_methods_run", "neutral_methods_are_full"}
+
+
 @pytest.fixture(params=OFFICIAL)
 def official(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModelEntry, Request, int]]:
     """The entry at reduced size under its published name, what a plan names, and the number of names that are passed over."""
@@ -165,6 +169,19 @@ def test_a_published_layout_goes_from_its_path_to_an_image(official: tuple[Model
     assert found.shape[0] == 1
     assert torch.equal(found, expected)
     assert not list((tmp_path / "made").glob(".*"))
+
+
+def test_a_published_layout_passes_the_models_kit(official: tuple[ModelEntry, Request, int]) -> None:
+    """But for checks of caches in masked models, which have none, and a budget that leaves a map of 5 tokens no room beside the sinks."""
+    entry, named, _ = official
+    example, left_out = ModelExample(entry, named), set()
+    for check in MODEL:
+        try:
+            assert not list(check(example)), check.__name__
+        except (Unsupported, BadBudget):
+            left_out.add(check.__name__)
+    small = {"neutral_methods_are_full"} if entry.name.startswith("infinity") else set()
+    assert left_out == (OF_CACHES if entry.paradigm == "masked" else small)
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------------

@@ -82,17 +82,6 @@ def test_the_training_pass_predicts_what_each_row_predicts_alone() -> None:
         torch.testing.assert_close(found[row], uncached(model, ids, codes[row]), atol=1e-4, rtol=1e-4)
 
 
-def test_a_sample_is_the_same_in_any_company() -> None:
-    model, drawn = tiny(), replace(GUIDED, temperature=1.0)
-    together = run(model, [1, 0, 2], drawn)[0]
-    for row, label in enumerate([1, 0, 2]):
-        assert torch.equal(together[row], run(model, [label], drawn)[0][0])
-    forced = torch.randint(0, CONFIG.codes, (3, 16), generator=torch.Generator().manual_seed(0))
-    given, logits = run(model, [1, 0, 2], drawn, forced)
-    assert torch.equal(given, forced)
-    torch.testing.assert_close(logits[2], run(model, [2], drawn, forced[2:])[1][0], atol=1e-4, rtol=1e-4)
-
-
 def test_random_weights_are_those_of_their_seed() -> None:
     """Biases too, which a module draws by itself when it is made."""
     one, same = (Janus(CONFIG, PROMPTS).initialise(3).state_dict() for _ in range(2))

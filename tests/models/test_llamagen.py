@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import cmath
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -148,12 +148,6 @@ def test_training_works_after_a_generation() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_a_generation_keeps_no_graph(model: LlamaGen) -> None:
-    tokens, logits = run(model, GREEDY)
-    assert tokens.is_inference()
-    assert not logits.requires_grad
-
-
 def test_bfloat16_stores_bfloat16_and_samples_in_fp32() -> None:
     model, method = tiny().to(torch.bfloat16), Method()
     _, logits = run(model, GUIDED, method=method)
@@ -164,36 +158,6 @@ def test_bfloat16_stores_bfloat16_and_samples_in_fp32() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the scopes of a method
-
-
-@dataclass
-class Scopes(Method):
-    """Notes each scope as it is entered."""
-
-    entered: list[tuple[str, int, int]] = field(default_factory=list)
-
-    def stack(self, name: str, step: Step, tokens: Tokens, run: object) -> Tensor:
-        self.entered.append((name, step.index, -1))
-        return super().stack(name, step, tokens, run)  # type: ignore[arg-type]
-
-    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
-        self.entered.append(("block", step.index, site.layer))
-        return super().block(site, step, tokens, block)
-
-    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self.entered.append(("attend", step.index, site.layer))
-        return super().attend(site, step, q, k, v)
-
-    def end_step(self, step: Step) -> None:
-        self.entered.append(("end_step", step.index, -1))
-        super().end_step(step)
-
-
-def test_a_method_is_asked_at_every_scope(model: LlamaGen) -> None:
-    method = Scopes()
-    run(model, GREEDY, method=method)
-    of_a_pass = [("decoder", -1), ("block", 0), ("attend", 0), ("block", 1), ("attend", 1), ("end_step", -1)]
-    assert method.entered == [(scope, index, layer) for index in range(CONFIG.grid**2) for scope, layer in of_a_pass]
 
 
 @dataclass

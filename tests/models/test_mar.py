@@ -64,14 +64,6 @@ def test_another_guidance_schedule_is_refused(model: MAR) -> None:
 
 
 # -- what belongs to a sample -----------------------------------------------------------------------------------------
-def test_a_sample_is_the_same_in_any_batch(model: MAR) -> None:
-    together = generate(model, [3, 8, 5])
-    for row, seed in enumerate([3, 8, 5]):
-        alone = generate(model, [seed])
-        torch.testing.assert_close(alone[0], together[row], rtol=0, atol=1e-4 * float(together.abs().max()))
-    assert not torch.allclose(together[0], together[1])
-
-
 def test_noise_belongs_to_seed_place_and_pass(model: MAR) -> None:
     key = streams.seeds_tensor([3, 8], "cpu")
     places = torch.tensor([[0, 5, 9], [2, 3, 4]])

@@ -78,17 +78,6 @@ def test_a_scale_is_seen_whole_and_marked_at_its_end() -> None:
     assert marks == [0, 4, 13, 29]
 
 
-def test_forced_tokens_are_fed() -> None:
-    given = model()
-    free = generate(given, Full(), [0, 1])
-    logits: list[torch.Tensor] = []
-    forced = generate(given, Full(), [5, 6], forced=free, see=lambda _, seen: logits.append(seen))
-    assert torch.equal(forced, free)
-    again: list[torch.Tensor] = []
-    generate(given, Full(), [15, 16], forced=free, see=lambda _, seen: again.append(seen))
-    assert all(torch.equal(a, b) for a, b in zip(logits, again, strict=True)), "nothing else that is drawn may reach the model"
-
-
 def test_without_guidance_there_are_no_unconditional_rows() -> None:
     assert model().layout([0, 1], replace(SAMPLING, cfg_scale=0.0)).rows == 2
     assert model().layout([0, 1], SAMPLING).branches == (0, 0, 1, 1)
@@ -105,9 +94,11 @@ def test_phi_of_each_scale_with_its_ties(scales: int, expected: list[int]) -> No
 
 
 # -- published files --------------------------------------------------------------------------------------------------
-def published_file(config: VARConfig, path: Path, dtype: torch.dtype = torch.float32) -> Path:
-    """A file of the official layout, buffers included, with weights of no meaning."""
+def published_file(config: VARConfig, path: Path, dtype: torch.dtype = torch.float32, spread: float = 0.0) -> Path:
+    """A file of the official layout, buffers included, with weights of no meaning: zeros, or normal numbers of this deviation."""
+    draws = torch.Generator().manual_seed(0)
     state = {name: torch.zeros(t.shape, dtype=dtype) for name, t in meta(config).state_dict().items()}
+    state = {name: tensor.normal_(0, spread, generator=draws) if spread else tensor for name, tensor in state.items()}
     scale = torch.repeat_interleave(torch.arange(len(config.sides)), torch.tensor([side**2 for side in config.sides]))
     mask = torch.zeros(config.tokens, config.tokens).masked_fill(scale[:, None] < scale, -math.inf)
     state |= {"lvl_1L": scale[None], "attn_bias_for_masking": mask[None, None]}
