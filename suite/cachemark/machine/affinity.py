@@ -25,9 +25,9 @@ def processors(threads: int) -> Iterator[tuple[int, ...]]:
     with ExitStack() as stack:
         free: list[int] = []
         for number in allowed:
-            held = lock(f"cpu-{number}") if len(free) < threads else None
-            if held is not None:
-                stack.enter_context(held)
+            lease = lock(f"cpu-{number}") if len(free) < threads else None
+            if lease is not None:
+                stack.enter_context(lease)
                 free.append(number)
         yield tuple(free if len(free) == threads else allowed)
 

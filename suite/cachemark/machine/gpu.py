@@ -73,17 +73,17 @@ class Gpu:
 
     def memory(self) -> int:
         """Bytes of memory in all."""
-        found = self._told(self._nvml.nvmlDeviceGetMemoryInfo)
-        return 0 if found is None else int(found.total)
+        info = self._told(self._nvml.nvmlDeviceGetMemoryInfo)
+        return 0 if info is None else int(info.total)
 
     def lock_clocks(self, mhz: int) -> None:
         """Hold the SM clock at ``mhz``. Infrastructure where that is not permitted, no clock of this device, or not in its power."""
         nvml = self._nvml
-        known = self._clocks()
-        if known and mhz not in known:
-            nearest = min(known, key=lambda c: abs(c - mhz))
+        supported = self._clocks()
+        if supported and mhz not in supported:
+            nearest = min(supported, key=lambda c: abs(c - mhz))
             raise Infrastructure(f"{self.name} has no SM clock of {mhz} MHz.",
-                                 remedy=f"The nearest is {nearest}; it has {known[-1]} … {known[0]}.")
+                                 remedy=f"The nearest is {nearest}; it has {supported[-1]} … {supported[0]}.")
         try:
             nvml.nvmlDeviceSetGpuLockedClocks(self._handle, mhz, mhz)
         except nvml.NVMLError_NoPermission:
@@ -112,8 +112,8 @@ class Gpu:
     def _clocks(self) -> list[int]:
         """SM clocks that it has at its fastest memory clock, the fastest first."""
         memory = self._told(self._nvml.nvmlDeviceGetSupportedMemoryClocks) or []
-        found = self._told(lambda h: self._nvml.nvmlDeviceGetSupportedGraphicsClocks(h, max(memory))) if memory else []
-        return sorted(found or [], reverse=True)
+        clocks = self._told(lambda h: self._nvml.nvmlDeviceGetSupportedGraphicsClocks(h, max(memory))) if memory else []
+        return sorted(clocks or [], reverse=True)
 
     def _told(self, ask: Callable[[Any], Any]) -> Any:
         """An answer, or None where the device has none to give."""
@@ -132,31 +132,31 @@ def gpus(nvml: Any = None) -> list[Gpu]:
         nvml = importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
-        found = [Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
+        devices = [Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
     except nvml.NVMLError as error:
         raise Infrastructure(f"NVIDIA's driver does not answer: {error}.", remedy="Install or load it, or use --device cpu.") from None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return found
-    wanted = (_named(name.strip(), found) for name in visible.split(","))
-    return [gpu for gpu in wanted if gpu is not None]
+        return devices
+    named = (_named(name.strip(), devices) for name in visible.split(","))
+    return [gpu for gpu in named if gpu is not None]
 
 
-def chosen(names: Sequence[str], found: Sequence[Gpu]) -> list[Gpu]:
+def chosen(names: Sequence[str], devices: Sequence[Gpu]) -> list[Gpu]:
     """The devices of these names: numbers, UUIDs or beginnings of them; ``all`` is every one. UnknownName for any other."""
     if "all" in names:
-        return list(found)
-    picked = [_named(name, found) for name in names]
+        return list(devices)
+    picked = [_named(name, devices) for name in names]
     for name, gpu in zip(names, picked, strict=True):
         if gpu is None:
-            raise unknown("GPU", name, [gpu.uuid for gpu in found])
+            raise unknown("GPU", name, [gpu.uuid for gpu in devices])
     return list(dict.fromkeys(gpu for gpu in picked if gpu is not None))
 
 
-def _named(name: str, found: Sequence[Gpu]) -> Gpu | None:
+def _named(name: str, devices: Sequence[Gpu]) -> Gpu | None:
     if name.isdecimal():
-        return found[int(name)] if int(name) < len(found) else None
-    alike = [gpu for gpu in found if name and gpu.uuid.startswith(name)]
+        return devices[int(name)] if int(name) < len(devices) else None
+    alike = [gpu for gpu in devices if name and gpu.uuid.startswith(name)]
     return alike[0] if len(alike) == 1 else None
 
 
@@ -168,13 +168,13 @@ def locked(devices: Sequence[Gpu], mhz: int) -> Iterator[None]:
     A kill that leaves no time for it leaves a mark in the folder of leases, and the next run on the device lets them go. Infrastructure
     where a device refuses, or where such a mark is left by somebody whose lock this user may not release.
     """
-    with _orderly_end(), ExitStack() as held:
+    with _orderly_end(), ExitStack() as stack:
         for gpu in devices:
             if gpu.mark.exists():
                 gpu.free_clocks()
                 gpu.mark.unlink(missing_ok=True)
             if mhz:
-                held.callback(_let_go, gpu)
+                stack.callback(_let_go, gpu)
                 gpu.mark.touch()
                 gpu.lock_clocks(mhz)
         yield

@@ -34,9 +34,9 @@ def keep(work: Callable[[], None]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED)
     copy = os.fork()
     if copy:
-        status, asked = _waited(copy)
+        status, terminated = _waited(copy)
         end_family()
-        _leave(-signal.SIGTERM if asked else os.waitstatus_to_exitcode(status))
+        _leave(-signal.SIGTERM if terminated else os.waitstatus_to_exitcode(status))
     global _kept
     _kept = True
     _prctl(DEATH_SIGNAL, signal.SIGKILL)
@@ -62,29 +62,29 @@ def end_family() -> None:
 def children(pid: int | None = None) -> frozenset[int]:
     """Numbers of the processes that a process (None: this one) has started or inherited, and that have not been waited for; none where the
     system does not tell."""
-    found = set[int]()
+    pids = set[int]()
     for task in Path(f"/proc/{'self' if pid is None else pid}/task").glob("*/children"):
         with suppress(OSError):
-            found.update(map(int, task.read_text().split()))
-    return frozenset(found)
+            pids.update(map(int, task.read_text().split()))
+    return frozenset(pids)
 
 
 def descendants() -> frozenset[int]:
     """Numbers of the processes that this one has started, those among them that it has lost to its keeper."""
-    lost = children(os.getppid()) - {os.getpid()} if _kept else frozenset()
-    return children() | lost
+    orphans = children(os.getppid()) - {os.getpid()} if _kept else frozenset()
+    return children() | orphans
 
 
 def _waited(copy: int) -> tuple[int, bool]:
     """The status with which the copy has ended, and whether it was we who were asked to end."""
-    asked = False
+    terminated = False
     while True:
         if signal.sigwait(WAITED) == signal.SIGTERM:
-            asked = True
+            terminated = True
             os.kill(copy, signal.SIGKILL)  # it has not been waited for, so the number is its own
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == copy:
-                return ended[1], asked
+                return ended[1], terminated
 
 
 def _leave(code: int) -> None:

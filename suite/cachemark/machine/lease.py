@@ -26,8 +26,8 @@ class Register(Protocol):
 
 def folder() -> Path:
     """The folder of the lock files: one place for all users of a machine, or what CACHEMARK_LEASES names."""
-    given = os.environ.get("CACHEMARK_LEASES")
-    path = Path(given) if given else Path(tempfile.gettempdir()) / "cachemark-leases"
+    configured = os.environ.get("CACHEMARK_LEASES")
+    path = Path(configured) if configured else Path(tempfile.gettempdir()) / "cachemark-leases"
     if not path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):
@@ -80,9 +80,9 @@ def lease(device: str, register: Register | None = None, beat: float = BEAT) -> 
             yield ""
             return
         us = holder()
-        found = register.take_device(device, us)
-        if found != us:
-            yield found
+        taken_by = register.take_device(device, us)
+        if taken_by != us:
+            yield taken_by
             return
         done = threading.Event()
         pulse = threading.Thread(target=_beat, args=(register, device, us, beat, done), daemon=True)

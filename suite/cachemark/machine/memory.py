@@ -20,9 +20,9 @@ class TensorPeak(TorchDispatchMode):
     where a resident set size would also count what the allocator keeps.
     """
 
-    def __init__(self, known: Iterable[Tensor] = ()) -> None:
+    def __init__(self, excluded: Iterable[Tensor] = ()) -> None:
         super().__init__()
-        self._known = {t.untyped_storage()._cdata for t in known}
+        self._known = {t.untyped_storage()._cdata for t in excluded}
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
         self._total = self.peak = 0
 
@@ -42,11 +42,11 @@ class TensorPeak(TorchDispatchMode):
         key = storage._cdata
         if key in self._known:
             return
-        held = self._alive.get(key)
-        if held is not None:
-            if not held[0].expired():
+        entry = self._alive.get(key)
+        if entry is not None:
+            if not entry[0].expired():
                 return
-            self._total -= held[1]  # the address was given to a new storage
+            self._total -= entry[1]  # the address was given to a new storage
         self._alive[key] = (StorageWeakRef(storage), storage.nbytes())
         self._total += storage.nbytes()
         if self._total > self.peak:
@@ -63,10 +63,10 @@ def allocated(device: str) -> int:
     return 0 if device == "cpu" else torch.cuda.memory_allocated()
 
 
-def peak_bytes(device: str, work: Callable[[], object], known: Iterable[Tensor]) -> int:
+def peak_bytes(device: str, work: Callable[[], object], excluded: Iterable[Tensor]) -> int:
     """Peak bytes that ``work`` adds on the device: the CUDA allocator's, or :class:`TensorPeak` on a CPU."""
     if device == "cpu":
-        with TensorPeak(known) as watch:
+        with TensorPeak(excluded) as watch:
             work()
         return watch.peak
     torch.cuda.synchronize()
@@ -79,8 +79,8 @@ def peak_bytes(device: str, work: Callable[[], object], known: Iterable[Tensor])
 
 def exhausted(error: BaseException) -> bool:
     """True of an error that says that memory ran out, whichever allocator raised it."""
-    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return known or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    out_of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return out_of_memory or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
 
 
 def cap(device: str, nbytes: int) -> None:

@@ -75,8 +75,8 @@ class Watch:
         it, if anything."""
         self.read()
         readings, unread = self._readings, list(self._unread)
-        told = {"unread": {"times": len(unread), "errors": sorted(set(unread))}} if unread else {}
-        return _facts(self.gpu, readings, self.locked) | told, self._invalidated(readings)
+        unread_facts = {"unread": {"times": len(unread), "errors": sorted(set(unread))}} if unread else {}
+        return _facts(self.gpu, readings, self.locked) | unread_facts, self._invalidated(readings)
 
     def intruders(self) -> frozenset[int]:
         """Processes that compute on the device and are none of ours, before anything of ours runs."""
@@ -103,8 +103,8 @@ class Watch:
             return Disturbance(Status.THROTTLED, f"The device slowed itself down: {', '.join(_reasons(bits))}.")
         under_load = _clocks(readings)
         if self.locked and under_load and (middle := statistics.median(under_load)) < LEAST_CLOCK * self.locked:
-            told = f"Its median clock was {middle:g} MHz, below {LEAST_CLOCK:.0%} of the locked {self.locked}."
-            return Disturbance(Status.THROTTLED, told)
+            reason = f"Its median clock was {middle:g} MHz, below {LEAST_CLOCK:.0%} of the locked {self.locked}."
+            return Disturbance(Status.THROTTLED, reason)
         return None
 
     def _follow(self) -> None:
@@ -134,11 +134,11 @@ def family(pid: int) -> frozenset[int]:
             parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue  # it ended while we looked
-    found, grown = {pid}, True
+    pids, grown = {pid}, True
     while grown:
-        more = {child for child, parent in parents.items() if parent in found} - found
-        found, grown = found | more, bool(more)
-    return frozenset(found - {os.getpid()})
+        more = {child for child, parent in parents.items() if parent in pids} - pids
+        pids, grown = pids | more, bool(more)
+    return frozenset(pids - {os.getpid()})
 
 
 def _facts(gpu: Gpu, readings: list[Reading], locked: int) -> dict[str, Any]:

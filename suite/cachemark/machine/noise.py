@@ -29,14 +29,14 @@ class Noise(NamedTuple):
 def noise(device: str = "cpu", repeats: int = REPEATS) -> Noise:
     """Time the canary: products of matrices with a non-linearity between them, as in a step of a small model."""
     a = torch.randn(SIDE[device], SIDE[device], generator=torch.Generator().manual_seed(0)).to(device) / SIDE[device] ** 0.5
-    watch, found = clock(device, ()), []
+    watch, times = clock(device, ()), []
     for _ in range(WARMUP + repeats):
         x = a
         watch.start()
         for _ in range(STEPS):
             x = torch.nn.functional.silu(x @ a)
-        found.append(watch.stop())
-    return noise_of(found[WARMUP:])
+        times.append(watch.stop())
+    return noise_of(times[WARMUP:])
 
 
 def noise_of(seconds: list[float]) -> Noise:

@@ -31,16 +31,16 @@ def rates(device: str, threads: int, dtypes: Iterable[str], uuid: str = "") -> d
     """Rates by dtype (``float32``, …), measured once in this process for a device and number of threads. On a CUDA device, the one of this
     ``uuid`` or the first, another process measures, so that this one keeps no memory there; where it fails, for lack of free memory say,
     there are none."""
-    wanted = tuple(sorted(set(dtypes)))
-    return dict(_cpu(threads, wanted) if device == "cpu" else _elsewhere(device, wanted, uuid))
+    names = tuple(sorted(set(dtypes)))
+    return dict(_cpu(threads, names) if device == "cpu" else _elsewhere(device, names, uuid))
 
 
 def rate(device: str, threads: int, dtype: str) -> Rates:
     """Rates of one dtype. Raises Infrastructure where they cannot be measured."""
-    if (found := rates(device, threads, [dtype]).get(dtype)) is None:
+    if (measured := rates(device, threads, [dtype]).get(dtype)) is None:
         raise Infrastructure(f"The rates of {device} cannot be measured: its process failed, for lack of free memory perhaps.",
                              remedy="See `cachemark doctor`.")
-    return found
+    return measured
 
 
 @cache
@@ -53,10 +53,10 @@ def _cpu(threads: int, dtypes: tuple[str, ...]) -> tuple[tuple[str, Rates], ...]
 @cache
 def _elsewhere(device: str, dtypes: tuple[str, ...], uuid: str) -> tuple[tuple[str, Rates], ...]:
     command = [sys.executable, "-P", "-m", "cachemark.machine.rates", device, *dtypes]
-    seen = {**os.environ, **({"CUDA_VISIBLE_DEVICES": uuid} if uuid else {})}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=seen)
-    found = json.loads(done.stdout) if done.returncode == 0 else {}
-    return tuple((name, Rates(copy, matmul)) for name, (copy, matmul) in found.items())
+    environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": uuid} if uuid else {})}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    results = json.loads(done.stdout) if done.returncode == 0 else {}
+    return tuple((name, Rates(copy, matmul)) for name, (copy, matmul) in results.items())
 
 
 def copy_rate(device: str) -> float:
@@ -81,14 +81,14 @@ def _matmul(device: str, dtype: torch.dtype, side: int) -> float:
 def fastest(device: str, work: Callable[[], object]) -> float:
     """Seconds of the fastest of several attempts, one more before them."""
     watch, began = clock(device, ()), time.perf_counter()
-    found: list[float] = []
+    times: list[float] = []
     with torch.inference_mode():
         work()
-        while len(found) < ATTEMPTS[0] or (len(found) < ATTEMPTS[1] and time.perf_counter() - began < PATIENCE):
+        while len(times) < ATTEMPTS[0] or (len(times) < ATTEMPTS[1] and time.perf_counter() - began < PATIENCE):
             watch.start()
             work()
-            found.append(watch.stop())
-    return min(found)
+            times.append(watch.stop())
+    return min(times)
 
 
 def main() -> None:

@@ -38,27 +38,27 @@ class Offer:
     @property
     def file(self) -> Path:
         """The file that brings it: that of the module, or of a plan the TOML file. BadPlugin where there is none; nothing is imported."""
-        found = _file(self.module)
-        if found is not None and self.kind == "plans":
-            found = found.parent / f"{self.name}.toml"
-        if found is None or not found.is_file():
+        path = _file(self.module)
+        if path is not None and self.kind == "plans":
+            path = path.parent / f"{self.name}.toml"
+        if path is None or not path.is_file():
             raise BadPlugin(f"{self.source} says its {self.module!r} brings the {self.kind[:-1]} {self.name!r}, and there is no such file.",
                             remedy="Install the package again, or mend the entry points in its pyproject.toml.")
-        return found
+        return path
 
 
 def offers(kind: Kind) -> list[Offer]:
     """Everything of a kind that installed packages bring, by name and then by package."""
-    return sorted(_offers(kind), key=lambda one: (one.name, one.package))
+    return sorted(_offers(kind), key=lambda offered: (offered.name, offered.package))
 
 
 def offer(kind: Kind, name: str) -> Offer | None:
     """The thing of that name that an installed package brings, or None. BadPlugin where two packages do."""
-    found = [one for one in offers(kind) if one.name == name]
-    if len({one.package for one in found}) > 1:
-        raise BadPlugin(f"The {kind[:-1]} {name!r} is brought by {' and by '.join(one.source for one in found)}.",
+    matches = [candidate for candidate in offers(kind) if candidate.name == name]
+    if len({candidate.package for candidate in matches}) > 1:
+        raise BadPlugin(f"The {kind[:-1]} {name!r} is brought by {' and by '.join(candidate.source for candidate in matches)}.",
                         remedy="Uninstall one of them, or load the file that is meant with --plugin.")
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def _offers(kind: Kind) -> Iterator[Offer]:
@@ -80,7 +80,7 @@ def _file(module: str) -> Path | None:
         return Path(spec.origin) if spec.origin else None
     for folder in spec.submodule_search_locations or ():
         base = Path(folder, *inner)
-        for found in (base / "__init__.py", base.with_name(f"{base.name}.py")):
-            if found.is_file():
-                return found
+        for path in (base / "__init__.py", base.with_name(f"{base.name}.py")):
+            if path.is_file():
+                return path
     return None

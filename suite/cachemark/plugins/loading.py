@@ -64,10 +64,10 @@ def answering(*things: Any) -> Iterator[None]:
     except CachemarkError:
         raise
     except Exception as error:
-        if found := fault(error):
-            raise found from error
-        known = ((thing, origin(one)) for thing in things for one in getattr(thing, "__mro__", (thing,)))
-        for thing, (file, _) in ((thing, found) for thing, found in known if found):
+        if problem := fault(error):
+            raise problem from error
+        origins = ((thing, origin(cls)) for thing in things for cls in getattr(thing, "__mro__", (thing,)))
+        for thing, (file, _) in ((thing, source) for thing, source in origins if source):
             raise BadPlugin(f"Plug-in {file!r}: {thing.name!r} answers what cannot be used: {type(error).__name__}: {message_of(error)}.",
                             remedy="Its base class says what each answer is.") from error
         raise
@@ -94,14 +94,14 @@ def strays() -> list[str]:
 def needs(*things: Any) -> tuple[str, ...]:
     """Digests of the plug-ins without which these methods, models and decoders cannot run: those that define them and their base classes,
     and those whose things these have asked for. A digest and no path: a worker has them elsewhere."""
-    left = {registry.module_of(one) for thing in things for one in (getattr(thing, "__mro__", ()) or (thing,))}
-    found = set[str]()
-    while left:
-        module = plugin_of(left.pop())
-        if module.startswith(MODULE) and module not in found:
-            found.add(module)
-            left |= _asked.get(module, set())
-    return tuple(sorted({module[-DIGITS:] for module in found}))
+    modules = {registry.module_of(cls) for thing in things for cls in (getattr(thing, "__mro__", ()) or (thing,))}
+    needed = set[str]()
+    while modules:
+        module = plugin_of(modules.pop())
+        if module.startswith(MODULE) and module not in needed:
+            needed.add(module)
+            modules |= _asked.get(module, set())
+    return tuple(sorted({module[-DIGITS:] for module in needed}))
 
 
 def _read(path: str | Path) -> tuple[Sources, str]:
@@ -122,11 +122,11 @@ def _read(path: str | Path) -> tuple[Sources, str]:
 def _check(module: str, file: Path) -> None:
     """Refuse a plug-in without a method, a model, a decoder or a metric, and each method that its base class would not run as it is
     written."""
-    found, decoders, metrics = METHODS.registered_by(module), DECODERS.registered_by(module), registry.metrics.registered_by(module)
-    if not found and not decoders and not metrics and not MODELS.registered_by(module):
+    methods, decoders, metrics = METHODS.registered_by(module), DECODERS.registered_by(module), registry.metrics.registered_by(module)
+    if not methods and not decoders and not metrics and not MODELS.registered_by(module):
         raise BadPlugin(f"Plug-in {str(file)!r} registers no method, no model, no decoder and no metric.",
                         remedy="Decorate a class with @cm.method('name') or @cm.decoder('name'), or add an entry to MODELS.")
-    for method in found:
+    for method in methods:
         _check_class(method, file)
         _check_knobs(METHODS, method, file)
     for decoder in decoders:
@@ -191,35 +191,35 @@ def unusable(knobs: Mapping[str, Any]) -> str:
 
 def _import(name: str, sources: Sources, older: list[str]) -> None:
     """Import these files as the modules ``name`` and below in place of the ``older`` modules. Where they are refused, nothing changes."""
-    asked, tables, file = set[str](), TABLES, sources.file
+    requested, tables, file = set[str](), TABLES, sources.file
     know(name, sources)
     try:
-        with ExitStack() as kept:
+        with ExitStack() as stack:
             for table in tables:
-                kept.enter_context(table.transaction())
-            for one in older:
+                stack.enter_context(table.transaction())
+            for name_of_module in older:
                 for table in tables:
-                    table.drop(one)
+                    table.drop(name_of_module)
             modules = set(sys.modules)
             with ExitStack() as asking:
                 for table in tables:
-                    asking.enter_context(table.recording(asked))
+                    asking.enter_context(table.recording(requested))
                 _execute(name, sources)
             _check(name, file)
             _imported[name] = sources, modules
             _refuse_strays(file)
     except BaseException:
         _imported.pop(name, None)
-        for one in [module for module in sys.modules if plugin_of(module) == name]:
-            del sys.modules[one]
+        for name_of_module in [module for module in sys.modules if plugin_of(module) == name]:
+            del sys.modules[name_of_module]
         raise
-    _asked[name] = asked
+    _asked[name] = requested
 
 
 def _refuse_strays(file: Path) -> None:
     """Refuse a plug-in that imports a file of its own past the import statements, by which its files are known."""
-    if found := strays():
-        raise BadPlugin(f"Plug-in {str(file)!r} imports {found[0]!r}, a file of its own that no import statement names.",
+    if stray_files := strays():
+        raise BadPlugin(f"Plug-in {str(file)!r} imports {stray_files[0]!r}, a file of its own that no import statement names.",
                         remedy="Write an import statement for it, and an __init__.py into its folder: what it says is part of what a case "
                                "is. Where it is no file of the plug-in, give the plug-in a folder of its own.")
 

@@ -52,17 +52,17 @@ class Sources:
     def read(cls, file: Path) -> Sources:
         """Those of a Python file. OSError where one cannot be read."""
         root, main, names = _place(file)
-        found: dict[str, Source] = {}
+        sources: dict[str, Source] = {}
         if main:
-            found[""] = Source(file, b"", package=True)
+            sources[""] = Source(file, b"", package=True)
         waiting = [*_parents(main), main] if main else [""]
         while waiting:
             name = waiting.pop()
-            if name in found or (source := Source(file, file.read_bytes(), not main) if name == main else _module(root, name)) is None:
+            if name in sources or (source := Source(file, file.read_bytes(), not main) if name == main else _module(root, name)) is None:
                 continue
-            found[name] = source
-            waiting += [each for wanted in _imported(name, source, names) for each in (*_parents(wanted), wanted)]
-        return cls(root, main, found)
+            sources[name] = source
+            waiting += [each for imported in _imported(name, source, names) for each in (*_parents(imported), imported)]
+        return cls(root, main, sources)
 
     @property
     def file(self) -> Path:
@@ -85,14 +85,14 @@ class Sources:
 
     def stray(self, module: ModuleType) -> bool:
         """True for a module that lies among the files of the plug-in, none of those that were read and nothing that is installed there."""
-        given = getattr(module, "__file__", None)
+        file = getattr(module, "__file__", None)
         below = self.root / self.main.partition(".")[0]
-        if not isinstance(given, str) or not Path(given).is_relative_to(below) or below.name in INSTALLED:
+        if not isinstance(file, str) or not Path(file).is_relative_to(below) or below.name in INSTALLED:
             return False
-        path = Path(given)
+        path = Path(file)
         installed = {*INSTALLED} & {*path.relative_to(below).parts} or path.is_relative_to(PACKAGE)
-        known = module.__name__.partition(".")[0] in NEVER or any(path == source.path for source in self.modules.values())
-        return not installed and not known
+        tracked = module.__name__.partition(".")[0] in NEVER or any(path == source.path for source in self.modules.values())
+        return not installed and not tracked
 
 
 def short(*parts: bytes) -> str:
@@ -116,11 +116,11 @@ def _place(file: Path) -> tuple[Path, str, Callable[[], set[str]]]:
 
 def _neighbours(file: Path) -> set[str]:
     """Names of the modules and packages beside a file; among what is installed, those of the same distribution."""
-    found = {path.stem for path in file.parent.glob("*.py")} | {path.parent.name for path in file.parent.glob("*/__init__.py")}
+    names = {path.stem for path in file.parent.glob("*.py")} | {path.parent.name for path in file.parent.glob("*/__init__.py")}
     if file.parent.name in INSTALLED:
         of = importlib.metadata.packages_distributions()
-        found = {name for name in found if set(of.get(name, ())) & set(of.get(file.stem, ()))}
-    return found - NEVER - {file.stem}
+        names = {name for name in names if set(of.get(name, ())) & set(of.get(file.stem, ()))}
+    return names - NEVER - {file.stem}
 
 
 def _parents(name: str) -> list[str]:
@@ -148,8 +148,8 @@ def _imported(name: str, source: Source, names: Callable[[], set[str]]) -> list[
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # told, with its line, where the file is imported
         return []
     package = name if source.package else name.rpartition(".")[0]
-    wanted = (each for node in ast.walk(tree) for each in _meant(node, package))
-    return [each for each in wanted if each.partition(".")[0] in own]
+    meant = (each for node in ast.walk(tree) for each in _meant(node, package))
+    return [each for each in meant if each.partition(".")[0] in own]
 
 
 def _meant(node: ast.AST, package: str) -> Iterator[str]:
@@ -207,7 +207,7 @@ def _importing(plugin: str, own: set[str]) -> Callable[..., Any]:
         top = name.partition(".")[0]
         if level or top not in own:
             return builtins.__import__(name, globals, locals, fromlist, level)
-        found = builtins.__import__(f"{plugin}.{name}", globals, locals, fromlist, 0)
-        return found if fromlist else sys.modules[f"{plugin}.{top}"]
+        module = builtins.__import__(f"{plugin}.{name}", globals, locals, fromlist, 0)
+        return module if fromlist else sys.modules[f"{plugin}.{top}"]
 
     return imported

@@ -57,9 +57,9 @@ def open_file(path: Path, *, create: bool, read_only: bool) -> Engine:
         raise
 
 
-def open_server(given: str, *, read_only: bool) -> tuple[Engine, str]:
+def open_server(location: str, *, read_only: bool) -> tuple[Engine, str]:
     """A PostgreSQL database and its name for people (without the password), with our tables."""
-    url = _server_url(given)
+    url = _server_url(location)
     where = url.render_as_string(hide_password=True)
     engine = create_engine(url, pool_pre_ping=True, execution_options={"postgresql_readonly": True} if read_only else {})
     with guard(where):
@@ -70,11 +70,11 @@ def open_server(given: str, *, read_only: bool) -> tuple[Engine, str]:
     return engine, where
 
 
-def _server_url(given: str) -> URL:
+def _server_url(text: str) -> URL:
     try:
-        url = make_url(given)
+        url = make_url(text)
     except (ArgumentError, ValueError) as error:
-        raise BadStore(f"{given!r} is not a database URL.", remedy="Write a path, or postgresql+psycopg://user@host/database.") from error
+        raise BadStore(f"{text!r} is not a database URL.", remedy="Write a path, or postgresql+psycopg://user@host/database.") from error
     if url.drivername not in ("postgresql", "postgresql+psycopg"):
         raise BadStore(f"No store can be kept in {url.drivername!r}.",
                        remedy="Write a path for SQLite, or postgresql+psycopg://user@host/database.")

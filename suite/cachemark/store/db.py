@@ -77,14 +77,14 @@ class Store:
             engine, where = open_server(str(url_or_path), read_only=read_only)
             try:
                 with guard(where):
-                    found = places.of_server(engine if read_only else writer(engine), where, artifacts, read_only=read_only)
+                    artifacts_folder = places.of_server(engine if read_only else writer(engine), where, artifacts, read_only=read_only)
             except BaseException:
                 engine.dispose()
                 raise
         else:
             engine, where = open_file(path, create=create, read_only=read_only), str(path)
-            found = Artifacts(Path(artifacts or path.with_name(path.name + ".artifacts")))
-        store = cls(engine, where, found)
+            artifacts_folder = Artifacts(Path(artifacts or path.with_name(path.name + ".artifacts")))
+        store = cls(engine, where, artifacts_folder)
         if not read_only:
             store._end_abandoned()
         return store
@@ -162,10 +162,10 @@ class Store:
         """Note runs whose process has ended as interrupted. Those who may not write are told so all the same, by :meth:`runs`."""
         running = select(RunRow).where(RunRow.state == "running")
         with self._reading() as session:
-            found = leases.abandoned(session, session.scalars(running))
-        if found:
+            abandoned = leases.abandoned(session, session.scalars(running))
+        if abandoned:
             with self._writing() as session:
-                for row in session.scalars(running.where(RunRow.id.in_(found)).with_for_update()).all():
+                for row in session.scalars(running.where(RunRow.id.in_(abandoned)).with_for_update()).all():
                     if leases.abandoned(session, [row]):
                         row.state = "interrupted"
                         leases.release(session, row.id)
@@ -183,8 +183,8 @@ class Store:
         """Every run, newest first."""
         with self._reading() as session:
             rows = session.scalars(select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id.desc())).all()
-            abandoned, seen = leases.abandoned(session, rows), looked_at(session)
-            return [run_of(row, abandoned=row.id in abandoned, looked_at=row.id in seen) for row in rows]
+            abandoned, checked = leases.abandoned(session, rows), looked_at(session)
+            return [run_of(row, abandoned=row.id in abandoned, looked_at=row.id in checked) for row in rows]
 
     def run(self, run_id: int | None = None) -> RunRecord:
         """One run, by default the newest that is no comparison. An empty store is :class:`NothingMeasured`."""
@@ -219,8 +219,9 @@ class Store:
             session.add(row)
             session.flush()
             session.add(MembershipRow(run_id=run_id, outcome_id=row.id, carried=False))
-            told = outcome.facts.get(CONDENSED, {})  # of one that was pruned elsewhere
-            session.add_all(CondensedRow(outcome_id=row.id, metric=name, count=of["count"], mean=of["mean"]) for name, of in told.items())
+            condensed = outcome.facts.get(CONDENSED, {})  # of one that was pruned elsewhere
+            session.add_all(CondensedRow(outcome_id=row.id, metric=name, count=values["count"], mean=values["mean"])
+                            for name, values in condensed.items())
             return row.id
 
     def _checked(self, file: str) -> str:
@@ -248,21 +249,21 @@ class Store:
         """All outcomes of a run, carried ones among them, in the order in which they joined it."""
         with self._reading() as session:
             self._run_row(session, run_id)
-            found = session.scalars(_whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
-            return [outcome_of(row) for row in found]
+            rows = session.scalars(_whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
+            return [outcome_of(row) for row in rows]
 
     def carried(self, run_id: int) -> frozenset[str]:
         """Keys of the cases whose outcome in this run was measured in an earlier one."""
         with self._reading() as session:
-            wanted = select(OutcomeRow.case_key).join(MembershipRow)
-            return frozenset(session.scalars(wanted.where(MembershipRow.run_id == run_id, MembershipRow.carried)))
+            query = select(OutcomeRow.case_key).join(MembershipRow)
+            return frozenset(session.scalars(query.where(MembershipRow.run_id == run_id, MembershipRow.carried)))
 
     def trials(self, run_id: int) -> dict[str, str]:
         """The trial in which each case of a run was measured, by the case's key: its run and its name, or its number where it has none."""
         with self._reading() as session:
-            wanted = select(OutcomeRow.case_key, TrialRow).select_from(OutcomeRow).join(TrialRow).join(MembershipRow)
-            found = session.execute(wanted.where(MembershipRow.run_id == run_id))
-            return {key: f"{trial.name or trial.id} of run {trial.run_id}" for key, trial in found}
+            query = select(OutcomeRow.case_key, TrialRow).select_from(OutcomeRow).join(TrialRow).join(MembershipRow)
+            rows = session.execute(query.where(MembershipRow.run_id == run_id))
+            return {key: f"{trial.name or trial.id} of run {trial.run_id}" for key, trial in rows}
 
     def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
         """The newest outcome of a case, whatever its status, with which ``cachemark explain`` compares; or the newest that ended ``ok``
@@ -281,11 +282,11 @@ class Store:
     def nearest(self, case: Case, limit: int = 3) -> list[tuple[Outcome, dict[str, tuple[Any, Any]]]]:
         """Newest outcomes of other cases of this model, those with the fewest differing fields first, with those fields."""
         with self._reading() as session:
-            others = session.scalars(select(CaseRow).where(CaseRow.model == case.model, CaseRow.key != case.key))
-            changed = {row.key: differences(row.body, case.to_json()) for row in others}
+            similar = session.scalars(select(CaseRow).where(CaseRow.model == case.model, CaseRow.key != case.key))
+            changed = {row.key: differences(row.body, case.to_json()) for row in similar}
         nearest = sorted(changed, key=lambda key: (len(changed[key]), key))[:limit]
-        found = ((self.latest_for_case(key), changed[key]) for key in nearest)
-        return [(outcome, fields) for outcome, fields in found if outcome is not None]
+        candidates = ((self.latest_for_case(key), changed[key]) for key in nearest)
+        return [(outcome, fields) for outcome, fields in candidates if outcome is not None]
 
     # baselines and verdicts
 
@@ -308,8 +309,8 @@ class Store:
     def verdicts(self, run_id: int) -> list[Verdict]:
         """The verdicts of gates on a run, in the order in which they were filed."""
         with self._reading() as session:
-            found = session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))
-            return [verdict_of(row) for row in found]
+            rows = session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))
+            return [verdict_of(row) for row in rows]
 
     # leases
 

@@ -81,12 +81,12 @@ def load(text: str, source: str) -> Exchange:
         file.check(data, {"outcomes": many(TABLE), "environment": TABLE, "code": TABLE, "metrics": TABLE, "meta": TABLE})
         file.check(data["meta"], META, "meta.", optional=META)
         file.check(data["environment"], ENVIRONMENT, "environment.", optional=("facts",))
-        found = tuple(_outcome(item, f"outcomes.{place}.", file) for place, item in enumerate(data["outcomes"]))
+        outcomes = tuple(_outcome(item, f"outcomes.{place}.", file) for place, item in enumerate(data["outcomes"]))
         file.check(data["metrics"], dict.fromkeys(data["metrics"], number(1, whole=True)), "metrics.")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise file.wrong(f"was written by another version than {__version__}, or edited: {type(error).__name__}, {error}.") from error
     environment, code, meta = Environment.from_json(data["environment"]), data["code"], data["meta"]
-    return Exchange(found, environment, code, meta, dict(data["metrics"]), source, hashlib.sha256(text.encode()).hexdigest())
+    return Exchange(outcomes, environment, code, meta, dict(data["metrics"]), source, hashlib.sha256(text.encode()).hexdigest())
 
 
 def _outcome(item: Mapping[str, Any], where: str, file: EditedFile) -> Outcome:

@@ -51,12 +51,12 @@ _ERRNO: dict[int, tuple[type[BadStore], str, str]] = {
 
 def bad_store(error: BaseException, where: str) -> BadStore:
     """The error for ``error``, raised by a driver or the file system while working on the store ``where``."""
-    said = " ".join(str(error).split()).rstrip(".?!")
+    text = " ".join(str(error).split()).rstrip(".?!")
     if isinstance(error, OSError) and error.errno in _ERRNO:
         kind, message, remedy = _ERRNO[error.errno]
     else:
-        kind, message, remedy = next(found[1:] for found in _SAID if found[0] in said.lower())
-    return kind(message.format(where=where, said=said), remedy=remedy)
+        kind, message, remedy = next(row[1:] for row in _SAID if row[0] in text.lower())
+    return kind(message.format(where=where, said=text), remedy=remedy)
 
 
 @contextmanager

@@ -42,8 +42,8 @@ def ingest(store: Store, text: str, source: str) -> Ingested:
     name = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
     data = _parse(text, source)
     for run in store.runs():
-        known = run.plan == PYTEST_BENCHMARK and isinstance(run.plan_json, Mapping) and run.plan_json.get("sha256") == name
-        if known and run.state == "finished":
+        same_file = run.plan == PYTEST_BENCHMARK and isinstance(run.plan_json, Mapping) and run.plan_json.get("sha256") == name
+        if same_file and run.state == "finished":
             return Ingested(run.id, len(store.outcomes(run.id)), (), known=True)
     environment, code = _environment(data), _code(data)
     outcomes, left_out = _outcomes(data, environment.fingerprint, source)
@@ -70,7 +70,7 @@ def _parse(text: str, source: str) -> Mapping[str, Any]:
 
 
 def _outcomes(data: Mapping[str, Any], fingerprint: str, source: str) -> tuple[list[Outcome], list[str]]:
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     left_out = []
     for place, item in enumerate(data["benchmarks"], 1):
         try:
@@ -80,11 +80,11 @@ def _outcomes(data: Mapping[str, Any], fingerprint: str, source: str) -> tuple[l
                 continue
             outcome = _outcome(item, name, _finite(values), fingerprint)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            problem = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             remedy = "It was edited, or written by another version of pytest-benchmark than 4 or 5. Write it again."
-            raise BadResults(f"{source} cannot be used, at benchmark {place}: {said}.", remedy=remedy) from error
-        found[outcome.case.key] = outcome
-    return list(found.values()), left_out
+            raise BadResults(f"{source} cannot be used, at benchmark {place}: {problem}.", remedy=remedy) from error
+        outcomes[outcome.case.key] = outcome
+    return list(outcomes.values()), left_out
 
 
 def _finite(values: Sequence[Any]) -> list[float]:
@@ -107,9 +107,9 @@ def _outcome(item: Mapping[str, Any], name: str, values: list[float], fingerprin
 def _plain(value: Any) -> Any:
     """A value as JSON has it; NaN and infinities, which canonical JSON has no word for, as text."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(held) for key, held in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(held) for held in value]
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -125,7 +125,7 @@ def _environment(data: Mapping[str, Any]) -> Environment:
 
 
 def _code(data: Mapping[str, Any]) -> dict[str, Any]:
-    commit: Mapping[str, Any] = found if isinstance(found := data.get("commit_info"), dict) else {}
-    known = str(commit.get("id") or "")
-    return {"commit": known if re.fullmatch(r"[0-9a-f]{7,64}", known) else "", "dirty": bool(commit.get("dirty")), "hash": "",
+    commit: Mapping[str, Any] = info if isinstance(info := data.get("commit_info"), dict) else {}
+    commit_id = str(commit.get("id") or "")
+    return {"commit": commit_id if re.fullmatch(r"[0-9a-f]{7,64}", commit_id) else "", "dirty": bool(commit.get("dirty")), "hash": "",
             "version": str(data.get("version") or "")}

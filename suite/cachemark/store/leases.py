@@ -69,5 +69,5 @@ def _now(session: Session) -> float:
 def _lapsed(lease: LeaseRow, now: float) -> bool:
     """Return whether a lease no longer holds. Clocks that differ are trusted to a minute or two: a sign of life from the future counts as
     one equally far in the past."""
-    known = ended(lease.holder)
-    return abs(now - lease.beat) > LAPSE if known is None else known
+    has_ended = ended(lease.holder)
+    return abs(now - lease.beat) > LAPSE if has_ended is None else has_ended

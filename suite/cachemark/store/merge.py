@@ -46,18 +46,18 @@ def merge(target: Store, source: Store) -> Merged:
     and a run that went on meanwhile is brought up to date. Until all of it is here its state is ``running``. The verdicts of a comparison
     are its result and come along; those against baselines are not: they are made anew where they are wanted.
     """
-    known = {_origin(run): run.id for run in target.runs()}
+    existing = {_origin(run): run.id for run in target.runs()}
     numbers: dict[int, int] = {}  # of the source's runs in the target
     outcomes = 0
     runs = sorted(source.runs(), key=lambda r: r.id)
     for run in runs:
         origin = _origin(run)
-        number = known.get(origin)
+        number = existing.get(origin)
         if number is None:
             number = target.begin_run(run.plan, run.plan_json, run.environment, {**run.code, CONTENT: origin})
             _date(target, number, replace(run, state="running", finished=None))
         numbers[run.id] = number
-        with target.alive(number) if origin not in known else nullcontext():
+        with target.alive(number) if origin not in existing else nullcontext():
             outcomes += _add_outcomes(target, source, run.id, numbers)
         here = target.run(number)
         unfinished = here.state in ("running", "interrupted") and (here.state, here.finished) != (run.state, run.finished)
@@ -65,7 +65,7 @@ def merge(target: Store, source: Store) -> Merged:
             _add_verdicts(target, source, run, number)
         if unfinished:
             _date(target, number, run)
-    added = len(numbers.keys() - {run.id for run in runs if _origin(run) in known})
+    added = len(numbers.keys() - {run.id for run in runs if _origin(run) in existing})
     return Merged(added, outcomes, len(runs) - added)
 
 
@@ -84,10 +84,10 @@ def _date(target: Store, number: int, run: RunRecord) -> None:
 
 def _members(store: Store, run_id: int) -> list[Member]:
     """The outcomes of a run in the order in which they joined it."""
-    wanted = _whole_outcomes().join(TrialRow).join(MembershipRow).add_columns(TrialRow.name, TrialRow.run_id, MembershipRow.carried)
+    query = _whole_outcomes().join(TrialRow).join(MembershipRow).add_columns(TrialRow.name, TrialRow.run_id, MembershipRow.carried)
     with store._reading() as session:
-        found = session.execute(wanted.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
-        return [Member(row.id, outcome_of(row), name or "", run, carried) for row, name, run, carried in found]
+        rows = session.execute(query.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
+        return [Member(row.id, outcome_of(row), name or "", run, carried) for row, name, run, carried in rows]
 
 
 def _identity(outcome: Outcome) -> tuple[object, ...]:
@@ -130,9 +130,9 @@ def _copy(target: Store, source: Store, member: Member, number: int) -> None:
 def _add_verdicts(target: Store, source: Store, run: RunRecord, number: int) -> None:
     """Take over the verdicts of a comparison, in place of any that are there."""
     with source._reading() as session:
-        wanted = select(VerdictRow, BaselineRow).join_from(VerdictRow, BaselineRow)
-        found = session.execute(wanted.where(VerdictRow.run_id == run.id).order_by(VerdictRow.id)).all()
-    for baseline in dict.fromkeys(row for _, row in found):
+        query = select(VerdictRow, BaselineRow).join_from(VerdictRow, BaselineRow)
+        rows = session.execute(query.where(VerdictRow.run_id == run.id).order_by(VerdictRow.id)).all()
+    for baseline in dict.fromkeys(row for _, row in rows):
         mine = target.note_baseline(digest([_origin(run), baseline.digest], 64), name=baseline.name, plan=baseline.plan,
                                     machine_class=baseline.machine_class, reason=baseline.reason, run_id=number)
-        target.save_verdicts(number, mine, [verdict_of(row) for row, of in found if of is baseline])
+        target.save_verdicts(number, mine, [verdict_of(row) for row, of in rows if of is baseline])

@@ -25,13 +25,13 @@ MARK = ".cachemark-store"
 _SETTING = "artifacts"
 
 
-def of_server(engine: Engine, where: str, given: str | Path | None, *, read_only: bool) -> Artifacts:
+def of_server(engine: Engine, where: str, requested: str | Path | None, *, read_only: bool) -> Artifacts:
     """The artifacts of the store on a server: in the folder that is given or that ``CACHEMARK_ARTIFACTS`` names, else in the noted one.
 
     Who only reads gets that folder as it is. Who writes notes the first folder, and gets no other one after it than the same folder under
     another path.
     """
-    named = given or os.environ.get(VARIABLE) or None
+    named = requested or os.environ.get(VARIABLE) or None
     folder = None if named is None else _folder(str(named))
     with Session(engine) as session:
         noted = _noted(session)
@@ -48,9 +48,9 @@ def of_server(engine: Engine, where: str, given: str | Path | None, *, read_only
     return Artifacts(place)
 
 
-def move(engine: Engine, where: str, given: str | Path) -> Path:
+def move(engine: Engine, where: str, requested: str | Path) -> Path:
     """Note that the artifacts lie in another folder now, to which they were moved with their mark; returns it."""
-    folder = _folder(str(given))
+    folder = _folder(str(requested))
     with Session(engine) as session, session.begin():
         noted = _noted(session)
         if noted is not None:
@@ -70,8 +70,8 @@ def _noted(session: Session) -> dict[str, Any] | None:
     """The setting, or None where there is none or it cannot be read."""
     row = session.get(SettingRow, _SETTING)
     try:
-        found = json.loads(row.value) if row else None
-        return {"folder": str(found["folder"]), "id": str(found["id"])} if found else None
+        noted = json.loads(row.value) if row else None
+        return {"folder": str(noted["folder"]), "id": str(noted["id"])} if noted else None
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -94,11 +94,11 @@ def _note(engine: Engine, folder: Path) -> dict[str, Any]:
 def _require(folder: Path, noted: dict[str, Any], where: str) -> None:
     """Refuse a folder without the mark of this store."""
     try:
-        found = (folder / MARK).read_text(errors="replace").strip()
+        mark = (folder / MARK).read_text(errors="replace").strip()
     except OSError:
-        found = ""
-    if found != noted["id"]:
-        whose = "is that of another store" if found else f"is not there, or has no file {MARK}"
+        mark = ""
+    if mark != noted["id"]:
+        whose = "is that of another store" if mark else f"is not there, or has no file {MARK}"
         raise BadStore(f"The artifacts of {where} lie in {noted['folder']}; {folder} {whose}.",
                        remedy=f"Mount the share. Where this machine sees it under another path, name that in {VARIABLE}; after moving it, "
                        "copy the whole folder and run: cachemark db init --artifacts FOLDER")

@@ -40,8 +40,8 @@ class Pruned:
 
 def nights_kept(policy: str) -> int:
     """The number of nights that a policy such as ``raw=60`` spares."""
-    if found := re.fullmatch(r"raw=(\d{1,9})", policy.strip()):
-        return int(found[1])
+    if match := re.fullmatch(r"raw=(\d{1,9})", policy.strip()):
+        return int(match[1])
     raise BadStore(f"{policy[:100]!r} is not a policy.",
                    remedy=f"Write raw=N, such as raw={NIGHTS}, to keep all raw values of the last N nights.")
 
@@ -51,13 +51,13 @@ def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
     has pruned some outcomes wholly and others not at all."""
     with store._reading() as session:
         gone = _doomed(session, nights)
-        whole = select(func.count()).where(OutcomeRow.status == "ok", OutcomeRow.id.not_in(select(CondensedRow.outcome_id)))
-        kept = (session.scalar(whole) or 0) - len(gone)
+        uncondensed = select(func.count()).where(OutcomeRow.status == "ok", OutcomeRow.id.not_in(select(CondensedRow.outcome_id)))
+        remaining = (session.scalar(uncondensed) or 0) - len(gone)
         files = _files(session, gone)
         counts = session.execute(select(SampleRow.outcome_id, SampleRow.count))
         values = sum(max(0, count - len(SHARES)) for number, count in counts if number in gone)
     sizes = (path.stat().st_size for path in map(store.artifacts.path, files) if path.is_file())
-    doomed, found = sorted(gone), Pruned(len(gone), values, len(files), sum(sizes) + 8 * values, kept)
+    doomed, result = sorted(gone), Pruned(len(gone), values, len(files), sum(sizes) + 8 * values, remaining)
     if not dry:
         for part in (doomed[i : i + AT_ONCE] for i in range(0, len(doomed), AT_ONCE)):
             with store._writing() as session:
@@ -67,7 +67,7 @@ def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
         for file in files:  # behind the rows that named them: at worst a file stays that nobody names
             if not _named(store, file):
                 store.artifacts.path(file).unlink(missing_ok=True)
-    return found
+    return result
 
 
 def _doomed(session: Session, nights: int) -> set[int]:
@@ -78,8 +78,8 @@ def _doomed(session: Session, nights: int) -> set[int]:
     pinned = set(session.scalars(accepted))
     pinned |= set(session.scalars(select(VerdictRow.run_id).where(VerdictRow.verdict == REGRESSED)))
     protected = {run for run, day in days.items() if day in newest} | pinned
-    held = select(MembershipRow.outcome_id).where(MembershipRow.run_id.in_(protected))
-    spared = held.union(select(CondensedRow.outcome_id))
+    protected_outcomes = select(MembershipRow.outcome_id).where(MembershipRow.run_id.in_(protected))
+    spared = protected_outcomes.union(select(CondensedRow.outcome_id))
     return set(session.scalars(select(OutcomeRow.id).where(OutcomeRow.status == "ok", OutcomeRow.id.not_in(spared))))
 
 
@@ -99,8 +99,8 @@ def _condense(session: Session, number: int) -> None:
 def quantiles(values: Sequence[float]) -> list[float]:
     """The values at :data:`SHARES` of the way from the least to the greatest, between neighbours in proportion. The median is exact, and
     it is the median of what is returned too."""
-    found: list[float] = np.quantile(values, SHARES).tolist()
-    return found
+    values_at: list[float] = np.quantile(values, SHARES).tolist()
+    return values_at
 
 
 def _files(session: Session, doomed: set[int]) -> list[str]:

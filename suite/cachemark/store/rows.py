@@ -58,15 +58,15 @@ class RunRecord:
     @property
     def stored_plan(self) -> Mapping[str, Any]:
         """The plan as it was run, of a comparison the one whose cases it compares; empty where none is told."""
-        held = self.plan_json.get("plan") if self.is_comparison else self.plan_json
-        return held if isinstance(held, Mapping) else {}
+        plan = self.plan_json.get("plan") if self.is_comparison else self.plan_json
+        return plan if isinstance(plan, Mapping) else {}
 
     @property
     def sequential(self) -> bool:
         """True where seeds were added until methods were decided, so that its claims of quality were looked at on the way; or where some
         of its outcomes were measured so."""
-        held = self.stored_plan.get("fidelity")
-        return self.looked_at or (isinstance(held, Mapping) and held.get("sequential") is True)
+        fidelity = self.stored_plan.get("fidelity")
+        return self.looked_at or (isinstance(fidelity, Mapping) and fidelity.get("sequential") is True)
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,9 @@ def _facts(row: OutcomeRow) -> dict[str, Any]:
     """Facts of a row; those of a pruned one with counts and means of its raw values, and a note for readers."""
     if not row.condensed:
         return dict(row.facts)
-    told = {c.metric: {"count": c.count, "mean": c.mean} for c in row.condensed}
+    condensed = {c.metric: {"count": c.count, "mean": c.mean} for c in row.condensed}
     notes = [n for n in row.facts.get("footnotes", []) if n != PRUNED]
-    return {**row.facts, CONDENSED: told, "footnotes": [*notes, PRUNED]}
+    return {**row.facts, CONDENSED: condensed, "footnotes": [*notes, PRUNED]}
 
 
 def outcome_of(row: OutcomeRow) -> Outcome:

@@ -32,12 +32,12 @@ def bounded_notes(value: Any) -> list[str]:
         return [bounded_text(value)]
     if not isinstance(value, Iterable):
         return [bounded_text(value)] if value is not None else []
-    found: list[str] = []
+    notes: list[str] = []
     for note in value:
-        if len(found) == NOTES:
-            return [*found, f"(more than {NOTES} footnotes)"]
-        found.append(bounded_text(note))
-    return found
+        if len(notes) == NOTES:
+            return [*notes, f"(more than {NOTES} footnotes)"]
+        notes.append(bounded_text(note))
+    return notes
 
 
 def _cut(text: str, most: int) -> str:
@@ -56,5 +56,5 @@ def _beginning(text: str, most: int) -> str:
     """The beginning of a text, and what was left out."""
     if len(text) <= most:
         return text
-    kept = _BEGUN.sub("", text[:most])
-    return f"{kept}… ({len(text) - len(kept)} more letters)"
+    start = _BEGUN.sub("", text[:most])
+    return f"{start}… ({len(text) - len(start)} more letters)"

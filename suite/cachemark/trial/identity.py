@@ -41,12 +41,12 @@ def identify(request: TrialRequest, device: str) -> tuple[Environment, dict[str,
     command = [*request.command, "-c", ASK, device, str(request.threads)]
     code = request.code or "this installation"
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True, env=request.environment).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True, env=request.environment).stdout
     except (OSError, subprocess.SubprocessError) as error:
         tail = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
         raise Infrastructure(f"The code in {code} does not start under {request.command[0]}: {' '.join(tail)}.",
                              remedy="Name an interpreter in which cachemark and its dependencies are installed.") from error
-    answer = json.loads(said.splitlines()[-1])
+    answer = json.loads(output.splitlines()[-1])
     if answer["protocol"] != PROTOCOL:
         raise other_protocol(f"The code in {code}", answer["protocol"])
     return Environment.from_json(answer["environment"]), dict(answer["code"])
@@ -56,7 +56,7 @@ def check_protocol(code: Path, name: str) -> None:
     """Raise Unsupported where the copy of the package in the folder ``code``, called ``name``, speaks another protocol. Nothing of it is
     run."""
     file = code / "cachemark" / "trial" / "request.py"
-    found = re.search(r"^PROTOCOL = (\d+)", file.read_text(encoding="utf-8"), re.M) if file.exists() else None
-    spoken = int(found[1]) if found else 0
+    match = re.search(r"^PROTOCOL = (\d+)", file.read_text(encoding="utf-8"), re.M) if file.exists() else None
+    spoken = int(match[1]) if match else 0
     if spoken != PROTOCOL:
         raise other_protocol(name, spoken)

@@ -97,9 +97,9 @@ class TrialRequest:
         """The inverse. Unsupported where the parent speaks another protocol."""
         if data.get("protocol") != PROTOCOL:
             raise other_protocol("The parent", data.get("protocol") or 0)
-        given: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in _known(data, cls).items()}
-        given |= {"task": Task(data["task"]), "cases": tuple(_planned(item) for item in data["cases"])}
-        return cls(**given)
+        values: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in _known(data, cls).items()}
+        values |= {"task": Task(data["task"]), "cases": tuple(_planned(item) for item in data["cases"])}
+        return cls(**values)
 
 
 ALLOWED = re.compile(
@@ -141,9 +141,9 @@ def _planned_json(planned: Planned) -> dict[str, Any]:
 
 
 def _planned(item: Mapping[str, Any]) -> Planned:
-    stated = _known(item["request"], Request)
-    metrics = tuple(tuple(option) for option in stated.get("metrics", ()))
-    request = Request(**{**stated, "metrics": metrics, "dtype": getattr(torch, item["request"]["dtype"].removeprefix("torch."))})
+    request_data = _known(item["request"], Request)
+    metrics = tuple(tuple(option) for option in request_data.get("metrics", ()))
+    request = Request(**{**request_data, "metrics": metrics, "dtype": getattr(torch, item["request"]["dtype"].removeprefix("torch."))})
     feature_cache, full_features = (Path(item[name]) if item[name] else None for name in ("feature_cache", "full_features"))
     rates = Rates(**item["rates"]) if item["rates"] else None
     reusable = Earlier(**item["reusable"]) if item["reusable"] else None
@@ -154,5 +154,5 @@ def _planned(item: Mapping[str, Any]) -> Planned:
 
 def _request_json(request: Request) -> dict[str, Any]:
     """A request without what is left at its default: a copy of the code from before a field was added would refuse its name."""
-    given = {f.name: getattr(request, f.name) for f in fields(request) if getattr(request, f.name) != f.default}
-    return {**given, "dtype": str(request.dtype)}
+    values = {f.name: getattr(request, f.name) for f in fields(request) if getattr(request, f.name) != f.default}
+    return {**values, "dtype": str(request.dtype)}

@@ -74,36 +74,36 @@ def run_trials(
     time. ``watch`` sees the device meanwhile: a case that it invalidates ends
     as that. ``admit`` says why a case may not begin any more, or nothing; then it is not reached, and neither is what stands behind it.
     """
-    left = list(planned)
-    while left:
-        if reason := admit(left[0]):
-            yield from (unmeasured(case, Status.NOT_REACHED, reason) for case in left)
+    remaining = list(planned)
+    while remaining:
+        if reason := admit(remaining[0]):
+            yield from (unmeasured(case, Status.NOT_REACHED, reason) for case in remaining)
             return
-        if watch is not None and (others := watch.intruders()):
-            yield _contended(left.pop(0), others)
+        if watch is not None and (intruders := watch.intruders()):
+            yield _contended(remaining.pop(0), intruders)
             continue
-        shared = _sharing(left)
+        shared = _sharing(remaining)
         with _Child(replace(request, cases=tuple(shared))) as child:
             for finished in _heard(child, shared, started, watch, admit, advanced):
-                left.pop(0)
+                remaining.pop(0)
                 yield finished
 
 
-def _sharing(left: Sequence[Planned]) -> list[Planned]:
+def _sharing(remaining: Sequence[Planned]) -> list[Planned]:
     """The cases at the head that share a process. A case that runs code of a plug-in has a process of its own."""
-    built_in = list(itertools.takewhile(lambda planned: not planned.runs_plugin, left))
-    return built_in or [left[0]]
+    built_in = list(itertools.takewhile(lambda planned: not planned.runs_plugin, remaining))
+    return built_in or [remaining[0]]
 
 
 def _heard(
-    child: _Child, left: list[Planned], started: Started, watch: Watch | None, admit: Admit, advanced: Advanced,
+    child: _Child, remaining: list[Planned], started: Started, watch: Watch | None, admit: Admit, advanced: Advanced,
 ) -> Iterator[Finished]:
-    """Cases that a child finishes; each is taken off ``left``. Ends with the child, or before a case that may not begin."""
+    """Cases that a child finishes; each is taken off ``remaining``. Ends with the child, or before a case that may not begin."""
     if watch is not None:
         watch.child = child.pid
     for message in child.messages():
         if "start" in message:
-            started(left[0])
+            started(remaining[0])
             if watch is not None:
                 watch.begin()
         elif "done" in message:
@@ -112,15 +112,15 @@ def _heard(
             except frames.NoMessage as error:
                 child.distrust(error)
                 break
-            yield _finished(left.pop(0), measured, child, watch)
-            if left and admit(left[0], True):
+            yield _finished(remaining.pop(0), measured, child, watch)
+            if remaining and admit(remaining[0], True):
                 return
         elif type(images := message.get("images")) is int and 0 < images <= MOST_IMAGES:
-            advanced(left[0], images)
+            advanced(remaining[0], images)
         elif "leaves" in message:  # of itself, because of what the last case left behind
             return
-    if left:
-        yield _finished(left.pop(0), child.obituary(), child, watch)
+    if remaining:
+        yield _finished(remaining.pop(0), child.obituary(), child, watch)
 
 
 def _received(message: Mapping[str, Any]) -> Measurement:
@@ -141,8 +141,8 @@ def unmeasured(planned: Planned, status: Status, log: str) -> Finished:
     return Finished(outcome_of(planned, failed(status, log)), {})
 
 
-def _contended(planned: Planned, others: frozenset[int]) -> Finished:
-    log = f"The device was not free: process {', '.join(map(str, sorted(others)))} computes on it."
+def _contended(planned: Planned, intruders: frozenset[int]) -> Finished:
+    log = f"The device was not free: process {', '.join(map(str, sorted(intruders)))} computes on it."
     return unmeasured(planned, Status.CONTENDED, log)._replace(invalidated=True)
 
 

@@ -66,12 +66,12 @@ class Bench:
         """The full cache in the native codec on the case's engine at the samples of a job, generated once per trial: for the reference rows
         too, which differ from their cell by the quality pass alone and may take fewer samples."""
         cell = replace(case, evaluation={k: v for k, v in case.evaluation.items() if k != QUALITY_PASS}).cell
-        held = self.references.get(cell)
-        if held is None or held.samples < len(job.subset):
+        reference = self.references.get(cell)
+        if reference is None or reference.samples < len(job.subset):
             full = replace(job, method=METHODS.get(FULL), memory=Memory(self.device, engine=job.memory.engine.another()),
                            decoder=None)
-            held = self.references[cell] = FullCacheOutput(full)
-        return held.first(len(job.subset))
+            reference = self.references[cell] = FullCacheOutput(full)
+        return reference.first(len(job.subset))
 
     def metrics(self, case: Case) -> list[ImageMetric]:
         """The metrics of single images that the case has and that need nothing that is missing."""
@@ -85,8 +85,8 @@ class Bench:
     def preset(self, case: Case) -> Preset:
         """The preset by which the images of all cases are compared with real ones."""
         if self.feature_preset is None:
-            name, given = case.evaluation[QUALITY_PASS]["preset"], self.request
-            self.feature_preset = presets.preset(name, weights=given.extractor, reference=given.reference, device=self.device)
+            name, request = case.evaluation[QUALITY_PASS]["preset"], self.request
+            self.feature_preset = presets.preset(name, weights=request.extractor, reference=request.reference, device=self.device)
         return self.feature_preset
 
 

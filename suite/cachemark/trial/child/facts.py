@@ -44,11 +44,11 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     facts: dict[str, Any] = {"kernel": bounded_text(f"{kernel}{WINDOWS if decoder else ''}"), "source": bounded_text(method.source),
                              "footnotes": bounded_notes(method.footnotes), "paradigm": layout.paradigm}
     if decoder:
-        told = {"source": bounded_text(decoder().source), "rows": "together", "keeps": decoder().keeps}
-        facts |= {"decoder": told, "own_kernel": WINDOWED}
+        decoder_facts = {"source": bounded_text(decoder().source), "rows": "together", "keeps": decoder().keeps}
+        facts |= {"decoder": decoder_facts, "own_kernel": WINDOWED}
         facts["footnotes"] += bounded_notes(decoder().footnotes)
-    if case.role == "arm" and (said := idle_reason(method, layout)):
-        facts["footnotes"] += [said]
+    if case.role == "arm" and (reason := idle_reason(method, layout)):
+        facts["footnotes"] += [reason]
     if planned.engine_reason:
         facts[ENGINE_REASON] = planned.engine_reason
     if isinstance(layout, MaskedLayout):
@@ -89,8 +89,8 @@ def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | No
     padding and copies are what it is shown for. Under a decoder it is that of the ``steps`` that ran, and without them there is none."""
     if rates is None or case.role not in ("arm", "baseline") or (case.decoder and not steps):
         return {}
-    found = case_bill(case, entry, method, steps)
-    return {} if found is None else {LIMIT: Limit.of(found, rates).to_json()}
+    bill = case_bill(case, entry, method, steps)
+    return {} if bill is None else {LIMIT: Limit.of(bill, rates).to_json()}
 
 
 def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) -> dict[str, Any]:
@@ -110,15 +110,15 @@ def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) 
 def _points(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) -> list[tuple[float, float]]:
     """(entries that a step of this line looks at, its seconds), for each line but the first, whose first step is the condition's."""
     site = Site("decoder", layout.layers - 1)
-    seen = [method.attended(layout, site, step) for step in raster_steps(layout)]
+    attended = [method.attended(layout, site, step) for step in raster_steps(layout)]
     points, stops = [], ends(layout)
     for before, end in pairwise(stops):
         steps = end - before
-        taken = sorted((held[end] - held[before]) / steps for held in marks)[len(marks) // 2]
-        points.append((sum(seen[before + 1 : end + 1]) / steps, taken))
+        taken = sorted((times[end] - times[before]) / steps for times in marks)[len(marks) // 2]
+        points.append((sum(attended[before + 1 : end + 1]) / steps, taken))
     return points
 
 
 def stated(rates: Mapping[str, Rates]) -> dict[str, Any]:
     """Rates by dtype as a fact of the environment."""
-    return {RATES: {name: {k: v for k, v in asdict(found).items() if k != "device"} for name, found in rates.items()}}
+    return {RATES: {name: {k: v for k, v in asdict(device_rates).items() if k != "device"} for name, device_rates in rates.items()}}

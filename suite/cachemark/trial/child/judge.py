@@ -56,8 +56,8 @@ class Job:
         return self._layout(slice(len(self.subset)))
 
     def _layout(self, part: slice) -> Layout:
-        asked = (self.subset.labels[part],) if self.loaded.prompted else ()
-        return self.loaded.generator.layout(self.subset.seeds[part], self.sampling, *asked)
+        labels = (self.subset.labels[part],) if self.loaded.prompted else ()
+        return self.loaded.generator.layout(self.subset.seeds[part], self.sampling, *labels)
 
     @property
     def continuous(self) -> bool:
@@ -74,8 +74,8 @@ class Job:
     def alike(self) -> list[slice]:
         """Whole batches with conditions of the first one's lengths, whose generations use one storage; what there is, where that is less
         than a batch."""
-        whole = [part for part in self.chunks() if part.stop - part.start == self.batch] or [slice(len(self.subset))]
-        return [part for part in whole if self._layout(part).condition == self._layout(whole[0]).condition]
+        full_batches = [part for part in self.chunks() if part.stop - part.start == self.batch] or [slice(len(self.subset))]
+        return [part for part in full_batches if self._layout(part).condition == self._layout(full_batches[0]).condition]
 
     def generate(self, part: slice, forced: Tensor | None = None, see: Callable[[Any, Tensor], None] | None = None) -> Tensor:
         """Tokens of some samples, (part, N) or (part, N, C). A part of another size than ``batch``, or with conditions of other lengths

@@ -67,22 +67,23 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
         samples, faults = _cost_figures(costs, case, bench)
     if bench.loaded.random:
         return Measurement(Status.OK, samples, RANDOM, facts=_with_faults(facts, faults))
-    judged = _judge_case(case, job, bench)
-    if not judged.finite:
+    judgement = _judge_case(case, job, bench)
+    if not judgement.finite:
         raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
-    if parted := inexact(case, _judged_job(case, job), bench.reference(case, _judged_job(case, job)), judged):
+    if parted := inexact(case, _judged_job(case, job), bench.reference(case, _judged_job(case, job)), judgement):
         return failed(Status.ERROR, parted, facts)
     if case.role == "baseline" and job.layout.scales:
         facts["layers"] = profiled(_watched(case, job))
     elif case.role == "baseline" and job.continuous:
         facts["redundancy"] = repeated(_watched(case, job))
     if case.measures(QUALITY_PASS):
-        of_set, about_set, set_faults = _carried(planned, job, bench, judged) or _distribution(planned, job, bench)
+        of_set, about_set, set_faults = _carried(planned, job, bench, judgement) or _distribution(planned, job, bench)
         samples, facts, faults = samples | of_set, facts | about_set, faults | set_faults
     if case.decoder and (case.method, case.codec) == (FULL, NATIVE.name):
         facts[REDRAWN] = redrawn(_judged_job(case, job), bench.reference(case, _judged_job(case, job)))
-    facts = _with_faults(facts | judged.facts | _asked(judged.facts, bench.entry.prompts), faults | judged.faults)
-    return Measurement(Status.OK, samples | judged.samples, output_hash=judged.output_hash, facts=facts, artifacts=judged.artifacts)
+    facts = _with_faults(facts | judgement.facts | _asked(judgement.facts, bench.entry.prompts), faults | judgement.faults)
+    return Measurement(Status.OK, samples | judgement.samples, output_hash=judgement.output_hash, facts=facts,
+                       artifacts=judgement.artifacts)
 
 
 def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, dict[str, Any]]:
@@ -102,7 +103,7 @@ def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tu
     """Fields of the costs and facts of the passes that were timed under a decoder: their numbers, FLOPs and least cost."""
     case = planned.case
     counted_passes = ran[case.warmup - 1 :]
-    steps = [one.steps(job.layout) for one in counted_passes]
+    steps = [decoded_pass.steps(job.layout) for decoded_pass in counted_passes]
     typical = sorted(steps, key=len)[len(steps) // 2]  # its number of passes is the median
     bills = [case_bill(case, bench.entry, job.method(), each, images=False) for each in steps]
     flops = {"flops": [bill.flops / case.batch for bill in bills if bill is not None]}
@@ -154,11 +155,11 @@ def see_arm(planned: Planned, bench: Bench) -> Measurement:
     case = planned.case
     if planned.unsupported_reason or bench.loaded.random:
         raise Unsupported(planned.unsupported_reason or RANDOM)
-    judged = _judge_case(case, case_job(case, bench), bench)
-    if not judged.finite:
+    judgement = _judge_case(case, case_job(case, bench), bench)
+    if not judgement.finite:
         return failed(Status.NAN_OUTPUT, "The decoded images or their figures hold NaN or infinity.")
-    facts = case_facts(planned, bench) | {IMAGES: judged.facts[IMAGES]} | ({FAULTS: judged.faults} if judged.faults else {})
-    return Measurement(Status.OK, judged.samples, output_hash=judged.output_hash, facts=facts)
+    facts = case_facts(planned, bench) | {IMAGES: judgement.facts[IMAGES]} | ({FAULTS: judgement.faults} if judgement.faults else {})
+    return Measurement(Status.OK, judgement.samples, output_hash=judgement.output_hash, facts=facts)
 
 
 def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Measurement:
@@ -230,10 +231,10 @@ def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> 
     stands = earlier.matches(images.output_hash, str(images.facts[IMAGES]), images.samples)
     if stands and case.role == "baseline":
         wide = quality.job_of(job, case, bench.entry.classes)
-        seen = quality.kept(wide, bench.preset(case), quality.FeatureCache(old))
-        stands = seen is not None
-        if seen is not None:
-            bench.features[case.cell] = seen
+        features = quality.kept(wide, bench.preset(case), quality.FeatureCache(old))
+        stands = features is not None
+        if features is not None:
+            bench.features[case.cell] = features
             quality.FeatureCache(mine).take(quality.FeatureCache(old))
     if not stands and mine is not None and mine == old:
         shutil.rmtree(mine, ignore_errors=True)
@@ -244,13 +245,13 @@ def _distribution(planned: Planned, job: Job, bench: Bench) -> OfSet:
     """Samples, facts and faults of the quality pass. What the full cache's images look like is kept for the arms beside it."""
     case = planned.case
     began, preset, wide = time.perf_counter(), bench.preset(case), quality.job_of(job, case, bench.entry.classes)
-    seen = ImageFeatures.joined(list(quality.parts(wide, preset, quality.FeatureCache(planned.feature_cache))))
+    features = ImageFeatures.joined(list(quality.parts(wide, preset, quality.FeatureCache(planned.feature_cache))))
     full = None
     if case.role == "baseline":
-        bench.features[case.cell] = seen
+        bench.features[case.cell] = features
     else:
         full = bench.features.get(case.cell) or quality.kept(wide, preset, quality.FeatureCache(planned.full_features))
-    images = ImageSet(seen, preset, wide.subset.labels, intervals(seen, preset.reference, **preset.options), full)
+    images = ImageSet(features, preset, wide.subset.labels, intervals(features, preset.reference, **preset.options), full)
     samples, facts = quality.figures(images)
     more, faults = bench.plugin_metrics(case).image_set(images)
     facts["intervals"] |= dict.fromkeys(more, (None, None))

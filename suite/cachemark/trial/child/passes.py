@@ -32,7 +32,7 @@ class Ran(NamedTuple):
         """Its passes, each with the edges of what stayed of it."""
         behind = [sum(self.kept[:i]) for i in range(1, len(self.kept))]
         ran = zip(behind, self.fed[1:], self.kept[1:], strict=True)
-        return [Step(0, layout.visual), *(window_step(layout, known - 1, fed, fed - kept) for known, fed, kept in ran)]
+        return [Step(0, layout.visual), *(window_step(layout, accepted - 1, fed, fed - correct) for accepted, fed, correct in ran)]
 
 
 def noting(job: Job, ran: list[Ran]) -> Job:
@@ -42,13 +42,13 @@ def noting(job: Job, ran: list[Ran]) -> Job:
 
 def pass_figures(ran: Sequence[Ran]) -> dict[str, list[float]]:
     """Passes and rejected drafts of each image; those of a batch are the same for all of it, since it advances together."""
-    each = [one for one in ran for _ in range(one.images)]
-    return {"passes": [float(len(one.kept)) for one in each], "rejected": [float(sum(one.fed) - sum(one.kept)) for one in each]}
+    each = [batch for batch in ran for _ in range(batch.images)]
+    return {"passes": [float(len(batch.kept)) for batch in each], "rejected": [float(sum(batch.fed) - sum(batch.kept)) for batch in each]}
 
 
 def tokens_per_pass(ran: Sequence[Ran], tokens: int) -> dict[str, float]:
     """Tokens a pass over the generations: the mean, its spread, and the ends."""
-    rates = [tokens / len(one.kept) for one in ran]
+    rates = [tokens / len(batch.kept) for batch in ran]
     return {"mean": statistics.fmean(rates), "spread": statistics.pstdev(rates), "least": min(rates), "most": max(rates)}
 
 
@@ -70,8 +70,8 @@ def inexact(case: Case, job: Job, reference: FullCacheOutput, images: JudgedImag
     expected = storable(job, own)
     if hashed(expected) == images.output_hash:
         return ""
-    found = load(images.artifacts["tokens.safetensors"])["tokens"]
-    return PARTED.format(share=float((found == expected).double().mean()))
+    tokens = load(images.artifacts["tokens.safetensors"])["tokens"]
+    return PARTED.format(share=float((tokens == expected).double().mean()))
 
 
 def redrawn(job: Job, reference: FullCacheOutput) -> float:

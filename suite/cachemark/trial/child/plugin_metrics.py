@@ -39,11 +39,11 @@ class PluginMetrics:
         """Values by seed, of ``batch`` images at once. Without ``paired`` seeds draw other images than the full cache's, and nothing is
         compared with these."""
         def values(instance: Any) -> list[float]:
-            found = list[float]()
+            measured = list[float]()
             for start in range(0, len(shown.images), batch):
-                found += _measured(instance, part_of(shown, slice(start, start + batch)))
+                measured += _measured(instance, part_of(shown, slice(start, start + batch)))
                 alive(0)
-            return found
+            return measured
 
         return self._figures([name for name in self._of("image") if paired or metric(name).kind != "fidelity"], values)
 
@@ -93,9 +93,9 @@ def _measured(instance: ImageMetric, shown: Shown) -> list[float]:
     return [float(value) for value in values.double().tolist()]
 
 
-def _plain(instance: SetMetric | CostMetric, given: ImageSet | Costs) -> list[float]:
+def _plain(instance: SetMetric | CostMetric, inputs: ImageSet | Costs) -> list[float]:
     """The numbers that a metric of a set or of costs returns."""
-    values = _answer(instance, given)
+    values = _answer(instance, inputs)
     try:
         figures = [float(value) for value in values]
     except (TypeError, ValueError):
@@ -106,10 +106,10 @@ def _plain(instance: SetMetric | CostMetric, given: ImageSet | Costs) -> list[fl
     return figures
 
 
-def _answer(instance: Any, given: Any) -> Any:
+def _answer(instance: Any, inputs: Any) -> Any:
     try:
         with torch.inference_mode():
-            return instance.measure(given)
+            return instance.measure(inputs)
     except (Exception, SystemExit) as error:
         raise Fault("raised", _place(error)) from error
 

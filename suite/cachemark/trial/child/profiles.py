@@ -46,13 +46,13 @@ def _watched(job: Job, watcher: Method) -> float:
     return round(time.perf_counter() - began, 2)
 
 
-def _rounded(found: Any) -> Any:
+def _rounded(content: Any) -> Any:
     """A copy with fewer digits."""
-    if isinstance(found, dict):
-        return {name: _rounded(value) for name, value in found.items()}
-    if isinstance(found, list | tuple):
-        return [_rounded(value) for value in found]
-    return round(found, DIGITS) if isinstance(found, float) else found
+    if isinstance(content, dict):
+        return {name: _rounded(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_rounded(value) for value in content]
+    return round(content, DIGITS) if isinstance(content, float) else content
 
 
 def calibrated(method: type[Method], model: str, request: Request, *, subset: str, samples: int, batch: int = 4) -> dict[str, Any]:

@@ -66,18 +66,18 @@ def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[in
     (index, of) are the parts whose number is ``index`` modulo ``of``, so that several processes can fill it together. Raises NotFinite."""
     index, of = share
     for number, part in list(enumerate(job.subset.slices(PART)))[index::of]:
-        held = feature_cache.get(number, preset.extractor)
-        if held is None:
-            held = preset.extract(_finite(_decoded(replace(job, subset=part))), device=job.device)
-            feature_cache.put(number, held)
-        yield held
+        features = feature_cache.get(number, preset.extractor)
+        if features is None:
+            features = preset.extract(_finite(_decoded(replace(job, subset=part))), device=job.device)
+            feature_cache.put(number, features)
+        yield features
 
 
 def kept(job: Job, preset: Preset, feature_cache: FeatureCache) -> ImageFeatures | None:
     """Features that another case has kept for the images of this job, if it has all of them."""
-    found = [feature_cache.get(number, preset.extractor) for number in range(len(job.subset.slices(PART)))]
-    there = [part for part in found if part is not None]
-    return ImageFeatures.joined(there) if len(there) == len(found) else None
+    features = [feature_cache.get(number, preset.extractor) for number in range(len(job.subset.slices(PART)))]
+    there = [part for part in features if part is not None]
+    return ImageFeatures.joined(there) if len(there) == len(features) else None
 
 
 def _finite(batches: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -115,6 +115,6 @@ def figures(images: ImageSet) -> tuple[dict[str, list[float]], dict[str, Any]]:
 
 def job_of(job: Job, case: Case, classes: int) -> Job:
     """The job of the quality pass, in a storage of its own."""
-    stated = case.evaluation[QUALITY_PASS]
-    subset = seeds.subset(stated["seeds"], classes).first(stated["samples"])
-    return replace(job, subset=subset, batch=stated["batch"], memory=Memory(job.device, job.memory.codec))
+    settings = case.evaluation[QUALITY_PASS]
+    subset = seeds.subset(settings["seeds"], classes).first(settings["samples"])
+    return replace(job, subset=subset, batch=settings["batch"], memory=Memory(job.device, job.memory.codec))

@@ -65,9 +65,9 @@ class Talk:
     def _write(self, message: bytes) -> None:
         if os.getpid() != self._process:  # a method has made a copy of us, which must not speak for us
             os._exit(1)
-        rest = memoryview(message)
-        while rest:
-            rest = rest[self._out.write(rest) :]
+        unsent = memoryview(message)
+        while unsent:
+            unsent = unsent[self._out.write(unsent) :]
 
     def _wait_for_parent(self) -> None:
         self._in.read()

@@ -60,26 +60,26 @@ def timed(case: Case, job: Job, full: Job | None = None) -> tuple[Costs, list[fl
         counted, turn = repeat >= case.warmup, max(0, repeat - case.warmup)
         if beside and counted and repeat % 2:
             full_seconds.append(beside.once(turn)[0])
-        total, seen = own.once(turn)
+        total, moments = own.once(turn)
         if beside and counted and not repeat % 2:
             full_seconds.append(beside.once(turn)[0])
         if counted:
             seconds.append(total)
-            marks.append(seen)
+            marks.append(moments)
     return Costs(job.batch, own.layout.visual, first_half(own.layout), seconds, marks), full_seconds
 
 
 def _warmed(job: Job, times: int) -> _Timed | None:
     """The job after its warm-up generations, or None where there is no memory for it."""
-    found = _Timed(job)
+    timed_job = _Timed(job)
     try:
         for _ in range(times):
-            found.once()
+            timed_job.once()
     except Exception as error:
         if not exhausted(error):
             raise
         return None
-    return found
+    return timed_job
 
 
 def _paced(layout: Layout, method: Method) -> Layout:

@@ -108,9 +108,9 @@ class Local:
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
         """Every group once, all on one place; after one whose device has invalidated a case, it is the next place's turn."""
         place = self._place
-        found = [list(run_trials(group, _at(place, request), lambda planned: None, watch=place.watch)) for group, request in parts]
-        self._turn += any(finished.invalidated for group in found for finished in group)
-        return found
+        results = [list(run_trials(group, _at(place, request), lambda planned: None, watch=place.watch)) for group, request in parts]
+        self._turn += any(finished.invalidated for group in results for finished in group)
+        return results
 
     @property
     def _place(self) -> Place:
@@ -121,9 +121,9 @@ class Local:
         place = self.places[number]
         own = _at(place, request)
         while self._rejects[number] < REJECTS and (group := self._next()):
-            left = list(group)
+            remaining = list(group)
             for finished in run_trials(group, own, started, watch=place.watch, admit=self._while_running(admit), advanced=advanced):
-                planned = left.pop(0)
+                planned = remaining.pop(0)
                 if not finished.invalidated:
                     yield finished
                     continue
@@ -132,9 +132,9 @@ class Local:
                     yield last
                 if self._rejects[number] >= REJECTS:
                     break
-            if left:
+            if remaining:
                 with self._hand:
-                    self._left.appendleft(left)
+                    self._left.appendleft(remaining)
 
     def _next(self) -> list[Planned]:
         with self._hand:
@@ -167,13 +167,13 @@ class Local:
         running = len(threads)
         try:
             while running:
-                found = ended.get()
-                if isinstance(found, Finished):
-                    yield found
-                elif found is None:
+                message = ended.get()
+                if isinstance(message, Finished):
+                    yield message
+                elif message is None:
                     running -= 1
                 else:
-                    raise found
+                    raise message
         finally:
             self._over.set()
 
@@ -209,27 +209,27 @@ def local(
                 raise Infrastructure("A CPU's clocks cannot be locked.", remedy="Leave --lock-clocks out, or give --device cuda.")
             yield Local([Place(stack.enter_context(processors(threads)))])
             return
-        held = _leased(stack, gpus(nvml), names, register)
-        stack.enter_context(locked(held, clock))
-        yield Local([Place((), stack.enter_context(Watch(gpu, clock))) for gpu in held])
+        leased = _leased(stack, gpus(nvml), names, register)
+        stack.enter_context(locked(leased, clock))
+        yield Local([Place((), stack.enter_context(Watch(gpu, clock))) for gpu in leased])
 
 
-def _leased(stack: ExitStack, found: list[Gpu], names: Sequence[str], register: Register | None) -> list[Gpu]:
+def _leased(stack: ExitStack, devices: list[Gpu], names: Sequence[str], register: Register | None) -> list[Gpu]:
     """All devices of these names, or the first of all that is free. Devices of different models are no place for one run."""
-    if not found:
+    if not devices:
         raise Infrastructure("The driver shows no GPU.", remedy="Look at CUDA_VISIBLE_DEVICES, or use --device cpu.")
-    wanted, held, others = chosen(names, found) if names else found, [], []
-    for gpu in wanted:
+    candidates, leased, in_use = chosen(names, devices) if names else devices, [], []
+    for gpu in candidates:
         by = stack.enter_context(lease(gpu.uuid, register))
         if by:
-            others.append(f"{gpu.uuid} by {by}")
+            in_use.append(f"{gpu.uuid} by {by}")
         else:
-            held.append(gpu)
+            leased.append(gpu)
             if not names:
                 break
-    if others and ((names and "all" not in names) or not held):
-        raise Infrastructure(f"Held by another run: {'; '.join(others)}.", remedy="Wait for it, or name another device with --gpu.")
-    if len({gpu.name for gpu in held}) > 1:
-        raise Infrastructure(f"One run measures on devices of one model, not on {' and '.join(sorted({g.name for g in held}))}.",
+    if in_use and ((names and "all" not in names) or not leased):
+        raise Infrastructure(f"Held by another run: {'; '.join(in_use)}.", remedy="Wait for it, or name another device with --gpu.")
+    if len({gpu.name for gpu in leased}) > 1:
+        raise Infrastructure(f"One run measures on devices of one model, not on {' and '.join(sorted({g.name for g in leased}))}.",
                              remedy="Name those of one model with --gpu.")
-    return held
+    return leased

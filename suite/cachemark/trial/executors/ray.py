@@ -40,14 +40,14 @@ class Ray:
 
     def environment(self, device: str, threads: int) -> Environment:
         """That of a worker. What a worker of another kind measures later is refused."""
-        found: Environment = self.ray.get(self._task(environment, threads).remote(device, threads))
-        self._kind = found.fingerprint
-        return found
+        result: Environment = self.ray.get(self._task(environment, threads).remote(device, threads))
+        self._kind = result.fingerprint
+        return result
 
     def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
         """Those of a worker."""
-        found: dict[str, Rates] = self.ray.get(self._task(rates, threads).remote(device, threads, list(dtypes)))
-        return found
+        result: dict[str, Rates] = self.ray.get(self._task(rates, threads).remote(device, threads, list(dtypes)))
+        return result
 
     def run(
         self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always, advanced: Advanced = unheard
@@ -55,10 +55,10 @@ class Ray:
         """Every case of the groups once; how far one is, nobody hears. A task that its worker does not survive ends its cases as errors."""
         task, code = self._task(trial, request.threads), {file: packed(file) for file in request.plugins}
         waiting: dict[Any, list[Planned]] = {}
-        left = [list(group) for group in groups]
-        while left or waiting:
-            while left and len(waiting) < AHEAD * self._width(request.threads):
-                group, late = _split(left.pop(0), admit)
+        remaining = [list(group) for group in groups]
+        while remaining or waiting:
+            while remaining and len(waiting) < AHEAD * self._width(request.threads):
+                group, late = _split(remaining.pop(0), admit)
                 yield from late
                 if group:
                     waiting[task.remote(group, request, code)] = group
@@ -70,16 +70,16 @@ class Ray:
     def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
         """Environment and code identity of an arm on a worker."""
         self._kind = self._kind or self.environment(device, request.threads).fingerprint
-        found: tuple[Environment, dict[str, Any]] = self.ray.get(self._task(identify, request.threads).remote(request, device))
-        return found
+        result: tuple[Environment, dict[str, Any]] = self.ray.get(self._task(identify, request.threads).remote(request, device))
+        return result
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
         """Every group once, all in one task and so on one device."""
         threads = max(request.threads for _, request in parts)
         code = {file: packed(file) for _, request in parts for file in request.plugins}
         done = self._task(trials_in_turn, threads).remote([(list(group), request) for group, request in parts], code)
-        found = iter(list(self._received(done, [planned for group, _ in parts for planned in group])))
-        return [[next(found) for _ in group] for group, _ in parts]
+        results = iter(list(self._received(done, [planned for group, _ in parts for planned in group])))
+        return [[next(results) for _ in group] for group, _ in parts]
 
     def _task(self, function: Any, threads: int) -> Any:
         needs = {"num_gpus": 1} if self.cuda else {"num_cpus": threads}
@@ -107,8 +107,8 @@ class Ray:
 def trial(group: list[Planned], request: TrialRequest, code: Packed) -> tuple[str, str, list[Finished]]:
     """On a worker: a group of cases. Returns the fingerprint of the worker's numerics, its name, and what it found."""
     with _workplace(group[0].case.device_class, request.threads, code) as (places, files):
-        found = list(places.run([group], replace(request, plugins=files, node=platform.node()), lambda planned: None))
-        return places.environment(group[0].case.device_class, request.threads).fingerprint, platform.node(), found
+        finished = list(places.run([group], replace(request, plugins=files, node=platform.node()), lambda planned: None))
+        return places.environment(group[0].case.device_class, request.threads).fingerprint, platform.node(), finished
 
 
 def trials_in_turn(parts: list[Part], code: Packed) -> tuple[str, str, list[Finished]]:
@@ -118,8 +118,8 @@ def trials_in_turn(parts: list[Part], code: Packed) -> tuple[str, str, list[Fini
         if not Path(folder, "cachemark").is_dir():
             raise Infrastructure(f"{platform.node()} does not see {folder}.", remedy="Compare commits on a file system that workers share.")
     with _workplace(device, threads, code) as (places, files):
-        found = places.in_turn([(group, replace(request, plugins=files, node=platform.node())) for group, request in parts])
-        return places.environment(device, threads).fingerprint, platform.node(), [finished for group in found for finished in group]
+        results = places.in_turn([(group, replace(request, plugins=files, node=platform.node())) for group, request in parts])
+        return places.environment(device, threads).fingerprint, platform.node(), [finished for group in results for finished in group]
 
 
 @contextmanager
