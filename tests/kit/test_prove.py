@@ -120,7 +120,7 @@ def test_a_model_or_metric_that_ends_its_process_is_found(kind: str, tmp_path: P
     (proof,) = {"model": prove_model, "metric": prove_metric}[kind](tmp_path / "given.py")
     assert found(proof)[ENDS] == "its process ended with exit code 0"
     assert (proof.kind, proof.complete) == (kind, False)
-    done = call(f"test-{kind}", tmp_path / "given.py")
+    done = call("test", kind, tmp_path / "given.py")
     assert done.exit_code == 1
     assert "FOUND     every check comes to its end" in done.output
 
