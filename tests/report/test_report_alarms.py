@@ -7,14 +7,15 @@ import report_sample as sample
 
 from cachemark.analysis.baseline_comparison import alarms
 from cachemark.analysis.report_view import build
-from cachemark.gate.comparison import AA, TIMED
+from cachemark.core.units import TIME
+from cachemark.gate.comparison import AA
 from cachemark.gate.nights import Night, standing
 from cachemark.report.page.render import render
 from cachemark.store.rows import Verdict
 
 
 def night(verdict: str) -> Night:
-    return Night(sample.RUN, (Verdict("k", f"{AA} full", TIMED, verdict),))
+    return Night(sample.RUN, (Verdict("k", f"{AA} full", TIME, verdict),))
 
 
 @pytest.mark.parametrize(("false", "true", "tone", "said"), [

@@ -10,11 +10,11 @@ import report_sample as sample
 
 from cachemark.analysis.answers import Answer
 from cachemark.analysis.image_albums import strip
-from cachemark.analysis.quality_claims import SCOPES, SEES, UNJUDGED, scope, standing
+from cachemark.analysis.quality_claims import UNJUDGED, scope, standing
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome
-from cachemark.core.units import scores
+from cachemark.core.units import METRICS, scores
 from cachemark.export.github import comment, summary
 from cachemark.export.tables import tables
 from cachemark.report.charts.chart import signs_of
@@ -102,7 +102,7 @@ def test_every_claim_names_what_its_score_sees() -> None:
     """A method may keep every hue and break every shape: a sentence that says "as good" must not say more than was looked at."""
     (group,), claims = standing([FULL, GOOD, COLLAPSED])
     assert {claim.allowed for claim in claims.values()} == {MARGIN}
-    assert SEES.keys() == SCOPES.keys() == set(scores())
+    assert {name for name, about in METRICS.items() if about.sees} == set(scores())
     assert "neither shapes nor their number nor their place" in scope(group)
 
 

@@ -13,13 +13,13 @@ import pytest
 
 from cachemark.core import limits
 from cachemark.core.result import Outcome, Status
-from cachemark.core.spec import Case, Sampling
+from cachemark.core.spec import MAX_BATCH, Case, Sampling
 from cachemark.machine.environment import environment
 from cachemark.models.protocol import Request
 from cachemark.plans import price
 from cachemark.plans import schema as plans
 from cachemark.plans.deadline import Deadline
-from cachemark.plans.expand import MAX_BATCH, Planned, expand
+from cachemark.plans.expand import Planned, expand
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 from cachemark.trial.child.main import leaves

@@ -10,7 +10,8 @@ import pytest
 
 from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
-from cachemark.plans.expand import MAX_BATCH, Planned, expand
+from cachemark.core.spec import MAX_BATCH
+from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan
 from cachemark.workflows import time_left
 from cachemark.workflows.time_left import TimeLeft, generated, on_paper

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..core import limits
 from ..core.spec import Case, shown_share
-from ..core.units import metric
+from ..core.units import TIME, metric
 from ..stats.intervals import Interval
 from . import formatting as fmt
 from .case_group import CaseGroup
@@ -119,7 +119,7 @@ def _figures(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]
     """Speed, saving and quality of a row, as far as they are known."""
     whose = "full cache" if row is group.full else named(row.case)
     if row is group.full:
-        latency = row.median("latency")
+        latency = row.median(TIME)
         if latency is not None:
             yield f"Time of a batch, {whose}", fmt.seconds(latency), ""
     elif row.speed_up is not None:

@@ -9,10 +9,11 @@ from functools import cached_property
 
 from ..core.differences import differences
 from ..core.result import Outcome
-from ..core.spec import OWN, Case, digest
+from ..core.spec import MAX_BATCH, OWN, Case, digest
+from ..core.units import FID, LARGEST, LARGEST_RATE, PRECISION, compared_tokens
 from ..stats.intervals import Interval
 from .device_limits import with_limits
-from .report_row import FORCED, MASKED, Mark, ReportRow, derive, figures, is_random, means, share_of_full
+from .report_row import MASKED, Mark, ReportRow, derive, figures, is_random, means, share_of_full
 
 _REFERENCES = ("floor", "numerics")
 _OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
@@ -52,7 +53,7 @@ class CaseGroup:
     @cached_property
     def ranked_by(self) -> str:
         """The metric by which places are given: the name of the FID that was measured, or empty, which means speed-up."""
-        return next((fid[0] for row in self.arms if (fid := row.of_set("fid"))), "")
+        return next((fid[0] for row in self.arms if (fid := row.of_set(FID))), "")
 
     @property
     def random(self) -> bool:
@@ -66,7 +67,7 @@ class CaseGroup:
     @property
     def searched(self) -> bool:
         """True where its largest batch was searched for: the batch of its case is only the start of the search."""
-        return "max_batch" in self.case.evaluation
+        return MAX_BATCH in self.case.evaluation
 
     def arms_at(self, budget: str) -> tuple[ReportRow, ...]:
         return self._by_budget.get(budget, ())
@@ -144,7 +145,7 @@ def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
     def at_equal_memory(row: ReportRow, group: CaseGroup) -> ReportRow:
         same_case = alike.get((group.but_batch, row.method, row.case.budget), ()) if row.ok and row.timed else ()
         for other_group, other in same_case:
-            rate, largest = other.median("throughput_max"), other.median("max_batch")
+            rate, largest = other.median(LARGEST_RATE), other.median(LARGEST)
             if other_group.searched and rate and largest:
                 return replace(row, equal_memory=rate, equal_memory_batch=int(largest), batch_searched=True)
         room = group.full.held_bytes if group.full else None
@@ -182,7 +183,7 @@ def _against_references(row: ReportRow, references: Sequence[ReportRow]) -> Repo
 def nearness(row: ReportRow) -> Interval | None:
     """Closeness of the row's own generations to the full cache's, more being closer: agreement, or a distance with its sign turned.
     Where it has no interval its values are the ends."""
-    name = "token_distance" if row.paradigm == MASKED else "token_agreement"
+    name = compared_tokens(masked=row.paradigm == MASKED)
     mean, values = row.fidelity.get(name), row.outcome.raw(name)
     if mean is not None and not mean.stated and values:
         mean = replace(mean, low=min(values), high=max(values))
@@ -199,7 +200,7 @@ def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
     other = nearness(floor) if floor else None
     if other is not None and mine.low <= other.high:
         return OTHER_SEEDS
-    precision = row.of_set("precision")
+    precision = row.of_set(PRECISION)
     if precision is not None and precision[1].value < COLLAPSED:
         return f"Its images have collapsed: only {100 * precision[1].value:.0f} % resemble real ones."
     return ""
@@ -211,7 +212,7 @@ def _lossless(row: ReportRow, numerics: ReportRow | None) -> bool:
     mine, its = nearness(row), nearness(numerics)
     if mine is None or its is None or mine.value < its.value:
         return False
-    forced = FORCED[row.paradigm == MASKED]
+    forced = compared_tokens(masked=row.paradigm == MASKED, forced=True)
     far, limit = row.fidelity.get(forced), numerics.fidelity.get(forced)
     return far is None or limit is None or far.value <= limit.value
 
@@ -219,11 +220,11 @@ def _lossless(row: ReportRow, numerics: ReportRow | None) -> bool:
 def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
     """Larger budgets first; in a budget: ranked (by FID where it was measured, else by speed-up), ranked without a value, unranked, then
     failed."""
-    by_quality = any(row.of_set("fid") for row in rows)
+    by_quality = any(row.of_set(FID) for row in rows)
 
     def rank(row: ReportRow) -> float | None:
         if by_quality:
-            fid = row.of_set("fid")
+            fid = row.of_set(FID)
             return fid[1].value if fid else None
         return -row.speed_up.value if row.speed_up else None
 

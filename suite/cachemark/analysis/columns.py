@@ -10,7 +10,7 @@ from ..core import limits
 from ..core.limits import Limit
 from ..core.result import FULL_BESIDE
 from ..core.spec import shown_share
-from ..core.units import FAMILIES, METRICS, is_metric, metric, of_plug_ins
+from ..core.units import FAMILIES, FLOPS, KV, LIVE_KV, METRICS, STATE, TIME, is_metric, metric, of_plug_ins
 from ..stats.intervals import Interval, median_over_repeats
 from . import formatting as fmt
 from .case_group import CaseGroup
@@ -142,17 +142,17 @@ def _speed_up(row: ReportRow) -> Interval | None:
 def _speed_up_ends(row: ReportRow) -> str:
     if row.case.role == "baseline" or row.speed_up is None:
         return BY_DEFINITION
-    repeats = len(row.outcome.raw("latency"))
+    repeats = len(row.outcome.raw(TIME))
     alone = NO_INTERVAL if repeats > 1 else "one repeat" if repeats else "medians alone: raw values pruned"
     return f"{row.speed_up.low:.2f}–{row.speed_up.high:.2f}" if row.speed_up.stated else alone
 
 
 def _latency(row: ReportRow) -> Interval | None:
-    return None if row.median("latency") is None else median_over_repeats(row.outcome.repeats("latency"))
+    return None if row.median(TIME) is None else median_over_repeats(row.outcome.repeats(TIME))
 
 
 def _repeats(row: ReportRow) -> str:
-    repeats = len(row.outcome.raw("latency"))
+    repeats = len(row.outcome.raw(TIME))
     return f"n = {repeats}" if repeats else "median alone: raw values pruned"
 
 
@@ -219,20 +219,20 @@ SPEED_UP = Column(
     "speed_up", "Speed-up", "Median latency of the full cache, timed in turns with the method, / median latency of the method.",
     _speed_up, _speed_up_ends, missing=lambda row: row.no_speed_up,
     timed=True, unit="×", better="higher", write=fmt.times, write_end="{:.2f}".format)
-LATENCY = Column("latency", "Latency", "Median wall time of one batch, image decoding included.", _latency, _repeats,
+LATENCY = Column(TIME, "Latency", "Median wall time of one batch, image decoding included.", _latency, _repeats,
                  empty=lambda row: "not timed", timed=True)
 SPEED = ColumnGroup("Speed", "against the full cache", (SPEED_UP, LATENCY))
 MEMORY = ColumnGroup("KV memory", "both CFG rows", (
     SAVING,
-    median_column("kv_logical", "Live", "Bytes of live keys and values at the fullest step; below it, the bytes allocated.",
-                  lambda row: _prefixed("of", row.median("kv_allocated"), fmt.size)),
-    median_column("kv_state", "State", "Bytes of everything else the method keeps."),
+    median_column(LIVE_KV, "Live", "Bytes of live keys and values at the fullest step; below it, the bytes allocated.",
+                  lambda row: _prefixed("of", row.median(KV), fmt.size)),
+    median_column(STATE, "State", "Bytes of everything else the method keeps."),
 ))
 COMPUTATION = ColumnGroup("Computation", "both CFG rows; without a cache nothing is kept", (
     replace(SAVING, tip="1 − FLOPs of an image / FLOPs without a cache."),
-    median_column("flops", "FLOPs", "Of one image: matrix products and attention, image decoding left out."),
+    median_column(FLOPS, "FLOPs", "Of one image: matrix products and attention, image decoding left out."),
     Column("added", "Bytes added", "Everything the method keeps between passes; below it, the keys and values alone.",
-           lambda row: _counted(row.held_bytes), lambda row: _prefixed("KV", row.median("kv_allocated") or None, fmt.size),
+           lambda row: _counted(row.held_bytes), lambda row: _prefixed("KV", row.median(KV) or None, fmt.size),
            counted=True, unit="B", better="lower", write=fmt.size),
 ))
 
@@ -241,7 +241,7 @@ COMPUTATION = ColumnGroup("Computation", "both CFG rows; without a cache nothing
 def _limit_column(key: str, title: str, tip: str, value: Callable[[Limit, float], float], unit: str, better: str,
                   write: Callable[[float], str]) -> Column:
     """A column for a value of a row's limit and its median latency."""
-    return Column(key, title, tip, lambda row: exactly(value(row.limit, row.median("latency") or 0.0)) if row.limit else None,
+    return Column(key, title, tip, lambda row: exactly(value(row.limit, row.median(TIME) or 0.0)) if row.limit else None,
                   unit=unit, better=better, write=write, counted=True)
 
 
@@ -365,9 +365,9 @@ def paired_speed_note(group: CaseGroup) -> str:
 
     Empty where the table shows no difference.
     """
-    full = group.full.median("latency") if group.full else None
+    full = group.full.median(TIME) if group.full else None
     ratios = [(abs(ratio - row.speed_up.value) / row.speed_up.value, row.case.label, ratio) for row in group.arms
-              if full and row.speed_up and row.outcome.facts.get(FULL_BESIDE) and (ratio := full / (row.median("latency") or full))]
+              if full and row.speed_up and row.outcome.facts.get(FULL_BESIDE) and (ratio := full / (row.median(TIME) or full))]
     distance, label, ratio = max(ratios, default=(0.0, "", 1.0))
     if distance <= VISIBLE:
         return ""

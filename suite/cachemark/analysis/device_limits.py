@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ..core import limits
 from ..core.limits import Limit
 from ..core.spec import FULL, Case
+from ..core.units import TIME
 from . import formatting as fmt
 from .report_row import IMPLAUSIBLE, Mark, ReportRow
 
@@ -43,7 +44,7 @@ def with_limits(rows: Sequence[ReportRow]) -> list[ReportRow]:
 
 
 def _flags(row: ReportRow, bound: _Bound | None) -> tuple[Mark, ...]:
-    limit, latency, marks = row.limit, row.median("latency") or 0.0, []
+    limit, latency, marks = row.limit, row.median(TIME) or 0.0, []
     if limit and row.case.role == "baseline":
         marks.append(Mark(IDLE, "warn", limits.idle(limit, latency)))
     if bound and row.speed_up is not None:

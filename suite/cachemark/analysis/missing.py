@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.units import METRICS, SEEN, least_images, metric, quality_name, scores
+from ..core.units import FID, METRICS, SEEN, least_images, metric, quality_name, scores
 from .case_group import CaseGroup
 from .report_row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
 
-_SPEED = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
 TOO_FEW = "So few images add more to a FID by their number than they say by what they show: {least} are the least."
-_BYTES = ("kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory")
 
 
 @dataclass(frozen=True)
@@ -39,17 +37,19 @@ def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable
 
 
 def _wanted(group: CaseGroup) -> tuple[str, ...]:
-    """Metrics that a group of this paradigm has where nothing is missing; a search for the largest batch has its own two alone."""
-    if group.searched:
-        return ("max_batch", "throughput_max")
+    """Metrics that a group of this paradigm has where nothing is missing; a search for the largest batch has its own alone."""
     masked = group.paradigm == MASKED
+    kinds_of_cases = ("search",) if group.searched else ("always", "masked") if masked else ("always",)
+    costs = tuple(name for name, about in METRICS.items() if about.expected in kinds_of_cases)
+    if group.searched:
+        return costs
     unasked = (name for name, key in ON_DEMAND.items() if not group.case.measures(key))
     scored = [name for name in scores() if any(name in row.quality for row in group.rows)]  # by one of them, as the model has it
     kinds = (name for name, about in METRICS.items() if about.prompted and not about.of_model and about.asked != name
              and not any(name in row.quality for row in group.rows))  # of prompts that there are none of
     other = (*(OF_INDICES if masked else OF_VECTORS), *unasked, *kinds, *(set(scores()) - set(scored) if scored else ()))
     of_images = () if group.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
-    return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *of_images)
+    return (*costs, *of_images)
 
 
 def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
@@ -79,7 +79,7 @@ def _too_few(quality_pass: Mapping[str, Any]) -> str:
     count, preset = quality_pass.get("samples"), quality_pass.get("preset")
     if not isinstance(count, int) or count < 1 or preset not in SEEN:
         return ""
-    name = quality_name("fid", preset, count)
+    name = quality_name(FID, preset, count)
     return name if count < least_images(name) else ""
 
 

@@ -19,6 +19,7 @@ from ..core import limits
 from ..core.limits import Limit
 from ..core.result import Environment, Outcome, full_latencies, kernels_apart
 from ..core.spec import Case
+from ..core.units import TIME
 from . import formatting as fmt
 from .columns import TextColumn
 from .report_row import is_random
@@ -210,7 +211,7 @@ def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
     mine, its = _pair(cell, full, outcomes)
     possible = full.least_time / cell.least_time if cell.least_time and full.least_time else None
     claimed = full.seconds / cell.seconds if cell.seconds and full.seconds else cell.claimed
-    latency = mine.median("latency") if mine is not None and mine.ok else None
+    latency = mine.median(TIME) if mine is not None and mine.ok else None
     reached, no_speed_up = _speed_up(mine, its)
     return PaperRow(
         cell, claimed, possible, reached, _allowed(mine, its), latency / cell.batch if latency else None, _how(cell, mine), no_speed_up,
@@ -255,7 +256,7 @@ def _how(cell: PaperCell, outcome: Outcome | None) -> str:
         return "no such model here"
     if outcome is None:
         return "not in this run"
-    if not outcome.ok or outcome.median("latency") is None:
+    if not outcome.ok or outcome.median(TIME) is None:
         return str(outcome.status).replace("_", " ")
     noise = "; random weights: quality not measured" if is_random(outcome.case) else ""
     return f"{outcome.case.dtype}, {outcome.case.engine}{noise}"
@@ -266,8 +267,8 @@ def _speed_up(mine: Outcome | None, its: Outcome | None) -> tuple[float | None, 
     if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
         return None, ""
     alike = _alike(mine.case, its.case) and kernels_apart(mine, its) is None
-    above = full_latencies(mine, its) if mine.case.cell == its.case.cell else its.samples.get("latency", ())
-    below = mine.median("latency")
+    above = full_latencies(mine, its) if mine.case.cell == its.case.cell else its.samples.get(TIME, ())
+    below = mine.median(TIME)
     if not alike or mine.facts.get("quality_only") or not above or not below:
         return None, "not compared"
     return statistics.median(above) / below, ""

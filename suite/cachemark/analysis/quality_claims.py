@@ -20,13 +20,6 @@ from . import formatting as fmt
 from .case_group import CaseGroup, case_groups, ordered
 from .report_row import Mark, ReportRow, differences_to_full
 
-SCOPES = {  # what a score of single images judges, and what it leaves to the eye
-    "legend": "in hues: the legend score sees neither shapes nor their number nor their place",
-    "prompt_score": "in what was asked for: the prompt score sees neither how clean shapes are nor the rest of an image",
-    "geneval": "in what was asked for: GenEval sees neither how clean objects are nor the rest of an image",
-    "dpg": "in what was asked for: DPG-Bench sees neither how clean an image is nor what nobody asked about",
-}
-SEES = {"legend": "hues alone", "prompt_score": "what was asked for", "geneval": "what was asked for", "dpg": "what was asked for"}
 UNJUDGED = "The quality of its images was not measured, so nothing shows that they are as good as the full cache's."
 MORE = 4  # times as many seeds, of which it is said what they could show
 _NORMAL = NormalDist()
@@ -87,7 +80,7 @@ class QualityClaim:
     def allowed(self) -> str:
         """The margin in words, with what its score sees: no sentence may claim more of images than was looked at."""
         if self.share is None:
-            sees = f" ({SEES[self.metric]})" if self.metric in SEES else ""
+            sees = f" ({about})" if (about := metric(self.metric).sees) else ""
             return f"{100 * self.margin:g} points of {metric(self.metric).title.lower()}{sees}"
         return f"{fmt.percent(self.share)} of the full cache's {metric(self.metric).title}"
 
@@ -155,7 +148,8 @@ def criterion(group: CaseGroup) -> str:
 
 def scope(group: CaseGroup) -> str:
     """The scope of "as good" where only the score of single images is known; else empty."""
-    return SCOPES.get(criterion(group), "")
+    name = criterion(group)
+    return metric(name).scope if name else ""
 
 
 def margin_sentence(group: CaseGroup, claims: Claims) -> str:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from ..core.limits import Limit
 from ..core.result import Outcome, full_latencies, kernels_apart
 from ..core.spec import LAW, Case
-from ..core.units import METRICS, OUTSIDE, image_count, least_images, metric, of_plug_ins
+from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, image_count, least_images, metric, of_plug_ins
 from ..stats.intervals import LEVEL, Interval, mean_of_means, means_over_seeds, ratio_of_medians
 from . import formatting as fmt
 
@@ -81,13 +81,13 @@ class ReportRow:
     @property
     def images_per_second(self) -> float | None:
         """Images of a batch over its median latency, or None where it was not timed."""
-        latency = self.median("latency")
+        latency = self.median(TIME)
         return self.case.batch / latency if latency else None
 
     @cached_property
     def limit(self) -> Limit | None:
         """The least time of the case on its device; None where it is unknown or stored in another form."""
-        stored = self.outcome.facts.get("limit") if self.ok and self.median("latency") else None
+        stored = self.outcome.facts.get("limit") if self.ok and self.median(TIME) else None
         try:
             return Limit.from_json(stored) if isinstance(stored, dict) else None
         except (KeyError, TypeError):
@@ -116,7 +116,7 @@ class ReportRow:
     @property
     def held_bytes(self) -> float | None:
         """Bytes that the method keeps between passes: keys, values and state."""
-        kv, state = self.median("kv_allocated"), self.median("kv_state")
+        kv, state = self.median(KV), self.median(STATE)
         return None if kv is None or state is None else kv + state
 
     def fits(self, room: float | None) -> bool:
@@ -199,8 +199,8 @@ def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Inter
     if not outcome.ok:
         return row
     interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
-    saved = _saved("flops" if row.paradigm == MASKED else "kv_allocated", outcome, full)
-    row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved("kv_logical", outcome, full))
+    saved = _saved(FLOPS if row.paradigm == MASKED else KV, outcome, full)
+    row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved(LIVE_KV, outcome, full))
     row = _with_images_compared(row, full, means(figures(outcome, full), str) if intervals is None else intervals)
     return replace(row, marks=_marks(row))
 
@@ -211,7 +211,7 @@ def _speed_up(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, 
         return None, str(outcome.facts["quality_only"])
     if full is None:
         return None, "The full cache of this cell has no results."
-    mine, its = outcome.repeats("latency"), full_latencies(outcome, full)
+    mine, its = outcome.repeats(TIME), full_latencies(outcome, full)
     if not mine or not its:
         return None, "Latency was not measured."
     if kernels := kernels_apart(outcome, full):
@@ -317,8 +317,8 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
 
 def _bytes(row: ReportRow) -> list[Mark]:
     """Savings are compared in bytes, not in shares: what every case allocates besides, such as a shared stage, is nobody's fault."""
-    marks, state = [], row.median("kv_state")
-    saved, live = _saved_bytes(row.median("kv_allocated"), row.saving), _saved_bytes(row.median("kv_logical"), row.saving_live)
+    marks, state = [], row.median(STATE)
+    saved, live = _saved_bytes(row.median(KV), row.saving), _saved_bytes(row.median(LIVE_KV), row.saving_live)
     if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:
         marks.append(Mark("fake compression", "warn", f"Live KV falls by {fmt.size(live)}, but allocated KV by only "
                           f"{fmt.size(max(saved, 0))}: the buffers stay allocated."))

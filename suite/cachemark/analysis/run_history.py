@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.result import Outcome
+from ..core.units import TIME
 from ..stats.changepoints import ChangePoint
 from . import formatting as fmt
 from .case_group import CaseGroup, case_groups
@@ -68,7 +69,7 @@ def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend |
     arms = (_followed(row, rows, lambda history: 1 / history.speed_up.value if history.speed_up else None) for row in group.arms)
     days = [night.run.day for night in recent]
     cases = (_changed(case, names, fingerprints, days, trend) for case in arms if case)
-    full = _followed(group.full, rows, lambda history: history.median("latency") if history.ok else None) if group.full else None
+    full = _followed(group.full, rows, lambda history: history.median(TIME) if history.ok else None) if group.full else None
     history = RunHistory(names, fingerprints, tuple(cases), full)
     return history if history.arms or history.full else None
 

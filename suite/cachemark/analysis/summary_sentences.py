@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.spec import shown_share
-from ..core.units import metric
+from ..core.units import FID, FLOPS, KV, TIME, metric
 from ..stats.intervals import Interval
 from . import formatting as fmt
 from .case_group import CaseGroup
@@ -33,7 +33,7 @@ def _about_full(group: CaseGroup) -> str:
         return f"The full cache failed ({group.full.outcome.status}), so there are no speed-ups or savings."
     if group.searched:
         return "The largest batch that fits was searched for, and throughput there; latency and images are those of other cells."
-    latency = group.full.median("latency")
+    latency = group.full.median(TIME)
     images = "1 image" if group.case.batch == 1 else f"{group.case.batch} images"
     speed = f" takes {fmt.seconds(latency)} for a batch of {images}" if latency is not None else " was not timed"
     return f"The full cache{speed}{_burden(group.full)}; every speed-up and saving below is against it.{_beside_real_images(group.full)}"
@@ -41,7 +41,7 @@ def _about_full(group: CaseGroup) -> str:
 
 def _burden(full: ReportRow) -> str:
     """The memory or computation that the methods are to save."""
-    flops, kv = full.median("flops"), full.median("kv_allocated")
+    flops, kv = full.median(FLOPS), full.median(KV)
     if full.paradigm == MASKED:
         return f", computes {fmt.with_unit(flops, 'flops')} per image and keeps nothing" if flops is not None else ""
     return f" and holds {fmt.size(kv)} of keys and values" if kv is not None else ""
@@ -49,7 +49,7 @@ def _burden(full: ReportRow) -> str:
 
 def _beside_real_images(full: ReportRow) -> str:
     """The FID of the full cache, its bias, and the FID of other real images."""
-    if (value := full.of_set("fid")) is None:
+    if (value := full.of_set(FID)) is None:
         return ""
     name, fid = value
     text = f" Its {metric(name).title} is {_with_interval(fid, name)}"
@@ -84,13 +84,13 @@ def _about_budget(group: CaseGroup, rows: tuple[ReportRow, ...]) -> str:
 
 def _closest(group: CaseGroup, ranked: list[ReportRow]) -> str:
     """The method nearest to real images, and those that cannot be told from it; empty where no FID was measured."""
-    by_fid = [(value[1], row) for row in ranked if (value := row.of_set("fid"))]
+    by_fid = [(value[1], row) for row in ranked if (value := row.of_set(FID))]
     if not by_fid:
         return ""
     fid, best = min(by_fid, key=lambda pair: pair[1].place or 0)
     ties = [fmt.name(row.method) for other, row in by_fid if row is not best and other.low <= fid.high]
     tied = f", statistically tied with {', '.join(ties)}" if ties else ""
-    name, full = group.ranked_by, group.full.of_set("fid") if group.full else None
+    name, full = group.ranked_by, group.full.of_set(FID) if group.full else None
     against = f", the full cache {fmt.figure(full[1].value, full[0])}" if full else ""
     return f"Closest to real images: {fmt.name(best.method)}{tied}, {metric(name).title} {_with_interval(fid, name, against)}."
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..core.units import LARGEST, LARGEST_RATE, RATE
 from .options import echo_json, fresh_option, json_option, plan_options, report_option
 from .run import print_path, refuse_empty, write_report
 
@@ -36,7 +37,7 @@ def max_batch(
     report = write_report(run, report_path)
     assert run.measured is not None
     rows = [{"model": o.case.model, "case": o.case.label, "status": str(o.status),
-             **{name: o.median(name) for name in ("max_batch", "throughput", "throughput_max")}} for o in run.outcomes]
+             **{name: o.median(name) for name in (LARGEST, RATE, LARGEST_RATE)}} for o in run.outcomes]
     if as_json:
         echo_json({"run": run.id, "ran": len(run.measured.ran), "skipped": run.measured.carried, "report": report, "cases": rows})
     else:
@@ -48,6 +49,6 @@ def max_batch(
 def _print(run: Run, rows: list[dict[str, Any]]) -> None:
     click.echo(f"{'':44}{'largest batch':>14}{'image/s, equal batch':>22}{'image/s, equal memory':>23}")
     for outcome, row in zip(run.outcomes, rows, strict=True):
-        cells = [f"{row[name]:.4g}" if row[name] is not None else "—" for name in ("max_batch", "throughput", "throughput_max")]
+        cells = [f"{row[name]:.4g}" if row[name] is not None else "—" for name in (LARGEST, RATE, LARGEST_RATE)]
         status = "" if outcome.ok else f"  {outcome.status}"
         click.echo(f"{outcome.case.title:<44}{cells[0]:>14}{cells[1]:>22}{cells[2]:>23}{status}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..core.result import JUDGING, Outcome
-from ..core.units import metric, of_plug_ins
+from ..core.units import KV, TIME, compared_tokens, metric, of_plug_ins
 from .options import echo_json, json_option, stored_run_options
 
 
@@ -39,7 +39,7 @@ def show(case: str | None, store_url: str, run_id: int | None, as_json: bool) ->
 
 def _figures(outcome: Outcome) -> str:
     """A few values as the report shows them: the median of what is timed or counted, the mean over seeds of what is judged."""
-    names = ("latency", "kv_allocated", "kl", "token_agreement")
+    names = (TIME, KV, compared_tokens(masked=False, forced=True), compared_tokens(masked=False))
     shown = {name: (outcome.mean(name), "mean") if metric(name).kind in JUDGING else (outcome.median(name), "median")
              for name in (*names, *(own for kind in JUDGING for own in of_plug_ins(outcome.samples, kind))) if name in outcome.samples}
     return "  ".join(f"{name} {value:.4g} {metric(name).unit}".rstrip() + f" ({what})" for name, (value, what) in shown.items())

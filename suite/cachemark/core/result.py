@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .spec import Case
-from .units import is_finite, metric
+from .units import TIME, is_finite, metric
 
 
 class Status(enum.StrEnum):
@@ -150,7 +150,7 @@ def check_figures(status: Status, samples: Mapping[str, Sequence[float]], judgem
 def full_latencies(outcome: Outcome, full: Outcome) -> Sequence[float]:
     """Latencies of the full cache to hold those of an outcome against: those that were taken in turns with them, since a machine is faster
     at one time than at another; else, as in older stores, those of the full cache's own case."""
-    return outcome.facts.get(FULL_BESIDE) or full.repeats("latency")
+    return outcome.facts.get(FULL_BESIDE) or full.repeats(TIME)
 
 
 def kernels_apart(one: Outcome, two: Outcome) -> tuple[str, str] | None:

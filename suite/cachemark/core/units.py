@@ -43,6 +43,8 @@ class Metric:
     paired: bool = False
     scope: str = ""
     sees: str = ""
+    expected: str = ""
+    cost_name: str = ""
     mean_of: tuple[str, ...] = ()
     family: bool = False
     per_feature: int = 0
@@ -113,6 +115,8 @@ because values differ with both: ``fid_scene_2k``."""
 # Metrics from which speed-ups, savings, ranks and charts are derived, by what they are there.
 TIME, TOKEN_TIME, HALF_RATES = "latency", "latency_tokens", ("tokens_per_s_first", "tokens_per_s_last")
 KV, LIVE_KV, STAGE, STATE, PEAK, FLOPS = "kv_allocated", "kv_logical", "kv_stage", "kv_state", "peak_memory", "flops"
+LARGEST, RATE, LARGEST_RATE = "max_batch", "throughput", "throughput_max"
+PIXELS, FID, PRECISION = "psnr", "fid", "precision"
 
 SEEN = {"scene": (128, 10), "adm": (2048, 1008), "coco": (2048, 1008)}  # features and classes of the network of a preset
 _TAIL = re.compile(r"([a-z0-9]+)_([1-9][0-9]*)(k?)")
@@ -165,6 +169,12 @@ def of_plug_ins(names: Iterable[str], kind: str) -> list[str]:
 def scores() -> tuple[str, ...]:
     """The metrics by which images are judged one by one, where nothing is known of whole sets."""
     return tuple(name for name, metric in METRICS.items() if metric.scope)
+
+
+def compared_tokens(*, masked: bool, forced: bool = False) -> str:
+    """The metric that compares the tokens of a model with the full cache's; ``forced``: along the full cache's own tokens."""
+    kind = "vectors" if masked else "indices"
+    return next(name for name, about in METRICS.items() if about.tokens == kind and about.forced == forced)
 
 
 def image_count(name: str) -> int:

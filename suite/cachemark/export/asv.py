@@ -175,8 +175,8 @@ def cost_of(of: Metric) -> Cost:
     """The metric as a cost. Raises KeyError for one that should be high and has no rule."""
     if of.better == "lower":
         return Cost(of.name, _UNITS.get(of.unit, of.unit), of.title, lambda value: value)
-    old, new, unit, title, value = RULES.get(of.unit) or _rule(of)
-    return Cost(of.name.replace(old, new) if old else f"{of.name}{new}", unit, f"{of.title}, {title}", value)
+    end, unit, title, value = RULES.get(of.unit) or _rule(of)
+    return Cost(of.cost_name or f"{of.name}{end}", unit, f"{of.title}, {title}", value)
 
 
 def _inverse(value: float) -> float:
@@ -187,26 +187,26 @@ def _lacking(ceiling: float) -> Callable[[float], float]:
     return lambda value: ceiling - value
 
 
-RULES: Mapping[str, tuple[str, str, str, str, Callable[[float], float]]] = {
-    "token/s": ("tokens_per_s", "seconds_per_token", "seconds", "as seconds per token", _inverse),
-    "image/s": ("throughput", "seconds_per_image", "seconds", "as seconds per image", _inverse),
-    "image": ("", "_inverse", "1/image", "inverse", _inverse),
-    "dB": ("", "_error", "", "as root mean square error", lambda value: 10.0 ** (-value / 20)),
-    "share": ("", "_lost", "share", "shortfall from 1", _lacking(1.0)),
+RULES: Mapping[str, tuple[str, str, str, Callable[[float], float]]] = {
+    "token/s": ("_inverse", "seconds", "as seconds per token", _inverse),
+    "image/s": ("_inverse", "seconds", "as seconds per image", _inverse),
+    "image": ("_inverse", "1/image", "inverse", _inverse),
+    "dB": ("_error", "", "as root mean square error", lambda value: 10.0 ** (-value / 20)),
+    "share": ("_lost", "share", "shortfall from 1", _lacking(1.0)),
 }
-"""Costs of metrics that should be high, by unit: the part of the name that is replaced (none: the new part is
-appended), the new part, the unit, the end of the title, and the cost of a figure."""
+"""Costs of metrics that should be high, by unit: the end of the name where the metric states no ``cost_name``, the unit, the end of the
+title, and the cost of a figure."""
 
 
-def _rule(of: Metric) -> tuple[str, str, str, str, Callable[[float], float]]:
+def _rule(of: Metric) -> tuple[str, str, str, Callable[[float], float]]:
     """The cost of a metric whose unit has no rule: what it lacks to its ceiling, or its inverse where it is above 0 and has none. Raises
     KeyError for another."""
     if of.ceiling is None and of.within[0] > 0:
-        return "", "_inverse", "", "inverse", _inverse
+        return "_inverse", "", "inverse", _inverse
     ceiling = of.within[1] if of.ceiling is None else of.ceiling
     if not math.isfinite(ceiling):
         raise KeyError(of.unit)
-    return "", "_lost", of.unit, f"shortfall from {ceiling:g}", _lacking(ceiling)
+    return "_lost", of.unit, f"shortfall from {ceiling:g}", _lacking(ceiling)
 
 
 def _benchmarks_in(path: Path) -> dict[str, Any]:

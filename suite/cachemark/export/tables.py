@@ -13,7 +13,7 @@ from ..analysis.columns import LIMITS, RECOMMENDED, Column, ColumnGroup, budget_
 from ..analysis.report_row import ReportRow, faster
 from ..analysis.report_view import Chapter, ReportView
 from ..core.errors import unknown
-from ..core.units import scores
+from ..core.units import FID, METRICS, scores
 from ..core.wording import on_one_line
 from ..stats.intervals import LEVEL, LUCK
 from ..stats.sign_flip import sign_flips
@@ -99,9 +99,9 @@ def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str]
 
 def headline(view: ReportView) -> tuple[str, ...]:
     """The columns that fit the width of a page: speed, memory or computation, one or two of fidelity, and quality."""
-    fitting = ("speed_up", "saving", "token_agreement", "token_distance", "kl", "forced_distance", *scores())
+    fitting = ("speed_up", "saving", *(name for name, about in METRICS.items() if about.tokens), *scores())
     keys = dict.fromkeys(column.key for chapter in view.chapters for column in columns_of(column_groups(chapter.group)))
-    return tuple(key for key in keys if key in fitting or key.startswith("fid_"))
+    return tuple(key for key in keys if key in fitting or key.startswith(f"{FID}_"))
 
 
 def _chosen(groups: tuple[ColumnGroup, ...], columns: Sequence[str]) -> tuple[ColumnGroup, ...]:

@@ -22,7 +22,7 @@ from typing import Protocol
 from ..core.errors import CachemarkError, NothingMeasured
 from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome, full_latencies
 from ..core.spec import FULL, Case
-from ..core.units import Metric, in_order, is_metric, metric
+from ..core.units import TIME, Metric, in_order, is_metric, metric
 from ..core.verdicts import CHANGED, ENDED, EQUIVALENT, IMPROVED, JUDGED, MISSING, NEW, NOT_COMPARED, REGRESSED
 from ..store.exchange import Exchange, rounded
 from ..store.rows import Verdict
@@ -287,7 +287,7 @@ def _ratio(name: str, outcome: Outcome, full_caches: Mapping[str, Outcome]) -> f
     full = full_caches.get(outcome.case.cell)
     if full is None or name not in full.samples:
         return None
-    beside = full_latencies(outcome, full) if name == "latency" else full.samples[name]
+    beside = full_latencies(outcome, full) if name == TIME else full.samples[name]
     return _median(name, outcome.samples[name]) / below if (below := _median(name, beside)) > 0 else None
 
 

@@ -15,17 +15,16 @@ from dataclasses import dataclass, field, replace
 from ..core.errors import UnfairComparison
 from ..core.result import DISTURBED, IMAGES, INFRASTRUCTURE, Environment, Outcome, Status, kernels_apart
 from ..core.spec import Case
-from ..core.units import Metric, in_order, metric
+from ..core.units import PEAK, TIME, Metric, in_order, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
 from ..stats.paired_test import PairedVerdict, PairRatios, Rule, judge, log_ratios, needed
 from ..store.rows import Verdict
 from . import flakes
 from .flakes import FlakeRule
 
-TIMED = "latency"  # the one metric of a cell that the family counts
 AA = "A/A "  # begins the name of a cell whose arms are equal
 COVERAGE = 0.95  # share of the cells of which something must be said
-PEAK, PEAKED = 0.01, "peak_memory"  # share by which the allocator's peak may differ
+PEAK_SHARE = 0.01  # by which the allocator's peak may differ
 CURABLE = (Status.OOM, Status.TIMEOUT, Status.NAN_OUTPUT)  # ends of a first arm that ran: if the second is well, it is better
 NEVER_RAN = "the first arm does not run"  # begins the reason of a cell whose first arm is no measure of the second
 SAME_TOKENS = "same tokens, nothing to compare"
@@ -81,7 +80,7 @@ class CellPairs(PairRatios):
         if not pair.ok:
             self.failures.append(pair)
             return
-        (ratio,) = log_ratios([pair.before.samples[TIMED]], [pair.after.samples[TIMED]])
+        (ratio,) = log_ratios([pair.before.samples[TIME]], [pair.after.samples[TIME]])
         required, _ = needed(self, rule)
         (self.fresh if required == "confirm" else self.screening).append(float(ratio))
         self.measured.append(pair)
@@ -98,13 +97,13 @@ class CellPairs(PairRatios):
 
 def peak_rule(rule: Rule) -> Rule:
     """The rule by which peaks are judged: they are screened once, by the first pairs that times need too."""
-    return Rule(PEAK, rule.family, rule.q, rule.looks[:1], rule.control)
+    return Rule(PEAK_SHARE, rule.family, rule.q, rule.looks[:1], rule.control)
 
 
 def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
     """Log ratios of the allocator's peak, pair by pair; None where an arm has none, or each arm has the same one in all pairs, which needs
     no test."""
-    sides = [[_of(pair, side).samples.get(PEAKED, [0.0])[0] for pair in measured] for side in (0, 1)]
+    sides = [[_of(pair, side).samples.get(PEAK, [0.0])[0] for pair in measured] for side in (0, 1)]
     if not measured or min(map(min, sides)) <= 0 or all(len(set(side)) == 1 for side in sides):
         return None
     ratios, first = log_ratios(*sides).tolist(), rule.looks[0]
@@ -189,9 +188,9 @@ def _flaked(cell: str, pairs: CellPairs) -> Verdict:
 
 
 def _time(cell: str, of: CellPairs, judgement: PairedVerdict) -> Verdict:
-    then, now = (statistics.median([_of(c, side).median(TIMED) or 0.0 for c in of.measured]) for side in (0, 1))
+    then, now = (statistics.median([_of(c, side).median(TIME) or 0.0 for c in of.measured]) for side in (0, 1))
     change = 1 + judgement.effect.value if judgement.effect else None
-    return Verdict(of.measured[0].after.case.key, cell, TIMED, judgement.verdict, judgement.reason, then, now, change)
+    return Verdict(of.measured[0].after.case.key, cell, TIME, judgement.verdict, judgement.reason, then, now, change)
 
 
 def failure(cell: str, pair: PairOfOutcomes) -> Verdict:
@@ -217,7 +216,7 @@ def _exact(cell: str, measured: Sequence[PairOfOutcomes], alike: str, peak: Pair
         sides = [[_of(c, side).samples[name][0] for c in measured if name in _of(c, side).samples] for side in (0, 1)]
         if not all(sides):
             continue
-        if name == PEAKED and peak is not None:
+        if name == PEAK and peak is not None:
             yield _peak(Verdict(key, cell, name, EQUIVALENT), sides, peak)
             continue
         yield _counted(Verdict(key, cell, name, EQUIVALENT), metric(name), sides, same)
@@ -265,22 +264,22 @@ def _drawn(measured: Sequence[PairOfOutcomes], side: int) -> set[str]:
 def _peak(row: Verdict, sides: Sequence[Sequence[float]], judgement: PairedVerdict) -> Verdict:
     """Verdict on a peak that varies from process to process: that of its test, or not resolved where its pairs are too few."""
     change = 1 + judgement.effect.value if judgement.effect else None
-    return replace(row, verdict=judgement.verdict, reason=f"may differ by {PEAK:.0%}; {judgement.reason}", change=change,
+    return replace(row, verdict=judgement.verdict, reason=f"may differ by {PEAK_SHARE:.0%}; {judgement.reason}", change=change,
                    then=statistics.median(sides[0]), now=statistics.median(sides[1]))
 
 
 def _counted(row: Verdict, metric: Metric, sides: Sequence[Sequence[float]], same: bool) -> Verdict:
-    """Verdict on a figure that is counted: exactly, or within ``PEAK`` where an allocator has a say. The worst pair counts."""
+    """Verdict on a figure that is counted: exactly, or within ``PEAK_SHARE`` where an allocator has a say. The worst pair counts."""
     then, now = (metric.worst(side) for side in sides)
     row = replace(row, then=then, now=now, change=now / then if then else None)
     if metric.timed:
         return replace(row, verdict=NOT_COMPARED, reason="a wall time of its own, which no pairs test")
-    limit = 0.0 if metric.deterministic else PEAK
+    limit = 0.0 if metric.deterministic else PEAK_SHARE
     cost = metric.cost_ratio(then, now)
     if not same or 1 - limit <= cost <= 1 + limit:
         return row if same else replace(row, verdict=NOT_COMPARED, reason="two methods: stated, not judged")
     return replace(row, verdict=REGRESSED if cost > 1 else IMPROVED,
-                   reason="must be equal" if metric.deterministic else f"may differ by {PEAK:.0%}")
+                   reason="must be equal" if metric.deterministic else f"may differ by {PEAK_SHARE:.0%}")
 
 
 def _of(pair: PairOfOutcomes, side: int) -> Outcome:
@@ -325,7 +324,7 @@ class Tally:
     @property
     def unresolved(self) -> list[Verdict]:
         """Timed rows that the budget left open, and failures that may be flakes or not."""
-        return [r for r in self.rows if r.metric in (TIMED, "status") and r.verdict == INCONCLUSIVE]
+        return [r for r in self.rows if r.metric in (TIME, "status") and r.verdict == INCONCLUSIVE]
 
     @property
     def exit_code(self) -> int:
@@ -340,7 +339,7 @@ class Tally:
     def ended(self, advisory: bool) -> int:
         """The exit code where the gate on times may be ``advisory``: then times alone fail nothing, but too much left open is
         still no pass."""
-        excused = advisory and self.exit_code == 1 and all(r.metric == TIMED for r in self.regressed)
+        excused = advisory and self.exit_code == 1 and all(r.metric == TIME for r in self.regressed)
         return self._left_open if excused else self.exit_code
 
     @property

@@ -11,14 +11,14 @@ from scipy.stats import binomtest
 
 from ..core.result import Outcome
 from ..core.spec import Case
-from ..core.units import metric
+from ..core.units import TIME, metric
 from ..core.verdicts import IMPROVED, NOT_COMPARED, REGRESSED
 from ..core.wording import count, percent
 from ..stats import changepoints as history
 from ..stats.paired_test import log_ratios, luck, sees
 from ..store.db import Store
 from ..store.rows import COMPARISON, RunRecord, Verdict
-from .comparison import AA, COVERAGE, OTHER_METHODS, TIMED, Tally
+from .comparison import AA, COVERAGE, OTHER_METHODS, Tally
 
 ENOUGH = 30  # pairs of equal arms from which a machine's least effect is taken
 WATCHED, MOST_ALARMS = 30, 3  # nights that are looked back at, and those among them with an alarm that demote the gate
@@ -62,7 +62,7 @@ class Night:
     @property
     def equal_cells(self) -> dict[str, bool]:
         """Its cells of equal arms that were timed or failed, and whether anything of each raised an alarm."""
-        labels = {r.label for r in self.rows if r.label.startswith(AA) and r.metric in (TIMED, "status") and r.verdict != NOT_COMPARED}
+        labels = {r.label for r in self.rows if r.label.startswith(AA) and r.metric in (TIME, "status") and r.verdict != NOT_COMPARED}
         return {label: any(r.label == label and r.verdict in (REGRESSED, IMPROVED) for r in self.rows) for label in sorted(labels)}
 
 
@@ -96,7 +96,7 @@ def unchanged(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], list[float]]
     ratios: dict[tuple[int, str], list[float]] = {}
     for (run, cell, _), pair in pairs.items():
         if {"before", "after"} <= pair.keys():
-            (ratio,) = log_ratios([pair["before"].samples[TIMED]], [pair["after"].samples[TIMED]])
+            (ratio,) = log_ratios([pair["before"].samples[TIME]], [pair["after"].samples[TIME]])
             ratios.setdefault((run, cell), []).append(float(ratio))
     return ratios
 
@@ -180,7 +180,7 @@ def of_a_night(rate: float, family: int) -> float:
 
 
 # -- history ------------------------------------------------------------------------------------------------------------
-def series(earlier: Sequence[Night], cell: str, name: str = TIMED) -> tuple[list[float], list[str]]:
+def series(earlier: Sequence[Night], cell: str, name: str = TIME) -> tuple[list[float], list[str]]:
     """A cell night by night: log ratio of cost to the canary, NaN where it was not measured, and the environment's fingerprint."""
     change_of = {id(night): row.change for night in earlier for row in night.rows if row.label == cell and row.metric == name}
     ratios = (metric(name).cost_ratio(1.0, change) if (change := change_of.get(id(night))) else math.nan for night in earlier)

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.result import Environment, Outcome
+from ..core.units import TIME
 from ..core.wording import percent
 from ..stats.paired_test import hodges_lehmann
 from ..store.exchange import Exchange
-from .comparison import TIMED
 
 MOST = 0.9  # share of the cells that must have moved, or changed their outputs, to call it the environment
 FEWEST = 3  # cells from which "all" means something
@@ -73,7 +73,7 @@ def environment_verdict(baseline: Exchange, outcomes: Sequence[Outcome], environ
 
 
 def _change(old: Outcome, new: Outcome) -> float | None:
-    before, after = old.median(TIMED), new.median(TIMED)
+    before, after = old.median(TIME), new.median(TIME)
     return math.log(after / before) if before and after else None
 
 

@@ -113,8 +113,8 @@ class MetricBase(ABC):
     ``quality`` (of the images by themselves). ``within`` is the range of one image's value, from which the interval of a mean over seeds
     follows (``docs/explanation/statistics.md``); leave an end infinite only where there is none. ``better`` is ``higher`` or ``lower``.
     ``deterministic``: the same images give the same bits, so that a gate compares them exactly. ``version`` is raised when values stop
-    being comparable with older ones. ``ceiling`` is a value that none exceeds, for formats in which less is better. ``heading`` and
-    ``tip`` are those of its column, and ``column`` is false where a report shows it below the table.
+    being comparable with older ones. ``ceiling`` is a value that none exceeds, for formats in which less is better, and ``cost_name`` the
+    name there. ``heading`` and ``tip`` are those of its column, and ``column`` is false where a report shows it below the table.
     """
 
     per: ClassVar[str] = "image"
@@ -128,6 +128,7 @@ class MetricBase(ABC):
     deterministic: ClassVar[bool] = False
     version: ClassVar[int] = 1
     ceiling: ClassVar[float | None] = None
+    cost_name: ClassVar[str] = ""
     heading: ClassVar[str] = ""
     tip: ClassVar[str] = ""
     column: ClassVar[bool] = True
@@ -218,12 +219,16 @@ class SetMetric(MetricBase):
 
 
 class CostMetric(MetricBase):
-    """A value of each generation, or one of the case: time, bytes or FLOPs. ``searched``: it is measured by the search for the largest
+    """A value of each generation, or one of the case: time, bytes or FLOPs.
+
+    ``expected``: its absence is noted in a report; of ``always``, of ``masked`` models, or of the ``search`` for the largest batch.
+    ``searched``: it is measured by the search for the largest
     batch, and ``alone``: by nothing else."""
 
     per: ClassVar[str] = "case"
     kind: ClassVar[str] = "speed"
     better: ClassVar[str] = "lower"
+    expected: ClassVar[str] = ""
     searched: ClassVar[bool] = False
     alone: ClassVar[bool] = False
 

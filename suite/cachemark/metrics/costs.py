@@ -12,6 +12,7 @@ class Latency(CostMetric):
     """Wall time of one batch, labels to images, image decoding included."""
 
     name = "latency"
+    expected = "always"
     unit = "s"
 
     def measure(self, costs: Costs) -> Sequence[float]:
@@ -22,6 +23,7 @@ class TokenLatency(CostMetric):
     """Wall time of one batch without image decoding."""
 
     name = "latency_tokens"
+    expected = "always"
     title = "Latency, tokens only"
     unit = "s"
 
@@ -33,6 +35,8 @@ class FirstHalfRate(CostMetric):
     """Tokens of the whole batch over the first half of the image, per second; a CFG pair is one token."""
 
     name = "tokens_per_s_first"
+    cost_name = "seconds_per_token_first"
+    expected = "always"
     title = "Tokens/s, first half"
     unit = "token/s"
     better = "higher"
@@ -45,6 +49,8 @@ class LastHalfRate(CostMetric):
     """Tokens of the whole batch over the last half of the image, per second; a CFG pair is one token."""
 
     name = "tokens_per_s_last"
+    cost_name = "seconds_per_token_last"
+    expected = "always"
     title = "Tokens/s, last half"
     unit = "token/s"
     better = "higher"
@@ -71,6 +77,7 @@ class Flops(Counted):
     left out."""
 
     name = "flops"
+    expected = "masked"
     counted = "flops"
     title = "FLOPs of an image"
     unit = "FLOP"
@@ -121,6 +128,7 @@ class LiveKeys(Bytes):
     """Bytes of live keys and values at the fullest step, both CFG rows."""
 
     name = "kv_logical"
+    expected = "always"
     counted = "live_bytes"
     title = "KV live"
 
@@ -137,6 +145,7 @@ class AllocatedKeys(Bytes):
     """Bytes of all key and value buffers, stage included."""
 
     name = "kv_allocated"
+    expected = "always"
     title = "KV allocated"
 
     def measure(self, costs: Costs) -> Sequence[float]:
@@ -147,6 +156,7 @@ class Workspace(Bytes):
     """Bytes of the buffer that layers share, part of KV allocated."""
 
     name = "kv_stage"
+    expected = "always"
     counted = "stage_bytes"
     title = "Stage"
 
@@ -155,6 +165,7 @@ class MethodState(Bytes):
     """Bytes of everything else a method or its slots keep."""
 
     name = "kv_state"
+    expected = "always"
     counted = "state_bytes"
     title = "Method state"
 
@@ -172,6 +183,7 @@ class PeakMemory(Bytes):
     """Peak of memory above the loaded model."""
 
     name = "peak_memory"
+    expected = "always"
     counted = "peak_bytes"
     title = "Peak memory"
     meaning = "CUDA: allocator peak above the loaded model. CPU: peak of live tensor bytes above it."
@@ -183,6 +195,7 @@ class Throughput(CostMetric):
     """Images per second at the plan's batch, decoding included."""
 
     name = "throughput"
+    cost_name = "seconds_per_image"
     title = "Throughput, equal batch"
     unit = "image/s"
     better = "higher"
@@ -196,6 +209,8 @@ class LargestThroughput(CostMetric):
     """Images per second at the largest batch that fits into the memory of the device, or into the limit that was set."""
 
     name = "throughput_max"
+    cost_name = "seconds_per_image_max"
+    expected = "search"
     title = "Throughput, equal memory"
     unit = "image/s"
     better = "higher"
@@ -209,6 +224,7 @@ class LargestBatch(Counted):
     """Images at once that fit into that memory."""
 
     name = "max_batch"
+    expected = "search"
     counted = "largest_batch"
     title = "Largest batch"
     unit = "image"

@@ -20,7 +20,7 @@ from ..contract.method import Method
 from ..core import calibrations, seeds
 from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
-from ..core.spec import FORCED_SAMPLES, FULL, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
+from ..core.spec import FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
 from ..core.units import set_name
 from ..methods.registry import METHODS
 from ..metrics.compute import named_presets as presets
@@ -33,7 +33,6 @@ from .metrics import KEY, options_of, stated
 from .reuse import Earlier
 from .schema import Cells, MethodTable, Plan, SamplingTable
 
-MAX_BATCH = "max_batch"  # of a case's evaluation, where its largest batch is what is asked
 FIRST, SEEDS = 16, "s10k"  # where the search for it begins, and whose first seeds a batch has, however large
 
 

@@ -20,7 +20,7 @@ from ..core import seeds
 from ..core.errors import CachemarkError
 from ..core.files import is_readable
 from ..core.limits import Bill, Rates
-from ..core.spec import QUALITY_PASS
+from ..core.spec import MAX_BATCH, QUALITY_PASS
 from ..methods.registry import METHODS
 from ..metrics.registry import image_metrics
 from ..models.costs import case_bill
@@ -28,7 +28,7 @@ from ..plugins import loading as plugins
 from ..roofline.bill import ParameterCounts
 from ..roofline.bill import bill as bill_of
 from .decoding import BATCHES
-from .expand import MAX_BATCH, Planned
+from .expand import Planned
 from .schema import Plan
 
 MARGIN = 1.5  # a case is expected to take so many times what the arithmetic allows

@@ -18,6 +18,7 @@ from typing import Any
 from ..core.errors import BadResults, NothingMeasured
 from ..core.result import Environment, Outcome, Status
 from ..core.spec import Case, Sampling, digest
+from ..core.units import TIME
 from .db import Store
 
 PYTEST_BENCHMARK = "pytest-benchmark"
@@ -101,7 +102,7 @@ def _outcome(item: Mapping[str, Any], name: str, values: list[float], fingerprin
     stats, extra = item["stats"], item.get("extra_info") or {}
     facts = {"rounds": stats.get("rounds"), "iterations": stats.get("iterations"), "options": _plain(item.get("options") or {}),
              "fingerprint": fingerprint, **({"extra_info": _plain(extra)} if extra else {})}
-    return Outcome(case, Status.OK, {"latency": values}, judgement="A micro-benchmark makes no images.", seconds=sum(values), facts=facts)
+    return Outcome(case, Status.OK, {TIME: values}, judgement="A micro-benchmark makes no images.", seconds=sum(values), facts=facts)
 
 
 def _plain(value: Any) -> Any:

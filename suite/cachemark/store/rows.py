@@ -16,7 +16,7 @@ from ..core.errors import CachemarkError
 from ..core.outside_metrics import know
 from ..core.result import CONDENSED, JUDGING, Environment, Outcome, Status
 from ..core.spec import Case, canonical, shown_label
-from ..core.units import metric
+from ..core.units import TIME, metric
 from ..core.verdicts import EQUIVALENT, NOT_COMPARED
 from .schema import ArtifactRow, Base, CaseRow, MalformedRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
 
@@ -89,7 +89,7 @@ class Verdict:
     @property
     def telling(self) -> bool:
         """True of a row that lists of findings name: a time or the state of a case always, anything else unless it is as it was."""
-        return self.metric in ("latency", "status") or self.verdict not in (EQUIVALENT, NOT_COMPARED)
+        return self.metric in (TIME, "status") or self.verdict not in (EQUIVALENT, NOT_COMPARED)
 
 
 def utc_now() -> str:

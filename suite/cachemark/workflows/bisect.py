@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..core.errors import BadPlan, Unsupported
-from ..core.units import is_metric, metric
+from ..core.units import PEAK, TIME, is_metric, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, INCONCLUSIVE, REGRESSED
 from ..gate.baseline_check import HASHES
-from ..gate.comparison import PEAKED, TIMED, measure_until_decided, verdicts
+from ..gate.comparison import measure_until_decided, verdicts
 from ..gate.nights import FLOOR
 from ..plans.expand import Planned
 from ..plans.schema import Plan, prepare
@@ -79,9 +79,9 @@ class _Hunt:
         if (culprit := _culprit(rows)) is None:
             failed = [r.reason for r in _failed(rows)]
             said = "The ends cannot be compared" if failed else "The ends do not differ"
-            return self._found("", (), f"{said}: {'; '.join(failed or [r.reason for r in rows if r.metric == TIMED])}")
+            return self._found("", (), f"{said}: {'; '.join(failed or [r.reason for r in rows if r.metric == TIME])}")
         half = abs((culprit.change or 1) - 1) / 2
-        rule = Rule(min(max(self.delta, half), 0.9) if culprit.metric == TIMED else 0.9, 1)
+        rule = Rule(min(max(self.delta, half), 0.9) if culprit.metric == TIME else 0.9, 1)
         ended = search(repository, good, bad, lambda folder, commit: self._answer(culprit, folder, commit, rule))
         shown = next((row for commit, row in reversed(self.shown) if commit == ended.commit and row.metric == culprit.metric), culprit)
         return self._found(ended.commit, ended.left, f"{shown.metric}: {shown.reason or shown.verdict}")
@@ -105,7 +105,7 @@ class _Hunt:
             code = code_of(folder, commit[:12])
         except Unsupported:
             return SKIP
-        return _answer(culprit, self.compared(code, commit, rule, once=culprit.metric not in (TIMED, PEAKED)))
+        return _answer(culprit, self.compared(code, commit, rule, once=culprit.metric not in (TIME, PEAK)))
 
     def _found(self, commit: str, left: tuple[str, ...], said: str) -> BisectResult:
         return BisectResult(self.name, commit, left, said, len(self.pairs))
@@ -115,11 +115,11 @@ def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
     """The row by which the bad end is worse: first what is exact, for that one pair tells; then the latency. Other wall times, such as
     that of capturing graphs, are followed by nobody: one pair of them tells nothing."""
     worse = [r for r in rows if (r.verdict == REGRESSED and not _wall_time(r.metric)) or (r.verdict == CHANGED and r.metric in HASHES)]
-    return min(worse, key=lambda r: (r.metric == TIMED, r.metric != "status"), default=None)
+    return min(worse, key=lambda r: (r.metric == TIME, r.metric != "status"), default=None)
 
 
 def _wall_time(name: str) -> bool:
-    return name != TIMED and is_metric(name) and metric(name).unit == "s"
+    return name != TIME and is_metric(name) and metric(name).unit == "s"
 
 
 def _failed(rows: Sequence[Verdict]) -> list[Verdict]:

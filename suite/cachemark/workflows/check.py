@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..core.errors import CachemarkError, NothingMeasured, Unsupported
 from ..core.spec import Case
+from ..core.units import TIME
 from ..core.verdicts import ENDED, JUDGED, REGRESSED
 from ..core.wording import count, on_one_line
 from ..gate import baseline_check as gate
@@ -213,7 +214,7 @@ def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
     """Return lines about changes over the nights up to a comparison."""
     if night is None:
         return ()
-    cells, delta = [row.label for row in night.tally.rows if row.metric == ledger.TIMED], float(night.stated.get("delta", 0.1))
+    cells, delta = [row.label for row in night.tally.rows if row.metric == TIME], float(night.stated.get("delta", 0.1))
     return tuple(line for cell in cells for line in ledger.told(nights, cell, delta))
 
 

@@ -16,6 +16,7 @@ from ..core import limits
 from ..core.errors import Unsupported
 from ..core.limits import Bill, Rates
 from ..core.spec import Case, canonical
+from ..core.units import PEAK, TIME
 from ..models.costs import case_bill
 from ..models.protocol import ModelEntry
 from ..roofline.bill import ParameterCounts
@@ -63,13 +64,13 @@ class Forecaster:
     def full(self, batch: int) -> Forecast:
         """The full cache."""
         least = self.least_time(self._full, batch)
-        near = min((row for row in (group.full for group in self._groups) if row and row.median("latency")),
+        near = min((row for row in (group.full for group in self._groups) if row and row.median(TIME)),
                    key=lambda row: _apart(row.case.batch, batch), default=None)
         one = Interval(1.0, 1.0, 1.0, 0.0, 0)
         memory = self._memory(self._full, batch, near)
         if near is None:
             return Forecast(batch, one, 1.0, least, memory, BOUND)
-        latency = near.median("latency") or 0.0
+        latency = near.median(TIME) or 0.0
         if near.case.batch == batch:
             return Forecast(batch, one, 1.0, latency, memory, MEASURED)
         return Forecast(batch, one, 1.0, least * max(latency / self.least_time(self._full, near.case.batch), 1.0), memory, PREDICTED)
@@ -85,7 +86,7 @@ class Forecaster:
         assert row.speed_up is not None
         memory = self._memory(case, batch, row)
         if row.case.batch == batch:
-            return Forecast(batch, row.speed_up, allowed, row.median("latency") or 0.0, memory, MEASURED, row.implausible)
+            return Forecast(batch, row.speed_up, allowed, row.median(TIME) or 0.0, memory, MEASURED, row.implausible)
         there = self.allowed(case, row.case.batch)
         value, low = (allowed * min(end / there, 1.0) for end in (row.speed_up.value, row.speed_up.low))
         gain = Interval(value, low, allowed, row.speed_up.confidence, row.speed_up.n)
@@ -93,7 +94,7 @@ class Forecaster:
 
     def _bound(self, case: Case, full: Forecast, allowed: float, row: ReportRow | None) -> Forecast:
         """A case of which no speed-up is known; ``row``: what was measured of it nevertheless."""
-        batch, latency = full.batch, row.median("latency") if row and row.case.batch == full.batch else None
+        batch, latency = full.batch, row.median(TIME) if row and row.case.batch == full.batch else None
         why = "" if row is None else row.no_speed_up
         return Forecast(batch, Interval(allowed, allowed, allowed, 0.0, 0), allowed, latency or full.seconds / allowed,
                         self._memory(case, batch, row), BOUND, no_speed_up=why)
@@ -134,7 +135,7 @@ class Forecaster:
         what the method asks for alone: keys, values and state, of which the full form of a masked model has none."""
         layout = self._layout(batch)
         weights = weight_bytes(layout, self._counts)
-        peak = near.median("peak_memory") if near is not None else None
+        peak = near.median(PEAK) if near is not None else None
         if near is not None and peak is not None:
             return weights + round(peak * batch / near.case.batch)
         return weights + allocated(method_factory(case)(), layout, codec(case.codec))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..analysis import formatting as fmt
 from ..analysis.report_row import MASKED, derive
 from ..core.result import Outcome
-from ..core.units import metric, scores
+from ..core.units import TIME, metric, scores
 
 
 class Glance(NamedTuple):
@@ -30,7 +30,7 @@ def glance(outcome: Outcome, full: Outcome | None) -> Glance:
     """The figures of an outcome beside the full cache of its cell, None where that has not ended well."""
     if not outcome.ok:
         return Glance()
-    row, latency = derive(outcome, full, {}), outcome.median("latency")
+    row, latency = derive(outcome, full, {}), outcome.median(TIME)
     arm = outcome.case.role == "arm"
     score = next((name for name in scores() if outcome.mean(name) is not None), "")
     judged = outcome.mean(score) if score else None

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.result import Outcome, Status
+from ..core.spec import MAX_BATCH
 from ..core.units import PEAK, TIME
 from ..metrics.base import Costs
 from ..metrics.registry import cost_figures
-from ..plans.expand import MAX_BATCH, SEEDS, Planned
+from ..plans.expand import SEEDS, Planned
 from ..trial.measurement import Measurement, outcome_of
 
 MOST = 8192  # images; nobody samples more at once, and the search must end on any card

@@ -16,9 +16,9 @@ from typing import Any
 from ..core import seeds
 from ..core.errors import BadPlan, CachemarkError, Infrastructure, NothingMeasured, unknown
 from ..core.result import DISTURBED, Outcome
-from ..core.spec import QUALITY_PASS, Case, shown_label
+from ..core.spec import MAX_BATCH, QUALITY_PASS, Case, shown_label
 from ..gate.comparison import PairOfOutcomes
-from ..plans.expand import MAX_BATCH, Planned, expand
+from ..plans.expand import Planned, expand
 from ..plans.schema import Plan
 from ..trial.executors.local import REDOS, Executor
 from ..trial.request import TrialRequest

@@ -24,7 +24,7 @@ import torch
 
 from ..core import plugin_modules
 from ..core.errors import BadPlugin, BadStore, CachemarkError, Infrastructure, NothingMeasured, Unsupported
-from ..core.units import METRICS
+from ..core.units import METRICS, TIME
 from ..core.verdicts import REGRESSED
 from ..gate.comparison import OTHER_METHODS, Tally, measure_until_decided, verdicts
 from ..kit.findings import Checked, Flaw, KitProof
@@ -268,7 +268,7 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
 
     runner = PairRunner(Arm("before", before, request), Arm("after", after, request), executor, on_pair=tell)
     rows = verdicts(measure_until_decided(before, runner.round, rule, alike=OTHER_METHODS), rule, OTHER_METHODS)
-    timed = {row.label: row for row in rows if row.metric in ("latency", "status")}
+    timed = {row.label: row for row in rows if row.metric in (TIME, "status")}
     return [_proof(timed[EQUAL], REGRESSED, False), _proof(timed[SLOWED], REGRESSED, True)]
 
 
@@ -281,7 +281,7 @@ def _delayed(planned: Planned, wait: float, images: int) -> Planned:
 def _latency(cells: Mapping[str, Planned], request: TrialRequest, executor: Executor) -> float:
     """Seconds of a generation as it is, from a process of its own."""
     outcome = measure([Arm("before", cells, request)], [EQUAL], executor)[0][EQUAL]
-    found = outcome.median("latency")
+    found = outcome.median(TIME)
     if found is None:
         last = (outcome.log.strip().splitlines() or [str(outcome.status)])[-1]
         raise Infrastructure(f"The self-test's model does not run here: {last}", remedy="See: cachemark doctor")
@@ -289,7 +289,7 @@ def _latency(cells: Mapping[str, Planned], request: TrialRequest, executor: Exec
 
 
 def _proof(row: Verdict, verdict: str, wanted: bool) -> Proof:
-    passed = (row.verdict == verdict) is wanted and row.metric == "latency"
+    passed = (row.verdict == verdict) is wanted and row.metric == TIME
     name = f"{row.label}, {100 * SLOWER:.0f} % longer," if wanted else row.label
     return Proof(f"{name} must {'' if wanted else 'not '}be {verdict}", passed, f"{row.verdict}, {row.reason}")
 

@@ -13,12 +13,12 @@ from typing import Protocol
 from ..core.errors import Unsupported
 from ..core.limits import Rates
 from ..core.result import SHARE, Environment, Outcome, Status
-from ..core.spec import QUALITY_PASS, Case
+from ..core.spec import MAX_BATCH, QUALITY_PASS, Case
 from ..gate import anchors
 from ..machine.environment import environment
 from ..models.registry import MODELS
 from ..plans.deadline import Deadline, breadth_first, groups
-from ..plans.expand import MAX_BATCH, Planned, expand
+from ..plans.expand import Planned, expand
 from ..plans.reuse import Earlier, code_identity
 from ..plans.schema import Plan, prepare
 from ..store.db import Store

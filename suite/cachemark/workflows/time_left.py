@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from ..cache.codec import NATIVE
 from ..core.result import Outcome
-from ..core.spec import FULL
-from ..plans.expand import MAX_BATCH, Planned
+from ..core.spec import FULL, MAX_BATCH
+from ..plans.expand import Planned
 from ..plans.price import batches, least_time
 
 EARLY = 0.05  # share of a case before which its pace says nothing: a process warms up

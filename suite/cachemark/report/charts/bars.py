@@ -10,11 +10,10 @@ from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
 from ...analysis.papers import PaperTable
 from ...analysis.report_row import MASKED, ReportRow
-from ...core.units import metric, scores
+from ...core.units import HALF_RATES, KV, PEAK, PIXELS, STAGE, STATE, TIME, TOKEN_TIME, compared_tokens, metric, scores
 from .chart import COLOURS, INK, MOST, Chart, Signs, first, tip
 from .svg import RowPlot, Span, linear, ranged
 
-_HALVES = ("tokens_per_s_first", "tokens_per_s_last")
 THEIRS, OURS = COLOURS[:2]  # of bars beside a paper's
 _BOX = (5, 25, 50, 75, 95)  # percentiles of a distribution's row: thin line, box, tick
 
@@ -31,26 +30,26 @@ def _bars(labels: tuple[str, ...], title: str, spans: Sequence[Span], pitch: flo
 def halves(group: CaseGroup, signs: Signs) -> Chart:
     """Tokens per second over the first and the last half of an image."""
     title = "Tokens per second, first and last half"
-    rows = [row for row in group.rows if row.ok and all(row.median(name) is not None for name in _HALVES)]
+    rows = [row for row in group.rows if row.ok and all(row.median(name) is not None for name in HALF_RATES)]
     if not rows:
         return Chart("speed", title, empty="The speed of the two halves was not measured.")
     spans = [
         Span(k, 0.0, value, signs.colour(row), tip(row, f"{metric(name).title}: {fmt.with_unit(value, name)}"), signs.series(row),
              0.45 if half == 0 else 1.0, 0.29 + 0.42 * half, 0.36)
-        for k, row in enumerate(rows[:MOST]) for half, name in enumerate(_HALVES) for value in [row.median(name) or 0.0]]
+        for k, row in enumerate(rows[:MOST]) for half, name in enumerate(HALF_RATES) for value in [row.median(name) or 0.0]]
     plot = _bars(_labels(rows), "Tokens per second", spans, 24.0)
-    figures = ([fmt.figure(row.median(name) or 0.0, name) for name in _HALVES] for row in rows)
+    figures = ([fmt.figure(row.median(name) or 0.0, name) for name in HALF_RATES] for row in rows)
     caption = f"Pale: first half. Full: last half. Medians; longer is better.{first(rows)}"
     return Chart.of_cases("speed", title, caption, plot, ("First half", "Last half"), rows, figures)
 
 
 def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     """The time of a batch by part: making tokens, and decoding them to images."""
-    rows = [row for row in group.rows if row.ok and row.median("latency") and row.median("latency_tokens") is not None]
+    rows = [row for row in group.rows if row.ok and row.median(TIME) and row.median(TOKEN_TIME) is not None]
     if not rows:
         return
-    tokens = [row.median("latency_tokens") or 0.0 for row in rows]
-    others_ = [max((row.median("latency") or 0.0) - made, 0.0) for row, made in zip(rows, tokens, strict=True)]
+    tokens = [row.median(TOKEN_TIME) or 0.0 for row in rows]
+    others_ = [max((row.median(TIME) or 0.0) - made, 0.0) for row, made in zip(rows, tokens, strict=True)]
     parts = list(zip(tokens, others_, strict=True))
     spans = _stacked(rows, parts, {"Tokens": 1.0, "Image decoding and the rest": 0.4}, signs, fmt.seconds)
     figures = ((fmt.seconds(made), fmt.seconds(other), fmt.percent(1 - made / (made + other))) for made, other in parts)
@@ -62,7 +61,7 @@ def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     """The bytes of each case by part: what each layer keeps, the stage that layers share, the method's own state."""
     title = "Memory held, by part"
-    rows = [row for row in group.rows if row.ok and row.median("kv_allocated") is not None]
+    rows = [row for row in group.rows if row.ok and row.median(KV) is not None]
     if not rows:
         return
     parts = [_memory_parts(row) for row in rows]
@@ -72,7 +71,7 @@ def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     if not spans:
         yield Chart("memory", title, empty="Nothing is kept between passes.")
         return
-    figures = ([fmt.size(size) for size in (*sizes, sum(sizes), row.median("peak_memory") or 0.0)]
+    figures = ([fmt.size(size) for size in (*sizes, sum(sizes), row.median(PEAK) or 0.0)]
                for row, sizes in zip(rows, parts, strict=True))
     caption = "Full: keys and values. Paler: the stage shared by layers. Palest: method state." + first(rows)
     yield Chart.of_cases("memory", title, caption, _bars(_labels(rows), f"Bytes held during a generation ({name})", spans),
@@ -80,8 +79,8 @@ def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def _memory_parts(row: ReportRow) -> tuple[float, float, float]:
-    stage = row.median("kv_stage") or 0.0
-    return max((row.median("kv_allocated") or 0.0) - stage, 0.0), stage, row.median("kv_state") or 0.0
+    stage = row.median(STAGE) or 0.0
+    return max((row.median(KV) or 0.0) - stage, 0.0), stage, row.median(STATE) or 0.0
 
 
 def _stacked(
@@ -104,8 +103,7 @@ def spreads(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     """The spread of fidelity over seeds, and of the difference in quality to the full cache at the same seeds."""
     if group.random:
         return
-    distance = "forced_distance" if group.paradigm == MASKED else "kl"
-    for name in (distance, "psnr"):
+    for name in (compared_tokens(masked=group.paradigm == MASKED, forced=True), PIXELS):
         rows = [row for row in (*group.arms, *group.references) if row.ok and len(row.outcome.samples.get(name, ())) > 1]
         if any(row.case.role == "arm" for row in rows):
             values = [list(row.outcome.samples[name]) for row in rows]

@@ -12,6 +12,7 @@ from ...analysis.case_group import CaseGroup
 from ...analysis.report_row import ReportRow
 from ...analysis.run_history import CaseHistory, RunHistory
 from ...core.result import Status
+from ...core.units import PEAK
 from ...stats.changepoints import ChangePoint
 from .chart import INK, MOST, Chart, Signs, first, over, tip
 from .svg import Axis, Curve, Point, XYPlot, linear, ranged
@@ -70,10 +71,10 @@ def batches(group: CaseGroup, parts: Sequence[CaseGroup], signs: Signs) -> Itera
             same_case.append(row)
     yield _batch_chart("speed", "Images per second against batch", "Images per second", cases, sizes, signs,
                  lambda row: row.images_per_second, "{:.3g}".format, "Higher is better.")
-    most = max((row.median("peak_memory") or 0.0 for rows in cases.values() for row in rows), default=0.0)
+    most = max((row.median(PEAK) or 0.0 for rows in cases.values() for row in rows), default=0.0)
     unit, name = fmt.binary(most)
     yield _batch_chart("memory", "Peak memory against batch", f"Peak memory ({name})", cases, sizes, signs,
-                 lambda row: over(row.median("peak_memory"), unit), lambda value: fmt.size(value * unit), "Lower is better.")
+                 lambda row: over(row.median(PEAK), unit), lambda value: fmt.size(value * unit), "Lower is better.")
 
 
 def _batch_chart(

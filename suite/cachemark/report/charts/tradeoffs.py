@@ -9,7 +9,7 @@ from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
 from ...analysis.report_row import MASKED, ReportRow, share_of_full
 from ...core.spec import shown_share
-from ...core.units import metric
+from ...core.units import FLOPS, KV, compared_tokens, metric
 from ...stats.intervals import Interval
 from .chart import Chart, Signs, over, tip
 from .svg import Axis, Curve, Point, XYPlot, linear, ranged, rooted
@@ -38,16 +38,17 @@ def _distance(group: CaseGroup) -> _Quantity:
     """The distance from the full cache: KL or forced distance, or the share of other tokens where KL was not measured. Lower is better, and
     the full cache is at no distance from itself even where that was not measured."""
     masked = group.paradigm == MASKED
-    name, title = ("forced_distance", "Forced distance to the full cache") if masked else ("kl", "KL to the full cache (nat/token)")
+    name = compared_tokens(masked=masked, forced=True)
+    title = f"{metric(name).title} to the full cache{f' ({unit})' if (unit := metric(name).unit) else ''}"
 
     def mean(row: ReportRow) -> Interval | float | None:
         return 0.0 if row.case.role == "baseline" else row.fidelity.get(name)
 
     def differing(row: ReportRow) -> float | None:
-        agreement = row.fidelity.get("token_agreement")
+        agreement = row.fidelity.get(compared_tokens(masked=masked))
         return 0.0 if row.case.role == "baseline" else None if agreement is None else 1 - agreement.value
 
-    if masked or any(row.ok and "kl" in row.fidelity for row in group.arms):
+    if masked or any(row.ok and name in row.fidelity for row in group.arms):
         return _Quantity(title, mean, lambda value: fmt.figure(value, name))
     return _Quantity("Tokens that differ from the full cache's (share)", differing, fmt.percent)
 
@@ -58,11 +59,11 @@ ROOTED = "The vertical axis is a square root, which spreads what lies near 0."
 def against_cost(group: CaseGroup, signs: Signs) -> Chart:
     """Fidelity against computation in a masked model, elsewhere against memory."""
     if group.paradigm == MASKED:
-        total = group.full.median("flops") if group.full and group.full.ok else None
-        flops = _Quantity("FLOPs of an image (share of full)", lambda row: over(row.median("flops"), total), fmt.percent)
+        total = group.full.median(FLOPS) if group.full and group.full.ok else None
+        flops = _Quantity("FLOPs of an image (share of full)", lambda row: over(row.median(FLOPS), total), fmt.percent)
         return _scatter("Fidelity against computation", group, flops, True, signs)
-    unit, name = fmt.binary(max((row.median("kv_allocated") or 0.0 for row in group.rows), default=0.0))
-    size = _Quantity(f"KV allocated ({name})", lambda row: over(row.median("kv_allocated"), unit), lambda x: fmt.size(x * unit))
+    unit, name = fmt.binary(max((row.median(KV) or 0.0 for row in group.rows), default=0.0))
+    size = _Quantity(f"KV allocated ({name})", lambda row: over(row.median(KV), unit), lambda x: fmt.size(x * unit))
     return _scatter("Fidelity against memory", group, size, True, signs)
 
 

@@ -23,6 +23,7 @@ from ...contract.method import Method
 from ...core.result import IMAGES
 from ...core.seeds import Subset
 from ...core.spec import Sampling
+from ...core.units import PIXELS
 from ...metrics.base import ImageMetric, Shown
 from ...metrics.compute import fidelity
 from ...metrics.compute.image_bytes import nearest_bytes
@@ -197,7 +198,7 @@ def judge(
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
     facts: dict[str, object] = {IMAGES: image_hash(images)}
     if sprite and job.loaded.pictures:
-        worst = samples["psnr"].argsort(stable=True)[:WORST].tolist() if paired else ()
+        worst = samples[PIXELS].argsort(stable=True)[:WORST].tolist() if paired else ()
         order = [*worst, *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
