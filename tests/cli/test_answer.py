@@ -35,8 +35,3 @@ def test_many_models_are_five_lines_without_commands_to_a_ci(capsys: pytest.Capt
     _print_answers({f"m{number}": Answer("::error::x") for number in range(7)})
     lines = capsys.readouterr().out.splitlines()
     assert lines == [*(f"m{number}: : :error: :x" for number in range(4)), f"3 more models stand in the report. {LEGEND}"]
-
-
-def test_a_run_without_models_answers_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_answers({})
-    assert capsys.readouterr().out == ""

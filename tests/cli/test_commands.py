@@ -21,20 +21,6 @@ from support import stages
 from support.stages import Stage, call
 
 LABELS = ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
-BARE = """
-import cachemark as cm
-from cachemark.contract.method import Method
-
-
-@cm.method("bare")
-class Bare(Method):
-    name = "bare"
-
-
-Bare.__doc__ = None
-"""
-
-
 @pytest.fixture(autouse=True)
 def _no_child(measured: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stages.no_child(monkeypatch)
@@ -70,12 +56,6 @@ def test_list_methods_and_plug_ins_side_by_side(stage: Stage) -> None:
     assert "calm" not in good(call("list", "methods"))  # nothing stays loaded
 
 
-def test_list_methods_without_a_docstring(tmp_path: Path) -> None:
-    (tmp_path / "bare.py").write_text(BARE)
-    rows = {row["name"]: row for row in data(call("list", "methods", "--json", "--plugin", tmp_path / "bare.py"))}
-    assert rows["bare"]["summary"] == ""
-
-
 @pytest.mark.parametrize(("kind", "names"), [
     ("models", {"tiny-llamagen", "llamagen-b", "llamagen-3b"}), ("plans", {"demo"}), ("metrics", set(METRICS)),
 ])  # fmt: skip
@@ -92,12 +72,6 @@ def test_list_runs(stage: Stage) -> None:
     assert [row["name"] for row in rows] == ["2", "1"]
     assert all(row["summary"].startswith("dots, finished, 20") for row in rows)
     assert good(call("list", "runs", "--store", stage.store)).splitlines()[0].startswith("2  dots, finished, ")
-
-
-def test_list_runs_of_an_empty_store(tmp_path: Path) -> None:
-    Store.open(tmp_path / "empty.sqlite").close()
-    assert good(call("list", "runs", "--store", tmp_path / "empty.sqlite")) == "No runs.\n"
-    assert data(call("list", "runs", "--json", "--store", tmp_path / "empty.sqlite")) == []
 
 
 # ------------------------------------------------------------------------------------------------ show
@@ -133,13 +107,10 @@ def test_show_prints_every_raw_sample(measured: Stage) -> None:
         assert re.search(rf"^ *{name}  {re.escape(str(value))}$", text, re.M)
 
 
-@pytest.mark.parametrize(("given", "near"), [
-    ("clam 1/2", "'calm 1/2'"), ("streaming 1/4", "'streaming 1/2'"), ("full (flor)", "'full (floor)'"),
-])  # fmt: skip
-def test_show_answers_a_wrong_name_with_the_nearest(given: str, near: str, measured: Stage) -> None:
-    result = call("show", given, "--store", measured.store)
+def test_show_answers_a_wrong_name_with_the_nearest(measured: Stage) -> None:
+    result = call("show", "clam 1/2", "--store", measured.store)
     assert result.exit_code == 2
-    assert f"Unknown case '{given}'. Did you mean {near}?" in result.stderr
+    assert "Did you mean 'calm 1/2'?" in result.stderr
 
 
 def test_show_says_why_a_case_failed(stage: Stage) -> None:
@@ -161,14 +132,6 @@ def test_report_is_one_page_that_names_the_plug_in_beside_the_built_in(measured:
     assert text.startswith("<!DOCTYPE html>")
     assert "calm" in text
     assert "streaming" in text
-
-
-def test_report_with_a_baseline_that_is_not_there_is_an_error(measured: Stage, tmp_path: Path) -> None:
-    """Without --baseline the accepted one is taken where there is one; a named one must be there."""
-    result = call("report", "page.html", "--store", measured.store, "--baseline", "nowhere.json")
-    assert result.exit_code == 2
-    assert "There is no baseline nowhere.json" in result.stderr
-    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.parametrize(("path", "code", "words"), [
@@ -268,15 +231,6 @@ def test_check_of_a_run_that_shares_no_case_measures_nothing(accepted: Path, sta
     result = call("check", "--store", stage.store)
     assert result.exit_code == 4
     assert "share no case" in result.stderr
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "something"}', "\x00"])
-def test_check_of_a_damaged_baseline(text: str, accepted: Path, stage: Stage) -> None:
-    accepted.write_text(text)
-    result = call("check", "--store", stage.store)
-    assert result.exit_code == 2
-    assert "[bad-baseline; " in result.stderr
-    assert result.stdout == ""
 
 
 @pytest.mark.parametrize(("edit", "code", "words"), [

@@ -68,14 +68,8 @@ def test_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0, result.output
     assert "copy 940 GB/s, matmul 71 TFLOP/s" in result.stdout.splitlines()[0]
     assert asked[0][2] == ["float32"]
-
-
-def test_rates_that_cannot_be_measured_are_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "rates", lambda *arguments: {})
-    result = call("roofline", "tiny-llamagen", "--here")
-    assert result.exit_code == 5
-    assert "cannot be measured" in result.stderr
-    assert "cachemark doctor" in result.stderr
+    assert call("roofline", "tiny-llamagen", "--here").exit_code == 5
 
 
 @pytest.mark.parametrize(("arguments", "said"), [

@@ -121,9 +121,3 @@ def test_a_run_that_the_baseline_does_not_fit_is_listed_without_a_verdict(stage:
     text = Path("site/index.html").read_text(encoding="utf-8")
     assert "Passed" in text
     assert "no baseline" in text
-
-
-def test_a_site_is_of_all_runs(stage: Stage) -> None:
-    result = call("report", "--site", "site", "--run", "1", "--store", stage.store)
-    assert result.exit_code == 2
-    assert "--run" in result.output

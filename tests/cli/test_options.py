@@ -1,16 +1,24 @@
-"""Options that say how long a run may take."""
+"""Values of options: times, moments and sizes."""
 
 from __future__ import annotations
 
+import click
 import pytest
 
-from cachemark.cli.run import moment, span
+from cachemark.cli.options import moment, size, span
 from support import stages
+
+OPTION, CONTEXT = click.Option(["--memory-cap"]), click.Context(click.Command("run"))
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("6h", 21600), ("90min", 5400), ("1h30m", 5400), ("45s", 45), ("0.5h", 1800)])
 def test_a_span_of_time(text: str, seconds: float) -> None:
-    assert span(None, None, text) == seconds  # type: ignore[arg-type]
+    assert span(CONTEXT, OPTION, text) == seconds
+
+
+@pytest.mark.parametrize(("text", "nbytes"), [("24GiB", 24 << 30), ("0.5mib", 1 << 19), ("24B", 24), ("1048576", 1 << 20)])
+def test_a_size_with_its_unit(text: str, nbytes: int) -> None:
+    assert size(CONTEXT, OPTION, text) == nbytes
 
 
 @pytest.mark.parametrize(("option", "wrong"), [
@@ -23,4 +31,4 @@ def test_a_time_that_is_none_is_refused(option: str, wrong: str) -> None:
 
 
 def test_a_moment_is_within_a_day() -> None:
-    assert 0 < (moment(None, None, "06:00") or 0) <= 24 * 3600  # type: ignore[arg-type]
+    assert 0 < (moment(CONTEXT, OPTION, "06:00") or 0) <= 24 * 3600
