@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping
@@ -132,6 +133,7 @@ def _do(order: Mapping[str, Any]) -> None:
     """What the order says, as if an interpreter had been started for it, and an end without the second that taking it down costs."""
     os.environ.clear()
     os.environ.update(order["environment"])
+    tempfile.tempdir = None  # which an import may have looked up in the old environment
     os.chdir(order["folder"])
     how, what, *rest = order["do"]
     sys.argv = [how, *rest]

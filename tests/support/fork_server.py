@@ -17,13 +17,15 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Mapping
 from typing import Any
 
-PRELOADED = (
-    "cachemark.trial.child.main", "cachemark.models.catalogue.next_token", "cachemark.methods.registry", "cachemark.trial.identity")
+PRELOADED = (  # the last two are what counting FLOPs and judging images import, which takes longer than most trials
+    "cachemark.trial.child.main", "cachemark.models.catalogue.next_token", "cachemark.methods.registry", "cachemark.trial.identity",
+    "torch._dynamo", "torch_fidelity.registry")
 MODULES = {"cachemark.trial.child.start", "cachemark.machine.rates"}  # those that are run with -m
 COMMAND_LINE = "from cachemark.cli import main; main()"
 CODE = {COMMAND_LINE}  # that is run with -c
@@ -140,6 +142,7 @@ def do(order: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(order["environment"])
+    tempfile.tempdir = None  # which an import may have looked up in the old environment
     os.chdir(order["folder"])
     how, what, *rest = order["do"]
     sys.argv = [how, *rest]
