@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cachemark.plans.plugin_import import imported
+from cachemark.plugins.loading import load as imported
 
 from ..command import run_command
 from . import collected

@@ -15,7 +15,6 @@ from ..methods.registry import METHODS
 from ..models.registry import MODELS
 from ..plugins import installed
 from ..plugins import loading as plugins
-from .plugin_import import imported
 
 TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": METHODS, "models": MODELS,
                                                          "metrics": registry.metrics}
@@ -40,7 +39,7 @@ def bring(offer: installed.Offer) -> str:
     """Import the file of an installed thing and return its path. BadPlugin where it registers another name, or one that is taken."""
     file = offer.file
     try:
-        imported(file)
+        plugins.load(file)
     except CachemarkError as error:
         raise BadPlugin(f"{offer.source}: {error.message}", remedy=error.remedy) from error
     if offer.name not in TABLES[offer.kind]:

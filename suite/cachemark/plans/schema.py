@@ -337,14 +337,14 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
     """A plan (the name of a shipped one, a TOML file, or a plan) with the methods of plug-in files and ``methods`` in every block that
     they can run in, judged by the metrics of plug-in files too, and the absolute paths of the files that a trial must load, those of
     installed packages that the plan asks for by name among them. Raises BadPlan and BadPlugin."""
+    from ..plugins import loading
     from .installed_things import asked, require  # with torch, without which plans are read
     from .metrics import is_built_in, metrics_of
-    from .plugin_import import imported
 
-    found = {name: file for file in plugins for name in imported(file)}
+    found = {name: file for file in plugins for name in loading.load(file)}
     loaded = plan if isinstance(plan, Plan) else load(str(plan))
     for file in loaded.files():
-        imported(file)
+        loading.load(file)
     brought = require("models", (cells.model for cells in loaded.cells))
     brought += require("methods", [*methods, *(name for cells in loaded.cells for name in asked([*cells.methods, *cells.budgets]))])
     brought += require("metrics", [table.name for table in loaded.metric_tables if not is_built_in(table.name)])

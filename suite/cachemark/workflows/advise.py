@@ -29,10 +29,10 @@ from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
 from ..plans.installed_things import require
-from ..plans.plugin_import import imported
 from ..plans.price import without_missing
 from ..plans.schema import Plan
 from ..plans.toml_text import toml_of
+from ..plugins import loading
 from ..stats.intervals import Interval
 from ..store.db import Store
 from .evidence import CPU, Claimed, Known, at_batches, known_of
@@ -120,7 +120,7 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
     """Answer from a store, which need not exist. Raises UnknownName for a model or a GPU, and Unsupported for a model that cannot be
     priced on paper."""
     for file in plugins:
-        imported(file)
+        loading.load(file)
     require("models", [wishes.model])
     entry: ModelEntry = MODELS.get(wishes.model)
     if wishes.gpu not in (CPU, *limits.GPUS):

@@ -22,10 +22,10 @@ def listing(kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[
     bring is among them; ``origin`` says from where a thing is and ``version`` which it is. An installed thing that cannot be had says why
     in ``refused``. Runs are those of ``store``, newest first."""
     if plugins:
-        from ..plans.plugin_import import imported
+        from ..plugins import loading
 
         for file in plugins:
-            imported(file)
+            loading.load(file)
     brought = kind in ("methods", "models") or (kind == "metrics" and installed.offers("metrics"))  # imports torch
     refused = _installed(kind) if brought else []
     sources: dict[Kind, Callable[[], list[dict[str, Any]]]] = {

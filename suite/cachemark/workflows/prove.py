@@ -37,7 +37,6 @@ from ..models.registry import MODELS
 from ..plans import schema as plans
 from ..plans.expand import Planned
 from ..plans.installed_things import TABLES, require
-from ..plans.plugin_import import imported
 from ..plugins import installed
 from ..plugins import loading as plugins
 from ..stats.paired_test import Rule
@@ -92,7 +91,7 @@ def names_of(kind: installed.Kind, named: str | Path) -> list[str]:
     """The things of a kind that are meant: all of a file, which is imported, or the one of that name."""
     table = TABLES[kind]
     if _is_file(named):
-        imported(named)
+        plugins.load(named)
         names = [name for name in table if (origin := plugins.origin(table.get(name))) and origin[0] == str(Path(named).resolve())]
         if not names:
             raise BadPlugin(f"Plug-in {str(named)!r} registers no {table.kind}.", remedy=f"Register one with {REGISTRATION[kind]}.")
