@@ -15,8 +15,6 @@ from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome
 from cachemark.core.units import METRICS, scores
-from cachemark.export.github import comment, summary
-from cachemark.export.tables import tables
 from cachemark.report.charts.chart import signs_of
 from cachemark.report.charts.svg import XYPlot
 from cachemark.report.charts.tradeoffs import against_speed
@@ -128,14 +126,6 @@ def test_only_qualified_methods_have_a_place() -> None:
     assert places([FULL, COLLAPSED, GOOD, LEAN]) == {"linear 1/2": 1, "linear 1/4": 1, "streaming 1/4": None}
 
 
-def test_what_collapses_stands_below_and_is_never_bold() -> None:
-    held = view(FULL, COLLAPSED, LEAN, GOOD)
-    (found,) = tables(held)
-    lines = [line for block in found.blocks for line in block if line.budget.startswith("1/4")]
-    assert [line.name for line in lines] == ["linear", "streaming"]
-    assert not [entry for entry in lines[1].entries if entry.best]
-
-
 def test_the_first_screen_says_it_before_the_gate_speaks() -> None:
     text = render(view(FULL, COLLAPSED, GOOD))
     answer, gate = text.index("Use linear at 1/2"), text.index("Compared with the baseline")
@@ -149,12 +139,6 @@ def test_images_stand_at_the_same_fixed_seeds() -> None:
     assert chapter.strip.names == ("full cache", "linear 1/2", "streaming 1/4")
     assert (chapter.strip.columns, chapter.strip.tile) == (4, 64)
     assert strip(chapter.albums, []) is None
-
-
-def test_a_comment_begins_with_the_answer() -> None:
-    held = view(FULL, COLLAPSED, GOOD)
-    for text in (comment(held), summary(held)):
-        assert text.index("**tiny-llamagen**: Use linear at 1/2") < text.index("Not compared with a baseline")
 
 
 def test_a_front_is_drawn_through_ranked_cases_only() -> None:

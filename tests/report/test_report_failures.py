@@ -62,14 +62,6 @@ def test_a_cell_without_latencies_has_no_history() -> None:
     assert "No history yet" in render(build(sample.RUN, nights[-1].outcomes, nights=nights))
 
 
-def test_names_of_users_keep_their_letters() -> None:
-    arm = sample.arm("window", "1/2")
-    named = replace(arm, case=replace(arm.case, variant="S=0.2 Keep"), samples={**arm.samples, "kl": [9.0]}, facts={
-        **arm.facts, "quality_only": "It needs attention mass."})
-    said = [found.text for found in sentences(case_groups([sample.full(), named])[0])]
-    assert any("Without a speed-up: window: S=0.2 Keep" in text for text in said), said
-
-
 def test_cells_that_differ_in_one_setting_of_the_sampling_are_named_by_it() -> None:
     hot = [replace(o, case=replace(o.case, sampling=Sampling(cfg_scale=1.5, top_k=0, temperature=0.7))) for o in sample.outcomes()]
     view = build(sample.RUN, [*sample.outcomes(), *hot, searched()])

@@ -106,13 +106,6 @@ def test_the_page_makes_sense_without_its_script(page: Page) -> None:
         assert any(e.tag == "details" for e in chart.children)
 
 
-def test_sentences_status_and_reason_are_on_the_page(page: Page) -> None:
-    text = " ".join(t for t, _ in page.texts)
-    for wanted in ("the fastest is linear at 1.03×", "Use the full cache: ", "MemoryError: 4.1 GiB wanted", "uncommitted changes",
-                   "cachemark run demo", "lossless on this device", "Similarity is computed per line", "cpu-example-8", "13 ok"):
-        assert wanted in " ".join(text.split())
-
-
 def test_regressions_are_seen_and_equal_rows_are_folded(page: Page) -> None:
     changes = [table for table in page.tables() if table[0][:3] == ["Case", "Metric", "Then"]]
     assert [row[5] for row in changes[0][1:]] == ["regressed", "regressed", "changed", "improved"]

@@ -198,15 +198,20 @@ def test_a_collapsed_point_is_hollow() -> None:
     assert ["fill=" in mark for mark in marks] == [True, True, False]
 
 
-def test_the_clip_score_has_a_column_where_it_was_measured_and_a_reason_where_it_could_not_be() -> None:
-    def asked(outcome: Outcome, clip: dict[str, str]) -> Outcome:
-        return replace(outcome, case=replace(outcome.case, evaluation={"metrics": {"clip_score": clip}}))
+@pytest.mark.parametrize(("name", "title", "kind", "values"), [
+    ("clip_score", "CLIP score", "Quality", [20.0, 30.0]), ("lpips", "LPIPS", "Fidelity", [0.1, 0.2])])
+def test_a_metric_on_demand_has_a_column_where_measured_and_a_reason_where_not(
+    name: str, title: str, kind: str, values: list[float],
+) -> None:
+    def on_demand(outcome: Outcome, identity: dict[str, str]) -> Outcome:
+        return replace(outcome, case=replace(outcome.case, evaluation={"metrics": {name: identity}}))
 
-    pair = (sample.full(), sample.arm("linear", "1/2"))
-    measured = [replace(asked(o, {"weights": "a"}), samples={**o.samples, "clip_score": [20.0, 30.0]}) for o in pair]
-    assert "clip_score" in [column.key for group in column_groups(group(measured)) if group.title == "Quality" for column in group.columns]
-    missing = build(sample.RUN, [asked(o, {"missing": "not measured: needs transformers"}) for o in pair]).missing
-    assert ("tiny-llamagen: CLIP score", "not measured: needs transformers") in [(gap.what, gap.reason) for gap in missing]
+    pair = [sample.full(), sample.arm("linear", "1/2")]
+    measured = [replace(on_demand(o, {"weights": "a/b"}), samples={**o.samples, name: values}) for o in pair]
+    assert name in [column.key for part in column_groups(group(measured)) if part.title == kind for column in part.columns]
+    missing = build(sample.RUN, [on_demand(o, {"missing": "not measured: needs vgg16"}) for o in pair]).missing
+    assert (f"tiny-llamagen: {title}", "not measured: needs vgg16") in [(gap.what, gap.reason) for gap in missing]
+    assert not [gap for gap in build(sample.RUN, pair).missing if title in gap.what]
 
 
 def test_a_benchmark_has_columns_where_it_was_measured_and_one_reason_where_it_could_not_be() -> None:
@@ -242,15 +247,3 @@ def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there()
     assert not [gap for gap in build(sample.RUN, pair).missing if "GenEval" in gap.what]
     five = [replace(o, samples={name: o.samples[name] for name in o.samples if name != "geneval_position"}) for o in pair]
     assert not [row for row in group(five).rows if "geneval_overall" in {**row.quality, **row.to_full}]
-
-
-def test_lpips_has_a_column_where_it_was_measured_and_a_reason_where_it_could_not_be() -> None:
-    def asked(outcome: Outcome, lpips: dict[str, str]) -> Outcome:
-        return replace(outcome, case=replace(outcome.case, evaluation={"metrics": {"lpips": lpips}}))
-
-    pair = (sample.full(), sample.arm("linear", "1/2"))
-    measured = [replace(asked(o, {"weights": "a/b"}), samples={**o.samples, "lpips": [0.1, 0.2]}) for o in pair]
-    assert "lpips" in [column.key for group in column_groups(group(measured)) if group.title == "Fidelity" for column in group.columns]
-    missing = build(sample.RUN, [asked(o, {"missing": "not measured: needs vgg16"}) for o in pair]).missing
-    assert ("tiny-llamagen: LPIPS", "not measured: needs vgg16") in [(gap.what, gap.reason) for gap in missing]
-    assert not [gap for gap in build(sample.RUN, list(pair)).missing if "LPIPS" in gap.what]

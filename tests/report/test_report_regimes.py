@@ -11,7 +11,7 @@ import report_sample as sample
 from page import Page
 
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.regimes import Regime, regimes
+from cachemark.analysis.regimes import TITLE, Regime, decoder_regimes, regimes
 from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.chart import signs_of
@@ -109,3 +109,48 @@ def test_the_page_has_the_chart_and_a_hostile_name_stays_text() -> None:
     assert "<b>near" not in page
     assert not re.search(r"<ul[^>]*>\s*</ul>", page), "no claim fits"
     assert "Regimes" not in render(build(sample.RUN, outcomes({4: GAINS[4]})))
+
+
+# -- several tokens per step: a decoder, a cache that evicts, or both
+
+JACOBI = {"name": "jacobi", "window": 8}
+LINEAR = {"method": "linear", "budget": "1/4", "knobs": {"B": 64}}
+# speed-up by batch: alone, the decoder alone, both
+PARALLEL = {1: (1.05, 2.0, 2.1), 64: (2.0, 1.1, 1.7), 256: (0.9, 0.8, 0.7)}
+
+
+def decoded(gains: dict[int, tuple[float, float, float]]) -> list[Outcome]:
+    measured = []
+    for batch, (linear, jacobi, both) in gains.items():
+        measured += [ran(batch, batch, role="baseline"), ran(batch / linear, batch, **LINEAR),
+                  ran(batch / jacobi, batch, method="full", budget="1", decoder=JACOBI),
+                  ran(batch / both, batch, **LINEAR, decoder=JACOBI),
+                  ran(batch / 5, batch, method="window", budget="1/4", knobs={"B": 64})]
+    return measured
+
+
+def test_the_sentence_names_the_fastest_at_each_batch() -> None:
+    (found,) = decoder_regimes(case_groups(decoded(PARALLEL)))
+    assert found.sentence == ("At batch 1 linear 1/4 + jacobi 8 is the fastest, 2.10×; at batch 64 linear 1/4 is the fastest, 2.00×; "
+                              "at batch 256 nothing is shown to be faster than the full cache, one token a pass.")
+
+
+def test_the_map_has_a_line_for_each_way_and_none_for_methods_without_a_decoder() -> None:
+    (found,) = decoder_regimes(case_groups(decoded(PARALLEL)))
+    chart = regime_map(found)
+    assert chart.columns == ("Case", "batch 1", "batch 64", "batch 256")
+    assert {row[0]: row[1].split()[0] for row in chart.rows} == {
+        "full + jacobi 8": "2.00×", "linear 1/4 + jacobi 8": "2.10×", "linear 1/4": "1.05×"}
+    assert TITLE in chart.title
+
+
+def test_one_batch_or_no_decoder_has_no_such_map() -> None:
+    assert decoder_regimes(case_groups(decoded({1: PARALLEL[1]}))) == ()
+    assert decoder_regimes(case_groups([o for o in decoded(PARALLEL) if not o.case.decoder])) == ()
+
+
+def test_the_maps_of_methods_leave_decoders_out_and_the_page_has_both() -> None:
+    assert {regime.method for regime in regimes(case_groups(decoded(PARALLEL)))} == {"linear", "window"}
+    page = render(build(sample.RUN, decoded(PARALLEL)))
+    assert "is the fastest, 2.10×" in page
+    assert any("linear 1/4 + jacobi 8" in row[:1] for table in Page(page).tables() for row in table)

@@ -166,16 +166,6 @@ def test_a_method_that_is_as_good_is_shown_to_be(script: ModuleType, tmp_path: P
     assert column(text, "against full's")["window 0.62"] == "equal within the intervals; class accuracy not told"
 
 
-def test_what_forgets_stands_beside_what_rounds_at_the_same_bytes(script: ModuleType, tmp_path: Path) -> None:
-    text = script.text(script.take(stored(tmp_path / "s.sqlite", "codecs", [outcome(case) for case in cases("codecs")]), "codecs"))
-    first, *others = rows(text, "how")
-    live = [float(row[first.index("live")]) for row in others if row[first.index("live")]]
-    assert live == sorted(live, reverse=True)
-    at = {row[1].replace("\\", ""): row[0] for row in others if row[first.index("live")] == "0.281"}
-    assert at == {**dict.fromkeys(("linear", "rkv", "h2o", "streaming"), "forgets"), "full int8": "rounds", "full fp8": "rounds"}
-    assert {row[0] for row in others if row[1].startswith("linear ")} == {"both"}
-
-
 def test_what_is_missing_shows_as_missing(script: ModuleType, tmp_path: Path) -> None:
     planned = cases("rivals")
     outcomes = [outcome(case, judged=case.method != "h2o") for case in planned[:16]]
@@ -190,14 +180,6 @@ def test_what_is_missing_shows_as_missing(script: ModuleType, tmp_path: Path) ->
     broken = [Outcome(case, Status.OOM, log="2.2 GiB wanted") if case.role == "floor" else outcome(case) for case in planned]
     text = script.text(script.take(stored(tmp_path / "t.sqlite", "rivals", broken), "rivals"))
     assert "- *floor*: oom: 2.2 GiB wanted" in text
-
-
-@pytest.mark.parametrize(("plan", "told"), [("rivals", 0), ("gtr", 1)])
-def test_what_warns_of_times_is_told_where_times_are(plan: str, told: int, script: ModuleType, tmp_path: Path) -> None:
-    outcomes = [outcome(case) for case in cases(plan)[:5]]
-    outcomes[3] = replace(outcomes[3], samples={name: held for name, held in outcomes[3].samples.items() if name != "latency"})
-    text = script.text(script.take(stored(tmp_path / "s.sqlite", plan, outcomes), plan))
-    assert text.count("Latency was not measured.") == told
 
 
 def test_a_fid_without_an_interval_shows_nothing(script: ModuleType, tmp_path: Path) -> None:
