@@ -1,4 +1,7 @@
-"""The map of answers: which cache to use for a model by batch and by the length of its token sequence, measured or predicted."""
+"""Map which cache to use for a model, by batch size and length of the token sequence.
+
+Fields are measured or predicted.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,18 @@ class Predictor(Protocol):
         """Lengths of the sequence at which a model can be priced, its own among them."""
 
     def allowed(self, full: Case, arm: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
-        """The speed-up over the full cache that the bytes and FLOPs saved allow there, or None where nobody can say; ``image``: seconds at
-        least to decode one on the model's own grid."""
+        """Return the speed-up that the bytes and FLOPs saved allow there, None where it is unknown.
+
+        ``image`` is the least time in seconds to decode one image on the model's own grid.
+        """
 
 
 @dataclass(frozen=True)
 class MapCell:
-    """The answer at one batch and length: the name of the best method that is shown to be as good, or of the full cache, with its gain
-    where it has one. ``measured`` there, or predicted."""
+    """The best method at one batch and length, or the full cache, with its gain.
+
+    ``measured`` there, or predicted.
+    """
 
     batch: int
     tokens: int
@@ -45,7 +52,10 @@ class MapCell:
 
 @dataclass(frozen=True)
 class AnswerMap:
-    """The answers for one model. ``tokens`` is the length of its own sequence, at which quality was judged."""
+    """The answers for one model.
+
+    ``tokens`` is the length of its own sequence, at which quality was judged.
+    """
 
     model: str
     tokens: int
@@ -61,7 +71,7 @@ class AnswerMap:
 
     @property
     def sentence(self) -> str:
-        """The answers that were measured, the batch from which on a method is predicted to be one, and what a prediction stands on."""
+        """The measured answers, then from which batch a method is predicted to pay, and on what basis."""
         own = sorted((cell for cell in self.cells if cell.tokens == self.tokens), key=lambda cell: cell.batch)
         answers = "; ".join(f"at batch {cell.batch} use {'the ' if cell.gain is None else ''}{cell.best}" for cell in own if cell.measured)
         text = f"Measured: {answers}."
@@ -76,8 +86,10 @@ class AnswerMap:
 
 
 def answer_maps(groups: Iterable[CaseGroup], claims: Claims, predictor: Predictor | None = None) -> tuple[AnswerMap, ...]:
-    """One for each model in which a method is shown to be as good as the full cache, all but the batch being equal; of more
-    than one field. Without a ``predictor`` only what was measured."""
+    """Make a map for each model in which a method is non-inferior, if it has more than one field.
+
+    Without a ``predictor`` only what was measured.
+    """
     families = over_batches(group for group in groups if group.full is not None and group.full.ok and not group.searched)
     return tuple(answers for family in families if (answers := _map(family, claims, predictor)) is not None)
 
@@ -105,7 +117,10 @@ def _name(row: ReportRow) -> tuple[str, str]:
 
 
 def _measured(group: CaseGroup, qualified: set[tuple[str, str]], claims: Claims, tokens: int) -> MapCell:
-    """The answer of a group. Images do not depend on the batch: a method is qualified at all if it is at one."""
+    """The answer of a group.
+
+    Images do not depend on the batch: a method is qualified at all if it is at one.
+    """
     rows = {row.case.key: row for row in group.arms if row.ok}
     able = [replace(candidate(row, claims), qualified=_name(row) in qualified) for row in rows.values()]
     chosen = select(able).best

@@ -1,4 +1,4 @@
-"""Which cache to use, at which budget, and what it gains and loses: first a method's images, then what fits, then speed."""
+"""Which cache to use and at which budget: first a method's images, then what fits, then speed."""
 
 from __future__ import annotations
 
@@ -51,16 +51,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Selection:
-    """``best`` is the recommended candidate, None where the full cache is to be used; ``lean`` the qualified one that saves most where
-    that is another."""
+    """The recommended candidate (``best``), None for the full cache, and the leanest other one (``lean``)."""
 
     best: Candidate | None
     lean: Candidate | None
 
 
 def select(candidates: Iterable[Candidate], *, full_fits: bool = True) -> Selection:
-    """The fastest of those that are shown to be as good, fit, and are faster. Where the full cache does not fit, a method need not be
-    faster than it: the fastest of those that are as good and do fit."""
+    """The fastest of those that are shown to be as good, fit, and are faster.
+
+    Where the full cache does not fit, a method need not be faster than it: the fastest of those that are as good and do fit.
+    """
     able = [each for each in candidates if each.qualified and each.fits]
     lean = max((each for each in able if each.saving is not None and each.saving > 0), key=lambda each: each.saving or 0.0, default=None)
     best = max((each for each in able if each.faster or not full_fits), key=lambda each: each.least_gain, default=None)
@@ -69,10 +70,13 @@ def select(candidates: Iterable[Candidate], *, full_fits: bool = True) -> Select
 
 @dataclass(frozen=True)
 class Answer:
-    """One sentence for one model. ``row`` is the recommended arm, None where it is the full cache; ``lean`` the qualified arm that saves
-    most memory or computation where that is another; ``ruined`` the one of the others whose images are worst, for comparison; ``needed``
-    about the number of seeds at which one more arm would be decided. ``figures`` are the recommended arm's speed, saving and quality,
-    each with its name and its interval as text; ``flags`` say why the speed is not to be believed."""
+    """One sentence for one model.
+
+    ``row`` is the recommended arm, None where it is the full cache; ``lean`` the qualified arm that saves most memory or computation where
+    that is another; ``ruined`` the one of the others whose images are worst, for comparison; ``needed`` about the number of seeds at which
+    one more arm would be decided. ``figures`` are the recommended arm's speed, saving and quality, each with its name and its interval as
+    text; ``flags`` say why the speed is not to be believed.
+    """
 
     text: str
     row: ReportRow | None = None
@@ -200,7 +204,7 @@ def why_unjudged(*, random: bool) -> str:
 # -- the budget for each method ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Recommendation:
-    """The row of a method's smallest budget that is shown to be non-inferior to the full cache, or None with the ``reason``."""
+    """The smallest non-inferior budget of a method, or None with the ``reason``."""
 
     method: str
     row: ReportRow | None

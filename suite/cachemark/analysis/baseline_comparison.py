@@ -26,8 +26,11 @@ _EXITS = {0: "good", 1: "bad"}
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The whole comparison: its summary lines, the verdict first, how that looks (``tone``: good, warn, bad), how many of the baseline's
-    cases were judged, and what is known of the baseline (``against``: its name, when and why it was saved, and its age)."""
+    """A comparison as a whole.
+
+    ``lines`` are its summary, the verdict first; ``tone`` is good, warn or bad; ``against`` names the baseline, when and why it was saved,
+    and its age.
+    """
 
     tone: str
     lines: tuple[str, ...]
@@ -45,7 +48,7 @@ class Alarms:
 
 
 def alarms(standing: GateStanding | None) -> Alarms:
-    """The realised false-alarm rate: arms of equal code are compared beside the others, and whatever is told of them is false."""
+    """The realized false-alarm rate of the gate, from comparisons of equal code."""
     if standing is None or not standing.nights:
         return Alarms("calm", "Unknown: the store holds no comparison of equal arms yet.")
     text = f"Paired test: {standing.said}"
@@ -56,8 +59,10 @@ def alarms(standing: GateStanding | None) -> Alarms:
 
 @dataclass(frozen=True)
 class BaselineComparison:
-    """A verdict on one metric of one case, as the page shows it. Speed is given as a ratio to the full cache of the same run, in pairs as
-    it is."""
+    """A verdict on one metric of one case, as the page shows it.
+
+    Speed is given as a ratio to the full cache of the same run, in pairs as it is.
+    """
 
     entry: Verdict
     in_pairs: bool = False
@@ -110,7 +115,7 @@ class BaselineComparison:
 
 
 def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None, started: str = "") -> Conclusion | None:
-    """The conclusion of a ``gate.baseline_check.Comparison`` (``exit_code``, ``summary()``, ``cases``), or None where there is none.
+    """The conclusion of a ``gate.baseline_check.Comparison``, None where there is none.
 
     ``saved`` is what the baseline says of itself (name, saved, reason), ``started`` when the run began, which gives the baseline's age.
     """
@@ -145,7 +150,7 @@ def _age(saved: str, started: str) -> str:
 
 
 def changes(comparison: Any, in_pairs: bool = False) -> tuple[BaselineComparison, ...]:
-    """The rows of a comparison with a baseline, or of one ``in_pairs``, regressions first, otherwise in the order given."""
+    """The rows of a comparison, regressions first, otherwise in the order given."""
     if comparison is None:
         return ()
     order = {verdict: k for k, verdict in enumerate(_TONES)}

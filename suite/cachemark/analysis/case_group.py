@@ -1,4 +1,4 @@
-"""The groups of a report: one model in one cell of its plan, ranked and set against its reference rows."""
+"""The groups of a report: one model in one cell of its plan, ranked."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CaseGroup:
 
     @cached_property
     def ranked_by(self) -> str:
-        """The metric by which places are given: the name of the FID that was measured, or empty, which means speed-up."""
+        """The metric that ranks: the name of the FID that was measured; empty for speed-up."""
         return next((fid[0] for row in self.arms if (fid := row.of_set(FID))), "")
 
     @property
@@ -66,7 +66,7 @@ class CaseGroup:
 
     @property
     def searched(self) -> bool:
-        """True where its largest batch was searched for: the batch of its case is only the start of the search."""
+        """True where the largest batch was searched for; the batch of its case only began the search."""
         return MAX_BATCH in self.case.evaluation
 
     def arms_at(self, budget: str) -> tuple[ReportRow, ...]:
@@ -85,7 +85,7 @@ class CaseGroup:
 
 
 def case_groups(outcomes: Sequence[Outcome]) -> tuple[CaseGroup, ...]:
-    """Outcomes grouped by model and cell, in order of appearance; reference rows join the cell they differ least from."""
+    """Group outcomes by model and cell; reference rows join the cell they differ least from."""
     cells: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.case.role not in _REFERENCES:
@@ -107,7 +107,10 @@ def over_batches(groups: Iterable[CaseGroup]) -> list[list[CaseGroup]]:
 
 
 def _nearest(case: Case, cells: dict[tuple[str, str], list[Outcome]]) -> list[tuple[str, str]]:
-    """The cells of the same model with the fewest other fields: a reference differs in seeds, batch or dtype by its nature."""
+    """The cells of the same model with the fewest other settings.
+
+    A reference differs in seeds, batch or dtype by its nature.
+    """
     distance = {key: len(_other_fields(case, outcomes[0].case)) for key, outcomes in cells.items() if key[0] == case.model}
     if not distance:
         return [(case.model, case.cell)]
@@ -135,7 +138,7 @@ def _group(model: str, measured: list[Outcome], references: list[Outcome]) -> Ca
 
 # -- throughput at equal memory ---------------------------------------------------------------------------------------
 def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
-    """Add each row's throughput at equal memory, from the groups that differ from its own in nothing but the batch."""
+    """Add each row's throughput at equal memory, from groups that differ in the batch alone."""
     alike: dict[tuple[str, str, str], list[tuple[CaseGroup, ReportRow]]] = {}
     for group in groups:
         for row in group.rows:
@@ -181,8 +184,10 @@ def _against_references(row: ReportRow, references: Sequence[ReportRow]) -> Repo
 
 
 def nearness(row: ReportRow) -> Interval | None:
-    """Closeness of the row's own generations to the full cache's, more being closer: agreement, or a distance with its sign turned.
-    Where it has no interval its values are the ends."""
+    """Closeness to the full cache, more being closer: agreement, or a distance with its sign turned.
+
+    Where it has no interval its values are the ends.
+    """
     name = compared_tokens(masked=row.paradigm == MASKED)
     mean, values = row.fidelity.get(name), row.outcome.raw(name)
     if mean is not None and not mean.stated and values:
@@ -191,7 +196,10 @@ def nearness(row: ReportRow) -> Interval | None:
 
 
 def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
-    """The reason not to rank a row, or empty. Its interval must lie on the better side of that of the full cache with other seeds."""
+    """The reason not to rank a row, or empty.
+
+    Its interval must lie on the better side of that of the full cache with other seeds.
+    """
     mine = nearness(row)
     if row.same_law:
         return SAME_LAW
@@ -218,8 +226,10 @@ def _lossless(row: ReportRow, numerics: ReportRow | None) -> bool:
 
 
 def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
-    """Larger budgets first; in a budget: ranked (by FID where it was measured, else by speed-up), ranked without a value, unranked, then
-    failed."""
+    """Order rows: larger budgets first, then ranked, without a value, unranked, failed.
+
+    Ranks are by FID where it was measured, else by speed-up.
+    """
     by_quality = any(row.of_set(FID) for row in rows)
 
     def rank(row: ReportRow) -> float | None:

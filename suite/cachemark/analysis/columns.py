@@ -1,4 +1,7 @@
-"""The columns of the headline table. One instance defines a column for the page, LaTeX, Markdown, notebooks, frames and CSV."""
+"""The columns of the headline table.
+
+One instance defines a column for the page, LaTeX, Markdown, notebooks, frames and CSV.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ _UNITS_IN_HEADINGS = ("token/s", "dB", "nat/token")  # units that a value of a t
 
 @dataclass(frozen=True)
 class TableCell:
-    """One cell: ``text`` large, ``under`` and ``delta`` small below it, ``order`` the number to sort by. ``span`` counts columns."""
+    """One cell: ``text`` large, ``under`` and ``delta`` small below it, ``order`` the number to sort by.
+
+    ``span`` counts columns.
+    """
 
     key: str
     text: str
@@ -176,8 +182,7 @@ def median_column(name: str, title: str, tip: str, under: Callable[[ReportRow], 
 
 # -- images -----------------------------------------------------------------------------------------------------------
 def image_column(name: str) -> Column:
-    """A column for the mean over seeds of a metric of fidelity or quality, with its interval and that of its difference to the full
-    cache's at the same seeds."""
+    """A column for the mean of a metric over seeds, with intervals of it and of its difference to full."""
     about = metric(name)
 
     def mean(row: ReportRow) -> Interval | None:
@@ -250,7 +255,7 @@ def _of_ideal(row: ReportRow) -> Interval | None:
 
 
 def _slope(row: ReportRow) -> Interval | None:
-    """Bytes per second by which a step's time grows with the entries it attends to; None where no line fits."""
+    """Bytes per second by which a step's time grows with its entries; None where no line fits."""
     stored = row.outcome.facts.get("slope")
     fits = isinstance(stored, dict) and stored.get("bytes_per_s") and stored.get("r2", 0) >= limits.FITS
     return exactly(stored["bytes_per_s"]) if isinstance(stored, dict) and fits else None
@@ -287,7 +292,10 @@ RECOMMENDED = ColumnGroup("At equal quality", "the smallest budget that is not w
 
 # -- the headline table -----------------------------------------------------------------------------------------------
 def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
-    """The columns of a group's table. A masked model, whose full form keeps nothing, has computation in the place of KV memory."""
+    """The columns of a group's table.
+
+    A masked model, whose full form keeps nothing, has computation in the place of KV memory.
+    """
     masked = group.paradigm == MASKED
     measured = {name for row in group.rows for name in (*row.fidelity, *row.quality)}
     sampled = {name for row in group.rows for name in row.outcome.samples}
@@ -301,8 +309,10 @@ def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
 
 
 def _of_kind(kind: str, measured: set[str], masked: bool) -> Iterator[str]:
-    """The package's metrics of a group of which the table has a column: those that are measured, and those that every plan measures, except
-    where prompts replace the color consistency."""
+    """Metrics that are measured, and those that every plan measures.
+
+    Prompts replace the color consistency.
+    """
     prompted = any(METRICS[name].prompted for name in measured if name in METRICS)
     for name, about in METRICS.items():
         fits = about.kind == kind and about.column and about.tokens in ("", "vectors" if masked else "indices")
@@ -334,7 +344,7 @@ def known_columns(group: CaseGroup) -> dict[str, Column]:
 
 
 def derived_columns(group: CaseGroup) -> tuple[Column, ...]:
-    """Columns of values that are no metrics, for exports of every value; images per second are the latency again."""
+    """Columns of values that are no metrics, without images per second, which repeat the latency."""
     return tuple(column for column in known_columns(group).values() if column.derived and column is not IMAGES_PER_SECOND)
 
 
@@ -361,7 +371,7 @@ def budget_cell(row: ReportRow) -> TableCell:
 
 
 def paired_speed_note(group: CaseGroup) -> str:
-    """Explain why speed-ups are not the ratios of the latencies in the table, by the ratio that is furthest from its speed-up.
+    """Explain why speed-ups are not the ratios of the latencies in the table, by the largest difference.
 
     Empty where the table shows no difference.
     """

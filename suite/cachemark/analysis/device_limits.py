@@ -1,4 +1,4 @@
-"""Timed rows against the limits of their device: the speed-up that bytes and FLOPs allow, and flags of times that contradict it."""
+"""Timed rows against the limits of their device: allowed speed-ups, and flags of implausible times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_SPEED = (IDLE, IMPLAUSIBLE)  # flags of speed-ups that must not be believed
 
 
 class _Bound(NamedTuple):
-    """The speed-up that the bytes and FLOPs saved allow at one token per step, and the tokens per step of a decoder, None without one.
+    """The speed-up that saved bytes and FLOPs allow, and a decoder's tokens per step.
 
     A decoder's windows compute more, which costs nothing on a device that waits for memory.
     """
@@ -32,7 +32,7 @@ class _Bound(NamedTuple):
 
 
 def with_limits(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    """Add to the rows of a cell the speed-up that their device allows, and flags; those of speed-ups come first among the marks."""
+    """Add to rows the speed-up that their device allows, and flags; those of speed-ups lead the marks."""
     full = next((row for row in rows if row.case.role == "baseline"), None)
     checked = []
     for row in rows:
@@ -59,7 +59,7 @@ def _flags(row: ReportRow, bound: _Bound | None) -> tuple[Mark, ...]:
 
 
 def _bound(row: ReportRow, full: ReportRow | None, rows: Sequence[ReportRow]) -> _Bound | None:
-    """The bound of a method, None where it is unknown: beside a decoder it needs the row of the same method without one."""
+    """The bound of a method, None where unknown: a decoder needs the row of its method without one."""
     case = row.case
     if case.role == "baseline":
         return None
@@ -86,7 +86,7 @@ def _settings(case: Case) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Limits:
-    """The rows of a group with a least time, the measured ``rates`` behind it, and the longest ``parts`` of the full cache's."""
+    """The rows of a group with a least time, the ``rates`` behind it, and its longest ``parts``."""
 
     rates: str
     parts: str

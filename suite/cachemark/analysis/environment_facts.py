@@ -28,8 +28,10 @@ def _facts(environment: Environment) -> dict[str, Any]:
 
 
 def differences(then: Environment, now: Environment) -> tuple[tuple[str, str, str], ...]:
-    """(name, then, now) of facts in which two environments differ, in the order of ``now``. Rates are measured anew in every run, so near
-    ones are equal."""
+    """(name, then, now) of facts in which two environments differ, in the order of ``now``.
+
+    Rates are measured anew in every run, so near ones are equal.
+    """
     old, new = _facts(then), _facts(now)
     return tuple((title(name), _fact(name, old.get(name)), _fact(name, new.get(name)))
                  for name in dict.fromkeys((*new, *old)) if not _alike(name, old.get(name), new.get(name)))

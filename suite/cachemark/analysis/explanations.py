@@ -1,4 +1,4 @@
-"""The rule behind each flag, verdict and sentence, and the terms of the report with their meanings, in plain sentences."""
+"""The rule behind each flag, verdict and sentence, and the terms of the report."""
 
 from __future__ import annotations
 

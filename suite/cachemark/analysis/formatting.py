@@ -73,7 +73,7 @@ def _three(value: float) -> str:
 
 
 def _small(value: float) -> str:
-    """Three decimals, or three digits where there are more before the point, or a power of ten where decimals would say nothing."""
+    """Three decimals; three digits from 10 on; a power of ten where decimals would be 0."""
     if abs(value) >= 10:
         return _three(value)
     text = f"{value:.1e}".replace("e-0", "e-") if 0 < abs(value) < 0.0005 else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""The images: for each case a sprite with the full cache's images above the method's, at the same seeds."""
+"""Images: for each case a sprite, the full cache's above the method's at the same seeds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _FIXED = 4  # of the tiles, at the right end; the others are the worst by PSNR
 
 @dataclass(frozen=True)
 class Tile:
-    """One column of a sprite. ``worst`` tells the worst seeds by PSNR from the fixed ones, ``prompt`` is empty where a class was asked
-    for."""
+    """One column of a sprite.
+
+    ``worst`` tells the worst seeds by PSNR from the fixed ones, ``prompt`` is empty where a class was asked for.
+    """
 
     seed: str
     label: str
@@ -33,7 +35,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Sprite:
-    """A PNG with two rows of square tiles, ``tile`` pixels wide, or the reason in ``missing`` why it cannot be shown."""
+    """A PNG with two rows of square tiles, ``tile`` pixels wide, or why it is ``missing``."""
 
     row: ReportRow
     png: bytes
@@ -68,7 +70,10 @@ def albums(group: CaseGroup, artifact: Callable[[str], bytes] | None) -> tuple[A
 
 @dataclass(frozen=True)
 class Strip:
-    """A PNG of several rows of square tiles, ``tile`` pixels wide, at the same fixed seeds, and what each row shows."""
+    """A PNG of several rows of square tiles, ``tile`` pixels wide, at the same seeds.
+
+    ``names`` says what each row shows.
+    """
 
     png: bytes
     tile: int

@@ -1,5 +1,8 @@
-"""Tables of a model under the full cache. Next-scale: similarity and attention by layer, from which a user chooses AMS-KV's threshold.
-Masked: similarity from pass to pass, from which a user sees how much a cache may reuse."""
+"""Tables of a model under the full cache.
+
+Next-scale: similarity and attention by layer, from which a user chooses AMS-KV's threshold. Masked: similarity from pass to pass, from
+which a user sees how much a cache may reuse.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Layers:
 
 
 def layers(full: ReportRow | None) -> Layers | None:
-    """The tables of a group's full cache, or None where it was not profiled or what is stored is not a profile."""
+    """The tables of a full cache, None where it has no profile of this form."""
     facts: Any = full.outcome.facts if full else {}
     profile: Any = facts.get("layers") or facts.get("redundancy")
     try:

@@ -15,7 +15,10 @@ TOO_FEW = "So few images add more to a FID by their number than they say by what
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that has no figure. ``log`` is the whole log of a failed case and ``key`` names it; both are empty elsewhere."""
+    """Something that has no figure.
+
+    ``log`` is the whole log of a failed case and ``key`` names it; both are empty elsewhere.
+    """
 
     what: str
     status: str
@@ -25,7 +28,7 @@ class Missing:
 
 
 def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable[Missing]:
-    """Everything of a run that has no figure: what it did not reach, cases without figures, then figures that other cases have."""
+    """List what a run lacks: cases not reached, failed cases, then values that other cases have."""
     if state != "finished":
         yield Missing(f"run {run_id}", state, "The run was cut short: cases that it did not reach are missing.")
     for group in groups:
@@ -37,7 +40,10 @@ def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable
 
 
 def _wanted(group: CaseGroup) -> tuple[str, ...]:
-    """Metrics that a group of this paradigm has where nothing is missing; a search for the largest batch has its own alone."""
+    """The metrics of a complete group of this paradigm.
+
+    A search for the largest batch has two of its own.
+    """
     masked = group.paradigm == MASKED
     kinds_of_cases = ("search",) if group.searched else ("always", "masked") if masked else ("always",)
     costs = tuple(name for name, about in METRICS.items() if about.expected in kinds_of_cases)

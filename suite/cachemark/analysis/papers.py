@@ -1,4 +1,4 @@
-"""Published speed figures, beside the least time of the GPU that the paper used and beside what was measured here.
+"""Published speed beside the least time of the paper's GPU and beside what was measured here.
 
 A table of which a row was measured stands first; then those of the same methods, of which this run has other cases. Three columns that
 are never mixed: a published figure has another machine and another baseline than ours, so it takes no part in any verdict, rank or
@@ -30,13 +30,15 @@ TOO_FAST, IMPOSSIBLE = "beyond the ideal", "below the least time"  # marks of a 
 
 @dataclass(frozen=True)
 class PaperCell:
-    """One row of a paper's table, all of which have one ``hardware``. ``plan`` measures it again and ``ours`` says which of its cases; both
-    are empty where there is no such model.
+    """One row of a paper's table, all of which have one ``hardware``.
+
+    ``plan`` measures it again and ``ours`` says which of its cases; both are empty where there is no such model.
 
     ``seconds`` of an image as printed, or None; ``least_time`` those that the GPU named by ``gpu`` takes at least, 16 bit, with image
     decoding.
     ``against`` is the row of the same table that its speed-up is against. ``steps`` is 0 where the family has none. ``batch_stated``:
-    whether the paper states it."""
+    whether the paper states it.
+    """
 
     plan: str
     table: str
@@ -55,7 +57,7 @@ class PaperCell:
 
     @property
     def gap(self) -> str:
-        """The printed seconds as a multiple of the least time, as text, or nothing; less than once is more than the GPU can do."""
+        """The printed seconds over the least time, as text; below 1 is more than the GPU can do."""
         if not self.seconds or not self.least_time:
             return ""
         times = self.seconds / self.least_time
@@ -86,8 +88,7 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class PublishedFigures:
-    """All rows; by table the ``baselines``, what the full cache is that its speed-ups are over, and ``notes``: where a paper contradicts
-    another, itself or its own arithmetic."""
+    """All rows, and by table its ``baselines`` and ``notes`` on contradictions."""
 
     cells: tuple[PaperCell, ...]
     baselines: Mapping[str, str]
@@ -171,8 +172,11 @@ PAPER_COLUMNS = (
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table of a paper. ``baseline`` is its full cache; ``hardware`` is where theirs was measured, ``machine`` where ours. ``here``:
-    whether this run measured a row of it; ``plans`` measure all that can be."""
+    """One table of a paper.
+
+    ``baseline`` is its full cache; ``hardware`` is where theirs was measured, ``machine`` where ours. ``here``: whether this run measured a
+    row of it; ``plans`` measure all that can be.
+    """
 
     title: str
     baseline: str
@@ -185,7 +189,10 @@ class PaperTable:
 
 
 def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[PaperTable, ...]:
-    """The tables of the methods of this run, those with a measured row first: a full cache alone may belong to several."""
+    """The tables of the methods of this run, those with a measured row first.
+
+    A full cache alone may belong to several.
+    """
     outcomes, figures = list(outcomes), published()
     arms = [outcome.case for outcome in outcomes if outcome.case.role == "arm"]
     cells = [cell for cell in figures.cells if cell.model]
@@ -222,7 +229,7 @@ def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
 
 
 def _allowed(mine: Outcome | None, its: Outcome | None) -> float | None:
-    """The speed-up that the device of both allows, by the limits in their facts, which another version may have written."""
+    """The speed-up that the device allows by both limits, which another version may have written."""
     if mine is None or its is None or mine is its:
         return None
     try:
@@ -232,8 +239,11 @@ def _allowed(mine: Outcome | None, its: Outcome | None) -> float | None:
 
 
 def _pair(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> tuple[Outcome | None, Outcome | None]:
-    """The outcomes of this row and of its full cache. Where a run has several, those that can be compared: an OOM in one dtype must not
-    hide a row that ran in another, nor a full cache in one the full cache in the other."""
+    """The outcomes of this row and of its full cache.
+
+    Where a run has several, those that can be compared: an OOM in one dtype must not hide a row that ran in another, nor a full cache in
+    one the full cache in the other.
+    """
     mine, its = ([o for o in outcomes if each.model and each.means(o.case)] for each in (cell, full))
     if cell == full or not mine or not its:
         return max(mine, key=lambda o: o.ok, default=None), max(its, key=lambda o: o.ok, default=None)
@@ -263,7 +273,7 @@ def _how(cell: PaperCell, outcome: Outcome | None) -> str:
 
 
 def _speed_up(mine: Outcome | None, its: Outcome | None) -> tuple[float | None, str]:
-    """The speed-up over the table's own baseline, if both ran alike: otherwise another kernel, dtype or engine would be measured."""
+    """The speed-up over the table's own baseline where both ran with one kernel, dtype and engine."""
     if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
         return None, ""
     alike = _alike(mine.case, its.case) and kernels_apart(mine, its) is None

@@ -43,7 +43,7 @@ def _case(case: Case) -> Case:
 
 
 def scrubbed(value: Any) -> Any:
-    """A value without private facts; of each path in a text only the last part is left, of a device number nothing."""
+    """Remove private facts from a value; of a path the last part is left, of a device number nothing."""
     if isinstance(value, str):
         return _scrubbed_text(value)
     if isinstance(value, Mapping):

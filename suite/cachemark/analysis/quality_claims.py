@@ -1,4 +1,4 @@
-"""Quality claims: whether a method's images are non-inferior to the full cache's, one test per method, corrected over the whole report.
+"""Quality claims: is a method non-inferior to the full cache? One test per method, corrected.
 
 Only methods that are shown to be non-inferior have a place in the ranking.
 """
@@ -28,7 +28,7 @@ _Z = _NORMAL.inv_cdf(0.975)  # half the width of a stated interval of a FID, in 
 
 @dataclass(frozen=True)
 class Margins:
-    """Losses that images may have and still be called not worse: of an image's ``score``, and as a ``share`` of the full cache's FID."""
+    """Margins of non-inferiority: of an image's ``score``, and as a ``share`` of the full cache's FID."""
 
     score: float = 0.05
     share: float = 0.10
@@ -39,12 +39,14 @@ MARGINS = Margins()
 
 @dataclass(frozen=True)
 class QualityClaim:
-    """One arm against the full cache in the figure ``metric``: a loss of ``margin`` or more has the p-value ``p`` at ``n`` seeds, and
-    ``adjusted`` over all ``claims`` of the report. ``share``: the margin as one of the full cache's figure, None where it is a number of
-    points. Below ``least`` seeds nothing could be shown; about ``needed`` would show it if they went on like these, None where they lose
-    the margin, where nobody could make so many, or where ``without_interval`` says whose figure has none (``its`` or ``the full cache's``).
-    ``loss`` is that of these seeds. Where the claim is ``sequential``, ``p_worse`` and ``adjusted_worse`` are those of a loss of less than
-    the margin."""
+    """One method against the full cache in one ``metric``.
+
+    A loss of ``margin`` or more has the p-value ``p`` at ``n`` seeds, and ``adjusted`` over all ``claims`` of the report. ``share``: the
+    margin as one of the full cache's figure, None where it is a number of points. Below ``least`` seeds nothing could be shown; about
+    ``needed`` would show it if they went on like these, None where they lose the margin, where nobody could make so many, or where
+    ``without_interval`` says whose figure has none (``its`` or ``the full cache's``). ``loss`` is that of these seeds. Where the claim is
+    ``sequential``, ``p_worse`` and ``adjusted_worse`` are those of a loss of less than the margin.
+    """
 
     metric: str
     margin: float
@@ -68,7 +70,7 @@ class QualityClaim:
 
     @property
     def inferior(self) -> bool:
-        """True where it is shown to lose the margin or more, which is asked only where seeds were added until methods were decided."""
+        """True where a loss of the margin or more is shown, which only sequential claims test."""
         return self.adjusted_worse <= ALPHA
 
     @property
@@ -78,7 +80,7 @@ class QualityClaim:
 
     @property
     def allowed(self) -> str:
-        """The margin in words, with what its score sees: no sentence may claim more of images than was looked at."""
+        """The margin in words with what its score sees: no sentence may claim more of the images."""
         if self.share is None:
             sees = f" ({about})" if (about := metric(self.metric).sees) else ""
             return f"{100 * self.margin:g} points of {metric(self.metric).title.lower()}{sees}"
@@ -86,7 +88,7 @@ class QualityClaim:
 
     @property
     def undecided(self) -> str:
-        """The reason, as a clause, why it is not shown though these seeds lose less than the margin, and what would show it."""
+        """The reason, as a clause, why a loss below the margin is not shown, and what would show it."""
         if self.without_interval:
             return (f"{self.without_interval} {metric(self.metric).title} has no interval, since few images decide it; "
                     "more images may give one")
@@ -112,9 +114,11 @@ Claims = Mapping[str, QualityClaim]
 
 
 def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS, *, sequential: bool = False) -> Claims:
-    """The claim of every arm that has figures of quality, by the key of its case. All that a report could claim are one family, also
-    those that another rule leaves out of its ranking: which these are depends on the same images. ``sequential``: they were looked at
-    while seeds were added, and are judged by the test that allows it."""
+    """The claim of every arm that has figures of quality, by the key of its case.
+
+    All that a report could claim are one family, also those that another rule leaves out of its ranking: which these are depends on the
+    same images. ``sequential``: they were looked at while seeds were added, and are judged by the test that allows it.
+    """
     claims = [(group, row, claim) for group in groups for row in group.arms if (claim := _alone(row, group, margins, sequential))]
     adjusted, worse = holm([claim.p for _, _, claim in claims]), holm([claim.p_worse for _, _, claim in claims])
     return {row.case.key: replace(_among(claim, p, len(claims), row, group, sequential), adjusted_worse=p_worse)
@@ -122,7 +126,10 @@ def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS, *, s
 
 
 def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS, *, sequential: bool = False) -> tuple[tuple[CaseGroup, ...], Claims]:
-    """The groups of a report, in which only non-inferior methods have a place, and the claims of all groups, which are one family."""
+    """The groups of a report, where only non-inferior methods have a place, and their claims.
+
+    The claims of all groups are one family.
+    """
     groups = case_groups(list(outcomes))
     claims = quality_claims(groups, margins, sequential=sequential)
     return tuple(replace(group, arms=ordered([_qualified(row, group, claims) for row in group.arms])) for group in groups), claims
@@ -140,7 +147,7 @@ def _qualified(row: ReportRow, group: CaseGroup, claims: Claims) -> ReportRow:
 
 
 def criterion(group: CaseGroup) -> str:
-    """The metric by which quality is compared: FID where it was measured, else the score of single images; or empty."""
+    """The metric of quality: FID where it was measured, else the score of single images; or empty."""
     if group.random:
         return ""
     return group.ranked_by or next((name for name in scores() if any(name in row.to_full for row in group.arms)), "")
@@ -153,7 +160,7 @@ def scope(group: CaseGroup) -> str:
 
 
 def margin_sentence(group: CaseGroup, claims: Claims) -> str:
-    """The meaning of "not worse" in a paragraph, with what so many seeds can show; empty where quality was not measured."""
+    """Explain "not worse" and what so many seeds can show; empty where quality was not measured."""
     name = criterion(group)
     mine = [claims[row.case.key] for row in group.arms if row.case.key in claims]
     if name == "" or not mine:
@@ -174,8 +181,10 @@ def margin_sentence(group: CaseGroup, claims: Claims) -> str:
 
 
 def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
-    """The loss that the seeds there are can rule out, what more of them would, and how many would decide for one more; empty where
-    quality was not measured."""
+    """The loss that these seeds can rule out, what more would, and how many would decide one more.
+
+    Empty where quality was not measured.
+    """
     if not claims:
         return ""
     most = max(claims, key=lambda claim: claim.n)
@@ -190,13 +199,13 @@ def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
 
 
 def ruled_out(claim: QualityClaim, seeds: int = 0) -> float:
-    """The smallest loss that so many ``seeds`` (0: those of the claim) can rule out, if none of them loses anything."""
+    """The smallest loss that ``seeds`` (0: those of the claim) without any loss can rule out."""
     shows = loss_that_shows_at_any_time if claim.sequential else loss_that_shows
     return shows(seeds or claim.n, metric(claim.metric).apart[0], claim.claims)
 
 
 def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
-    """The reason why none of these rows of a method is shown to be not worse, and the number of seeds that would decide."""
+    """The reason why no row of a method is non-inferior, and how many seeds would decide."""
     measured = [row for row in rows if row.ok]
     if not measured:
         return "No budget has results."
@@ -237,8 +246,7 @@ def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool)
 
 
 def _loss(row: ReportRow, group: CaseGroup, name: str, share: float) -> tuple[float, float]:
-    """The loss of a figure of whole sets, and its standard error with that of the margin, which is a share of an estimate; inf where an
-    interval is missing."""
+    """The loss in FID and its standard error with that of the margin; inf without an interval."""
     assert group.full is not None
     apart, full = row.to_full[name], group.full.quality[name]
     if not (apart.stated and full.stated):

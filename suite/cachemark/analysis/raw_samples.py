@@ -16,8 +16,10 @@ _MEANS = ("fidelity", "quality")
 
 @dataclass(frozen=True)
 class CaseFigure:
-    """One metric of a case. ``shown`` is what tables show of it (``as_``: median or mean), ``raw`` all its values as text, empty where the
-    page would be too large."""
+    """One metric of a case.
+
+    ``shown`` is what tables show of it (``as_``: median or mean), ``raw`` all its values as text, empty where the page would be too large.
+    """
 
     title: str
     meaning: str

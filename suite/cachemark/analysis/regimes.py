@@ -1,4 +1,4 @@
-"""Models that a run has at several batches: the batches and budgets at which a method, or a decoder, is faster than the full cache."""
+"""At which batches and budgets a method or a decoder is faster than the full cache."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ TITLE = "several tokens a pass"
 
 @dataclass(frozen=True)
 class Regime:
-    """A method on a model at all batches and budgets, and in a sentence those at which it does not pay. ``by_label``: its rows are of
-    several methods, each with its budget."""
+    """A method on a model at all batches and budgets, and in a sentence those at which it does not pay.
+
+    ``by_label``: its rows are of several methods, each with its budget.
+    """
 
     model: str
     method: str
@@ -57,7 +59,7 @@ def _regime(groups: Sequence[CaseGroup], name: str) -> Regime | None:
 
 
 def _regime_sentence(name: str, measured: Sequence[Case], slow: Sequence[Case]) -> str:
-    """By batch: at which budgets the full cache is the better choice, being where a method is not shown to be faster (``slow``)."""
+    """At which batches and budgets the full cache is better: where a method is not faster (``slow``)."""
     budgets_by_batch: dict[int, list[str]] = {}
     for case in sorted(slow, key=lambda case: (case.batch, -share_of_full(case.budget))):
         budgets_by_batch.setdefault(case.batch, []).append(shown_share(case.budget))
@@ -75,8 +77,10 @@ def _list(items: Sequence[str]) -> str:
 
 # -- decoders: one token per pass against several ---------------------------------------------------------------------
 def decoder_regimes(parts: Iterable[CaseGroup]) -> tuple[Regime, ...]:
-    """One for each model that was measured under a decoder at two batches or more, all else being equal: rows of every decoder, alone and
-    beside a method, and of those methods alone."""
+    """One for each model with a decoder at two batches or more, all else being equal.
+
+    Its rows are those of every decoder, alone and beside a method, and of those methods alone.
+    """
     return tuple(regime for groups in _families(parts) if (regime := _decoder_regime(groups)) is not None)
 
 

@@ -160,8 +160,7 @@ class ReportRow:
 
 
 def method_of(case: Case) -> str:
-    """The method of a case with its variant, its storage codec where that is not the native one, and the decoder beside it: its label
-    without the budget and the role."""
+    """The label of a case without budget and role: method, variant, codec and decoder."""
     if case.codec == "native":
         return case.named
     method = replace(case, decoder={}).named
@@ -174,8 +173,11 @@ def faster(speed_up: Interval) -> bool:
 
 
 def by_definition(case: Case, name: str) -> bool:
-    """True of a figure of the full cache's fidelity to itself that no second generation stands behind: its own images are what it is
-    compared with. Along its own tokens it does run again, as does another engine than ours."""
+    """True for the full cache's fidelity to its own images.
+
+    Along its own tokens it runs again, as does another engine than ours. Along its own tokens it does run again, as does another engine
+    than ours.
+    """
     return case.role == "baseline" and case.engine != "reference" and name in FIDELITY and name not in FORCED
 
 
@@ -193,8 +195,10 @@ def is_random(case: Case) -> bool:
 
 
 def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Interval] | None = None) -> ReportRow:
-    """The row of ``outcome``, with speed and bytes set against ``full`` (the full cache of the same cell, or None). ``found`` are the
-    :func:`means` of its :func:`figures`, where they are known already."""
+    """The row of ``outcome``, with speed and bytes set against ``full``, the full cache of its cell.
+
+    ``intervals`` are the :func:`means` of its :func:`figures`, where they are known.
+    """
     row = ReportRow(outcome)
     if not outcome.ok:
         return row
@@ -235,8 +239,11 @@ def quality_of(outcome: Outcome) -> tuple[str, ...]:
 
 
 def figures(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
-    """Values by seed of an outcome: fidelity, quality, and differences of quality to ``full``. Empty for random weights.
-    Where raw values were pruned the stored mean stands alone, so that it has no interval, and there is no difference."""
+    """Values by seed of an outcome: fidelity, quality, and differences of quality to ``full``.
+
+    Empty for random weights. Where raw values were pruned the stored mean stands alone, so that it has no interval, and there is no
+    difference.
+    """
     if is_random(outcome.case):
         return {}
     names = (*fidelity_of(outcome), *quality_of(outcome))
@@ -254,7 +261,10 @@ def _within(name: str) -> tuple[float, float]:
 
 
 def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mapping[str, Interval]) -> ReportRow:
-    """The row with fidelity, quality and its difference to ``full``, or with why there is none. Figures of random weights are withheld."""
+    """The row with fidelity, quality and its difference to ``full``, or with why there is none.
+
+    Figures of random weights are withheld.
+    """
     outcome, facts = row.outcome, row.outcome.facts
     if is_random(outcome.case):
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
@@ -275,14 +285,16 @@ def exactly(value: float, n: int = 1) -> Interval:
 
 
 def _overall(intervals: Mapping[str, Interval], before: str = "") -> dict[str, Interval]:
-    """The metrics that are the mean of the means of others, or their differences; none where one of the others is missing."""
+    """Means of the means of other metrics, or of their differences; none where one is missing."""
     parts = {name: [intervals.get(f"{before}{part}") for part in about.mean_of] for name, about in METRICS.items() if about.mean_of}
     return {f"{before}{name}": mean_of_means([mean for mean in means if mean]) for name, means in parts.items() if all(means)}
 
 
 def _of_sets(case: Case, sets: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
-    """Figures of whole sets of images, (value, low, high) by name: their intervals were found where the features were, or could not be.
-    What so few images cannot state is left out, as an older version did not."""
+    """Values of whole sets of images, (value, low, high) by name.
+
+    What so few images cannot state is left out. What so few images cannot state is left out, as an older version did not.
+    """
     images = int(case.evaluation.get("quality", {}).get("samples", 0))
     return {name: _of_set(float(value), low, high, images) for name, (value, low, high) in sets.items()
             if least_images(name) <= (image_count(name) or images)}
@@ -316,7 +328,7 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
 
 
 def _bytes(row: ReportRow) -> list[Mark]:
-    """Savings are compared in bytes, not in shares: what every case allocates besides, such as a shared stage, is nobody's fault."""
+    """Compare savings in bytes: what every case allocates besides, such as a workspace, cancels."""
     marks, state = [], row.median(STATE)
     saved, live = _saved_bytes(row.median(KV), row.saving), _saved_bytes(row.median(LIVE_KV), row.saving_live)
     if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:

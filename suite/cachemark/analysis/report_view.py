@@ -1,4 +1,7 @@
-"""The report as data: run and outcomes in, frozen dataclasses out. Pure: reads no store and writes no HTML."""
+"""The report as data: run and outcomes in, frozen dataclasses out.
+
+Pure: reads no store and writes no HTML.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,12 @@ class Note:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A group with everything the page says about it: the ``answer`` and a ``strip`` of images to it first. ``coverage`` is the sureness of
-    its speed-up intervals, 0 to 1; ``unanchored`` says why its figures are not comparable with published ones, or is empty;
-    ``recommendations`` name a budget for each method by the rule in ``margin``, and ``scope`` says what "as good" is about; ``history`` is
-    the group run by run, None where it was measured once."""
+    """A group with everything the page says about it.
+
+    ``coverage`` is the confidence of its speed-up intervals, 0 to 1; ``unanchored`` says why its figures are not comparable with published
+    ones, or is empty; ``recommendations`` name a budget for each method by the rule in ``margin``, and ``scope`` says what "as good" is
+    about; ``history`` is the group run by run, None where it was measured once.
+    """
 
     group: CaseGroup
     heading: str
@@ -72,8 +77,11 @@ class Chapter:
 
 @dataclass(frozen=True)
 class ReportView:
-    """The whole page. ``differences`` is None where there is no baseline to differ from. ``arms``: of a comparison, None of any other run,
-    empty where it broke off."""
+    """The whole page.
+
+    ``differences`` is None where there is no baseline to differ from. ``arms``: of a comparison, None of any other run, empty where it
+    broke off.
+    """
 
     plan: str
     run: str
@@ -156,7 +164,7 @@ def _length(seconds: float) -> str:
 
 
 def _counts(outcomes: Sequence[Outcome]) -> tuple[tuple[str, int], ...]:
-    """Number of outcomes by status, in the order of :class:`Status`; a status that did not occur is left out."""
+    """Number of outcomes by status, in the order of :class:`Status`."""
     ended = [outcome.status for outcome in outcomes]
     return tuple((str(status), ended.count(status)) for status in Status if status in ended)
 

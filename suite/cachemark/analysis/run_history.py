@@ -1,4 +1,4 @@
-"""Runs of one plan on one machine class over time, each case against the full cache of its own run, and where it changed."""
+"""Runs of one plan over time: each case against the full cache of its run, and where it changed."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ class HistoryNight:
 
 @dataclass(frozen=True)
 class CaseHistory:
-    """One case run by run, None where it has no figure: latency over the full cache's, or in seconds for the full cache itself. ``changes``
-    are those that were found, each with its sentence; ``blind``: what its runs cannot show, a sentence or empty."""
+    """One case run by run: latency over the full cache's, None where it has none.
+
+    For the full cache itself the latency is in seconds. ``changes`` are those that were found, each with its sentence; ``blind``: what its
+    runs cannot show, a sentence or empty.
+    """
 
     row: ReportRow
     values: tuple[float | None, ...]
@@ -49,8 +52,10 @@ class CaseHistory:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """The runs of a group's cell, oldest first: their names, their numerics fingerprints, and each case with a figure in any of them.
-    ``full`` is the full cache's own latency, which shows what the ratios of ``arms`` hide."""
+    """The runs of a group's cell, oldest first, with each case that has a value in any of them.
+
+    ``full`` is the full cache's own latency, which shows what the ratios of ``arms`` hide.
+    """
 
     names: tuple[str, ...]
     fingerprints: tuple[str, ...]
@@ -59,8 +64,11 @@ class RunHistory:
 
 
 def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend | None = None) -> RunHistory | None:
-    """Latencies run by run: of each method over the full cache's of the same run, in which a slower day cancels, and of the full cache
-    itself. ``trend`` finds the changes of the former. None where the cell was measured less than twice, or has no latency at all."""
+    """Latencies run by run: of each method over the full cache's, and of the full cache itself.
+
+    A slower day cancels in the former. ``trend`` finds the changes of the former. None where the cell was measured less than twice, or has
+    no latency at all.
+    """
     recent = [night for night in nights if any(o.case.cell == group.case.cell for o in night.outcomes)][-MOST:]
     if len(recent) < 2:
         return None

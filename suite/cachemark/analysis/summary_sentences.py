@@ -1,4 +1,4 @@
-"""Sentences above the table of a group: what the table leaves to the reader, and what it does not show."""
+"""Sentences above the table of a group, on what the table does not show."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _about_budget(group: CaseGroup, rows: tuple[ReportRow, ...]) -> str:
 
 
 def _closest(group: CaseGroup, ranked: list[ReportRow]) -> str:
-    """The method nearest to real images, and those that cannot be told from it; empty where no FID was measured."""
+    """The method nearest to real images and its statistical ties; empty without a FID."""
     by_fid = [(value[1], row) for row in ranked if (value := row.of_set(FID))]
     if not by_fid:
         return ""

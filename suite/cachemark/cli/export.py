@@ -32,7 +32,7 @@ def export() -> None:
 @table_options
 def markdown(path: str, store_url: str, run_id: int | None, columns: tuple[str, ...], methods: tuple[str, ...]) -> None:
     """Write or print the headline tables of a run as Markdown."""
-    _text("markdown", path, store_url, run_id, columns=columns, methods=methods)
+    _print_or_write("markdown", path, store_url, run_id, columns=columns, methods=methods)
 
 
 @export.command()
@@ -43,7 +43,7 @@ def latex(path: str, store_url: str, run_id: int | None, columns: tuple[str, ...
 
     Each has a label, `tab:` and its title.
     """
-    _text("latex", path, store_url, run_id, columns=columns, methods=methods)
+    _print_or_write("latex", path, store_url, run_id, columns=columns, methods=methods)
 
 
 @export.command()
@@ -67,7 +67,7 @@ def figures(folder: Path, store_url: str, run_id: int | None, width: str) -> Non
 @samples_option
 def csv(path: str, store_url: str, run_id: int | None, samples: bool) -> None:
     """Write or print the values of a run as CSV, one row per case and metric."""
-    _text("csv", path, store_url, run_id, samples=samples)
+    _print_or_write("csv", path, store_url, run_id, samples=samples)
 
 
 @export.command()
@@ -91,7 +91,7 @@ def junit(path: str, store_url: str, run_id: int | None, baseline: Path | None, 
 
     What was acknowledged or accepted is skipped, with the words of that. The exit code judges nothing; use `check` for that.
     """
-    _text("junit", path, store_url, run_id, baseline=baseline, register=register)
+    _print_or_write("junit", path, store_url, run_id, baseline=baseline, register=register)
 
 
 @export.command()
@@ -163,14 +163,14 @@ def grid(path: Path, cases: tuple[str, ...], store_url: str, run_id: int | None,
 
 
 # -- shared -----------------------------------------------------------------------------------------------------------
-def _text(form: Format, path: str, store_url: str, run_id: int | None, **options: Any) -> None:
+def _print_or_write(form: Format, path: str, store_url: str, run_id: int | None, **options: Any) -> None:
     """Print a run in a format that is text, or write it to a file and say so."""
     from ..workflows.export import export as to
 
-    found = to(form, None if path == "-" else path, store_url, run=run_id, **options)
-    if not found.files:
-        click.echo(found.text, nl=False)
-    for file in found.files:
+    exported = to(form, None if path == "-" else path, store_url, run=run_id, **options)
+    if not exported.files:
+        click.echo(exported.text, nl=False)
+    for file in exported.files:
         _written(file)
 
 

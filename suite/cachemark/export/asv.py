@@ -1,4 +1,4 @@
-"""Results as files that ``asv publish`` draws as a history over commits, and in which it looks for regressions.
+"""Results as files of asv, which draws them over commits and looks for regressions.
 
 asv takes every figure as one that should be low: it reports a rising number of tokens per second and is silent when it falls. So
 figures that should be high are turned into costs: seconds per token, the share that is lost, the error behind a PSNR.
@@ -37,8 +37,7 @@ _UNITS = {"s": "seconds", "B": "bytes"}
 
 @dataclass(frozen=True)
 class Written:
-    """``files``: result files, one for each commit and machine; ``points``: figures in them; ``left_out``: runs that are not in them and
-    why."""
+    """The result files, the number of values in them, and the runs that are left out with reasons."""
 
     files: tuple[Path, ...]
     points: int
@@ -57,7 +56,7 @@ class _Point:
 
 
 def write(store: Store, folder: str | Path, repository: str | Path = ".", *, changed: bool = False) -> Written:
-    """Write every run of the store whose commit is in the git ``repository`` below ``folder``, asv's ``results_dir``.
+    """Write every run whose commit is in ``repository`` below ``folder``, asv's ``results_dir``.
 
     What is there stays: benchmarks of others as they are, ours with new cases appended, so that old files keep their meaning. A run of
     a changed working tree belongs to no commit and is left out unless ``changed`` says otherwise, and so is an outcome that a run
@@ -105,7 +104,7 @@ def _collect(store: Store, run: RunRecord, repository: str | Path, changed: bool
 
 
 def _commit(commit: str, repository: str | Path) -> tuple[str, int] | None:
-    """The whole hash of a commit and its date in milliseconds, or None where the repository does not have it."""
+    """The full hash and date in milliseconds of a commit, None where the repository lacks it."""
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         return None
     command = ["git", "-C", str(repository), "log", "-1", "--format=%H %ct", commit, "--"]
@@ -128,8 +127,10 @@ def _facets(run: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _plain(text: object) -> str:
-    """Text for asv's pages, which put it into addresses and markup: signs that mean something there are replaced, and such a text is
-    told from others by a few digits of its hash."""
+    """Text for asv's pages and addresses: signs with a meaning there are replaced.
+
+    Such a text ends with a few digits of its hash.
+    """
     raw = str(text)
     plain = re.sub(r"[^\w .,:()/+=@-]", "_", on_one_line(raw, 80), flags=re.ASCII)
     return plain if plain == raw else f"{plain} {digest(raw, 6)}"
@@ -152,7 +153,7 @@ def _announce(benchmarks: dict[str, Any], outcome: Outcome) -> None:
 
 
 def _series(case: Case, measured: str) -> str:
-    """One history: a metric of a model under conditions that are the same to the last field, which the hash of the cell stands for."""
+    """The name of one history: a metric of a model under equal conditions, by the hash of the cell."""
     return f"{slug(case.model) or 'model'}.{case.cell[:8]}.{measured}"
 
 
@@ -199,8 +200,10 @@ title, and the cost of a figure."""
 
 
 def _rule(of: Metric) -> tuple[str, str, str, Callable[[float], float]]:
-    """The cost of a metric whose unit has no rule: what it lacks to its ceiling, or its inverse where it is above 0 and has none. Raises
-    KeyError for another."""
+    """The cost of a metric whose unit has no rule: its shortfall from the ceiling, or its inverse.
+
+    Raises KeyError for another.
+    """
     if of.ceiling is None and of.within[0] > 0:
         return "_inverse", "", "inverse", _inverse
     ceiling = of.within[1] if of.ceiling is None else of.ceiling
@@ -237,8 +240,10 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
 
 
 def _results(point: _Point, benchmarks: Mapping[str, Any]) -> Iterator[tuple[str, list[float | None]]]:
-    """For each benchmark that this commit has, the figures of all its cases, None where there is none: means over seeds of what judges
-    images, medians of what is timed or counted."""
+    """For each benchmark of this commit, the values of all its cases, None where there is none.
+
+    Values are means over seeds for images, medians for times and counts.
+    """
     by_series: dict[str, dict[str, float]] = {}
     for outcome in point.outcomes.values():
         for name in _measured(outcome):

@@ -1,4 +1,4 @@
-"""Tables as LaTeX drawn with booktabs, as Markdown of GitHub's kind, and as fragments of HTML for notebooks.
+"""Tables as LaTeX (booktabs), as Markdown of GitHub's kind, and as HTML for notebooks.
 
 Whatever a template prints is escaped for its format, and names are cut to 60 characters.
 """

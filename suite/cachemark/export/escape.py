@@ -28,7 +28,10 @@ _FORMULA = tuple("=+-@＝＋－＠")
 
 
 def for_latex(text: object, limit: int = 0) -> str:
-    """Text that pdfLaTeX sets in an ordinary document. A character that its fonts lack is named: ``U+1F600``."""
+    """Text that pdfLaTeX sets in an ordinary document.
+
+    A character that its fonts lack is named: ``U+1F600``.
+    """
     return "".join(map(_in_latex, on_one_line(text, limit)))
 
 
@@ -41,7 +44,7 @@ def _in_latex(char: str) -> str:
 
 
 def for_markdown(text: object, limit: int = 0) -> str:
-    """Text inside a line or a table's cell of Markdown, as GitHub and others read it: no markup, tag, link, mention or reference.
+    """Text in a line or cell of Markdown: no markup, tag, link, mention or reference.
 
     A text with letters that run from right to left is isolated, so that what stands beside it keeps its place.
     """
@@ -52,11 +55,11 @@ def for_markdown(text: object, limit: int = 0) -> str:
 
 
 def for_sheet(text: object) -> str:
-    """Text for a cell of a spreadsheet: one that a program would take for a formula gets an apostrophe in front."""
+    """Text for a cell of a spreadsheet: an apostrophe goes before what would be a formula."""
     clean = plain(text)
     return f"'{clean}" if clean.lstrip().startswith(_FORMULA) or clean.startswith(("\t", "\n")) else clean
 
 
 def slug(text: object, limit: int = 60) -> str:
-    """Letters, digits, dashes and underscores for a name of a file or a part of one; empty where nothing is left."""
+    """Letters, digits, dashes and underscores for a file name; empty where nothing is left."""
     return re.sub(r"[^A-Za-z0-9_]+", "-", on_one_line(text)).strip("-")[:limit].strip("-")

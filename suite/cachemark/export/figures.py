@@ -40,8 +40,10 @@ def points(width: str) -> float:
 
 
 def write(view: ReportView, folder: Path, width: str = "3.25in") -> list[Path]:
-    """Write every chart of a page to ``folder``, and return their paths. Names are made of the group and the
-    chart's title, in small letters and digits."""
+    """Write every chart of a page to ``folder``, and return their paths.
+
+    Names are made of the group and the chart's title, in small letters and digits.
+    """
     wide, written, taken = points(width), [], Counter[str]()
     for chapter, charts in zip(view.chapters, chart_sets(view), strict=True):
         for chart in charts.charts:

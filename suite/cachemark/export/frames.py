@@ -58,7 +58,7 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
 
 def case_frame(source: Source, run: int | None = None) -> pd.DataFrame:
-    """A tidy frame: one row per case, one column per metric with the values of :func:`frame`, NaN where there is none.
+    """A tidy frame: one row per case, one column per metric, NaN where there is no value.
 
     ``attrs["units"]`` maps the column of each metric to its unit, ``attrs["better"]`` to ``lower`` or ``higher``. Arguments and errors are
     those of :func:`frame`.
@@ -75,7 +75,7 @@ def case_frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
 
 def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
-    """A frame with the columns ``SAMPLE_COLUMNS``, one row per raw value as it was stored, in the order of repeats or seeds.
+    """A frame with the columns ``SAMPLE_COLUMNS``, one row per raw value, in order.
 
     Arguments and errors are those of :func:`frame`. Nothing is withheld: where ``judgement`` is not empty it says why fidelity and
     quality of that case are not to be judged, such as random weights.
@@ -90,7 +90,10 @@ def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
 
 def csv(table: pd.DataFrame) -> str:
-    """The frame as comma-separated text with a header. A text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    """The frame as comma-separated text with a header.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
     return str(_with_texts(table, for_sheet).to_csv(index=False, lineterminator="\n"))
 
 
@@ -114,20 +117,20 @@ def _whose(case: Case) -> dict[str, Any]:
 
 
 def settings(case: Case) -> dict[str, Any]:
-    """Every field of a case as a plain value: the sampling's own fields beside the others, the grid as ``16x16``, the rest as JSON."""
+    """Every field of a case as a plain value, the sampling's fields among them, the rest as JSON."""
     data = case.to_json()
     flat = {"decoder": {}, **data, **data.pop("sampling"), "grid": "x".join(map(str, data["grid"]))}
     return {name: canonical(flat[name]) if isinstance(flat[name], Mapping | list) else flat[name] for name in _SETTINGS}
 
 
 def _whole(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record without half characters: where pyarrow is installed, pandas keeps texts as UTF-8, which has none."""
+    """The record without half characters, which UTF-8, and so pyarrow, lacks."""
     return {name: value.encode("utf-8", "replace").decode() if isinstance(value, str) and not value.isascii() else value
             for name, value in record.items()}
 
 
 def _given(source: Source, run: int | None) -> tuple[list[Outcome], dict[str, Any], bool]:
-    """Outcomes, what their run says of all of them, and whether seeds were added until its methods were decided."""
+    """Outcomes, the run's own columns, and whether seeds were added until methods were decided."""
     if isinstance(source, str | Path):
         with Store.open(source, create=False, read_only=True) as store:
             return _given(store, run)

@@ -26,15 +26,17 @@ _LEVELS = {REGRESSED: "error", MISSING: "warning", CHANGED: "notice"}
 
 
 def summary(view: ReportView, result: GateResult | None = None) -> str:
-    """Markdown for ``$GITHUB_STEP_SUMMARY``: which cache to use, what the gate says, where there was one, and the headline tables, at most
-    1 MiB."""
+    """Markdown for ``$GITHUB_STEP_SUMMARY``, at most 1 MiB: answers, gate, headline tables."""
     parts = [_title(view), *_answers(view), *_verdicts(result), *(markdown([table]) for table in tables(view))]
     return _fitting(parts, SUMMARY_BYTES)
 
 
 def comment(view: ReportView, result: GateResult | None = None) -> str:
-    """Markdown for a comment on a pull request, at most 65 536 characters and bytes. It begins with an invisible mark that depends on the
-    plan alone, so that whoever posts it finds the comment of the last push and replaces it. The tables are folded."""
+    """Markdown for a comment on a pull request, at most 65 536 characters and bytes.
+
+    It begins with an invisible mark that depends on the plan alone, so that whoever posts it finds the comment of the last push and
+    replaces it. The tables are folded.
+    """
     mark = f"<!-- cachemark {slug(view.plan)} -->\n{_title(view)}"
     return _fitting([mark, *_answers(view), *_verdicts(result), *map(_folded, tables(view))], COMMENT_CHARACTERS)
 
@@ -51,8 +53,10 @@ def _folded(table: Table) -> str:
 
 
 def workflow_commands(result: GateResult) -> list[str]:
-    """Workflow commands, one a line: an error for what regressed and nobody has acknowledged, a warning for what is missing, a notice for
-    what changed. GitHub shows ten of a kind; where there are more, the tenth counts the rest."""
+    """Workflow commands: an error for regressions, a warning for missing cases, a notice for changes.
+
+    GitHub shows ten of a kind; where there are more, the tenth counts the rest.
+    """
     commands, fails = list[str](), set(result.failing)
     others_ = [row for row in result.all_rows if row not in fails]
     kinds = {REGRESSED: [row for row in result.failing if not result.said(row)],

@@ -1,4 +1,4 @@
-"""Images as one PNG: the full cache's above those of methods, at the same seeds, each row beside its name."""
+"""Images as one PNG: the full cache above methods, at the same seeds, each row with its name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ PAPER, INK = "white", "black"
 
 
 def grid(outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: Sequence[str] = (), model: str | None = None) -> bytes:
-    """A PNG of the fixed seeds of the full cache and of ``cases`` by their labels, all methods where none is named, of one ``model``.
-    ``artifact`` gives the bytes of a stored file. Raises UnknownName, and NothingMeasured where no pictures were kept."""
+    """A PNG of the full cache and of ``cases`` by label, all methods if empty, at the fixed seeds.
+
+    ``artifact`` gives the bytes of a stored file. Raises UnknownName, and NothingMeasured where no pictures were kept.
+    """
     groups = case_groups(outcomes)
     if model is not None and model not in (models := [group.model for group in groups]):
         raise unknown("model", model, models)

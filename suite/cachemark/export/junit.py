@@ -15,10 +15,12 @@ NAME, TEXT = 120, 1000  # characters of a name and of a message
 
 
 def junit(result: GateResult, plan: str) -> str:
-    """XML with one test case for each case and metric that was compared, with a baseline or in pairs: what regressed is a failure, unless
-    somebody acknowledged it, what was not judged is skipped with the reason, what changed without being better or worse passes and says
-    so. Where the gate itself had too little to judge, one more test case, ``coverage``, is an error: a green report of nothing must not
-    be."""
+    """JUnit XML with one test case for each case and metric that was compared.
+
+    What regressed is a failure, unless it was acknowledged; what was not judged is skipped with the reason; a change without better or
+    worse passes. Where the gate itself had too little to judge, one more test case, ``coverage``, is an error: a green report of nothing
+    must not be.
+    """
     names = [_named(row) for row in result.all_rows]
     twice = {name for name, count in Counter(names).items() if count > 1}
     suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME))

@@ -1,4 +1,4 @@
-"""The headline tables of a report as data, for documents: the figures of the page, margins, what is best, and why a cell is empty."""
+"""Headline tables as data for documents: values, margins, what is best, why a cell is empty."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: f
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A figure as the page prints it. ``margin`` reaches to the farther end of its 95 % interval and is empty where there is none;
-    ``ends`` are those of an interval that covers less, which no ± may hide; ``missing`` is the number of the reason (from 1) where there
-    is no figure."""
+    """A figure as the page prints it.
+
+    ``margin`` reaches to the farther end of its 95 % interval and is empty where there is none; ``ends`` are those of an interval that
+    covers less, which no ± may hide; ``missing`` is the number of the reason (from 1) where there is no figure.
+    """
 
     text: str = ""
     margin: str = ""
@@ -49,7 +51,10 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class TableLine:
-    """A row. ``entries`` has one for each column, or none where the case has no figures: then ``status`` and the number ``reason``."""
+    """A row.
+
+    ``entries`` has one for each column, or none where the case has no figures: then ``status`` and the number ``reason``.
+    """
 
     name: str
     budget: str
@@ -60,8 +65,11 @@ class TableLine:
 
 @dataclass(frozen=True)
 class Table:
-    """A group of the report. ``groups`` hold its columns; ``blocks`` are its rows: the full cache, each budget, the references;
-    ``reasons`` say what is missing, ``notes`` what a reader should know of single rows and of the whole."""
+    """A group of the report.
+
+    ``groups`` hold its columns; ``blocks`` are its rows: the full cache, each budget, the references; ``reasons`` say what is missing,
+    ``notes`` what a reader should know of single rows and of the whole.
+    """
 
     title: str
     groups: tuple[ColumnGroup, ...]
@@ -87,8 +95,10 @@ class Table:
 
 
 def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str] = ()) -> tuple[Table, ...]:
-    """One table for each group of the report, with these ``columns`` (by the names of their metrics) and ``methods`` alone, where any are
-    named; the full cache and the references always. What is bold is best among the rows shown. Raises UnknownName."""
+    """One table for each group, with these ``columns`` and ``methods`` alone where any are named.
+
+    The full cache and the references are always there. What is bold is best among the rows shown. Raises UnknownName.
+    """
     columns_by_key = dict.fromkeys(key for chapter in view.chapters for key in known_columns(chapter.group))
     named = dict.fromkeys(name for chapter in view.chapters for row in chapter.group.arms for name in (row.method, row.case.method))
     for kind, wanted_names, among in (("column", columns, columns_by_key), ("method", methods, named)):
@@ -98,7 +108,7 @@ def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str]
 
 
 def headline(view: ReportView) -> tuple[str, ...]:
-    """The columns that fit the width of a page: speed, memory or computation, one or two of fidelity, and quality."""
+    """The columns that fit a page: speed, memory or computation, fidelity, quality."""
     fitting = ("speed_up", "saving", *(name for name, about in METRICS.items() if about.tokens), *scores())
     keys = dict.fromkeys(column.key for chapter in view.chapters for column in columns_of(column_groups(chapter.group)))
     return tuple(key for key in keys if key in fitting or key.startswith(f"{FID}_"))
@@ -156,7 +166,7 @@ def _entry(row: ReportRow, column: Column, best: bool) -> TableEntry:
 
 
 def _end(value: float, column: Column, text: str) -> str:
-    """A number beside a value's ``text``: a time in the unit of the text, which may differ from its own, and with as many digits."""
+    """A number beside a value's ``text``; a time in the unit and with the digits of the text."""
     if column.write_end is not None:
         return column.write_end(value)
     if column.unit != "s":
@@ -167,8 +177,10 @@ def _end(value: float, column: Column, text: str) -> str:
 
 # -- what is best -----------------------------------------------------------------------------------------------------
 def _best(rows: Iterable[ReportRow], column: Column) -> list[ReportRow]:
-    """The best of the rows that may be ranked, with all that are not told apart from it; none where nothing can be told: fewer than
-    two rows, or a measured value without an interval."""
+    """The best ranked rows with all that are not told apart from them.
+
+    None with fewer than two rows or where a measured value has no interval.
+    """
     ranked = [(value.value, row) for row in rows if row.ok and not row.unranked and (value := column.value(row)) is not None]
     if len(ranked) < 2 or not all(_tellable(row, column) for _, row in ranked):
         return []
@@ -180,7 +192,7 @@ def _best(rows: Iterable[ReportRow], column: Column) -> list[ReportRow]:
 
 
 def _tellable(row: ReportRow, column: Column) -> bool:
-    """Return whether the value can be told from another: one of single images has several, any other measured one an interval."""
+    """Return whether the value can be told from others: it has seeds, or an interval."""
     interval = column.interval(row)
     return interval is None or interval.stated or (column.per_image and len(row.outcome.raw(column.key) or ()) > 1)
 
@@ -203,7 +215,7 @@ def told_apart(row: ReportRow, other: ReportRow, column: Column) -> bool:
 
 # -- what stands below ------------------------------------------------------------------------------------------------
 def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str]:
-    """Remarks on single rows, as on the page, as far as the rows with these ``labels`` are concerned, then what holds for all."""
+    """Remarks on the rows with these ``labels``, then what holds for all."""
     for note in chapter.notes:
         if rows := [row for row in note.rows if row in labels]:
             yield f"{', '.join(on_one_line(row, NAME) for row in rows)}: {note.text}"

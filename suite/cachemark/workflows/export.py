@@ -46,61 +46,69 @@ def export(
     baseline: str | Path | None = None, samples: bool = False, width: str = "3.25in",
     register: str | Path | None = None, columns: Sequence[str] = (), methods: Sequence[str] = (),
 ) -> Exported:
-    """A run (None: the newest) in a format, as text, written to ``path`` where one is given; parquet and figures are files only.
+    """Export a run (None: the newest) as text, to ``path`` if given; parquet and figures need one.
 
     ``samples`` gives csv and parquet a row for each raw value, ``junit`` compares with
     ``baseline``, by default the accepted one, and says what the incidents of ``register`` have settled; figures have a
     ``width``; tables have these ``columns`` (by default LaTeX those that fit a page, Markdown all; ``all`` names them) and ``methods``.
-    Raises Infrastructure where nothing can be written."""
-    found = Run(store, run)
+    Raises Infrastructure where nothing can be written.
+    """
+    stored = Run(store, run)
     if form == "parquet":
         from ..export import frames
 
-        return Exported(files=(frames.parquet(_frame(found, samples), _needed(path)),))
+        return Exported(files=(frames.parquet(_frame(stored, samples), _needed(path)),))
     if form == "figures":
         from ..export import figures
 
-        return Exported(files=tuple(figures.write(table_view(found.record, found.outcomes), _needed(path), width)))
-    text = _junit(found, baseline, register) if form == "junit" else _text(form, found, samples, columns, methods)
+        return Exported(files=tuple(figures.write(table_view(stored.record, stored.outcomes), _needed(path), width)))
+    text = _junit(stored, baseline, register) if form == "junit" else _as_document(form, stored, samples, columns, methods)
     return Exported(text, (put(text, path),) if path is not None else ())
 
 
 def step_texts(
     store: str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None, register: str | Path | None = None,
 ) -> StepTexts:
-    """Texts for GitHub Actions about a run, compared with a baseline where there is one, by default the accepted one as far as the two
-    share cases, and in pairs, with what the incidents of ``register`` say about it; without either there are no annotations. Raises
-    NothingMeasured where the run shares no case with the given ``baseline``."""
+    """Texts for GitHub Actions about a run compared with a baseline and in pairs.
+
+    By default the baseline is the accepted one as far as the two share cases; ``register`` holds incidents. Without either there are no
+    annotations. Raises NothingMeasured where the run shares no case with the given ``baseline``.
+    """
     from ..export import github
 
-    found = Run(store, run)
-    accepted = baseline_of(found.record, baseline)
+    stored = Run(store, run)
+    accepted = baseline_of(stored.record, baseline)
     try:
-        compared = _judgement(found, accepted, register)
+        compared = _judgement(stored, accepted, register)
     except NothingMeasured:
         if baseline:
             raise
-        compared = _judgement(found, None, register)
-    view = table_view(found.record, found.outcomes)
+        compared = _judgement(stored, None, register)
+    view = table_view(stored.record, stored.outcomes)
     return StepTexts(github.summary(view, compared), github.comment(view, compared),
                      tuple(github.workflow_commands(compared)) if compared else ())
 
 
 def _judgement(run: Run, path: Path | None, register: str | Path | None) -> RunJudgement | None:
-    """A run as `check` judges it, without a baseline in pairs alone; None where there are none. An expired baseline says at least what it
-    would have said."""
+    """A run as `check` judges it, without a baseline in pairs alone; None where there are none.
+
+    An expired baseline says at least what it would have said.
+    """
     with reading(run.store) as source:
-        found = judge(source, run.record, path, expired=True) if path else judge_in_pairs(source, run.record)
-        if found.comparison is None and found.night is None:
+        judgement = judge(source, run.record, path, expired=True) if path else judge_in_pairs(source, run.record)
+        if judgement.comparison is None and judgement.night is None:
             return None
-        return with_decisions(found, source, run.record, None if register is None else Path(register))
+        return with_decisions(judgement, source, run.record, None if register is None else Path(register))
 
 
 def asv_results(
     folder: Path = Path(".asv/results"), store: str | Path = DEFAULT_STORE, *, repository: Path = Path("."), changed: bool = False,
 ) -> Written:
-    """Write all runs of a store as results of asv; ``changed`` takes runs of a changed working tree for runs of its commit. Runs that
-    belong to no commit of ``repository`` are left out. Raises NothingMeasured where the store holds no run of a plan."""
+    """Write all runs of a store as results of asv.
+
+    ``changed`` takes runs of a changed working tree for runs of their commit. Runs that belong to no commit of ``repository`` are left out.
+    Raises NothingMeasured where the store holds no run of a plan.
+    """
     from ..export import asv
 
     with reading(store) as source:
@@ -111,12 +119,12 @@ def asv_results(
 def image_grid(
     path: str | Path, cases: Sequence[str] = (), store: str | Path = DEFAULT_STORE, *, run: int | None = None, model: str | None = None,
 ) -> Path:
-    """Write the stored images of a run (None: the newest) at the fixed seeds as one PNG: see :func:`cachemark.export.grids.grid`."""
+    """Write the images of a run (None: the newest) at the fixed seeds as one PNG."""
     from ..export.grids import grid
 
-    found = Run(store, run)
-    with reading(found.store) as source:
-        png = grid(found.outcomes, source.artifacts.read, cases, model)
+    stored = Run(store, run)
+    with reading(stored.store) as source:
+        png = grid(stored.outcomes, source.artifacts.read, cases, model)
     try:
         with replacing(Path(path)) as part:
             part.write_bytes(png)
@@ -138,12 +146,12 @@ def put(text: str, path: str | Path, *, append: bool = False) -> Path:
 def _junit(run: Run, baseline: str | Path | None, register: str | Path | None) -> str:
     from ..export import junit
 
-    found = _judgement(run, _judged_by(run.record, baseline), register)
-    assert found is not None, "there is a baseline, or it was said that there is none"
-    return junit.junit(found, run.record.plan)
+    judgement = _judgement(run, _judged_by(run.record, baseline), register)
+    assert judgement is not None, "there is a baseline, or it was said that there is none"
+    return junit.junit(judgement, run.record.plan)
 
 
-def _text(form: Format, run: Run, samples: bool, columns: Sequence[str], methods: Sequence[str]) -> str:
+def _as_document(form: Format, run: Run, samples: bool, columns: Sequence[str], methods: Sequence[str]) -> str:
     """A run in one of the formats that are text."""
     from ..export import documents, frames, tables
 
@@ -152,8 +160,8 @@ def _text(form: Format, run: Run, samples: bool, columns: Sequence[str], methods
     view = table_view(run.record, run.outcomes)
     if not columns and form == "latex":
         columns = tables.headline(view)
-    shown = tables.tables(view, () if "all" in columns else columns, methods)
-    return {"markdown": documents.markdown, "latex": documents.latex}[form](shown)
+    chosen_tables = tables.tables(view, () if "all" in columns else columns, methods)
+    return {"markdown": documents.markdown, "latex": documents.latex}[form](chosen_tables)
 
 
 def _frame(run: Run, samples: bool) -> pd.DataFrame:
@@ -164,7 +172,10 @@ def _frame(run: Run, samples: bool) -> pd.DataFrame:
 
 
 def _judged_by(record: RunRecord, baseline: str | Path | None) -> Path:
-    """The file of the baseline that JUnit's results are about, whether it is there or not. Unsupported for a comparison."""
+    """The file of the baseline that JUnit's results are about, whether it is there or not.
+
+    Unsupported for a comparison.
+    """
     if record.is_comparison:
         raise Unsupported(f"Run {record.id} is a comparison, which has no JUnit form.",
                           remedy=f"Name another run with --run, or judge it with: cachemark check --run {record.id}")

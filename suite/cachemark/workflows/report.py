@@ -52,7 +52,7 @@ class Report:
 
 @dataclass(frozen=True)
 class WrittenSite:
-    """A written site: the page that lists the runs, the numbers of the runs whose pages are new, and how many pages were removed."""
+    """A written site: its list, the numbers of the runs with new pages, and how many were removed."""
 
     index: Path
     made: tuple[int, ...]
@@ -106,7 +106,7 @@ def site(
     store: Store | str | Path, folder: str | Path, *, baseline: str | Path | None = None, days: int = 90, fresh: bool = False,
     public: bool = False, register: str | Path | None = None,
 ) -> WrittenSite:
-    """Write or update the site of a store: a page for each run of the last ``days``, and a page that lists them.
+    """Write or update a site: a page for each run of the last ``days``, and a list of them.
 
     A page is written again only if its run, the comparisons of its plan, its baseline, the incidents of ``register``, the anchors reached
     or the code of the report have changed; ``fresh`` writes all of them.
@@ -154,7 +154,7 @@ def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
 def changes_over_nights(
     costs: Sequence[float], environments: Sequence[str], device_class: str, days: Sequence[int],
 ) -> tuple[list[ChangePoint], str]:
-    """Find changes in log costs, one per run, of at least the class's minimum effect; the text names what the newest runs cannot show."""
+    """Find changes in log costs, one per run, and name what the newest runs cannot show."""
     least = ledger.FLOOR.get(device_class, max(ledger.FLOOR.values()))
     epochs = history.changes(costs, environments, least, days)
     return [change for epoch in epochs for change in epoch.changes], epochs[-1].blind if epochs[-1].shows > least else ""
@@ -163,7 +163,7 @@ def changes_over_nights(
 # -- the view of a run ------------------------------------------------------------------------------------------------
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Pause the cyclic collector: a page is millions of small objects without a cycle, and scanning them takes a fifth of the time."""
+    """Pause the cyclic collector, which takes a fifth of the time of a page and finds no cycle."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -176,7 +176,7 @@ def _without_collector() -> Iterator[None]:
 def _view_or_bare(
     store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None,
 ) -> tuple[ReportView, list[HistoryNight]]:
-    """The view of a run and its history, without a comparison where the baseline is of another plan or shares no case with it."""
+    """The view of a run, without a comparison where the baseline shares no case with it."""
     try:
         return _view(store, record, path, public, register)
     except NothingMeasured:
@@ -186,7 +186,7 @@ def _view_or_bare(
 def _view(
     store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None, against: RunRecord | None = None,
 ) -> tuple[ReportView, list[HistoryNight]]:
-    """The view of a run beside the run ``against`` or the baseline at ``path``, and the runs of its history, oldest first."""
+    """The view of a run beside a run or baseline, and the runs of its history, oldest first."""
     reached, outcomes, plan = anchors.load(), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
     judgement, baseline = _compared(store, record, path, register, against)
     pairs = None
@@ -212,7 +212,7 @@ def _view(
 def _compared(
     store: Store, record: RunRecord, path: Path | None, register: Path | None, against: RunRecord | None,
 ) -> tuple[RunJudgement | None, Exchange | None]:
-    """The judgement of a run by another run or by a baseline, and that other side; None where there is none."""
+    """The judgement of a run by another run or a baseline, and that other side."""
     if against is not None:
         return judge_against(store, record, against)
     if path is None:
@@ -232,14 +232,17 @@ def _earlier(records: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]
 
 
 def _measured_anew(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcome]:
-    """The outcomes that a run did not reuse from an earlier run: a value belongs to the day on which it was measured."""
+    """The outcomes that a run measured itself: a value belongs to the day of its measurement."""
     carried = store.carried(run_id)
     return [outcome for outcome in outcomes if outcome.case.key not in carried] if carried else outcomes
 
 
 # -- comparisons in pairs ---------------------------------------------------------------------------------------------
 def paired_verdicts(store: Store, run: RunRecord, register: Path | None = None) -> PairedVerdicts:
-    """The verdicts of a comparison, with the decisions of a register. Raises NothingMeasured where the comparison broke off."""
+    """The verdicts of a comparison, with the decisions of a register.
+
+    Raises NothingMeasured where the comparison broke off.
+    """
     judgement = with_decisions(judge_comparison(store, run), store, run, register)
     assert judgement.night is not None
     night, tally, remarks = judgement.night, judgement.night.tally, judgement.remarks()
@@ -298,8 +301,7 @@ def _public_judgement(judgement: RunJudgement | None) -> RunJudgement | None:
 
 # -- which pages are up to date ---------------------------------------------------------------------------------------
 def _stamp(record: RunRecord, records: Sequence[RunRecord], files: Sequence[Path], reached: Sequence[Any], public: bool) -> str:
-    """A hash of what the page of a run depends on: the run and those before it, the comparisons of its plan, its ``files`` (baseline and
-    incidents), the anchors reached, and the code that writes pages."""
+    """A hash of what the page of a run depends on: runs, ``files``, anchors and code."""
     compared = [r for r in records if r.plan == ledger.COMPARISON + record.plan
                 and r.environment.machine_class == record.environment.machine_class]
     dependencies: dict[str, Any] = {

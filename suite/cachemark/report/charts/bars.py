@@ -1,4 +1,4 @@
-"""Charts with bars: of each case the halves of an image, where time and bytes go, and how seeds spread; of a paper its speed-ups."""
+"""Bar charts: halves of an image, parts of time and bytes, spread over seeds, papers' speed-ups."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
-    """The bytes of each case by part: what each layer keeps, the stage that layers share, the method's own state."""
+    """The bytes of each case by part: layers, the workspace they share, the method's own state."""
     title = "Memory held, by part"
     rows = [row for row in group.rows if row.ok and row.median(KV) is not None]
     if not rows:
@@ -87,7 +87,10 @@ def _stacked(
     rows: Sequence[ReportRow], parts: Sequence[tuple[float, ...]], titles: Mapping[str, float], signs: Signs,
     text: Callable[[float], str], unit: float = 1.0,
 ) -> list[Span]:
-    """The parts of each case one behind another, in ``unit``; ``titles`` say how opaque each is. A part of nothing is left out."""
+    """The parts of each case one behind another, in ``unit``; ``titles`` say how opaque each is.
+
+    A part of nothing is left out.
+    """
     spans = []
     for k, (row, sizes) in enumerate(zip(rows[:MOST], parts, strict=False)):
         at = 0.0
@@ -100,7 +103,7 @@ def _stacked(
 
 
 def spreads(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
-    """The spread of fidelity over seeds, and of the difference in quality to the full cache at the same seeds."""
+    """The spread over seeds of fidelity, and of the quality difference to the full cache."""
     if group.random:
         return
     for name in (compared_tokens(masked=group.paradigm == MASKED, forced=True), PIXELS):
@@ -152,7 +155,7 @@ def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def paper_bars(table: PaperTable) -> Chart:
-    """A row for each line with a published speed-up: its bar, below it ours, and a tick where least times on the GPU set the limit."""
+    """A row per published speed-up: its bar, ours below it, and a tick at the limit of the GPU."""
     title = "Speed-up over the table's own baseline"
     rows = [line for line in table.lines if line.claimed and line.claimed != 1]
     if not rows:

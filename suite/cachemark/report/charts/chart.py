@@ -1,4 +1,4 @@
-"""A chart: a drawing with its own table, in the colours of methods and the shapes of budgets that all charts of a group share."""
+"""A chart: a drawing with its own table, in the colors and shapes that its group shares."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ Plot = XYPlot | RowPlot | Heatmap
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing with its own table, for the tab named ``tab``. ``plot`` is None where there is nothing to draw; ``empty`` then says why.
-    ``keys`` names the case of each row of the table; ``notes`` are sentences about what it shows."""
+    """A drawing with its own table, for the tab named ``tab``.
+
+    ``plot`` is None where there is nothing to draw; ``empty`` then says why. ``keys`` names the case of each row of the table; ``notes``
+    are sentences about what it shows.
+    """
 
     tab: str
     title: str
@@ -97,7 +100,7 @@ class Signs:
 
 
 def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
-    """One colour for each method, the same in all ``parts`` of a report, and one shape for each budget, larger ones first."""
+    """One color for each method in all ``parts`` of a report, and one shape for each budget."""
     ratios = sorted(group.budgets, key=share_of_full, reverse=True)
     glyphs, colours = tuple(GLYPHS.values()), palette(frozenset(part.methods for part in (group, *parts)))
     return Signs({name: Key(name, colours[name], k) for k, name in enumerate(group.methods)},
@@ -106,8 +109,10 @@ def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
 
 @lru_cache(maxsize=8)
 def palette(together: frozenset[tuple[str, ...]]) -> dict[str, str]:
-    """A colour for each method by the alphabet, where ``together`` lists those that stand in one group: the first of the colours that
-    fewest of its neighbours have, and among these of those that fewest have at all. Kept: all groups of a report ask for the same."""
+    """Assign a color to each method: the one that fewest of its neighbors, then fewest at all, have.
+
+    ``together`` lists the methods of each group. Kept: all groups of a report ask for the same.
+    """
     colours: dict[str, str] = {}
     for name in sorted({name for names in together for name in names}):
         near = {other for names in together if name in names for other in names}

@@ -27,8 +27,11 @@ class ChartSet:
 
 
 def chart_set(group: CaseGroup, groups: Sequence[CaseGroup] = (), followed: RunHistory | None = None) -> ChartSet:
-    """The charts of a group. ``groups`` are all of the report: in them a method has the same colour, and other batches of its model may
-    stand; ``followed`` is the group run by run."""
+    """The charts of a group.
+
+    ``groups`` are all of the report: in them a method has the same colour, and other batches of its model may stand; ``followed`` is the
+    group run by run.
+    """
     signs = signs_of(group, groups)
     charts = (against_cost(group, signs), against_speed(group, signs), halves(group, signs), *phases(group, signs), *memory(group, signs),
               *kv_over_time(group, signs), *batches(group, groups, signs), *curves(group, signs), *spreads(group, signs),

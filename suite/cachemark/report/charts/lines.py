@@ -51,14 +51,14 @@ def _live(row: ReportRow) -> dict[int, float]:
 
 
 def _at(row: ReportRow, part: float) -> float:
-    """Live bytes after this part of the image: on the line between the noted places around it, as the chart draws it."""
+    """Live bytes after this part of the image, interpolated between the recorded places."""
     tokens, live = zip(*sorted(_live(row).items()), strict=True)
     return float(np.interp(part * tokens[-1], (0, *tokens), (0, *live)))
 
 
 # -- over batches -----------------------------------------------------------------------------------------------------
 def batches(group: CaseGroup, parts: Sequence[CaseGroup], signs: Signs) -> Iterable[Chart]:
-    """Throughput and memory against batch, drawn with the smallest batch of a model's groups that differ in nothing else."""
+    """Throughput and memory against batch, drawn with the smallest batch of the model."""
     alike = sorted((part for part in parts if part.but_batch == group.but_batch and not part.searched),
                    key=lambda part: part.case.batch)
     sizes = sorted({part.case.batch for part in alike})
@@ -81,7 +81,7 @@ def _batch_chart(
     tab: str, title: str, up: str, cases: _Cases, sizes: Sequence[int], signs: Signs, value: Callable[[ReportRow], float | None],
     text: Callable[[float], str], caption: str,
 ) -> Chart:
-    """A line for each case over the batches, which stand evenly apart; what ran out of memory stands at the upper edge."""
+    """A line for each case over the batches; out of memory is a cross at the upper edge."""
     at = {batch: k for k, batch in enumerate(sizes)}
     measured = [measured_value for rows in cases.values() for row in rows if row.ok and (measured_value := value(row)) is not None]
     if not measured:
@@ -110,8 +110,7 @@ def _batch_chart(
 
 # -- run by run -------------------------------------------------------------------------------------------------------
 def history(runs: RunHistory | None, signs: Signs) -> Iterable[Chart]:
-    """The latency of each method over the full cache's, and the full cache's own; changes of the former are marked, and are notes of the
-    chart."""
+    """The latency of each method over the full cache's, with its changes, and the full cache's own."""
     if runs is None:
         return
     if runs.arms:
@@ -125,7 +124,7 @@ def history(runs: RunHistory | None, signs: Signs) -> Iterable[Chart]:
 def _run_chart(
     title: str, y_title: str, cases: Sequence[CaseHistory], runs: RunHistory, signs: Signs, caption: str, text: Callable[[float], str],
 ) -> Chart:
-    """One line for each case with a mark where it changed, a dotted one across where the environment changes."""
+    """One line for each case with marks at changes; dotted where the environment changes."""
     points, lines, drawn = [], [], cases[:MOST]
     for case in drawn:
         row, places = case.row, [(float(k), value) for k, value in enumerate(case.values) if value is not None]

@@ -77,7 +77,7 @@ def _answered(cell: MapCell | None) -> str:
 
 
 def tint(gain: float | None) -> str:
-    """A colour for a speed-up: white at 1, the whole of blue or orange at 2 and at 1/2; grey where there is none."""
+    """A color for a speed-up: white at 1, full blue at 2, full orange at 1/2; gray without one."""
     if gain is None or gain <= 0:
         return "rgb(210,210,210)"
     far = gain - 1 if gain >= 1 else 1 / gain - 1

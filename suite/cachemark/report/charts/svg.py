@@ -24,7 +24,10 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Style:
-    """The look of a drawing. ``width`` and ``height`` in its own units; ``size`` is the height of its letters."""
+    """The look of a drawing.
+
+    ``width`` and ``height`` in its own units; ``size`` is the height of its letters.
+    """
 
     width: float = 400.0
     height: float = 300.0
@@ -39,7 +42,7 @@ PAGE = Style()
 
 @dataclass(frozen=True)
 class Axis:
-    """``ticks`` are places with their texts; ``root``: a square root is drawn, which spreads what lies near 0."""
+    """An axis; ``ticks`` are places with their texts, ``root`` draws a square root."""
 
     title: str
     low: float
@@ -89,8 +92,10 @@ def ranged(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Point:
-    """A mark at (``x``, ``y``), with the ends of its intervals. ``series`` is the number of its legend entry, −1 for none; a ``name``
-    stands beside it."""
+    """A mark at (``x``, ``y``), with the ends of its intervals.
+
+    ``series`` is the number of its legend entry, −1 for none; a ``name`` stands beside it.
+    """
 
     x: float
     y: float
@@ -107,7 +112,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line through places; ``stepped`` ``after`` or ``before`` makes it a staircase. ``dash`` is that of SVG."""
+    """A line through places; ``stepped`` ``after`` or ``before`` makes it a staircase.
+
+    ``dash`` is that of SVG.
+    """
 
     places: tuple[tuple[float, float], ...]
     colour: str = ""
@@ -138,7 +146,7 @@ class XYPlot:
 
 @dataclass(frozen=True)
 class Span:
-    """A bar in a row, from ``low`` to ``high``; ``level`` and ``thick`` say where in the row it lies and how much of it it fills."""
+    """A bar in a row, from ``low`` to ``high``; ``level`` and ``thick`` place it within the row."""
 
     row: int
     low: float
@@ -179,8 +187,7 @@ class RowPlot:
 
 @dataclass(frozen=True)
 class HeatmapCell:
-    """A field of a grid: its place, its colour, what it says and shows, in letters of ``ink``, whether it has a border, and whether it is
-    ``hatched``."""
+    """A field of a heat map: its place, color, text (in ``ink``) and tooltip."""
 
     row: int
     column: int
@@ -194,7 +201,7 @@ class HeatmapCell:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Coloured fields, so ``wide``, in rows and columns with labels, ``across`` and ``down`` being the titles of the axes."""
+    """Colored fields in labeled rows and columns; ``across`` and ``down`` are the axes' titles."""
 
     across: str
     down: str
@@ -204,7 +211,7 @@ class Heatmap:
     wide: float = 64.0
 
     def svg(self, title: str, style: Style = PAGE) -> str:
-        """The drawing, as high as its fields and the title beside them need, and no narrower than others, whose letters it has."""
+        """The drawing, as high as its fields and the title beside them need."""
         wide, high = self.wide, max(34.0, style.size * (_WIDE * len(self.down) + 1) / max(len(self.rows), 1))
         margin = style.size * (2.2 + _WIDE * max(map(len, self.rows), default=0))
         right, bottom = margin + wide * len(self.columns), high * len(self.rows)

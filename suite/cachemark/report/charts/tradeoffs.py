@@ -1,4 +1,4 @@
-"""Charts that set two quantities of each case against one another: fidelity against cost, quality against budget."""
+"""Charts of two quantities of each case: fidelity against cost, quality against budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .svg import Axis, Curve, Point, XYPlot, linear, ranged, rooted
 
 @dataclass(frozen=True)
 class _Quantity:
-    """A quantity of a case: its title, where its value comes from, with its interval where it has one, and how one is written."""
+    """A quantity of a case: its title, its value with interval, and its format."""
 
     title: str
     of: Callable[[ReportRow], Interval | float | None]
@@ -35,8 +35,10 @@ class _Quantity:
 
 
 def _distance(group: CaseGroup) -> _Quantity:
-    """The distance from the full cache: KL or forced distance, or the share of other tokens where KL was not measured. Lower is better, and
-    the full cache is at no distance from itself even where that was not measured."""
+    """The distance from the full cache: KL, forced distance, or else the share of other tokens.
+
+    Lower is better, and the full cache is at no distance from itself even where that was not measured.
+    """
     masked = group.paradigm == MASKED
     name = compared_tokens(masked=masked, forced=True)
     title = f"{metric(name).title} to the full cache{f' ({unit})' if (unit := metric(name).unit) else ''}"
@@ -90,7 +92,7 @@ def _scatter(title: str, group: CaseGroup, across: _Quantity, less: bool, signs:
 
 
 def curves(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
-    """Quality and fidelity against budget, a line for each method, where one has figures at three budgets or more."""
+    """Quality and fidelity against budget, where a method has values at three budgets or more."""
     by = group.ranked_by
     quality = [_Quantity(metric(by).title, lambda row: row.quality.get(by), lambda value: fmt.figure(value, by))] if by else []
     drawn = (("Quality against budget", quality), ("Fidelity against budget", [_distance(group)]))
@@ -126,7 +128,7 @@ def _point(row: ReportRow, across: _Quantity, up: _Quantity, signs: Signs) -> Po
 
 
 def front(points: Sequence[tuple[float, float]], less: bool) -> list[tuple[float, float]]:
-    """The places that no other beats in both directions, from left to right; lower is always better upwards."""
+    """The Pareto front, from left to right; lower is better upwards."""
     sign = 1 if less else -1
     places, lowest = [], float("inf")
     for x, y in sorted(set(points), key=lambda p: (sign * p[0], p[1])):

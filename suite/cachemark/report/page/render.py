@@ -36,7 +36,7 @@ LARGE = 400  # cases from which a page is built part by part
 
 
 class DeferredSections:
-    """The parts of a page: in their places, or, where it is not ``whole``, at the page's end as text, by number.
+    """The parts of a page, in their places, or else as numbered text at the page's end.
 
     A browser builds those when they are looked at: thousands of cases are millions of elements, and building all of them before the
     first is read takes many seconds.
@@ -47,7 +47,10 @@ class DeferredSections:
         self.parts: list[Markup] = []
 
     def put(self, part: Markup) -> Markup:
-        """The part itself, or an element that takes its place and names it. A part may hold places of other parts."""
+        """The part itself, or an element that takes its place and names it.
+
+        A part may hold places of other parts.
+        """
         return part if self.whole else Markup(f'<div class="later" data-part="{self.keep(part)}"></div>')
 
     def keep(self, part: Markup) -> int:
@@ -58,7 +61,10 @@ class DeferredSections:
 
 
 def render(view: ReportView) -> str:
-    """The page. Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer."""
+    """The page.
+
+    Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer.
+    """
     script = static("report.js")
     deferred = DeferredSections(whole=len(view.entries) < LARGE)
     return engine().get_template("report.html").render(
@@ -113,7 +119,7 @@ def static(name: str) -> str:
 
 
 def policy(script: str) -> str:
-    """A content policy that lets our one script run (none where it is empty) and nothing else, and forbids every request."""
+    """A content policy that allows our one script, none where it is empty, and forbids every request."""
     own = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" if script else "'none'"
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {own}; base-uri 'none'; form-action 'none'"
 

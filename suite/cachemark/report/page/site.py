@@ -24,8 +24,11 @@ FOLDER = "runs"  # of the pages, below that of the site; nothing else in it is t
 
 @dataclass(frozen=True)
 class ListedRun:
-    """One line of the list. ``tone`` and ``verdict`` are those of the comparison with a baseline, empty where there was none; ``trend``
-    holds one small drawing for each model, of its methods' latencies over the full cache's up to this run."""
+    """One line of the list.
+
+    ``tone`` and ``verdict`` are those of the comparison with a baseline, empty where there was none; ``trend`` holds one small drawing for
+    each model, of its methods' latencies over the full cache's up to this run.
+    """
 
     run: str
     plan: str
@@ -88,7 +91,7 @@ def index(lines: Sequence[ListedRun]) -> str:
 
 
 def publish(folder: Path, runs: Mapping[str, tuple[str, ListedRun]]) -> Path:
-    """Write the list to ``index.html`` of the folder, and beside it each line with the stamp of its page (:func:`stored_pages`)."""
+    """Write the list to ``index.html``, and beside it each line with the stamp of its page."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
     file.write_bytes(index([line for _, line in runs.values()]).encode("utf-8", errors="replace"))
@@ -98,7 +101,7 @@ def publish(folder: Path, runs: Mapping[str, tuple[str, ListedRun]]) -> Path:
 
 
 def stored_pages(folder: Path) -> dict[str, tuple[str, ListedRun]]:
-    """The stamp and the line of each page by the number of its run; nothing where there is no site, or one of another version."""
+    """The stamp and line of each page by run number; empty without a site of this version."""
     try:
         stamps = json.loads((folder / STAMPS).read_text(encoding="utf-8"))
         return {number: (item["stamp"], ListedRun(**item["line"])) for number, item in stamps.items()}
