@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cachemark.analysis.formatting import DASH
-from cachemark.core.calibrations import COST
 from cachemark.core.errors import CachemarkError
 from cachemark.core.spec import FULL, canonical
 from cachemark.core.wording import count
 from cachemark.export.escape import for_markdown
+from cachemark.methods.base.calibrations import COST
 from pages import CONTENTS, apart, contents, ends, put, table, verdict
 from results_rows import of_run
 

@@ -11,10 +11,10 @@ from cachemark.analysis.case_group import CaseGroup
 from cachemark.analysis.device_limits import OF_SPEED
 from cachemark.analysis.quality_claims import Claims, margin_sentence, standing
 from cachemark.analysis.report_row import ReportRow, method_of
-from cachemark.core import calibrations
 from cachemark.core.spec import Case, shown_share
 from cachemark.core.units import METRICS
 from cachemark.core.wording import printed
+from cachemark.methods.base import calibrations
 from cachemark.methods.registry import METHODS
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cachemark.cache.layout import scale_steps
-from cachemark.core import calibrations
-from cachemark.core.calibrations import measured
 from cachemark.methods.ams_kv import AMSKV
+from cachemark.methods.base import calibrations
+from cachemark.methods.base.calibrations import measured
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.trial.child import profiles

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cachemark.core import calibrations
+from cachemark.methods.base import calibrations
 
 from .attack import PWNED, Attack
 from .ground import ANCHOR, BASELINE, BENCHMARKS, OWNERS, REGISTER, STORE, edited, written

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachemark.core import calibrations
+from cachemark.methods.base import calibrations
 
 Array = NDArray[np.float64]
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
-from cachemark.core import calibrations
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
 from cachemark.kit.per_head import numbers
+from cachemark.methods.base import calibrations
 from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.scale_heads.head_classes import HeadClasses
 from cachemark.methods.scale_heads.reliance_budgets import RelianceBudgets, reliance_of

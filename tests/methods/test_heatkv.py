@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cachemark.cache.layout import Layout, Site, scale_steps
-from cachemark.core import calibrations
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob, UnknownName
 from cachemark.core.spec import Budget
+from cachemark.methods.base import calibrations
 from cachemark.methods.heatkv import HeatKV, orders_of
 from cachemark.methods.scale_heads.heat_plan import Gone, HeatPlan, Shape, removed
 from cachemark.models.registry import MODELS

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark.core import calibrations
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
 from cachemark.core.spec import Budget
+from cachemark.methods.base import calibrations
 from cachemark.methods.scale_heads.layer_budgets import LayerBudgets, drafters_of
 from cachemark.methods.scalekv import ScaleKV, spread
 from cachemark.models.registry import MODELS

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.papers.entry_counts import entry_counts
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
-from cachemark.core import calibrations
+from cachemark.methods.base import calibrations
 from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.heatkv import HeatKV

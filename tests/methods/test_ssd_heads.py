@@ -15,11 +15,11 @@ from torch import Tensor
 
 from cachemark.cache.layout import Site, Step, raster_steps
 from cachemark.contract.method import Method
-from cachemark.core import calibrations
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob, Unsupported
 from cachemark.core.spec import Budget
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import Outputs, RasterFeed, drive, layout_of, watched
+from cachemark.methods.base import calibrations
 from cachemark.methods.h2o import H2O
 from cachemark.methods.heatkv import HeatKV
 from cachemark.methods.ssd_heads import SSDHeads

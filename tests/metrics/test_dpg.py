@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.core.prompt_lists import Question
 from cachemark.metrics.compute import dpg
 from cachemark.metrics.compute.dpg import Dpg, PretrainedAnswerer, share_of_yes
+from cachemark.models.prompt_lists import Question
 from support.judges import answerer_folder
 from support.later import later
 

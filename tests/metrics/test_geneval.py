@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.core.prompt_lists import COLOURS
 from cachemark.metrics.compute import detector as detectors
 from cachemark.metrics.compute.clip import Clip
 from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColours, PretrainedDetector
 from cachemark.metrics.compute.geneval import MOST, Found, GenEval, counted, is_right, relations
+from cachemark.models.prompt_lists import COLOURS
 from support.judges import clip_folder, detector_folder
 from support.later import later
 

@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 
 from cachemark.cli import main
 from cachemark.core.errors import UnknownName
-from cachemark.core.publications import KEYS, notes, publications
 from cachemark.models.catalogue import bitwise_models
 from cachemark.models.prompts import FILE
+from cachemark.models.publications import KEYS, notes, publications
 from cachemark.models.registry import MODELS
 from cachemark.workflows.convert import verify
 from cachemark.workflows.weights import weights_list

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..core.differences import differences
 from ..core.result import Outcome
 from ..core.spec import MAX_BATCH, OWN, Case, digest
 from ..core.units import FID, LARGEST, LARGEST_RATE, PRECISION, compared_tokens
 from ..stats.intervals import Interval
+from ..store.differences import differences
 from .device_limits import with_limits
 from .report_row import MASKED, Mark, ReportRow, derive, figures, is_random, means, share_of_full
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.differences import flat
 from ..core.result import Environment
+from ..store.differences import flat
 from . import formatting as fmt
 
 NEAR = 0.1  # share by which two measured rates of one machine may differ and still count as equal

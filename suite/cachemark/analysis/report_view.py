@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ..core.differences import flat
 from ..core.result import Outcome, Status
 from ..core.spec import OWN, Case
+from ..store.differences import flat
 from . import explanations
 from .answer_map import AnswerMap, Predictor, answer_maps
 from .answers import Answer, Recommendation, answer, recommendations

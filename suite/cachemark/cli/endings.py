@@ -13,8 +13,8 @@ from typing import NoReturn, TextIO
 import click
 
 from ..core.errors import DEFECT, CachemarkError, of_system
-from ..core.plugin_modules import fault
 from ..core.wording import printed
+from ..plugins.modules import fault
 from .remedies import runnable
 
 INTERRUPTED, UNREAD = 130, 141  # as a shell has it: 128 and the number of SIGINT and of SIGPIPE

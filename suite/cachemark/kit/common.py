@@ -15,8 +15,8 @@ from ..cache.codec import CODECS
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
-from ..core import calibrations
 from ..core.errors import Unsupported
+from ..methods.base import calibrations
 from ..methods.base.calibrated import Calibrated
 from .driver import Onlooker, slots_of, stages_of
 from .findings import Flaw

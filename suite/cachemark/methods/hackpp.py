@@ -15,8 +15,8 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Extent
-from ..core import calibrations
 from ..core.errors import BadBudget, BadKnob
+from .base import calibrations
 from .base.head_aware import Cut, HeadAware
 from .registry import method
 from .scale_heads.attention_profile import AttentionProfile

@@ -13,8 +13,8 @@ from torch import Tensor
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Kept, RaggedSlot, RaggedStage
 from ..contract.heads import PerHead
-from ..core import calibrations
 from ..core.errors import BadBudget, BadKnob
+from .base import calibrations
 from .base.calibrated import Calibrated
 from .registry import method
 from .scale_heads.attention_profile import AttentionProfile

@@ -19,8 +19,8 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
 from ..contract.planning import MethodOverhead
-from ..core import calibrations
 from ..core.errors import BadBudget, BadKnob
+from .base import calibrations
 from .base.calibrated import Calibrated
 from .registry import method
 from .scale_heads.attention_profile import AttentionProfile

@@ -53,7 +53,7 @@ class ObjectScore(ImageMetric):
         return {str(self._tasks()[label]["tag"]) for label in labels}
 
     def _tasks(self) -> Sequence[Any]:
-        from ..core.prompt_lists import prompt_list
+        from ..models.prompt_lists import prompt_list
 
         return prompt_list(self.setting.prompt_list).tasks
 

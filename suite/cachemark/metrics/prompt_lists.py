@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.errors import Unsupported
-from ..core.prompt_lists import PromptList, prompt_list
+from ..models.prompt_lists import PromptList, prompt_list
 from .base import MetricContext
 
 

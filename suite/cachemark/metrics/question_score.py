@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.errors import Unsupported
-from ..core.prompt_lists import prompt_list
 from ..core.spec import digest
+from ..models.prompt_lists import prompt_list
 from .base import ImageMetric, MetricContext, Shown
 from .prompt_lists import benchmark_prompts
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ..cache.layout import Layout
-from ..core import prompt_lists, seeds
+from ..core import seeds
 from ..core.spec import Sampling
-from . import checkpoints, costs
+from . import checkpoints, costs, prompt_lists
 from .llama import Llama, LlamaConfig, frequencies
 from .prompted_llama import NEVER, PromptedLlama, prompted_layout
 from .prompts import HashedWords, Prompts, PublishedTokenizer, TextTokenizer, refuse_unreadable, tokenizer_file

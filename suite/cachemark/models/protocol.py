@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from ..cache.arena import Memory
 from ..cache.layout import Layout
 from ..contract.method import Method
-from ..core.prompt_lists import prompt_list
 from ..core.spec import Sampling, digest
 from ..roofline.bill import ParameterCounts
 from .checkpoints import EXTRAS, WRAPPERS
+from .prompt_lists import prompt_list
 
 
 class Generator(Protocol):
@@ -67,7 +67,7 @@ class Request:
     """Options of loading a model. ``weights``, ``decoder_weights``: paths, or empty for the packaged or random ones. ``engine`` is
     ``reference`` for a model that repeats in every pass what its published code repeats. ``extractor`` and ``reference`` are paths
     too, of the network that sees the images and of what it saw in real ones; empty for those of the package. ``prompts`` is the name or
-    the path of a list (:mod:`cachemark.core.prompt_lists`); empty for the model's own. ``metrics``: paths that the plan gives its metrics,
+    the path of a list (:mod:`cachemark.models.prompt_lists`); empty for the model's own. ``metrics``: paths that the plan gives its metrics,
     each as (metric, option, path)."""
 
     device: str = "cpu"
@@ -133,7 +133,7 @@ class ModelEntry:
 
     def of(self, request: Request) -> ModelEntry:
         """The entry for the list of prompts that a request names; itself where it names none, or where the model is given none. Raises
-        what :func:`~cachemark.core.prompt_lists.prompt_list` raises, and what ``asking`` raises of texts that the model does not read."""
+        what :func:`~cachemark.models.prompt_lists.prompt_list` raises, and what ``asking`` raises of texts that the model does not read."""
         if not request.prompts or self.asking is None:
             return self
         return _asking(self.asking, prompt_list(request.prompts).texts)

@@ -17,11 +17,12 @@ from ..cache.codec import NATIVE, Codec, codec
 from ..cache.engine.graph import AUTO, GRAPH, refused
 from ..cache.layout import Layout
 from ..contract.method import Method
-from ..core import calibrations, seeds
+from ..core import seeds
 from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.spec import FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
 from ..core.units import set_name
+from ..methods.base import calibrations
 from ..methods.registry import METHODS
 from ..metrics.compute import named_presets as presets
 from ..models.protocol import ModelEntry, Request

@@ -12,7 +12,6 @@ from typing import Any, Self
 from sqlalchemy import ColumnElement, Engine, Select, Text, delete, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, joinedload, selectinload
 
-from ..core.differences import differences
 from ..core.errors import BadStore, NothingMeasured
 from ..core.processes import BEAT
 from ..core.result import CONDENSED, Environment, Outcome, Status
@@ -20,6 +19,7 @@ from ..core.spec import Case
 from . import leases, places
 from .artifacts import Artifacts
 from .database import file_of, open_file, open_server, writer
+from .differences import differences
 from .faults import guard
 from .rows import (
     COMPARISON,

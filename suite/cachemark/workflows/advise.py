@@ -22,11 +22,11 @@ from ..analysis.quality_claims import UNJUDGED, criterion, seeds_that_decide
 from ..analysis.report_row import MASKED
 from ..core import limits
 from ..core.errors import unknown
-from ..core.publications import publications
 from ..core.spec import Case
 from ..core.units import metric
 from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
+from ..models.publications import publications
 from ..models.registry import MODELS
 from ..plans.installed_things import require
 from ..plans.price import without_missing

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract.method import Method
-from ..core import calibrations
+from ..methods.base import calibrations
 from ..methods.registry import METHODS
 from ..models.protocol import Request
 from ..trial.child.profiles import calibrated

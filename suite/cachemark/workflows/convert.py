@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadCheckpoint, Unsupported
-from ..core.publications import Noted, Publication, noted_of, publications
 from ..models import checkpoints, conversion, prompts, text_features, trained_size
 from ..models.conversion import SHARD
 from ..models.protocol import ModelEntry, PublishedFile
+from ..models.publications import Noted, Publication, noted_of, publications
 from ..models.registry import MODELS
 from ..models.weights import packaged
 from .weights import FOLDER

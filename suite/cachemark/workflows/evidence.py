@@ -12,11 +12,12 @@ from ..analysis.case_group import CaseGroup
 from ..analysis.quality_claims import MARGINS, Claims, Margins, QualityClaim, standing
 from ..analysis.report_row import ReportRow
 from ..contract.method import Method
-from ..core import calibrations, limits, seeds
+from ..core import limits, seeds
 from ..core.errors import BadCalibration, BadKnob, CachemarkError, Unsupported
 from ..core.limits import Rates
 from ..core.result import Outcome
 from ..core.spec import FULL, Case
+from ..methods.base import calibrations
 from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..cache.layout import Layout
 from ..contract.method import Method
-from ..core import calibrations
 from ..methods.ams_kv import AMSKV
+from ..methods.base import calibrations
 from ..methods.base.calibrated import Calibrated
 from ..methods.registry import METHODS
 from ..methods.scale_heads.even_attention import even

@@ -18,8 +18,8 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step, Tokens, scale_steps
 from cachemark.contract.method import Block, Method
-from cachemark.core import calibrations
 from cachemark.core.spec import Sampling
+from cachemark.methods.base import calibrations
 from cachemark.methods.heatkv import HeatKV, orders_of
 from cachemark.methods.scale_heads.attention_profile import AttentionProfile
 from cachemark.methods.scale_heads.heat_plan import Shape, removed

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...cache.layout import Layout
 from ...contract.planning import Planning
-from ...core import calibrations
 from ...core.errors import BadCalibration, BadKnob
+from . import calibrations
 
 _SOUND: set[tuple[object, ...]] = set()  # calibrations that have been looked at, and the shapes of the models they are for
 

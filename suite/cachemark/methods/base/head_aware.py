@@ -17,9 +17,9 @@ from ...cache.layout import Layout, Site, Step
 from ...cache.ragged import Extent, Kept, RaggedStage
 from ...contract.heads import PerHead
 from ...contract.planning import MethodOverhead
-from ...core import calibrations
 from ...core.errors import BadKnob
 from ..scale_heads.head_classes import HeadClasses
+from . import calibrations
 from .calibrated import Calibrated
 
 

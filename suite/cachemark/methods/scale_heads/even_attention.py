@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...cache.layout import Layout
-from ...core import calibrations
+from ..base import calibrations
 
 
 def even(layout: Layout, method: str) -> str:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...core.prompt_lists import COLOURS
+from ...models.prompt_lists import COLOURS
 from .clip import CHUNK, Clip
 from .geneval import THRESHOLD, Found
 from .pretrained import built, folder_identity, toolkit

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ...core.prompt_lists import Question
+from ...models.prompt_lists import Question
 from .image_bytes import nearest_bytes
 from .pretrained import built, folder_identity, toolkit
 

@@ -8,11 +8,10 @@ from functools import cached_property, partial
 import torch
 
 from ...cache.layout import Layout
-from ...core import prompt_lists
 from ...core.errors import BadPlan, UnknownName
 from ...core.spec import Sampling
 from ...core.units import METRICS
-from .. import checkpoints, costs, janus
+from .. import checkpoints, costs, janus, prompt_lists
 from ..janus import Janus, JanusConfig
 from ..llama import LlamaConfig, frequencies
 from ..prompts import Prompts

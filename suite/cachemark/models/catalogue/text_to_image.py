@@ -13,9 +13,9 @@ from functools import cached_property, partial
 import torch
 
 from ...cache.layout import Layout
-from ...core import prompt_lists, seeds
+from ...core import seeds
 from ...core.spec import Sampling
-from .. import checkpoints, costs, janus
+from .. import checkpoints, costs, janus, prompt_lists
 from ..janus import PAPER_CFG, SIZES, Janus, JanusConfig
 from ..llama import frequencies
 from ..prompts import HashedWords, Prompts, PublishedTokenizer, tokenizer_file

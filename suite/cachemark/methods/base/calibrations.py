@@ -14,10 +14,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .edited import LINE, PROSE, TABLE, EditedFile, number, text_of
-from .errors import BadCalibration, unknown
-from .files import is_readable, replacing
-from .spec import canonical, digest
+from ...core.edited import LINE, PROSE, TABLE, EditedFile, number, text_of
+from ...core.errors import BadCalibration, unknown
+from ...core.files import is_readable, replacing
+from ...core.spec import canonical, digest
 
 VARIABLE, FOLDER = "CACHEMARK_CALIBRATIONS", "calibrations"
 COST = ("seconds", "commit", "machine")  # of a calibration: what it took, and no part of what it says

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cachemark.core.errors import BadPlan, UnknownName
-from cachemark.core.prompt_lists import MOST, PACKAGED, PromptList, Question, packaged, prompt_list
+from cachemark.models.prompt_lists import MOST, PACKAGED, PromptList, Question, packaged, prompt_list
 
 Write = Callable[[str, str], PromptList]
 BENCH = {"tag": "single_object", "include": [{"class": "bench", "count": 1}], "prompt": "a photo of a bench"}

@@ -23,10 +23,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .edited import LONGEST, PROSE, TABLE, EditedFile, Expectation, many, number, one_of, text_of
-from .errors import BadPlan, unknown
-from .files import PACKAGE
-from .wording import count, shown
+from ..core.edited import LONGEST, PROSE, TABLE, EditedFile, Expectation, many, number, one_of, text_of
+from ..core.errors import BadPlan, unknown
+from ..core.files import PACKAGE
+from ..core.wording import count, shown
 
 PACKAGED = PACKAGE / "data" / "prompts"
 MOST = 100_000  # prompts

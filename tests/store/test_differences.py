@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from cachemark.core.differences import differences
 from cachemark.core.spec import Sampling
+from cachemark.store.differences import differences
 
 
 def test_fields_are_named_by_their_path() -> None:

@@ -15,8 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .errors import BadCheckpoint, unknown
-from .files import read_json
+from ..core.errors import BadCheckpoint, unknown
+from ..core.files import read_json
 
 KEYS = ("weights", "decoder_weights", "tokenizer", "text_encoder")  # the last two lie beside the weights
 NOTES = ".published.json"  # in the folder of a source: what it says of its files

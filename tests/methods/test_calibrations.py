@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cachemark.core import calibrations
 from cachemark.core.errors import BadCalibration, UnknownName
+from cachemark.methods.base import calibrations
 
 FACTS: dict[str, Any] = {"model": "dot", "weights": "abc/def", "samples": 3, "scas": [0.5], "seconds": 1.5}
 
