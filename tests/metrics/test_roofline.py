@@ -16,7 +16,7 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.codec import INT8, KIVI4, NATIVE
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
-from cachemark.core.limits import GPUS, Bill
+from cachemark.core.limits import GPUS
 from cachemark.core.spec import Sampling
 from cachemark.kit.common import calibration
 from cachemark.methods.ams_kv import AMSKV
@@ -43,6 +43,7 @@ from cachemark.models.var import VAR, VARConfig
 from cachemark.roofline.bill import ParameterCounts, attended, bill
 from cachemark.roofline.flops import counted
 from cachemark.roofline.masked_flops import work
+from cachemark.roofline.operations import Bill
 
 RASTER = LlamaGenConfig(layers=2, heads=4, dim=64, vocab=96, classes=10, grid=4)
 GROUPED = replace(RASTER, kv_heads=2)
@@ -148,7 +149,7 @@ def test_the_scores_of_marche_are_part_of_its_bill() -> None:
     model, parts = built(MASKED)
     layout = model.layout([0, 1], GUIDED)
     found = bill(MARche(active=9), layout, parts, images=False)
-    assert found.of_parts("method").flops > 0
+    assert found.only("method").flops > 0
     assert found.without("method").flops == 2 * work(MARche(active=9), layout).total
 
 
@@ -162,7 +163,7 @@ def test_images_are_decoded_on_paper() -> None:
     entry: ModelEntry = MODELS.get("tiny-llamagen")
     parts, layout = shape(entry, 3)
     found = bill(Full(), layout, parts)
-    assert found.of_parts("decode").flops == 3 * counted(parts.image) > 0
+    assert found.only("decode").flops == 3 * counted(parts.image) > 0
 
 
 @pytest.mark.parametrize("name", ["tiny-llamagen", "tiny-var", "tiny-mar"])
@@ -215,7 +216,7 @@ def test_bytes_of_a_decode_step(name: str, batch: int, budget: str, weights: flo
 def test_written_bytes_and_activations_of_a_decode_step() -> None:
     found, _ = raster("llamagen-xl", 256, "1")
     assert found.moved("written") / found.passes == 184_320 * 512
-    assert found.of_parts("linear").moved("activations") / found.passes / 1e9 == pytest.approx(1.09, abs=0.005)
+    assert found.only("linear").moved("activations") / found.passes / 1e9 == pytest.approx(1.09, abs=0.005)
 
 
 def test_less_is_read_than_the_budget_says_because_the_full_cache_is_half_full() -> None:
@@ -273,7 +274,7 @@ def test_flops_of_an_image(name: str, part: str, tera: float) -> None:
     """Within 2 % or half of the last digit. The reference's *linear* includes logits and modulations."""
     found = whole(name)
     names = ("linear", "logits", "once") if part == "linear" else (part,)
-    assert found.of_parts(*names).flops / 1e12 == pytest.approx(tera, rel=0.02, abs=0.005)
+    assert found.only(*names).flops / 1e12 == pytest.approx(tera, rel=0.02, abs=0.005)
 
 
 @pytest.mark.parametrize(("name", "tera"), [("mar-b", 14.9), ("mar-l", 33.3), ("mar-h", 65.4)])
@@ -292,8 +293,8 @@ def test_least_time_of_a_decode_step_on_an_a800(budget: str, step: float, linear
     found, _ = raster("llamagen-xl", 256, budget)
     a800, passes = GPUS["a800"], found.passes / 1e3
     assert found.without("decode").least_time(a800, apart=True) / passes == pytest.approx(step, rel=0.06)
-    assert found.of_parts("linear", "logits").least_time(a800) / passes == pytest.approx(linear, rel=0.02)
-    assert found.of_parts("attention").least_time(a800) / passes == pytest.approx(attention, rel=0.02)
+    assert found.only("linear", "logits").least_time(a800) / passes == pytest.approx(linear, rel=0.02)
+    assert found.only("attention").least_time(a800) / passes == pytest.approx(attention, rel=0.02)
 
 
 @pytest.mark.parametrize(("budget", "honest"), [("1/4", 1.73), ("1/6", 2.17), ("1/8", 2.51)])

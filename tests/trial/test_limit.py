@@ -113,7 +113,7 @@ def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
     method = Linear.build(arm.knobs)
     held = limit.limit_facts(arm, entry(), method, RATES)[limit.LIMIT]
     layout = replace(entry().shape(arm.sampling, 2), dtype=torch.bfloat16)
-    assert Limit.from_json(json.loads(json.dumps(held))) == Limit.of(bill(method, layout, entry().parameter_counts()), RATES)
+    assert Limit.from_json(json.loads(json.dumps(held))) == bill(method, layout, entry().parameter_counts()).limit(RATES)
     single = limit.limit_facts(replace(arm, dtype="float32"), entry(), method, RATES)[limit.LIMIT]
     assert single["nbytes"] == 2 * held["nbytes"]
 

@@ -67,7 +67,7 @@ def limit(case: Case) -> Limit:
     if key not in LIMITS:
         found = case_bill(case, MODELS.get(case.model), method_factory(case)())
         assert found is not None
-        LIMITS[key] = Limit.of(found, ONE)
+        LIMITS[key] = found.limit(ONE)
     return LIMITS[key]
 
 

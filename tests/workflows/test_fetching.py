@@ -19,9 +19,9 @@ from cachemark.cli import main
 from cachemark.core.errors import UnknownName
 from cachemark.models.catalogue import bitwise_models
 from cachemark.models.prompts import FILE
-from cachemark.models.publications import KEYS, notes, publications
 from cachemark.models.registry import MODELS
 from cachemark.workflows.convert import verify
+from cachemark.workflows.publications import KEYS, notes, publications
 from cachemark.workflows.weights import weights_list
 from support.hub import REVISION, Hub, serving
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cachemark.core.limits import GPUS, Limit, ideal
+from cachemark.core.limits import GPUS, ideal
 from cachemark.core.spec import Case
 from cachemark.models.costs import case_bill
 from cachemark.models.registry import MODELS
@@ -29,7 +29,7 @@ def pair(model: str = "llamagen-b", method: str = "streaming", batch: int = 8) -
 def test_on_the_models_own_grid_it_is_what_the_limits_of_a_run_allow(model: str, method: str) -> None:
     cases = pair(model, method)
     bills = [case_bill(case, MODELS.get(model), method_factory(case)()) for case in cases]
-    full, arm = (Limit.of(found, RATES) for found in bills if found is not None)
+    full, arm = (found.limit(RATES) for found in bills if found is not None)
     tokens = cases[0].grid[0] * cases[0].grid[1]
     assert PaperSpeed().allowed(*cases, RATES, full.by["decode"] / 8, 8, tokens) == pytest.approx(ideal(full, arm))
 

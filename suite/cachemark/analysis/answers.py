@@ -6,18 +6,18 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..core import limits
 from ..core.spec import Case, shown_share
 from ..core.units import TIME, metric
 from ..stats.intervals import Interval
 from . import formatting as fmt
 from .case_group import CaseGroup
 from .device_limits import OF_SPEED
+from .limit_flags import ARTEFACT
 from .quality_claims import Claims, QualityClaim, criterion, not_shown
 from .report_row import MASKED, Mark, ReportRow, method_of, share_of_full
 
 FULL_CACHE = "Use the full cache"
-WORTH_MEASURING = limits.ARTEFACT  # the least gain for which a prediction counts: least times are not known better than that
+WORTH_MEASURING = ARTEFACT  # the least gain for which a prediction counts: least times are not known better than that
 
 @dataclass(frozen=True)
 class Candidate:

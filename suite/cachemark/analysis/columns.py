@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from ..core import limits
 from ..core.limits import Limit
 from ..core.result import FULL_BESIDE
 from ..core.spec import shown_share
@@ -17,6 +16,7 @@ from ..core.units import FAMILIES, FLOPS, KV, LIVE_KV, METRICS, STATE, TIME, is_
 from ..stats.intervals import Interval, median_over_repeats
 from . import formatting as fmt
 from .case_group import CaseGroup
+from .limit_flags import FITS
 from .report_row import FIDELITY, MASKED, OUTSIDE, QUALITY, ReportRow, by_definition, exactly, share_of_full
 
 Row = TypeVar("Row")
@@ -257,7 +257,7 @@ def _of_ideal(row: ReportRow) -> Interval | None:
 def _slope(row: ReportRow) -> Interval | None:
     """Bytes per second by which a step's time grows with its entries; None where no line fits."""
     stored = row.outcome.facts.get("slope")
-    fits = isinstance(stored, dict) and stored.get("bytes_per_s") and stored.get("r2", 0) >= limits.FITS
+    fits = isinstance(stored, dict) and stored.get("bytes_per_s") and stored.get("r2", 0) >= FITS
     return exactly(stored["bytes_per_s"]) if isinstance(stored, dict) and fits else None
 
 

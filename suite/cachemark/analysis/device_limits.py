@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..core import limits
-from ..core.limits import Limit
+from ..core.limits import Limit, ideal
 from ..core.spec import FULL, Case
 from ..core.units import TIME
 from . import formatting as fmt
+from . import limit_flags
 from .report_row import IMPLAUSIBLE, Mark, ReportRow
 
 IDLE = "idle device"
@@ -46,15 +46,15 @@ def with_limits(rows: Sequence[ReportRow]) -> list[ReportRow]:
 def _flags(row: ReportRow, bound: _Bound | None) -> tuple[Mark, ...]:
     limit, latency, marks = row.limit, row.median(TIME) or 0.0, []
     if limit and row.case.role == "baseline":
-        marks.append(Mark(IDLE, "warn", limits.idle(limit, latency)))
+        marks.append(Mark(IDLE, "warn", limit_flags.idle(limit, latency)))
     if bound and row.speed_up is not None:
         speed_up, (alone, tokens) = row.speed_up, bound
-        marks.append(Mark(IMPLAUSIBLE, "warn", limits.artefact(speed_up.value, alone) if tokens is None else
-                          limits.beyond_passes(speed_up.value, tokens, alone)))
-        marks.append(Mark("use the full cache", "calm", limits.no_gain(speed_up.high, alone) if tokens is None else
-                          limits.no_gain_by_passes(speed_up.high, tokens)))
+        marks.append(Mark(IMPLAUSIBLE, "warn", limit_flags.artefact(speed_up.value, alone) if tokens is None else
+                          limit_flags.beyond_passes(speed_up.value, tokens, alone)))
+        marks.append(Mark("use the full cache", "calm", limit_flags.no_gain(speed_up.high, alone) if tokens is None else
+                          limit_flags.no_gain_by_passes(speed_up.high, tokens)))
     if limit:
-        marks.append(Mark("in a cache", "calm", limits.too_fast(limit, latency)))
+        marks.append(Mark("in a cache", "calm", limit_flags.too_fast(limit, latency)))
     return tuple(mark for mark in marks if mark.reason)
 
 
@@ -77,7 +77,7 @@ def _bound(row: ReportRow, full: ReportRow | None, rows: Sequence[ReportRow]) ->
 
 
 def _ideal(row: ReportRow, full: ReportRow | None) -> float | None:
-    return limits.ideal(full.limit, row.limit) if full and full.limit and row.limit else None
+    return ideal(full.limit, row.limit) if full and full.limit and row.limit else None
 
 
 def _settings(case: Case) -> tuple[object, ...]:

@@ -15,13 +15,13 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from ..core import limits
-from ..core.limits import Limit
+from ..core.limits import Limit, ideal
 from ..core.result import Environment, Outcome, full_latencies, kernels_apart
 from ..core.spec import Case
 from ..core.units import TIME
 from . import formatting as fmt
 from .columns import TextColumn
+from .limit_flags import artefact
 from .report_row import is_random
 
 SHARED = {"full", "fewer_steps"}  # rows that stand in several papers: they alone do not make a table one of this run's
@@ -223,7 +223,7 @@ def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
     return PaperRow(
         cell, claimed, possible, reached, _allowed(mine, its), latency / cell.batch if latency else None, _how(cell, mine), no_speed_up,
         mine.case.key if mine is not None else "",
-        cell.impossible or (limits.artefact(claimed, possible) if claimed and possible else ""),
+        cell.impossible or (artefact(claimed, possible) if claimed and possible else ""),
         IMPOSSIBLE if cell.impossible else TOO_FAST,
     )
 
@@ -233,7 +233,7 @@ def _allowed(mine: Outcome | None, its: Outcome | None) -> float | None:
     if mine is None or its is None or mine is its:
         return None
     try:
-        return limits.ideal(*(Limit.from_json(outcome.facts["limit"]) for outcome in (its, mine)))
+        return ideal(*(Limit.from_json(outcome.facts["limit"]) for outcome in (its, mine)))
     except (KeyError, TypeError, ZeroDivisionError):
         return None
 

@@ -14,7 +14,6 @@ import click
 
 from ..core.errors import DEFECT, CachemarkError, of_system
 from ..core.wording import printed
-from ..plugins.modules import fault
 from .remedies import runnable
 
 INTERRUPTED, UNREAD = 130, 141  # as a shell has it: 128 and the number of SIGINT and of SIGPIPE
@@ -40,10 +39,14 @@ def ending(kept: Callable[[], str] = str) -> Iterator[None]:
     except BrokenPipeError:
         _leave(UNREAD)
     except SystemExit as error:
+        from ..plugins.modules import fault
+
         if found := fault(error):  # it would end a command that has done nothing with any code, 0 among them
             _said(found)
         raise
     except Exception as error:
+        from ..plugins.modules import fault
+
         known = error if isinstance(error, CachemarkError) else fault(error) or of_system(error)
         _defect(error) if known is None else _said(known)
 

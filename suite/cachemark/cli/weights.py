@@ -13,7 +13,7 @@ from ..core.wording import printed
 from .options import all_of, echo_rows, json_option, size
 
 if TYPE_CHECKING:
-    from ..models.publications import Publication
+    from ..workflows.publications import Publication
 
 MOST_PIXELS = 65_536
 _from_option = click.option("--from", "folder", default="weights", show_default=True, type=click.Path(file_okay=False),

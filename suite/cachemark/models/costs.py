@@ -12,9 +12,9 @@ from torch import Tensor
 from ..cache.codec import codec
 from ..cache.layout import Step
 from ..contract.method import Method
-from ..core.limits import Bill
 from ..core.spec import Case
 from ..roofline.bill import ParameterCounts, bill
+from ..roofline.operations import Bill
 from .infinity import InfinityConfig
 from .janus import JanusConfig
 from .llama import LlamaConfig

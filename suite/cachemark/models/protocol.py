@@ -67,8 +67,8 @@ class Request:
     """Options of loading a model. ``weights``, ``decoder_weights``: paths, or empty for the packaged or random ones. ``engine`` is
     ``reference`` for a model that repeats in every pass what its published code repeats. ``extractor`` and ``reference`` are paths
     too, of the network that sees the images and of what it saw in real ones; empty for those of the package. ``prompts`` is the name or
-    the path of a list (:mod:`cachemark.models.prompt_lists`); empty for the model's own. ``metrics``: paths that the plan gives its metrics,
-    each as (metric, option, path)."""
+    the path of a list (:mod:`cachemark.models.prompt_lists`); empty for the model's own. ``metrics``: paths that the plan gives its
+    metrics, each as (metric, option, path)."""
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32

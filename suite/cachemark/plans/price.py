@@ -19,7 +19,7 @@ from ..contract.method import Method
 from ..core import seeds
 from ..core.errors import CachemarkError
 from ..core.files import is_readable
-from ..core.limits import Bill, Rates
+from ..core.limits import Rates
 from ..core.spec import MAX_BATCH, QUALITY_PASS
 from ..methods.registry import METHODS
 from ..metrics.registry import image_metrics
@@ -27,6 +27,7 @@ from ..models.costs import case_bill
 from ..plugins import loading as plugins
 from ..roofline.bill import ParameterCounts
 from ..roofline.bill import bill as bill_of
+from ..roofline.operations import Bill
 from .decoding import BATCHES
 from .expand import Planned
 from .schema import Plan

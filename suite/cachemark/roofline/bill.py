@@ -15,9 +15,9 @@ from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Layout, Site, Step, raster_steps, scale_steps
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
-from ..core.limits import Bill, Op
 from .flops import counted
 from .masked_flops import masked_ops
+from .operations import Bill, Op
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def bill(
         ops.append(Op("once", 2 * layout.rows * counts.row, (counts.row_weights or counts.row) * width))
     if images:
         ops.append(Op("decode", layout.batch * _decoded(counts.image)))
-    return Bill.of((op for op in ops if op.flops or op.nbytes), layout.batch, passes)
+    return Bill.merged((op for op in ops if op.flops or op.nbytes), layout.batch, passes)
 
 
 def attended(method: Method, layout: Layout) -> float:

@@ -14,7 +14,7 @@ from ..cache.layout import Site
 from ..cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps
 from ..contract.method import Bidirectional, Method
 from ..core.errors import BadBudget
-from ..core.limits import Op
+from .operations import Op
 
 FREQUENCIES = 256  # channels of the sinusoid that a timestep becomes
 MLP = 4  # width of a block's MLP, in widths of the block

@@ -18,6 +18,7 @@ from ..analysis.answers import (
     select,
     why_unjudged,
 )
+from ..analysis.limit_flags import ARTEFACT
 from ..analysis.quality_claims import UNJUDGED, criterion, seeds_that_decide
 from ..analysis.report_row import MASKED
 from ..core import limits
@@ -26,7 +27,6 @@ from ..core.spec import Case
 from ..core.units import metric
 from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
-from ..models.publications import publications
 from ..models.registry import MODELS
 from ..plans.installed_things import require
 from ..plans.price import without_missing
@@ -37,6 +37,7 @@ from ..stats.intervals import Interval
 from ..store.db import Store
 from .evidence import CPU, Claimed, Known, at_batches, known_of
 from .forecasts import BOUND, MEASURED, PREDICTED, Forecast, Forecaster
+from .publications import publications
 from .stores import DEFAULT_STORE, opened
 from .weights import FOLDER
 
@@ -250,7 +251,7 @@ class _Advisor:
         self, chosen: Selection, candidates: Sequence[Candidate], lines: dict[str, AdvisedMethod], claimed: dict[str, Claimed],
     ) -> str:
         """The reason for the full cache, and what would change it."""
-        if (most := max((line.allowed for line in lines.values()), default=0.0)) <= limits.ARTEFACT and not self.wishes.throughput:
+        if (most := max((line.allowed for line in lines.values()), default=0.0)) <= ARTEFACT and not self.wishes.throughput:
             return (f"nothing gains at batch {self.wishes.batch}: bytes and FLOPs that the methods here save allow at most "
                     f"{fmt.times(most)} on {self.wishes.gpu}.")
         if not claimed:
@@ -265,7 +266,7 @@ class _Advisor:
             return f"at {seeds} seeds no method is shown to lose less than {allowed}.{_by_seeds(claimed)}"
         told = f"no method that is shown to lose less than {allowed} is measured or predicted to be faster {where}."
         bound = max((lines[each.key] for each in able if lines[each.key].basis == BOUND), key=lambda line: line.gain, default=None)
-        if bound is not None and bound.allowed > limits.ARTEFACT:
+        if bound is not None and bound.allowed > ARTEFACT:
             known = (f"its speed-up on {self.wishes.gpu} is not known: {bound.no_speed_up}" if bound.no_speed_up else
                      f"nothing of it was measured on {self.wishes.gpu}.")
             return f"{told} {bound.name} might gain up to {fmt.times(bound.allowed)}; {known}"
@@ -291,7 +292,7 @@ class _Advisor:
         first = self.forecaster.gains_from(cases, MOST)
         if first is None:
             return f"{said} At no batch up to {MOST} do the methods here save enough on {gpu} to be told from none."
-        return f"{said} On {gpu} what the methods here save allows more than {fmt.times(limits.ARTEFACT)} from batch {first} on."
+        return f"{said} On {gpu} what the methods here save allows more than {fmt.times(ARTEFACT)} from batch {first} on."
 
 
 def _by_seeds(claimed: dict[str, Claimed]) -> str:

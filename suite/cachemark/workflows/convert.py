@@ -11,9 +11,9 @@ from ..core.errors import BadCheckpoint, Unsupported
 from ..models import checkpoints, conversion, prompts, text_features, trained_size
 from ..models.conversion import SHARD
 from ..models.protocol import ModelEntry, PublishedFile
-from ..models.publications import Noted, Publication, noted_of, publications
 from ..models.registry import MODELS
 from ..models.weights import packaged
+from .publications import Noted, Publication, noted_of, publications
 from .weights import FOLDER
 
 PUBLISHED, CONVERTED, UNKNOWN = "as published", "as converted", "not published"

@@ -9,18 +9,19 @@ from functools import cached_property
 import torch
 
 from ..analysis.case_group import CaseGroup
+from ..analysis.limit_flags import ARTEFACT
 from ..analysis.report_row import MASKED, ReportRow
 from ..cache.codec import codec
 from ..cache.layout import Layout
-from ..core import limits
 from ..core.errors import Unsupported
-from ..core.limits import Bill, Rates
+from ..core.limits import Rates
 from ..core.spec import Case, canonical
 from ..core.units import PEAK, TIME
 from ..models.costs import case_bill
 from ..models.protocol import ModelEntry
 from ..roofline.bill import ParameterCounts
 from ..roofline.memory import allocated, weight_bytes
+from ..roofline.operations import Bill
 from ..stats.intervals import Interval
 from ..trial.child.bench import method_factory
 
@@ -121,7 +122,7 @@ class Forecaster:
         from none."""
         batch = 1
         while batch <= most:
-            if any(self.allowed(case, batch) > limits.ARTEFACT for case in cases):
+            if any(self.allowed(case, batch) > ARTEFACT for case in cases):
                 return batch
             batch *= 2
         return None

@@ -15,7 +15,7 @@ from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
 from ..core import limits
 from ..core.errors import BadBudget, BadKnob, Unsupported
-from ..core.limits import BYTES, Bill, Rates
+from ..core.limits import Rates
 from ..core.spec import FULL, Budget
 from ..core.wording import count
 from ..machine import rates as measured
@@ -26,6 +26,7 @@ from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
 from ..plans.expand import resolve
 from ..roofline.bill import attended, bill
+from ..roofline.operations import BYTES, Bill
 from .stand_ins import calibration_knob, sixth
 
 OWN = "own"  # the budget that a method's own sizes are
@@ -152,7 +153,7 @@ def _line(name: str, budget: str, batch: int, found: Bill, rates: Rates, full: L
     seconds = found.least_time(rates, apart=apart)
     return LeastTime(
         name, budget, batch, "", found.passes, seconds, (full.seconds if full else seconds) / seconds,
-        {part: found.of_parts(part).least_time(rates, apart=apart) for part in found.parts}, {kind: found.moved(kind) for kind in BYTES},
+        {part: found.only(part).least_time(rates, apart=apart) for part in found.parts}, {kind: found.moved(kind) for kind in BYTES},
         found.flops,
     )
 

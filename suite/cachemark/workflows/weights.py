@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from ..core.errors import CachemarkError, Infrastructure, NoAccess, Unsupported
 from ..core.files import replacing
-from ..models.publications import NOTES, Publication, of_model, publications
+from .publications import NOTES, Publication, of_model, publications
 
 FOLDER = "weights"  # below the working directory, unless another is named
 MAY_LACK = ("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json", "spiece.model")  # a tokenizer is some of these

@@ -15,7 +15,7 @@ from ...cache.codec import codec
 from ...cache.layout import Layout, Site, Step, raster_steps
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
-from ...core.limits import Limit, Rates
+from ...core.limits import Rates
 from ...core.spec import Case
 from ...metrics.compute.speed import ends
 from ...models.costs import case_bill
@@ -90,7 +90,7 @@ def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | No
     if rates is None or case.role not in ("arm", "baseline") or (case.decoder and not steps):
         return {}
     bill = case_bill(case, entry, method, steps)
-    return {} if bill is None else {LIMIT: Limit.of(bill, rates).to_json()}
+    return {} if bill is None else {LIMIT: bill.limit(rates).to_json()}
 
 
 def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) -> dict[str, Any]:

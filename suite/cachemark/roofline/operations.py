@@ -1,0 +1,91 @@
+"""Operations of a generation and their least time on a device.
+
+No operation is faster than its bytes at the device's copy rate or its FLOPs at its matmul rate, whichever takes longer, and operations run
+one after the other: their sum is the *least time*. It assumes that everything is read once, and that nothing is launched, waited for or
+padded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..core.limits import Limit, Rates
+
+BYTES = ("weights", "read", "written", "activations", "own")
+
+
+class Op(NamedTuple):
+    """One operation, ``times`` over; a multiplication and an addition are two ``flops``.
+
+    The other fields are bytes: of ``weights``; of keys and values ``read`` (live ones only) and ``written``; of ``activations`` between
+    its products; of what a method reads and writes beside the model (``own``: scores, moved entries)."""
+
+    part: str
+    flops: int = 0
+    weights: int = 0
+    read: int = 0
+    written: int = 0
+    activations: int = 0
+    own: int = 0
+    times: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one time."""
+        return self.weights + self.read + self.written + self.activations + self.own
+
+    def seconds(self, rates: Rates, *, apart: bool = False) -> float:
+        """Return the least time of one execution; ``apart``: its activations are moved by kernels of their own, which nothing hides."""
+        hidden = self.nbytes - self.activations if apart else self.nbytes
+        return max(hidden / rates.copy, self.flops / rates.matmul) + (self.activations / rates.copy if apart else 0.0)
+
+
+@dataclass(frozen=True)
+class Bill:
+    """All operations of one generation of ``batch`` images in ``passes`` passes, image decoding (part ``decode``) included."""
+
+    ops: tuple[Op, ...]
+    batch: int
+    passes: int
+
+    @classmethod
+    def merged(cls, ops: Iterable[Op], batch: int, passes: int) -> Bill:
+        """Merge equal operations into one with more ``times``."""
+        times: Counter[Op] = Counter()
+        for op in ops:
+            times[op._replace(times=1)] += op.times
+        return cls(tuple(op._replace(times=count) for op, count in times.items()), batch, passes)
+
+    def only(self, *parts: str) -> Bill:
+        """Return the operations of these parts."""
+        return Bill(tuple(op for op in self.ops if op.part in parts), self.batch, self.passes)
+
+    def without(self, *parts: str) -> Bill:
+        """Return the operations of all other parts."""
+        return Bill(tuple(op for op in self.ops if op.part not in parts), self.batch, self.passes)
+
+    @property
+    def parts(self) -> list[str]:
+        """Parts in the order in which they first occur."""
+        return list(dict.fromkeys(op.part for op in self.ops))
+
+    @property
+    def flops(self) -> int:
+        return sum(op.flops * op.times for op in self.ops)
+
+    def moved(self, *kinds: str) -> int:
+        """Return bytes of these kinds, of all where none is named."""
+        return sum(getattr(op, kind) * op.times for op in self.ops for kind in kinds or BYTES)
+
+    def least_time(self, rates: Rates, *, apart: bool = False) -> float:
+        """Return the least seconds of the batch; ``apart`` as in :meth:`Op.seconds`: a stricter sum, which fused kernels may beat."""
+        return sum(op.seconds(rates, apart=apart) * op.times for op in self.ops)
+
+    def limit(self, rates: Rates) -> Limit:
+        """Return the least cost on a device of these rates."""
+        by = {part: self.only(part).least_time(rates) for part in self.parts}
+        tokens = self.without("decode").least_time(rates)
+        return Limit(sum(by.values()), tokens, self.moved(), self.flops, rates.copy, rates.matmul, by)
