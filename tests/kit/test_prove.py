@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from cachemark.core import plugin_modules as plugin_modules
 from cachemark.core.errors import BadPlugin, UnknownName
 from cachemark.kit import method_kit
 from cachemark.kit.findings import Checked, KitProof
 from cachemark.methods.registry import METHODS
-from cachemark.plugins import modules as plugin_modules
 from cachemark.workflows import prove
 from cachemark.workflows.prove import ENDS, prove_method, prove_metric, prove_model
 from support import examples

@@ -13,6 +13,7 @@ from typing import NoReturn, TextIO
 import click
 
 from ..core.errors import DEFECT, CachemarkError, of_system
+from ..core.plugin_modules import fault
 from ..core.wording import printed
 from .remedies import runnable
 
@@ -39,14 +40,10 @@ def ending(kept: Callable[[], str] = str) -> Iterator[None]:
     except BrokenPipeError:
         _leave(UNREAD)
     except SystemExit as error:
-        from ..plugins.modules import fault
-
         if found := fault(error):  # it would end a command that has done nothing with any code, 0 among them
             _said(found)
         raise
     except Exception as error:
-        from ..plugins.modules import fault
-
         known = error if isinstance(error, CachemarkError) else fault(error) or of_system(error)
         _defect(error) if known is None else _said(known)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..contract.method import Method
-from ..plugins.modules import MODULE, plugin_of
+from ..core.plugin_modules import MODULE, plugin_of
 from .driver import Watched
 
 DEEPEST = 12  # things inside one another

@@ -14,11 +14,11 @@ from typing import Any
 from ..core import registry
 from ..core.errors import BadPlugin, CachemarkError
 from ..core.outside_metrics import fault_of
+from ..core.plugin_modules import MODULE, SAID, fault, message_of, plugin_of
 from ..core.spec import canonical
 from ..decoders.registry import DECODERS
 from ..methods.registry import METHODS
 from ..models.registry import MODELS
-from .modules import MODULE, SAID, fault, message_of, plugin_of
 from .sources import DIGITS, READER, Sources, know, short
 
 TABLES: tuple[registry.Registry[Any], ...] = (METHODS, MODELS, DECODERS, registry.metrics)

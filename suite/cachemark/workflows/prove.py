@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from ..core import plugin_modules as plugin_modules
 from ..core.errors import BadPlugin, BadStore, CachemarkError, Infrastructure, NothingMeasured, Unsupported
 from ..core.units import METRICS, TIME
 from ..core.verdicts import REGRESSED
@@ -38,7 +39,6 @@ from ..plans.expand import Planned
 from ..plans.installed_things import TABLES, require
 from ..plugins import installed
 from ..plugins import loading as plugins
-from ..plugins import modules as plugin_modules
 from ..stats.paired_test import Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from ...core import plugin_modules as plugin_modules
 from ...core import registry
 from ...core.outside_metrics import DIGITS
 from ...core.spec import Case
 from ...core.units import metric
 from ...metrics.base import CostMetric, Costs, ImageMetric, ImageSet, MetricBase, SetMetric, Shown, part_of, problem
 from ...plugins import loading as plugins
-from ...plugins import modules as plugin_modules
 from ..bounds import bounded_text
 
 

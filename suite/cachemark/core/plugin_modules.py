@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 
-from ..core.errors import BadPlugin
+from .errors import BadPlugin
 
 MODULE = "cachemark_plugin_"  # begins the names of a plug-in's modules; the digests of its path and of its files' contents follow
 SAID = 300  # letters of an error's own words
