@@ -52,10 +52,10 @@ def expected(slot: Slot, q: Tensor, causal: bool) -> tuple[list[tuple[int, int, 
                 shared = head // (HEADS // kv_heads)
                 k, v = keys[row - run.start, shared], values[row - run.start, shared]
                 for token in range(min(q.size(2), n) if causal else q.size(2)):
-                    seen = token + 1 if causal else n
-                    one, weights = naive(q[row, head, token], k[:seen], v[:seen])
-                    out.append((row, head, token, one))
-                    mass[row, shared, :seen] += weights
+                    visible = token + 1 if causal else n
+                    mixed, weights = naive(q[row, head, token], k[:visible], v[:visible])
+                    out.append((row, head, token, mixed))
+                    mass[row, shared, :visible] += weights
     return out, mass
 
 
@@ -66,15 +66,15 @@ def expected(slot: Slot, q: Tensor, causal: bool) -> tuple[list[tuple[int, int, 
 def test_it_is_a_softmax_over_the_live_keys(condition: tuple[int, ...], kv_heads: int, causal: bool, mass: bool) -> None:
     slot, _ = prepared(condition, kv_heads, 0 if causal else 5)
     q = normal(len(condition), HEADS, max(condition) if causal else 1, DIM, seed=2)
-    out, given = attention(q, slot, mass=mass, causal=causal)
+    out, own_mass = attention(q, slot, mass=mass, causal=causal)
     outputs, masses = expected(slot, q, causal)
     assert out.shape == q.shape
-    for row, head, token, one in outputs:
-        assert (out[row, head, token] - one).abs().max() < 1e-5
-    assert (given is None) is not mass
-    if given is not None:
-        assert given.dtype == torch.float32
-        assert (given - masses).abs().max() < 1e-5
+    for row, head, token, mixed in outputs:
+        assert (out[row, head, token] - mixed).abs().max() < 1e-5
+    assert (own_mass is None) is not mass
+    if own_mass is not None:
+        assert own_mass.dtype == torch.float32
+        assert (own_mass - masses).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("kv_heads", [4, 1])
@@ -83,10 +83,10 @@ def test_several_queries_that_see_everything(kv_heads: int) -> None:
     q = normal(2, HEADS, 3, DIM, seed=2)
     outputs, masses = expected(slot, q, causal=False)
     for mass in (False, True):
-        out, given = attention(q, slot, mass=mass)
-        assert max(float((out[row, head, token] - one).abs().max()) for row, head, token, one in outputs) < 1e-5
-    assert given is not None
-    assert (given - masses).abs().max() < 1e-5
+        out, own_mass = attention(q, slot, mass=mass)
+        assert max(float((out[row, head, token] - mixed).abs().max()) for row, head, token, mixed in outputs) < 1e-5
+    assert own_mass is not None
+    assert (own_mass - masses).abs().max() < 1e-5
 
 
 def test_a_stage_is_read_in_place_of_the_slot() -> None:
@@ -102,8 +102,8 @@ def test_a_stage_is_read_in_place_of_the_slot() -> None:
     for run, n in zip(slot.bank.runs, slot.live, strict=True):
         keys, values = (torch.cat((old[0], new[run.start]), 1) for old, new in zip(slot.read(run, n), (k, v), strict=True))
         for head in range(HEADS):
-            one, _ = naive(q[run.start, head, 0], keys[head // 2], values[head // 2])
-            assert (out[run.start, head, 0] - one).abs().max() < 1e-5
+            mixed, _ = naive(q[run.start, head, 0], keys[head // 2], values[head // 2])
+            assert (out[run.start, head, 0] - mixed).abs().max() < 1e-5
         assert torch.allclose(mass[run.start, :, : n + 2].sum(-1), torch.tensor(2.0))
 
 
@@ -114,15 +114,15 @@ def test_a_window_sees_all_before_it_and_itself_in_order(condition: tuple[int, .
     tokens = 3
     slot, _ = prepared(condition, kv_heads, 5)  # of which the last ones are the window's own
     q = normal(len(condition), HEADS, tokens, DIM, seed=2)
-    out, given = attention(q, slot, mass=mass, causal=True)
+    out, own_mass = attention(q, slot, mass=mass, causal=True)
     masses = torch.zeros(len(condition), kv_heads, max(slot.live), dtype=torch.float64)
     for run, n in zip(slot.bank.runs, slot.live, strict=True):
         keys, values = slot.read(run, n)
         for row, head, token in product(range(run.start, run.stop), range(HEADS), range(tokens)):
-            shared, seen = head // (HEADS // kv_heads), n - tokens + 1 + token
-            one, weights = naive(q[row, head, token], keys[row - run.start, shared, :seen], values[row - run.start, shared, :seen])
-            assert torch.allclose(out[row, head, token].double(), one, atol=1e-6)
-            masses[row, shared, :seen] += weights
+            shared, visible = head // (HEADS // kv_heads), n - tokens + 1 + token
+            mixed, weights = naive(q[row, head, token], keys[row - run.start, shared, :visible], values[row - run.start, shared, :visible])
+            assert torch.allclose(out[row, head, token].double(), mixed, atol=1e-6)
+            masses[row, shared, :visible] += weights
     if mass:
-        assert given is not None
-        assert torch.allclose(given.double(), masses, atol=1e-5)
+        assert own_mass is not None
+        assert torch.allclose(own_mass.double(), masses, atol=1e-5)

@@ -23,13 +23,13 @@ LIMIT = 256 * 2**20
 @pytest.mark.parametrize(("sites", "rows", "room"), [(1, 1, 1), (3, 5, 1), (3, 5, 2), (3, 5, 5), (3, 5, 7), (3, 5, 10), (4, 6, 99)])
 def test_every_row_of_every_site_is_in_one_portion(sites: int, rows: int, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TRANSIENT", room * 10 + 9)
-    seen = torch.zeros(sites, rows)
-    for some, these in chunks(sites, rows, 10):
-        part = seen[some, these]
+    visits = torch.zeros(sites, rows)
+    for some, some_rows in chunks(sites, rows, 10):
+        part = visits[some, some_rows]
         assert 0 < part.numel() <= room
         assert part.size(0) == 1 or part.size(1) == rows, "one stretch of storage"
         part += 1
-    assert (seen == 1).all()
+    assert (visits == 1).all()
 
 
 def test_a_row_that_needs_more_than_there_is_goes_alone() -> None:
@@ -42,12 +42,12 @@ def test_a_row_that_needs_more_than_there_is_goes_alone() -> None:
 def test_chunks_change_nothing(name: str, knobs: dict[str, str], condition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(condition, kv_heads=2)
     cls, feed = METHODS.get(name), Feed(layout)
-    found = []
+    outputs = []
     for limit in (TRANSIENT, 10_000, 1):
         monkeypatch.setattr(module, "TRANSIENT", limit)
-        found.append(drive(cls.build({**calibration(cls, layout), **cls.knobs_for(Fraction(1, 2), layout), **knobs}), layout, feed))
-    for other in found[1:]:
-        assert all(torch.equal(other[where], out) for where, out in found[0].items())
+        outputs.append(drive(cls.build({**calibration(cls, layout), **cls.knobs_for(Fraction(1, 2), layout), **knobs}), layout, feed))
+    for other in outputs[1:]:
+        assert all(torch.equal(other[where], out) for where, out in outputs[0].items())
 
 
 def xl(layers: int) -> Layout:

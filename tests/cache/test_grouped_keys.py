@@ -20,11 +20,11 @@ def layout(condition: tuple[int, ...] = (1,)) -> Layout:
     return layout_of(condition, lines=8, line=10, heads=HEADS, kv_heads=HEADS, head_dim=DIM)
 
 
-def vectors(found: Layout, seed: int = 0) -> Tensor:
+def vectors(shape: Layout, seed: int = 0) -> Tensor:
     """Keys of every token, (sites, rows, kv_heads, tokens, head_dim), one channel of which is a hundred times another."""
     draw = torch.Generator().manual_seed(seed)
     sizes = torch.tensor([0.1, 1.0, 3.0, 10.0])
-    return torch.randn(len(SITES), found.rows, HEADS, found.longest_condition + found.visual, DIM, generator=draw) * sizes
+    return torch.randn(len(SITES), shape.rows, HEADS, shape.longest_condition + shape.visual, DIM, generator=draw) * sizes
 
 
 def rounded(k: Tensor) -> Tensor:
@@ -34,12 +34,12 @@ def rounded(k: Tensor) -> Tensor:
     return least + ((k.double() - least) / step).round() * step
 
 
-def filled(found: Layout, k: Tensor, until: int, drop: dict[int, int] | None = None) -> GroupedBank:
+def filled(shape: Layout, k: Tensor, until: int, drop: dict[int, int] | None = None) -> GroupedBank:
     """A bank after ``until`` passes, of which some end with the eviction of one place in every site, row and head."""
-    (bank,) = banks(found, dict.fromkeys(SITES, found.longest_condition + found.visual), Memory("cpu", KIVI4))
+    (bank,) = banks(shape, dict.fromkeys(SITES, shape.longest_condition + shape.visual), Memory("cpu", KIVI4))
     assert isinstance(bank, GroupedBank)
-    longest = found.longest_condition
-    for step in raster_steps(found)[:until]:
+    longest = shape.longest_condition
+    for step in raster_steps(shape)[:until]:
         for index, slot in enumerate(bank.slots):
             fed = k[index, :, :, :longest]
             if step.count:
@@ -52,13 +52,13 @@ def filled(found: Layout, k: Tensor, until: int, drop: dict[int, int] | None = N
 
 
 def test_whole_groups_are_rounded_and_the_last_stands_as_it_is() -> None:
-    found = layout()
-    k = vectors(found)
+    shape = layout()
+    k = vectors(shape)
     for until in (1, GROUP - 1, GROUP, GROUP + 1, 2 * GROUP + 5):
-        read = filled(found, k, until).keys()
-        whole = until // GROUP * GROUP
-        assert torch.equal(read[..., whole:, :], k[..., whole:until, :])
-        for first in range(0, whole, GROUP):
+        read = filled(shape, k, until).keys()
+        rounded_until = until // GROUP * GROUP
+        assert torch.equal(read[..., rounded_until:, :], k[..., rounded_until:until, :])
+        for first in range(0, rounded_until, GROUP):
             here = slice(first, first + GROUP)
             spread = k[..., here, :].amax(-2, keepdim=True) - k[..., here, :].amin(-2, keepdim=True)
             near = (read[..., here, :] - rounded(k[..., here, :])).abs() <= spread * 1e-3
@@ -68,35 +68,35 @@ def test_whole_groups_are_rounded_and_the_last_stands_as_it_is() -> None:
 
 def test_channels_of_different_size_cost_less_than_by_themselves() -> None:
     """What KIVI is for: a range of 32 channels is that of the largest."""
-    found = layout()
-    k = vectors(found)[..., : 2 * GROUP, :]
+    shape = layout()
+    k = vectors(shape)[..., : 2 * GROUP, :]
     alone = INT4.decode(INT4.encode(k), torch.float32)
-    grouped = filled(found, vectors(found), 2 * GROUP).keys()
+    grouped = filled(shape, vectors(shape), 2 * GROUP).keys()
     small = 0
     assert (grouped - k)[..., small].abs().mean() < (alone - k)[..., small].abs().mean() / 5
 
 
 @pytest.mark.parametrize("condition", [(1,), (3, 1, 1, 2), (40, 33)])
 def test_an_entry_is_read_alike_wherever_eviction_has_moved_it(condition: tuple[int, ...]) -> None:
-    found = layout(condition)
-    k = vectors(found)
+    geometry = layout(condition)
+    k = vectors(geometry)
     drop = {5: 3, 20: 0, GROUP: 1, GROUP + 8: 7, 2 * GROUP: 2, 2 * GROUP + 9: 20}
-    kept, whole = filled(found, k, 75, drop), filled(found, k, 75)
-    for number, run in enumerate(kept.runs):
-        n = kept.live[number]
-        assert n == whole.live[number] - len(drop)
-        arrival = kept.k[1][:, run.rows, :, :n].long()
+    evicted, full = filled(geometry, k, 75, drop), filled(geometry, k, 75)
+    for number, run in enumerate(evicted.runs):
+        n = evicted.live[number]
+        assert n == full.live[number] - len(drop)
+        arrival = evicted.k[1][:, run.rows, :, :n].long()
         assert arrival.unique().numel() == n
-        for index, slot in enumerate(kept.slots):
+        for index, slot in enumerate(evicted.slots):
             keys, _ = slot.read(run, n)
-            expected, _ = whole.slots[index].read(run, whole.live[number])
+            expected, _ = full.slots[index].read(run, full.live[number])
             assert torch.equal(keys, expected.gather(2, arrival[index].expand(-1, -1, -1, DIM)))
 
 
 def test_a_long_condition_fills_groups_of_its_own_rows() -> None:
-    found = layout((GROUP + 3, 2 * GROUP))
-    k = vectors(found)
-    bank = filled(found, k, 1)
+    shape = layout((GROUP + 3, 2 * GROUP))
+    k = vectors(shape)
+    bank = filled(shape, k, 1)
     for number, run in enumerate(bank.runs):
         for index, slot in enumerate(bank.slots):
             keys, _ = slot.read(run, bank.live[number])
@@ -109,9 +109,9 @@ def test_a_long_condition_fills_groups_of_its_own_rows() -> None:
 
 
 def test_nothing_behind_the_live_entries_is_read() -> None:
-    found = layout()
-    k = vectors(found)
-    bank = filled(found, k, 70, {40: 3, 50: 4})
+    shape = layout()
+    k = vectors(shape)
+    bank = filled(shape, k, 70, {40: 3, 50: 4})
     before, live = bank.keys(), bank.live[0]
     for part in (*bank.k, *bank.v):
         part[..., live:, :] = 77
@@ -119,8 +119,8 @@ def test_nothing_behind_the_live_entries_is_read() -> None:
 
 
 def test_bytes_count_ranges_and_the_group_that_fills() -> None:
-    found, memory = layout(), Memory("cpu", KIVI4)
-    banks(found, dict.fromkeys(SITES, 20), memory)
+    shape, memory = layout(), Memory("cpu", KIVI4)
+    banks(shape, dict.fromkeys(SITES, 20), memory)
     groups = -(-(1 + 80) // GROUP)
     entry = (DIM // 2 + 2) + (DIM // 2 + 2 + 2)  # codes and number of a key; codes, step and least of a value
     shared = groups * DIM * 2 * 2 + GROUP * DIM * 4

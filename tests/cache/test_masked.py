@@ -45,14 +45,14 @@ def test_places_are_known_once_they_have_been_generated() -> None:
     generator = torch.Generator().manual_seed(0)
     order = torch.stack([torch.randperm(16, generator=generator) for _ in range(2)])
     steps = placed(masked_steps(shape(4), 5), order)
-    known = order[:, :0]
+    generated = order[:, :0]
     for step, before in zip(steps, [None, *steps[:-1]], strict=True):
-        assert torch.equal(step.known, known.sort(1).values)
+        assert torch.equal(step.known, generated.sort(1).values)
         assert torch.equal(step.previous, order[:, :0] if before is None else before.generating)
         end = 16 - step.first
         assert torch.equal(step.generating, order[:, end - step.count : end].sort(1).values)
-        known = torch.cat((known, step.generating), 1)
-    assert known.size(1) == 16
+        generated = torch.cat((generated, step.generating), 1)
+    assert generated.size(1) == 16
 
 
 def test_steps_are_equal_whatever_their_places_are() -> None:

@@ -28,9 +28,9 @@ def test_the_kernel_is_the_written_out_attention() -> None:
 def test_the_kernel_is_used_on_a_cuda_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_fused", lambda: lambda *_: pytest.fail("not on a CPU"))
     q = torch.randn(1, 2, 1, 16)
-    out, found = with_mass(q, q, q, causal=False)
+    out, mass = with_mass(q, q, q, causal=False)
     assert out.shape == q.shape
-    assert found.tolist() == [[[1.0], [1.0]]]
+    assert mass.tolist() == [[[1.0], [1.0]]]
     assert (mass_kernel("cpu"), mass_kernel("cuda")) == (MASS_KERNEL, FUSED_MASS_KERNEL)
 
 

@@ -33,8 +33,8 @@ class Knobbed(Method):
 
 def test_knobs_are_the_fields() -> None:
     assert Knobbed.build({}).knobs() == {"count": 3, "share": 0.5, "exact": True, "mode": "plain", "free": None}
-    given = {"count": 4, "share": 1, "exact": False, "mode": "other", "free": [1]}
-    assert Knobbed.build(given).knobs() == given
+    values = {"count": 4, "share": 1, "exact": False, "mode": "other", "free": [1]}
+    assert Knobbed.build(values).knobs() == values
 
 
 def test_an_unknown_knob_names_the_nearest() -> None:

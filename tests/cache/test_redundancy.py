@@ -41,8 +41,8 @@ def two_passes(watcher: Redundancy, before: Tensor, after: Tensor) -> dict[str, 
             return k.flatten(2)
 
         watcher.stack("decoder", step, Tokens(torch.zeros(2, 11, 16)), run)
-    found: dict[str, dict[str, list[float | None]]] = watcher.found()["classes"]
-    return found
+    classes: dict[str, dict[str, list[float | None]]] = watcher.found()["classes"]
+    return classes
 
 
 def test_each_class_gets_the_likeness_of_its_own_tokens(watcher: Redundancy) -> None:
@@ -51,11 +51,11 @@ def test_each_class_gets_the_likeness_of_its_own_tokens(watcher: Redundancy) -> 
     after = before.clone()
     after[:, 2 : 2 + first.count] *= -1  # what the first pass predicted turns round, at any length
     after[:, 2 : 2 + first.count] *= 3
-    found = two_passes(watcher, before, after)
-    assert found["caching"]["k"] == pytest.approx([-1.0])
+    likeness = two_passes(watcher, before, after)
+    assert likeness["caching"]["k"] == pytest.approx([-1.0])
     for name in ("buffer", "generating", "masked"):
-        assert found[name]["k"] == pytest.approx([1.0])
-    assert found["known"]["k"] == [None], "nothing was predicted before the pass before"
+        assert likeness[name]["k"] == pytest.approx([1.0])
+    assert likeness["known"]["k"] == [None], "nothing was predicted before the pass before"
     assert second.first == first.count
 
 
@@ -63,8 +63,8 @@ def test_a_mean_is_over_tokens_heads_and_rows(watcher: Redundancy) -> None:
     before = torch.randn(2, 11, 2, 8)
     after = before.clone()
     after[0, 0, 0] *= -1  # of the two buffer tokens of two rows, one head of one
-    found = two_passes(watcher, before, after)
-    assert found["buffer"]["v"] == pytest.approx([1 - 2 / 8])
+    likeness = two_passes(watcher, before, after)
+    assert likeness["buffer"]["v"] == pytest.approx([1 - 2 / 8])
 
 
 @pytest.mark.parametrize("scale", [2.0, 1.0])
@@ -73,15 +73,15 @@ def test_a_generation_is_watched_and_not_changed(scale: float) -> None:
     watcher, labels = Redundancy(), torch.tensor([1, 2])
     watched = [model.generate(labels, seeds, watcher, sampling, Memory()) for seeds in ([0, 1], [2, 3])]
     again = Redundancy()
-    both = model.generate(labels.repeat(2), [0, 1, 2, 3], again, sampling, Memory())
-    torch.testing.assert_close(torch.cat(watched), both, rtol=1e-4, atol=1e-4)
-    found = watcher.found()
-    assert found["passes"] == [2, 3, 4]
-    assert set(found["classes"]) == set(CLASSES)
-    assert set(found["branches"]) == set(BRANCHES if scale != 1 else BRANCHES[:1])
-    assert all(-1 <= s <= 1 for line in found["layers"]["k"] for s in line)
+    together = model.generate(labels.repeat(2), [0, 1, 2, 3], again, sampling, Memory())
+    torch.testing.assert_close(torch.cat(watched), together, rtol=1e-4, atol=1e-4)
+    facts = watcher.found()
+    assert facts["passes"] == [2, 3, 4]
+    assert set(facts["classes"]) == set(CLASSES)
+    assert set(facts["branches"]) == set(BRANCHES if scale != 1 else BRANCHES[:1])
+    assert all(-1 <= s <= 1 for line in facts["layers"]["k"] for s in line)
     for name in ("k", "v", "feature"):
-        for mine, its in zip(found["layers"][name], again.found()["layers"][name], strict=True):
+        for mine, its in zip(facts["layers"][name], again.found()["layers"][name], strict=True):
             assert mine == pytest.approx(its, abs=1e-4), "two generations of two are one of four"
 
 

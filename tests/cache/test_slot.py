@@ -109,16 +109,16 @@ def test_keys_values_and_followers_move_together(case: Eviction) -> None:
 @given(st.integers(2, 9), st.data())
 def test_one_place_for_all_is_the_same_eviction(n: int, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, n - 1))
-    one, follower = filled((1, 1), (n,), 9)
+    by_place, follower = filled((1, 1), (n,), 9)
     many, other = filled((1, 1), (n,), 9)
-    one.evict_place(0, place)
+    by_place.evict_place(0, place)
     many.evict(torch.full((len(SITES), 2, HEADS, 1), place))
-    assert one.live == many.live
+    assert by_place.live == many.live
     live = (..., slice(n - 1))
-    assert torch.equal(one.visual[live], many.visual[live])
+    assert torch.equal(by_place.visual[live], many.visual[live])
     assert torch.equal(follower, other)
-    assert torch.equal(one.k[0][..., : n - 1, :], many.k[0][..., : n - 1, :])
-    assert torch.equal(one.v[0][..., : n - 1, :], many.v[0][..., : n - 1, :])
+    assert torch.equal(by_place.k[0][..., : n - 1, :], many.k[0][..., : n - 1, :])
+    assert torch.equal(by_place.v[0][..., : n - 1, :], many.v[0][..., : n - 1, :])
 
 
 def test_one_run_of_rows_leaves_the_others_alone() -> None:
@@ -252,5 +252,5 @@ def test_bytes_are_counted_by_kind() -> None:
 def test_sites_of_one_capacity_share_a_bank() -> None:
     layout = layout_of((1,), heads=HEADS, kv_heads=HEADS, head_dim=DIM, layers=4)
     sites = [Site("decoder", layer) for layer in range(4)]
-    found = banks(layout, dict(zip(sites, (5, 9, 5, 9), strict=True)), Memory())
-    assert [(bank.capacity, bank.sites) for bank in found] == [(5, (sites[0], sites[2])), (9, (sites[1], sites[3]))]
+    made = banks(layout, dict(zip(sites, (5, 9, 5, 9), strict=True)), Memory())
+    assert [(bank.capacity, bank.sites) for bank in made] == [(5, (sites[0], sites[2])), (9, (sites[1], sites[3]))]

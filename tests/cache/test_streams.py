@@ -85,8 +85,8 @@ def test_a_number_belongs_to_its_sample() -> None:
 
 
 def test_branches_and_positions_may_be_tensors() -> None:
-    both = streams.keys(torch.tensor([4, 4]), "evict", torch.tensor([7, 8]), branch=torch.tensor([0, 1]))
-    assert [value & MASK for value in both.tolist()] == [key_of(4, "evict", 7), key_of(4, "evict", 8, branch=1)]
+    of_tensors = streams.keys(torch.tensor([4, 4]), "evict", torch.tensor([7, 8]), branch=torch.tensor([0, 1]))
+    assert [value & MASK for value in of_tensors.tolist()] == [key_of(4, "evict", 7), key_of(4, "evict", 8, branch=1)]
 
 
 def test_every_part_of_a_key_counts() -> None:
@@ -128,9 +128,9 @@ def test_below_stays_below(bound: int) -> None:
 def test_neighbouring_keys_and_counters_are_uncorrelated() -> None:
     values = streams.uniform(KEYS, 8).double() - 0.5
     sides = {"counter": (values[..., 1:], values[..., :-1]), "seed": (values[:, 1:], values[:, :-1]), "position": (values[1:], values[:-1])}
-    for name, (one, other) in sides.items():
-        correlation = (one * other).mean() * 12
-        assert abs(float(correlation)) < 4 / math.sqrt(one.numel()), name
+    for name, (first, other) in sides.items():
+        correlation = (first * other).mean() * 12
+        assert abs(float(correlation)) < 4 / math.sqrt(first.numel()), name
 
 
 def test_uniform_numbers_lie_strictly_inside() -> None:

@@ -80,9 +80,9 @@ class Check:
 
     def expanded(self, names: Iterable[str]) -> list[Check]:
         """This check, or where it stands for several, those that the file has something for."""
-        found = matching(self.needs[0], names) if "*" in self.name else []
+        matches = matching(self.needs[0], names) if "*" in self.name else []
         return [replace(self, name=self.name.replace("*", which), measure=partial(self.measure, which=which),
-                        needs=tuple(need.replace("*", which) for need in self.needs)) for _, which in found] or [self]
+                        needs=tuple(need.replace("*", which) for need in self.needs)) for _, which in matches] or [self]
 
     def fault(self, subject: Any, vector: Vector) -> str:
         """What is wrong, or nothing. Not a number counts as wrong."""
@@ -102,7 +102,7 @@ class Kind:
 
     def checks_of(self, names: Iterable[str]) -> list[Check]:
         """The checks of a file that holds ``names``."""
-        return [one for check in self.checks for one in check.expanded(names)]
+        return [single for check in self.checks for single in check.expanded(names)]
 
 
 Family = Mapping[str, Kind]
@@ -111,8 +111,8 @@ Family = Mapping[str, Kind]
 def matching(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
     """Those of ``names`` that fit ``pattern``, and what its ``*`` stands for, which holds no slash; numbers in their order."""
     fits = re.compile(re.escape(pattern).replace(r"\*", "([^/]+)"))
-    found = [(name, match[1] if fits.groups else "") for name in names if (match := fits.fullmatch(name))]
-    return sorted(found, key=lambda entry: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", entry[1])])
+    matches = [(name, match[1] if fits.groups else "") for name in names if (match := fits.fullmatch(name))]
+    return sorted(matches, key=lambda entry: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", entry[1])])
 
 
 def worst(deviations: Iterable[float]) -> float:
@@ -120,27 +120,27 @@ def worst(deviations: Iterable[float]) -> float:
     return max(deviations, default=float("inf"))
 
 
-def apart(given: Tensor, expected: Tensor) -> float:
+def apart(actual: Tensor, expected: Tensor) -> float:
     """The greatest absolute difference; infinite where the shapes differ."""
-    if given.shape != expected.shape:
+    if actual.shape != expected.shape:
         return float("inf")
-    return float((given.double() - expected.double()).abs().max())
+    return float((actual.double() - expected.double()).abs().max())
 
 
-def spread(given: Tensor, expected: Tensor) -> float:
+def spread(actual: Tensor, expected: Tensor) -> float:
     """The root mean square of the differences; infinite where the shapes differ."""
-    if given.shape != expected.shape:
+    if actual.shape != expected.shape:
         return float("inf")
-    return float((given.double() - expected.double()).square().mean().sqrt())
+    return float((actual.double() - expected.double()).square().mean().sqrt())
 
 
-def differing(given: Tensor, expected: Tensor) -> float:
+def differing(actual: Tensor, expected: Tensor) -> float:
     """Share of places that differ."""
-    return float((given != expected).double().mean()) if given.shape == expected.shape else float("inf")
+    return float((actual != expected).double().mean()) if actual.shape == expected.shape else float("inf")
 
 
-def differing_bytes(given: Tensor, expected: Tensor) -> float:
+def differing_bytes(actual: Tensor, expected: Tensor) -> float:
     """Share of bytes that differ by one; infinite where one differs by more, or the shapes or types do."""
-    if given.dtype != torch.uint8 or apart(given, expected) > 1:
+    if actual.dtype != torch.uint8 or apart(actual, expected) > 1:
         return float("inf")
-    return differing(given, expected)
+    return differing(actual, expected)

@@ -15,9 +15,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A folder that was asked for and holds nothing is an error, whatever else is run or left out."""
-    given = config.getoption("--vectors", default=None)
-    if given and (found := find(Path(given))[0]).label == NOTHING:
-        raise pytest.UsageError(found.problem)
+    folder = config.getoption("--vectors", default=None)
+    if folder and (first := find(Path(folder))[0]).label == NOTHING:
+        raise pytest.UsageError(first.problem)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

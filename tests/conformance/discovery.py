@@ -60,11 +60,11 @@ def _items(path: Path, folder: Path) -> list[Item]:
     label = "-".join(inside.parts)
     try:
         kind = _kind(path, inside)
-        held = _names(path)
+        names = _names(path)
     except ValueError as error:
         return [Item(label, path, problem=f"{path}: {error}")]
-    checks = kind.checks_of(held)
-    lacking = {check.name: check.lacking(held) for check in checks}
+    checks = kind.checks_of(names)
+    lacking = {check.name: check.lacking(names) for check in checks}
     if all(lacking.values()):
         return [Item(label, path, problem=f"{path}: no check can be run, it holds none of what they need: {lacking}")]
     return [

@@ -18,18 +18,18 @@ PATH = Path(cachemark.__file__).parent / "data" / "conformance.json"
 
 def summary(folder: Path = DEFAULT) -> dict[str, Any]:
     """By vector file: its family, what it is about, the methods it runs under, and each check that it gets with its tolerance."""
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for item in find(folder):
         if item.kind is None or item.check is None or item.lacking:
             continue
         name = item.path.relative_to(folder).with_suffix("").as_posix()
-        told = {"family": name.partition("/")[0], "about": item.kind.about, "methods": list(item.kind.methods), "checks": {}}
-        found.setdefault(name, told)["checks"][item.check.name] = item.check.tolerance
-    return found
+        entry = {"family": name.partition("/")[0], "about": item.kind.about, "methods": list(item.kind.methods), "checks": {}}
+        by_name.setdefault(name, entry)["checks"][item.check.name] = item.check.tolerance
+    return by_name
 
 
-def text(found: dict[str, Any]) -> str:
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+def text(by_name: dict[str, Any]) -> str:
+    return json.dumps(by_name, indent=1, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

@@ -54,9 +54,9 @@ def test_what_is_reached_is_all_where_drawing_takes_no_time(
     """Under a clock that counts passes, and the eviction of a line as ten of them."""
     spent, small, own = [0.0], model("mha", GRID), Linear.evict
 
-    def evicted(self: Linear, *given: Any) -> None:
+    def evicted(self: Linear, *arguments: Any) -> None:
         spent[0] += LINE
-        own(self, *given)
+        own(self, *arguments)
 
     def passed(*_: object) -> None:
         spent[0] += 1
@@ -65,14 +65,14 @@ def test_what_is_reached_is_all_where_drawing_takes_no_time(
     counted = small.register_forward_pre_hook(passed)
     try:
         cell = benchmark_of_decoders.Cell(small, method, batch, lambda: spent[0])
-        found = benchmark_of_decoders.measure(cell, method, WINDOW, 3)
+        result = benchmark_of_decoders.measure(cell, method, WINDOW, 3)
     finally:
         counted.remove()
-    assert found["agreement"] == [1, 1, 1]
-    assert found["reached"] == pytest.approx([1, 1, 1], abs=1e-3)
-    assert all(1 < rate <= WINDOW for rate in found["tokens per pass"])
-    assert all(cost > 1 for cost in found["cost"]) if method != "full" else found["cost"] == [1, 1, 1]
-    assert f"batch {batch}, {method}" in " ".join(benchmark_of_decoders.told(found).split())
+    assert result["agreement"] == [1, 1, 1]
+    assert result["reached"] == pytest.approx([1, 1, 1], abs=1e-3)
+    assert all(1 < rate <= WINDOW for rate in result["tokens per pass"])
+    assert all(cost > 1 for cost in result["cost"]) if method != "full" else result["cost"] == [1, 1, 1]
+    assert f"batch {batch}, {method}" in " ".join(benchmark_of_decoders.told(result).split())
 
 
 def test_the_page_holds_the_stored_output(page_of_decoders: ModuleType) -> None:
@@ -91,11 +91,11 @@ def test_a_difference_of_other_images_has_newcombe_s_interval(page_of_decoders: 
         low, high = proportion(count, of)
         return Interval(count / of, low, high, 0.95, of)
 
-    found = page_of_decoders.apart(share(56, 70), share(48, 80))
-    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+    difference = page_of_decoders.apart(share(56, 70), share(48, 80))
+    assert (difference.value, difference.low, difference.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
 
 
 def proportion(count: int, of: int) -> tuple[float, float]:
     """Wilson's interval of 95 %."""
-    found = binomtest(count, of).proportion_ci(0.95, "wilson")
-    return found.low, found.high
+    interval = binomtest(count, of).proportion_ci(0.95, "wilson")
+    return interval.low, interval.high

@@ -26,10 +26,10 @@ DAILY = 4, "newest", 2
                          [pytest.param(*case, marks=[] if case == DAILY else [pytest.mark.slow]) for case in GRID])
 @pytest.mark.parametrize("name", DECODERS)
 def test_the_law_is_kept(name: str, window: int, proposals: str, together: int) -> None:
-    found = drawn(partial(DECODERS[name], window=window, proposals=proposals), SEEDS, together)
-    print(f"{name} {window} {proposals} {together}: {off(found.words):.2f} σ, {found.passes.double().mean():.3f} passes")
-    assert abs(off(found.words)) < BOUND
-    assert found.passes.double().mean() < PLACES
+    sample = drawn(partial(DECODERS[name], window=window, proposals=proposals), SEEDS, together)
+    print(f"{name} {window} {proposals} {together}: {off(sample.words):.2f} σ, {sample.passes.double().mean():.3f} passes")
+    assert abs(off(sample.words)) < BOUND
+    assert sample.passes.double().mean() < PLACES
 
 
 AHEAD = [(name, window, edge, together) for name in DECODERS for window, edge in ((3, 2), (4, 3), (5, 4)) for together in (1, 2)]
@@ -38,10 +38,10 @@ AHEAD = [(name, window, edge, together) for name in DECODERS for window, edge in
 @pytest.mark.parametrize(("name", "window", "edge", "together"), [
     pytest.param(*case, marks=[] if case[1:] == (4, 3, 2) else [pytest.mark.slow]) for case in AHEAD])
 def test_the_law_is_kept_by_windows_that_look_past_an_eviction(name: str, window: int, edge: int, together: int) -> None:
-    found = drawn(partial(DECODERS[name], window=window, proposals="newest"), SEEDS, together, edge)
-    print(f"{name} {window} past {edge}, {together}: {off(found.words):.2f} σ, {found.passes.double().mean():.3f} passes")
-    assert abs(off(found.words)) < BOUND
-    assert found.passes.double().mean() < PLACES
+    sample = drawn(partial(DECODERS[name], window=window, proposals="newest"), SEEDS, together, edge)
+    print(f"{name} {window} past {edge}, {together}: {off(sample.words):.2f} σ, {sample.passes.double().mean():.3f} passes")
+    assert abs(off(sample.words)) < BOUND
+    assert sample.passes.double().mean() < PLACES
 
 
 class Decided(SJD):
@@ -49,15 +49,15 @@ class Decided(SJD):
 
     def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
         allowed, self.most = self.most, laws.size(1)
-        kept = super().judge(known, laws, tokens)
+        accepted = super().judge(known, laws, tokens)
         self.most = allowed
-        return kept
+        return accepted
 
 
 def test_what_is_decided_before_an_eviction_is_found_out() -> None:
-    found = drawn(partial(Decided, window=4, proposals="newest"), SEEDS, edge=3)
-    print(f"decided past 3: {off(found.words):.1f} σ")
-    assert off(found.words) > BOUND
+    sample = drawn(partial(Decided, window=4, proposals="newest"), SEEDS, edge=3)
+    print(f"decided past 3: {off(sample.words):.1f} σ")
+    assert off(sample.words) > BOUND
 
 
 class OldLaw(SCD):
@@ -69,18 +69,18 @@ class OldLaw(SCD):
 
 @pytest.mark.parametrize(("window", "proposals"), [pytest.param(3, "uniform", marks=pytest.mark.slow), (4, "newest")])
 def test_maximal_coupling_with_the_old_law_is_found_out(window: int, proposals: str) -> None:
-    found = drawn(partial(OldLaw, window=window, proposals=proposals, coupling="maximal"), SEEDS)
-    print(f"old law, {window} {proposals}: {off(found.words):.1f} σ")
-    assert off(found.words) > BOUND
+    sample = drawn(partial(OldLaw, window=window, proposals=proposals, coupling="maximal"), SEEDS)
+    print(f"old law, {window} {proposals}: {off(sample.words):.1f} σ")
+    assert off(sample.words) > BOUND
 
 
 class Retested(SJD):
     """Tests again what an image has accepted while another of its batch has not, against the law that it was first tested against."""
 
     def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
-        kept = super().judge(known, laws, tokens)
+        accepted = super().judge(known, laws, tokens)
         self.reached, self.final = self.final, torch.zeros_like(self.final)
-        return kept
+        return accepted
 
     def remembered(self, p: Tensor, q: Tensor, right: Tensor) -> Tensor:
         return torch.where(right.cumprod(1).bool()[..., None], q, p)
@@ -89,20 +89,20 @@ class Retested(SJD):
 @pytest.mark.slow
 @pytest.mark.parametrize(("together", "wrong"), [(1, False), (2, True)])
 def test_two_images_that_are_tested_again_are_found_out(together: int, wrong: bool) -> None:
-    found = drawn(partial(Retested, window=4), SEEDS, together)
-    print(f"tested again, {together}: {off(found.words):.1f} σ")
-    assert (off(found.words) > BOUND) == wrong
+    sample = drawn(partial(Retested, window=4), SEEDS, together)
+    print(f"tested again, {together}: {off(sample.words):.1f} σ")
+    assert (off(sample.words) > BOUND) == wrong
 
 
 @pytest.mark.parametrize("together", [1, 2])
 @pytest.mark.parametrize("name", DECODERS)
 def test_generations_side_by_side_are_those_of_each_alone(name: str, together: int) -> None:
     """Else the counts above would say nothing of a decoder."""
-    found = drawn(partial(DECODERS[name], window=4, proposals="newest"), SEEDS[:60], together)
+    sample = drawn(partial(DECODERS[name], window=4, proposals="newest"), SEEDS[:60], together)
     for first in range(0, 60, together):
         decoder = DECODERS[name](window=4, proposals="newest")
-        assert torch.equal(alone(decoder, SEEDS[first : first + together]), found.words[first : first + together])
-        assert {len(decoder.kept)} == set(found.passes[first : first + together].tolist())
+        assert torch.equal(alone(decoder, SEEDS[first : first + together]), sample.words[first : first + together])
+        assert {len(decoder.kept)} == set(sample.passes[first : first + together].tolist())
 
 
 def alone(decoder: Decoder, seeds: Tensor) -> Tensor:
@@ -111,9 +111,9 @@ def alone(decoder: Decoder, seeds: Tensor) -> Tensor:
     tokens, known, count = torch.zeros(len(seeds), PLACES, dtype=torch.int64), 0, 1
     while known < PLACES:
         decoder.most = most(known, count, 0)
-        kept = decoder.judge(known, law(known, count, tokens), tokens)
-        decoder.note(count, kept)
-        known += kept
+        accepted = decoder.judge(known, law(known, count, tokens), tokens)
+        decoder.note(count, accepted)
+        known += accepted
         count = min(decoder.reach, PLACES - known)
         decoder.propose(known, count, tokens)
     return tokens

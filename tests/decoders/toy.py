@@ -36,8 +36,8 @@ def numbered(tokens: Tensor) -> Tensor:
 def law(known: int, count: int, tokens: Tensor, edge: int = 0) -> Tensor:
     """What a model gives for the places from ``known`` on, each of which saw those before it: (batch, count, letters) log-probabilities.
     Places from ``edge`` on have another law as long as the one before it is not known: a method evicts there."""
-    given = ((BEFORE if known < edge <= at else CONDITIONALS)[at][numbered(tokens[:, :at])] for at in range(known, known + count))
-    return torch.stack(list(given), 1).log_softmax(-1)
+    logits = ((BEFORE if known < edge <= at else CONDITIONALS)[at][numbered(tokens[:, :at])] for at in range(known, known + count))
+    return torch.stack(list(logits), 1).log_softmax(-1)
 
 
 def most(known: int, count: int, edge: int) -> int:
@@ -67,27 +67,27 @@ def drawn(make: Callable[[], Decoder], seeds: Tensor, together: int = 1, edge: i
     """
     decoder = make()
     decoder.begin(LAYOUT, seeds, greedy=False, memory=Memory())
-    found = Drawn(torch.empty(len(seeds), PLACES, dtype=torch.int64), torch.zeros_like(seeds))
-    _go_on(decoder, 0, 1, torch.zeros(len(seeds), PLACES, dtype=torch.int64), torch.arange(len(seeds)), together, edge, found)
-    return found
+    result = Drawn(torch.empty(len(seeds), PLACES, dtype=torch.int64), torch.zeros_like(seeds))
+    _go_on(decoder, 0, 1, torch.zeros(len(seeds), PLACES, dtype=torch.int64), torch.arange(len(seeds)), together, edge, result)
+    return result
 
 
-def _go_on(decoder: Decoder, known: int, count: int, tokens: Tensor, images: Tensor, together: int, edge: int, found: Drawn) -> None:
+def _go_on(decoder: Decoder, known: int, count: int, tokens: Tensor, images: Tensor, together: int, edge: int, result: Drawn) -> None:
     decoder.most = most(known, count, edge)
     decoder.judge(known, law(known, count, tokens, edge), tokens)
-    kept = (reached(decoder) - known).clamp(max=decoder.most).view(-1, together).amin(1).repeat_interleave(together)
-    for some in kept.unique().tolist():
-        rows = (kept == some).nonzero()[:, 0]
+    accepted = (reached(decoder) - known).clamp(max=decoder.most).view(-1, together).amin(1).repeat_interleave(together)
+    for some in accepted.unique().tolist():
+        rows = (accepted == some).nonzero()[:, 0]
         own, word = part(decoder, rows), tokens[rows]
         own.note(count, some)
         behind = known + some
         if behind == PLACES:
-            found.words[images[rows]] = word
-            found.passes[images[rows]] = len(own.kept)
+            result.words[images[rows]] = word
+            result.passes[images[rows]] = len(own.kept)
             continue
         wide = min(own.reach, PLACES - behind)
         own.propose(behind, wide, word)
-        _go_on(own, behind, wide, word, images[rows], together, edge, found)
+        _go_on(own, behind, wide, word, images[rows], together, edge, result)
 
 
 def reached(decoder: Decoder) -> Tensor:
@@ -109,9 +109,9 @@ def part(decoder: Decoder, rows: Tensor) -> Decoder:
 
 def off(words: Tensor) -> float:
     """How many standard deviations χ² lies above its mean, over words that are expected at least eight times."""
-    counts, wanted = numbered(words).bincount(minlength=len(WORDS)).double(), expected() * len(words)
-    common = wanted >= 8
-    pooled = [torch.cat((each[common], each[~common].sum()[None])) for each in (counts, wanted)]
+    counts, frequencies = numbered(words).bincount(minlength=len(WORDS)).double(), expected() * len(words)
+    common = frequencies >= 8
+    pooled = [torch.cat((each[common], each[~common].sum()[None])) for each in (counts, frequencies)]
     cells = int((pooled[1] > 0).sum())
     chi = float(((pooled[0] - pooled[1]) ** 2 / pooled[1]).nan_to_num().sum())
     return (chi - (cells - 1)) / (2 * (cells - 1)) ** 0.5

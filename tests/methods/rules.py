@@ -102,8 +102,8 @@ class H2O(Rule):
         self.mass[token] = 0.0
         live = sorted(self.keys)
         keys = np.array(self.condition + [self.keys[t] for t in live])
-        for one in q:
-            weights = softmax(keys @ one / np.sqrt(len(one)))[len(self.condition) :]
+        for query in q:
+            weights = softmax(keys @ query / np.sqrt(len(query)))[len(self.condition) :]
             for t, weight in zip(live, weights, strict=True):
                 self.mass[t] += float(weight)
 
@@ -152,16 +152,16 @@ class RKV(Rule):
             return
         alpha, mix_lambda = self.knobs["alpha"], self.knobs["mix_lambda"]
         live = sorted(self.keys)
-        others = live[: len(live) - alpha]
-        pooled = self._importance(others, alpha)
+        candidates = live[: len(live) - alpha]
+        pooled = self._importance(candidates, alpha)
         redundancy = self._redundancy(live)
-        score = {t: mix_lambda * pooled[i] - (1 - mix_lambda) * redundancy[i] for i, t in enumerate(others)}
+        score = {t: mix_lambda * pooled[i] - (1 - mix_lambda) * redundancy[i] for i, t in enumerate(candidates)}
         self.drop_lowest(score, self.n)
 
-    def _importance(self, others: list[int], alpha: int) -> list[float]:
-        rows = [softmax(self.logits(q, others).max(0)) for q in self.queries[-alpha:]]  # the group is pooled before the softmax
+    def _importance(self, candidates: list[int], alpha: int) -> list[float]:
+        rows = [softmax(self.logits(q, candidates).max(0)) for q in self.queries[-alpha:]]  # the group is pooled before the softmax
         mean = np.mean(rows, axis=0)
-        return [float(mean[max(0, i - 3) : i + 4].max()) for i in range(len(others))]
+        return [float(mean[max(0, i - 3) : i + 4].max()) for i in range(len(candidates))]
 
     def _redundancy(self, live: list[int]) -> Array:
         keys = np.array([self.keys[token] for token in live])

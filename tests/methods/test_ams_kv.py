@@ -41,34 +41,34 @@ def algorithm(c_min: int, c_max: int, condensed: int, alike: list[bool]) -> tupl
     """Algorithm 1 with Algorithm 2 for one layer: the token numbers held after each scale but the last, and whether the budget was
     raised. ``alike[i]``: S of scale i (from 0) is not below the threshold."""
     anchor = sum(SIZES_OF[:condensed])
-    held: list[int] = []
+    tokens: list[int] = []
     history, budget, first = [], c_min, 0
     for i, size in enumerate(SIZES_OF[:-1]):
         own = list(range(first, first + size))
         first += size
         if size <= c_max:
-            before, held = held, held + own
-            if len(held) > budget:
+            before, tokens = tokens, tokens + own
+            if len(tokens) > budget:
                 if budget == c_min and not alike[i]:
                     budget = c_max
                 if size > budget:
-                    held = before
-                elif len(held) > budget:
-                    held = held[:anchor] + held[len(held) - (budget - anchor) :]
-        history.append(held)
+                    tokens = before
+                elif len(tokens) > budget:
+                    tokens = tokens[:anchor] + tokens[len(tokens) - (budget - anchor) :]
+        history.append(tokens)
     return history, budget == c_max
 
 
 def held_by(method: AMSKV, shape: Layout, feed: Feed) -> tuple[list[dict[Site, list[int]]], AMSKV]:
     """The token numbers that each site holds after each scale but the last; all rows and heads agree."""
     record = Record()
-    seen: Any = watched(method, record)
-    drive(seen, shape, feed, Memory())
-    found = []
+    watched_method: Any = watched(method, record)
+    drive(watched_method, shape, feed, Memory())
+    history = []
     for held in record.contents[:-1]:
         assert all((numbers == numbers[:1, :1]).all() for numbers in held.values())
-        found.append({site: numbers[0, 0].tolist() for site, numbers in held.items()})
-    return found, seen
+        history.append({site: numbers[0, 0].tolist() for site, numbers in held.items()})
+    return history, watched_method
 
 
 @pytest.mark.parametrize(("c_min", "c_max", "condensed"), [(21, 46, 2), (30, 46, 0), (10, 12, 1), (21, 21, 2), (12, 40, 2), (55, 91, 2)])
@@ -76,13 +76,13 @@ def held_by(method: AMSKV, shape: Layout, feed: Feed) -> tuple[list[dict[Site, l
 def test_online_is_algorithm_1(c_min: int, c_max: int, condensed: int, theta: float) -> None:
     shape = layout_of()
     feed = Feed(shape)
-    found, method = held_by(AMSKV(condensed, c_max, c_min, theta, decide="online"), shape, feed)
+    kept_after, method = held_by(AMSKV(condensed, c_max, c_min, theta, decide="online"), shape, feed)
     raised = 0
     for site in [Site("decoder", layer) for layer in range(LAYERS)]:
         keys = [feed.at(step, site)[1] for step in scale_steps(shape)]
         alike = [True, *(float(inter_scale(k, before)) >= theta for before, k in pairwise(keys))]
         history, larger = algorithm(c_min, c_max, condensed, alike)
-        assert [held[site] for held in found] == history
+        assert [contents[site] for contents in kept_after] == history
         raised += larger and c_max > c_min
         assert (method.budget[site] == c_max) is (larger or c_max == c_min)
     assert raised == 0 or theta > -3.0
@@ -109,10 +109,10 @@ THETA_BETWEEN = sum(_values()[:2]) / 2
 @pytest.mark.parametrize(("c_min", "c_max", "condensed"), [(21, 46, 2), (30, 46, 0), (10, 12, 1), (55, 91, 2)])
 def test_with_a_list_a_layer_has_its_budget_throughout(c_min: int, c_max: int, condensed: int) -> None:
     shape = layout_of()
-    found, _ = held_by(AMSKV(condensed, c_max, c_min, demanding=[1]), shape, Feed(shape))
+    kept_after, _ = held_by(AMSKV(condensed, c_max, c_min, demanding=[1]), shape, Feed(shape))
     for layer, budget in ((0, c_min), (1, c_max), (2, c_min)):
         history, _ = algorithm(budget, max(budget, c_max), condensed, [True] * len(SIDES))
-        assert [held[Site("decoder", layer)] for held in found] == history
+        assert [contents[Site("decoder", layer)] for contents in kept_after] == history
 
 
 def test_profile_finds_the_layers_that_the_rule_would_raise() -> None:
@@ -140,8 +140,8 @@ def test_the_share_of_the_defaults_gives_the_defaults() -> None:
 def test_a_budget_is_met_and_used(share: Fraction, demanding: list[int]) -> None:
     method = AMSKV(demanding=demanding, **AMSKV.knobs_for(share, LAYOUT))
     allowed = int(share * LAYERS * LAYOUT.cacheable)
-    held = entries(method, LAYOUT)
-    assert allowed - LAYERS < held <= allowed
+    stored = entries(method, LAYOUT)
+    assert allowed - LAYERS < stored <= allowed
     assert min(method.c_max, method.c_min) > 5
 
 
@@ -180,11 +180,11 @@ def test_unmeasured_weights_are_refused_with_the_remedy() -> None:
     assert "demanding" in str(caught.value)
 
 
-@pytest.mark.parametrize(("similarity", "given"), [
+@pytest.mark.parametrize(("similarity", "words"), [
     (SIMILARITY[:2], "2 layers at 6"), (SIMILARITY * 2, "6 layers at 6"), (tuple(s[:3] for s in SIMILARITY), "3 layers at 4"),
 ])  # fmt: skip
-def test_a_similarity_of_another_model_or_resolution_is_refused(similarity: Sequence[Sequence[float]], given: str) -> None:
-    with pytest.raises(BadCalibration, match=f"ams_kv: the similarity is of another model or resolution: {given} scales, not 3 at 6"):
+def test_a_similarity_of_another_model_or_resolution_is_refused(similarity: Sequence[Sequence[float]], words: str) -> None:
+    with pytest.raises(BadCalibration, match=f"ams_kv: the similarity is of another model or resolution: {words} scales, not 3 at 6"):
         informed(similarity).resolve(LAYOUT)
 
 
@@ -200,9 +200,9 @@ def test_a_threshold_that_tells_nothing_apart_warns(theta: float, count: str) ->
 def test_var_d30_with_five_demanding_layers_is_below_a_third() -> None:
     shape = layout(SIZES["d30"], range(1), Sampling(cfg_scale=1.5, cfg_schedule="linear"), torch.float16, "cpu")
     method = AMSKV(demanding=[0, 1, 2, 3, 4])
-    held = entries(method, shape)
-    assert held == 5 * 424 + 25 * 174
-    assert held / (30 * shape.visual) <= 0.32
+    stored = entries(method, shape)
+    assert stored == 5 * 424 + 25 * 174
+    assert stored / (30 * shape.visual) <= 0.32
 
 
 def test_similarity_is_minus_the_mean_square_of_what_bilinear_resizing_leaves() -> None:

@@ -73,12 +73,12 @@ def test_places_are_predicted_stage_by_stage_in_the_order_of_the_sample() -> Non
     method = GtR(steps=8)
     method.begin(model.layout([3, 4], GUIDED), model.sites, Memory())
     own = model.order(key)
-    found, stages = method.ordered(own).flip(1), stage_of(method.layout, 3)
-    for row, order in zip(found.tolist(), own.flip(1).tolist(), strict=True):
+    places, stages = method.ordered(own).flip(1), stage_of(method.layout, 3)
+    for row, order in zip(places.tolist(), own.flip(1).tolist(), strict=True):
         assert stages[row].tolist() == sorted(stages.tolist())
         for stage in range(3):
             assert [place for place in row if stages[place] == stage] == [place for place in order if stages[place] == stage]
-    assert found[0].tolist() != found[1].tolist()
+    assert places[0].tolist() != places[1].tolist()
 
 
 def test_the_head_spends_less_from_pass_to_pass_and_more_on_detail() -> None:
@@ -139,7 +139,7 @@ def test_a_budget_below_three_passes_is_refused() -> None:
         GtR().fit(Fraction(1, 100), layout())
 
 
-@pytest.mark.parametrize(("knobs", "said"), [
+@pytest.mark.parametrize(("knobs", "words"), [
     ({"steps": 65}, r"gtr: steps = 65 in 3 stages, where the sampling asks for 64\. Give 3 … 64 steps\."),
     ({"steps": 2}, r"gtr: steps = 2 in 3 stages"), ({"stages": 9}, r"gtr: stages = 9 where 16×16 places divide into 6\. Give 1 … 6\."),
     ({"split": [24, 6, 2], "steps": 16}, r"gtr: split = 24 6 2 is a schedule of 32 steps in 3 stages; there are 16 in 3\."),
@@ -149,6 +149,6 @@ def test_a_budget_below_three_passes_is_refused() -> None:
     ({"most": 1.5}, r"gtr: most = 1\.5 is no share of the head's passes\."), ({"most": 0.1}, r"gtr: least = 0\.2 is more than most = 0\.1"),
     ({"detail": 1.0}, r"gtr: detail = 1\.0 is no share of tokens\."), ({"rate": "evn"}, r"gtr: .*evn.*even"),
 ])  # fmt: skip
-def test_knobs_that_do_not_fit_are_refused(knobs: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadKnob, match=said):
+def test_knobs_that_do_not_fit_are_refused(knobs: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadKnob, match=words):
         resolved(layout(), **knobs)

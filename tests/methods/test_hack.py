@@ -25,12 +25,12 @@ def by_hand(feed: Feed, step: Step, site: Site, row: int, head: int, before: lis
     keys, values = (torch.cat([feed.at(s, site)[part] for s in steps], 2)[row, head].double() for part in (1, 2))
     q, tokens = feed.at(step, site)[0][row, head].double(), [*before, *range(step.first, step.first + step.count)]
     if len(tokens) > budget:
-        asked = [int((i + 0.5) * step.count / min(32, step.count)) for i in range(min(32, step.count))]
-        weights = (q[asked] @ keys[tokens].T / 4).softmax(-1).sum(0).tolist()
+        queries = [int((i + 0.5) * step.count / min(32, step.count)) for i in range(min(32, step.count))]
+        weights = (q[queries] @ keys[tokens].T / 4).softmax(-1).sum(0).tolist()
         score = dict(zip(tokens, weights, strict=True))
         always = [] if few else [t for t in tokens if t < 5 or (t >= step.first and 5 + step.count <= budget)]
-        rest = sorted((t for t in tokens if t not in always), key=lambda t: -score[t])
-        tokens = sorted([*always, *rest[: budget - len(always)]])
+        ranked = sorted((t for t in tokens if t not in always), key=lambda t: -score[t])
+        tokens = sorted([*always, *ranked[: budget - len(always)]])
     return tokens, (q @ keys[tokens].T / 4).softmax(-1) @ values[tokens]
 
 
@@ -39,7 +39,7 @@ def test_every_head_keeps_and_sees_what_the_rules_say(budget: Fraction) -> None:
     layout, method = layout_of(), made(HACK, budget=budget)
     feed, sites = Feed(layout), [Site("decoder", layer) for layer in range(layout.layers)]
     method.begin(layout, sites, Memory())
-    held: dict[tuple[int, int, int], list[int]] = {}
+    tokens: dict[tuple[int, int, int], list[int]] = {}
     cut = 0
     for step in scale_steps(layout):
         for site in sites:
@@ -49,10 +49,10 @@ def test_every_head_keeps_and_sees_what_the_rules_say(budget: Fraction) -> None:
                     few = method.classes.contextual[site.layer][head]
                     size = method.small if few else method.large
                     key = site.layer, row, head
-                    expected, seen = by_hand(feed, step, site, row, head, held.get(key, []), size, few)
-                    cut += len(expected) < len(held.get(key, [])) + step.count
-                    assert (out[row, head].double() - seen).abs().max() < 1e-5
-                    held[key] = expected
+                    expected, answer = by_hand(feed, step, site, row, head, tokens.get(key, []), size, few)
+                    cut += len(expected) < len(tokens.get(key, [])) + step.count
+                    assert (out[row, head].double() - answer).abs().max() < 1e-5
+                    tokens[key] = expected
                     if not step.last:
                         assert numbers(method.ragged[site])[head][row].tolist() == expected
         method.end_step(step)
@@ -60,8 +60,8 @@ def test_every_head_keeps_and_sees_what_the_rules_say(budget: Fraction) -> None:
 
 
 def test_the_lowest_variance_is_contextual() -> None:
-    found = HeadClasses.of([[0.5, 0.1], [0.1, 0.9]], 0.5)
-    assert found.contextual == ((False, True), (True, False))
+    classes = HeadClasses.of([[0.5, 0.1], [0.1, 0.9]], 0.5)
+    assert classes.contextual == ((False, True), (True, False))
     assert HeadClasses.of([[0.1, 0.1], [0.1, 0.1]], 0.5).contextual == ((True, True), (False, False)), "the lower layer first"
 
 
@@ -79,9 +79,9 @@ def test_budgets_meet_their_mean(mean: int, expected: tuple[int, int]) -> None:
     ({"calibration": "", "mean": 30}, BadKnob, "hack: nobody has calibrated these weights"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_refused(knobs: dict[str, Any], error: type[Exception], words: str) -> None:
-    given = made(HACK).knobs()
+    usable = made(HACK).knobs()
     with pytest.raises(error, match=words):
-        HACK.build({**given, **knobs}).resolve(layout_of())
+        HACK.build({**usable, **knobs}).resolve(layout_of())
 
 
 def test_a_calibration_for_another_number_of_scales_is_refused() -> None:

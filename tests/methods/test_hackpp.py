@@ -54,22 +54,22 @@ class ByHand:
             factor = self.facts["mass"][self.site.layer][self.head][step.index]
             return [factor[scale_of(t)] / TOKENS[scale_of(t)] * float(self.fed(step, 2)[t].norm()) for t in tokens]
         q = self.feed.at(step, self.site)[0][self.row, self.head].double()
-        asked = [int((i + 0.5) * step.count / min(32, step.count)) for i in range(min(32, step.count))]
-        mean = (q[asked] @ self.fed(step, 1)[tokens].T / 4).softmax(-1).mean(0).tolist()
+        queries = [int((i + 0.5) * step.count / min(32, step.count)) for i in range(min(32, step.count))]
+        mean = (q[queries] @ self.fed(step, 1)[tokens].T / 4).softmax(-1).mean(0).tolist()
         return [max(mean[max(0, at - 2) : at + 3]) for at in range(len(tokens))]
 
-    def step(self, step: Step, kept: int) -> Tensor:
+    def step(self, step: Step, size: int) -> Tensor:
         """What this head answers; ``kept`` of all entries stay."""
         tokens = [*self.held, *range(step.first, step.first + step.count)]
         score = dict(zip(tokens, self.score(step, tokens), strict=True))
         ranked = sorted(tokens, key=lambda t: (-score[t], t))
-        seen = sorted(ranked[: self.method.attention_budget])
-        self.held = sorted(ranked[:kept])
+        visible = sorted(ranked[: self.method.attention_budget])
+        self.held = sorted(ranked[:size])
         q = self.feed.at(step, self.site)[0][self.row, self.head].double()
-        return (q @ self.fed(step, 1)[seen].T / 4).softmax(-1) @ self.fed(step, 2)[seen]
+        return (q @ self.fed(step, 1)[visible].T / 4).softmax(-1) @ self.fed(step, 2)[visible]
 
 
-@pytest.mark.parametrize(("knobs", "fewer"), [({}, "kept"), ({"attention_budget": 30}, "both"), ({"attention_budget": 16}, "seen")])
+@pytest.mark.parametrize(("knobs", "fewer"), [({}, "size"), ({"attention_budget": 30}, "both"), ({"attention_budget": 16}, "seen")])
 def test_every_head_keeps_and_sees_what_the_rules_say(knobs: dict[str, Any], fewer: str) -> None:
     layout = layout_of()
     given = made(HACKPlusPlus, budget=Fraction(8 if fewer == "seen" else 5, 11)).knobs()
@@ -82,17 +82,17 @@ def test_every_head_keeps_and_sees_what_the_rules_say(knobs: dict[str, Any], few
     for step in scale_steps(layout):
         for site in sites:
             out = method.attend(site, step, *feed.at(step, site))
-            for (where, row, head), one in heads.items():
+            for (where, row, head), rule in heads.items():
                 if where != site:
                     continue
-                there = len(one.held) + step.count
+                there = len(rule.held) + step.count
                 few = method.classes.contextual[site.layer][head]
-                kept = 91 if step.last else method.plan.kept[step.index + 1][site.layer, few]
-                assert (out[row, head].double() - one.step(step, kept)).abs().max() < 1e-5
+                size = 91 if step.last else method.plan.kept[step.index + 1][site.layer, few]
+                assert (out[row, head].double() - rule.step(step, size)).abs().max() < 1e-5
                 cut["seen"] += there > method.attention_budget
                 if not step.last:
-                    cut["kept"] += len(one.held) < there
-                    assert numbers(method.ragged[site])[head][row].tolist() == one.held
+                    cut["kept"] += len(rule.held) < there
+                    assert numbers(method.ragged[site])[head][row].tolist() == rule.held
         method.end_step(step)
     assert cut["kept"] > 20
     assert cut["seen"] > 20 or fewer == "kept"
@@ -120,17 +120,17 @@ def test_reliance_is_what_later_scales_look_at() -> None:
 def test_budgets_meet_their_mean_at_every_scale(mean: int, exponent: float) -> None:
     plan, _ = plan_of(mean, exponent)
     pairs, groups = plan.classes.pairs, plan.groups
-    for scale, held in enumerate(plan.kept):
-        seen, total = BEFORE[scale], sum(heads * held[group] for group, heads in groups.items())
+    for scale, by_group in enumerate(plan.kept):
+        seen, total = BEFORE[scale], sum(heads * by_group[group] for group, heads in groups.items())
         if seen <= mean:
-            assert set(held.values()) <= {seen}
+            assert set(by_group.values()) <= {seen}
             continue
-        lost = sum(heads for heads in groups.values())  # less than one entry of each head goes by rounding
+        slack = sum(heads for heads in groups.values())  # less than one entry of each head goes by rounding
         assert total <= max(mean, 1) * pairs + pairs * (mean < 5)
         before = plan.kept[scale - 1]
-        full = all(held[group] == before[group] + TOKENS[scale - 1] for group in groups)
-        assert full or total > mean * pairs - lost
-        assert all(1 <= held[group] <= before[group] + TOKENS[scale - 1] for group in groups)
+        full = all(by_group[group] == before[group] + TOKENS[scale - 1] for group in groups)
+        assert full or total > mean * pairs - slack
+        assert all(1 <= by_group[group] <= before[group] + TOKENS[scale - 1] for group in groups)
 
 
 def test_no_exponent_gives_every_head_as_much_and_a_large_one_differs() -> None:
@@ -144,7 +144,7 @@ def test_shares_are_in_proportion_to_reliance() -> None:
     classes = HeadClasses(((True, True), (False, False)))
     reliance = (((3.0,) * 3,) * 2, ((1.0,) * 3,) * 2)
     rows = RelianceBudgets((4, 9, 16), classes, reliance, 5, 1.0).kept
-    assert [sorted(held.items()) for held in rows[1:]] == [[((0, True), 4), ((1, False), 4)], [((0, True), 7), ((1, False), 2)]]
+    assert [sorted(by_group.items()) for by_group in rows[1:]] == [[((0, True), 4), ((1, False), 4)], [((0, True), 7), ((1, False), 2)]]
     capped = RelianceBudgets((4, 9, 16), classes, reliance, 10, 1.0).kept[-1]
     assert capped == {(0, True): 13, (1, False): 7}, "what the first cannot hold goes to the second"
 
@@ -159,8 +159,8 @@ def test_the_plan_is_what_lives_and_what_is_allocated() -> None:
     assert isinstance(ran.method, HACKPlusPlus)
     plan, classes = ran.method.plan, ran.method.classes
     for step, lengths in enumerate(ran.record.lengths[:-1]):
-        for site, found in lengths.items():
-            assert found == [plan.kept[step + 1][site.layer, few] for few in classes.contextual[site.layer]]
+        for site, of_heads in lengths.items():
+            assert of_heads == [plan.kept[step + 1][site.layer, few] for few in classes.contextual[site.layer]]
     assert [slot.capacity for slot in ran.method.ragged.values()] == plan.rooms
 
 

@@ -52,12 +52,12 @@ def hashed(shape: Shape, gone: Sequence[Gone]) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-@pytest.mark.parametrize(("model", "limit", "rooms", "lost", "expected"), PLANS, ids=lambda value: str(value)[:12])
-def test_plans_of_the_published_orders(model: str, limit: int, rooms: int, lost: int, expected: str) -> None:
+@pytest.mark.parametrize(("model", "limit", "rooms", "gone_at_the_end", "expected"), PLANS, ids=lambda value: str(value)[:12])
+def test_plans_of_the_published_orders(model: str, limit: int, rooms: int, gone_at_the_end: int, expected: str) -> None:
     shape = shape_of(model)
     gone = removed(shape, orders(model), limit)
     assert hashed(shape, gone) == expected
-    assert {len(gone[-1][source]) for source in shape.sources} == {lost}
+    assert {len(gone[-1][source]) for source in shape.sources} == {gone_at_the_end}
     assert sum(HeatPlan.of(shape, gone).rooms) == rooms
 
 
@@ -79,7 +79,7 @@ def test_no_more_than_the_limit_lives_at_any_time() -> None:
 
 def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked() -> None:
     layout, half = layout_of(), Fraction(1, 2)
-    whole = layout.cacheable * layout.layers * layout.kv_heads
+    everything = layout.cacheable * layout.layers * layout.kv_heads
     for counts in ("allocated", "live"):
         method = made(HeatKV, budget=half)
         method.counts, method.limit = counts, 0
@@ -87,18 +87,18 @@ def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked() -
         method.resolve(layout)
         allocated, live = sum(method.plan.rooms), max(map(sum, method.plan.live))
         assert live <= method.limit
-        assert allocated <= whole // 2 if counts == "allocated" else method.limit == whole // 2
-        assert method.own_budget(layout) == Fraction(allocated, whole)
+        assert allocated <= everything // 2 if counts == "allocated" else method.limit == everything // 2
+        assert method.own_budget(layout) == Fraction(allocated, everything)
 
 
 def test_the_mean_over_heads_is_what_is_attended() -> None:
     method, layout = made(HeatKV), layout_of()
     method.resolve(layout)
     last = scale_steps(layout)[-1]
-    seen = [method.attended(layout, Site("decoder", layer), last) - last.count for layer in range(layout.layers)]
-    assert [4 * n - live for n, live in zip(seen, method.plan.live[-1], strict=True)] == [
+    cached = [method.attended(layout, Site("decoder", layer), last) - last.count for layer in range(layout.layers)]
+    assert [4 * n - live for n, live in zip(cached, method.plan.live[-1], strict=True)] == [
         -live % 4 for live in method.plan.live[-1]]
-    assert 0 < seen[0] < layout.cacheable
+    assert 0 < cached[0] < layout.cacheable
 
 
 def published(**knobs: Any) -> dict[str, Any]:

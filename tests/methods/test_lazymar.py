@@ -58,21 +58,21 @@ def test_a_scaled_schedule_refreshes_as_often(steps: int) -> None:
 
 def test_a_scaled_schedule_reads_the_table_at_its_share() -> None:
     method = resolved(LazyMAR(extra=0), 128)
-    for step, full, kept in zip(method.steps, method.full, method.kept, strict=True):
+    for step, full, size in zip(method.steps, method.full, method.kept, strict=True):
         forced = step.count + (method.steps[step.index - 1].count if step.index else 0)
-        assert kept == (320 if full else max(forced, int(320 * PUBLISHED[step.index // 2])))
+        assert size == (320 if full else max(forced, int(320 * PUBLISHED[step.index // 2])))
 
 
 @pytest.mark.parametrize("extra", [0, 15])
 def test_forced_tokens_and_some_more_always_go_on(extra: int) -> None:
     method = resolved(LazyMAR(table=[0.0] * 64, extra=extra))
-    for before, step, full, kept in zip(method.steps, method.steps[1:], method.full[1:], method.kept[1:], strict=False):
-        assert kept == (320 if full else before.count + step.count + extra)
+    for before, step, full, size in zip(method.steps, method.steps[1:], method.full[1:], method.kept[1:], strict=False):
+        assert size == (320 if full else before.count + step.count + extra)
 
 
 def test_a_count_takes_the_place_of_the_table() -> None:
     method = resolved(LazyMAR(count=50))
-    assert {kept for full, kept in zip(method.full, method.kept, strict=True) if not full} == {50}
+    assert {size for full, size in zip(method.full, method.kept, strict=True) if not full} == {50}
     assert resolved(LazyMAR(count=1000)).kept == [320] * 64
 
 
@@ -145,17 +145,17 @@ def test_a_forced_token_counts_as_alike_by_nothing(forced: str, dropped: bool) -
 
 def known_of(step: MaskedStep) -> Tensor:
     """Tokens that have a value, the class's places among them."""
-    known = torch.zeros(BATCH, 320, dtype=torch.bool).scatter(1, 64 + step.known[:BATCH], True)
-    known[:, :64] = True
-    return known
+    with_value = torch.zeros(BATCH, 320, dtype=torch.bool).scatter(1, 64 + step.known[:BATCH], True)
+    with_value[:, :64] = True
+    return with_value
 
 
 @pytest.mark.parametrize("select", ["predicted", "unpredicted"])
 def test_tokens_with_or_without_a_value_stay_behind_first(select: str) -> None:
     method, step = begun(LazyMAR(select=select))
     on, free = goes_on(method, step, SIMILARITY), ~forced_of(step)
-    known = known_of(step)
-    assert not on[(known if select == "predicted" else ~known) & free].any()
+    with_value = known_of(step)
+    assert not on[(with_value if select == "predicted" else ~with_value) & free].any()
     assert on.sum() == 48 * BATCH
 
 

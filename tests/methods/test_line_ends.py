@@ -22,7 +22,7 @@ SIZES = {"B": 4 * N, "anchor": 3, "recent_lines": 1}
 ENDS = set(range(N - 1, LAYOUT.visual, N))
 
 
-def kept(line_end: str, feed: Feed, score: str = "inter-line") -> Tensor:
+def kept_tokens(line_end: str, feed: Feed, score: str = "inter-line") -> Tensor:
     """Indices of the visual tokens that live at the end, (sites, rows, kv_heads, live)."""
     method = Linear(**SIZES, line_end=line_end, score=score)
     drive(method, LAYOUT, feed)
@@ -31,32 +31,32 @@ def kept(line_end: str, feed: Feed, score: str = "inter-line") -> Tensor:
 
 @pytest.mark.parametrize("score", ["inter-line", "accumulated"])
 def test_a_pinned_end_is_never_evicted(score: str) -> None:
-    found = kept(PINNED, Feed(LAYOUT), score).flatten(0, 2)
+    rows = kept_tokens(PINNED, Feed(LAYOUT), score).flatten(0, 2)
     written = {end for end in ENDS if end < LAYOUT.visual - 1}  # the last token is drawn and not fed
-    assert all(written <= set(row.tolist()) for row in found)
-    assert not all(written <= set(row.tolist()) for row in kept(MEMBER, Feed(LAYOUT), score).flatten(0, 2))
+    assert all(written <= set(row.tolist()) for row in rows)
+    assert not all(written <= set(row.tolist()) for row in kept_tokens(MEMBER, Feed(LAYOUT), score).flatten(0, 2))
 
 
 @pytest.mark.parametrize("score", ["inter-line", "accumulated"])
 def test_an_excluded_end_goes_first(score: str) -> None:
     """What is left of them stands in the recent line; all others of the middle went as soon as a line had to."""
-    found = kept(EXCLUDED, Feed(LAYOUT), score).flatten(0, 2)
-    left = {end for row in found for end in set(row.tolist()) & ENDS}
-    assert left <= {end for end in ENDS if end >= LAYOUT.visual - 2 * N}
-    members = kept(MEMBER, Feed(LAYOUT), score).flatten(0, 2)
-    assert {end for row in members for end in set(row.tolist()) & ENDS} - left
+    rows = kept_tokens(EXCLUDED, Feed(LAYOUT), score).flatten(0, 2)
+    remaining = {end for row in rows for end in set(row.tolist()) & ENDS}
+    assert remaining <= {end for end in ENDS if end >= LAYOUT.visual - 2 * N}
+    members = kept_tokens(MEMBER, Feed(LAYOUT), score).flatten(0, 2)
+    assert {end for row in members for end in set(row.tolist()) & ENDS} - remaining
 
 
 def test_the_query_of_an_excluded_end_guides_nothing() -> None:
     plain, loud = Feed(LAYOUT), Feed(LAYOUT)
     for token in ENDS - {LAYOUT.visual - 1}:
         loud.q[token + 1] *= -9
-    assert torch.equal(kept(EXCLUDED, plain).sort(-1).values, kept(EXCLUDED, loud).sort(-1).values)
-    assert not torch.equal(kept(MEMBER, plain).sort(-1).values, kept(MEMBER, loud).sort(-1).values)
+    assert torch.equal(kept_tokens(EXCLUDED, plain).sort(-1).values, kept_tokens(EXCLUDED, loud).sort(-1).values)
+    assert not torch.equal(kept_tokens(MEMBER, plain).sort(-1).values, kept_tokens(MEMBER, loud).sort(-1).values)
 
 
 def test_all_keep_the_same_number_of_entries() -> None:
-    assert len({kept(line_end, Feed(LAYOUT)).shape for line_end in (MEMBER, PINNED, EXCLUDED)}) == 1
+    assert len({kept_tokens(line_end, Feed(LAYOUT)).shape for line_end in (MEMBER, PINNED, EXCLUDED)}) == 1
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -37,9 +37,9 @@ def moments(ratio: Fraction) -> list[tuple[Step, int, list[Tensor], list[Tensor]
 @pytest.mark.parametrize("ratio", [Fraction(1, 2), Fraction(2, 3)])
 def test_only_the_line_just_written_moves_and_all_of_it_does(ratio: Fraction) -> None:
     """The n entries of the tail are that line; they stand in the n evicted places afterwards, in keys, values and numbers alike."""
-    n, found = LAYOUT.line, moments(ratio)
-    assert len(found) == LAYOUT.lines * (1 - ratio)
-    for step, length, before, after in found:
+    n, evictions = LAYOUT.line, moments(ratio)
+    assert len(evictions) == LAYOUT.lines * (1 - ratio)
+    for step, length, before, after in evictions:
         line = torch.arange((step.line - 1) * n, step.line * n)
         assert (before[0][..., length - n : length].sort(-1).values == line).all()
         kept = length - n

@@ -59,24 +59,24 @@ def active_of(**knobs: Any) -> tuple[list[set[int]], list[set[int]], list[set[in
 def test_every_third_pass_is_full() -> None:
     method = resolved()
     assert [index for index, full in enumerate(method.full) if full] == list(range(0, 64, 3))
-    assert {kept for kept, full in zip(method.kept, method.full, strict=True) if not full} == {64}
+    assert {size for size, full in zip(method.kept, method.full, strict=True) if not full} == {64}
     assert resolved(period=100).full == [True] + [False] * 63
 
 
 def test_more_forced_tokens_than_active_ones_leave_none_to_refresh() -> None:
     method = resolved(8)
-    for step, full, kept in zip(method.steps, method.full, method.kept, strict=True):
-        assert kept == (320 if full else max(64, step.count + method.steps[step.index - 1].count))
-    assert max(kept for kept, full in zip(method.kept, method.full, strict=True) if not full) > 64
+    for step, full, size in zip(method.steps, method.full, method.kept, strict=True):
+        assert size == (320 if full else max(64, step.count + method.steps[step.index - 1].count))
+    assert max(size for size, full in zip(method.kept, method.full, strict=True) if not full) > 64
 
 
 @pytest.mark.parametrize("refresh", ["high", "low"])
 def test_the_active_set_is_three_kinds_of_tokens(refresh: str) -> None:
     for active, generating, caching, score in zip(*active_of(refresh=refresh), strict=True):
         assert generating | caching < active
-        others = torch.tensor(sorted(set(range(320)) - generating - caching))
-        order = score[others].argsort(descending=refresh == "high")
-        assert active - generating - caching == set(others[order[: 64 - len(generating | caching)]].tolist())
+        candidates = torch.tensor(sorted(set(range(320)) - generating - caching))
+        order = score[candidates].argsort(descending=refresh == "high")
+        assert active - generating - caching == set(candidates[order[: 64 - len(generating | caching)]].tolist())
 
 
 def test_random_refreshing_tokens_depend_on_no_score_but_on_the_row() -> None:
@@ -90,9 +90,9 @@ def test_random_refreshing_tokens_depend_on_no_score_but_on_the_row() -> None:
 @pytest.mark.parametrize("kind", ["generating", "caching"])
 def test_a_kind_that_is_off_is_left_out(kind: str) -> None:
     for active, generating, caching, _ in zip(*active_of(**{kind: False}), strict=True):
-        out, kept = (generating, caching) if kind == "generating" else (caching, generating)
+        out, included = (generating, caching) if kind == "generating" else (caching, generating)
         assert not out & active
-        assert kept <= active
+        assert included <= active
         assert len(active) == 64
     assert resolved(active=320, **{kind: False}).kept[PASS] == 320 - len(out)
 
@@ -146,11 +146,11 @@ def test_relevance_is_the_attention_that_generating_tokens_pay() -> None:
     draw = torch.Generator().manual_seed(1)
     q, k = (torch.randn(2, 3, 10, 4, generator=draw) for _ in range(2))
     places = torch.tensor([[1, 7], [0, 9]])
-    found = relevance(q, k, places)
+    paid = relevance(q, k, places)
     for row in range(2):
         weights = torch.stack([(q[row, head] @ k[row, head].T / 2).softmax(-1) for head in range(3)])
-        assert torch.allclose(found[row], weights[:, places[row]].sum((0, 1)), atol=1e-6)
-    assert torch.allclose(found.sum(1), torch.tensor(6.0))
+        assert torch.allclose(paid[row], weights[:, places[row]].sum((0, 1)), atol=1e-6)
+    assert torch.allclose(paid.sum(1), torch.tensor(6.0))
 
 
 @pytest.mark.parametrize("cuts", [[32], [5, 6, 40], []])

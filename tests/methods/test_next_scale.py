@@ -33,14 +33,14 @@ def held_by(method: Method, layout: Layout) -> list[dict[Site, Tensor]]:
 
 def rolling(B: int, sinks: int) -> list[list[int]]:
     """What is held after each scale but the last: the first ``sinks`` and the latest tokens, B in all."""
-    held: list[int] = []
+    tokens: list[int] = []
     history, first = [], 0
     for size in SIZES[:-1]:
-        held = held + list(range(first, first + size))
+        tokens = tokens + list(range(first, first + size))
         first += size
-        if len(held) > B:
-            held = held[:sinks] + held[len(held) - (B - sinks) :]
-        history.append(held)
+        if len(tokens) > B:
+            tokens = tokens[:sinks] + tokens[len(tokens) - (B - sinks) :]
+        history.append(tokens)
     return history
 
 
@@ -50,9 +50,9 @@ def rolling(B: int, sinks: int) -> list[list[int]]:
 ])  # fmt: skip
 def test_the_first_and_the_latest_stay(name: str, knobs: dict[str, Any], sinks: int) -> None:
     layout = layout_of()
-    found = held_by(METHODS.get(name).build(knobs), layout)
-    for held, expected in zip(found, rolling(knobs["B"], sinks), strict=False):
-        assert all((numbers.long() == torch.tensor(expected)).all() for numbers in held.values())
+    kept_after = held_by(METHODS.get(name).build(knobs), layout)
+    for contents, expected in zip(kept_after, rolling(knobs["B"], sinks), strict=False):
+        assert all((numbers.long() == torch.tensor(expected)).all() for numbers in contents.values())
 
 
 def test_the_default_of_sinks_is_that_of_the_family() -> None:
@@ -69,46 +69,46 @@ def heavy(layout: Layout, B: int) -> list[dict[Site, Tensor]]:
         keys = torch.cat([feed.at(step, site)[1] for step in steps], 2).double()
         for row in range(layout.rows):
             for head in range(layout.kv_heads):
-                held: list[int] = []
-                mass, seen = torch.zeros(layout.visual, dtype=torch.float64), torch.zeros(layout.visual, dtype=torch.float64)
+                tokens: list[int] = []
+                mass, queries = torch.zeros(layout.visual, dtype=torch.float64), torch.zeros(layout.visual, dtype=torch.float64)
                 for step in steps[:-1]:
-                    held = held + list(range(step.first, step.first + step.count))
+                    tokens = tokens + list(range(step.first, step.first + step.count))
                     group = layout.heads // layout.kv_heads
                     q = feed.at(step, site)[0][row, head * group : (head + 1) * group].double()
-                    weights = (q @ keys[row, head, held].T * layout.head_dim**-0.5).softmax(-1)
-                    mass[held] += weights.sum((0, 1))
-                    seen[held] += step.count
-                    ranked = sorted(held, key=lambda i: float(mass[i] / seen[i]), reverse=True)
-                    held = sorted(ranked[:B])
-                    table = history[step.index].setdefault(site, torch.zeros(layout.rows, layout.kv_heads, len(held), dtype=torch.int64))
-                    table[row, head] = torch.tensor(held)
+                    weights = (q @ keys[row, head, tokens].T * layout.head_dim**-0.5).softmax(-1)
+                    mass[tokens] += weights.sum((0, 1))
+                    queries[tokens] += step.count
+                    ranked = sorted(tokens, key=lambda i: float(mass[i] / queries[i]), reverse=True)
+                    tokens = sorted(ranked[:B])
+                    table = history[step.index].setdefault(site, torch.zeros(layout.rows, layout.kv_heads, len(tokens), dtype=torch.int64))
+                    table[row, head] = torch.tensor(tokens)
     return history
 
 
 @pytest.mark.parametrize("kv_heads", [4, 1])
 def test_heavy_hitters_are_those_with_most_mass_per_query(kv_heads: int) -> None:
     layout = layout_of(kv_heads)
-    found = held_by(METHODS.get("h2o")(B=20), layout)
-    for held, expected in zip(found, heavy(layout, 20), strict=False):
-        assert all(torch.equal(numbers.long().sort(-1).values, expected[site]) for site, numbers in held.items())
+    kept_after = held_by(METHODS.get("h2o")(B=20), layout)
+    for contents, expected in zip(kept_after, heavy(layout, 20), strict=False):
+        assert all(torch.equal(numbers.long().sort(-1).values, expected[site]) for site, numbers in contents.items())
 
 
 def test_random_is_uniform_over_what_was_seen() -> None:
     """Of the 55 tokens of five scales 20 stay. A token of the last of them meets one draw, B of live + own; those before it
     were thinned by earlier draws. Expected shares follow from that alone."""
     layout = layout_of(rows=200)
-    held = held_by(METHODS.get("random")(B=20), layout)[4]
-    kept = torch.stack([torch.nn.functional.one_hot(n.long(), 55).sum(-2).double().mean((0, 1)) for n in held.values()]).mean(0)
+    contents = held_by(METHODS.get("random")(B=20), layout)[4]
+    shares = torch.stack([torch.nn.functional.one_hot(n.long(), 55).sum(-2).double().mean((0, 1)) for n in contents.values()]).mean(0)
     third, fourth = 20 / 30, 20 / 45  # 14 + 16 seen after the fourth scale, 20 + 25 after the fifth
     expected = torch.tensor([third * fourth] * 30 + [fourth] * 25, dtype=torch.float64)
     draws = 200 * layout.kv_heads * LAYERS
-    assert ((kept - expected).abs() <= 5 * (expected * (1 - expected) / draws).sqrt()).all()
+    assert ((shares - expected).abs() <= 5 * (expected * (1 - expected) / draws).sqrt()).all()
 
 
 def test_random_differs_by_layer_head_and_sample_and_not_by_batch() -> None:
     layout = layout_of()
-    held = held_by(METHODS.get("random")(B=20), layout)[4]
-    first, second = held[SITES[0]].sort(-1).values, held[SITES[1]].sort(-1).values
+    contents = held_by(METHODS.get("random")(B=20), layout)[4]
+    first, second = contents[SITES[0]].sort(-1).values, contents[SITES[1]].sort(-1).values
     assert not torch.equal(first, second)
     assert not torch.equal(first[:, 0], first[:, 1])
     assert not torch.equal(first[0], first[1])

@@ -37,9 +37,9 @@ class Ranks(Watch):
             if slot.live[0] == before.size(-1):
                 return
             before[..., -1] = step.first  # the token just fed has no number before the pass is closed
-            ordered, kept = before.sort(-1).values, slot.visual[..., : slot.live[0]].sort(-1).values
-            differs = ordered[..., :-1] != kept
-            gone.append(torch.where(differs.any(-1), differs.long().argmax(-1), kept.size(-1)) - 1)  # −1: the condition
+            ordered, remaining = before.sort(-1).values, slot.visual[..., : slot.live[0]].sort(-1).values
+            differs = ordered[..., :-1] != remaining
+            gone.append(torch.where(differs.any(-1), differs.long().argmax(-1), remaining.size(-1)) - 1)  # −1: the condition
         self.turns.append(torch.stack(gone))
 
 
@@ -68,9 +68,9 @@ def test_it_is_uniform(drawn: Tensor) -> None:
 
 @pytest.mark.parametrize("axis", range(4), ids=["token", "layer", "row", "head"])
 def test_neighbours_draw_for_themselves(drawn: Tensor, axis: int) -> None:
-    one, other = drawn.narrow(axis, 1, drawn.size(axis) - 1), drawn.narrow(axis, 0, drawn.size(axis) - 1)
-    same = float((one == other).double().mean())
-    assert abs(same - 1 / B) < 4 * math.sqrt((1 / B) * (1 - 1 / B) / one.numel())
+    latter, other = drawn.narrow(axis, 1, drawn.size(axis) - 1), drawn.narrow(axis, 0, drawn.size(axis) - 1)
+    same = float((latter == other).double().mean())
+    assert abs(same - 1 / B) < 4 * math.sqrt((1 / B) * (1 - 1 / B) / latter.numel())
 
 
 def test_a_draw_belongs_to_seed_and_branch(drawn: Tensor) -> None:

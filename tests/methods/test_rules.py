@@ -79,21 +79,21 @@ def kept_by_rule(rule: type[Rule], knobs: dict[str, Any], layout: Layout, feed: 
     """What the rule keeps on the same vectors, as the codec gives them back, and the rule of every head."""
     heads = {(layer, row, head): rule({**knobs, "layer": layer, "head": head}, layout.lines, layout.line)
              for layer in range(layout.layers) for row in range(layout.rows) for head in range(layout.kv_heads)}  # fmt: skip
-    kept: Kept = {}
+    contents: Kept = {}
     for step in raster_steps(layout):
         for layer in range(layout.layers):
             q, k, _ = feed.at(step, Site("decoder", layer))
             q, k = q.unflatten(1, (layout.kv_heads, -1)), codec.decode(codec.encode(k), k.dtype)
             for row in range(layout.rows):
                 for head in range(layout.kv_heads):
-                    one = heads[layer, row, head]
+                    head_rule = heads[layer, row, head]
                     queries, keys = numbers(q[row, head]), numbers(k[row, head])
                     if step.count:
-                        one.feed(step.first, queries[:, 0], keys[0])
+                        head_rule.feed(step.first, queries[:, 0], keys[0])
                     else:
-                        one.begin(queries, keys)
-                    kept[step.index, layer, row, head] = (len(one.condition), sorted(one.keys))
-    return kept, list(heads.values())
+                        head_rule.begin(queries, keys)
+                    contents[step.index, layer, row, head] = (len(head_rule.condition), sorted(head_rule.keys))
+    return contents, list(heads.values())
 
 
 def check(name: str, knobs: dict[str, Any], layout: Layout, feed: Feed, codec: Codec = NATIVE) -> list[Rule]:

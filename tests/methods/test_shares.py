@@ -40,15 +40,15 @@ def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout, Met
     if name == "hackpp":
         plus = HACKPlusPlus(calibration=model if model == "tiny-var" else even(layout, name), mean=percent * layout.visual // 100)
         plus.resolve(layout)
-        sums = [sum(plus.plan.of_layer(kept, layer) for layer in range(layout.layers)) for kept in plus.plan.kept]
+        sums = [sum(plus.plan.of_layer(sizes, layer) for layer in range(layout.layers)) for sizes in plus.plan.kept]
         return max(sums), sum(plus.plan.rooms), layout, plus
     variance = [[layer + head / layout.kv_heads for head in range(layout.kv_heads)] for layer in range(layout.layers)]
     facts = {"model": model, "layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales), "variance": variance}
     hack = HACK(calibration=calibrations.remember("hack", facts), mean=(100 - percent) * layout.visual // 100)
     hack.resolve(layout)
     few, many = hack.classes.few, hack.classes.pairs - hack.classes.few
-    kept = few * min(hack.small, layout.cacheable) + many * min(hack.large, layout.cacheable)
-    return kept, kept, layout, hack
+    sizes = few * min(hack.small, layout.cacheable) + many * min(hack.large, layout.cacheable)
+    return sizes, sizes, layout, hack
 
 
 def test_the_table_has_every_method_and_model() -> None:

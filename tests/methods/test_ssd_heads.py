@@ -36,7 +36,7 @@ SPATIAL = ((True, False, False, True), (False, False, True, True))
 
 def facts(spatial: Sequence[Sequence[bool]], **changes: Any) -> dict[str, Any]:
     """A calibration of the layout by which these heads are spatial at any ``near`` and a ``tau`` of a half."""
-    shares = [[[0.9 if one else 0.1] * LAYOUT.lines for one in heads] for heads in spatial]
+    shares = [[[0.9 if is_spatial else 0.1] * LAYOUT.lines for is_spatial in heads] for heads in spatial]
     return {"model": "by hand", "layers": 2, "heads": 4, "lines": 6, "line": 6, "recency": shares, **changes}
 
 
@@ -57,14 +57,14 @@ class Held(Watch):
 
 
 def driven(method: Method, seed: int = 3) -> tuple[Outputs, Held]:
-    held = Held()
-    return drive(watched(method, held), LAYOUT, RasterFeed(LAYOUT, seed)), held
+    watch = Held()
+    return drive(watched(method, watch), LAYOUT, RasterFeed(LAYOUT, seed)), watch
 
 
 def masked(spatial: Sequence[Sequence[bool]], kept: int, recent: int, *, by_line: bool, seed: int = 3) -> Outputs:
     """Attention over all keys of the full cache, in fp64, one head at a time, in which what is dropped is hidden: the sets are found
     from the rule, with plain sorting, and nothing of a slot is asked."""
-    feed, found, line = RasterFeed(LAYOUT, seed), Outputs(), LAYOUT.line
+    feed, outputs, line = RasterFeed(LAYOUT, seed), Outputs(), LAYOUT.line
     for layer, row, head in ((layer, row, head) for layer in range(2) for row in range(2) for head in range(4)):
         keys, values, live, mass = [], [], set[int](), dict[int, float]()
         for step in raster_steps(LAYOUT):
@@ -74,13 +74,13 @@ def masked(spatial: Sequence[Sequence[bool]], kept: int, recent: int, *, by_line
             if step.count:
                 live.add(step.first)
                 mass[step.first] = 0.0
-            shown = [0, 1, *(2 + token for token in sorted(live))]
-            scores = q @ torch.cat(keys)[shown].T / q.size(-1) ** 0.5
+            visible = [0, 1, *(2 + token for token in sorted(live))]
+            scores = q @ torch.cat(keys)[visible].T / q.size(-1) ** 0.5
             if not step.count:
                 scores[0, 1] = -torch.inf
             weights = scores.softmax(-1)
-            out = found.setdefault((step.index, Site("decoder", layer)), torch.zeros(2, 4, len(q), q.size(-1), dtype=torch.float64))
-            out[row, head] = weights @ torch.cat(values)[shown]
+            out = outputs.setdefault((step.index, Site("decoder", layer)), torch.zeros(2, 4, len(q), q.size(-1), dtype=torch.float64))
+            out[row, head] = weights @ torch.cat(values)[visible]
             for token, weight in zip(sorted(live), weights[-1, 2:].tolist(), strict=True):
                 mass[token] += weight
             ends = step.count and (step.first + 1) % line == 0 and step.first + 1 < LAYOUT.visual
@@ -89,23 +89,23 @@ def masked(spatial: Sequence[Sequence[bool]], kept: int, recent: int, *, by_line
                 live -= set(sorted(live)[:over])
             else:
                 live -= set(sorted(sorted(live)[: len(live) - recent], key=lambda token: mass[token])[:over])
-    return found
+    return outputs
 
 
-def apart(one: Mapping[tuple[int, Site], Tensor], other: Mapping[tuple[int, Site], Tensor]) -> float:
-    assert one.keys() == other.keys()
-    return max(float((one[where].double() - other[where].double()).abs().max()) for where in one)
+def apart(first: Mapping[tuple[int, Site], Tensor], other: Mapping[tuple[int, Site], Tensor]) -> float:
+    assert first.keys() == other.keys()
+    return max(float((first[where].double() - other[where].double()).abs().max()) for where in first)
 
 
-@pytest.mark.parametrize(("kept", "recent", "buffer"), [(12, 1, "token"), (9, 4, "token"), (18, 1, "line"), (24, 6, "line")])
-def test_what_is_kept_answers_as_masked_attention_does(kept: int, recent: int, buffer: str) -> None:
-    out, _ = driven(made(B=kept, recent=recent, buffer=buffer))
+@pytest.mark.parametrize(("size", "recent", "buffer"), [(12, 1, "token"), (9, 4, "token"), (18, 1, "line"), (24, 6, "line")])
+def test_what_is_kept_answers_as_masked_attention_does(size: int, recent: int, buffer: str) -> None:
+    out, _ = driven(made(B=size, recent=recent, buffer=buffer))
     by_line = buffer == "line"
-    assert apart(out, masked(SPATIAL, kept, recent, by_line=by_line)) < 1e-5
-    swapped = [[not one for one in heads] for heads in SPATIAL]
-    others = [masked(swapped, kept, recent, by_line=by_line), masked(SPATIAL, kept, recent + 2, by_line=by_line),
-              masked([[True] * 4] * 2, kept, recent, by_line=by_line), masked([[False] * 4] * 2, kept, recent, by_line=by_line)]
-    assert min(apart(out, other) for other in others) > 1e-2, "another table, or other spared tokens, answers alike"
+    assert apart(out, masked(SPATIAL, size, recent, by_line=by_line)) < 1e-5
+    swapped = [[not is_spatial for is_spatial in heads] for heads in SPATIAL]
+    wrong = [masked(swapped, size, recent, by_line=by_line), masked(SPATIAL, size, recent + 2, by_line=by_line),
+              masked([[True] * 4] * 2, size, recent, by_line=by_line), masked([[False] * 4] * 2, size, recent, by_line=by_line)]
+    assert min(apart(out, other) for other in wrong) > 1e-2, "another table, or other spared tokens, answers alike"
 
 
 def test_all_spatial_is_a_window_and_all_semantic_is_h2o() -> None:
@@ -114,32 +114,32 @@ def test_all_spatial_is_a_window_and_all_semantic_is_h2o() -> None:
     _, h2o = driven(H2O(B=12))
     _, mixed = driven(made(B=12))
     for tau, expected in ((0.0, window), (1.0, h2o)):
-        _, held = driven(made(B=12, tau=tau))
-        assert held.tokens == expected.tokens
-        assert held.tokens != mixed.tokens
+        _, watch = driven(made(B=12, tau=tau))
+        assert watch.tokens == expected.tokens
+        assert watch.tokens != mixed.tokens
     for (_, layer), rows in mixed.tokens.items():
         assert all(len(head) <= 12 for heads in rows for head in heads), layer
 
 
 def test_spatial_heads_keep_the_latest_and_semantic_ones_do_not() -> None:
-    _, held = driven(made(B=12))
+    _, watch = driven(made(B=12))
     last = raster_steps(LAYOUT)[-1]
     for layer, kinds in enumerate(SPATIAL):
-        for heads in held.tokens[last.index, layer]:
+        for heads in watch.tokens[last.index, layer]:
             latest = [head == list(range(last.first - 11, last.first + 1)) for head in heads]
             assert latest == list(kinds)
 
 
 def test_a_buffer_lets_go_of_a_line_at_a_time() -> None:
-    _, held = driven(made(B=18, buffer="line"))
-    sizes = [len(held.tokens[step.index, 0][0][0]) for step in raster_steps(LAYOUT)]
+    _, watch = driven(made(B=18, buffer="line"))
+    sizes = [len(watch.tokens[step.index, 0][0][0]) for step in raster_steps(LAYOUT)]
     assert sizes[:18] == list(range(18))
     assert sizes[18:] == [*range(12, 18), *range(12, 18), *range(12, 18)]
 
 
 def recency_by_hand(feed: RasterFeed, rows: Sequence[int]) -> list[list[list[float]]]:
     """Mean share of the attention to visual tokens that goes to the latest lines, from every key and query."""
-    found = []
+    recency = []
     for layer in range(LAYOUT.layers):
         fed = [(step, feed.at(step, Site("decoder", layer))) for step in raster_steps(LAYOUT)]
         keys = torch.cat([k for _, (_, k, _) in fed], 2).double()
@@ -151,8 +151,8 @@ def recency_by_hand(feed: RasterFeed, rows: Sequence[int]) -> list[list[list[flo
                     for lines in range(1, LAYOUT.lines + 1):
                         if len(weights) > lines * LAYOUT.line:
                             shares[head][lines - 1].append(sum(weights[-lines * LAYOUT.line :]) / sum(weights))
-        found.append([[sum(one) / len(one) if one else 1.0 for one in heads] for heads in shares])
-    return found
+        recency.append([[sum(values) / len(values) if values else 1.0 for values in heads] for heads in shares])
+    return recency
 
 
 def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
@@ -160,11 +160,11 @@ def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
     profile, feeds = RecencyProfile(), [RasterFeed(LAYOUT, seed) for seed in (1, 2)]
     for feed in feeds:
         drive(profile, layout, feed)
-    found = torch.tensor(profile.facts["recency"], dtype=torch.float64)
+    profiled = torch.tensor(profile.facts["recency"], dtype=torch.float64)
     by_hand = torch.tensor([recency_by_hand(feed, [0]) for feed in feeds], dtype=torch.float64).mean(0)
-    both = torch.tensor([recency_by_hand(feed, [0, 1]) for feed in feeds], dtype=torch.float64).mean(0)
-    assert (found - by_hand).abs().max() < 2e-6
-    assert (found - both).abs().max() > 1e-3, "the unconditional row makes no difference, so nothing is tested"
+    of_all_rows = torch.tensor([recency_by_hand(feed, [0, 1]) for feed in feeds], dtype=torch.float64).mean(0)
+    assert (profiled - by_hand).abs().max() < 2e-6
+    assert (profiled - of_all_rows).abs().max() > 1e-3, "the unconditional row makes no difference, so nothing is tested"
     assert {name: profile.facts[name] for name in ("layers", "heads", "lines", "line")} == {"layers": 2, "heads": 4, "lines": 6, "line": 6}
 
 
@@ -182,10 +182,10 @@ def test_the_packaged_table_of_an_embedded_model_has_both_kinds(model: str) -> N
 
 def test_a_sample_is_calibrated_like_the_packaged_ten() -> None:
     """A sample of the tuning seeds under the full cache, by what the command calls."""
-    found = calibrated(SSDHeads, "tiny-llamagen", Request(), subset="tune64", samples=1)
+    calibration = calibrated(SSDHeads, "tiny-llamagen", Request(), subset="tune64", samples=1)
     packaged = next(facts for facts in calibrations.packaged("ssd_heads").values() if facts["model"] == "tiny-llamagen")
-    assert found["weights"] == packaged["weights"]
-    far = (torch.tensor(found["recency"]) - torch.tensor(packaged["recency"])).abs()
+    assert calibration["weights"] == packaged["weights"]
+    far = (torch.tensor(calibration["recency"]) - torch.tensor(packaged["recency"])).abs()
     assert 0 < far.max() < 0.3
     assert far.mean() < 0.05
 
@@ -244,7 +244,7 @@ def test_a_file_of_another_method_is_no_calibration(tmp_path: Path) -> None:
 
 
 def test_other_tables_are_other_cases() -> None:
-    swapped = [[not one for one in heads] for heads in SPATIAL]
+    swapped = [[not is_spatial for is_spatial in heads] for heads in SPATIAL]
     assert made().calibration != made(swapped).calibration
 
 

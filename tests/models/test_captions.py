@@ -56,13 +56,13 @@ def test_a_word_is_one_id_whatever_its_capitals_and_spaces() -> None:
 
 
 def test_the_list_asks_for_everything_equally_often() -> None:
-    wanted = [asked(text) for text in TEXTS]
+    requests = [asked(text) for text in TEXTS]
     assert len(set(TEXTS)) == len(TEXTS) == 256
     for axis in ("object", "colour", "count", "position", "texture"):
-        often = Counter(getattr(one, axis) for one in wanted)
+        often = Counter(getattr(request, axis) for request in requests)
         assert None not in often
         assert max(often.values()) - min(often.values()) <= 1
-    assert 0 < sum(one.ground_colour is None for one in wanted) < len(wanted) / 2
+    assert 0 < sum(request.ground_colour is None for request in requests) < len(requests) / 2
 
 
 def test_smaller_subsets_are_the_beginnings_of_larger_ones_and_ask_for_every_prompt_in_turn() -> None:

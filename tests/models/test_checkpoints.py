@@ -41,8 +41,8 @@ def weights(layers: int = 3, dim: int = 4) -> State:
 
 
 def equal(module: nn.Module, state: State) -> bool:
-    found = module.state_dict()
-    return found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in state)
+    own = module.state_dict()
+    return own.keys() == state.keys() and all(torch.equal(own[name], state[name]) for name in state)
 
 
 def ddp(state: State) -> dict[str, Any]:
@@ -231,12 +231,12 @@ def test_a_path_that_is_no_file(tmp_path: Path) -> None:
 def test_a_folder_is_read_as_what_it_holds(tmp_path: Path) -> None:
     """One file, or the shards of an index: the tensors are those of the whole."""
     state = weights()
-    one, many = tmp_path / "one", sharded(tmp_path / "many", state)
-    one.mkdir()
-    torch.save(state, one / "pytorch_model.bin")
-    for path in (one, many, many / "model.safetensors.index.json"):
+    single, many = tmp_path / "one", sharded(tmp_path / "many", state)
+    single.mkdir()
+    torch.save(state, single / "pytorch_model.bin")
+    for path in (single, many, many / "model.safetensors.index.json"):
         assert all(torch.equal(tensor, state[name]) for name, tensor in load(Net, path).state_dict().items())
-    assert sha256(one) == sha256(one / "pytorch_model.bin")
+    assert sha256(single) == sha256(single / "pytorch_model.bin")
     assert sha256(many) == sha256(many / "model.safetensors.index.json")
     (many / "part-1.safetensors").write_bytes((many / "part-0.safetensors").read_bytes())
     assert sha256(many) != sha256(sharded(tmp_path / "again", state)), "the hash of a folder is that of all its files"

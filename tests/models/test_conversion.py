@@ -154,15 +154,15 @@ def image(entry: ModelEntry, request: Request) -> Tensor:
 
 def test_a_published_layout_goes_from_its_path_to_an_image(official: tuple[ModelEntry, Request, int], tmp_path: Path) -> None:
     entry, named, beside = official
-    whole = verify(entry.name, weights=named.weights, decoder_weights=named.decoder_weights)
-    assert [found.key for found in whole] == ["weights", "decoder_weights"]
-    assert len(whole[0].passed) == beside
-    assert {found.known for found in whole} == {"not published"}
+    verified = verify(entry.name, weights=named.weights, decoder_weights=named.decoder_weights)
+    assert [found.key for found in verified] == ["weights", "decoder_weights"]
+    assert len(verified[0].passed) == beside
+    assert {found.known for found in verified} == {"not published"}
     made = convert(entry.name, tmp_path / "made", weights=named.weights, decoder_weights=named.decoder_weights, shard=1 << 17,
                    pixels=entry.files[0].pixels)
     again = verify(entry.name, weights=str(made["weights"]), decoder_weights=str(made["decoder_weights"]))
     assert [(v.tensors, v.nbytes, v.dtypes, v.passed, v.known) for v in again] == [
-        (v.tensors, v.nbytes, v.dtypes, (), "as converted") for v in whole]
+        (v.tensors, v.nbytes, v.dtypes, (), "as converted") for v in verified]
     assert len(checkpoints.parts(made["weights"])) > 1
     converted = Request(weights=str(made["weights"]), decoder_weights=str(made["decoder_weights"]))
     found, expected = image(entry, converted), image(entry, named)
@@ -199,13 +199,13 @@ def net(folder: Path, layers: int = 6, dim: int = 64, name: str = "net.pt") -> t
     return PublishedFile("weights", "c2i_B_256.pt", "x", lambda: Net(layers, dim), pixels=256), folder / name
 
 
-@pytest.mark.parametrize(("name", "said"), [("c2i_B_384.pt", "of 384 pixels, as its name says; this model makes 256"),
+@pytest.mark.parametrize(("name", "words"), [("c2i_B_384.pt", "of 384 pixels, as its name says; this model makes 256"),
                                             ("odd.pt", "Nothing in .* says for images of which size")])
-def test_a_size_that_shapes_do_not_tell_must_be_stated(tmp_path: Path, name: str, said: str) -> None:
+def test_a_size_that_shapes_do_not_tell_must_be_stated(tmp_path: Path, name: str, words: str) -> None:
     file, source = net(tmp_path, name=name)
-    with pytest.raises(BadCheckpoint, match=said) as found:
+    with pytest.raises(BadCheckpoint, match=words) as caught:
         conversion.convert(file, source, tmp_path / "made")
-    assert "--pixels 256" in found.value.remedy
+    assert "--pixels 256" in caught.value.remedy
     conversion.convert(file, source, tmp_path / "made", pixels=256)
     other = replace(file, pixels=384)
     with pytest.raises(BadCheckpoint, match="256 pixels, as was stated when it was converted; this model makes 384"):
@@ -242,9 +242,9 @@ def test_a_changed_shard_is_found(tmp_path: Path, official_llamagen: tuple[Model
     with shard.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\x01")
-    with pytest.raises(BadCheckpoint, match=r"has the SHA-256 .* not ") as found:
+    with pytest.raises(BadCheckpoint, match=r"has the SHA-256 .* not ") as caught:
         verify(entry.name, weights=str(made["weights"]))
-    assert "convert it again" in found.value.remedy
+    assert "convert it again" in caught.value.remedy
 
 
 @pytest.fixture
@@ -268,25 +268,25 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 def test_a_part_of_a_download_is_refused_in_one_sentence(tmp_path: Path, official_llamagen: tuple[ModelEntry, Path]) -> None:
     entry, folder = official_llamagen
     source = folder / "c2i_B_256.pt"
-    whole = source.read_bytes()
-    said = {"bytes": len(whole), "sha256": checkpoints.sha256(source)}
-    (folder / ".published.json").write_text(json.dumps({"files": {source.name: said}}))
-    [found] = verify(entry.name, weights=str(source))
-    assert found.known == "as published"
-    source.write_bytes(whole[:-100])
-    with pytest.raises(BadCheckpoint, match=rf"has {len(whole) - 100} of {len(whole)} bytes: its download is not whole") as refused:
+    content = source.read_bytes()
+    facts = {"bytes": len(content), "sha256": checkpoints.sha256(source)}
+    (folder / ".published.json").write_text(json.dumps({"files": {source.name: facts}}))
+    [verified] = verify(entry.name, weights=str(source))
+    assert verified.known == "as published"
+    source.write_bytes(content[:-100])
+    with pytest.raises(BadCheckpoint, match=rf"has {len(content) - 100} of {len(content)} bytes: its download is not whole") as refused:
         verify(entry.name, weights=str(source))
     assert "cachemark weights fetch llamagen-b" in refused.value.remedy
-    source.write_bytes(whole[:-1] + b"\x07")
+    source.write_bytes(content[:-1] + b"\x07")
     with pytest.raises(BadCheckpoint, match="has the SHA-256"):
         verify(entry.name, weights=str(source))
 
 
 def test_a_tokenizer_without_weights_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{}")
-    with pytest.raises(BadCheckpoint, match="holds no weights: none of ") as found:
+    with pytest.raises(BadCheckpoint, match="holds no weights: none of ") as caught:
         verify("janus-pro-1b", weights=str(tmp_path))
-    assert "Give the folder of one model as it was published" in found.value.remedy
+    assert "Give the folder of one model as it was published" in caught.value.remedy
     with pytest.raises(BadCheckpoint, match=f"has no {FILE} beside it"):
         verify("janus-pro-1b", weights=str(net(tmp_path.parent, name="pytorch_model.bin")[1]))
 
@@ -297,5 +297,5 @@ def test_tensors_in_any_order_of_memory_are_written_in_theirs(tmp_path: Path) ->
     conversion._shard(tmp_path / "x.safetensors", odd)
     with safe_open(tmp_path / "x.safetensors", framework="pt") as file:
         assert set(file.keys()) == set(odd)
-        found = {name: file.get_tensor(name) for name in odd}
-    assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in odd.items())
+        read = {name: file.get_tensor(name) for name in odd}
+    assert all(torch.equal(read[name], tensor) and read[name].dtype == tensor.dtype for name, tensor in odd.items())

@@ -73,17 +73,17 @@ def test_a_killed_conversion_leaves_nothing_half_and_goes_on(tmp_path: Path) -> 
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     assert not (tmp_path / "made").exists()
-    kept = sorted((tmp_path / ".made.converting").glob("*.safetensors"))
-    assert 2 <= len(kept) < 24
-    for file in kept:
+    shards = sorted((tmp_path / ".made.converting").glob("*.safetensors"))
+    assert 2 <= len(shards) < 24
+    for file in shards:
         with safe_open(file, framework="pt") as tensors:
             assert len(list(tensors.keys())) == 1, "a shard that is there is whole"
-    times = [file.stat().st_mtime_ns for file in kept]
+    times = [file.stat().st_mtime_ns for file in shards]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
-    told = [row.split()[2] for row in done.stdout.splitlines()[:-1]]
-    assert told == ["True"] * len(kept) + ["False"] * (24 - len(kept))
+    reused = [row.split()[2] for row in done.stdout.splitlines()[:-1]]
+    assert reused == ["True"] * len(shards) + ["False"] * (24 - len(shards))
     made = tmp_path / "made"
-    assert [(made / file.name).stat().st_mtime_ns for file in kept] == times
+    assert [(made / file.name).stat().st_mtime_ns for file in shards] == times
     assert sorted(entry.name for entry in made.iterdir()) == sorted(
         [INDEX, *(f"model-{i:05}-of-00024.safetensors" for i in range(1, 25))])
     assert not (tmp_path / ".made.converting").exists()

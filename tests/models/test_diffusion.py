@@ -35,9 +35,9 @@ def drawn(sections: tuple[int, ...], rows: int = 4, batch: int = 2) -> tuple[Ten
     return torch.randn(rows, 5, COND, generator=generator), torch.randn(shape, generator=generator)
 
 
-def sample(given: DiffusionHead, sections: tuple[int, ...], method: Bidirectional | None = None, scale: float | None = 3.0) -> Tensor:
+def sample(model: DiffusionHead, sections: tuple[int, ...], method: Bidirectional | None = None, scale: float | None = 3.0) -> Tensor:
     z, noise = drawn(sections, 2 if scale is None else 4)
-    return given.sample(z, noise, scale, given.schedule(sections, 0.9), STEP, method or Bidirectional())
+    return model.sample(z, noise, scale, model.schedule(sections, 0.9), STEP, method or Bidirectional())
 
 
 # -- the process ------------------------------------------------------------------------------------------------------
@@ -66,8 +66,8 @@ def test_one_step_back_reads_the_output_as_the_tables_do() -> None:
     for index in range(len(made)):
         guess = made.predicted(x, eps, v, torch.full((7,), index))
         expected = guess.mean + (index > 0) * torch.exp(0.5 * guess.log_variance) * noise
-        found = DiffusionHead.back(head(), x, eps, v, noise, index, made)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+        stepped = DiffusionHead.back(head(), x, eps, v, noise, index, made)
+        torch.testing.assert_close(stepped, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
 def test_a_token_without_noise_is_found_again() -> None:
@@ -93,12 +93,12 @@ def test_the_eager_head_gives_the_same_tokens(scale: float | None) -> None:
 
 
 def test_timesteps_and_conditions_are_embedded_once() -> None:
-    def calls(given: DiffusionHead) -> tuple[int, int]:
+    def calls(model: DiffusionHead) -> tuple[int, int]:
         times: list[int] = []
         conditions: list[int] = []
-        given.net.time_embed.register_forward_hook(lambda *_: times.append(1))
-        given.net.cond_embed.register_forward_hook(lambda *_: conditions.append(1))
-        sample(given, (10,))
+        model.net.time_embed.register_forward_hook(lambda *_: times.append(1))
+        model.net.cond_embed.register_forward_hook(lambda *_: conditions.append(1))
+        sample(model, (10,))
         return len(times), len(conditions)
 
     assert calls(head()) == (1, 1)
@@ -149,8 +149,8 @@ def test_every_pass_and_block_of_the_head_goes_through_the_method() -> None:
 # -- guidance and noise -----------------------------------------------------------------------------------------------
 def test_a_scale_of_one_is_the_conditional_output() -> None:
     out = torch.randn(4, 5, 2 * CHANNELS)
-    for one, plain in zip(guided(out, 1.0), guided(out[:2], None), strict=True):
-        torch.testing.assert_close(one, plain)
+    for of_scale, plain in zip(guided(out, 1.0), guided(out[:2], None), strict=True):
+        torch.testing.assert_close(of_scale, plain)
 
 
 def test_temperature_zero_leaves_the_first_noise() -> None:
@@ -164,10 +164,10 @@ def test_temperature_zero_leaves_the_first_noise() -> None:
 
 def test_normal_numbers_are_normal() -> None:
     uniform = (torch.arange(2**16) + 0.5) / 2**16
-    found = normal(uniform).double()
-    assert abs(float(found.mean())) < 1e-4
-    assert abs(float(found.std()) - 1) < 1e-3
-    torch.testing.assert_close(torch.special.ndtr(found), uniform.double(), rtol=0, atol=1e-6)
+    numbers = normal(uniform).double()
+    assert abs(float(numbers.mean())) < 1e-4
+    assert abs(float(numbers.std()) - 1) < 1e-3
+    torch.testing.assert_close(torch.special.ndtr(numbers), uniform.double(), rtol=0, atol=1e-6)
     extremes = torch.tensor([2.0**-24, 1 - 2.0**-24])
     assert normal(extremes).isfinite().all()
 

@@ -80,9 +80,9 @@ def test_quantising_takes_the_signs_of_what_is_left() -> None:
     f = torch.randn(2, 5, 4, 4, generator=torch.Generator().manual_seed(1))
     tokens = quantizer.quantise(f)
     assert torch.equal(bits_of(tokens[:, 0], 5), (f.mean((2, 3)) > 0).long())
-    rest = f - quantizer.restore(torch.cat((tokens[:, :5], torch.zeros_like(tokens[:, 5:])), 1)) + quantizer.codes(
+    residual = f - quantizer.restore(torch.cat((tokens[:, :5], torch.zeros_like(tokens[:, 5:])), 1)) + quantizer.codes(
         torch.zeros_like(tokens[:, 5:]), 2)
-    assert torch.equal(bits_of(tokens[:, 5:], 5), (rest.flatten(2).transpose(1, 2) > 0).long())
+    assert torch.equal(bits_of(tokens[:, 5:], 5), (residual.flatten(2).transpose(1, 2) > 0).long())
 
 
 def test_tokens_that_do_not_fill_the_scales_are_refused() -> None:
@@ -95,17 +95,17 @@ def test_tokens_that_do_not_fill_the_scales_are_refused() -> None:
 # -- the model -----------------------------------------------------------------------------------------------------------
 def test_scale_by_scale_gives_the_logits_of_one_pass() -> None:
     """Without a cache: all maps at once, each seeing itself and the coarser ones."""
-    model, labels, seen = tiny(), [0, 1, 2], []
-    tokens = generate(model, labels, replace(GUIDED, cfg_scale=1.0), see=lambda _, logits: seen.append(logits.clone()))
-    features, shown = model.read(labels, 1)
-    cond, quantizer = model.text_proj_for_sos(features, shown), model.quantizer
+    model, labels, drawn_from = tiny(), [0, 1, 2], []
+    tokens = generate(model, labels, replace(GUIDED, cfg_scale=1.0), see=lambda _, logits: drawn_from.append(logits.clone()))
+    features, attended = model.read(labels, 1)
+    cond, quantizer = model.text_proj_for_sos(features, attended), model.quantizer
     x, f_hat = [(cond + model.pos_start[0, 0] + model.lvl_embed.weight[0])[:, None]], quantizer.empty(3)
     for scale, part in enumerate(quantizer.split(tokens)[:-1]):
         f_hat = quantizer.add(f_hat, part, scale)
         x.append(model.word_embed(quantizer.next_map(f_hat, scale + 1)) + model.lvl_embed.weight[scale + 1])
-    fed = Tokens(torch.cat(x, 1), model.rope, model.modulations(cond), model.text_proj_for_ca(features), shown)
+    fed = Tokens(torch.cat(x, 1), model.rope, model.modulations(cond), model.text_proj_for_ca(features), attended)
     hidden = model(fed, Step(0, 1), Blockwise([side**2 for side in CONFIG.sides], fed.x.device))
-    torch.testing.assert_close(torch.cat(seen, 1), model.logits(hidden, cond), atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.cat(drawn_from, 1), model.logits(hidden, cond), atol=1e-5, rtol=0)
 
 
 def test_recomputed_modulations_are_the_same() -> None:
@@ -115,12 +115,12 @@ def test_recomputed_modulations_are_the_same() -> None:
 
 
 def test_forced_tokens_are_returned_and_bits_are_shown() -> None:
-    shown: list[tuple[int, tuple[int, ...]]] = []
+    shapes: list[tuple[int, tuple[int, ...]]] = []
     marks: list[int] = []
     tokens = torch.randint(0, 32, (2, 21), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(generate(tiny(), [0, 2], forced=tokens, see=lambda first, logits: shown.append((first, tuple(logits.shape))),
+    assert torch.equal(generate(tiny(), [0, 2], forced=tokens, see=lambda first, logits: shapes.append((first, tuple(logits.shape))),
                                 mark=marks.append), tokens)
-    assert shown == [(0, (2, 1, 5, 2)), (1, (2, 4, 5, 2)), (5, (2, 16, 5, 2))]
+    assert shapes == [(0, (2, 1, 5, 2)), (1, (2, 4, 5, 2)), (5, (2, 16, 5, 2))]
     assert marks == [0, 4, 20]
 
 
@@ -219,9 +219,9 @@ def test_another_text_encoder_is_another_model(small: PublishedInfinity, tmp_pat
 def test_weights_without_a_text_encoder_are_refused(small: PublishedInfinity, tmp_path: Path) -> None:
     request = published(tmp_path / "infinity")
     (tmp_path / "infinity" / text_features.ENCODER / "config.json").unlink()
-    with pytest.raises(BadCheckpoint, match="no text encoder") as found:
+    with pytest.raises(BadCheckpoint, match="no text encoder") as caught:
         small.identity(request)
-    assert "flan-t5-xl" in str(found.value)
+    assert "flan-t5-xl" in str(caught.value)
 
 
 def test_a_text_encoder_of_another_width_is_refused(small: PublishedInfinity, tmp_path: Path) -> None:

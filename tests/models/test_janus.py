@@ -67,9 +67,9 @@ def test_a_batch_of_prompts_gives_the_logits_of_each_without_a_cache(config: Jan
     model, labels = tiny(config), [1, 0, 2, 1]
     codes, logits = run(model, labels)
     for row, label in enumerate(labels):
-        asked = uncached(model, PROMPTS.conditional[label], codes[row])
+        with_prompt = uncached(model, PROMPTS.conditional[label], codes[row])
         other = uncached(model, PROMPTS.unconditional[label], codes[row])
-        torch.testing.assert_close(logits[row], other + (asked - other) * 5.0, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(logits[row], other + (with_prompt - other) * 5.0, atol=1e-4, rtol=1e-4)
     assert len(codes.unique()) > 3
     assert not torch.equal(codes[0], codes[1]), "the prompt does not show in the codes"
 
@@ -77,17 +77,17 @@ def test_a_batch_of_prompts_gives_the_logits_of_each_without_a_cache(config: Jan
 def test_the_training_pass_predicts_what_each_row_predicts_alone() -> None:
     model, rows = tiny(), [PROMPTS.conditional[i] for i in (1, 0, 2)]
     codes = torch.randint(CONFIG.codes, (3, CONFIG.grid**2), generator=torch.Generator().manual_seed(1))
-    found = model.teacher(rows, codes)
+    predicted = model.teacher(rows, codes)
     for row, ids in enumerate(rows):
-        torch.testing.assert_close(found[row], uncached(model, ids, codes[row]), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(predicted[row], uncached(model, ids, codes[row]), atol=1e-4, rtol=1e-4)
 
 
 def test_random_weights_are_those_of_their_seed() -> None:
     """Biases too, which a module draws by itself when it is made."""
-    one, same = (Janus(CONFIG, PROMPTS).initialise(3).state_dict() for _ in range(2))
-    assert all(torch.equal(tensor, same[name]) for name, tensor in one.items())
+    first, same = (Janus(CONFIG, PROMPTS).initialise(3).state_dict() for _ in range(2))
+    assert all(torch.equal(tensor, same[name]) for name, tensor in first.items())
     other = Janus(CONFIG, PROMPTS).initialise(4).state_dict()
-    assert not torch.equal(one["gen_head.vision_head.weight"], other["gen_head.vision_head.weight"])
+    assert not torch.equal(first["gen_head.vision_head.weight"], other["gen_head.vision_head.weight"])
 
 
 def test_rows_without_guidance_are_the_conditional_ones() -> None:
@@ -104,8 +104,8 @@ def test_the_listed_prompts_are_read_by_the_stand_in() -> None:
     assert len(set(text_to_image.TEXTS)) == len(text_to_image.TEXTS) == 64
     assert {len(ids) for ids in prompts.conditional} == {16, 24, 32}
     assert len(set(prompts.conditional)) == 64
-    for asked, other in zip(prompts.conditional, prompts.unconditional, strict=True):
-        assert (asked[0], asked[-1], len(asked)) == (other[0], other[-1], len(other))
+    for with_prompt, other in zip(prompts.conditional, prompts.unconditional, strict=True):
+        assert (with_prompt[0], with_prompt[-1], len(with_prompt)) == (other[0], other[-1], len(other))
         assert len(set(other[1:-1])) == 1
 
 
@@ -127,12 +127,12 @@ def test_the_difference_of_a_quarter_is_the_published_one() -> None:
     shape = replace(entry.shape(entry.presets["paper"], 64), dtype=torch.bfloat16, device="meta")
     sites = [Site("decoder", layer) for layer in range(shape.layers)]
 
-    def held(method: Method) -> tuple[int, int]:
+    def bytes_of(method: Method) -> tuple[int, int]:
         memory = Memory("meta")
         method.begin(shape, sites, memory)
         return memory.nbytes("slots"), memory.nbytes("slots") + memory.nbytes("state")
 
-    full, quarter = held(Full()), held(Linear(B=144, anchor=24))
+    full, quarter = bytes_of(Full()), bytes_of(Linear(B=144, anchor=24))
     entry_bytes = 2 * 2 * shape.rows * shape.kv_heads * shape.head_dim * shape.layers
     assert full[0] == entry_bytes * (shape.longest_condition + 575)
     assert quarter[0] == entry_bytes * (shape.longest_condition + 144)
@@ -238,8 +238,8 @@ def test_what_a_folder_lacks_is_said(small: ModelEntry, tmp_path: Path) -> None:
     published(tmp_path / "janus", "official")
     request = Request(weights=str(tmp_path / "janus"))
     file = tmp_path / "janus" / "tokenizer.json"
-    whole = file.read_text()
-    file.write_text(whole.replace("begin_of_image", "start_of_image"))
+    content = file.read_text()
+    file.write_text(content.replace("begin_of_image", "start_of_image"))
     with pytest.raises(BadCheckpoint, match=r"no token '<begin_of_image>'"):
         small.load(request)
     file.write_text("{")

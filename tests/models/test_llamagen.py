@@ -101,9 +101,9 @@ def test_forced_tokens_are_fed_and_returned(model: LlamaGen) -> None:
     assert torch.equal(tokens, forced)
     changed = forced.clone()
     changed[:, 5] = (changed[:, 5] + 1) % CONFIG.vocab
-    _, others = run(model, GREEDY, changed)
-    assert torch.equal(logits[:, :6], others[:, :6])
-    assert not torch.equal(logits[:, 6], others[:, 6])
+    _, after_the_change = run(model, GREEDY, changed)
+    assert torch.equal(logits[:, :6], after_the_change[:, :6])
+    assert not torch.equal(logits[:, 6], after_the_change[:, 6])
 
 
 def test_tokens_are_seen_and_marked_in_order(model: LlamaGen) -> None:
@@ -132,11 +132,11 @@ def test_the_layout_of_a_guided_generation(model: LlamaGen) -> None:
 
 
 def test_initialising_is_repeatable_and_reaches_the_head() -> None:
-    one, same, other = (LlamaGen(CONFIG).initialise(seed) for seed in (1, 1, 2))
-    for name, value in one.state_dict().items():
+    first, same, other = (LlamaGen(CONFIG).initialise(seed) for seed in (1, 1, 2))
+    for name, value in first.state_dict().items():
         assert torch.equal(value, same.state_dict()[name])
         assert torch.equal(value, other.state_dict()[name]) is (value.dim() == 1), name
-    assert float(one.output.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
+    assert float(first.output.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
 
 
 def test_training_works_after_a_generation() -> None:

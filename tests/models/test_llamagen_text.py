@@ -47,7 +47,7 @@ def run(model: CaptionedLlamaGen, labels: list[int], method: Method | None = Non
     """Tokens (batch, N) and guided logits (batch, N, vocab); the seed of a sample is its label."""
     logits: list[Tensor] = []
     tokens = model.generate(torch.tensor(labels), labels, method or Method(), GUIDED, Memory(),
-                            see=lambda _, seen: logits.append(seen.clone()))
+                            see=lambda _, guided: logits.append(guided.clone()))
     return tokens, torch.cat(logits, 1)
 
 
@@ -56,8 +56,8 @@ def padded(model: CaptionedLlamaGen, label: int, tokens: Tensor, *, turned: bool
     halves, the diagonal on. With ``turned`` the condition is turned by the identity, which is wrong."""
     c, text = model.config, model.texts[label]
     lacking = CONFIG.longest - len(text)
-    asked = torch.cat((torch.zeros(lacking, CONFIG.text), text))
-    x = torch.stack([model.cls_embedding.cap_proj(given) for given in (asked, model.cls_embedding.uncond_embedding)])
+    conditional_text = torch.cat((torch.zeros(lacking, CONFIG.text), text))
+    x = torch.stack([model.cls_embedding.cap_proj(features) for features in (conditional_text, model.cls_embedding.uncond_embedding)])
     x = torch.cat((x, model.tok_embeddings(tokens[:-1]).expand(2, -1, -1)), 1)
     rope = torch.cat((torch.full((CONFIG.longest, c.head_dim // 2), complex(turned)), model.rope[1 : len(tokens)]))
     mask = torch.ones(x.size(1), x.size(1)).tril().bool()
@@ -104,9 +104,9 @@ def encoder(folder: Path) -> Path:
 def test_a_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = encoder(tmp_path / text_features.ENCODER)
     first = text_features.encoded(["red star", "a blue stripe"], folder, 128, 6)
-    kept = sorted((folder / text_features.KEPT).iterdir())
-    assert len(kept) == 2
-    assert not any(b"star" in file.read_bytes() or "star" in file.name for file in kept), "a text is there by its hash alone"
+    files = sorted((folder / text_features.KEPT).iterdir())
+    assert len(files) == 2
+    assert not any(b"star" in file.read_bytes() or "star" in file.name for file in files), "a text is there by its hash alone"
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "transformers", None)
         again = text_features.encoded(["a blue stripe", "red star"], folder, 128, 6)
@@ -117,7 +117,7 @@ def test_a_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     config.write_text(config.read_text().replace('"d_ff": 32', '"d_ff":  32'))
     text_features.encoded(["red star"], folder, 128, 6)
     assert len(list((folder / text_features.KEPT).iterdir())) == 3, "another encoder makes its own"
-    for file in kept:
+    for file in files:
         file.write_bytes(b"damaged")
     config.write_text(config.read_text().replace('"d_ff":  32', '"d_ff": 32'))
     assert torch.equal(text_features.encoded(["red star"], folder, 128, 6)[0], first[0])
@@ -138,7 +138,7 @@ def test_a_long_list_takes_the_memory_of_a_short_one_and_goes_on_where_it_ended(
 
     def watched(features: torch.Tensor, file: Path) -> bool:
         made.append(weakref.ref(features))
-        alive.append(sum(one() is not None for one in made))
+        alive.append(sum(reference() is not None for reference in made))
         if len(made) == 21:
             raise KeyboardInterrupt
         return keep(features, file)
@@ -147,16 +147,17 @@ def test_a_long_list_takes_the_memory_of_a_short_one_and_goes_on_where_it_ended(
     with pytest.raises(KeyboardInterrupt):
         text_features.encoded(texts, folder, 128, 9)
     assert len(list((folder / text_features.KEPT).iterdir())) == 20
-    found = text_features.encoded([*texts, texts[0]], folder, 128, 9)
+    features_list = text_features.encoded([*texts, texts[0]], folder, 128, 9)
     assert len(made) == 21 + 40, "what was kept is not made again, and a text that is there twice is made once"
     assert max(alive) <= 2, "one, and the one before it"
-    assert (len(found), set(found.lengths)) == (61, {6})
+    assert (len(features_list), set(features_list.lengths)) == (61, {6})
     timed = subset("s64", 61).labels[:8]
-    assert all(one is found[label] for label, one in zip(timed, found.resident, strict=True)), "what the first samples read is in memory"
-    assert torch.equal(found[60], found[0])
+    resident = zip(timed, features_list.resident, strict=True)
+    assert all(text is features_list[label] for label, text in resident), "what the first samples read is in memory"
+    assert torch.equal(features_list[60], features_list[0])
     again = text_features.encoded(texts, folder, 128, 9)
     assert len(made) == 61
-    assert all(map(torch.equal, again, found))
+    assert all(map(torch.equal, again, features_list))
     assert [tuple(text.shape) for text in again[58:]] == [(6, 128), (6, 128)]
 
 
@@ -170,24 +171,24 @@ def test_features_that_cannot_be_written_stay_in_memory(tmp_path: Path) -> None:
 def test_a_model_of_many_prompts_draws_the_same_from_what_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts in memory and prompts beyond it, in one batch."""
     tokens = []
-    for held in (64, 1):
-        monkeypatch.setattr(text_features, "RESIDENT", held)
+    for limit in (64, 1):
+        monkeypatch.setattr(text_features, "RESIDENT", limit)
         features = text_features.stand_in(["red star", "a blue stripe below", "two cats"], CONFIG.text)
         model = CaptionedLlamaGen(CONFIG, features).initialise(0).eval()
         tokens.append(model.generate(torch.tensor([2, 0, 1]), [0, 1, 2], Method(), GUIDED, Memory()))
-        assert len(features.resident) == min(held, 3)
+        assert len(features.resident) == min(limit, 3)
     assert torch.equal(*tokens)
 
 
 # -- prompts that cannot be ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("text", "said"), [("", "A prompt is empty"), (" \n", "A prompt is empty"),
+@pytest.mark.parametrize(("text", "words"), [("", "A prompt is empty"), (" \n", "A prompt is empty"),
                                             ("red " * 1023, "has 1024 tokens; this model reads 120")])
-def test_a_prompt_that_the_encoders_models_cannot_read_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_a_prompt_that_the_encoders_models_cannot_read_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
     folder = encoder(tmp_path / text_features.ENCODER)
     for _ in range(2):
-        with pytest.raises(Unsupported, match=said) as found:
+        with pytest.raises(Unsupported, match=words) as caught:
             text_features.encoded([text], folder, 128, 120)
-        assert found.value.remedy
+        assert caught.value.remedy
 
 
 def test_a_prompt_of_a_thousand_tokens_runs_where_the_context_has_room() -> None:
@@ -197,9 +198,9 @@ def test_a_prompt_of_a_thousand_tokens_runs_where_the_context_has_room() -> None
     assert prompts.lengths([0, 1], 1) == (1024, 8)
     tokens = model.generate(torch.tensor([0, 1]), [0, 1], Method(), GUIDED, Memory())
     assert tokens.shape == (2, 4)
-    with pytest.raises(Unsupported, match=r"has \d+ tokens; this model reads 3520") as found:
+    with pytest.raises(Unsupported, match=r"has \d+ tokens; this model reads 3520") as caught:
         janus.prompts_of(["red " * 3600], HashedWords(128))
-    assert found.value.remedy == "Shorten it."
+    assert caught.value.remedy == "Shorten it."
     with pytest.raises(Unsupported, match="A prompt is empty"):
         janus.prompts_of(["red", "  "], HashedWords(128))
 

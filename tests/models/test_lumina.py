@@ -66,15 +66,15 @@ def test_the_unconditional_row_is_the_size_alone() -> None:
 
 
 def test_height_comes_first_among_the_tokens_and_width_in_the_text() -> None:
-    asked: list[str] = []
+    texts: list[str] = []
 
     class Noting(HashedWords):
         def ids(self, text: str) -> list[int]:
-            asked.append(text)
+            texts.append(text)
             return super().ids(text)
 
     prompts = prompts_of(CONFIG, ("a star",), Noting(64))
-    assert asked == ["Generate an image of 96x64 according to the following prompt:\na star"]
+    assert texts == ["Generate an image of 96x64 according to the following prompt:\na star"]
     assert prompts.conditional[0][-2:] == (IDS.size + 2, IDS.size + 3)
 
 
@@ -107,10 +107,10 @@ def test_images_are_decoded_without_the_ends_of_lines() -> None:
     images, tokens = VQGAN(TINY).eval().requires_grad_(False), generate(tiny())
     table = code_table(vocabulary(), IDS)
     codes = torch.tensor([[int(table[int(i) - IDS.first]) for i in row if int(i) != IDS.line_end] for row in tokens])
-    found = LuminaDecoder(CONFIG, images, table).decode(tokens)
-    assert found.shape == (2, 3, 16, 24)
-    torch.testing.assert_close(found, images.decode(codes, (4, 6)))
-    assert not torch.allclose(LuminaDecoder(CONFIG, images).decode(tokens), found)
+    decoded = LuminaDecoder(CONFIG, images, table).decode(tokens)
+    assert decoded.shape == (2, 3, 16, 24)
+    torch.testing.assert_close(decoded, images.decode(codes, (4, 6)))
+    assert not torch.allclose(LuminaDecoder(CONFIG, images).decode(tokens), decoded)
 
 
 def test_images_give_their_codes_back() -> None:

@@ -42,8 +42,8 @@ def build(config: MARConfig = CONFIG, **options: bool) -> MAR:
     return made
 
 
-def generate(given: MAR, seeds: list[int], method: Bidirectional | None = None, sampling: Sampling = SAMPLING, **options: Any) -> Tensor:
-    return given.generate(torch.tensor(seeds) % 10, seeds, method or Bidirectional(), sampling, Memory(), **options)
+def generate(model: MAR, seeds: list[int], method: Bidirectional | None = None, sampling: Sampling = SAMPLING, **options: Any) -> Tensor:
+    return model.generate(torch.tensor(seeds) % 10, seeds, method or Bidirectional(), sampling, Memory(), **options)
 
 
 def shape(grid: int = 16, rows: int = 2) -> Layout:
@@ -86,24 +86,24 @@ def test_the_order_does_not_depend_on_the_number_of_steps(model: MAR) -> None:
 
 def test_forced_tokens_are_fed(model: MAR) -> None:
     free = generate(model, [0, 1])
-    seen: list[tuple[Tensor, Tensor]] = []
+    shown: list[tuple[Tensor, Tensor]] = []
     again: list[tuple[Tensor, Tensor]] = []
-    forced = generate(model, [0, 1], forced=free, see=lambda places, drawn: seen.append((places, drawn)))
+    forced = generate(model, [0, 1], forced=free, see=lambda places, drawn: shown.append((places, drawn)))
     assert torch.equal(forced, free)
     other = generate(model, [0, 1], forced=torch.zeros_like(free), see=lambda places, drawn: again.append((places, drawn)))
     assert not other.any()
-    assert torch.equal(seen[0][1], again[0][1]), "nothing is known in the first step"
-    assert not torch.allclose(seen[-1][1], again[-1][1])
+    assert torch.equal(shown[0][1], again[0][1]), "nothing is known in the first step"
+    assert not torch.allclose(shown[-1][1], again[-1][1])
 
 
 def test_a_step_is_seen_whole_and_marked(model: MAR) -> None:
-    seen: list[tuple[Tensor, Tensor]] = []
+    shown: list[tuple[Tensor, Tensor]] = []
     marks: list[int] = []
-    latents = generate(model, [0, 1], see=lambda places, drawn: seen.append((places, drawn)), mark=marks.append)
+    latents = generate(model, [0, 1], see=lambda places, drawn: shown.append((places, drawn)), mark=marks.append)
     steps = masked_steps(shape(4), 5)
-    assert [drawn.shape for _, drawn in seen] == [(2, step.count, 4) for step in steps]
-    assert all(torch.equal(take(latents, places), drawn) for places, drawn in seen)
-    assert sorted(torch.cat([places for places, _ in seen], 1)[0].tolist()) == list(range(16))
+    assert [drawn.shape for _, drawn in shown] == [(2, step.count, 4) for step in steps]
+    assert all(torch.equal(take(latents, places), drawn) for places, drawn in shown)
+    assert sorted(torch.cat([places for places, _ in shown], 1)[0].tolist()) == list(range(16))
     assert marks == [step.first + step.count - 1 for step in steps]
 
 
@@ -155,31 +155,31 @@ def test_a_method_sees_three_stacks_in_every_step(model: MAR) -> None:
 
 # -- training ---------------------------------------------------------------------------------------------------------
 def test_the_loss_trains_everything() -> None:
-    given = build().requires_grad_(True)
+    model = build().requires_grad_(True)
     latents = torch.randn(8, 16, 4, generator=torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(2)
-    losses = [given.loss(torch.arange(8), latents, generator) for _ in range(4)]
+    losses = [model.loss(torch.arange(8), latents, generator) for _ in range(4)]
     sum(losses).backward()  # type: ignore[union-attr]
-    without = [name for name, parameter in given.named_parameters() if parameter.grad is None or not parameter.grad.any()]
+    without = [name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()]
     assert without == []
     assert all(loss.shape == () and loss.isfinite() for loss in losses)
 
 
 def test_the_loss_sees_no_masked_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    given, handed = build(), []
+    model, handed = build(), []
     teacher = MAR.teacher
 
-    def noted(self: MAR, cond: Tensor, latents: Tensor, known: Tensor, places: Tensor) -> Tensor:
-        handed.append((known, places))
-        z = teacher(self, cond, latents, known, places)
+    def noted(self: MAR, cond: Tensor, latents: Tensor, known_places: Tensor, places: Tensor) -> Tensor:
+        handed.append((known_places, places))
+        z = teacher(self, cond, latents, known_places, places)
         changed = mar.put(latents, places, torch.randn(*places.shape, 4))
-        assert torch.equal(z, teacher(self, cond, changed, known, places))
+        assert torch.equal(z, teacher(self, cond, changed, known_places, places))
         return z
 
     monkeypatch.setattr(MAR, "teacher", noted)
-    given.loss(torch.arange(4), torch.randn(4, 16, 4), torch.Generator().manual_seed(0))
-    known, places = handed[0]
-    assert torch.equal(torch.cat((known, places), 1).sort(1).values, torch.arange(16).expand(4, -1))
+    model.loss(torch.arange(4), torch.randn(4, 16, 4), torch.Generator().manual_seed(0))
+    known_places, places = handed[0]
+    assert torch.equal(torch.cat((known_places, places), 1).sort(1).values, torch.arange(16).expand(4, -1))
 
 
 def test_the_share_that_is_masked() -> None:

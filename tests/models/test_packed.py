@@ -73,10 +73,10 @@ def test_nothing_is_packed_where_there_is_no_such_kernel(net: Net, monkeypatch: 
     assert not any(isinstance(module, Packed) for module in packed(net).modules())
 
 
-@pytest.mark.parametrize(("engine", "found"), [("eager", True), ("reference", False)])
-def test_the_reference_engine_keeps_plain_layers(engine: str, found: bool) -> None:
+@pytest.mark.parametrize(("engine", "packs"), [("eager", True), ("reference", False)])
+def test_the_reference_engine_keeps_plain_layers(engine: str, packs: bool) -> None:
     model = weights.transformer(partial(MAR, WIDE), Request(engine=engine))
-    assert any(isinstance(module, Packed) for module in model.modules()) is found
+    assert any(isinstance(module, Packed) for module in model.modules()) is packs
 
 
 @pytest.mark.parametrize("limit", [LEAST, 1])
@@ -87,8 +87,8 @@ def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypat
     models = {outcome["case"]["model"] for file in files for outcome in json.loads(file.read_text())["outcomes"]}
     assert models
     for name in models:
-        found = MODELS.get(name).load(Request()).generator.modules()
-        assert any(isinstance(module, Packed) for module in found) is (limit == 1)
+        layers = MODELS.get(name).load(Request()).generator.modules()
+        assert any(isinstance(module, Packed) for module in layers) is (limit == 1)
 
 
 def test_a_packed_layer_knows_what_it_is(net: Net) -> None:

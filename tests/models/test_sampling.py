@@ -56,7 +56,7 @@ def test_an_unknown_schedule_of_guidance_is_refused() -> None:
 rows = st.lists(st.integers(-8, 8), min_size=1, max_size=9)
 
 
-def kept(logits: torch.Tensor) -> list[int]:
+def kept_tokens(logits: torch.Tensor) -> list[int]:
     return logits[0].isfinite().nonzero()[:, 0].tolist()
 
 
@@ -65,7 +65,7 @@ def test_top_k_keeps_ties_at_the_border(halves: list[int], k: int) -> None:
     logits = torch.tensor([halves]) / 2
     border = sorted(halves, reverse=True)[min(k, len(halves)) - 1]
     filtered = filter_logits(logits, Sampling(top_k=k))
-    assert kept(filtered) == [i for i, half in enumerate(halves) if half >= border]
+    assert kept_tokens(filtered) == [i for i, half in enumerate(halves) if half >= border]
     assert torch.equal(filtered[filtered.isfinite()], logits[filtered.isfinite()])
 
 
@@ -80,21 +80,21 @@ def test_top_p_keeps_the_token_that_crosses(halves: list[int], p: float) -> None
         if before <= p:
             expected.append(i)
         before += weights[i] / sum(weights)
-    assert kept(filter_logits(torch.tensor([halves]) / 2, Sampling(top_p=p))) == sorted(expected)
+    assert kept_tokens(filter_logits(torch.tensor([halves]) / 2, Sampling(top_p=p))) == sorted(expected)
 
 
 def test_top_p_acts_on_what_top_k_has_left() -> None:
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
-    assert kept(filter_logits(logits, Sampling(top_p=0.65))) == [0, 1]
-    assert kept(filter_logits(logits, Sampling(top_k=2, top_p=0.55))) == [0], "of two tokens the first has 4/7"
-    assert kept(filter_logits(logits, Sampling(top_p=1e-9))) == [0], "one token is always left"
+    assert kept_tokens(filter_logits(logits, Sampling(top_p=0.65))) == [0, 1]
+    assert kept_tokens(filter_logits(logits, Sampling(top_k=2, top_p=0.55))) == [0], "of two tokens the first has 4/7"
+    assert kept_tokens(filter_logits(logits, Sampling(top_p=1e-9))) == [0], "one token is always left"
 
 
 def test_temperature_comes_first() -> None:
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
     assert torch.allclose(filter_logits(logits, Sampling(temperature=0.5)), logits * 2)
-    assert kept(filter_logits(logits, Sampling(temperature=0.25, top_p=0.65))) == [0]
-    assert kept(filter_logits(logits, Sampling(temperature=4.0, top_p=0.65))) == [0, 1, 2]
+    assert kept_tokens(filter_logits(logits, Sampling(temperature=0.25, top_p=0.65))) == [0]
+    assert kept_tokens(filter_logits(logits, Sampling(temperature=4.0, top_p=0.65))) == [0, 1, 2]
 
 
 def test_nothing_is_dropped_by_default() -> None:

@@ -71,11 +71,11 @@ def test_the_shape_is_that_of_the_generation(request_: Request) -> None:
 def test_the_head_never_begins_where_nothing_is_left_of_the_token(
     request_: Request, steps: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sampling, seen = Sampling(steps=1, diffusion_steps=steps), []
-    monkeypatch.setattr(DiffusionHead, "sample", lambda self, z, noise, *_: seen.append(_[1].process.timesteps) or noise[0])
+    sampling, steps_of_head = Sampling(steps=1, diffusion_steps=steps), []
+    monkeypatch.setattr(DiffusionHead, "sample", lambda self, z, noise, *_: steps_of_head.append(_[1].process.timesteps) or noise[0])
     MODELS.get(TINY_NAME).load(request_).generator.generate(torch.tensor([0]), [1], Full(), sampling, Memory())
-    assert seen[0][-1] == first
-    assert len(seen[0]) == MODELS.get(TINY_NAME).shape(sampling, 1).diffusion == (steps or 25)
+    assert steps_of_head[0][-1] == first
+    assert len(steps_of_head[0]) == MODELS.get(TINY_NAME).shape(sampling, 1).diffusion == (steps or 25)
 
 
 def test_a_published_model_keeps_both_ends_of_the_process() -> None:

@@ -38,8 +38,8 @@ def model(config: VARConfig = CONFIG, **options: bool) -> VAR:
     return VAR(config, quantizer.requires_grad_(False), **options).initialise(0).eval().requires_grad_(False)
 
 
-def generate(given: VAR, method: Full | ConcatFull, seeds: list[int], **options: object) -> torch.Tensor:
-    return given.generate(torch.tensor(seeds) % 10, seeds, method, SAMPLING, Memory(), **options)  # type: ignore[arg-type]
+def generate(var_model: VAR, method: Full | ConcatFull, seeds: list[int], **options: object) -> torch.Tensor:
+    return var_model.generate(torch.tensor(seeds) % 10, seeds, method, SAMPLING, Memory(), **options)  # type: ignore[arg-type]
 
 
 def test_the_condition_is_projected_once_in_a_generation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,8 +54,8 @@ def test_the_condition_is_projected_once_in_a_generation(monkeypatch: pytest.Mon
 
 
 def test_the_reference_cache_gives_the_same_tokens_and_more_bytes() -> None:
-    given, plain, published = model(), Full(), ConcatFull()
-    assert torch.equal(generate(given, plain, [0, 1, 2]), generate(given, published, [0, 1, 2]))
+    var_model, plain, published = model(), Full(), ConcatFull()
+    assert torch.equal(generate(var_model, plain, [0, 1, 2]), generate(var_model, published, [0, 1, 2]))
     shape = 2 * 3 * CONFIG.depth * CONFIG.dim  # rows with guidance, layers, channels
     assert plain.logical_bytes == shape * (1 + 4 + 9) * 2 * 4
     assert published.logical_bytes == shape * 30 * (4 + 4)
@@ -71,10 +71,10 @@ def test_published_k_is_kept_in_fp32_and_ours_in_the_models_dtype() -> None:
 
 
 def test_a_scale_is_seen_whole_and_marked_at_its_end() -> None:
-    seen: list[tuple[int, tuple[int, ...]]] = []
+    shown: list[tuple[int, tuple[int, ...]]] = []
     marks: list[int] = []
-    generate(model(), Full(), [0, 1], see=lambda first, logits: seen.append((first, tuple(logits.shape))), mark=marks.append)
-    assert seen == [(0, (2, 1, 32)), (1, (2, 4, 32)), (5, (2, 9, 32)), (14, (2, 16, 32))]
+    generate(model(), Full(), [0, 1], see=lambda first, logits: shown.append((first, tuple(logits.shape))), mark=marks.append)
+    assert shown == [(0, (2, 1, 32)), (1, (2, 4, 32)), (5, (2, 9, 32)), (14, (2, 16, 32))]
     assert marks == [0, 4, 13, 29]
 
 

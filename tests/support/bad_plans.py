@@ -30,8 +30,8 @@ class Bad(NamedTuple):
     @property
     def line(self) -> int:
         """The line on which ``at``, or else what was put in, stands."""
-        before, found, _ = self.text.partition(self.at or self.new)
-        assert found
+        before, separator, _ = self.text.partition(self.at or self.new)
+        assert separator
         return before.count("\n") + 1
 
 

@@ -50,17 +50,17 @@ def install() -> None:
 
 def _execute_child(self: Any, *arguments: Any) -> None:
     """In the place of the method of :class:`subprocess.Popen` that makes the process; all else is Popen's own."""
-    given = _parameters.bind(self, *arguments).arguments
-    wanted = _wanted(given["args"], {**os.environ} if given["env"] is None else given["env"]) if enabled else None
-    if wanted is None:
+    bound = _parameters.bind(self, *arguments).arguments
+    order_of = _wanted(bound["args"], {**os.environ} if bound["env"] is None else bound["env"]) if enabled else None
+    if order_of is None:
         _fresh(self, *arguments)
         return
-    order = {"do": wanted, "environment": dict(given["env"] or os.environ), "folder": os.fspath(given["cwd"] or os.getcwd()),
-             "session": given["start_new_session"]}
-    streams = [given[name] if given[name] != -1 else own for own, name in enumerate(("p2cread", "c2pwrite", "errwrite"))]
+    order = {"do": order_of, "environment": dict(bound["env"] or os.environ), "folder": os.fspath(bound["cwd"] or os.getcwd()),
+             "session": bound["start_new_session"]}
+    streams = [bound[name] if bound[name] != -1 else own for own, name in enumerate(("p2cread", "c2pwrite", "errwrite"))]
     self.pid = _start(order, streams)
     self._child_created = True
-    self._close_pipe_fds(*(given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")))
+    self._close_pipe_fds(*(bound[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")))
 
 
 def _wanted(command: Any, environment: Mapping[str, str]) -> list[str] | None:
@@ -68,8 +68,9 @@ def _wanted(command: Any, environment: Mapping[str, str]) -> list[str] | None:
     ours = environment.get("PYTHONPATH") == AT_START.get("PYTHONPATH")
     if not ours or not isinstance(command, list) or command[0] != sys.executable:
         return None
-    wanted = [str(argument) for argument in command[1:] if argument != "-P"]
-    return wanted if ("-m" in wanted[:1] and wanted[1] in MODULES) or ("-c" in wanted[:1] and wanted[1] in CODE) else None
+    words = [str(argument) for argument in command[1:] if argument != "-P"]
+    allowed = MODULES if "-m" in words[:1] else CODE if "-c" in words[:1] else ()
+    return words if allowed and words[1] in allowed else None
 
 
 def _start(order: Mapping[str, Any], streams: list[int]) -> int:

@@ -76,8 +76,8 @@ class _Answers(BaseHTTPRequestHandler):
         siblings = [{"rfilename": name, "size": len(data), "blobId": "0" * 40,
                      "lfs": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}}
                     for name, data in self.hub.files[repository].items()]
-        told = {"id": repository, "sha": REVISION, "private": False, "tags": [], "downloads": 0, "likes": 0, "siblings": siblings}
-        return self._send(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+        facts = {"id": repository, "sha": REVISION, "private": False, "tags": [], "downloads": 0, "likes": 0, "siblings": siblings}
+        return self._send(200, json.dumps(facts).encode(), {"Content-Type": "application/json"})
 
     def _file(self, data: bytes, body: bool) -> None:
         digest = hashlib.sha256(data).hexdigest()

@@ -16,9 +16,9 @@ Measured = tuple[Outcome, dict[str, bytes]]
 
 def measured_by(work: Callable[..., Measurement]) -> Callable[..., Measured]:
     """A task of a trial that returns an outcome and its artifacts."""
-    def measured(planned: Planned, bench: Bench, *given: Any) -> Measured:
-        found = work(planned, bench, *given)
-        return outcome_of(planned, found), dict(found.artifacts)
+    def measured(planned: Planned, bench: Bench, *arguments: Any) -> Measured:
+        measurement = work(planned, bench, *arguments)
+        return outcome_of(planned, measurement), dict(measurement.artifacts)
 
     return measured
 

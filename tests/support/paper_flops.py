@@ -26,4 +26,4 @@ class PrintedFlops:
 def published(model: str = "") -> list[PrintedFlops]:
     """The figures that LazyMAR prints, of one model or of all."""
     text = (resources.files("cachemark") / "data" / "published" / "lazymar.json").read_text(encoding="utf-8")
-    return [found for row in json.loads(text)["flops"] if (found := PrintedFlops(**row)).model == model or not model]
+    return [figure for row in json.loads(text)["flops"] if (figure := PrintedFlops(**row)).model == model or not model]

@@ -146,10 +146,10 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     reuse.code_identity()  # once in a process it asks git, and that is not a trial
     popen = isolate.subprocess.Popen
 
-    def refuse(command: Sequence[str], *given: Any, **options: Any) -> Any:
+    def refuse(command: Sequence[str], *arguments: Any, **options: Any) -> Any:
         if "cachemark.trial.child.start" in command:
             raise AssertionError("a trial was started")
-        return popen(command, *given, **options)  # where this process has threads a plug-in is tried in an interpreter
+        return popen(command, *arguments, **options)  # where this process has threads a plug-in is tried in an interpreter
 
     monkeypatch.setattr(isolate.subprocess, "Popen", refuse)
 

@@ -37,16 +37,16 @@ def of_the_repository(folder: Path) -> Path:
     (source,) = folder.glob("cachemark-*.tar.gz")
     shutil.unpack_archive(source, folder / "source", filter="data")
     build(next((folder / "source").iterdir()), "build_wheel", folder)
-    (found,) = folder.glob("cachemark-*.whl")
-    return found
+    (wheel,) = folder.glob("cachemark-*.whl")
+    return wheel
 
 
 def of_the_installed(name: str, folder: Path) -> Path:
     """The wheel of a pure-Python package as it is installed here, for installers that find nothing elsewhere."""
-    found = distribution(name)
-    wheel = folder / f"{name}-{found.version}-py3-none-any.whl"
+    package = distribution(name)
+    wheel = folder / f"{name}-{package.version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for file in found.files or ():
+        for file in package.files or ():
             if file.suffix != ".pyc" and ".." not in file.parts and file.name not in ("INSTALLER", "REQUESTED"):
                 archive.write(file.locate(), file.as_posix())
     return wheel

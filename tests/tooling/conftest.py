@@ -52,9 +52,9 @@ def ends_as_uninterrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
         monkeypatch.setattr(task, "loss", killed)
         with pytest.raises(KeyboardInterrupt):
             train(task, plan("continued"))
-        one, other = load_file(uninterrupted), load_file(train(make(), plan("continued")))
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
+        first, other = load_file(uninterrupted), load_file(train(make(), plan("continued")))
+        assert first.keys() == other.keys()
+        assert all(torch.equal(first[name], other[name]) for name in first)
         return uninterrupted
 
     return check

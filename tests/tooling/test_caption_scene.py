@@ -27,43 +27,43 @@ def hue(rgb: Tensor) -> float:
 
 def ground_of(place: int) -> tuple[slice, slice]:
     """Rows and columns of the ground, as objects see it."""
-    whole, far, near = slice(64), slice(38, 64), slice(26)
-    return {"above": (far, whole), "below": (near, whole), "left of": (whole, far), "right of": (whole, near)}[PLACES[place]]
+    full, far, near = slice(64), slice(38, 64), slice(26)
+    return {"above": (far, full), "below": (near, full), "left of": (full, far), "right of": (full, near)}[PLACES[place]]
 
 
-def rest(image: Tensor, place: int) -> Tensor:
+def without_ground(image: Tensor, place: int) -> Tensor:
     """The image without its ground, which stands as white."""
-    shown = image.clone() / 2 + 0.5
-    whole, far, near = slice(64), slice(34, 64), slice(30)
-    rows, columns = {"above": (far, whole), "below": (near, whole), "left of": (whole, far), "right of": (whole, near)}[PLACES[place]]
-    shown[:, rows, columns] = 1.0
-    return shown
+    pixels = image.clone() / 2 + 0.5
+    full, far, near = slice(64), slice(34, 64), slice(30)
+    rows, columns = {"above": (far, full), "below": (near, full), "left of": (full, far), "right of": (full, near)}[PLACES[place]]
+    pixels[:, rows, columns] = 1.0
+    return pixels
 
 
 def pieces(mask: Tensor) -> list[int]:
     """Sizes of the connected parts of a mask (64, 64)."""
-    left, found = {(int(a), int(b)) for a, b in mask.nonzero()}, []
-    while left:
-        todo, size = [left.pop()], 1
+    remaining, sizes = {(int(a), int(b)) for a, b in mask.nonzero()}, []
+    while remaining:
+        todo, size = [remaining.pop()], 1
         while todo:
             row, column = todo.pop()
             for near in ((row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1)):
-                if near in left:
-                    left.remove(near)
+                if near in remaining:
+                    remaining.remove(near)
                     todo.append(near)
                     size += 1
-        found.append(size)
-    return sorted(found)
+        sizes.append(size)
+    return sorted(sizes)
 
 
 def test_objects_have_their_number_and_their_colour(drawn: CaptionScene) -> None:
     for i, image in enumerate(drawn.images):
-        shown = rest(image, int(drawn.shown["position"][i]))
-        saturated = (shown.amax(0) - shown.amin(0)) > 0.5 * shown.amax(0)
+        objects = without_ground(image, int(drawn.shown["position"][i]))
+        saturated = (objects.amax(0) - objects.amin(0)) > 0.5 * objects.amax(0)
         sizes = pieces(saturated)
         assert len(sizes) == int(drawn.shown["count"][i]) + 1, i
         assert sizes[0] > 60, "an object is no speck"
-        apart = (hue(shown[:, saturated].mean(1)) - float(drawn.shown["colour"][i]) / 6 + 0.5) % 1 - 0.5
+        apart = (hue(objects[:, saturated].mean(1)) - float(drawn.shown["colour"][i]) / 6 + 0.5) % 1 - 0.5
         assert abs(apart) < 0.06, i
 
 
@@ -85,8 +85,8 @@ def test_the_ground_has_its_colour_and_its_texture(drawn: CaptionScene) -> None:
 
 
 def test_pictures_of_a_request_show_it_and_draw_the_rest() -> None:
-    wanted = [asked("two red stars above blue stripes")] * 20
-    scene = caption_scenes(wanted, 5)
+    requests = [asked("two red stars above blue stripes")] * 20
+    scene = caption_scenes(requests, 5)
     assert {axis: of.unique().tolist() for axis, of in scene.shown.items()} == {
         "object": [3], "count": [1], "colour": [0], "position": [0], "texture": [0], "ground_colour": [4]}  # fmt: skip
     assert len({image.numpy().tobytes() for image in scene.images}) == 20
@@ -107,7 +107,7 @@ def test_captions_tell_what_is_shown_and_leave_out_what_they_may(drawn: CaptionS
 
 def test_a_seed_is_the_same_picture_for_good() -> None:
     """The weights were trained on these draws: other ones need another version."""
-    shown = caption_scenes(64, stream(0, "pinned")).shown
-    told = hashlib.sha256(b"".join(shown[axis].numpy().tobytes() for axis in AXES)).hexdigest()
-    assert (VERSION, told[:16]) == ("captions-v1", "f2c5d207cc5bd748")
+    choices = caption_scenes(64, stream(0, "pinned")).shown
+    digest = hashlib.sha256(b"".join(choices[axis].numpy().tobytes() for axis in AXES)).hexdigest()
+    assert (VERSION, digest[:16]) == ("captions-v1", "f2c5d207cc5bd748")
     assert stream(0, "pinned") != scene_stream(0, "pinned")

@@ -49,11 +49,11 @@ STAGE = {"steps": 500, "seconds": 120.0, "seed": 7, "data": "scene-v2", "device"
 TRAINED = Trained("tiny-thing", "A thing", {"tiny-thing.safetensors": 1234567}, [STAGE])
 
 
-def held(name: str, *sizes: int) -> nn.Module:
+def module_list(name: str, *sizes: int) -> nn.Module:
     """A module with one list ``name`` of modules, each with one parameter ``w``."""
-    whole = nn.Module()
-    whole.add_module(name, nn.ModuleList(nn.ParameterDict({"w": torch.zeros(size)}) for size in sizes))
-    return whole
+    holder = nn.Module()
+    holder.add_module(name, nn.ModuleList(nn.ParameterDict({"w": torch.zeros(size)}) for size in sizes))
+    return holder
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Trick(Method):
     way: str = "up"
 
 
-CHECKPOINT = PublishedFile("weights", "thing.pt", "its authors", partial(held, "a", 50, 49), ("model_ema", "model"), ("*.k_cache",))
+CHECKPOINT = PublishedFile("weights", "thing.pt", "its authors", partial(module_list, "a", 50, 49), ("model_ema", "model"), ("*.k_cache",))
 RELEASED = dataclasses.replace(MODELS.get("var-d16"), name="big-thing", family="things", summary="A big thing",
                                presets={"paper": Sampling(cfg_scale=1.5)}, files=(CHECKPOINT,))
 CLAIM = Claim("Some paper", "Table 1", "big-thing", "trick", "size = 4", "2.50")
@@ -95,12 +95,12 @@ def test_a_family_says_what_papers_print_of_its_speed_and_size() -> None:
 
 def test_bytes_of_published_models_are_those_of_their_slots() -> None:
     """Of Janus-Pro-7B at batch 64: 30 layers of 32 heads of 128, K and V in 16 bit, 128 rows, 32 entries of the longest prompt."""
-    held = {(one.model, one.row): one.kept for one in collected.speeds()}
+    kept_bytes = {(speed.model, speed.row): speed.kept for speed in collected.speeds()}
     entry = 30 * 32 * 128 * 2 * 2 * 128
-    assert held["janus-pro-7b", "Janus-Pro-7B, full"] == f"{entry * (32 + 575) / 1e9:.2f} GB"
-    assert held["janus-pro-7b", "Janus-Pro-7B, LineAR 1/4"] == f"{entry * (32 + 144) / 1e9:.2f} GB"
-    assert {one.kept for one in collected.speeds() if one.model.startswith("mar")} == {"–"}
-    assert any(one.model == "infinity-2b" and "not reproduced" in one.finding for one in collected.sizes())
+    assert kept_bytes["janus-pro-7b", "Janus-Pro-7B, full"] == f"{entry * (32 + 575) / 1e9:.2f} GB"
+    assert kept_bytes["janus-pro-7b", "Janus-Pro-7B, LineAR 1/4"] == f"{entry * (32 + 144) / 1e9:.2f} GB"
+    assert {speed.kept for speed in collected.speeds() if speed.model.startswith("mar")} == {"–"}
+    assert any(size.model == "infinity-2b" and "not reproduced" in size.finding for size in collected.sizes())
 
 
 def test_a_model_card_says_what_it_was_given() -> None:
@@ -143,12 +143,12 @@ def test_vectors_and_figures_of_others_are_not_claimed() -> None:
 
 # ------------------------------------------------------------------------------------------------ their parts
 
-@pytest.mark.parametrize(("log", "found"), [
+@pytest.mark.parametrize(("log", "words"), [
     (LOG, "± 1, the largest change between two validations of steps 200 … 500"), (LOG[:1], "spread not known"), ([], "spread not known"),
     (LOG[:2], "± 7, the largest change between two validations of steps 100 … 200"), ([{"step": 1, "loss": 3.0}] * 5, "spread not known"),
 ])  # fmt: skip
-def test_the_spread_is_of_the_last_validations(log: list[dict[str, float]], found: str) -> None:
-    assert spread(log, "psnr") == found
+def test_the_spread_is_of_the_last_validations(log: list[dict[str, float]], words: str) -> None:
+    assert spread(log, "psnr") == words
 
 
 def test_only_an_anchor_makes_a_figure_reproduced() -> None:
@@ -163,13 +163,13 @@ def test_only_an_anchor_makes_a_figure_reproduced() -> None:
 # ------------------------------------------------------------------------------------------------ what is collected
 
 def test_every_packaged_model_has_a_card() -> None:
-    found = {model.name: model for model in collected.trained(Path("nowhere"))}
-    assert set(found) == {path.stem for path in packaged("x").parent.glob("*.safetensors")} - {"tiny-features.reference"} != set()
-    for name, model in found.items():
+    cards = {model.name: model for model in collected.trained(Path("nowhere"))}
+    assert set(cards) == {path.stem for path in packaged("x").parent.glob("*.safetensors")} - {"tiny-features.reference"} != set()
+    for name, model in cards.items():
         assert model.stages[-1]["sha256"] == checkpoints.sha256(packaged(f"{name}.safetensors"))
         assert model.files[f"{name}.safetensors"] == packaged(f"{name}.safetensors").stat().st_size
         assert all(stage["log"][-1]["step"] == stage["steps"] for stage in model.stages)
-    assert [len(found[name].stages) for name in ("tiny-vq", "tiny-var")] == [2, 1]
+    assert [len(cards[name].stages) for name in ("tiny-vq", "tiny-var")] == [2, 1]
 
 
 @pytest.fixture
@@ -177,26 +177,27 @@ def worth(tmp_path: Path) -> Callable[..., Drawn | None]:
     """What the card of tiny-var says after runs of these outcomes, each saved as a baseline, the oldest first."""
     own = checkpoints.sha256(packaged("tiny-var.safetensors"))
 
-    def of(*runs: tuple[float, int, dict[str, Any]]) -> Drawn | None:
+    def drawn_after(*runs: tuple[float, int, dict[str, Any]]) -> Drawn | None:
         for number, (fid, count, fields) in enumerate(runs):
-            name, judged = quality_name("fid", "scene", count), {"preset": "scene", "seeds": "s2k", "samples": count, "batch": 50}
-            known = {"model": "tiny-var", "weights": f"{own}/coder", "sampling": Sampling(cfg_scale=1.5), "evaluation": {"quality": judged}}
-            case = dataclasses.replace(sample.full().case, **{**known, **fields})
+            name, evaluation = quality_name("fid", "scene", count), {"preset": "scene", "seeds": "s2k", "samples": count, "batch": 50}
+            case_fields = {"model": "tiny-var", "weights": f"{own}/coder", "sampling": Sampling(cfg_scale=1.5),
+                           "evaluation": {"quality": evaluation}}
+            case = dataclasses.replace(sample.full().case, **{**case_fields, **fields})
             facts = {"intervals": {name: [fid - 0.5, fid + 0.5]}, "real": {name: [0.5, 0.25, 0.75]}}
-            held = dataclasses.replace(sample.full(), case=case, samples={name: [fid], "class_accuracy": [1.0] * count}, facts=facts)
-            text = dump([held], sample.RUN.environment, {"commit": f"{number}" * 40}, plan="p", saved=f"2026-01-0{number + 1}")
+            outcome = dataclasses.replace(sample.full(), case=case, samples={name: [fid], "class_accuracy": [1.0] * count}, facts=facts)
+            text = dump([outcome], sample.RUN.environment, {"commit": f"{number}" * 40}, plan="p", saved=f"2026-01-0{number + 1}")
             baselines.write(baselines.path_of(tmp_path, "a machine", f"run{number}"), text, remedy="")
         return {model.name: model for model in collected.trained(tmp_path)}["tiny-var"].drawn
 
-    return of
+    return drawn_after
 
 
 def test_what_images_are_worth_comes_from_a_baseline_of_the_same_weights(worth: Callable[..., Drawn | None]) -> None:
-    found = worth((6.0, 2000, {}))
-    assert found is not None
-    assert "seeds `s2k`, cfg_scale 1.5" in found.made
-    assert "commit 0000000000" in found.made
-    assert dict(found.figures) == {
+    drawn = worth((6.0, 2000, {}))
+    assert drawn is not None
+    assert "seeds `s2k`, cfg_scale 1.5" in drawn.made
+    assert "commit 0000000000" in drawn.made
+    assert dict(drawn.figures) == {
         "Class accuracy, 2000 images": "100.0 % [99.8 %, 100.0 %]", "FID, scene, 2k images": "6.000 [5.500, 6.500]",
         "FID, scene, 2k images, of real ones": "0.500 [0.250, 0.750]",
     }  # fmt: skip
@@ -208,9 +209,9 @@ def test_images_of_others_say_nothing_about_a_model(worth: Callable[..., Drawn |
 
 
 def test_the_run_that_looked_at_the_most_images_counts_and_of_these_the_newest(worth: Callable[..., Drawn | None]) -> None:
-    found = worth((4.0, 2000, {}), (5.0, 2000, {}), (6.0, 500, {}))
-    assert found is not None
-    assert ("FID, scene, 2k images", "5.000 [4.500, 5.500]") in found.figures
+    drawn = worth((4.0, 2000, {}), (5.0, 2000, {}), (6.0, 500, {}))
+    assert drawn is not None
+    assert ("FID, scene, 2k images", "5.000 [4.500, 5.500]") in drawn.figures
 
 
 def test_a_damaged_baseline_costs_no_card(worth: Callable[..., Drawn | None], tmp_path: Path) -> None:
@@ -219,13 +220,13 @@ def test_a_damaged_baseline_costs_no_card(worth: Callable[..., Drawn | None], tm
 
 
 def test_every_published_model_says_where_each_of_its_weights_comes_from() -> None:
-    found = {model.name: model for model in collected.released()}
+    cards = {model.name: model for model in collected.released()}
     sizes = {"llamagen": "b l xl xxl 3b", "var": "d16 d20 d24 d30 d36-512", "mar": "b l h", "janus-pro": "1b 7b",
              "lumina-mgpt": "7b-768 7b-1024", "infinity": "2b 2b-512 2b-256 8b 8b-512", "llamagen-t2i": "256 512"}
-    assert set(found) == {f"{family}-{size}" for family, names in sizes.items() for size in names.split()}
-    assert all({file.key for file in model.files} == {"weights", "decoder_weights"} for model in found.values())
-    assert found["llamagen-b"].files[0].name == "c2i_B_256.pt"
-    assert sum(p.numel() for p in module(found["mar-l"].files[0]).parameters()) == 478_326_304  # of the authors' code
+    assert set(cards) == {f"{family}-{size}" for family, names in sizes.items() for size in names.split()}
+    assert all({file.key for file in model.files} == {"weights", "decoder_weights"} for model in cards.values())
+    assert cards["llamagen-b"].files[0].name == "c2i_B_256.pt"
+    assert sum(p.numel() for p in module(cards["mar-l"].files[0]).parameters()) == 478_326_304  # of the authors' code
 
 
 def test_what_a_source_does_not_state_is_a_knob_of_its_method() -> None:

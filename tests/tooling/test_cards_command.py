@@ -44,10 +44,10 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
     """Exit code and output of the tool."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["cards", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as ended:
             run_command(cards)
-    told = capsys.readouterr()
-    return int(left.value.code or 0), told.out + told.err
+    printed = capsys.readouterr()
+    return int(ended.value.code or 0), printed.out + printed.err
 
 
 def test_both_pages_with_a_method_of_a_plug_in_and_an_anchor_that_was_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

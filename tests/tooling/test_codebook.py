@@ -27,9 +27,9 @@ def clusters(centres: torch.Tensor, spread: float = 0.01) -> torch.Tensor:
     return points.T.reshape(1, 2, 8, 8)
 
 
-def nearest(points: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+def nearest(points: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
     """Distance of each of ``points`` (n, d) to the nearest of ``others`` (m, d); exact, which ``cdist`` is not."""
-    return (points[:, None] - others[None]).norm(dim=-1).amin(1)
+    return (points[:, None] - candidates[None]).norm(dim=-1).amin(1)
 
 
 def moving(vq: TinyVQ, **options: float) -> MovingCodebook:

@@ -26,16 +26,16 @@ from tools.train.tokenizers import CodesTask, DecoderTask
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[loops.Task, loops.TrainingRun]]:
     """What the command asks the library to do, without doing it."""
-    seen: list[tuple[loops.Task, loops.TrainingRun]] = []
+    recorded: list[tuple[loops.Task, loops.TrainingRun]] = []
 
     def record(task: loops.Task, run: loops.TrainingRun) -> Path:
-        seen.append((task, run))
+        recorded.append((task, run))
         return run.out / f"{task.name}.safetensors"
 
     monkeypatch.setattr(loops, "train", record)
     for name in ("keep_memory", "flush_denormals"):  # they would change the process that runs the tests
         monkeypatch.setattr(loops, name, lambda device: None)
-    return seen
+    return recorded
 
 
 def test_the_tokenizer_is_trained_in_two_stages(runs: list[tuple[loops.Task, loops.TrainingRun]], tmp_path: Path) -> None:

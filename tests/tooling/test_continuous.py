@@ -82,9 +82,9 @@ def test_the_held_out_figure_is_the_reconstruction_of_the_mean(monkeypatch: pyte
     monkeypatch.setattr(TinyKL, "decode", lambda self, tokens: scenes(8, drawn_with[0]).images + 0.2)
     drawn_with: list[int] = []
     monkeypatch.setattr("tools.train.tokenizers.scenes", lambda n, seed, device: drawn_with.append(seed) or scenes(n, seed))
-    found = task.validate()
-    assert found.keys() == {"psnr", "psnr_pooled"}, "there are no codes to count"
-    assert 20 < found["psnr"] < 26.2, "an error of 0.2, or less where the picture is clamped"
+    figures = task.validate()
+    assert figures.keys() == {"psnr", "psnr_pooled"}, "there are no codes to count"
+    assert 20 < figures["psnr"] < 26.2, "an error of 0.2, or less where the picture is clamped"
 
 
 # -- the masked model -------------------------------------------------------------------------------------------------
@@ -101,8 +101,8 @@ def test_the_held_out_figures_are_of_the_squared_error_alone_and_always_the_same
     before, terms = masked.validate(), DiffusionHead.terms
     assert masked.validate() == before
 
-    def louder(*given: object, **named: object) -> tuple[Tensor, Tensor]:
-        squared, bound = terms(*given, **named)
+    def louder(*arguments: object, **named: object) -> tuple[Tensor, Tensor]:
+        squared, bound = terms(*arguments, **named)
         return squared, bound + 1
 
     quiet = masked.loss(0, draws()).detach()
@@ -114,41 +114,41 @@ def test_the_held_out_figures_are_of_the_squared_error_alone_and_always_the_same
 
 def noised_to(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The steps (rows, tokens) of the process that the head is then asked about, call by call."""
-    seen, terms = [], DiffusionHead.terms
+    indices, terms = [], DiffusionHead.terms
 
     def noted(self: DiffusionHead, z: Tensor, start: Tensor, noise: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         assert z.shape[:2] == start.shape[:2] == index.shape
-        seen.append(index)
+        indices.append(index)
         return terms(self, z, start, noise, index)
 
     monkeypatch.setattr(DiffusionHead, "terms", noted)
-    return seen
+    return indices
 
 
 def test_strong_noise_comes_more_often_in_training_and_not_in_validation(masked: MaskedTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = noised_to(monkeypatch)
+    indices = noised_to(monkeypatch)
     masked.loss(0, draws())
-    assert len(seen[0]) == 2, "each token is noised once in training"
-    assert float(seen[0].float().mean()) == pytest.approx(750, abs=40)
+    assert len(indices[0]) == 2, "each token is noised once in training"
+    assert float(indices[0].float().mean()) == pytest.approx(750, abs=40)
     masked.validate()
-    assert float(seen[1].float().mean()) == pytest.approx(500, abs=40)
+    assert float(indices[1].float().mean()) == pytest.approx(500, abs=40)
 
 
 def test_the_error_of_a_token_is_that_of_the_first_step_of_a_generation(masked: MaskedTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = noised_to(monkeypatch)
-    found = masked.validate()
+    indices = noised_to(monkeypatch)
+    figures = masked.validate()
     first = masked.first
-    at_first = [index for index in seen if bool((index == first).all())]
+    at_first = [index for index in indices if bool((index == first).all())]
     batches = len(masked.held_out())
     assert Counter(index.shape[1] for index in at_first) == {248: 2 * batches, 220: 2 * batches, 128: batches}
     # A head that predicts no noise takes the noised token for the token, magnified: its error is that of the noise alone.
-    assert found["token_mse_36"] == pytest.approx(float(masked.weight(torch.tensor(first))), rel=0.05)
+    assert figures["token_mse_36"] == pytest.approx(float(masked.weight(torch.tensor(first))), rel=0.05)
 
 
 def test_noise_counts_as_much_as_the_error_that_it_makes(masked: MaskedTask) -> None:
     index = torch.tensor([0, 300, 700, 850, 999])
-    whole = process((STEPS,))
-    made = (whole.at("noise", index) / whole.at("signal", index)).square().squeeze(1)
+    full_process = process((STEPS,))
+    made = (full_process.at("noise", index) / full_process.at("signal", index)).square().squeeze(1)
     first = masked.weight(torch.tensor(masked.first))
     assert torch.allclose(masked.weight(index), made.clamp_min(1).minimum(first))
     assert masked.weight(index)[:2].tolist() == [1, 1], "where little noise is, the error of the noise stays"
@@ -157,9 +157,9 @@ def test_noise_counts_as_much_as_the_error_that_it_makes(masked: MaskedTask) -> 
 def test_as_many_tokens_are_hidden_as_in_the_steps_of_a_generation(masked: MaskedTask) -> None:
     hidden = sorted(masked._masked(WIDE, generator_of(0, step)) for step in range(400))
     assert (hidden[0], hidden[-1]) == (8, 256)
-    left = [math.ceil(256 * math.cos(math.pi / 2 * (k + 0.5) / 20)) for k in range(20)][::-1]
+    scheduled = [math.ceil(256 * math.cos(math.pi / 2 * (k + 0.5) / 20)) for k in range(20)][::-1]
     middles = [hidden[20 * k + 10] for k in range(20)]
-    assert all(abs(a - b) < 16 for a, b in zip(left, middles, strict=True)), "the schedule of twenty passes"
+    assert all(abs(a - b) < 16 for a, b in zip(scheduled, middles, strict=True)), "the schedule of twenty passes"
 
 
 def test_at_first_half_of_the_tokens_are_known_and_then_fewer_and_fewer(masked: MaskedTask) -> None:
@@ -186,29 +186,29 @@ def test_heads_begin_by_looking_at_the_neighbours(tokenizer: Path) -> None:
     table = model.decoder_pos_embed_learned[0, -256:]
     for block in (*model.encoder_blocks, *model.decoder_blocks):
         q, k, _ = block.attn.qkv(table).unflatten(-1, (3, heads, -1)).permute(1, 2, 0, 3)
-        seen = (q @ k.mT).argmax(-1).view(heads, 16, 16)[:, 1:-1, 1:-1]
+        attended = (q @ k.mT).argmax(-1).view(heads, 16, 16)[:, 1:-1, 1:-1]
         places = torch.arange(256).view(16, 16)
-        assert all(torch.equal(seen[h], places[1 + dy : 15 + dy, 1 + dx : 15 + dx]) for h, (dy, dx) in enumerate(OFFSETS))
+        assert all(torch.equal(attended[h], places[1 + dy : 15 + dy, 1 + dx : 15 + dx]) for h, (dy, dx) in enumerate(OFFSETS))
 
 
 def test_a_step_with_a_large_error_of_the_read_out_weighs_no_more(masked: MaskedTask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens ten times as far from what is read out: the same share of the error is gained, so the gradient relative to it is the same."""
     monkeypatch.setattr(DiffusionHead, "terms", lambda self, z, start, noise, index: (torch.zeros(z.shape[:2]),) * 2)
-    hidden, found = type(masked.model).hidden, []
+    hidden, norms = type(masked.model).hidden, []
     for scale in (1.0, 10.0):
         monkeypatch.setattr(type(masked.model), "hidden", lambda *a, s=scale, **b: (lambda z, start: (z, s * start))(*hidden(*a, **b)))
         masked.reader.zero_grad()
         masked.loss(0, draws()).backward()
-        found.append(masked.reader.weight.grad.norm() * scale)
-    assert float(found[0]) == pytest.approx(float(found[1]), rel=1e-3)
+        norms.append(masked.reader.weight.grad.norm() * scale)
+    assert float(norms[0]) == pytest.approx(float(norms[1]), rel=1e-3)
 
 
 def test_held_out_samples_are_seen_with_their_classes(masked: MaskedTask) -> None:
     masked.model.fake_latent.data.fill_(torch.nan)
-    found = masked.validate()
-    assert math.isfinite(found["noise_mse"])
-    assert math.isfinite(found["token_mse_36"])
-    assert math.isnan(found["token_mse_36_unlabelled"])
+    figures = masked.validate()
+    assert math.isfinite(figures["noise_mse"])
+    assert math.isfinite(figures["token_mse_36"])
+    assert math.isnan(figures["token_mse_36_unlabelled"])
     masked.model.class_emb.weight.data.fill_(torch.nan)
     assert math.isnan(masked.validate()["noise_mse"])
 

@@ -83,13 +83,13 @@ def about(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [*(name for family in FAMILIES.values() for name in family.names), features.NAME, *OF_CAPTIONS])
 def test_the_description_is_of_this_file(name: str) -> None:
-    told = about(name)
-    assert told["sha256"] == hashlib.sha256(file(name).read_bytes()).hexdigest()
-    assert told["finished"]
-    assert told["data"] == (caption_scene.VERSION if name in OF_CAPTIONS else VERSION)
+    description = about(name)
+    assert description["sha256"] == hashlib.sha256(file(name).read_bytes()).hexdigest()
+    assert description["finished"]
+    assert description["data"] == (caption_scene.VERSION if name in OF_CAPTIONS else VERSION)
     last = json.loads(file(name).with_suffix(".log.jsonl").read_text().splitlines()[-1])
-    assert last["step"] == told["steps"]
-    assert told["held_out"].items() <= last.items()
+    assert last["step"] == description["steps"]
+    assert description["held_out"].items() <= last.items()
 
 
 def test_generator_and_tokenizer_speak_one_language(family: Family) -> None:
@@ -116,8 +116,8 @@ def test_the_tokenizer_reconstructs_new_scenes(family: Family) -> None:
     coder, images = family.load(file(family.tokenizer)), scenes(64, 987).images
     with torch.inference_mode():
         tokens = coder.encode(images)
-        shown = coder.decode(tokens).clamp(-1, 1)
-    psnr = 10 * torch.log10(4 / (shown - images).square().mean((1, 2, 3)))
+        decoded = coder.decode(tokens).clamp(-1, 1)
+    psnr = 10 * torch.log10(4 / (decoded - images).square().mean((1, 2, 3)))
     assert psnr.mean() >= PSNR
     assert tokens.unique().numel() > family.used
     assert tokens.is_floating_point() == (family.used == 0)
@@ -146,17 +146,17 @@ def test_the_feature_network_knows_what_new_scenes_show_and_what_is_wrong_with_t
     net, scene = features.load(file(features.NAME)), scenes(256, 987)
     images = torch.cat((scene.images, corrupted(scene.images, torch.Generator().manual_seed(987))))
     with torch.inference_mode():
-        said = net.judge(net.embed(images))
+        answers = net.judge(net.embed(images))
     for name, right in attributes(scene).items():
-        assert (said[name][:256].argmax(1) == right).float().mean() > ACCURACY, name
-    assert ((said["consistent"] > 0) == (consistency(images, 256) > 0)).float().mean() > ACCURACY
+        assert (answers[name][:256].argmax(1) == right).float().mean() > ACCURACY, name
+    assert ((answers["consistent"] > 0) == (consistency(images, 256) > 0)).float().mean() > ACCURACY
 
 
 def test_its_features_are_standardised_over_real_pictures() -> None:
     with torch.inference_mode():
-        found, _ = features.load(file(features.NAME))(scenes(512, 988).images)
-    assert found.mean(0).abs().max() < 0.25
-    assert found.std(0) == pytest.approx(torch.ones(found.shape[1]), abs=0.25)
+        embedded, _ = features.load(file(features.NAME))(scenes(512, 988).images)
+    assert embedded.mean(0).abs().max() < 0.25
+    assert embedded.std(0) == pytest.approx(torch.ones(embedded.shape[1]), abs=0.25)
 
 
 def test_the_reference_statistics_are_of_this_network() -> None:

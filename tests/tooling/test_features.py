@@ -33,8 +33,8 @@ def task(seed: int = 0) -> FeaturesTask:
 def test_turning_moves_the_hue_and_nothing_else(sixths: int) -> None:
     hue = torch.rand(5, 7, 7, generator=generator())
     saturation, value = torch.rand(5, 7, 7, generator=generator(1)), torch.rand(5, 7, 7, generator=generator(2))
-    wanted = hsv((hue + sixths / 6) % 1, saturation, value) * 2 - 1
-    assert torch.allclose(turned(hsv(hue, saturation, value) * 2 - 1, torch.full((5,), sixths)), wanted, atol=1e-5)
+    expected = hsv((hue + sixths / 6) % 1, saturation, value) * 2 - 1
+    assert torch.allclose(turned(hsv(hue, saturation, value) * 2 - 1, torch.full((5,), sixths)), expected, atol=1e-5)
 
 
 def test_every_spoilt_picture_has_a_fault_and_the_rest_of_it_stays() -> None:
@@ -52,18 +52,18 @@ def test_every_spoilt_picture_has_a_fault_and_the_rest_of_it_stays() -> None:
 def test_the_head_of_consistency_is_told_what_the_legend_says() -> None:
     images = scenes(32, 6).images
     images = torch.cat((images[:16], corrupted(images[16:], generator())))
-    told = consistency(images, 16)
-    assert torch.equal(told[:, :4] > 0, legend(images))
-    assert told[:, 4].tolist() == [1.0] * 16 + [0.0] * 16
+    targets = consistency(images, 16)
+    assert torch.equal(targets[:, :4] > 0, legend(images))
+    assert targets[:, 4].tolist() == [1.0] * 16 + [0.0] * 16
 
 
 def test_the_attributes_are_those_of_the_scene() -> None:
     scene = scenes(200, 7)
-    known = attributes(scene)
-    assert set(known) == set(HEADS)
+    named = attributes(scene)
+    assert set(named) == set(HEADS)
     for name, choices in HEADS.items():
-        assert known[name].unique().tolist() == list(range(choices)), name
-    assert (known["object_hue"] != known["ground_hue"]).all(), "a scene never gives both one hue"
+        assert named[name].unique().tolist() == list(range(choices)), name
+    assert (named["object_hue"] != named["ground_hue"]).all(), "a scene never gives both one hue"
 
 
 def test_the_reference_is_small_belongs_to_its_weights_and_holds_new_scenes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,20 +48,20 @@ def test_its_method_is_short_and_passes_the_kit_at_the_smallest_size(saved: Path
 
 def test_its_plan_sets_the_method_beside_four_others_on_two_models(saved: Path) -> None:
     plan, _ = schema.prepare("newcomer.toml", ["keydiff.py"])
-    arms = [one.case for one in expand(plan) if one.case.role == "arm"]
+    arms = [planned.case for planned in expand(plan) if planned.case.role == "arm"]
     for model in ("tiny-llamagen", "tiny-t2i"):
         assert sorted(case.method for case in arms if case.model == model) == ["keydiff", "random", "rkv", "streaming", "window"]
 
 
 def steps() -> list[tuple[Block, list[str]]]:
     """Blocks that are saved or run, each with the lines that it is said to print."""
-    found: list[tuple[Block, list[str]]] = []
+    pairs: list[tuple[Block, list[str]]] = []
     for block in BLOCKS:
         if block.language == "text":
-            found[-1][1].extend(block.text.splitlines())
+            pairs[-1][1].extend(block.text.splitlines())
         else:
-            found.append((block, []))
-    return found
+            pairs.append((block, []))
+    return pairs
 
 
 def unmeasured(line: str) -> str:
@@ -90,7 +90,7 @@ def test_it_prints_what_stands_there(tmp_path: Path) -> None:
     assert (venv / "bin" / "pip").is_file()
     beside = venv / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages" / "beside.pth"
     beside.write_text(sysconfig.get_path("purelib") + "\n")  # what cachemark needs is there, as if it had been fetched
-    for block, shown in steps():
+    for block, expected in steps():
         if block.file:
             (folder / block.file).write_text(block.text, encoding="utf-8")
             continue
@@ -98,7 +98,7 @@ def test_it_prints_what_stands_there(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert (venv / "bin" / "cachemark").is_file(), "installed there, and nowhere else"
         printed = iter([unmeasured(line) for line in done.stdout.splitlines()])
-        for line in shown:
+        for line in expected:
             assert line == "…" or unmeasured(line) in printed, f"{line!r} in\n{done.stdout}"
     assert {"keydiff", "tiny-llamagen", "tiny-t2i"} <= set(re.findall(r"[\w-]+", (folder / "newcomer.html").read_text(encoding="utf-8")))
 

@@ -122,10 +122,10 @@ def test_a_finished_run_is_trained_again_only_where_that_is_asked(finished: Path
 
 
 def test_another_length_is_welcome_until_the_rate_falls(tmp_path: Path) -> None:
-    wanted = train(Line(), run(tmp_path / "whole", steps=60, warmup=4))
+    uninterrupted = train(Line(), run(tmp_path / "whole", steps=60, warmup=4))
     with pytest.raises(KeyboardInterrupt):
         train(Line(die_at=15), run(tmp_path / "parts", warmup=4))
-    assert same(wanted, train(Line(), run(tmp_path / "parts", steps=60, warmup=4)))
+    assert same(uninterrupted, train(Line(), run(tmp_path / "parts", steps=60, warmup=4)))
 
 
 def test_another_length_is_refused_afterwards(tmp_path: Path) -> None:
@@ -176,11 +176,11 @@ def test_the_rate_rises_stays_and_falls() -> None:
 
 
 def test_the_number_of_threads_is_restored(tmp_path: Path) -> None:
-    seen, before = set(), torch.get_num_threads()
+    counts, before = set(), torch.get_num_threads()
     task = Line()
-    task.validate = lambda: {"threads": seen.add(torch.get_num_threads()) or 0.0}  # type: ignore[method-assign,func-returns-value]
+    task.validate = lambda: {"threads": counts.add(torch.get_num_threads()) or 0.0}  # type: ignore[method-assign,func-returns-value]
     train(task, run(tmp_path, threads=before + 1))
-    assert seen == {before + 1}
+    assert counts == {before + 1}
     assert torch.get_num_threads() == before
 
 
@@ -208,10 +208,10 @@ def test_attention_stays_in_fp32_under_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         rounded = F.scaled_dot_product_attention(query, key, value)
         with loops.AttentionInFP32():
-            found = F.scaled_dot_product_attention(query, key, value)
+            mixed = F.scaled_dot_product_attention(query, key, value)
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16, "the rest does not"
     assert rounded.dtype == torch.bfloat16
-    assert torch.equal(found, expected)
+    assert torch.equal(mixed, expected)
 
 
 DENORMALS = """

@@ -23,13 +23,13 @@ def test_it_moves_as_torchs_own() -> None:
     generator = torch.Generator().manual_seed(3)
     ours = [torch.nn.Parameter(torch.randn(s, generator=generator)) for s in ((32, 16), (16, 32), (16, 16))]
     theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
-    one, two = Muon(ours, lr=0.02, momentum=0.95), torch.optim.Muon(theirs, lr=0.02, momentum=0.95, weight_decay=0.0)
+    muon, two = Muon(ours, lr=0.02, momentum=0.95), torch.optim.Muon(theirs, lr=0.02, momentum=0.95, weight_decay=0.0)
     start = [p.detach().clone() for p in ours]
     for _ in range(5):
         for p, q in zip(ours, theirs, strict=True):
             p.grad = torch.randn(p.shape, generator=generator)
             q.grad = p.grad.clone()
-        one.step()
+        muon.step()
         two.step()
     for p, q, origin in zip(ours, theirs, start, strict=True):
         assert (p - q).norm() < 0.02 * (p - origin).norm()  # theirs iterates in bf16

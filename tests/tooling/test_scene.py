@@ -24,10 +24,10 @@ def hue(pixel: torch.Tensor) -> float:
 
 
 def test_equal_seeds_give_equal_scenes() -> None:
-    one, two, other = scenes(6, 11), scenes(6, 11), scenes(6, 12)
-    assert torch.equal(one.images, two.images)
-    assert torch.equal(one.classes, two.classes)
-    assert not torch.equal(one.images, other.images)
+    first, two, other = scenes(6, 11), scenes(6, 11), scenes(6, 12)
+    assert torch.equal(first.images, two.images)
+    assert torch.equal(first.classes, two.classes)
+    assert not torch.equal(first.images, other.images)
 
 
 def test_the_data_version_pins_the_draws() -> None:
@@ -38,8 +38,8 @@ def test_the_data_version_pins_the_draws() -> None:
 
 
 def test_classes_can_be_given() -> None:
-    wanted = torch.arange(10).repeat(2)
-    assert torch.equal(scenes(wanted, 5).classes, wanted)
+    labels = torch.arange(10).repeat(2)
+    assert torch.equal(scenes(labels, 5).classes, labels)
 
 
 @pytest.mark.parametrize("wrong", [[-1], [0, 10]])
@@ -56,11 +56,11 @@ def test_object_and_ground_never_share_a_hue() -> None:
 def test_the_swatches_announce_and_the_footer_repeats() -> None:
     scene = scenes(20, 4)
     for image, first, second in zip(scene.images, scene.object_hue, scene.ground_hue, strict=True):
-        for rows, columns, wanted in ((*SWATCH_OBJECT, first), (*SWATCH_GROUND, second), (FOOTER_ROWS, slice(0, 16), second),
+        for rows, columns, expected in ((*SWATCH_OBJECT, first), (*SWATCH_GROUND, second), (FOOTER_ROWS, slice(0, 16), second),
                                       (FOOTER_ROWS, slice(48, 64), first)):
             patch = image[:, rows, columns]
             assert patch.flatten(1).std(1).max() == pytest.approx(0, abs=1e-6)
-            assert far(torch.tensor(hue(patch[:, 0, 0])), wanted) < 1e-3
+            assert far(torch.tensor(hue(patch[:, 0, 0])), expected) < 1e-3
 
 
 def test_sky_above_the_horizon_and_ground_below() -> None:
@@ -72,9 +72,9 @@ def test_sky_above_the_horizon_and_ground_below() -> None:
 
 
 def test_every_class_has_a_shape_of_its_own() -> None:
-    shown = [scenes(torch.tensor([c]), 9).images[0] for c in range(len(CLASSES))]  # the same parameters, ten classes
-    for i, a in enumerate(shown):
-        for b in shown[:i]:
+    pictures = [scenes(torch.tensor([c]), 9).images[0] for c in range(len(CLASSES))]  # the same parameters, ten classes
+    for i, a in enumerate(pictures):
+        for b in pictures[:i]:
             assert ((a - b).abs().amax(0) > 0.3).sum() > 40
 
 

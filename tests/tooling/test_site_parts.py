@@ -90,8 +90,8 @@ def test_files_that_are_linked_to_are_brought_with_those_they_link_to(tmp_path: 
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    found = links.brought(tmp_path, ["docs/a.md"])
-    assert found == {"READ.md": "[x](run.sh) [a](docs/a.md)", "r.html": None, "run.sh": "# run.sh\n\n````bash\necho '```'\n````\n"}
+    pages = links.brought(tmp_path, ["docs/a.md"])
+    assert pages == {"READ.md": "[x](run.sh) [a](docs/a.md)", "r.html": None, "run.sh": "# run.sh\n\n````bash\necho '```'\n````\n"}
 
 
 # ------------------------------------------------------------------------------------------------ other hosts
@@ -121,10 +121,10 @@ def test_style_sheets_of_a_site_are_read_too(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ flowcharts
 
 def test_a_flowchart_is_drawn_with_every_box_below_what_leads_to_it() -> None:
-    found = diagram.edges("flowchart TD\n  a --> b & c\n  b --> d\n  c --> d --> e\n  a --> e\n")
-    assert found == [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e"), ("a", "e")]
-    assert diagram.rows(found) == [["a"], ["b", "c"], ["d"], ["e"]]
-    drawn = diagram.svg(found)
+    arrows = diagram.edges("flowchart TD\n  a --> b & c\n  b --> d\n  c --> d --> e\n  a --> e\n")
+    assert arrows == [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e"), ("a", "e")]
+    assert diagram.rows(arrows) == [["a"], ["b", "c"], ["d"], ["e"]]
+    drawn = diagram.svg(arrows)
     assert (drawn.count("<rect "), drawn.count('class="arrow"')) == (5, 6)
 
 

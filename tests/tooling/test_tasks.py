@@ -118,20 +118,20 @@ def test_training_starts_from_uniform_predictions_and_lowers_the_loss(name: str,
 @pytest.mark.parametrize("name", ["tiny-llamagen", "tiny-t2i"])
 def test_one_label_in_ten_is_left_out(name: str, coders: Coders, monkeypatch: pytest.MonkeyPatch) -> None:
     task: Any = TASKS[name](coders, 0)
-    seen: list[Any] = []
+    labels_fed: list[Any] = []
     teacher, generator = task.model.teacher, draws()
-    monkeypatch.setattr(task.model, "teacher", lambda labels, codes: seen.extend(labels) or teacher(labels, codes))
+    monkeypatch.setattr(task.model, "teacher", lambda labels, codes: labels_fed.extend(labels) or teacher(labels, codes))
     for step in range(100):
         task.loss(step % generators.CHUNK, generator)
     if name == "tiny-llamagen":
-        missing = [label for label in seen if label == LLAMAGEN.classes]
+        missing = [label for label in labels_fed if label == LLAMAGEN.classes]
     else:
         words = WordTokenizer()
         pad = words.special(janus.PAD)
-        missing = [row for row in seen if pad in row]
+        missing = [row for row in labels_fed if pad in row]
         assert all(row == janus.unconditional(row, pad) for row in missing)
-        assert all(row[-1] == words.special(janus.IMAGE) for row in seen)
-    assert 0.03 < len(missing) / len(seen) < 0.2
+        assert all(row[-1] == words.special(janus.IMAGE) for row in labels_fed)
+    assert 0.03 < len(missing) / len(labels_fed) < 0.2
 
 
 def test_labels_are_captions_between_the_marks_of_a_prompt(coders: Coders) -> None:

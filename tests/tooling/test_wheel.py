@@ -106,9 +106,9 @@ def test_a_tool_is_run_as_a_module(tool: str, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr("sys.argv", [tool, "--help"])
     # Where the package is installed with its plug-in of pytest, pytest imports its modules, and runs none.
     monkeypatch.setattr("sys.meta_path", [finder for finder in sys.meta_path if not isinstance(finder, AssertionRewritingHook)])
-    for known in [name for name in sys.modules if name.startswith("tools")]:
-        monkeypatch.delitem(sys.modules, known)  # a test of this process may have imported it through that finder
-    with pytest.raises(SystemExit) as left:
+    for loaded in [name for name in sys.modules if name.startswith("tools")]:
+        monkeypatch.delitem(sys.modules, loaded)  # a test of this process may have imported it through that finder
+    with pytest.raises(SystemExit) as ended:
         runpy.run_module(f"tools.{tool}", run_name="__main__", alter_sys=True)
-    assert not left.value.code
+    assert not ended.value.code
     assert f"Usage: python -m tools.{tool}" in capsys.readouterr().out

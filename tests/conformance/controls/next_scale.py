@@ -46,8 +46,8 @@ def read_with_padding(right: Callable[..., Any]) -> Callable[..., Any]:
     """The shorter text's padding is attended."""
 
     def read(self: Infinity, *arguments: Any) -> tuple[Tensor, Tensor]:
-        features, seen = right(self, *arguments)
-        return features, torch.ones_like(seen)
+        features, attended = right(self, *arguments)
+        return features, torch.ones_like(attended)
 
     return read
 
@@ -56,9 +56,9 @@ def read_with_a_whole_unconditional_text(right: Callable[..., Any]) -> Callable[
     """The unconditional row sees as many learned vectors as the longest text has."""
 
     def read(self: Infinity, labels: Any, copies: int) -> tuple[Tensor, Tensor]:
-        features, seen = right(self, labels, copies)
-        seen[len(labels) :] = True
-        return features, seen
+        features, attended = right(self, labels, copies)
+        attended[len(labels) :] = True
+        return features, attended
 
     return read
 

@@ -58,8 +58,8 @@ class Subject:
         tokens, guided, method = self._generate(tokens_of(self.vector))
         model, sides, quantizer = self.model, self.model.config.sides, self.model.quantizer
         labels = list(range(len(model.texts)))
-        features, seen = model.read(labels, 2)
-        cond = model.text_proj_for_sos(features, seen)
+        features, attended = model.read(labels, 2)
+        cond = model.text_proj_for_sos(features, attended)
         split = tokens.split([side**2 for side in sides], 1)
         maps = [quantizer.empty(len(tokens))]
         for scale, part in enumerate(split):
@@ -88,8 +88,8 @@ class Subject:
 
 def in_bf16(mixed: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def through(*parts: Tensor) -> Tensor:
-        *given, shown = parts
-        return mixed(*(part.bfloat16().float() for part in given), shown).bfloat16().float()
+        *features, attended = parts
+        return mixed(*(part.bfloat16().float() for part in features), attended).bfloat16().float()
 
     return through
 
@@ -123,8 +123,8 @@ def subject(vector: Vector) -> Subject:
     model = Infinity(config, vector["text/kv"].split(c["text_lens"]))
     model.load_state_dict(part_of(vector, "var"))
     images = BSQ(BSQConfig(c["vae_base_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"], config.sides, config.width))
-    held = {bsq.official(name): tensor for name, tensor in part_of(vector, "vae").items()}
-    missing, unexpected = images.load_state_dict(held, strict=False)
+    state = {bsq.official(name): tensor for name, tensor in part_of(vector, "vae").items()}
+    missing, unexpected = images.load_state_dict(state, strict=False)
     assert not unexpected
     assert all(name.startswith("encoder.") for name in missing), missing
     assert images.config.factor == c["vae_patch_size"]
@@ -134,53 +134,53 @@ def subject(vector: Vector) -> Subject:
 def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], tolerance: float = LOGITS) -> Check:
     """The greatest deviation over all scales."""
 
-    def measured(given: Subject, vector: Vector) -> float:
-        return worst(measure(given.ran, int(i), vector[name]) for name, i in vector.matching(f"out/{part}/*"))
+    def measured(subject: Subject, vector: Vector) -> float:
+        return worst(measure(subject.ran, int(i), vector[name]) for name, i in vector.matching(f"out/{part}/*"))
 
     return Check(name, tolerance, measured, (f"out/{part}/*",))
 
 
-def bits(given: Subject, vector: Vector) -> float:
+def bits(subject: Subject, vector: Vector) -> float:
     """Every bit, exactly."""
-    return differing(bits_of(given.tokens, given.model.config.bits), torch.cat(bits_of_file(vector), 1))
+    return differing(bits_of(subject.tokens, subject.model.config.bits), torch.cat(bits_of_file(vector), 1))
 
 
-def codes(given: Subject, vector: Vector) -> float:
-    split = given.model.quantizer.split(tokens_of(vector))
-    quantizer = given.model.quantizer
+def codes(subject: Subject, vector: Vector) -> float:
+    split = subject.model.quantizer.split(tokens_of(vector))
+    quantizer = subject.model.quantizer
     return worst(apart(quantizer.codes(split[int(i)], int(i)), vector[name][:, :, 0]) for name, i in vector.matching("out/codes/*"))
 
 
-def summed(given: Subject, vector: Vector) -> float:
-    return max(apart(given.ran.maps[-1], vector["out/summed_codes"]),
-               apart(given.images.quantizer.restore(tokens_of(vector)), vector["out/summed_codes"]))
+def summed(subject: Subject, vector: Vector) -> float:
+    return max(apart(subject.ran.maps[-1], vector["out/summed_codes"]),
+               apart(subject.images.quantizer.restore(tokens_of(vector)), vector["out/summed_codes"]))
 
 
-def image(given: Subject, vector: Vector) -> float:
-    return apart(given.images.decode(tokens_of(vector)).detach(), vector["out/decoded"])
+def image(subject: Subject, vector: Vector) -> float:
+    return apart(subject.images.decode(tokens_of(vector)).detach(), vector["out/decoded"])
 
 
-def image_bytes(given: Subject, vector: Vector) -> float:
+def image_bytes(subject: Subject, vector: Vector) -> float:
     """As the authors write them: truncated, blue first."""
-    pixels = (given.images.decode(tokens_of(vector)) + 1) / 2 * 255
+    pixels = (subject.images.decode(tokens_of(vector)) + 1) / 2 * 255
     return differing_bytes(pixels.detach().permute(0, 2, 3, 1).flip(-1).to(torch.uint8), vector["out/image_uint8_bgr"])
 
 
-def rotations(given: Subject, vector: Vector) -> float:
-    c, table = given.model.config, vector["rope_cache_prefix"]
+def rotations(subject: Subject, vector: Vector) -> float:
+    c, table = subject.model.config, vector["rope_cache_prefix"]
     own = rope_table(c.head_dim, c.sides, c.rope_base, torch.device("cpu"))
     return apart(torch.stack((own.real, own.imag)), table)
 
 
-def rounded(given: Subject, vector: Vector) -> float:
+def rounded(subject: Subject, vector: Vector) -> float:
     """Root mean square, since the order in which a processor sums decides which values land on the other side of a bf16 step: one such
     value moves a logit by up to 0.012. All of them, on the processor where most were seen, come to 0.0019; no rounding to 0.0065."""
-    return worst(spread(given.rounded[int(i)].flatten(2), vector[name]) for name, i in vector.matching("out_bf16ca/logits_pre/*"))
+    return worst(spread(subject.rounded[int(i)].flatten(2), vector[name]) for name, i in vector.matching("out_bf16ca/logits_pre/*"))
 
 
 def slot_part(part: int, name: str) -> Check:
-    def measure(given: Subject, vector: Vector, which: str) -> float:
-        expected, slot = vector[name.replace("*", which)], given.ran.method.slots[given.model.sites[int(which)]]
+    def measure(subject: Subject, vector: Vector, which: str) -> float:
+        expected, slot = vector[name.replace("*", which)], subject.ran.method.slots[subject.model.sites[int(which)]]
         live = expected.shape[2]
         return apart(slot.read(slot.bank.runs[0], live)[part], expected) if slot.live == [live] else float("inf")
 

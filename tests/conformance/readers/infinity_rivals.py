@@ -37,7 +37,7 @@ EVERY = 8  # token of a long generation whose logits are stored
 
 
 @cache
-def given(path: Path) -> Vector:
+def small_vector(path: Path) -> Vector:
     return Vector.load(path.parent / "golden_small.safetensors")
 
 
@@ -71,7 +71,7 @@ class Rival:
         return self.models[scales]
 
     def _made(self, scales: int) -> Infinity:
-        small = given(self.vector.path)
+        small = small_vector(self.vector.path)
         config = replace(config_of(small.facts), sides=SIDES[:scales])
         model = Infinity(config, small["text/kv"].split(small.facts["config"]["text_lens"]))
         model.load_state_dict(part_of(small, "var"))
@@ -79,10 +79,10 @@ class Rival:
 
     def generate(self, method: Method, bits: str, prompt: int = 0) -> Layout:
         """One prompt along bits of the file."""
-        found = [self.vector[name].flatten(1, 3) for name, _ in self.vector.matching(f"{bits}/*")]
-        model, facts = self.model(len(found)), self.vector.facts["config"]
+        bits_by_scale = [self.vector[name].flatten(1, 3) for name, _ in self.vector.matching(f"{bits}/*")]
+        model, facts = self.model(len(bits_by_scale)), self.vector.facts["config"]
         sampling = Sampling(cfg_scale=facts["cfg"], temperature=0.0)
-        model.generate(torch.tensor([prompt]), [0], method, sampling, Memory(), forced=packed_bits(torch.cat(found, 1)))
+        model.generate(torch.tensor([prompt]), [0], method, sampling, Memory(), forced=packed_bits(torch.cat(bits_by_scale, 1)))
         return model.layout([0], sampling)
 
     def logits(self, hidden: Sequence[Tensor], prompt: int = 0) -> list[Tensor]:
@@ -108,11 +108,11 @@ class Heat(Rival):
     def scas(self) -> list[Tensor]:
         """After the first prompt, and after both."""
         profile = AttentionProfile("scas")
-        found = []
+        tables = []
         for prompt in (0, 1):
             self.generate(profile, f"full/{prompt}/bits", prompt)
-            found.append(profile.scas)
-        return found
+            tables.append(profile.scas)
+        return tables
 
     def shape(self, name: str) -> Shape:
         return Shape(tuple(side**2 for side in SIDES[: self.vector[name].size(0)]), 4, 4, self.vector.facts["config"]["sink_scales"])
@@ -122,12 +122,12 @@ class Heat(Rival):
         shape, budget = self.shape(f"{name}/removed"), float(name.rpartition("_")[2])
         limit = int(budget * shape.pairs * shape.before[-1])
         gone = removed(shape, codes_of(self.vector[orders]), limit)
-        found = torch.zeros_like(self.vector[f"{name}/removed"])
+        tables = torch.zeros_like(self.vector[f"{name}/removed"])
         for target, sources in enumerate(gone):
             for source, pairs in sources.items():
                 if source < target:
-                    found[target, source].view(-1)[list(pairs)] = 1
-        return found
+                    tables[target, source].view(-1)[list(pairs)] = 1
+        return tables
 
     def ran(self, name: str, orders: str, bits: str) -> Noting:
         """A generation under a budget, with the file's orders as the calibration; once."""
@@ -148,15 +148,15 @@ class Heat(Rival):
 def scas(subject: Heat, vector: Vector) -> float:
     """Of the sources that are no sink; the file has no number elsewhere."""
     after = zip(subject.scas, ("calibration/scas_after_prompt_0", "calibration/scas"), strict=True)
-    return worst(apart(found[..., 3:-1], vector[name][..., 3:-1]) for found, name in after)
+    return worst(apart(measured[..., 3:-1], vector[name][..., 3:-1]) for measured, name in after)
 
 
 def orders(subject: Heat, vector: Vector) -> float:
     """Those of what was measured, and of the file's own long scores."""
     def share(name: str, scores: Tensor) -> float:
         layers, heads, scales = scores.shape
-        found = orders_of({"scas": scores.tolist()}, Shape((1,) * scales, layers, heads, 3))
-        return differing(torch.tensor(found), torch.tensor(codes_of(vector[name])))
+        codes = orders_of({"scas": scores.tolist()}, Shape((1,) * scales, layers, heads, 3))
+        return differing(torch.tensor(codes), torch.tensor(codes_of(vector[name])))
 
     return max(share("calibration/orders", subject.scas[1]), share("long/orders", vector["long/scas"]))
 
@@ -170,19 +170,19 @@ def long_plan(subject: Heat, vector: Vector, which: str) -> float:
 
 
 def live(subject: Heat, vector: Vector, which: str) -> float:
-    found = subject.ran(f"budget_{which}", "calibration/orders", "full/0/bits").live
-    return differing(torch.stack(found).to(torch.int16), vector[f"budget_{which}/live"])
+    lengths = subject.ran(f"budget_{which}", "calibration/orders", "full/0/bits").live
+    return differing(torch.stack(lengths).to(torch.int16), vector[f"budget_{which}/live"])
 
 
 def logits(subject: Heat, vector: Vector, which: str) -> float:
-    found = subject.logits(subject.ran(f"budget_{which}", "calibration/orders", "full/0/bits").hidden)
-    return worst(apart(found[int(i)], vector[name]) for name, i in vector.matching(f"budget_{which}/logits_pre/*"))
+    actual = subject.logits(subject.ran(f"budget_{which}", "calibration/orders", "full/0/bits").hidden)
+    return worst(apart(actual[int(i)], vector[name]) for name, i in vector.matching(f"budget_{which}/logits_pre/*"))
 
 
 def long_logits(subject: Heat, vector: Vector, which: str) -> float:
-    found = subject.logits(subject.ran(f"long/budget_{which}", "long/orders", "long/bits").hidden)
+    actual = subject.logits(subject.ran(f"long/budget_{which}", "long/orders", "long/bits").hidden)
     stored = vector.matching(f"long/budget_{which}/logits_pre_every_8th/*")
-    return worst(apart(found[int(i)][:, ::EVERY], vector[name]) for name, i in stored)
+    return worst(apart(actual[int(i)][:, ::EVERY], vector[name]) for name, i in stored)
 
 
 # -- ScaleKV ----------------------------------------------------------------------------------------------------------
@@ -235,20 +235,20 @@ class Scaled(Rival):
         """What is kept of made keys by made queries, under the published budgets: by scale and layer (heads, m)."""
         facts, heads, dim = self.vector.facts["cluster"], self.vector.facts["cluster"]["heads"], self.vector.facts["cluster"]["head_dim"]
         layout = Layout("next-scale", (0,), 0, 0, heads, heads, dim, 32, (0,), (0,), scales=SIDES)
-        given = calibrations.packaged("scalekv")["infinity-2b"]
-        method = ScaleKV(calibration=calibrations.remember("scalekv", {**given, "heads": heads}), mean=650)
+        small_vector = calibrations.packaged("scalekv")["infinity-2b"]
+        method = ScaleKV(calibration=calibrations.remember("scalekv", {**small_vector, "heads": heads}), mean=650)
         sites = [Site("decoder", layer) for layer in facts["layers"]]
         method.begin(layout, sites, Memory())
-        found: dict[tuple[int, int], Tensor] = {}
+        tokens: dict[tuple[int, int], Tensor] = {}
         for step in scale_steps(layout)[:-1]:
             for site in sites:
                 k, q = (made_up(step, heads, dim, site.layer, kind + facts["salt"]) for kind in (0, 1))
                 method.observe_raw(site, step, q)
                 method.attend(site, step, q, k, k)
                 slot = method.slots[site]
-                found[step.index, site.layer] = slot.visual[0, :, : slot.live[0]].clone()
+                tokens[step.index, site.layer] = slot.visual[0, :, : slot.live[0]].clone()
             method.end_step(step)
-        return found
+        return tokens
 
 
 def made_up(step: Step, heads: int, dim: int, layer: int, kind: int) -> Tensor:
@@ -263,12 +263,12 @@ def made_up(step: Step, heads: int, dim: int, layer: int, kind: int) -> Tensor:
 
 def by_scale(vector: Vector, part: str) -> Iterator[tuple[tuple[int, int], Tensor]]:
     """Tensors ``part/<scale>/<layer>`` by scale and layer."""
-    found = [name for name in vector.tensors if name.startswith(f"{part}/")]
-    assert found
-    yield from ((tuple(map(int, name.split("/")[-2:])), vector[name]) for name in found)  # type: ignore[misc]
+    names = [name for name in vector.tensors if name.startswith(f"{part}/")]
+    assert names
+    yield from ((tuple(map(int, name.split("/")[-2:])), vector[name]) for name in names)  # type: ignore[misc]
 
 
-def kept(subject: Scaled, vector: Vector) -> float:
+def kept_tokens(subject: Scaled, vector: Vector) -> float:
     return worst(differing(subject.ran.found[where].to(torch.int16), expected) for where, expected in by_scale(vector, "e2e/kept"))
 
 
@@ -284,9 +284,9 @@ def scored(vector: Vector, which: str) -> tuple[Tensor, Tensor, Tensor]:
 
 def pooled(subject: Scaled, vector: Vector, which: str) -> float:
     """Of the file's own keys and queries in the first layer; where the file has no number neither has ours."""
-    found, expected = ScaleKV().pooled(*scored(vector, which)), vector[f"e2e/pooled/{which}/0"]
-    same = bool(((found == -torch.inf) == (expected == -torch.inf)).all())
-    return apart(found.masked_fill(found == -torch.inf, 0), expected.masked_fill(expected == -torch.inf, 0)) if same else float("inf")
+    actual, expected = ScaleKV().pooled(*scored(vector, which)), vector[f"e2e/pooled/{which}/0"]
+    same = bool(((actual == -torch.inf) == (expected == -torch.inf)).all())
+    return apart(actual.masked_fill(actual == -torch.inf, 0), expected.masked_fill(expected == -torch.inf, 0)) if same else float("inf")
 
 
 def windows(subject: Scaled, vector: Vector) -> float:
@@ -294,8 +294,8 @@ def windows(subject: Scaled, vector: Vector) -> float:
 
 
 def scaled_logits(subject: Scaled, vector: Vector) -> float:
-    found = subject.logits(subject.ran.hidden, vector.facts["config"]["prompts_of_the_weights_file"][0])
-    return worst(apart(found[int(i)], vector[name]) for name, i in vector.matching("e2e/logits_pre/*"))
+    actual = subject.logits(subject.ran.hidden, vector.facts["config"]["prompts_of_the_weights_file"][0])
+    return worst(apart(actual[int(i)], vector[name]) for name, i in vector.matching("e2e/logits_pre/*"))
 
 
 def asi(subject: Scaled, vector: Vector) -> float:
@@ -311,7 +311,7 @@ KINDS = {
     "scalekv": Kind(Scaled, (
         Check("windows", 0.0, windows, ("e2e/window/*",)),
         Check("pooled_*", 1e-5, pooled, ("e2e/pooled/*/0",)),
-        Check("kept", 0.0, kept, ("e2e/kept/3/0",)),
+        Check("kept", 0.0, kept_tokens, ("e2e/kept/3/0",)),
         Check("logits", LOGITS, scaled_logits, ("e2e/logits_pre/0",)),
         Check("asi", 1e-5, asi, ("asi/current", "asi/top")),
         Check("cluster", 0.0, cluster, ("cluster/kept/7/0",)),

@@ -48,9 +48,9 @@ def runs_of(vector: Vector) -> list[str]:
 def prompts_of(vector: Vector) -> Prompts:
     """The file's prompts, and what stands in their place in the unconditional rows."""
     facts = [vector.facts[f"run_{which}"] for which in runs_of(vector)]
-    asked = tuple(tuple(vector[f"run_{which}/prompt_ids"].tolist()) for which in runs_of(vector))
-    assert [list(ids) for ids in asked] == [fact["prompt_ids"] for fact in facts]
-    return Prompts(asked, tuple(janus.unconditional(ids, vector.facts["config"]["pad"]) for ids in asked))
+    conditional_ids = tuple(tuple(vector[f"run_{which}/prompt_ids"].tolist()) for which in runs_of(vector))
+    assert [list(ids) for ids in conditional_ids] == [fact["prompt_ids"] for fact in facts]
+    return Prompts(conditional_ids, tuple(janus.unconditional(ids, vector.facts["config"]["pad"]) for ids in conditional_ids))
 
 
 class NotingJanus(Janus):

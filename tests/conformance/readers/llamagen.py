@@ -169,8 +169,8 @@ def filters(subject: Transformer, vector: Vector) -> float:
     """Probabilities after each of the file's settings of temperature, top-k and top-p."""
     logits, settings = vector["filter/logits_in"][:, -1], vector.facts["filters"]
     assert settings
-    given = {name: subject.filter_logits(logits, Sampling(**setting)).softmax(-1) for name, setting in settings.items()}
-    return max(apart(given[name], vector[f"filter/{name}"]) for name in settings)
+    probabilities = {name: subject.filter_logits(logits, Sampling(**setting)).softmax(-1) for name, setting in settings.items()}
+    return max(apart(probabilities[name], vector[f"filter/{name}"]) for name in settings)
 
 
 # -- the tokenizer's decoder ------------------------------------------------------------------------------------------

@@ -110,20 +110,20 @@ def branch(row: int, name: str) -> Callable[..., float]:
 
 def guided(subject: Generator, vector: Vector, which: str) -> float:
     """Where a place allows them."""
-    found, scores = subject.run(which, True).guided, vector[f"run_{which}/logits_cfg"][:-1]
+    actual, scores = subject.run(which, True).guided, vector[f"run_{which}/logits_cfg"][:-1]
     ids = config_of(vector.facts, which).ids
-    allowed = torch.zeros_like(found, dtype=torch.bool)
+    allowed = torch.zeros_like(actual, dtype=torch.bool)
     ends = vector[f"run_{which}/new_tokens"][:-1] == ids.line_end
     allowed[~ends, ids.first : ids.first + ids.codes] = True
     allowed[ends, ids.line_end] = True
-    return max(apart(found[allowed], scores[allowed]), float((found[~allowed] > -1e8).any()))
+    return max(apart(actual[allowed], scores[allowed]), float((actual[~allowed] > -1e8).any()))
 
 
-def kept(subject: Generator, vector: Vector, which: str) -> float:
+def kept_by_filters(subject: Generator, vector: Vector, which: str) -> float:
     """Which tokens a place and top-k leave."""
     setting = Sampling(top_k=vector.facts[f"run_{which}"]["image_top_k"])
-    left = filter_logits(subject.run(which, True).guided, setting)
-    return differing(left > -1e8, vector[f"run_{which}/scores_processed"][:-1].isfinite())
+    filtered = filter_logits(subject.run(which, True).guided, setting)
+    return differing(filtered > -1e8, vector[f"run_{which}/scores_processed"][:-1].isfinite())
 
 
 def prefill(subject: Generator, vector: Vector, which: str) -> float:
@@ -196,7 +196,7 @@ KINDS = {
         Check("guided_*", LOGITS, guided, ("run_*/logits_cfg",)),
         Check("conditional_*", LOGITS, branch(0, "cond"), ("run_*/logits_cond",)),
         Check("unconditional_*", LOGITS, branch(1, "uncond"), ("run_*/logits_uncond",)),
-        Check("kept_*", 0.0, kept, ("run_*/scores_processed",)),
+        Check("kept_*", 0.0, kept_by_filters, ("run_*/scores_processed",)),
         Check("prefill_*", LOGITS, prefill, ("run_*/prefill_logits",)),
         slots(0),
         slots(2),

@@ -31,9 +31,9 @@ WAVES = 1e-4
 NO_CLASS = -1  # label of a row that is drawn without one
 
 
-def far(given: Tensor, expected: Tensor) -> float:
+def far(actual: Tensor, expected: Tensor) -> float:
     """The greatest difference as a share of the greatest value: untrained heads amplify to 10⁵."""
-    return apart(given, expected) / float(expected.double().abs().max())
+    return apart(actual, expected) / float(expected.double().abs().max())
 
 
 def sections_of(text: str) -> tuple[int, ...]:
@@ -110,14 +110,14 @@ class Subject:
 
     @cached_property
     def runs(self) -> dict[str, Ran]:
-        return {given["id"]: self._run(given) for given in self.vector.facts["trajectories"]}
+        return {run["id"]: self._run(run) for run in self.vector.facts["trajectories"]}
 
-    def _run(self, given: dict[str, Any]) -> Ran:
-        model = self.models[given["resp"]]
-        model.replay(self.vector, f"traj{given['id']}")
-        sampling = Sampling(cfg_scale=given["cfg"], cfg_schedule=given["cfg_schedule"], temperature=given["temperature"],
-                            steps=given["num_iter"])
-        tokens = model.generate(labels_of(given), [0] * given["bsz"], Bidirectional(), sampling, Memory())
+    def _run(self, run: dict[str, Any]) -> Ran:
+        model = self.models[run["resp"]]
+        model.replay(self.vector, f"traj{run['id']}")
+        sampling = Sampling(cfg_scale=run["cfg"], cfg_schedule=run["cfg_schedule"], temperature=run["temperature"],
+                            steps=run["num_iter"])
+        tokens = model.generate(labels_of(run), [0] * run["bsz"], Bidirectional(), sampling, Memory())
         told, count = torch.cat([z.flatten(0, 1) for z in model.told]), model.config.tokens
         last = MAR.conditions(model, model.hidden, everywhere(len(model.hidden), count))
         scales = [1.0 if (s := mar.guidance(sampling, step, count)) is None else s for step in model.passes]
@@ -140,9 +140,9 @@ def everywhere(rows: int, count: int) -> Tensor:
     return torch.arange(count).expand(rows, -1)
 
 
-def labels_of(given: dict[str, Any]) -> Tensor:
+def labels_of(run: dict[str, Any]) -> Tensor:
     """Classes of a generation; the file writes null for none, of one row or of all."""
-    labels = given["labels"] or [None] * given["bsz"]
+    labels = run["labels"] or [None] * run["bsz"]
     return torch.tensor([NO_CLASS if label is None else label for label in labels])
 
 
@@ -152,9 +152,9 @@ FIXED = {"mlp_ratio": 4, "norm_eps": 1e-6, "diffloss_t_freq_dim": 256}  # of eve
 def config_of(facts: dict[str, Any], spacing: str) -> MARConfig:
     """Sizes of the model in a file; ValueError where it is none that the model's class can have."""
     c = facts["config"]
-    wanted = FIXED | {"decoder_embed_dim": c["encoder_embed_dim"], "decoder_num_heads": c["encoder_num_heads"]}
-    if other := {name: c[name] for name, value in wanted.items() if c.get(name, value) != value}:
-        raise ValueError(f"no MAR of this package has {other}: expected {({name: wanted[name] for name in other})}")
+    expected = FIXED | {"decoder_embed_dim": c["encoder_embed_dim"], "decoder_num_heads": c["encoder_num_heads"]}
+    if other := {name: c[name] for name, value in expected.items() if c.get(name, value) != value}:
+        raise ValueError(f"no MAR of this package has {other}: expected {({name: expected[name] for name in other})}")
     patch = c["patch_size"]
     return MARConfig(c["encoder_embed_dim"], (c["encoder_depth"], c["decoder_depth"]), c["encoder_num_heads"], c["diffloss_d"],
                      c["diffloss_w"], c["img_size"] // c["vae_stride"] // patch, c["vae_embed_dim"] * patch**2, c["class_num"],
@@ -172,7 +172,7 @@ def tokens_by_patch(grid: Tensor, patch: int) -> Tensor:
 
 def subject(vector: Vector, *, eager_head: bool = False) -> Subject:
     models, c = {}, vector.facts["config"]
-    for spacing in (str(c["num_sampling_steps"]), *(given["resp"] for given in vector.facts["trajectories"])):
+    for spacing in (str(c["num_sampling_steps"]), *(run["resp"] for run in vector.facts["trajectories"])):
         models[spacing] = Replayed(config_of(vector.facts, spacing), eager_head=eager_head)
         models[spacing].load_state_dict(vector.weights())
         models[spacing].eval().requires_grad_(False)
@@ -181,66 +181,66 @@ def subject(vector: Vector, *, eager_head: bool = False) -> Subject:
 
 
 # -- encoder and decoder ----------------------------------------------------------------------------------------------
-def state(given: Subject, vector: Vector, name: str) -> tuple[Tensor, Tensor, Watched]:
+def state(subject: Subject, vector: Vector, name: str) -> tuple[Tensor, Tensor, Watched]:
     """The encoder's output, what the head is told of all places, and the method that watched."""
-    model, method = given.model, Watched()
+    model, method = subject.model, Watched()
     tokens, mask = (vector[f"in/states/{name}/{part}"] for part in ("tokens", "mask"))
-    known = mask.argsort(dim=1, stable=True)[:, : int((mask[0] == 0).sum())].repeat(2, 1)
+    known_places = mask.argsort(dim=1, stable=True)[:, : int((mask[0] == 0).sum())].repeat(2, 1)
     labels = f"in/states/{name}/labels"
     cond = model.class_emb(vector[labels] if labels in vector.tensors else torch.full((len(tokens),), NO_CLASS))
-    step = MaskedStep(0, 1, known=known)
+    step = MaskedStep(0, 1, known=known_places)
     encoded = MAR.encode(model, model.prefix(torch.cat((cond, model.fake_latent.expand_as(cond)))), tokens, step, method)
     hidden = MAR.decode(model, encoded, step, method)
     return encoded, MAR.conditions(model, hidden, everywhere(len(hidden), model.config.tokens)), method
 
 
-def encoded(given: Subject, vector: Vector) -> float:
-    return worst(far(state(given, vector, which)[0], vector[name]) for name, which in vector.matching("out/states/*/encoder_out"))
+def encoded(subject: Subject, vector: Vector) -> float:
+    return worst(far(state(subject, vector, which)[0], vector[name]) for name, which in vector.matching("out/states/*/encoder_out"))
 
 
-def told(given: Subject, vector: Vector) -> float:
-    return worst(far(state(given, vector, which)[1], vector[name]) for name, which in vector.matching("out/states/*/z"))
+def told(subject: Subject, vector: Vector) -> float:
+    return worst(far(state(subject, vector, which)[1], vector[name]) for name, which in vector.matching("out/states/*/z"))
 
 
 def first_block(stack: str) -> Check:
     """Of those states of which the file holds it, as many rows as it holds."""
     pattern = f"out/states/*/{stack}_block0_out"
 
-    def measure(given: Subject, vector: Vector) -> float:
-        return worst(far(state(given, vector, which)[2].behind[Site(stack, 0)][: len(vector[name])], vector[name])
+    def measure(subject: Subject, vector: Vector) -> float:
+        return worst(far(state(subject, vector, which)[2].behind[Site(stack, 0)][: len(vector[name])], vector[name])
                      for name, which in vector.matching(pattern))
 
     return Check(f"{stack}_block", RELATIVE, measure, (pattern,))
 
 
 # -- the head ---------------------------------------------------------------------------------------------------------
-def waves(given: Subject, vector: Vector) -> float:
-    return far(given.head.net.time_embed.waves(vector["in/head/t"]), vector["out/head/timestep_embedding"])
+def waves(subject: Subject, vector: Vector) -> float:
+    return far(subject.head.net.time_embed.waves(vector["in/head/t"]), vector["out/head/timestep_embedding"])
 
 
-def time_embed(given: Subject, vector: Vector) -> float:
-    return far(given.head.net.time_embed(vector["in/head/t"]), vector["out/head/time_embed"])
+def time_embed(subject: Subject, vector: Vector) -> float:
+    return far(subject.head.net.time_embed(vector["in/head/t"]), vector["out/head/time_embed"])
 
 
-def cond_embed(given: Subject, vector: Vector) -> float:
-    return far(given.head.net.cond_embed(vector["in/head/c"]), vector["out/head/cond_embed"])
+def cond_embed(subject: Subject, vector: Vector) -> float:
+    return far(subject.head.net.cond_embed(vector["in/head/c"]), vector["out/head/cond_embed"])
 
 
-def output(given: Subject, x: Tensor, t: Tensor, c: Tensor) -> Tensor:
+def output(subject: Subject, x: Tensor, t: Tensor, c: Tensor) -> Tensor:
     """Of the network, for rows of one token each: (rows, 2·C)."""
-    return given.head.net(x[:, None], t[:, None], c[:, None])[:, 0]
+    return subject.head.net(x[:, None], t[:, None], c[:, None])[:, 0]
 
 
-def head_out(given: Subject, vector: Vector) -> float:
-    return far(output(given, vector["in/head/x"], vector["in/head/t"], vector["in/head/c"]), vector["out/head/out"])
+def head_out(subject: Subject, vector: Vector) -> float:
+    return far(output(subject, vector["in/head/x"], vector["in/head/t"], vector["in/head/c"]), vector["out/head/out"])
 
 
-def head_guided(given: Subject, vector: Vector) -> float:
+def head_guided(subject: Subject, vector: Vector) -> float:
     """Both halves see the first half of x; the file repeats the guided ε for the second, and names the scale."""
 
     def deviation(name: str, scale: str) -> float:
         half = vector["in/head/x"].chunk(2)[0]
-        out = output(given, half.repeat(2, 1), vector["in/head/t"], vector["in/head/c"])
+        out = output(subject, half.repeat(2, 1), vector["in/head/t"], vector["in/head/c"])
         eps, v = diffusion.guided(out, float(scale))
         other = out.chunk(2)[1].chunk(2, -1)[1]
         return far(torch.cat((torch.cat((eps, v), 1), torch.cat((eps, other), 1))), vector[name])
@@ -251,26 +251,26 @@ def head_guided(given: Subject, vector: Vector) -> float:
 def predicted(part: str, name: str) -> Check:
     pattern = f"out/head/pmv_t*/{name}"
 
-    def measure(given: Subject, vector: Vector) -> float:
-        return worst(far(getattr(_predicted(given, vector, int(index)), part), vector[at]) for at, index in vector.matching(pattern))
+    def measure(subject: Subject, vector: Vector) -> float:
+        return worst(far(getattr(_predicted(subject, vector, int(index)), part), vector[at]) for at, index in vector.matching(pattern))
 
     return Check(part, RELATIVE, measure, (pattern,))
 
 
-def _predicted(given: Subject, vector: Vector, index: int) -> Predicted:
-    short, x, c = diffusion.process(sections_of(given.spacing)), vector["in/head/x"], vector["in/head/c"]
-    eps, v = output(given, x, torch.full((len(x),), short.timesteps[index]), c).chunk(2, -1)
+def _predicted(subject: Subject, vector: Vector, index: int) -> Predicted:
+    short, x, c = diffusion.process(sections_of(subject.spacing)), vector["in/head/x"], vector["in/head/c"]
+    eps, v = output(subject, x, torch.full((len(x),), short.timesteps[index]), c).chunk(2, -1)
     return short.predicted(x, eps, v, torch.full((len(x),), index))
 
 
-def timesteps(given: Subject, vector: Vector) -> float:
+def timesteps(subject: Subject, vector: Vector) -> float:
     maps = vector.facts["timestep_maps"]
     return max(differing(torch.tensor(diffusion.process(sections_of(name)).timesteps), torch.tensor(steps)) for name, steps in maps.items())
 
 
 def loss_part(part: int, name: str) -> Check:
-    def measure(given: Subject, vector: Vector) -> float:
-        terms = given.head.terms(*(vector[at][:, None] for at in ("in/head/c", "in/loss/x_start", "in/loss/noise", "in/loss/t")))
+    def measure(subject: Subject, vector: Vector) -> float:
+        terms = subject.head.terms(*(vector[at][:, None] for at in ("in/head/c", "in/loss/x_start", "in/loss/noise", "in/loss/t")))
         return far((*terms, terms[0] + terms[1])[part][:, 0], vector[f"out/loss/{name}"])
 
     return Check(f"loss_{name}", RELATIVE, measure, (f"out/loss/{name}",))
@@ -280,30 +280,31 @@ def settings_of(vector: Vector, variant: str) -> tuple[str, float, float]:
     """Spacing, guidance and temperature of a variant of sampling by the head alone, which the file tells in a sentence: ``n`` stands for
     its number of steps, and "as x" for what another variant has."""
     text, spacing = vector.facts["psl_variants"][variant], str(vector.facts["config"]["num_sampling_steps"])
-    found = {name: match[1] for name in ("as", "respacing", "cfg", "temperature") if (match := re.search(rf'\b{name} "?([\w.,]*\w)', text))}
-    same = settings_of(vector, found["as"]) if found.get("as") in vector.facts["psl_variants"] else (spacing, 1.0, 1.0)
-    spaced = found.get("respacing", same[0]).replace("n", spacing)
-    return spaced, float(found.get("cfg", same[1])), float(found.get("temperature", same[2]))
+    settings = {name: match[1] for name in ("as", "respacing", "cfg", "temperature")
+                if (match := re.search(rf'\b{name} "?([\w.,]*\w)', text))}
+    same = settings_of(vector, settings["as"]) if settings.get("as") in vector.facts["psl_variants"] else (spacing, 1.0, 1.0)
+    spaced = settings.get("respacing", same[0]).replace("n", spacing)
+    return spaced, float(settings.get("cfg", same[1])), float(settings.get("temperature", same[2]))
 
 
-def sampled(given: Subject, vector: Vector, which: str) -> float:
+def sampled(subject: Subject, vector: Vector, which: str) -> float:
     """The head alone: every intermediate token, of the conditional rows, and the last."""
-    head, (spacing, scale, temperature) = given.head, settings_of(vector, which)
-    seen: list[Tensor] = []
+    head, (spacing, scale, temperature) = subject.head, settings_of(vector, which)
+    passes: list[Tensor] = []
     rows = len(vector["in/head/c"]) // (1 if scale == 1 else 2)
     schedule = head.schedule(sections_of(spacing), temperature)
     noise = torch.cat((vector["in/psl/init_noise"][None, :rows], vector["in/psl/noise"][: len(schedule.process), :rows]))[:, :, None]
     back = head.back
 
     def noted(*args: Any) -> Tensor:
-        seen.append(back(*args))
-        return seen[-1]
+        passes.append(back(*args))
+        return passes[-1]
 
     head.back = noted  # type: ignore[method-assign]
     out = head.sample(vector["in/head/c"][:, None], noise, None if scale == 1 else scale, schedule, MaskedStep(0, 1), Bidirectional())
     del head.back
     expected = vector[f"out/psl/{which}/steps"][:, :rows]
-    deviations = [far(x[:, 0], y) for x, y in zip(seen, expected, strict=True)]
+    deviations = [far(x[:, 0], y) for x, y in zip(passes, expected, strict=True)]
     return max(*deviations, far(out[:, 0], vector[f"out/psl/{which}/out"][:rows]))
 
 
@@ -312,8 +313,8 @@ def trajectory(name: str, part: str, measure: Callable[[Ran, Vector, str], float
     """Over those generations of which the file holds ``part``."""
     pattern = f"out/traj*/{part}"
 
-    def measured(given: Subject, vector: Vector) -> float:
-        return worst(measure(given.runs[which], vector, f"out/traj{which}/") for _, which in vector.matching(pattern))
+    def measured(subject: Subject, vector: Vector) -> float:
+        return worst(measure(subject.runs[which], vector, f"out/traj{which}/") for _, which in vector.matching(pattern))
 
     return Check(name, tolerance, measured, (pattern,))
 
@@ -325,8 +326,8 @@ def counts(ran: Ran, vector: Vector, at: str) -> float:
 def masks(ran: Ran, vector: Vector, at: str) -> float:
     """Which places are unknown before each pass."""
     expected = vector[f"{at}masks"]
-    found = [torch.ones_like(mask).scatter(1, step.known[: len(mask)], 0) for mask, step in zip(expected, ran.passes, strict=True)]
-    return differing(torch.stack(found), expected)
+    own_masks = [torch.ones_like(mask).scatter(1, step.known[: len(mask)], 0) for mask, step in zip(expected, ran.passes, strict=True)]
+    return differing(torch.stack(own_masks), expected)
 
 
 def guidance(ran: Ran, vector: Vector, at: str) -> float:
@@ -341,13 +342,13 @@ def last_conditions(ran: Ran, vector: Vector, at: str) -> float:
     return far(ran.last, vector[f"{at}z_full_laststep"])
 
 
-def latents(given: Subject, vector: Vector) -> float:
-    return worst(far(given.grid(given.runs[which].tokens), vector[name]) for name, which in vector.matching("out/traj*/latent"))
+def latents(subject: Subject, vector: Vector) -> float:
+    return worst(far(subject.grid(subject.runs[which].tokens), vector[name]) for name, which in vector.matching("out/traj*/latent"))
 
 
-def flattened(given: Subject, vector: Vector) -> float:
+def flattened(subject: Subject, vector: Vector) -> float:
     grid, tokens = vector["in/patchify/in"], vector["out/patchify/out"]
-    return max(apart(given.flat(grid), tokens), apart(given.grid(tokens), grid))
+    return max(apart(subject.flat(grid), tokens), apart(subject.grid(tokens), grid))
 
 
 KINDS = {

@@ -125,14 +125,14 @@ class Subject:
 
     @cached_property
     def runs(self) -> dict[str, Ran]:
-        return {one["id"]: self._run(one) for one in self.meta["trajectories"] if self.only in ("", one["id"])}
+        return {run["id"]: self._run(run) for run in self.meta["trajectories"] if self.only in ("", run["id"])}
 
-    def _run(self, given: dict[str, Any]) -> Ran:
-        model, method, at = self.model(), Watched(**{**self.built_in, **self.knobs}), f"in/traj{given['id']}/"
+    def _run(self, run: dict[str, Any]) -> Ran:
+        model, method, at = self.model(), Watched(**{**self.built_in, **self.knobs}), f"in/traj{run['id']}/"
         model.feed(self.vector[f"{at}orders"])
-        sampling = Sampling(cfg_scale=given["cfg"], cfg_schedule=given.get("cfg_schedule", "linear"), steps=given["num_iter"])
+        sampling = Sampling(cfg_scale=run["cfg"], cfg_schedule=run.get("cfg_schedule", "linear"), steps=run["num_iter"])
         tokens = self.vector[f"{at}tokens"]
-        model.generate(mar.labels_of(given), [0] * given["bsz"], method, sampling, Memory(), forced=tokens)
+        model.generate(mar.labels_of(run), [0] * run["bsz"], method, sampling, Memory(), forced=tokens)
         scales = [mar.mar.guidance(sampling, step, model.config.tokens) or 1.0 for step in model.passes]
         return Ran(method, model, scales)
 
@@ -168,9 +168,9 @@ def listening(head: DiffusionHead, steps: list[Tensor], calls: dict[str, list[An
         steps.append(x[:, 0])
         return x
 
-    def called(which: Any, plain: Callable[..., Tensor], x: Tensor | Tokens, *rest: Tensor) -> Tensor:
+    def called(which: Any, plain: Callable[..., Tensor], x: Tensor | Tokens, *parts: Tensor) -> Tensor:
         calls[str(passes - 1 - len(steps))].append([which, len(x.x if isinstance(x, Tokens) else x)])
-        return plain(x, *rest)
+        return plain(x, *parts)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(head, "back", noted)
@@ -188,26 +188,26 @@ def subject(vector: Vector, only: str = "", **knobs: Any) -> Subject:
 def trajectory(name: str, part: str, measure: Callable[[Ran, Vector, str], float], tolerance: float = 0.0) -> Check:
     """The worst of those generations of which the file holds ``part``."""
 
-    def measured(given: Subject, vector: Vector) -> float:
-        held = [which for which in given.runs if matching(part.replace("*", which, 1), vector.names)]
-        return worst(measure(given.runs[which], vector, f"traj{which}") for which in held)
+    def measured(subject: Subject, vector: Vector) -> float:
+        stored = [which for which in subject.runs if matching(part.replace("*", which, 1), vector.names)]
+        return worst(measure(subject.runs[which], vector, f"traj{which}") for which in stored)
 
     return Check(name, tolerance, measured, (part,))
 
 
 def fullness(ran: Ran, vector: Vector, at: str) -> float:
-    found = [index for index, full in enumerate(ran.method.full) if full]
-    return float(found != vector.facts[f"{at}/"]["full_steps"] or list(ran.method.seen) != vector.facts[f"{at}/"]["cached_steps"])
+    full_steps = [index for index, full in enumerate(ran.method.full) if full]
+    return float(full_steps != vector.facts[f"{at}/"]["full_steps"] or list(ran.method.seen) != vector.facts[f"{at}/"]["cached_steps"])
 
 
 def kept_counts(ran: Ran, vector: Vector, at: str) -> float:
-    return float([kept.size(1) for _, kept in ran.method.seen.values()] != vector.facts[f"{at}/"]["kept_counts"])
+    return float([tokens.size(1) for _, tokens in ran.method.seen.values()] != vector.facts[f"{at}/"]["kept_counts"])
 
 
 def kept(ran: Ran, vector: Vector, at: str) -> float:
     expected = vector[f"out/{at}/kept"]
-    found = [torch.zeros_like(mask).scatter(1, places, 1) for mask, (_, places) in zip(expected, ran.method.seen.values(), strict=True)]
-    return differing(torch.stack(found), expected)
+    own_masks = [torch.zeros_like(mask).scatter(1, places, 1) for mask, (_, places) in zip(expected, ran.method.seen.values(), strict=True)]
+    return differing(torch.stack(own_masks), expected)
 
 
 def scores(ran: Ran, vector: Vector, at: str) -> float:
@@ -224,9 +224,9 @@ def told(ran: Ran, vector: Vector, at: str) -> float:
 
 def told_in_full(ran: Ran, vector: Vector, at: str) -> float:
     """What the head is told in full passes is what it is told without any cache."""
-    told = torch.cat([z.flatten(0, 1) for z, full in zip(ran.model.told, ran.method.full, strict=True) if full])
+    conditions = torch.cat([z.flatten(0, 1) for z, full in zip(ran.model.told, ran.method.full, strict=True) if full])
     plain = vector[f"out/{at}/z_pred_mar"].split([2 * step.count * len(step.known) // 2 for step in ran.model.passes])
-    return apart(told, torch.cat([z for z, full in zip(plain, ran.method.full, strict=True) if full]))
+    return apart(conditions, torch.cat([z for z, full in zip(plain, ran.method.full, strict=True) if full]))
 
 
 def guidance(ran: Ran, vector: Vector, at: str) -> float:
@@ -241,32 +241,32 @@ def noted(kind: str) -> Callable[[Ran, Vector, str], float]:
     """What the file holds of single passes: ``z`` and ``encoder_out`` of all places, ``diff``."""
 
     def measure(ran: Ran, vector: Vector, at: str) -> float:
-        found = [0.0]
+        deviations = [0.0]
         for index in range(len(ran.model.passes)):
             name = f"out/{at}/step{index}/{kind}"
             if name in vector.tensors:
                 made = {"z": ran.model.everything, "encoder_out": ran.model.encoded, "diff": ran.method.differences}[kind][index]
-                found.append(apart(made[: len(vector[name])], vector[name]))
-        return max(found)
+                deviations.append(apart(made[: len(vector[name])], vector[name]))
+        return max(deviations)
 
     return measure
 
 
 # -- the head ---------------------------------------------------------------------------------------------------------
-def head_steps(given: Subject, vector: Vector, which: str) -> float:
+def head_steps(subject: Subject, vector: Vector, which: str) -> float:
     """After every pass, as a share of the greatest value then; the file repeats them for the unconditional rows."""
-    out, steps, _ = given.heads[which]
+    out, steps, _ = subject.heads[which]
     last = mar.far(out, vector[f"out/head/{which}/cached_out"][: len(out)])
     return max(last, *(mar.far(x, y[: len(x)]) for x, y in zip(steps, vector[f"out/head/{which}/cached_steps"], strict=True)))
 
 
-def head_calls(given: Subject, vector: Vector) -> float:
-    return float(given.heads["std"][2] != vector.facts["head_mlp_calls"])
+def head_calls(subject: Subject, vector: Vector) -> float:
+    return float(subject.heads["std"][2] != vector.facts["head_mlp_calls"])
 
 
-def plain_head(given: Subject, vector: Vector) -> float:
+def plain_head(subject: Subject, vector: Vector) -> float:
     """With the switch off the head is the plain one."""
-    made = {name: given.head(which, head_cache=False)[0] for name, which in vector.matching("out/head/*/plain_out")}
+    made = {name: subject.head(which, head_cache=False)[0] for name, which in vector.matching("out/head/*/plain_out")}
     return worst(mar.far(out, vector[name][: len(out)]) for name, out in made.items())
 
 

@@ -122,25 +122,25 @@ def weights_of(vector: Vector, part: str, variant: str) -> dict[str, Tensor]:
 def quantizer_of(vector: Vector, variant: str = "") -> MultiScaleQuantizer:
     c = vector.facts["config"]
     quantizer = MultiScaleQuantizer(c["patch_nums"], c["vocab"], c["Cvae"], phis=c["share_quant_resi"], ratio=c["quant_resi"])
-    held = {name.removeprefix("quantize."): t for name, t in weights_of(vector, "vae", variant).items() if name.startswith("quantize.")}
-    quantizer.load_state_dict(held)
+    state = {name.removeprefix("quantize."): t for name, t in weights_of(vector, "vae", variant).items() if name.startswith("quantize.")}
+    quantizer.load_state_dict(state)
     return quantizer.eval()
 
 
 def transformer(vector: Vector, variant: str) -> VAR:
     built = VAR(config_of(vector.facts, variant), quantizer_of(vector, variant))
-    wanted = built.state_dict()
-    built.load_state_dict({name: t for name, t in weights_of(vector, "var", variant).items() if name in wanted})
+    own = built.state_dict()
+    built.load_state_dict({name: t for name, t in weights_of(vector, "var", variant).items() if name in own})
     return built.eval()
 
 
 def subject(vector: Vector) -> Subject:
-    c, held = vector.facts["config"], weights_of(vector, "vae", "")
+    c, state = vector.facts["config"], weights_of(vector, "vae", "")
     decoder = KLDecoder(Pyramid(c["vae_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"]), c["Cvae"], JointAttnBlock)
-    decoder.load_state_dict({name.removeprefix("decoder."): t for name, t in held.items() if name.startswith("decoder.")})
+    decoder.load_state_dict({name.removeprefix("decoder."): t for name, t in state.items() if name.startswith("decoder.")})
 
     def decode(f_hat: Tensor) -> Tensor:
-        after = torch.nn.functional.conv2d(f_hat, held["post_quant_conv.weight"], held["post_quant_conv.bias"], padding=1)
+        after = torch.nn.functional.conv2d(f_hat, state["post_quant_conv.weight"], state["post_quant_conv.bias"], padding=1)
         return decoder.eval()(after).clamp(-1, 1)
 
     return Subject({variant: transformer(vector, variant) for variant in variants_of(vector)}, decode)
@@ -149,78 +149,78 @@ def subject(vector: Vector) -> Subject:
 def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], tolerance: float = LOGITS) -> Check:
     """The greatest deviation over those variants and scales of which the file holds ``part``."""
 
-    def measured(given: Subject, vector: Vector) -> float:
-        held = {variant: [i for _, i in vector.matching(f"out/{variant}{part}/*")] for variant in given.models}
-        runs = {variant: given.run(variant, vector) for variant, found in held.items() if found}
-        return worst(measure(ran, int(i), vector[f"out/{variant}{part}/{i}"]) for variant, ran in runs.items() for i in held[variant])
+    def measured(subject: Subject, vector: Vector) -> float:
+        stored = {variant: [i for _, i in vector.matching(f"out/{variant}{part}/*")] for variant in subject.models}
+        runs = {variant: subject.run(variant, vector) for variant, indices in stored.items() if indices}
+        return worst(measure(ran, int(i), vector[f"out/{variant}{part}/{i}"]) for variant, ran in runs.items() for i in stored[variant])
 
     return Check(name, tolerance, measured, (f"out/{part}/*",))
 
 
-def drawn(given: Subject, vector: Vector) -> float:
+def drawn(subject: Subject, vector: Vector) -> float:
     """Greedy tokens, exactly; of tokens that the file drew, the share that no draw could have given."""
     if vector.facts["top_k"] == 1:
-        return scales("tokens", "idx", lambda ran, i, expected: differing(ran.codes[i], expected)).measure(given, vector)
-    logits = torch.cat(given.run("", vector).guided, 1)
-    left = given.filter_logits(logits, replace(sampling_of(vector), temperature=1.0)).isfinite()
-    return float((~left.gather(-1, tokens_of(vector)[..., None])).double().mean())
+        return scales("tokens", "idx", lambda ran, i, expected: differing(ran.codes[i], expected)).measure(subject, vector)
+    logits = torch.cat(subject.run("", vector).guided, 1)
+    allowed = subject.filter_logits(logits, replace(sampling_of(vector), temperature=1.0)).isfinite()
+    return float((~allowed.gather(-1, tokens_of(vector)[..., None])).double().mean())
 
 
-def image(given: Subject, vector: Vector) -> float:
-    return worst(apart((given.decode(given.run(variant, vector).maps[-1]) + 1) / 2, vector[f"out/{variant}image"])
-                 for variant in given.models if f"out/{variant}image" in vector.tensors)
+def image(subject: Subject, vector: Vector) -> float:
+    return worst(apart((subject.decode(subject.run(variant, vector).maps[-1]) + 1) / 2, vector[f"out/{variant}image"])
+                 for variant in subject.models if f"out/{variant}image" in vector.tensors)
 
 
-def next_maps(given: Subject, vector: Vector) -> float:
-    maps, quantizer = given.run("", vector).maps, given.models[""].quantizer
+def next_maps(subject: Subject, vector: Vector) -> float:
+    maps, quantizer = subject.run("", vector).maps, subject.models[""].quantizer
     fed = [quantizer.next_map(f_hat, i + 1).transpose(1, 2) for i, f_hat in enumerate(maps[:-1])]
     return worst(apart(fed[int(i)].reshape(vector[name].shape), vector[name]) for name, i in vector.matching("out/next_map/*"))
 
 
 def slot_part(part: int, name: str) -> Check:
-    def measure(given: Subject, vector: Vector, which: str) -> float:
-        expected, method = vector[name.replace("*", which)], given.run("", vector).method
-        slot, live = method.slots[given.models[""].sites[int(which)]], expected.shape[2]
+    def measure(subject: Subject, vector: Vector, which: str) -> float:
+        expected, method = vector[name.replace("*", which)], subject.run("", vector).method
+        slot, live = method.slots[subject.models[""].sites[int(which)]], expected.shape[2]
         return apart(slot.read(slot.bank.runs[0], live)[part], expected) if slot.live == [live] else float("inf")
 
     return Check(name.partition("/")[2], 1e-5, measure, (name,))
 
 
-def teacher(given: Subject, vector: Vector) -> float:
+def teacher(subject: Subject, vector: Vector) -> float:
     """One pass over all scales against the logits of the generation: the plain ones, else the guided ones."""
-    model, codes, labels = given.models[""], tokens_of(vector), labels_of(given.models[""], vector)
+    model, codes, labels = subject.models[""], tokens_of(vector), labels_of(subject.models[""], vector)
     made = model.teacher(labels, codes).detach().split([side**2 for side in model.config.sides], 1)
-    if held := vector.matching("out/logits_pre/*"):
-        return worst(apart(made[int(i)], vector[name][: len(codes)]) for name, i in held)
+    if stored := vector.matching("out/logits_pre/*"):
+        return worst(apart(made[int(i)], vector[name][: len(codes)]) for name, i in stored)
     free = model.teacher(torch.full_like(labels, model.config.classes), codes).detach().split([side**2 for side in model.config.sides], 1)
-    both = [torch.cat(pair) for pair in zip(made, free, strict=True)]
-    guided = [guide_scale(logits, sampling_of(vector), i, len(both)) for i, logits in enumerate(both)]
+    logits_by_scale = [torch.cat(pair) for pair in zip(made, free, strict=True)]
+    guided = [guide_scale(logits, sampling_of(vector), i, len(logits_by_scale)) for i, logits in enumerate(logits_by_scale)]
     return worst(apart(guided[int(i)], vector[name]) for name, i in vector.matching("out/logits_cfg/*"))
 
 
-def quantised(given: Subject, vector: Vector) -> float:
+def quantised(subject: Subject, vector: Vector) -> float:
     sides = vector.facts["config"]["patch_nums"]
     expected = torch.cat([vector[f"quant/idx/{i}"] for i in range(len(sides))], 1)
-    return differing(given.models[""].quantizer.quantise(vector["quant/f"]), expected)
+    return differing(subject.models[""].quantizer.quantise(vector["quant/f"]), expected)
 
 
-def restored(given: Subject, vector: Vector) -> float:
-    quantizer = given.models[""].quantizer
+def restored(subject: Subject, vector: Vector) -> float:
+    quantizer = subject.models[""].quantizer
     tokens = quantizer.quantise(vector["quant/f"])
     return max(apart(quantizer.restore(tokens).detach(), vector["quant/fhat_last"]),
                apart(quantizer.teacher(tokens).detach(), vector["quant/var_input"]))
 
 
-def kept(given: Subject, vector: Vector) -> float:
+def kept_by_filters(subject: Subject, vector: Vector) -> float:
     """Which tokens each setting of top-k and top-p leaves, and that the drawn ones are among them."""
     wrong = []
     for name, setting in vector.matching("sampler/keep_*"):
         k, p = (text.lstrip("kp") for text in setting.split("_"))
         # The files name p without its point: 08 is 0.8; 0 switches it off.
         top_p = float(f"{p[0]}.{p[1:] or 0}") or 1.0
-        left = given.filter_logits(vector["sampler/logits"], Sampling(top_k=int(k), top_p=top_p)).isfinite()
-        wrong.append(differing(left, vector[name].bool()))
-        wrong += [float((~left.gather(-1, vector[ids].long()[..., None])).double().mean())
+        allowed = subject.filter_logits(vector["sampler/logits"], Sampling(top_k=int(k), top_p=top_p)).isfinite()
+        wrong.append(differing(allowed, vector[name].bool()))
+        wrong += [float((~allowed.gather(-1, vector[ids].long()[..., None])).double().mean())
                   for ids, _ in vector.matching(f"sampler/idx_cpu_seed*_{setting}")]
     return worst(wrong)
 
@@ -280,7 +280,7 @@ KINDS = {
         Check("teacher", LOGITS, teacher, ("out/logits_cfg/*", "out/idx/*")),
         Check("quantised", 0.0, quantised, ("quant/f", "quant/idx/*")),
         Check("restored", LOGITS, restored, ("quant/f", "quant/fhat_last", "quant/var_input")),
-        Check("kept", 0.0, kept, ("sampler/logits", "sampler/keep_*")),
+        Check("kept", 0.0, kept_by_filters, ("sampler/logits", "sampler/keep_*")),
     ), "the VAR transformer, its quantiser and whole generations", ("full",)),
     "vqvae_full": Kind(tokenizer, (
         Check("image", LOGITS, full_image, ("f", "decoder_raw", "image_m1_1")),
