@@ -69,7 +69,7 @@ class ByHand:
         return (q @ self.fed(step, 1)[visible].T / 4).softmax(-1) @ self.fed(step, 2)[visible]
 
 
-@pytest.mark.parametrize(("knobs", "fewer"), [({}, "size"), ({"attention_budget": 30}, "both"), ({"attention_budget": 16}, "seen")])
+@pytest.mark.parametrize(("knobs", "fewer"), [({}, "kept"), ({"attention_budget": 30}, "both"), ({"attention_budget": 16}, "seen")])
 def test_every_head_keeps_and_sees_what_the_rules_say(knobs: dict[str, Any], fewer: str) -> None:
     layout = layout_of()
     given = made(HACKPlusPlus, budget=Fraction(8 if fewer == "seen" else 5, 11)).knobs()
