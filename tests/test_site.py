@@ -6,7 +6,6 @@ The tests that build it need the extra `docs`, which `make docs` installs; the o
 from __future__ import annotations
 
 import importlib.util
-import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,6 @@ import yaml
 
 import cachemark
 from cachemark.cli.main import COMMANDS
-from cachemark.core import errors
 from tools.site import hosts
 
 ROOT = Path(__file__).parents[1]
@@ -55,15 +53,6 @@ def pages(nav: list[Any]) -> Iterator[str]:
 def test_every_page_has_one_place_in_the_navigation() -> None:
     named = [page for page in pages(settings()["nav"]) if not page.startswith("cli/")]
     assert sorted(named) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
-
-
-def test_every_error_slug_leads_to_an_entry() -> None:
-    """The command line prints docs/errors.md#slug, so the heading is the slug and nothing else."""
-    text = (DOCS / "errors.md").read_text(encoding="utf-8")
-    known = {c.slug for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.CachemarkError)}
-    assert known
-    assert known == set(re.findall(r"^## (\S+)$", text, re.M))
-    assert "errors.md" in pages(settings()["nav"])
 
 
 def test_nothing_is_set_that_would_ask_another_host() -> None:

@@ -54,12 +54,16 @@ def untrained(entry: ModelEntry, name: str) -> ModelEntry:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_every_case_of_a_stage_is_measured(stage: int, models: dict[str, str]) -> None:
-    """Stages 4 and 5 have the cases of the first at other budgets, and those of the embedded models."""
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["first arm", "every"])
+def test_cases_of_a_stage_are_measured(every: bool, stage: int, models: dict[str, str]) -> None:
+    """Stages 4 and 5 have the cases of the first at other budgets, and those of the embedded models. `make test` measures the first
+    arm of the graph engine."""
     plan = blocks(rehearsed(plans.load(str(HERE / "campaign.toml")), engine="graph", models=models), stage)
     planned = [p for p in expand(plan.model_copy(update={"quality": None}), "cpu") if p.case.role in ("baseline", "arm")]
     cases = list({(p.case.method, p.case.engine): p for p in planned}.values())  # budgets differ by a number
     assert len(cases) > 1
+    if not every:
+        cases = [next(p for p in cases if (p.case.engine, p.case.role) == ("graph", "arm"))]
     bench = Bench.load(cases[0])
     for planned in cases:
         outcome, _ = run_case(planned, bench if planned.request == bench.request else Bench.load(planned))
@@ -68,7 +72,7 @@ def test_every_case_of_a_stage_is_measured(stage: int, models: dict[str, str]) -
             assert outcome.facts["graph"]["missed"] == 0
 
 
-@pytest.mark.parametrize("model", ["llamagen-xl", "var-d30", "mar-l"])
+@pytest.mark.parametrize("model", ["llamagen-xl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("var-d30", "mar-l"))])
 def test_windows_of_a_generation_are_traced(
     model: str, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +95,11 @@ def test_the_price_of_a_launch_is_told() -> None:
     assert kernels.launches("cpu")["launched_us"] > 0
 
 
-def test_tests_are_noted_as_they_end_and_not_run_again(pytester_file: Path, tmp_path: Path) -> None:
+def test_tests_are_noted_as_they_end_and_not_run_again(
+    pytester_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which would take longer than the tests
+
     def run(seconds: float, code: str = "c0de") -> works.TestNotes:
         notes = works.TestNotes(Task(Folder.open(tmp_path / "out"), tmp_path, seconds), code)
         pytest.main(["-q", "-p", "no:cacheprovider", f"--rootdir={pytester_file.parent}", str(pytester_file)], plugins=[notes])
