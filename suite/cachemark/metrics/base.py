@@ -145,10 +145,11 @@ class MetricBase(ABC):
     def definition(cls, code: str, image_set: str = "") -> dict[str, Any]:
         """The declaration of a plug-in's metric as a case states it; ``code`` is the digest of the files that define it, and ``image_set``
         names the images that a metric of whole sets is about, ``scene_2k``."""
-        known = cls.declared()
+        declaration = cls.declared()
         within = [None if math.isinf(end) else float(end) for end in cls.within]
-        return {"title": known.title, "unit": cls.unit, "better": cls.better, "kind": cls.kind, "per": cls.per, "meaning": known.meaning,
-                "within": within, "deterministic": cls.deterministic, "code": code, **({"set": image_set} if cls.per == "set" else {})}
+        of_set = {"set": image_set} if cls.per == "set" else {}
+        return {"title": declaration.title, "unit": cls.unit, "better": cls.better, "kind": cls.kind, "per": cls.per,
+                "meaning": declaration.meaning, "within": within, "deterministic": cls.deterministic, "code": code, **of_set}
 
 
 class ImageMetric(MetricBase):
@@ -247,8 +248,8 @@ def problem(values: object, count: int, within: tuple[float, float]) -> tuple[st
     from torch import Tensor
 
     if not isinstance(values, Tensor) or tuple(values.shape) != (count,) or values.is_complex():
-        given = f"a tensor of shape {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
-        return "wrong shape", f"{given} for {count} images, not ({count},)"
+        what = f"a tensor of shape {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        return "wrong shape", f"{what} for {count} images, not ({count},)"
     for index, value in enumerate(values.detach().double().tolist()):
         if not math.isfinite(value):
             return "not finite", f"{value} for image {index} of {count}"

@@ -56,8 +56,8 @@ class LastHalfRate(CostMetric):
     better = "higher"
 
     def measure(self, costs: Costs) -> Sequence[float]:
-        left = (costs.tokens - costs.half) * costs.batch
-        return [left / (marks[costs.tokens - 1] - marks[costs.half - 1]) for marks in costs.marks]
+        tokens = (costs.tokens - costs.half) * costs.batch
+        return [tokens / (marks[costs.tokens - 1] - marks[costs.half - 1]) for marks in costs.marks]
 
 
 class Counted(CostMetric):

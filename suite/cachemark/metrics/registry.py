@@ -15,9 +15,9 @@ MODULES = ("costs", "tokens", "similarity", "perceptual", "color_consistency", "
 
 def _classes() -> Iterator[type[MetricBase]]:
     for module in MODULES:
-        found = import_module(f"{__package__}.{module}")
-        for cls in vars(found).values():
-            if isinstance(cls, type) and cls.__module__ == found.__name__ and issubclass(cls, MetricBase) and "name" in vars(cls):
+        declarations = import_module(f"{__package__}.{module}")
+        for cls in vars(declarations).values():
+            if isinstance(cls, type) and cls.__module__ == declarations.__name__ and issubclass(cls, MetricBase) and "name" in vars(cls):
                 yield cls
 
 

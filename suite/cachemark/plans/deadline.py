@@ -30,10 +30,10 @@ class Deadline:
 
     def admit(self, planned: Planned, running: bool = False) -> str:
         """The reason why the case may not begin, in a process that must be started or in one that is ``running`` already; or nothing."""
-        expected, left = self.expected(planned) + (0.0 if running else self._startup), self._end - self._clock()
-        if expected <= left:
+        expected, remaining = self.expected(planned) + (0.0 if running else self._startup), self._end - self._clock()
+        if expected <= remaining:
             return ""
-        return f"It was not begun: it takes about {expected:.0f} s, and {max(left, 0):.0f} s were left before the deadline."
+        return f"It was not begun: it takes about {expected:.0f} s, and {max(remaining, 0):.0f} s were left before the deadline."
 
     def expected(self, planned: Planned) -> float:
         """Seconds that a case will take once its process runs: as before, else what paper says, times what that has come to so far."""
@@ -54,7 +54,7 @@ def breadth_first(planned: Sequence[Planned], trial: str) -> list[list[Planned]]
     """Groups of cases in the order in which a run with a deadline takes them: by declared priority, then every cell's full cache and first
     arm before any cell's second arm, reference rows of fidelity last. Cases that follow each other on one model share a process."""
     turns: dict[tuple[str, str], int] = {}
-    ordered = sorted(planned, key=lambda one: (one.priority, _turn(one, turns)))  # of equal ones the order stays
+    ordered = sorted(planned, key=lambda each: (each.priority, _turn(each, turns)))  # of equal ones the order stays
     return _groups(ordered, trial)
 
 
@@ -65,13 +65,13 @@ def groups(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
 
 
 def _by_needs(group: Sequence[Planned]) -> list[Planned]:
-    seen = list(dict.fromkeys(one.needs for one in group))
-    return sorted(group, key=lambda one: (len(one.needs), seen.index(one.needs)))
+    first_places = list(dict.fromkeys(each.needs for each in group))
+    return sorted(group, key=lambda each: (len(each.needs), first_places.index(each.needs)))
 
 
 def _groups(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
     if trial == "case":
-        return [[one] for one in planned]
+        return [[each] for each in planned]
     return [list(group) for _, group in groupby(planned, key=lambda p: (p.case.model, p.request))]
 
 

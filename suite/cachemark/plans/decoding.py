@@ -23,10 +23,10 @@ LARGEST_KNOB = 1e15  # a float holds every integer up to there, and so does a te
 BATCHES = 16  # at most, that are timed under a decoder, whose time depends on the images
 
 
-def resolved_decoder(given: str | DecoderTable) -> dict[str, Any]:
+def resolved_decoder(decoder_table: str | DecoderTable) -> dict[str, Any]:
     """A decoder as it stands in a case: its name and every knob with its value, and the plan's word for them; nothing for the sequential
     one. Raises UnknownName and BadKnob."""
-    table = DecoderTable(name=given) if isinstance(given, str) else given
+    table = DecoderTable(name=decoder_table) if isinstance(decoder_table, str) else decoder_table
     cls: type[Decoder] = DECODERS.get(table.name)
     check_numbers(cls.name, knobs := table.model_extra or {})
     decoder = cls.build(knobs)
@@ -51,8 +51,8 @@ def check_numbers(name: str, knobs: Mapping[str, Any]) -> None:
 
 def decoder_class(case: Case) -> type[Decoder]:
     """The class of a case's decoder."""
-    found: type[Decoder] = DECODERS.get(case.decoder.get("name", SEQUENTIAL))
-    return found
+    cls: type[Decoder] = DECODERS.get(case.decoder.get("name", SEQUENTIAL))
+    return cls
 
 
 def refused_decoder(case: Case, cls: type[Method], knobs: Mapping[str, Any], layout: Layout) -> str:

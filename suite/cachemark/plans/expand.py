@@ -80,7 +80,7 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
 
 
 def _expanded(plan: Plan, device: str) -> list[Planned]:
-    found: dict[str, Planned] = {}
+    cases: dict[str, Planned] = {}
     names: dict[tuple[str, str, str], str] = {}
     for number, cells in enumerate(plan.cells):
         for planned in _with_engine(plan, cells, number, device):
@@ -89,9 +89,9 @@ def _expanded(plan: Plan, device: str) -> list[Planned]:
                 raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
                               remedy="Give each table of that method, or of that decoder, a variant, a word of its own.")
             needs = plugins.needs(METHODS.get(case.method), MODELS.get(case.model), decoder_class(case))
-            idle = _idle_reason(planned) if case.role == "arm" and case.key not in found else ""
-            found.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs, idle_reason=idle))
-    return list(found.values())
+            idle = _idle_reason(planned) if case.role == "arm" and case.key not in cases else ""
+            cases.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs, idle_reason=idle))
+    return list(cases.values())
 
 
 def _refuse_too_many(plan: Plan) -> None:
@@ -137,16 +137,16 @@ def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator
     if reason := refused(GRAPH, device):
         yield from (replace(planned, engine_reason=reason) for planned in _block(plan, eager, number, device))
         return
-    left: dict[str, str] = {}
+    not_recorded: dict[str, str] = {}
     for planned in _block(plan, cells.model_copy(update={"engine": GRAPH}), number, device):
         case = planned.case
         if reason := _left_out(case):
-            left[case.label] = reason
+            not_recorded[case.label] = reason
         else:
             yield planned
-    for planned in _block(plan, eager, number, device) if left else ():
-        if planned.case.role != "arm" or planned.case.label in left:
-            yield replace(planned, engine_reason=left.get(planned.case.label, f"beside {', '.join(left)}"))
+    for planned in _block(plan, eager, number, device) if not_recorded else ():
+        if planned.case.role != "arm" or planned.case.label in not_recorded:
+            yield replace(planned, engine_reason=not_recorded.get(planned.case.label, f"beside {', '.join(not_recorded)}"))
 
 
 def _left_out(case: Case) -> str:
@@ -157,9 +157,9 @@ def _left_out(case: Case) -> str:
 def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
     request = _request(plan, cells, device)
     with _at(plan, "cells", number, "model"):
-        known: ModelEntry = MODELS.get(cells.model)
+        named_entry: ModelEntry = MODELS.get(cells.model)
     with _at(plan, "fidelity", "prompts"):
-        entry = known.of(request)
+        entry = named_entry.of(request)
     with _at(plan, "cells", number, "sampling"):
         sampling = _sampling(entry, cells.sampling)
     with _at(plan, "fidelity", "seeds"):
@@ -189,16 +189,16 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
         evaluation={MAX_BATCH: {"limit": 0}} if searched else _likeness(plan, len(subset), entry, request, quality),
     )
-    judged = replace(full, evaluation={**full.evaluation, QUALITY_PASS: quality}) if quality else full
-    yield Planned(judged, request, absent)
+    with_quality = replace(full, evaluation={**full.evaluation, QUALITY_PASS: quality}) if quality else full
+    yield Planned(with_quality, request, absent)
     if not searched and not full.weights.startswith("random:"):
         yield Planned(replace(full, role="floor"), request, absent)
         if full.samples > 1:  # one image can only be generated in a batch of one
             yield Planned(replace(full, role="numerics"), request, absent)
     with _at(plan, "cells", number, "decoders"):
-        decoding = [resolved_decoder(given) for given in cells.decoders]
+        decoding = [resolved_decoder(each) for each in cells.decoders]
     for decoder, name in product(decoding, codecs):
-        base, wrong = replace(judged, codec=name, role="arm", decoder=decoder), barred or _ungrouped(codec(name), layout)
+        base, wrong = replace(with_quality, codec=name, role="arm", decoder=decoder), barred or _ungrouped(codec(name), layout)
         if name != full.codec or decoder:
             yield Planned(base, request, wrong or refused_decoder(base, METHODS.get(FULL), {}, layout))
         for method in cells.methods:
@@ -236,29 +236,29 @@ def _quality_pass(plan: Plan, cells: Cells, entry: ModelEntry) -> dict[str, Any]
     """The quality pass of a block as it stands in its cases, or nothing."""
     if plan.quality is None or not cells.quality:
         return {}
-    given = plan.quality
-    subset = seeds.subset(given.seeds, entry.classes)
-    stated = presets.stated(given.preset or entry.preset, given.extractor_weights, given.reference)
-    samples = len(subset.first(given.samples or len(subset)))
-    if samples < (least := stated.get("options", {}).get("kid_subset_size", 0)):
+    table = plan.quality
+    subset = seeds.subset(table.seeds, entry.classes)
+    identity = presets.stated(table.preset or entry.preset, table.extractor_weights, table.reference)
+    samples = len(subset.first(table.samples or len(subset)))
+    if samples < (least := identity.get("options", {}).get("kid_subset_size", 0)):
         raise BadPlan(f"{samples} images are fewer than the {least} of a subset of KID.", remedy="Raise quality.samples.")
-    return {"seeds": given.seeds, "samples": samples, "batch": given.batch, **stated}
+    return {"seeds": table.seeds, "samples": samples, "batch": table.batch, **identity}
 
 
-def _budget(given: str | float | int | MethodTable, layout: Layout, weights: str) -> Budget:
+def _budget(budget: str | float | int | MethodTable, layout: Layout, weights: str) -> Budget:
     """A share, or that of the sizes of the method that is named: so that others are measured at its bytes. With a codec it is the share
     of the native full cache's bytes that those sizes take in it."""
-    if isinstance(given, str) and given in METHODS:
-        given = MethodTable(name=given)
-    if not isinstance(given, MethodTable):
-        return _parsed(given, layout)
-    cls: type[Method] = METHODS.get(given.name)
-    knobs = dict(given.model_extra or {})
+    if isinstance(budget, str) and budget in METHODS:
+        budget = MethodTable(name=budget)
+    if not isinstance(budget, MethodTable):
+        return _parsed(budget, layout)
+    cls: type[Method] = METHODS.get(budget.name)
+    knobs = dict(budget.model_extra or {})
     stored = codec(str(knobs.pop("codec", NATIVE.name)))
     if stored is not NATIVE and layout.paradigm == "masked":
         raise BadBudget("A budget of a masked model is a share of its FLOPs, and a codec saves none.", remedy="Give a share, such as 1/2.")
     smaller = Fraction(1) if stored is NATIVE else Fraction(*(_row_bytes(each, layout) for each in (stored, NATIVE)))
-    if given.name == FULL and stored is not NATIVE and not knobs:
+    if budget.name == FULL and stored is not NATIVE and not knobs:
         return Budget(smaller)
     if cls.own_budget is Method.own_budget or layout.paradigm not in cls.paradigms:
         raise _not_sized(cls, layout)
@@ -266,13 +266,13 @@ def _budget(given: str | float | int | MethodTable, layout: Layout, weights: str
         return Budget(calibrated(cls, knobs, weights).own_budget(layout) * smaller)
 
 
-def _parsed(given: str | float, layout: Layout) -> Budget:
+def _parsed(budget: str | float, layout: Layout) -> Budget:
     """A share as it is written. BadBudget names the method whose name that may have been."""
     try:
-        return Budget.parse(given)
+        return Budget.parse(budget)
     except BadBudget as error:
         here = [name for name, cls in _sized().items() if layout.paradigm in cls.paradigms]
-        if near := difflib.get_close_matches(str(given), here, n=1):
+        if near := difflib.get_close_matches(str(budget), here, n=1):
             raise BadBudget(error.message, remedy=f"Did you mean {near[0]!r}? {error.remedy}") from None
         raise
 
@@ -285,13 +285,13 @@ def _sized() -> dict[str, type[Method]]:
 def _not_sized(cls: type[Method], layout: Layout) -> BadBudget:
     """The error for the name of a method in the place of a budget, where that method has no sizes on this kind of model."""
     sized = _sized()
-    said = (f"has sizes on {' and '.join(cls.paradigms)} models, and this one is a {layout.paradigm} model" if cls.name in sized else
+    problem = (f"has sizes on {' and '.join(cls.paradigms)} models, and this one is a {layout.paradigm} model" if cls.name in sized else
             "has no sizes of its own")
-    here = [name for name, one in sized.items() if layout.paradigm in one.paradigms]
-    kinds = sorted({kind for one in sized.values() for kind in one.paradigms})
+    here = [name for name, sized_cls in sized.items() if layout.paradigm in sized_cls.paradigms]
+    kinds = sorted({kind for sized_cls in sized.values() for kind in sized_cls.paradigms})
     named = (f"the name of a method that has sizes of its own: {', '.join(here)}" if here else
              f"on {' and '.join(kinds)} models the name of a method that has sizes of its own")
-    return BadBudget(f"{cls.name} is no budget here: it {said}.", remedy=f"Give a share of the full cache such as 1/4, or {named}.")
+    return BadBudget(f"{cls.name} is no budget here: it {problem}.", remedy=f"Give a share of the full cache such as 1/4, or {named}.")
 
 
 def _row_bytes(stored: Codec, layout: Layout) -> int:
@@ -301,10 +301,10 @@ def _row_bytes(stored: Codec, layout: Layout) -> int:
     return layout.stored * pair + shared
 
 
-def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
+def _arms(plan: Plan, base: Case, table: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
     """The cases of a method, one for each budget, each with the reason why the method cannot meet it, or nothing."""
-    given = MethodTable(name=given) if isinstance(given, str) else given
-    name, knobs = given.name, dict(given.model_extra or {})
+    table = MethodTable(name=table) if isinstance(table, str) else table
+    name, knobs = table.name, dict(table.model_extra or {})
     cls: type[Method] = METHODS.get(name)
     if name == FULL:
         return
@@ -320,7 +320,7 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
             if plan.on_unsupported == "error":
                 raise
             resolved, reason = {}, str(error)
-        yield replace(base, method=name, variant=given.variant, knobs=resolved, budget=budget), reason
+        yield replace(base, method=name, variant=table.variant, knobs=resolved, budget=budget), reason
 
 
 def _own_size(cls: type[Method], knobs: dict[str, Any], layout: Layout, weights: str) -> list[str]:
@@ -368,12 +368,12 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, 
     return resolved
 
 
-def _sampling(entry: ModelEntry, given: str | SamplingTable) -> Sampling:
-    if isinstance(given, SamplingTable):
-        return replace(entry.presets["paper"], **given.model_dump(exclude_none=True))
-    if given not in entry.presets:
-        raise unknown(f"sampling preset of {entry.name}", given, entry.presets)
-    return entry.presets[given]
+def _sampling(entry: ModelEntry, table: str | SamplingTable) -> Sampling:
+    if isinstance(table, SamplingTable):
+        return replace(entry.presets["paper"], **table.model_dump(exclude_none=True))
+    if table not in entry.presets:
+        raise unknown(f"sampling preset of {entry.name}", table, entry.presets)
+    return entry.presets[table]
 
 
 def calibrated(cls: type[Method], knobs: Mapping[str, Any], weights: str) -> Method:

@@ -24,15 +24,15 @@ def require(kind: installed.Kind, names: Iterable[str]) -> list[str]:
     """Import those installed things of that kind which have one of these names and which nothing else has registered. Returns the paths
     of their files. Names that no package brings are passed over: who looks them up says so. BadPlugin where a file does not bring its
     thing."""
-    return [bring(found) for name in dict.fromkeys(names) if not _taken(kind, name) and (found := installed.offer(kind, name))]
+    return [bring(offer) for name in dict.fromkeys(names) if not _taken(kind, name) and (offer := installed.offer(kind, name))]
 
 
 def _taken(kind: installed.Kind, name: str) -> bool:
     """True of a name that something else than an installed package has registered in this process."""
     if name not in TABLES[kind]:
         return False
-    known = plugins.origin(TABLES[kind].get(name))
-    return known is None or known[0] not in {str(one.file.resolve()) for one in installed.offers(kind) if one.name == name}
+    origin = plugins.origin(TABLES[kind].get(name))
+    return origin is None or origin[0] not in {str(offer.file.resolve()) for offer in installed.offers(kind) if offer.name == name}
 
 
 def bring(offer: installed.Offer) -> str:

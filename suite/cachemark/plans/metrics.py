@@ -51,7 +51,7 @@ def stated(
     """By name what decides the values of each metric that is measured only sometimes: identities of its files, with ``missing`` where one
     is not here, or the definition of a plug-in's. ``image_set`` names the images of the quality pass: empty where a block has none, None
     where the plan has none. UnknownName for a metric or an option that cannot be asked for."""
-    found: dict[str, Mapping[str, Any]] = {}
+    by_name: dict[str, Mapping[str, Any]] = {}
     for table in tables:
         if not is_built_in(table.name):
             _refuse_options(table, ())
@@ -60,15 +60,15 @@ def stated(
                 if image_set is None:
                     raise _without_set(table.name)
                 definition = definition if image_set else {}
-            found |= definition
+            by_name |= definition
             continue
         cls = _asked_for(table)
         if entry.prompts or not cls.prompted:
-            found[table.name] = _identity(cls, setting(table.name, entry, request))
+            by_name[table.name] = _identity(cls, setting(table.name, entry, request))
     for name in entry.quality:
         if (cls := image_metrics()[name]).asked == name:
-            found[name] = _identity(cls, setting(name, entry, request))
-    return found
+            by_name[name] = _identity(cls, setting(name, entry, request))
+    return by_name
 
 
 def _identity(cls: type[ImageMetric], surroundings: MetricContext) -> dict[str, str]:
@@ -108,12 +108,12 @@ def _asked_for(table: MetricTable) -> type[ImageMetric]:
     return cls
 
 
-def _refuse_options(table: MetricTable, known: Sequence[str]) -> None:
+def _refuse_options(table: MetricTable, options: Sequence[str]) -> None:
     for option in table.options:
-        if option not in known:
-            raise unknown(f"option of metric {table.name}", option, known)
+        if option not in options:
+            raise unknown(f"option of metric {table.name}", option, options)
 
 
 def _example(cls: type[ImageMetric]) -> str:
-    given = "".join(f', {option} = "FOLDER"' for option in cls.options)
-    return f'metrics = [{{ name = "{cls.asked}"{given} }}]' if given else f'metrics = ["{cls.asked}"]'
+    options = "".join(f', {option} = "FOLDER"' for option in cls.options)
+    return f'metrics = [{{ name = "{cls.asked}"{options} }}]' if options else f'metrics = ["{cls.asked}"]'

@@ -23,13 +23,13 @@ def plan_error(path: Path, text: str, data: Mapping[str, Any], error: Validation
     missing = fault["type"] == "missing"
     where = f"{path}:{line(text, keys[:-1] if missing else keys)}"
     if fault["type"] == "extra_forbidden":
-        known = _known([k for k in keys[:-1] if isinstance(k, str)], kinds)
-        near = difflib.get_close_matches(str(keys[-1]), known, n=1)
+        known_keys = _known([k for k in keys[:-1] if isinstance(k, str)], kinds)
+        near = difflib.get_close_matches(str(keys[-1]), known_keys, n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
-        return BadPlan(f"{where}: unknown key {keys[-1]!r}.", remedy=f"{hint}Known here: {', '.join(known)}.")
-    given = "" if missing else f" It is {_given(fault['input'])}."
-    said = fault["msg"][:1].lower() + fault["msg"][1:]
-    return BadPlan(f"{where}: {'.'.join(map(str, keys))}: {said}{words}.{given}", remedy="See docs/reference/plan-file.md.")
+        return BadPlan(f"{where}: unknown key {keys[-1]!r}.", remedy=f"{hint}Known here: {', '.join(known_keys)}.")
+    value = "" if missing else f" It is {_given(fault['input'])}."
+    problem = fault["msg"][:1].lower() + fault["msg"][1:]
+    return BadPlan(f"{where}: {'.'.join(map(str, keys))}: {problem}{words}.{value}", remedy="See docs/reference/plan-file.md.")
 
 
 def _given(value: Any) -> str:

@@ -105,9 +105,9 @@ def bill(
     of machine, or None. Where files are missing cases have random weights; they are priced as with the real ones, images judged."""
     absent = {c.model for c in plan.cells if {c.weights, c.decoder_weights} & set(missing)}
     more = {p.case.key: judging(plan, p) if p.case.model in absent else 0.0 for p in todo}
-    known = {p.case.key: stored(p.case.key) for p in todo}
-    asked = {p.case.key: paper(p) for p in todo if known[p.case.key] is None and not p.unsupported_reason}
-    prices = {p.case.key: price(p, rates, known[p.case.key], more[p.case.key], asked.get(p.case.key)) for p in todo}
+    stored_seconds = {p.case.key: stored(p.case.key) for p in todo}
+    bills = {p.case.key: paper(p) for p in todo if stored_seconds[p.case.key] is None and not p.unsupported_reason}
+    prices = {p.case.key: price(p, rates, stored_seconds[p.case.key], more[p.case.key], bills.get(p.case.key)) for p in todo}
     processes = dict.fromkeys((p.case.model, p.case.key if plan.trial == "case" or p.runs_plugin else p.request) for p in todo)
     startup = {model: STARTUP * count for model, count in Counter(model for model, _ in processes).items()}
     return PlanPrice(prices, startup)
@@ -156,14 +156,14 @@ def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, flo
     searched = MAX_BATCH in case.evaluation
     beside = 2 if case.role == "arm" and not searched else 1  # the full cache runs in turns with an arm
     repeats = max(case.repeats, min(BATCHES, case.samples // case.batch)) if case.decoder else case.repeats
-    found = [(case.batch, float(beside * (case.warmup + repeats)))] if case.role in ("arm", "baseline") else []
+    counts = [(case.batch, float(beside * (case.warmup + repeats)))] if case.role in ("arm", "baseline") else []
     if not (case.weights.startswith("random:") or searched):
-        judged = min(int(case.evaluation.get("batch", case.batch)), case.samples)
-        found.append((judged, (case.compared + forced * case.forced) / judged))
+        compared_batch = min(int(case.evaluation.get("batch", case.batch)), case.samples)
+        counts.append((compared_batch, (case.compared + forced * case.forced) / compared_batch))
     wide = case.evaluation.get(QUALITY_PASS, {})
     if "missing" not in wide and wide:
-        found.append((wide["batch"], wide["samples"] / wide["batch"]))
-    return found
+        counts.append((wide["batch"], wide["samples"] / wide["batch"]))
+    return counts
 
 
 def least_time(planned: Planned, rates: Rates, found: Bill | None = None) -> float:

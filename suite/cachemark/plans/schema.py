@@ -241,7 +241,7 @@ class Plan(PlanTable):
     @property
     def metric_tables(self) -> list[MetricTable]:
         """The metrics that the plan asks for, each with its options."""
-        return [MetricTable(name=asked) if isinstance(asked, str) else asked for asked in self.metrics]
+        return [MetricTable(name=metric) if isinstance(metric, str) else metric for metric in self.metrics]
 
     def only(
         self, models: Sequence[str] | None = None, methods: Sequence[str] | None = None, budgets: Sequence[str | float] | None = None,
@@ -252,7 +252,7 @@ class Plan(PlanTable):
         wanted = [_wanted(f"model of plan {self.name}", models, (c.model for c in self.cells), str),
                   _wanted(f"method of plan {self.name}", methods, (n for c in self.cells for m in c.methods for n in _names(m)), str),
                   _wanted(f"budget of plan {self.name}", budgets, (_budget_name(b) for c in self.cells for b in c.budgets), _budget_name)]
-        left = {number: kept for number, cells in enumerate(self.cells) if (kept := cells.only(*wanted))}
+        left = {number: cells_left for number, cells in enumerate(self.cells) if (cells_left := cells.only(*wanted))}
         if not left:
             raise BadPlan(f"No block of plan {self.name} has these models, methods and budgets together.",
                           remedy="Ask for fewer at once; see the cases with: cachemark explain PLAN")
@@ -315,8 +315,8 @@ def find(name_or_path: str) -> Path:
             raise BadPlan(f"Plan {name_or_path!r} is not a file that can be read.", remedy=f"Shipped plans: {', '.join(names())}.")
         return path
     if name_or_path not in names():
-        if found := installed.offer("plans", name_or_path):
-            return found.file
+        if offer := installed.offer("plans", name_or_path):
+            return offer.file
         raise unknown("plan", name_or_path, [*names(), *(each.name for each in installed.offers("plans"))])
     return Path(str(_shipped() / f"{name_or_path}.toml"))
 
@@ -341,14 +341,14 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
     from .installed_things import asked, require  # with torch, without which plans are read
     from .metrics import is_built_in, metrics_of
 
-    found = {name: file for file in plugins for name in loading.load(file)}
+    brought_methods = {name: file for file in plugins for name in loading.load(file)}
     loaded = plan if isinstance(plan, Plan) else load(str(plan))
     for file in loaded.files():
         loading.load(file)
     brought = require("models", (cells.model for cells in loaded.cells))
     brought += require("methods", [*methods, *(name for cells in loaded.cells for name in asked([*cells.methods, *cells.budgets]))])
     brought += require("metrics", [table.name for table in loaded.metric_tables if not is_built_in(table.name)])
-    joined = loaded.joined([*found, *methods], found).judged_by(metrics_of(plugins, of_sets=loaded.quality is not None))
+    joined = loaded.joined([*brought_methods, *methods], brought_methods).judged_by(metrics_of(plugins, of_sets=loaded.quality is not None))
     return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *dict.fromkeys(brought)))
 
 

@@ -30,8 +30,8 @@ def toml_file(path: Path) -> tuple[str, dict[str, Any]]:
         raise BadPlan(f"{path} has more than {LARGEST} bytes.", remedy="Split the plan, or shorten its lists.")
     try:
         text = content.decode("utf-8")
-        if found := _CHAIN.search(text):
-            raise _too_deep(path, text.count("\n", 0, found.end()) + 1)
+        if chain := _CHAIN.search(text):
+            raise _too_deep(path, text.count("\n", 0, chain.end()) + 1)
         data = tomllib.loads(text)
     except RecursionError:
         raise _too_deep(path) from None

@@ -100,9 +100,9 @@ class ReferenceBatch:
         with self._reading(), ZipFile(self.path) as archive, archive.open(ARRAY) as file:
             count, *size = _header(file)
             for start in range(0, count, CHUNK):
-                wanted = min(CHUNK, count - start)
-                data = bytearray(file.read(wanted * int(np.prod(size))))
-                yield torch.frombuffer(data, dtype=torch.uint8).view(wanted, *size).permute(0, 3, 1, 2).contiguous()
+                size_of_part = min(CHUNK, count - start)
+                data = bytearray(file.read(size_of_part * int(np.prod(size))))
+                yield torch.frombuffer(data, dtype=torch.uint8).view(size_of_part, *size).permute(0, 3, 1, 2).contiguous()
             if file.read(1):
                 raise ValueError("there are more bytes than its header says")
 
@@ -111,9 +111,9 @@ class ReferenceBatch:
         try:
             yield
         except Exception as error:  # bytes of any origin: the reader may fail in any way
-            said = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
-            said = said.strip(".") or type(error).__name__
-            raise BadCheckpoint(f"{str(self.path)!r} is not a reference batch, or a damaged one: {said}.",
+            problem = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+            problem = problem.strip(".") or type(error).__name__
+            raise BadCheckpoint(f"{str(self.path)!r} is not a reference batch, or a damaged one: {problem}.",
                                 remedy="Fetch it again; it must hold arr_0 (uint8 images), mu and sigma.") from error
 
 
@@ -140,11 +140,11 @@ def adm(weights: str | Path, reference: str | Path, *, cache: str | Path = "", d
     _present(weights, reference)
     extractor, real = inception(weights), ReferenceBatch(reference)
     mean, covariance = real.statistics()
-    found = features_once(real, extractor, cache, device=device, batch=batch)
-    if mean.shape != found.features.shape[1:]:
-        raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {found.features.shape[1]}.",
+    features = features_once(real, extractor, cache, device=device, batch=batch)
+    if mean.shape != features.features.shape[1:]:
+        raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {features.features.shape[1]}.",
                             remedy="Give the reference batch of guided-diffusion for ImageNet at 256×256.")
-    return Preset(NAME, extractor, RealImages(extractor, 0, mean, covariance, found.features, found.logits), SIDE, OPTIONS)
+    return Preset(NAME, extractor, RealImages(extractor, 0, mean, covariance, features.features, features.logits), SIDE, OPTIONS)
 
 
 def identity(weights: str | Path, reference: str | Path) -> dict[str, Any]:
@@ -159,14 +159,14 @@ def identity(weights: str | Path, reference: str | Path) -> dict[str, Any]:
 def _present(weights: str | Path, reference: str | Path) -> None:
     for path, what, address in ((weights, "the weights of Inception v3", source()), (reference, "ADM's reference batch", BATCH)):
         if not str(path) or not is_readable(path):
-            given = f" ({str(path)!r} is not a file)" if str(path) else ""
-            raise Unsupported(f"not measured: needs {what}{given}, get it with: curl -LO {address}")
+            path_note = f" ({str(path)!r} is not a file)" if str(path) else ""
+            raise Unsupported(f"not measured: needs {what}{path_note}, get it with: curl -LO {address}")
 
 
 def features_once(real: ReferenceBatch, extractor: str, cache: str | Path, *, device: str, batch: int) -> ImageFeatures:
     """Features of the images of a reference, saved in the folder ``cache``, empty for that of the reference."""
-    kept = Path(cache or real.path.parent) / f"{real.path.stem}.{real.fingerprint}.{extractor}.safetensors"
-    return _once(kept, extractor, lambda: ImageFeatures.of(real.images(), extractor, device=device, batch=batch))
+    cached_file = Path(cache or real.path.parent) / f"{real.path.stem}.{real.fingerprint}.{extractor}.safetensors"
+    return _once(cached_file, extractor, lambda: ImageFeatures.of(real.images(), extractor, device=device, batch=batch))
 
 
 def _once(path: Path, extractor: str, extract: Callable[[], ImageFeatures]) -> ImageFeatures:

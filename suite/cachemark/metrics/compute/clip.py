@@ -48,17 +48,17 @@ class Clip:
     def __init__(self, folder: str, *, device: str = "cpu") -> None:
         identity(folder)
         own: dict[str, Any] = {"local_files_only": True}
-        known = toolkit()
-        self._model: Any = built(folder, "CLIP model", lambda: known.CLIPModel.from_pretrained(folder, use_safetensors=True, **own))
-        self._ready: Any = built(folder, "CLIP model", lambda: known.CLIPImageProcessor.from_pretrained(folder, **own))
-        self._tokenizer: Any = built(folder, "CLIP model", lambda: known.CLIPTokenizerFast.from_pretrained(folder, **own))
+        transformers = toolkit()
+        self._model: Any = built(folder, "CLIP model", lambda: transformers.CLIPModel.from_pretrained(folder, use_safetensors=True, **own))
+        self._ready: Any = built(folder, "CLIP model", lambda: transformers.CLIPImageProcessor.from_pretrained(folder, **own))
+        self._tokenizer: Any = built(folder, "CLIP model", lambda: transformers.CLIPTokenizerFast.from_pretrained(folder, **own))
         self._model, self.device = self._model.to(device).eval(), device
 
     @torch.inference_mode()
     def of_texts(self, texts: Sequence[str]) -> Tensor:
         """The directions of texts: (texts, width), each of length 1."""
-        given = self._tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt").to(self.device)
-        return F.normalize(_vectors(self._model.get_text_features(**given)), dim=-1)
+        inputs = self._tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt").to(self.device)
+        return F.normalize(_vectors(self._model.get_text_features(**inputs)), dim=-1)
 
     @torch.inference_mode()
     def of_images(self, images: Sequence[np.ndarray]) -> Tensor:
@@ -76,15 +76,15 @@ class ClipScore:
 
     def __call__(self, images: Tensor, labels: Sequence[int]) -> Tensor:
         """Images (B, 3, H, W) in [−1, 1] (clamped) and their classes to (B,) on the host: 100 · max(cos, 0)."""
-        found = torch.cat([self._clip.of_images(list(nearest_bytes(part).cpu().numpy())) for part in images.split(CHUNK)])
+        image_vectors = torch.cat([self._clip.of_images(list(nearest_bytes(part).cpu().numpy())) for part in images.split(CHUNK)])
         lacking = [label for label in dict.fromkeys(labels) if label not in self._texts]
         for at in range(0, len(lacking), CHUNK):  # of thousands of prompts only those that are asked for
             part = lacking[at : at + CHUNK]
             self._texts |= zip(part, self._clip.of_texts([self._template.format(self._names[label]) for label in part]), strict=True)
-        asked = torch.stack([self._texts[label] for label in labels])
-        return 100 * (found * asked).sum(-1).clamp_min(0).cpu()
+        text_vectors = torch.stack([self._texts[label] for label in labels])
+        return 100 * (image_vectors * text_vectors).sum(-1).clamp_min(0).cpu()
 
 
-def _vectors(found: Any) -> Tensor:
+def _vectors(output: Any) -> Tensor:
     """Projected features; newer versions of transformers hand them out inside an object."""
-    return found if isinstance(found, Tensor) else found.pooler_output
+    return output if isinstance(output, Tensor) else output.pooler_output

@@ -39,8 +39,8 @@ def identity(folder: str) -> str:
 def classes(folder: str) -> set[str]:
     """The names of all classes that a detector knows, as GenEval has them; none where its configuration cannot be read."""
     try:
-        stated = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["id2label"]
-        return {NAMES.get(name, name) for name in stated.values()}
+        names_by_id = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["id2label"]
+        return {NAMES.get(name, name) for name in names_by_id.values()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return set()
 
@@ -67,21 +67,21 @@ class PretrainedDetector:
         return self._outlined(seen, size) if self._masks else self._boxed(seen, size)
 
     def _boxed(self, outputs: Any, size: tuple[int, int]) -> list[Found]:
-        found = self._ready.post_process_object_detection(outputs, threshold=THRESHOLD, target_sizes=torch.tensor([size]))[0]
+        boxes = self._ready.post_process_object_detection(outputs, threshold=THRESHOLD, target_sizes=torch.tensor([size]))[0]
         return [Found(self._name(label), score, (box[0], box[1], box[2], box[3]))
-                for label, score, box in zip(*(found[key].tolist() for key in ("labels", "scores", "boxes")), strict=True)]
+                for label, score, box in zip(*(boxes[key].tolist() for key in ("labels", "scores", "boxes")), strict=True)]
 
     def _outlined(self, outputs: Any, size: tuple[int, int]) -> list[Found]:
-        found = self._ready.post_process_instance_segmentation(
+        outlines = self._ready.post_process_instance_segmentation(
             outputs, threshold=THRESHOLD, target_sizes=[size], return_binary_maps=True)[0]
-        if not found["segments_info"]:
+        if not outlines["segments_info"]:
             return []
         objects = []
-        for told, mask in zip(found["segments_info"], found["segmentation"].bool().cpu(), strict=True):
+        for segment, mask in zip(outlines["segments_info"], outlines["segmentation"].bool().cpu(), strict=True):
             if mask.any():
                 down, across = (mask.any(axis).nonzero().flatten() for axis in (1, 0))
                 box = (float(across[0]), float(down[0]), float(across[-1] + 1), float(down[-1] + 1))
-                objects.append(Found(self._name(told["label_id"]), float(told["score"]), box, mask))
+                objects.append(Found(self._name(segment["label_id"]), float(segment["score"]), box, mask))
         return objects
 
     def _name(self, label: int) -> str:
@@ -107,11 +107,11 @@ class ClipColours:
         return [COLOURS[best] for best in (seen @ self._known[name].T).argmax(1).tolist()]
 
 
-def _alone(image: Tensor, one: Found) -> Tensor:
+def _alone(image: Tensor, detection: Found) -> Tensor:
     """The picture of an object, bytes (3, h, w) of at least one pixel."""
-    left, top, right, bottom = (round(end) for end in one.box)
-    if one.mask is not None:
-        image = torch.where(one.mask, image, GREY)
+    left, top, right, bottom = (round(end) for end in detection.box)
+    if detection.mask is not None:
+        image = torch.where(detection.mask, image, GREY)
     height, width = image.shape[1:]
     left, top = min(max(left, 0), width - 1), min(max(top, 0), height - 1)
     return image[:, top : max(min(bottom, height), top + 1), left : max(min(right, width), left + 1)].contiguous()

@@ -55,11 +55,11 @@ def distribution(features: ImageFeatures, reference: RealImages, **options: Any)
 def settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Every option that a caller may choose, with the defaults of torch-fidelity; all metrics are on, and it is silent. Raises
     UnknownName for one that torch-fidelity does not have or that is not for the caller to choose."""
-    known = {n: value for n, value in toolkit().defaults.DEFAULTS.items() if n in COMMON or n.split("_")[0] in METRICS}
-    for given in options:
-        if given not in known:
-            raise unknown("option of torch-fidelity", given, known)
-    return {**known, **dict.fromkeys(METRICS, True), "verbose": False, **options}
+    defaults = {n: value for n, value in toolkit().defaults.DEFAULTS.items() if n in COMMON or n.split("_")[0] in METRICS}
+    for option in options:
+        if option not in defaults:
+            raise unknown("option of torch-fidelity", option, defaults)
+    return {**defaults, **dict.fromkeys(METRICS, True), "verbose": False, **options}
 
 
 class _Laid(torch.utils.data.Dataset[Tensor]):

@@ -45,8 +45,8 @@ class Dpg:
                             dtype=torch.float64)
 
     def _share(self, image: Tensor, label: int) -> float:
-        asked = self._questions[label]
-        return share_of_yes(asked, [self._answerer(image, question.text) for question in asked])
+        questions = self._questions[label]
+        return share_of_yes(questions, [self._answerer(image, question.text) for question in questions])
 
 
 def share_of_yes(questions: Sequence[Question], answers: Sequence[str]) -> float:

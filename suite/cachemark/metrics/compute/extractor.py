@@ -89,8 +89,8 @@ def _extractor(base: Any) -> type:
         def forward(self, images: Tensor) -> tuple[Tensor, ...]:
             if self.network is None:
                 self.network = _loaders[self.name]().to(images.device)
-            found = dict(zip((FEATURES, LOGITS), self.network(images), strict=True))
-            return tuple(found[name] for name in self.features_list)
+            outputs = dict(zip((FEATURES, LOGITS), self.network(images), strict=True))
+            return tuple(outputs[name] for name in self.features_list)
 
     return NetworkExtractor
 

@@ -60,8 +60,8 @@ class Preset:
     ) -> dict[str, QualityInterval]:
         """The figures of :meth:`scores`, each with its interval. Raises what
         :func:`~.quality_intervals.intervals` raises."""
-        found = intervals(features, self.reference, resamples=resamples, seed=seed, **{**self.options, **options})
-        return self._named(found, len(features))
+        by_metric = intervals(features, self.reference, resamples=resamples, seed=seed, **{**self.options, **options})
+        return self._named(by_metric, len(features))
 
-    def _named(self, found: Mapping[str, Any], count: int) -> dict[str, Any]:
-        return {quality_name(base, self.name, count): value for base, value in found.items() if base in FAMILIES}
+    def _named(self, by_metric: Mapping[str, Any], count: int) -> dict[str, Any]:
+        return {quality_name(base, self.name, count): value for base, value in by_metric.items() if base in FAMILIES}

@@ -66,18 +66,18 @@ class GenEval:
         return torch.tensor(right, dtype=torch.float64)
 
     def _is_right(self, image: Tensor, task: Mapping[str, Any]) -> bool:
-        seen = nearest_bytes(image).cpu()
-        return is_right(task, counted(self._detector(seen), task["tag"]), lambda objects, name: self._colours(seen, objects, name))
+        pixels = nearest_bytes(image).cpu()
+        return is_right(task, counted(self._detector(pixels), task["tag"]), lambda objects, name: self._colours(pixels, objects, name))
 
 
-def counted(found: Sequence[Found], tag: str) -> dict[str, list[Found]]:
+def counted(detections: Sequence[Found], tag: str) -> dict[str, list[Found]]:
     """The objects that count in a task of this kind, by class, the surest first."""
     least = COUNTING if tag == "counting" else THRESHOLD
-    kept: dict[str, list[Found]] = {}
-    for one in sorted(found, key=lambda one: -one.score):
-        if one.score > least and len(kept.get(one.name, ())) < MOST:
-            kept.setdefault(one.name, []).append(one)
-    return kept
+    by_class: dict[str, list[Found]] = {}
+    for detection in sorted(detections, key=lambda detection: -detection.score):
+        if detection.score > least and len(by_class.get(detection.name, ())) < MOST:
+            by_class.setdefault(detection.name, []).append(detection)
+    return by_class
 
 
 def is_right(task: Mapping[str, Any], objects: Mapping[str, Sequence[Found]], colours: Any) -> bool:

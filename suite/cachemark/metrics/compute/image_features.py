@@ -47,15 +47,15 @@ class ImageFeatures:
         extractor without network.
         """
         cuda = torch.device(device).type == "cuda"
-        network, found = instance(extractor, cuda=cuda), []
+        network, parts = instance(extractor, cuda=cuda), []
         for block in _blocks((images,) if isinstance(images, Tensor) else images, batch):
             filled = torch.cat((block, block[-1:].expand(-len(block) % batch, -1, -1, -1)))
             dataset = Subset(cast("Dataset[Tensor]", filled), range(len(filled)))  # torch-fidelity takes nothing but data sets
             rows = toolkit().utils.get_featuresdict_from_dataset(dataset, network, batch, cuda, True, False)
-            found.append(cls(extractor, rows[FEATURES][: len(block)].float(), rows[LOGITS][: len(block)].float()))
-        if not found:
+            parts.append(cls(extractor, rows[FEATURES][: len(block)].float(), rows[LOGITS][: len(block)].float()))
+        if not parts:
             raise Unsupported("A distribution is one of images, and the stream held none.", remedy="Give at least one image.")
-        return cls.joined(found)
+        return cls.joined(parts)
 
     @classmethod
     def joined(cls, parts: Sequence[ImageFeatures]) -> ImageFeatures:
@@ -110,15 +110,15 @@ class ImageFeatures:
     def from_bytes(cls, data: bytes, extractor: str) -> ImageFeatures:
         """Inverse of :meth:`to_bytes`. Raises BadCheckpoint for anything else, or for features of another extractor."""
         try:
-            stated, tensors = _unpacked(data, SEEN)
+            header, tensors = _unpacked(data, SEEN)
             features, logits = tensors[FEATURES], tensors[LOGITS]
             if features.dim() != 2 or logits.dim() != 2 or len(features) != len(logits):
                 raise ValueError(f"its shapes are {tuple(features.shape)} and {tuple(logits.shape)}")
         except Exception as error:  # bytes of any origin: the reader may fail in any way
             raise BadCheckpoint(f"These {len(data)} bytes hold no features of images: {error}.",
                                 remedy="They are damaged or of another kind; extract the features again.") from error
-        if stated["extractor"] != extractor:
-            raise _other(stated["extractor"], extractor)
+        if header["extractor"] != extractor:
+            raise _other(header["extractor"], extractor)
         return cls(extractor, features, logits)
 
 
@@ -161,10 +161,10 @@ class RealImages:
 
     def save(self, path: Path, *, keep: int, about: str = "") -> None:
         """Write the statistics, and features and logits of the first ``keep`` images in fp16. ``about`` says what the images are."""
-        stated = {"model": REFERENCE, "extractor": self.extractor, "count": self.count, "images": about,
+        header = {"model": REFERENCE, "extractor": self.extractor, "count": self.count, "images": about,
                   "floors": {str(count): [round(end, 6) for end in floor] for count, floor in self.floors.items()}}
-        kept = {"features": self.features[:keep].half(), "logits": self.logits[:keep].half()}
-        path.write_bytes(_packed(stated, {"mean": self.mean, "covariance": self.covariance, **kept}))
+        samples = {"features": self.features[:keep].half(), "logits": self.logits[:keep].half()}
+        path.write_bytes(_packed(header, {"mean": self.mean, "covariance": self.covariance, **samples}))
 
     @classmethod
     def load(cls, path: str | Path, extractor: str) -> RealImages:
@@ -173,14 +173,14 @@ class RealImages:
         if not is_readable(file):
             raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
         try:
-            stated, tensors = _unpacked(file.read_bytes(), REFERENCE)
+            header, tensors = _unpacked(file.read_bytes(), REFERENCE)
             mean, covariance, features, logits = (tensors[name] for name in TENSORS)
         except Exception as error:  # bytes of any origin: the reader may fail in any way
             raise BadCheckpoint(f"{str(path)!r} holds no reference statistics: {error}.", remedy=remedy) from error
-        if stated["extractor"] != extractor:
-            raise _other_reference(f"{str(path)!r}", stated["extractor"], extractor)
-        floors = {int(count): tuple(floor) for count, floor in stated.get("floors", {}).items()}
-        return cls(extractor, stated["count"], mean, covariance, features.float(), logits.float(), floors)
+        if header["extractor"] != extractor:
+            raise _other_reference(f"{str(path)!r}", header["extractor"], extractor)
+        floors = {int(count): tuple(floor) for count, floor in header.get("floors", {}).items()}
+        return cls(extractor, header["count"], mean, covariance, features.float(), logits.float(), floors)
 
     def expect(self, extractor: str) -> None:
         """Raise BadCheckpoint unless this extractor made the reference."""
@@ -195,21 +195,21 @@ class RealImages:
 
 def _blocks(parts: Iterable[Tensor], batch: int) -> Iterator[Tensor]:
     """The images of a stream as bytes, in blocks of whole batches; the last one may be any number."""
-    held: Tensor | None = None
+    buffer: Tensor | None = None
     count = 0
     for part in parts:
         fresh = as_bytes(part, count)
-        if held is not None and held.shape[1:] != fresh.shape[1:]:
-            raise Unsupported(f"Image {count} is {tuple(fresh.shape[1:])}, those before it are {tuple(held.shape[1:])}.",
+        if buffer is not None and buffer.shape[1:] != fresh.shape[1:]:
+            raise Unsupported(f"Image {count} is {tuple(fresh.shape[1:])}, those before it are {tuple(buffer.shape[1:])}.",
                               remedy="The images of one set have one size.")
         count += len(fresh)
-        held = fresh if held is None else torch.cat((held, fresh))
-        whole = len(held) // batch * batch
-        if whole:
-            yield held[:whole]
-        held = held[whole:]
-    if held is not None and len(held):
-        yield held
+        buffer = fresh if buffer is None else torch.cat((buffer, fresh))
+        full_count = len(buffer) // batch * batch
+        if full_count:
+            yield buffer[:full_count]
+        buffer = buffer[full_count:]
+    if buffer is not None and len(buffer):
+        yield buffer
 
 
 def digest(tensors: Iterable[Tensor], text: str = "") -> str:
@@ -221,9 +221,9 @@ def digest(tensors: Iterable[Tensor], text: str = "") -> str:
     return total.hexdigest()[:24]
 
 
-def _packed(stated: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
+def _packed(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
     """A safetensors file with metadata."""
-    return packed({name: t.contiguous() for name, t in tensors.items()}, {"cachemark": json.dumps(stated, sort_keys=True)})
+    return packed({name: t.contiguous() for name, t in tensors.items()}, {"cachemark": json.dumps(header, sort_keys=True)})
 
 
 def _unpacked(data: bytes, model: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -236,12 +236,12 @@ def _unpacked(data: bytes, model: str) -> tuple[dict[str, Any], dict[str, Tensor
     return stated, unpacked(data)
 
 
-def _other(its: str, wanted: str) -> BadCheckpoint:
-    return BadCheckpoint(f"The features are of the extractor {its!r}, not of {wanted!r}: they mean different things.",
+def _other(its: str, expected: str) -> BadCheckpoint:
+    return BadCheckpoint(f"The features are of the extractor {its!r}, not of {expected!r}: they mean different things.",
                          remedy="Extract them again with the same weights as the rest.")
 
 
-def _other_reference(what: str, its: str, wanted: str) -> BadCheckpoint:
-    return BadCheckpoint(f"{what} is of the extractor {its!r}, but {wanted!r} sees the images: their features mean different things.",
+def _other_reference(what: str, its: str, expected: str) -> BadCheckpoint:
+    return BadCheckpoint(f"{what} is of the extractor {its!r}, but {expected!r} sees the images: their features mean different things.",
                          remedy="Give the reference that was made with these weights; `python -m tools.train tiny-features` "
                                 "writes its own.")

@@ -26,11 +26,11 @@ def files() -> dict[Path, str]:
     toolkit()
     from torch_fidelity.sample_similarity_lpips import URL_VGG16_LPIPS  # the linear layers
 
-    found = {cached(address): address for address in (VGG16, str(URL_VGG16_LPIPS))}
-    for path, address in found.items():
+    paths = {cached(address): address for address in (VGG16, str(URL_VGG16_LPIPS))}
+    for path, address in paths.items():
         if not path.is_file():
             raise Unsupported(f"not measured: needs {path.name}, get it with: curl -L --create-dirs -o {_of_anybody(path)} {address}")
-    return found
+    return paths
 
 
 def _of_anybody(path: Path) -> str:

@@ -68,8 +68,8 @@ def _hpsv2(package: Any, folder: Path, device: str) -> Score:
     model, tokenizer = model.eval(), parts.get_tokenizer("ViT-H-14")
 
     def score(image: Image.Image, prompt: str) -> float:
-        seen = model(ready(image).unsqueeze(0).to(device), tokenizer([prompt]).to(device))
-        return float((seen["image_features"] * seen["text_features"]).sum())
+        output = model(ready(image).unsqueeze(0).to(device), tokenizer([prompt]).to(device))
+        return float((output["image_features"] * output["text_features"]).sum())
 
     return score
 
@@ -89,6 +89,6 @@ class PreferenceScore:
     @torch.inference_mode()
     def __call__(self, images: Tensor, labels: Sequence[int]) -> Tensor:
         """Images (n, 3, H, W) in [−1, 1] whose prompts are those of ``labels``: (n,) fp64 on the CPU."""
-        seen = nearest_bytes(images).permute(0, 2, 3, 1).cpu().numpy()
-        found = [self._score(Image.fromarray(image), self._prompts[label]) for image, label in zip(seen, labels, strict=True)]
-        return torch.tensor(found, dtype=torch.float64)
+        pixels = nearest_bytes(images).permute(0, 2, 3, 1).cpu().numpy()
+        scores = [self._score(Image.fromarray(image), self._prompts[label]) for image, label in zip(pixels, labels, strict=True)]
+        return torch.tensor(scores, dtype=torch.float64)

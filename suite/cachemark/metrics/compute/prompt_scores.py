@@ -37,8 +37,8 @@ class PromptScores:
     its file."""
 
     def __init__(self, captions: Sequence[str], *, device: str = "cpu") -> None:
-        wanted = [asked(caption) for caption in captions]
-        self._wanted = {axis: torch.tensor([_or_any(getattr(one, axis)) for one in wanted]) for axis in AXES}
+        requests = [asked(caption) for caption in captions]
+        self._wanted = {axis: torch.tensor([_or_any(getattr(request, axis)) for request in requests]) for axis in AXES}
         self._reader = _reader(device)
         self._last: tuple[Tensor, dict[str, Tensor]] | None = None
 
@@ -52,8 +52,8 @@ class PromptScores:
         return torch.stack(right).all(0).double()
 
     def _right(self, axis: str, read: Tensor, labels: Sequence[int]) -> Tensor:
-        wanted = self._wanted[axis][list(labels)]
-        return (read == wanted) | (wanted == ANY)
+        expected = self._wanted[axis][list(labels)]
+        return (read == expected) | (expected == ANY)
 
 
 ANY = -1  # in the place of what a caption leaves out

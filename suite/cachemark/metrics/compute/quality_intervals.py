@@ -74,23 +74,23 @@ def intervals(
     """``fid``, ``kid``, ``isc``, ``precision``, ``recall`` as of :func:`~.distribution`, each with its
     interval. Raises what that raises, and Unsupported for a set of which no tenth can be left out."""
     values, chosen = distribution(features, reference, **options), settings(options)
-    found, few = {}, _few_decide(features)
+    by_metric, few = {}, _few_decide(features)
     for name, figures in _FIGURES.items():
         if name in values:
-            kept = _kept(len(features), LEFT_OUT[name], resamples, seed, chosen)
-            drawn = figures(features, reference, kept, chosen)
-            variance, bias = _variance(drawn, kept), torch.nan
+            subset_masks = _kept(len(features), LEFT_OUT[name], resamples, seed, chosen)
+            drawn = figures(features, reference, subset_masks, chosen)
+            variance, bias = _variance(drawn, subset_masks), torch.nan
             if name == "kid":
                 variance += values["kid_std"] ** 2 / max(chosen["kid_subsets"] - 1, 1)
             if name == "fid":
-                bias = _scale(kept) * (float(drawn.mean()) - values[name])
+                bias = _scale(subset_masks) * (float(drawn.mean()) - values[name])
             if few and name != "recall":
                 variance = torch.nan
             ends = _by_share(values[name], variance) if name == "fid" else _around(values[name], variance, *_RANGE[name])
-            found[name] = ends._replace(bias=bias)
+            by_metric[name] = ends._replace(bias=bias)
     if "precision" in values:
-        found["precision"] = _share(values["precision"], len(features))
-    return {name: found[name] for name in values if name in found}
+        by_metric["precision"] = _share(values["precision"], len(features))
+    return {name: by_metric[name] for name in values if name in by_metric}
 
 
 def fid_interval(features: ImageFeatures, reference: RealImages, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
@@ -112,9 +112,9 @@ def difference(
                           remedy="Give both sets with the same seeds in the same order.")
     chosen = settings(_FID_ALONE)
     value = distribution(one, reference, **_FID_ALONE)["fid"] - distribution(other, reference, **_FID_ALONE)["fid"]
-    kept = _kept(len(one), LEFT_OUT["fid"], resamples, seed, chosen)
-    figures = subsets.fid(one, reference, kept, chosen) - subsets.fid(other, reference, kept, chosen)
-    return _around(value, torch.nan if _few_decide(one) or _few_decide(other) else _variance(figures, kept))
+    subset_masks = _kept(len(one), LEFT_OUT["fid"], resamples, seed, chosen)
+    figures = subsets.fid(one, reference, subset_masks, chosen) - subsets.fid(other, reference, subset_masks, chosen)
+    return _around(value, torch.nan if _few_decide(one) or _few_decide(other) else _variance(figures, subset_masks))
 
 
 def real_floor(real: ImageFeatures, reference: RealImages, count: int, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
@@ -124,8 +124,8 @@ def real_floor(real: ImageFeatures, reference: RealImages, count: int, resamples
     """
     chosen = real.first(count)
     reference.expect(chosen.extractor)
-    known, mine = ({row.tobytes() for row in x.half().numpy()} for x in (reference.features, chosen.features))  # as files hold them
-    again = len(known & mine)
+    stored_rows = [{row.tobytes() for row in x.half().numpy()} for x in (reference.features, chosen.features)]  # as files store them
+    again = len(stored_rows[0] & stored_rows[1])
     if again > ALIKE * count:
         raise Unsupported(f"{again} of {count} images are in the reference itself: their FID says nothing about other real images.",
                           remedy="Give real images that the reference was not made of.")
@@ -141,15 +141,15 @@ def _kept(count: int, share: float, resamples: int, seed: int, chosen: Mapping[s
     return subsets.drawn(count, resamples, strata, share, seed)
 
 
-def _variance(figures: Tensor, kept: Tensor) -> float:
+def _variance(figures: Tensor, subset_masks: Tensor) -> float:
     """Variance of the figure of the whole set, from those of its subsets of one size."""
-    return _scale(kept) * float(figures.var(correction=0))
+    return _scale(subset_masks) * float(figures.var(correction=0))
 
 
-def _scale(kept: Tensor) -> float:
+def _scale(subset_masks: Tensor) -> float:
     """Images that are left over images that are left out."""
-    left = int(kept[0].sum())
-    return left / (kept.shape[1] - left)
+    size = int(subset_masks[0].sum())
+    return size / (subset_masks.shape[1] - size)
 
 
 def _few_decide(features: ImageFeatures) -> bool:

@@ -33,7 +33,7 @@ def drawn(count: int, resamples: int, strata: Tensor, share: float, seed: int) -
     return torch.ones(resamples, count, dtype=torch.bool).scatter_(1, gone, False)
 
 
-def fid(images: ImageFeatures, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def fid(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """FID of each subset, (R,) float64.
 
     The trace of the root of Σ₁Σ₂ is taken from the symmetric Σ₂^½ Σ₁ Σ₂^½, which has the same eigenvalues.
@@ -45,23 +45,23 @@ def fid(images: ImageFeatures, reference: RealImages, kept: Tensor, chosen: Mapp
     values, vectors = torch.linalg.eigh(reference.covariance)
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
     traces = reference.covariance.trace()
-    found = []
-    for inside in kept:
+    distances = []
+    for inside in subset_masks:
         gone, count = features[~inside], int(inside.sum())
         mean = -gone.sum(0) / count
         covariance = (total - gone.T @ gone - count * torch.outer(mean, mean)) / (count - 1)
         shared = torch.linalg.eigvalsh(root @ covariance @ root).clamp(min=0).sqrt().sum()
-        found.append((away + mean).square().sum() + covariance.trace() + traces - 2 * shared)
-    return torch.stack(found)
+        distances.append((away + mean).square().sum() + covariance.trace() + traces - 2 * shared)
+    return torch.stack(distances)
 
 
-def kid(images: ImageFeatures, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def kid(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """The part of the unbiased squared MMD of each subset that the images decide, (R,) float64: what the reference has with itself is
     left out, so the figures tell how subsets differ. It is what torch-fidelity's mean over ever more subsets of a set approaches."""
     mine, real = images.features.numpy(), reference.features.numpy()
     kernel = {"poly": toolkit().metric_kid.kernel_poly, "rbf": toolkit().metric_kid.kernel_rbf}[chosen["kid_kernel"]]
-    weights, counts = kept.double(), kept.sum(1).double()
-    within, across = torch.zeros(len(kept), dtype=torch.float64), []
+    weights, counts = subset_masks.double(), subset_masks.sum(1).double()
+    within, across = torch.zeros(len(subset_masks), dtype=torch.float64), []
     for start in range(0, len(mine), BLOCK):
         rows = mine[start : start + BLOCK]
         own = torch.from_numpy(kernel(rows, mine, **chosen)).double()
@@ -76,17 +76,17 @@ def chunks(count: int, chosen: Mapping[str, Any]) -> Tensor:
     splits = chosen["isc_splits"]
     order = np.random.RandomState(chosen["rng_seed"]).permutation(count) if chosen["samples_shuffle"] else np.arange(count)
     ends = torch.tensor([(i + 1) * count // splits for i in range(splits)])
-    found = torch.empty(count, dtype=torch.int64)
-    found[torch.from_numpy(order)] = torch.searchsorted(ends, torch.arange(count), right=True)
-    return found
+    numbers = torch.empty(count, dtype=torch.int64)
+    numbers[torch.from_numpy(order)] = torch.searchsorted(ends, torch.arange(count), right=True)
+    return numbers
 
 
-def isc(images: ImageFeatures, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def isc(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """The Inception score of each subset, (R,) float64, with the splits of the whole set."""
     split, scores = chunks(len(images), chosen), []
     for i in range(chosen["isc_splits"]):
         inside = split == i
-        logits, weights = images.logits[inside].double(), kept[:, inside].double()
+        logits, weights = images.logits[inside].double(), subset_masks[:, inside].double()
         shares, counts = logits.softmax(1), weights.sum(1, keepdim=True)
         own = (shares * logits.log_softmax(1)).sum(1)
         mean = weights @ shares / counts
@@ -94,11 +94,11 @@ def isc(images: ImageFeatures, reference: RealImages, kept: Tensor, chosen: Mapp
     return torch.stack(scores).mean(0)
 
 
-def recall(images: ImageFeatures, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def recall(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """Share of the real images inside the manifold of each subset, (R,) float64: within the ball of one of its images that reaches to
     that image's k-th neighbour in the subset."""
-    radii = torch.cat(list(_radii(images.features, kept, chosen["prc_neighborhood"] + 1)), 1)
-    largest, inside = radii.amax(0), torch.zeros(len(kept), dtype=torch.int64)
+    radii = torch.cat(list(_radii(images.features, subset_masks, chosen["prc_neighborhood"] + 1)), 1)
+    largest, inside = radii.amax(0), torch.zeros(len(subset_masks), dtype=torch.int64)
     for real in reference.features.split(BLOCK):
         distances = torch.cdist(real, images.features)
         row, image = (distances <= largest).nonzero(as_tuple=True)
@@ -110,7 +110,7 @@ def recall(images: ImageFeatures, reference: RealImages, kept: Tensor, chosen: M
     return inside.double() / len(reference.features)
 
 
-def _radii(features: Tensor, kept: Tensor, nth: int) -> Iterator[Tensor]:
+def _radii(features: Tensor, subset_masks: Tensor, nth: int) -> Iterator[Tensor]:
     """Distance of each image to the ``nth`` nearest in each subset, itself included, (R, block) for blocks of images; −1, which no
     distance is below, where the image is not in the subset."""
     for start in range(0, len(features), BLOCK):
@@ -118,10 +118,10 @@ def _radii(features: Tensor, kept: Tensor, nth: int) -> Iterator[Tensor]:
         depth = min(max(DEPTH, 2 * nth), len(features))
         while True:
             near, image = distances.topk(depth, largest=False)
-            reached = kept[:, image].cumsum(2, dtype=torch.int32) >= nth  # (R, block, depth)
-            mine = kept[:, start : start + BLOCK]
+            reached = subset_masks[:, image].cumsum(2, dtype=torch.int32) >= nth  # (R, block, depth)
+            mine = subset_masks[:, start : start + BLOCK]
             if bool(reached[..., -1][mine].all()) or depth == len(features):
                 break
             depth = min(2 * depth, len(features))
         place = reached.int().argmax(2)
-        yield torch.where(mine, near.expand(len(kept), -1, -1).gather(2, place[..., None])[..., 0], -1.0)
+        yield torch.where(mine, near.expand(len(subset_masks), -1, -1).gather(2, place[..., None])[..., 0], -1.0)
