@@ -67,7 +67,10 @@ def unnoticed(path: Path, kind: Kind) -> set[str]:
     return pending
 
 
-@pytest.mark.parametrize("path", sorted({item.path for item in find(DEFAULT)}), ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=f"{path.parent.name}-{path.stem}", marks=[pytest.mark.slow] if path.stem.endswith("vqvae_full") else [])
+    for path in sorted({item.path for item in find(DEFAULT)})
+])
 def test_every_stored_tensor_counts(path: Path) -> None:
     """Each is read by a check, and another in its place fails a check."""
     kind = next(item.kind for item in find(DEFAULT) if item.path == path)

@@ -73,6 +73,11 @@ def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
     assert wheel.stat().st_size < LARGEST
 
 
+def test_a_command_runs_from_the_wheel_in_an_empty_folder(installed: Any) -> None:
+    assert "demo" in installed("list", "plans")
+
+
+@pytest.mark.slow
 def test_a_plan_runs_from_the_wheel_in_an_empty_folder(installed: Any) -> None:
     (installed.folder / "short.toml").write_text(PLAN, encoding="utf-8")
     ran = json.loads(installed("run", "short.toml", "--store", "s.sqlite", "--report", "page.html", "--threads", "1", "--json"))
