@@ -122,6 +122,18 @@ def test_a_wrong_checkpoint_is_refused_before_the_database_is_made(wrong: str, r
     assert untouched(stage)
 
 
+# ------------------------------------------------------------------------------------------------ plug-ins
+
+@pytest.mark.parametrize(("text", "words"), [
+    (None, "is not a file"), ("def (:\n", "dot.py:1: SyntaxError"), ("x = 1\n\nx.y\n", "dot.py:3: AttributeError"),
+    ("x = 1\n", "registers no method, no model, no decoder and no metric"),
+])  # fmt: skip
+def test_a_bad_plug_in(text: str | None, words: str, stage: Stage) -> None:
+    stage.plugin.unlink() if text is None else stage.plugin.write_text(text)
+    refused(stage.run(), "bad-plugin", words)
+    assert untouched(stage)
+
+
 # ------------------------------------------------------------------------------------------------ stores
 
 def newer(path: Path) -> None:

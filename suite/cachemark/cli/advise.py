@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 MOST_BATCH = 4096
 
 
-def share(context: click.Context, option: click.Parameter, given: str | None) -> float | None:
+def share(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
     """``1%`` or ``0.01`` as 0.01."""
-    if given is None:
+    if text is None:
         return None
-    number, percent, rest = given.strip().partition("%")
-    found: float = Finite(0, 100 if percent else 1).convert(number.strip(), option, context)
-    found = found / 100 if percent else found
-    if rest or not 0 < found < 1:
-        raise click.BadParameter(f"{given!r} is not a share between 0 and 1; write 1% or 0.01.")
-    return found
+    number, percent, tail = text.strip().partition("%")
+    fraction: float = Finite(0, 100 if percent else 1).convert(number.strip(), option, context)
+    fraction = fraction / 100 if percent else fraction
+    if tail or not 0 < fraction < 1:
+        raise click.BadParameter(f"{text!r} is not a share between 0 and 1; write 1% or 0.01.")
+    return fraction
 
 
-def duration(context: click.Context, option: click.Parameter, given: str | None) -> float | None:
+def duration(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
     """``2s`` or ``800ms`` as seconds."""
-    if given is None:
+    if text is None:
         return None
-    text = given.strip()
-    number, per = (text[:-2], 1000.0) if text.endswith("ms") else (text.removesuffix("s"), 1.0)
-    found: float = Finite(0, 1e9, min_open=True).convert(number.strip(), option, context)
-    return found / per
+    stripped = text.strip()
+    number, per = (stripped[:-2], 1000.0) if stripped.endswith("ms") else (stripped.removesuffix("s"), 1.0)
+    amount: float = Finite(0, 1e9, min_open=True).convert(number.strip(), option, context)
+    return amount / per
 
 
 @click.command()
@@ -68,56 +68,56 @@ def advise(
     from ..workflows.advise import Wishes
     from ..workflows.advise import advise as answer
 
-    found = answer(Wishes(model, gpu, batch, memory, latency, throughput, max_loss), store_url, plugins=plugin_files)
+    advice = answer(Wishes(model, gpu, batch, memory, latency, throughput, max_loss), store_url, plugins=plugin_files)
     if write_plan is not None:
         with replacing(write_plan) as part:
-            part.write_text(found.plan, encoding="utf-8")
-    asked = "--throughput" if throughput else f"--batch {batch}"
-    asked += f" --memory {memory}B" if memory else ""
-    asked += "" if latency is None else f" --latency {latency:g}s"
-    asked += "" if max_loss is None else f" --max-loss {max_loss:g}"
-    commands = _commands(found, f"--model {shlex.quote(model)} --gpu {gpu} {asked}", gpu, store_url, plugin_files, write_plan)
+            part.write_text(advice.plan, encoding="utf-8")
+    question = "--throughput" if throughput else f"--batch {batch}"
+    question += f" --memory {memory}B" if memory else ""
+    question += "" if latency is None else f" --latency {latency:g}s"
+    question += "" if max_loss is None else f" --max-loss {max_loss:g}"
+    commands = _commands(advice, f"--model {shlex.quote(model)} --gpu {gpu} {question}", gpu, store_url, plugin_files, write_plan)
     if as_json:
-        echo_json({**vars(found), "commands": commands})
+        echo_json({**vars(advice), "commands": commands})
         return
-    _print(found, commands)
+    _print(advice, commands)
 
 
-def _commands(found: Advice, question: str, gpu: str, store: str, plugins: Sequence[str], written: Path | None) -> list[str]:
+def _commands(advice: Advice, question: str, gpu: str, store: str, plugins: Sequence[str], written: Path | None) -> list[str]:
     """The commands that would measure what is not; of a store whose address holds a password, without it."""
-    if not found.measure:
+    if not advice.measure:
         return []
     plan = str(written or "advised.toml")
-    given = " ".join(["--store", shlex.quote(without_password(store)), *(f"--plugin {shlex.quote(file)}" for file in plugins)])
-    asked = [] if written else [f"cachemark advise {question} {given} --write-plan {plan}"]
-    return [*asked, f"cachemark run {shlex.quote(plan)} --device {'cpu' if gpu == 'cpu' else 'cuda'} {given}"]
+    options = " ".join(["--store", shlex.quote(without_password(store)), *(f"--plugin {shlex.quote(file)}" for file in plugins)])
+    write_command = [] if written else [f"cachemark advise {question} {options} --write-plan {plan}"]
+    return [*write_command, f"cachemark run {shlex.quote(plan)} --device {'cpu' if gpu == 'cpu' else 'cuda'} {options}"]
 
 
-def _print(found: Advice, commands: list[str]) -> None:
+def _print(advice: Advice, commands: list[str]) -> None:
     from ..core.wording import printed
 
-    click.echo(printed(found.text))
-    for number, line in enumerate(found.ranked, 1):
+    click.echo(printed(advice.text))
+    for number, line in enumerate(advice.ranked, 1):
         click.echo(printed(f"{number:3}. {_line(line)}"))
         if line.no_speed_up:
             click.echo(printed(f"     It was measured, but its speed-up is not known: {line.no_speed_up}"))
-    if found.others:
+    if advice.others:
         click.echo("Not recommended:")
-    for line in found.others:
+    for line in advice.others:
         click.echo(printed(f"  – {_line(line)}"))
         click.echo(printed(f"    {line.why_not}"))
         if line.no_speed_up and line.no_speed_up not in line.why_not:
             click.echo(printed(f"    It was measured, but its speed-up is not known: {line.no_speed_up}"))
-    for said in (found.begins, found.seeds):
-        if said:
-            click.echo(printed(said))
-    for note in found.notes:
+    for sentence in (advice.begins, advice.seeds):
+        if sentence:
+            click.echo(printed(sentence))
+    for note in advice.notes:
         click.echo(printed(note))
     if commands:
         click.echo("To measure what is only predicted:")
         for command in commands:
             click.echo(printed(f"  {command}"))
-        for path in found.missing:
+        for path in advice.missing:
             click.echo(printed(f"Missing for that: {path}"))
 
 

@@ -24,14 +24,14 @@ name_option = click.option("--name", type=Line(), callback=noted, help="Name of 
 def accepting(reason: str, required: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of commands that make a run an accepted baseline; ``reason`` says what is stated in the file."""
     need: dict[str, Any] = {"required": True} if required else {"default": ""}  # with a default, None too, click requires nothing
-    asked = click.option("--reason", type=Line(), help=f"{reason}; kept in the file.", **need)
-    return all_of(stored_run_options, root_option, name_option, asked, days_option)
+    reason_option = click.option("--reason", type=Line(), help=f"{reason}; kept in the file.", **need)
+    return all_of(stored_run_options, root_option, name_option, reason_option, days_option)
 
 
-def _accept(how: Literal["save", "promote", "rebase"], store_url: str, run_id: int | None, **given: Any) -> None:
+def _accept(how: Literal["save", "promote", "rebase"], store_url: str, run_id: int | None, **options: Any) -> None:
     from ..workflows.accept import accept
 
-    click.echo(f"Baseline: {accept(how, store_url, run=run_id, **given)}")
+    click.echo(f"Baseline: {accept(how, store_url, run=run_id, **options)}")
 
 
 @click.group()
@@ -41,29 +41,29 @@ def baseline() -> None:
 
 @baseline.command()
 @accepting("Why this run is accepted", required=False)
-def save(**given: Any) -> None:
+def save(**options: Any) -> None:
     """Accept a finished run as the first baseline of its name.
 
     Writes ROOT/<machine class>/<name>.json, which must not exist yet.
     """
-    _accept("save", **given)
+    _accept("save", **options)
 
 
 @baseline.command()
 @accepting("Why its figures are accepted")
-def promote(**given: Any) -> None:
+def promote(**options: Any) -> None:
     """Replace the accepted baseline by a finished run of the same environment."""
-    _accept("promote", **given)
+    _accept("promote", **options)
 
 
 @baseline.command()
 @accepting("What was upgraded")
-def rebase(**given: Any) -> None:
+def rebase(**options: Any) -> None:
     """Replace the baseline by a run in an upgraded environment.
 
     This starts a new series of baselines.
     """
-    _accept("rebase", **given)
+    _accept("rebase", **options)
 
 
 @baseline.command("list")
@@ -79,8 +79,8 @@ def list_(root: Path, as_json: bool) -> None:
 
 def _line(item: ListedBaseline) -> str:
     until = f", until {item.expires}" if item.expires else ""
-    held = f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}, epoch {item.epoch}{until}"
-    return f"{item.machine_class}/{item.name}: {item.problem or f'{held}. {item.reason}'.strip()}"
+    description = f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}, epoch {item.epoch}{until}"
+    return f"{item.machine_class}/{item.name}: {item.problem or f'{description}. {item.reason}'.strip()}"
 
 
 @baseline.command()

@@ -43,14 +43,14 @@ def bisect(
     from ..workflows.bisect import bisect as search
 
     began = time.monotonic()
-    found = search(plan, case, good, bad, repository=repository, machine=machine, plugins=plugin_files, delta=delta,
+    result = search(plan, case, good, bad, repository=repository, machine=machine, plugins=plugin_files, delta=delta,
                              images=images, on_row=_tell)
     seconds = time.monotonic() - began
     if as_json:
-        echo_json({**asdict(found), "seconds": round(seconds, 1)})
+        echo_json({**asdict(result), "seconds": round(seconds, 1)})
     else:
-        _print(found, seconds)
-    sys.exit(0 if found.commit else 3)
+        _print(result, seconds)
+    sys.exit(0 if result.commit else 3)
 
 
 def _tell(commit: str, row: Verdict) -> None:
@@ -59,10 +59,10 @@ def _tell(commit: str, row: Verdict) -> None:
         click.echo(f"{commit[:12]}  {row.verdict}: {row.metric}: {row.reason}", err=True)
 
 
-def _print(found: BisectResult, seconds: float) -> None:
-    if found.commit:
-        click.echo(f"First bad commit: {found.commit}")
-    elif found.left:
-        click.echo(f"Skipped commits leave {len(found.left)}: {', '.join(commit[:12] for commit in found.left)}")
-    click.echo(f"{found.case}: {found.effect}")
-    click.echo(f"{found.pairs} pairs, {seconds / 60:.1f} minutes.")
+def _print(result: BisectResult, seconds: float) -> None:
+    if result.commit:
+        click.echo(f"First bad commit: {result.commit}")
+    elif result.left:
+        click.echo(f"Skipped commits leave {len(result.left)}: {', '.join(commit[:12] for commit in result.left)}")
+    click.echo(f"{result.case}: {result.effect}")
+    click.echo(f"{result.pairs} pairs, {seconds / 60:.1f} minutes.")

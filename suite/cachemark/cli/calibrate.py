@@ -29,13 +29,13 @@ def calibrate(
     """
     from ..workflows.calibrate import calibrate as measure
 
-    found = measure(method, model, samples=samples, weights=weights, decoder_weights=decoder_weights, device=device, to=to)
-    facts = found.facts
+    measured = measure(method, model, samples=samples, weights=weights, decoder_weights=decoder_weights, device=device, to=to)
+    facts = measured.facts
     if as_json:
-        echo_json({"method": method, "calibration": found.digest, "file": str(found.path), **facts})
+        echo_json({"method": method, "calibration": measured.digest, "file": str(measured.path), **facts})
         return
     click.echo(printed(f"{method} on {model}, weights {str(facts['weights'])[:12]}: {facts['samples']} samples of {facts['seeds']}, "
                        f"full cache, {facts['seconds']} s"))
     if str(facts["weights"]).startswith("random:"):
         click.echo("These weights are random: what was measured says nothing about a trained model.")
-    click.echo(printed(f"calibration {found.digest}, {found.path.stat().st_size} bytes: {found.path}"))
+    click.echo(printed(f"calibration {measured.digest}, {measured.path.stat().st_size} bytes: {measured.path}"))

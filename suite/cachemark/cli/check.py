@@ -65,13 +65,13 @@ def check(
         sys.exit(_prove(machine, store_url, as_json))
     from ..workflows.check import check as judge
 
-    found = judge(store_url, run=run_id, baseline=baseline, threshold=threshold, min_coverage=min_coverage,
+    result = judge(store_url, run=run_id, baseline=baseline, threshold=threshold, min_coverage=min_coverage,
                   register=register, propose=propose)
     if as_json:
-        echo_json(_data(found))
+        echo_json(_data(result))
     else:
-        _print(found, owners)
-    sys.exit(found.exit_code)
+        _print(result, owners)
+    sys.exit(result.exit_code)
 
 
 def _refuse_unused(self_test: bool) -> None:
@@ -88,7 +88,7 @@ def _prove(machine: Machine, store_url: str, as_json: bool) -> int:
     from ..workflows.prove import newest_device, self_test
 
     proofs = self_test(machine if machine.device else replace(machine, device=newest_device(store_url)),
-                       lambda said: click.echo(f"Self-test: {said}", err=True))
+                       lambda step: click.echo(f"Self-test: {step}", err=True))
     if as_json:
         echo_json(proofs)
     else:
@@ -97,27 +97,27 @@ def _prove(machine: Machine, store_url: str, as_json: bool) -> int:
     return 0 if all(proof.passed for proof in proofs) else 1
 
 
-def _data(found: CheckResult) -> dict[str, Any]:
-    judgement, told = found.judgement, found.incidents
-    data: dict[str, Any] = {"exit_code": found.exit_code, "coverage": judgement.comparison.coverage if judgement.comparison else None,
+def _data(result: CheckResult) -> dict[str, Any]:
+    judgement, night = result.judgement, result.incidents
+    data: dict[str, Any] = {"exit_code": result.exit_code, "coverage": judgement.comparison.coverage if judgement.comparison else None,
                             "rows": judgement.all_rows, "standing": judgement.standing}
     if judgement.environment is not None and judgement.environment.alert:
         data["environment"] = str(judgement.environment)
-    if found.proposed is not None:
-        data["proposed"] = found.proposed
-    if told is not None:
-        data["incidents"] = {"pages": told.pages, "known": told.known, "fixed": told.fixed}
+    if result.proposed is not None:
+        data["proposed"] = result.proposed
+    if night is not None:
+        data["incidents"] = {"pages": night.pages, "known": night.known, "fixed": night.fixed}
     return data
 
 
-def _print(found: CheckResult, owners: Path) -> None:
-    for line in _lines(found, owners):
+def _print(result: CheckResult, owners: Path) -> None:
+    for line in _lines(result, owners):
         click.echo(runnable(line))
 
 
-def _lines(found: CheckResult, owners: Path) -> Iterator[str]:
+def _lines(result: CheckResult, owners: Path) -> Iterator[str]:
     """A judgement in lines."""
-    judgement = found.judgement
+    judgement = result.judgement
     if judgement.comparison is not None:
         yield from judgement.comparison.summary()
         for row in (*judgement.comparison.of(REGRESSED), *judgement.comparison.of(MISSING)):
@@ -126,13 +126,13 @@ def _lines(found: CheckResult, owners: Path) -> Iterator[str]:
     if judgement.night is not None:
         for row in judgement.night.tally.regressed:
             yield f"  {judgement.night.tally.word(row)}: {row.label}, {row.metric}: {row.reason}"
-    if found.incidents is not None:
-        yield from found.pages(owners)
-        for word, known in (("Known", found.incidents.known), ("Fixed", found.incidents.fixed)):
-            if known:
-                yield f"{word}: {', '.join(f'{i.key} ({i.state})' for i in known)}."
-    if found.proposed is not None:
-        yield f"There is no baseline yet. Proposed: {found.proposed}. To accept it: cachemark baseline save --run {found.run.id}"
-    yield f"{ENDED[found.exit_code]} (exit code {found.exit_code})."
+    if result.incidents is not None:
+        yield from result.pages(owners)
+        for word, incidents in (("Known", result.incidents.known), ("Fixed", result.incidents.fixed)):
+            if incidents:
+                yield f"{word}: {', '.join(f'{i.key} ({i.state})' for i in incidents)}."
+    if result.proposed is not None:
+        yield f"There is no baseline yet. Proposed: {result.proposed}. To accept it: cachemark baseline save --run {result.run.id}"
+    yield f"{ENDED[result.exit_code]} (exit code {result.exit_code})."
     if judgement.baseline is not None:
         yield f"Baseline: {judgement.baseline}"

@@ -75,29 +75,29 @@ def compare(
     from ..workflows.compare import Terms
     from ..workflows.compare import compare as measure
 
-    found = measure(
+    result = measure(
         plan, store_url, arms=arms, commits=commits, environments=environments, cases=cases, repository=repository, machine=machine,
         plugins=plugin_files, images=images, samples=samples, terms=Terms(delta, minutes, aa, seed, min_coverage), on_pair=_tell,
     )
     if as_json:
-        echo_json({"exit_code": found.exit_code, "run": found.run_id, "delta": found.rule.delta, "sees": found.sees,
-                   "standing": found.standing, "rows": found.tally.rows})
+        echo_json({"exit_code": result.exit_code, "run": result.run_id, "delta": result.rule.delta, "sees": result.sees,
+                   "standing": result.standing, "rows": result.tally.rows})
     else:
-        _print(found)
-    sys.exit(found.exit_code)
+        _print(result)
+    sys.exit(result.exit_code)
 
 
 def _tell(pair: Pair, what: str) -> None:
     """Say on standard error that a pair was measured."""
-    said = "" if pair.ok else f": {pair.before.status}, {pair.after.status}"
-    click.echo(f"[{pair.number}] {pair.cell}{', images' if what == 'images' else ''}{said}", err=True)
+    statuses = "" if pair.ok else f": {pair.before.status}, {pair.after.status}"
+    click.echo(f"[{pair.number}] {pair.cell}{', images' if what == 'images' else ''}{statuses}", err=True)
 
 
-def _print(found: PairedComparison) -> None:
-    click.echo(f"{ENDED[found.exit_code]}: {found.names[0]} → {found.names[1]}, comparison {found.run_id}. {found.sees}")
-    for row in found.tally.rows:
+def _print(result: PairedComparison) -> None:
+    click.echo(f"{ENDED[result.exit_code]}: {result.names[0]} → {result.names[1]}, comparison {result.run_id}. {result.sees}")
+    for row in result.tally.rows:
         if row.telling:
-            click.echo(f"  {found.tally.word(row)}: {row.label}, {row.metric}: {row.reason}")
-    if found.same_tokens:
-        click.echo(f"Images of {count(found.same_tokens, 'cell')}: same tokens, nothing to compare.")
-    click.echo(str(found.standing))
+            click.echo(f"  {result.tally.word(row)}: {row.label}, {row.metric}: {row.reason}")
+    if result.same_tokens:
+        click.echo(f"Images of {count(result.same_tokens, 'cell')}: same tokens, nothing to compare.")
+    click.echo(str(result.standing))

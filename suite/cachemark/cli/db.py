@@ -77,11 +77,11 @@ def merge(others: tuple[Path, ...], store_url: str, as_json: bool) -> None:
 
     rows = []
     for path in others:
-        found = merge_file(path, store_url)
-        rows.append({"from": str(path), "runs": found.runs, "outcomes": found.outcomes, "known": found.known})
+        merged = merge_file(path, store_url)
+        rows.append({"from": str(path), "runs": merged.runs, "outcomes": merged.outcomes, "known": merged.known})
         if not as_json:
-            added = f"{count(found.runs, 'run')} and {count(found.outcomes, 'outcome')} added"
-            click.echo(f"{path}: {added}, {count(found.known, 'run')} known already.")
+            added = f"{count(merged.runs, 'run')} and {count(merged.outcomes, 'outcome')} added"
+            click.echo(f"{path}: {added}, {count(merged.known, 'run')} known already.")
     if as_json:
         echo_json(rows)
 
@@ -98,12 +98,12 @@ def prune(store_url: str, policy: str, yes: bool, as_json: bool) -> None:
     """
     from ..workflows.db import prune_store
 
-    found = prune_store(store_url, policy, dry=not yes)
+    pruned = prune_store(store_url, policy, dry=not yes)
     if as_json:
-        echo_json({"done": yes, **vars(found)})
+        echo_json({"done": yes, **vars(pruned)})
         return
     verb = "Pruned" if yes else "Would prune"
-    click.echo(f"{verb} {found.outcomes} outcomes: {found.values} values and {found.files} files, {found.nbytes / 2**20:.1f} MiB. "
-               f"{found.kept} outcomes keep everything.")
+    click.echo(f"{verb} {pruned.outcomes} outcomes: {pruned.values} values and {pruned.files} files, {pruned.nbytes / 2**20:.1f} MiB. "
+               f"{pruned.kept} outcomes keep everything.")
     if not yes:
         click.echo("Nothing was changed. Add --yes to do it.")

@@ -40,12 +40,12 @@ def ending(kept: Callable[[], str] = str) -> Iterator[None]:
     except BrokenPipeError:
         _leave(UNREAD)
     except SystemExit as error:
-        if found := fault(error):  # it would end a command that has done nothing with any code, 0 among them
-            _said(found)
+        if plugin_error := fault(error):  # it would end a command that has done nothing with any code, 0 among them
+            _said(plugin_error)
         raise
     except Exception as error:
-        known = error if isinstance(error, CachemarkError) else fault(error) or of_system(error)
-        _defect(error) if known is None else _said(known)
+        own_error = error if isinstance(error, CachemarkError) else fault(error) or of_system(error)
+        _defect(error) if own_error is None else _said(own_error)
 
 
 def _said(error: CachemarkError) -> NoReturn:

@@ -25,8 +25,8 @@ def pytest_benchmark(file: Path, store_url: str) -> None:
     """
     from ..workflows.db import ingest_file
 
-    found = ingest_file(file, store_url)
-    for reason in found.left_out:
+    ingested = ingest_file(file, store_url)
+    for reason in ingested.left_out:
         click.echo(f"Left out: {reason}.", err=True)
-    said = "was read before: it is" if found.known else "is"
-    click.echo(f"{file} {said} run {found.run} of {store_url}, {count(found.cases, 'case')}.")
+    verb = "was read before: it is" if ingested.known else "is"
+    click.echo(f"{file} {verb} run {ingested.run} of {store_url}, {count(ingested.cases, 'case')}.")

@@ -58,8 +58,8 @@ def new(thing: Thing, name: str, folder: Path, published: Path | None, first_cod
         files = start_described(published, name, Drawing(first_code, codes, grid, begin, image, longest, cfg_scale), folder)
     click.echo("\n".join(printed(str(file)) for file in files))
     source = files[2]
-    given = "" if published is None else f" --weights {shlex.quote(str(published))}"
+    weights_option = "" if published is None else f" --weights {shlex.quote(str(published))}"
     click.echo("Change it, prove it and measure it:")
-    click.echo(printed(f"  cachemark test {thing} {source}{given}"))
+    click.echo(printed(f"  cachemark test {thing} {source}{weights_option}"))
     if thing != "model":
         click.echo(printed(f"  cachemark run demo --plugin {source} --store {name}.sqlite --report {name}.html"))

@@ -43,17 +43,17 @@ def given_options() -> list[str]:
 
 def refuse_together(unused: Mapping[str, Sequence[str]]) -> None:
     """Refuse options beside one that would pass over them. ``unused``: by that one."""
-    given = given_options()
-    for work, others in unused.items():
-        if work in given and (idle := [name for name in others if name in given]):
+    present = given_options()
+    for work, ignored in unused.items():
+        if work in present and (idle := [name for name in ignored if name in present]):
             raise click.UsageError(f"{' and '.join(idle)} cannot be combined with {work}. Leave out {work}, or {' and '.join(idle)}.")
 
 
 def refuse_alone(option: str, work: str, otherwise: str) -> None:
     """Refuse an option that means something beside ``work`` only, where that is not given. ``otherwise``: what would happen without a
     word, and what else there is."""
-    given = given_options()
-    if option in given and work not in given:
+    present = given_options()
+    if option in present and work not in present:
         raise click.UsageError(f"{option} belongs to {work}. Add that, or leave {option} out: {otherwise}")
 
 
@@ -75,18 +75,18 @@ def _plain(value: Any) -> Any:
 
 
 # -- the store --------------------------------------------------------------------------------------------------------
-def _store_url(context: click.Context, option: click.Parameter, given: str) -> str:
+def _store_url(context: click.Context, option: click.Parameter, url: str) -> str:
     """The URL or path that was given, or the one in the @FILE that was given.
 
     A password on the command line is refused: everybody on the machine can read it in the list of processes.
     """
-    note(context, option, given)
-    if given.startswith("@"):
-        given = _secret_file(Path(given[1:]))
-    elif without_password(given) != given and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+    note(context, option, url)
+    if url.startswith("@"):
+        url = _secret_file(Path(url[1:]))
+    elif without_password(url) != url and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
         raise click.BadParameter("a password here can be read in the list of processes. Put the URL into CACHEMARK_STORE, or into a file "
                                  "that only you can read: --store @FILE")
-    return given
+    return url
 
 
 def without_password(store: str) -> str:
@@ -123,8 +123,8 @@ class Finite(click.FloatRange):
     """A number between two bounds; NaN, which is neither above nor below them, is none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        return self.fail(f"{value} is not a number.", param, ctx) if math.isnan(found) else found
+        parsed = super().convert(value, param, ctx)
+        return self.fail(f"{value} is not a number.", param, ctx) if math.isnan(parsed) else parsed
 
 
 class Line(click.ParamType):
@@ -160,18 +160,18 @@ images_option = click.option("--images", type=click.IntRange(3, MOST_IMAGES), de
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------
-def size(context: click.Context, option: click.Parameter, given: str | None) -> int:
+def size(context: click.Context, option: click.Parameter, text: str | None) -> int:
     """``24GiB`` as bytes; 0 where nothing is given."""
-    if given is None:
+    if text is None:
         return 0
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", given)
-    unit = next((u for u in UNITS if found and u.lower() == found[2].lower()), None)
-    if not found or unit is None or not (nbytes := float(found[1]) * UNITS[unit]) > 0:
-        raise click.BadParameter(f"{given!r} is not a size; write 24GiB or 512MiB.")
-    if not found[2] and nbytes < UNITS["MiB"]:
-        raise click.BadParameter(f"{given!r} would be bytes. Write the unit: {found[1]}GiB or {found[1]}MiB.")
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = next((u for u in UNITS if match and u.lower() == match[2].lower()), None)
+    if not match or unit is None or not (nbytes := float(match[1]) * UNITS[unit]) > 0:
+        raise click.BadParameter(f"{text!r} is not a size; write 24GiB or 512MiB.")
+    if not match[2] and nbytes < UNITS["MiB"]:
+        raise click.BadParameter(f"{text!r} would be bytes. Write the unit: {match[1]}GiB or {match[1]}MiB.")
     if nbytes > MOST_MEMORY:
-        raise click.BadParameter(f"{given!r} is more than {MOST_MEMORY >> 40} TiB.")
+        raise click.BadParameter(f"{text!r} is more than {MOST_MEMORY >> 40} TiB.")
     return int(nbytes)
 
 
@@ -199,12 +199,12 @@ def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count
 
     def decorated(function: F) -> F:
         @functools.wraps(function)
-        def gathered(**given: Any) -> Any:
+        def gathered(**options: Any) -> Any:
             from ..workflows.session import Machine
 
-            found = {field.name: given.pop(field.name) for field in dataclasses.fields(Machine)}
-            _refuse_idle(str(found["device"]), str(found["executor"]))
-            return function(machine=Machine(**{**found, "device": found["device"] or ""}), **given)
+            fields = {field.name: options.pop(field.name) for field in dataclasses.fields(Machine)}
+            _refuse_idle(str(fields["device"]), str(fields["executor"]))
+            return function(machine=Machine(**{**fields, "device": fields["device"] or ""}), **options)
 
         return all_of(*first, *_OPTIONS)(gathered)  # type: ignore[return-value]
 
@@ -213,11 +213,11 @@ def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count
 
 def _refuse_idle(device: str, executor: str) -> None:
     """Refuse options about devices that the named one would pass over: somebody who names GPUs does not mean to measure a CPU."""
-    given = given_options()
-    if device == "cpu" and (idle := [name for name in ("--gpu", "--lock-clocks") if name in given]):
+    present = given_options()
+    if device == "cpu" and (idle := [name for name in ("--gpu", "--lock-clocks") if name in present]):
         raise click.UsageError(f"{' and '.join(idle)} cannot be combined with --device cpu, where this would be measured. "
                                f"Add --device cuda, or leave out {' and '.join(idle)}.")
-    if executor == "local" and "--address" in given:
+    if executor == "local" and "--address" in present:
         raise click.UsageError("--address belongs to --executor ray, and this would be measured here. Add that, or leave --address out.")
 
 

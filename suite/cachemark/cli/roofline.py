@@ -67,17 +67,17 @@ def roofline(
         click.echo(line)
 
 
-def _decoder(given: str | None, tokens: float | None) -> Decoder | None:
+def _decoder(name: str | None, tokens: float | None) -> Decoder | None:
     """The decoder that was named, and which can keep so many ``tokens`` of a pass."""
     from ..workflows.pass_costs import decoder_of
 
-    if given is None:
+    if name is None:
         if tokens is not None:
             raise click.UsageError("--tokens-per-pass needs --decoder.")
         return None
-    found = decoder_of(given)
+    found = decoder_of(name)
     if tokens is not None and tokens > found.reach:
-        raise click.UsageError(f"--tokens-per-pass {tokens:g}: a pass of --decoder {printed(given)} draws {count(found.reach, 'token')}, "
+        raise click.UsageError(f"--tokens-per-pass {tokens:g}: a pass of --decoder {printed(name)} draws {count(found.reach, 'token')}, "
                                f"so it keeps no more. Give 1 … {found.reach}, or a larger window.")
     return found
 
@@ -87,23 +87,23 @@ def _json(line: LeastTime | PassCost) -> dict[str, Any]:
     return {"unmet" if name == "unsupported_reason" else name: value for name, value in vars(line).items()}
 
 
-def _table(found: list[LeastTime]) -> list[str]:
+def _table(rows: list[LeastTime]) -> list[str]:
     """Lines of text; columns of the parts that occur."""
-    parts = list(dict.fromkeys(part for one in found for part in one.parts or {}))
+    parts = list(dict.fromkeys(part for row in rows for part in row.parts or {}))
     widths = [max(len(part), 8) + 2 for part in parts]
     heads = "".join(f"{part:>{width}}" for part, width in zip(parts, widths, strict=True))
     lines = [f"{'':22}{'batch':>6}{'image':>10}{'images/s':>10}{'ideal':>8}{'attended':>10}{'GB/pass':>9}{'TFLOP':>8}{heads}"]
-    for one in found:
-        name = one.method if one.method == "full" else f"{one.method} {one.budget}"
-        if one.unsupported_reason:
-            lines.append(f"{name:22}{one.batch:6d}  {one.unsupported_reason}")
+    for row in rows:
+        name = row.method if row.method == "full" else f"{row.method} {row.budget}"
+        if row.unsupported_reason:
+            lines.append(f"{name:22}{row.batch:6d}  {row.unsupported_reason}")
             continue
-        assert one.parts is not None
-        assert one.nbytes is not None
-        image, seen = one.seconds / one.batch, f"{one.attended:.1f}" if one.attended else ""
-        shown = "".join(f"{1e3 * one.parts.get(part, 0) / one.passes:{width}.3f}" for part, width in zip(parts, widths, strict=True))
-        lines.append(f"{name:22}{one.batch:6d}{_seconds(image):>10}{1 / image:10.2f}{one.speed_up:7.2f}×{seen:>10}"
-                     f"{sum(one.nbytes.values()) / one.passes / 1e9:9.3f}{one.flops / one.batch / 1e12:8.3g}{shown}")
+        assert row.parts is not None
+        assert row.nbytes is not None
+        image, attended = row.seconds / row.batch, f"{row.attended:.1f}" if row.attended else ""
+        cells = "".join(f"{1e3 * row.parts.get(part, 0) / row.passes:{width}.3f}" for part, width in zip(parts, widths, strict=True))
+        lines.append(f"{name:22}{row.batch:6d}{_seconds(image):>10}{1 / image:10.2f}{row.speed_up:7.2f}×{attended:>10}"
+                     f"{sum(row.nbytes.values()) / row.passes / 1e9:9.3f}{row.flops / row.batch / 1e12:8.3g}{cells}")
     return lines
 
 

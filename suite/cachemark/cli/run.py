@@ -123,10 +123,10 @@ def _print_answers(answers: Mapping[str, Answer]) -> None:
     """Print which cache to use, one line for each model, and what the lines mean."""
     from .progress import plain
 
-    shown = list(answers.items())[:MOST_ANSWERS]
-    for model, answer in shown:
+    first_answers = list(answers.items())[:MOST_ANSWERS]
+    for model, answer in first_answers:
         click.echo(f"{plain(model)}: {plain(answer.text)}")
-    if shown:
-        more = f"{len(answers) - len(shown)} more models stand in the report. " if len(answers) > len(shown) else ""
+    if first_answers:
+        more = f"{len(answers) - len(first_answers)} more models stand in the report. " if len(answers) > len(first_answers) else ""
         meaning = "Speeds (×) are ratios to this run's full cache, with their intervals; `cachemark report` shows the images."
         click.echo(runnable(f"{more}{meaning}"))

@@ -40,9 +40,9 @@ def show(case: str | None, store_url: str, run_id: int | None, as_json: bool) ->
 def _figures(outcome: Outcome) -> str:
     """A few values as the report shows them: the median of what is timed or counted, the mean over seeds of what is judged."""
     names = (TIME, KV, compared_tokens(masked=False, forced=True), compared_tokens(masked=False))
-    shown = {name: (outcome.mean(name), "mean") if metric(name).kind in JUDGING else (outcome.median(name), "median")
+    figures = {name: (outcome.mean(name), "mean") if metric(name).kind in JUDGING else (outcome.median(name), "median")
              for name in (*names, *(own for kind in JUDGING for own in of_plug_ins(outcome.samples, kind))) if name in outcome.samples}
-    return "  ".join(f"{name} {value:.4g} {metric(name).unit}".rstrip() + f" ({what})" for name, (value, what) in shown.items())
+    return "  ".join(f"{name} {value:.4g} {metric(name).unit}".rstrip() + f" ({what})" for name, (value, what) in figures.items())
 
 
 def _print_case(outcome: Outcome) -> None:

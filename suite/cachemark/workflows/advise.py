@@ -66,9 +66,9 @@ class Wishes:
         """Bytes that there are, 0 where they are not limited."""
         return self.memory or MEMORY.get(self.gpu, 0)
 
-    def met_by(self, found: Forecast) -> bool:
+    def met_by(self, forecast: Forecast) -> bool:
         """True where a case stays within the limits."""
-        return (not self.room or found.memory <= self.room) and (self.latency is None or found.seconds <= self.latency)
+        return (not self.room or forecast.memory <= self.room) and (self.latency is None or forecast.seconds <= self.latency)
 
 
 @dataclass(frozen=True)
@@ -149,15 +149,15 @@ class _Advisor:
     def advice(self) -> Advice:
         cases = {name: case for name, case in self.known.cases.items() if case.method in METHODS and not case.decoder}
         full = self._best([self.forecaster.full(batch) for batch in self._batches()])
-        found = {name: self._forecast(case, full) for name, case in cases.items()}
+        forecasts = {name: self._forecast(case, full) for name, case in cases.items()}
         claimed, savings = self.known.claimed, self.known.savings
         candidates = [
             Candidate(name, replace(each.gain, confidence=0.0) if each.basis == BOUND else each.gain, savings.get(name),
                       name in claimed and claimed[name].qualified, self.wishes.met_by(each),
                       each.basis == MEASURED, each.doubt)
-            for name, each in found.items()]
+            for name, each in forecasts.items()]
         chosen = select(candidates, full_fits=self.wishes.met_by(full))
-        lines = {each.key: self._line(each, cases[each.key], found[each.key], claimed.get(each.key)) for each in candidates}
+        lines = {each.key: self._line(each, cases[each.key], forecasts[each.key], claimed.get(each.key)) for each in candidates}
         order = sorted(candidates, key=lambda each: (chosen.best is None or each.key != chosen.best.key, -each.least_gain))
         text = self._text(chosen, candidates, lines, cases, full, claimed)
         best = lines[chosen.best.key] if chosen.best else None
@@ -178,39 +178,40 @@ class _Advisor:
     def _best(self, each: Sequence[Forecast]) -> Forecast:
         """Among those that stay within the limits, and whose images per second are as many as the most but for ``LEVEL``, one that was
         measured, else the smallest batch; where none stays within them, the one that asks least."""
-        able = [found for found in each if self.wishes.met_by(found)]
+        able = [forecast for forecast in each if self.wishes.met_by(forecast)]
         if not able:
-            return min(each, key=lambda found: found.batch)
-        most = max(found.rate for found in able)
-        return min((found for found in able if found.rate >= (1 - LEVEL) * most),
-                   key=lambda found: (found.basis != MEASURED, found.batch))
+            return min(each, key=lambda forecast: forecast.batch)
+        most = max(forecast.rate for forecast in able)
+        return min((forecast for forecast in able if forecast.rate >= (1 - LEVEL) * most),
+                   key=lambda forecast: (forecast.basis != MEASURED, forecast.batch))
 
     def _forecast(self, case: Case, full: Forecast) -> Forecast:
         """The case at its best batch, its gain in images per second over the full cache at that one's."""
-        found = self._best([self.forecaster.arm(case, batch) for batch in self._batches()])
-        if found.batch == full.batch:
-            return found
-        beside = self.forecaster.full(found.batch)
+        forecast = self._best([self.forecaster.arm(case, batch) for batch in self._batches()])
+        if forecast.batch == full.batch:
+            return forecast
+        beside = self.forecaster.full(forecast.batch)
         more = beside.rate / full.rate
-        gain = replace(found.gain, value=more * found.gain.value, low=more * found.gain.low, high=more * found.gain.high)
-        sure = found.basis == MEASURED == full.basis == beside.basis
-        return replace(found, gain=gain, allowed=more * found.allowed, basis=found.basis if sure or found.basis == BOUND else PREDICTED)
+        gain = replace(forecast.gain, value=more * forecast.gain.value, low=more * forecast.gain.low, high=more * forecast.gain.high)
+        sure = forecast.basis == MEASURED == full.basis == beside.basis
+        basis = forecast.basis if sure or forecast.basis == BOUND else PREDICTED
+        return replace(forecast, gain=gain, allowed=more * forecast.allowed, basis=basis)
 
-    def _line(self, each: Candidate, case: Case, found: Forecast, claimed: Claimed | None) -> AdvisedMethod:
+    def _line(self, each: Candidate, case: Case, forecast: Forecast, claimed: Claimed | None) -> AdvisedMethod:
         name = criterion(claimed.group) if claimed else ""
-        stated = found.gain.stated and found.basis != BOUND
+        stated = forecast.gain.stated and forecast.basis != BOUND
         return AdvisedMethod(
-            named(case), case.named, case.budget, found.batch, found.gain.value, found.gain.low if stated else None,
-            found.gain.high if stated else None, found.allowed, each.saving, found.seconds, found.memory, found.basis, name,
+            named(case), case.named, case.budget, forecast.batch, forecast.gain.value, forecast.gain.low if stated else None,
+            forecast.gain.high if stated else None, forecast.allowed, each.saving, forecast.seconds, forecast.memory, forecast.basis, name,
             claimed.row.quality.get(name) if claimed else None,
             loss_in_words(claimed.claim).removeprefix("and ") if claimed and each.qualified else "",
-            self._why_not(each, found, claimed), found.no_speed_up)
+            self._why_not(each, forecast, claimed), forecast.no_speed_up)
 
-    def _why_not(self, each: Candidate, found: Forecast, claimed: Claimed | None) -> str:
+    def _why_not(self, each: Candidate, forecast: Forecast, claimed: Claimed | None) -> str:
         if not each.qualified:
             return self.known.unjudged.get(each.key, UNJUDGED) if claimed is None else claimed.row.unranked or claimed.claim.why_not
         if not each.fits:
-            return f"It does not fit: it takes {fmt.size(found.memory)} and {fmt.seconds(found.seconds)} for a batch."
+            return f"It does not fit: it takes {fmt.size(forecast.memory)} and {fmt.seconds(forecast.seconds)} for a batch."
         return each.doubt
 
     # -- words ----------------------------------------------------------------------------------------------------------
@@ -278,21 +279,22 @@ class _Advisor:
     def _unnamed_weights(self, plan: Plan) -> Iterator[str]:
         """A sentence where a plan names no weights of a published model."""
         keys = [key for key in ("weights", "decoder_weights") if any(not getattr(cells, key) for cells in plan.cells)]
-        needed = [one for one in publications() if one.model == self.entry.name and one.key in keys]
+        needed = [source for source in publications() if source.model == self.entry.name and source.key in keys]
         if needed:
-            paths = ", ".join(f"{one.key} = {str(one.located(FOLDER))!r}" for one in needed)
-            yield (f"The plan names no {' and no '.join(one.key for one in needed)}, so they are random: it measures speed and memory, and "
-                   f"not what images are worth. `cachemark weights fetch {self.entry.name}` fetches them to name them in it: {paths}.")
+            paths = ", ".join(f"{source.key} = {str(source.located(FOLDER))!r}" for source in needed)
+            yield (f"The plan names no {' and no '.join(source.key for source in needed)}, so they are random: it measures speed and "
+                   f"memory, and not what images are worth. `cachemark weights fetch {self.entry.name}` fetches them to name them in it: "
+                   f"{paths}.")
 
     def _begins(self, cases: Sequence[Case]) -> str:
         """The batch at which more is read of keys and values than of weights, and that from which on the device can gain."""
         batch, gpu = self.forecaster.passes_weights, self.wishes.gpu
-        said = ("A masked model saves computation, not bytes." if batch is None else
+        sentence = ("A masked model saves computation, not bytes." if batch is None else
                 f"Keys and values pass the weights in bytes read at batch {batch}.")
         first = self.forecaster.gains_from(cases, MOST)
         if first is None:
-            return f"{said} At no batch up to {MOST} do the methods here save enough on {gpu} to be told from none."
-        return f"{said} On {gpu} what the methods here save allows more than {fmt.times(ARTEFACT)} from batch {first} on."
+            return f"{sentence} At no batch up to {MOST} do the methods here save enough on {gpu} to be told from none."
+        return f"{sentence} On {gpu} what the methods here save allows more than {fmt.times(ARTEFACT)} from batch {first} on."
 
 
 def _by_seeds(claimed: dict[str, Claimed]) -> str:

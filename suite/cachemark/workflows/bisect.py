@@ -49,9 +49,9 @@ def bisect(
     the device is not to be had or is lost."""
     machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins)
     machine.require()
-    (name, planned), *others = cells_of(loaded, machine.device, [case], images).items()
-    if others:
-        raise BadPlan(f"{case!r} names several cases: {', '.join([name, *(other for other, _ in others)])}.", remedy="Give one in full.")
+    (name, planned), *namesakes = cells_of(loaded, machine.device, [case], images).items()
+    if namesakes:
+        raise BadPlan(f"{case!r} names several cases: {', '.join([name, *(other for other, _ in namesakes)])}.", remedy="Give one in full.")
     request = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)
     where, least = repository_of(repository), delta or FLOOR[machine.device]
     with machine.places() as places, checkouts(where, [good, bad]) as (old, new):
@@ -78,13 +78,13 @@ class _Hunt:
         rows = rows if _culprit(rows) else self.compared(code, bad, rule)
         if (culprit := _culprit(rows)) is None:
             failed = [r.reason for r in _failed(rows)]
-            said = "The ends cannot be compared" if failed else "The ends do not differ"
-            return self._found("", (), f"{said}: {'; '.join(failed or [r.reason for r in rows if r.metric == TIME])}")
+            reason = "The ends cannot be compared" if failed else "The ends do not differ"
+            return self._found("", (), f"{reason}: {'; '.join(failed or [r.reason for r in rows if r.metric == TIME])}")
         half = abs((culprit.change or 1) - 1) / 2
         rule = Rule(min(max(self.delta, half), 0.9) if culprit.metric == TIME else 0.9, 1)
         ended = search(repository, good, bad, lambda folder, commit: self._answer(culprit, folder, commit, rule))
-        shown = next((row for commit, row in reversed(self.shown) if commit == ended.commit and row.metric == culprit.metric), culprit)
-        return self._found(ended.commit, ended.left, f"{shown.metric}: {shown.reason or shown.verdict}")
+        last_row = next((row for commit, row in reversed(self.shown) if commit == ended.commit and row.metric == culprit.metric), culprit)
+        return self._found(ended.commit, ended.left, f"{last_row.metric}: {last_row.reason or last_row.verdict}")
 
     def compared(self, code: str, commit: str, rule: Rule, once: bool = False) -> Sequence[Verdict]:
         """Rows of the case at a commit against the good end, after as many pairs as the test asks for, or after the first that ended well:
@@ -133,7 +133,7 @@ def _answer(culprit: Verdict, rows: Sequence[Verdict]) -> str:
         return BAD if culprit.metric == "status" and failed[0].verdict == culprit.verdict else SKIP
     if culprit.metric == "status":
         return GOOD
-    found = next((row for row in rows if row.metric == culprit.metric), None)
-    if found is None or found.verdict == INCONCLUSIVE:
+    own_row = next((row for row in rows if row.metric == culprit.metric), None)
+    if own_row is None or own_row.verdict == INCONCLUSIVE:
         return SKIP
-    return BAD if found.verdict == culprit.verdict else GOOD
+    return BAD if own_row.verdict == culprit.verdict else GOOD

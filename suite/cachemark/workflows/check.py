@@ -151,8 +151,8 @@ def judge_against(store: Store, run: RunRecord, other: RunRecord) -> tuple[RunJu
         raise Unsupported(f"Run {run.id} does not differ from itself.", remedy="Name another run.")
     if run.is_comparison or other.is_comparison:
         raise Unsupported("A comparison in pairs has two arms of its own.", remedy="Name runs of plans.")
-    stated = {"name": f"run {other.id}", "run": other.id, "plan": other.plan, "saved": other.started}
-    baseline = exchange.load(exchange.dump(store.outcomes(other.id), other.environment, other.code, **stated), f"Run {other.id}")
+    facts = {"name": f"run {other.id}", "run": other.id, "plan": other.plan, "saved": other.started}
+    baseline = exchange.load(exchange.dump(store.outcomes(other.id), other.environment, other.code, **facts), f"Run {other.id}")
     outcomes = store.outcomes(run.id)
     comparison = gate.compare(baseline, outcomes, run.environment, in_pairs=lambda case: _better(case, baseline, run, None) or TWO_MOMENTS)
     environment = upgrade.environment_verdict(baseline, outcomes, run.environment, gate.THRESHOLD)

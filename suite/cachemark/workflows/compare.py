@@ -111,13 +111,13 @@ def compare(
         """Those of both arms; with cases as arms those of two labels, else the same ones twice."""
         if arms:
             return arms_of(loaded, machine.device, arms, count, make)
-        found = cells_of(loaded, machine.device, cases, count, make)
-        return found, found
+        planned = cells_of(loaded, machine.device, cases, count, make)
+        return planned, planned
 
     timed, imaged = cells(images, timed_arm), None if samples == 0 else cells(samples or 0, image_arm)
     with Store.open(store) as target, machine.places(target) as places, _sides(trial, arms, commits, environments, repository) as sides:
-        both = _identified(sides, timed, imaged, places, machine.device)
-        return _PairedRun(loaded, both, target, terms, places, on_pair).run(machine.device)
+        compared = _identified(sides, timed, imaged, places, machine.device)
+        return _PairedRun(loaded, compared, target, terms, places, on_pair).run(machine.device)
 
 
 class _Sides(NamedTuple):
@@ -149,12 +149,12 @@ class ComparedArms:
 def _equal(arm: Arm, names: Sequence[str]) -> Iterator[tuple[Arm, Arm]]:
     """An arm twice over some of its cells. The second one runs a copy of the code in a folder of its own, as long as the block lasts: two
     arms of a comparison lie in two folders too, and what luck of theirs lasts a night must be in equal arms as well."""
-    one = replace(arm, cells={AA + name: arm.cells[name] for name in names})
+    copy = replace(arm, cells={AA + name: arm.cells[name] for name in names})
     with tempfile.TemporaryDirectory(prefix="cachemark-equal-") as folder:
         if names:
             shutil.copytree(Path(arm.request.code or PACKAGE.parent, PACKAGE.name), Path(folder, PACKAGE.name),
                             ignore=shutil.ignore_patterns("__pycache__"))
-        yield one, replace(one, request=replace(arm.request, code=folder))
+        yield copy, replace(copy, request=replace(arm.request, code=folder))
 
 
 @contextmanager
@@ -179,19 +179,19 @@ def _identified(
     """With the environments that the arms themselves report. Equal fingerprints make two environments one. What is known to make a
     comparison unfair is refused here, before the first pair."""
     names, trials, alike = sides
-    one = executor.identify(trials[0], device)
-    two = one if trials[1] == trials[0] else executor.identify(trials[1], device)
-    where = (one[0], two[0])
+    identities = [executor.identify(trials[0], device)]
+    identities.append(identities[0] if trials[1] == trials[0] else executor.identify(trials[1], device))
+    where, code = (identities[0][0], identities[1][0]), (identities[0][1], identities[1][1])
     for name, planned in timed[0].items():
         refuse_unequal(planned.case, timed[1][name].case, where)
-    if alike == OTHER_NUMERICS and one[0].fingerprint == two[0].fingerprint:
+    if alike == OTHER_NUMERICS and where[0].fingerprint == where[1].fingerprint:
         alike = SAME
     before, after = (Arm(names[n], timed[n], trials[n]) for n in (0, 1))
     images = None
     if imaged:
         first, second = (Arm(names[n], imaged[n], replace(trials[n], task=Task.IMAGES)) for n in (0, 1))
         images = first, second
-    return ComparedArms(before, after, alike, where, (one[1], two[1]), images)
+    return ComparedArms(before, after, alike, where, code, images)
 
 
 @dataclass
@@ -218,10 +218,10 @@ class _PairedRun:
         self.equal = [o for night in earlier[-ledger.WATCHED:] for o in ledger.equal_arms(self.store.outcomes(night.run.id))]
         least, _ = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.cells), device)
         rule = Rule(self.terms.delta or least, len(both.after.cells))
-        stated = {"arms": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": self.terms.seed,
+        record = {"arms": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": self.terms.seed,
                   "min_coverage": COVERAGE if self.terms.min_coverage is None else self.terms.min_coverage,
                   "code": [dict(code) for code in both.code], "plan": plan.stored()}
-        with self.store.new_run(ledger.COMPARISON + plan.name, stated, both.where[1], both.code[1]) as self.run_id:
+        with self.store.new_run(ledger.COMPARISON + plan.name, record, both.where[1], both.code[1]) as self.run_id:
             rule = self._measure_and_judge(rule)
         _, sees = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.cells), device)
         nights = ledger.nights(self.store, plan.name, machine)
@@ -238,10 +238,10 @@ class _PairedRun:
             runner, equal = self._runner(both.before, both.after, self.terms.seed), self._runner(one, other, self.terms.seed + 1)
 
             def measure(names: list[str]) -> list[Pair]:
-                found = runner.round([name for name in names if name not in one.cells])
-                for pair in found:
+                new_pairs = runner.round([name for name in names if name not in one.cells])
+                for pair in new_pairs:
                     refuse_unfair(pair.before, pair.after, both.where)
-                return found + equal.round([name for name in names if name in one.cells])
+                return new_pairs + equal.round([name for name in names if name in one.cells])
 
             pairs = measure_until_decided([*cells, *one.cells], measure, rule, going, alike=both.alike,
                                           flake_rate=flakes.observed_rate(self.equal))
@@ -259,26 +259,27 @@ class _PairedRun:
         if self.both.images is None or not (cells := other_tokens(pairs)):
             return []
         if time.monotonic() >= end:
-            said = "time was up before its images were compared"
-            return [Verdict(pairs[cell].measured[0].after.case.key, cell, "status", NOT_COMPARED, said) for cell in cells]
+            reason = "time was up before its images were compared"
+            return [Verdict(pairs[cell].measured[0].after.case.key, cell, "status", NOT_COMPARED, reason) for cell in cells]
         runner = self._runner(*self.both.images, what="images")
-        found = {pair.cell: pair for pair in runner.round(cells)}
+        image_pairs = {pair.cell: pair for pair in runner.round(cells)}
         for _ in range(FlakeRule(len(pairs)).enough):
-            again = [cell for cell, pair in found.items() if flakes.alone((pair.before, pair.after))]
+            again = [cell for cell, pair in image_pairs.items() if flakes.alone((pair.before, pair.after))]
             if not again or time.monotonic() >= end:
                 break
-            found |= {pair.cell: pair for pair in runner.round(again)}
-        return seedwise(found, alike=self.both.alike)
+            image_pairs |= {pair.cell: pair for pair in runner.round(again)}
+        return seedwise(image_pairs, alike=self.both.alike)
 
     def _runner(self, before: Arm, after: Arm, seed: int = 0, what: str = "times") -> PairRunner:
         return PairRunner(before, after, self.executor, seed, lambda pair: self._keep(pair, (before.name, after.name), what))
 
     def _keep(self, pair: Pair, names: tuple[str, str], what: str) -> None:
         """Store both arms of a pair, each under the name of its process, and tell of it."""
-        told = {"run": self.run_id, "cell": pair.cell, "number": pair.number, "swapped": pair.swapped, "redone": pair.redone, "what": what}
+        pair_facts = {"run": self.run_id, "cell": pair.cell, "number": pair.number, "swapped": pair.swapped, "redone": pair.redone,
+                      "what": what}
         trial = f"{pair.cell}, {'pair' if what == 'times' else what} {pair.number}"
         for arm, outcome, name in (("before", pair.before, names[0]), ("after", pair.after, names[1])):
-            facts = {**outcome.facts, "pair": {**told, "arm": arm, "name": name}}
+            facts = {**outcome.facts, "pair": {**pair_facts, "arm": arm, "name": name}}
             self.store.save(self.run_id, replace(outcome, facts=facts), trial=f"{trial}, {arm}")
         if self.on_pair is not None:
             self.on_pair(pair, what)

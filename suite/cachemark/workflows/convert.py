@@ -114,9 +114,9 @@ def _reads_texts(model: str, weights: Path) -> None:
 
 def _verified(file: PublishedFile, path: Path, publication: Publication | None, pixels: int) -> Verified:
     _whole(path, publication)
-    found = conversion.contents(file, path)
+    contents = conversion.contents(file, path)
     trained_size.check(file, path, pixels)
-    return Verified(file.key, str(path), found.tensors, found.parameters, found.nbytes, found.dtypes, found.passed,
+    return Verified(file.key, str(path), contents.tensors, contents.parameters, contents.nbytes, contents.dtypes, contents.passed,
                     checkpoints.sha256(path), _known(path, publication))
 
 

@@ -56,9 +56,9 @@ def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
     if drawing.codes > (most := llama_like.codebook_size()):
         raise Unsupported(f"Images are those of LlamaGen's tokenizer, which has {most} codes; {drawing.codes} are too many for it.",
                           remedy="Write its entry by hand, with the tokenizer that it has: docs/guide/model.md.")
-    others = tuple(sorted({f"{one.partition('.')[0]}.*" for one in tensors if not one.startswith(prefix) and one not in heads}))
+    ignored = tuple(sorted({f"{one.partition('.')[0]}.*" for one in tensors if not one.startswith(prefix) and one not in heads}))
     made = Described(name, config, prefix, "" if config.tied else heads[0],
-                     (*others, *(heads if config.tied else ()), "*.rotary_emb.inv_freq"), drawing.cfg_scale)
+                     (*ignored, *(heads if config.tied else ()), "*.rotary_emb.inv_freq"), drawing.cfg_scale)
     file = made.file
     checkpoints.check(file.build, here, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
     return made
@@ -86,21 +86,22 @@ def _decoder(folder: Path) -> tuple[LlamaConfig, bool]:
     data: Any = file.json(text_of(folder / "config.json", BadCheckpoint))
     file.check(data, {})
     part = next((name for name in INNER if name in data), "")
-    held, where = (data[part], f"{part}.") if part else (data, "")
+    fields, where = (data[part], f"{part}.") if part else (data, "")
     sizes = {key: number(1, MOST_LAYERS if key == "num_hidden_layers" else 10**7, whole=True) for key in SIZES}
-    file.check(held, {**sizes, "rms_norm_eps": number(0, 1), "rope_theta": number(1), "rope_parameters": TABLE}, where,
+    file.check(fields, {**sizes, "rms_norm_eps": number(0, 1), "rope_theta": number(1), "rope_parameters": TABLE}, where,
                optional=("num_key_value_heads", "rms_norm_eps", "rope_theta", "rope_parameters"))
-    given = {field: held[key] for key, field in SIZES.items() if key in held}
-    if given["dim"] % given["heads"] or given["heads"] % given.get("kv_heads", 1):
-        raise file.wrong(f"has {given['dim']} channels, {given['heads']} heads and {given.get('kv_heads')} K/V heads, which do not go up.")
-    if held.get("head_dim", given["dim"] // given["heads"]) != given["dim"] // given["heads"]:
-        raise file.wrong(f"has {where}head_dim = {held['head_dim']}, which is not hidden_size / num_attention_heads.")
-    turning = held.get("rope_parameters") or {}
-    base = held.get("rope_theta", turning.get("rope_theta", 10_000.0))
-    if not number(1).fits(base) or turning.get("rope_type", "default") != "default" or held.get("rope_scaling"):
+    sizes_read = {field: fields[key] for key, field in SIZES.items() if key in fields}
+    if sizes_read["dim"] % sizes_read["heads"] or sizes_read["heads"] % sizes_read.get("kv_heads", 1):
+        raise file.wrong(f"has {sizes_read['dim']} channels, {sizes_read['heads']} heads and {sizes_read.get('kv_heads')} K/V heads, which "
+                         "do not go up.")
+    if fields.get("head_dim", sizes_read["dim"] // sizes_read["heads"]) != sizes_read["dim"] // sizes_read["heads"]:
+        raise file.wrong(f"has {where}head_dim = {fields['head_dim']}, which is not hidden_size / num_attention_heads.")
+    turning = fields.get("rope_parameters") or {}
+    base = fields.get("rope_theta", turning.get("rope_theta", 10_000.0))
+    if not number(1).fits(base) or turning.get("rope_type", "default") != "default" or fields.get("rope_scaling"):
         raise Unsupported(f"{file.source} scales its rotations, which this decoder does not.", remedy="Write its entry by hand.")
-    return LlamaConfig(**given, norm_eps=float(held.get("rms_norm_eps", 1e-6)), rope_base=float(base)), bool(
-        held.get("tie_word_embeddings", data.get("tie_word_embeddings", False)))
+    return LlamaConfig(**sizes_read, norm_eps=float(fields.get("rms_norm_eps", 1e-6)), rope_base=float(base)), bool(
+        fields.get("tie_word_embeddings", data.get("tie_word_embeddings", False)))
 
 
 def _with_norms(decoder: LlamaConfig, prefix: str, tensors: Any) -> LlamaConfig:

@@ -49,22 +49,22 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
 def _gpus() -> list[dict[str, Any]]:
     """Facts of each GPU by its driver, and the newest CUDA that a torch may be built for; nothing where there is no driver."""
     try:
-        found = driver.gpus()
+        gpus = driver.gpus()
     except Infrastructure:
         return []
     return [{"uuid": gpu.uuid, "name": gpu.name, "driver": gpu.driver, "cuda up to": gpu.cuda(), "memory": gpu.memory(),
-             **vars(gpu.reading()), "processes": sorted(gpu.processes())} for gpu in found]
+             **vars(gpu.reading()), "processes": sorted(gpu.processes())} for gpu in gpus]
 
 
 def _rates(name: str) -> dict[str, str]:
     """Measured rates as text, in the data type that matters there; nothing where that fails."""
-    found = rates.rates(name, os.cpu_count() or 1, ["float32" if name == "cpu" else "bfloat16"]).values()
-    return next(({"copy": f"{r.copy / 1e9:.4g} GB/s", "matmul": f"{r.matmul / 1e12:.4g} TFLOP/s"} for r in found), {})
+    rates_by_dtype = rates.rates(name, os.cpu_count() or 1, ["float32" if name == "cpu" else "bfloat16"]).values()
+    return next(({"copy": f"{r.copy / 1e9:.4g} GB/s", "matmul": f"{r.matmul / 1e12:.4g} TFLOP/s"} for r in rates_by_dtype), {})
 
 
 def _noise(name: str) -> dict[str, float]:
-    found = repeats.noise(name)
-    return {"score": found.score, "worst": found.worst, "sees": found.sees}
+    measured = repeats.noise(name)
+    return {"score": measured.score, "worst": measured.worst, "sees": measured.sees}
 
 
 def _installed(name: str) -> bool:
@@ -102,11 +102,11 @@ def _advice(facts: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
         yield "torch sees no CUDA device; measuring on the CPU works and is told apart by its machine class."
 
 
-def _about_gpus(found: list[dict[str, Any]]) -> Iterator[str]:
-    for gpu in found:
+def _about_gpus(gpus: list[dict[str, Any]]) -> Iterator[str]:
+    for gpu in gpus:
         name = f"{gpu['name']} ({gpu['uuid'][:12]})"
         if gpu["processes"]:
-            others = ", ".join(map(str, gpu["processes"]))
-            yield f"{name}: process {others} computes on it, and cases there would end as 'contended'. End it, or name another --gpu."
+            processes = ", ".join(map(str, gpu["processes"]))
+            yield f"{name}: process {processes} computes on it, and cases there would end as 'contended'. End it, or name another --gpu."
         if (gpu["celsius"] or 0) >= HOT:
             yield f"{name}: {gpu['celsius']} °C. It will slow itself down; look at its cooling, or measure later."

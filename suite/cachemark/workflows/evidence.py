@@ -116,13 +116,13 @@ class Known:
     @property
     def claimed(self) -> dict[str, Claimed]:
         """The claim of each method that rests on most seeds, where there are several: all of them are one family."""
-        found: dict[str, Claimed] = {}
+        claims: dict[str, Claimed] = {}
         for group in self.groups:
             for row in group.arms:
                 claim, name = self.claims.get(row.case.key), identity(row.case)
-                if claim is not None and (name not in found or claim.n > found[name].claim.n):
-                    found[name] = Claimed(claim, row, group)
-        return found
+                if claim is not None and (name not in claims or claim.n > claims[name].claim.n):
+                    claims[name] = Claimed(claim, row, group)
+        return claims
 
     @property
     def unjudged(self) -> dict[str, str]:
@@ -181,11 +181,11 @@ def at_batches(plan: Plan, batches: Sequence[int]) -> Plan:
     """The plan with every block at these batches, and with as many samples as the largest of them takes."""
     cells = {cell.model_dump_json(): cell for own in plan.cells for batch in batches
              if (cell := own.model_copy(update={"batch": batch, "samples": own.samples and max(own.samples, batch)}))}
-    most, given = max(batches), plan.fidelity
-    fewest = max(seeds.SIZES[given.seeds], max(cell.samples for cell in cells.values()), most)
-    series = next((name for name, size in seeds.SIZES.items() if size >= fewest), given.seeds)
-    more = {"samples": max(given.samples, most), **({"seeds": series} if seeds.SIZES[given.seeds] < fewest else {})}
-    return plan.model_copy(update={"cells": list(cells.values()), "fidelity": given.model_copy(update=more)})
+    most, fidelity = max(batches), plan.fidelity
+    fewest = max(seeds.SIZES[fidelity.seeds], max(cell.samples for cell in cells.values()), most)
+    series = next((name for name, size in seeds.SIZES.items() if size >= fewest), fidelity.seeds)
+    more = {"samples": max(fidelity.samples, most), **({"seeds": series} if seeds.SIZES[fidelity.seeds] < fewest else {})}
+    return plan.model_copy(update={"cells": list(cells.values()), "fidelity": fidelity.model_copy(update=more)})
 
 
 def _stored_plan(stored: Mapping[str, Any], model: str, batch: int) -> Plan | None:
@@ -253,9 +253,9 @@ def _stand_in(cls: type[Method], entry: ModelEntry, notes: list[str]) -> dict[st
 def _plan_of(model: str, methods: list[dict[str, Any]], budgets: list[str], batch: int, gpu: str) -> Plan:
     width = "float32" if gpu == CPU else "bfloat16"
     cell = {"model": model, "methods": methods, "budgets": budgets, "dtype": width, "engine": "auto"}
-    found = Plan.model_validate({"name": "advised", "on_unsupported": "unsupported", "cells": [cell],
+    plan = Plan.model_validate({"name": "advised", "on_unsupported": "unsupported", "cells": [cell],
                                  "fidelity": {"seeds": "s256", "samples": 256}})
-    return at_batches(found, [batch])
+    return at_batches(plan, [batch])
 
 
 def _device(gpu: str) -> str:

@@ -33,15 +33,15 @@ def git(repository: Path | str, *arguments: str) -> str:
     """Output of a git command in a repository. Raises CachemarkError with what git said."""
     done = run_git(repository, *arguments)
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise CachemarkError(f"git {' '.join(arguments)} failed in {repository}: {said[-1] if said else done.returncode}.",
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise CachemarkError(f"git {' '.join(arguments)} failed in {repository}: {lines[-1] if lines else done.returncode}.",
                              remedy="Name a repository, and commits that are in it.")
     return done.stdout.strip()
 
 
-def repository_of(given: Path | None) -> Path:
+def repository_of(folder: Path | None) -> Path:
     """The top folder of a repository: the one given, else that of this copy of the package."""
-    return Path(git(given or PACKAGE, "rev-parse", "--show-toplevel"))
+    return Path(git(folder or PACKAGE, "rev-parse", "--show-toplevel"))
 
 
 def commit_of(repository: Path, name: str) -> str:
@@ -73,13 +73,13 @@ def checkouts(repository: Path, names: Sequence[str]) -> Iterator[list[Path]]:
 def code_of(folder: Path, name: str = "") -> str:
     """The folder below a checkout from which the package is imported. Raises CachemarkError where there is none, and Unsupported where it
     is one whose trials cannot be run from here. ``name`` is that of the commit, for the error."""
-    found = sorted(path.parent.parent for path in folder.glob("*/cachemark/__init__.py"))
-    if not found:
+    folders = sorted(path.parent.parent for path in folder.glob("*/cachemark/__init__.py"))
+    if not folders:
         raise CachemarkError(f"{folder} holds no copy of cachemark.", remedy="Name commits of a repository of cachemark.")
     from ..trial.identity import check_protocol  # here, since what reads a store alone, and asks git, runs without torch
 
-    check_protocol(found[0], f"The commit {name}" if name else f"The code in {folder}")
-    return str(found[0])
+    check_protocol(folders[0], f"The commit {name}" if name else f"The code in {folder}")
+    return str(folders[0])
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def search(repository: Path, good: str, bad: str, judge: Callable[[Path, str], s
                 raise CachemarkError(f"git bisect came back to {commit[:12]}, which was judged already.", remedy=_REMEDY)
             steps.append((commit, judge(folder, commit)))
             said = _answered(folder, steps[-1][1])
-        left = () if found else tuple(re.findall(r"^([0-9a-f]{40})$", said, re.M))
-        return Searched(found[1] if found else "", left, tuple(steps))
+        candidates = () if found else tuple(re.findall(r"^([0-9a-f]{40})$", said, re.M))
+        return Searched(found[1] if found else "", candidates, tuple(steps))
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def _answered(folder: Path, answer: str) -> str:
     if answer not in (GOOD, BAD, SKIP):
         raise ValueError(f"{answer!r} is none of good, bad and skip")
     done = run_git(folder, "bisect", answer)
-    said = done.stdout + done.stderr
-    if done.returncode and not (done.returncode == 2 and _ONLY_SKIPPED in said.lower()):
-        raise CachemarkError(f"git bisect {answer} failed: {' '.join(said.split())}", remedy=_REMEDY)
-    return said
+    output = done.stdout + done.stderr
+    if done.returncode and not (done.returncode == 2 and _ONLY_SKIPPED in output.lower()):
+        raise CachemarkError(f"git bisect {answer} failed: {' '.join(output.split())}", remedy=_REMEDY)
+    return output

@@ -37,8 +37,8 @@ def _installed(kind: Kind) -> list[dict[str, Any]]:
     """Import everything of a kind that installed packages bring; a row for each thing that cannot be had."""
     from ..plans.installed_things import refused
 
-    return [{"name": one.name, "summary": f"Refused: {reason}.", "origin": one.package, "version": one.version, "refused": reason}
-            for one in installed.offers(kind) if (reason := refused(one))]  # type: ignore[arg-type]
+    return [{"name": offer.name, "summary": f"Refused: {reason}.", "origin": offer.package, "version": offer.version, "refused": reason}
+            for offer in installed.offers(kind) if (reason := refused(offer))]  # type: ignore[arg-type]
 
 
 def _origin(kind: installed.Kind, name: str, thing: Any) -> dict[str, str]:
@@ -66,18 +66,18 @@ def _models() -> list[dict[str, Any]]:
 def _methods() -> list[dict[str, Any]]:
     from ..methods.registry import METHODS
 
-    found = {name: METHODS.get(name) for name in METHODS}
+    classes = {name: METHODS.get(name) for name in METHODS}
     return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(),
              "paradigms": cls.paradigms, "builtin": cls.__module__.startswith("cachemark."), **_origin("methods", name, cls)}
-            for name, cls in found.items()]
+            for name, cls in classes.items()]
 
 
 def _decoders() -> list[dict[str, Any]]:
     from ..decoders.registry import DECODERS
 
-    found = {name: DECODERS.get(name) for name in DECODERS}
+    classes = {name: DECODERS.get(name) for name in DECODERS}
     return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(), "keeps": cls.keeps,
-             "builtin": cls.__module__.startswith("cachemark.")} for name, cls in found.items()]
+             "builtin": cls.__module__.startswith("cachemark.")} for name, cls in classes.items()]
 
 
 def _metrics() -> list[dict[str, Any]]:
@@ -106,9 +106,9 @@ def _plans() -> list[dict[str, Any]]:
     from ..plans import schema
 
     own = schema.names()
-    brought = {one.name: one for one in installed.offers("plans") if one.name not in own}
+    brought = {offer.name: offer for offer in installed.offers("plans") if offer.name not in own}
     rows = [{"name": name, "origin": "cachemark", "version": __version__} for name in own]
-    rows += [{"name": name, "origin": one.package, "version": one.version} for name, one in brought.items()]
+    rows += [{"name": name, "origin": offer.package, "version": offer.version} for name, offer in brought.items()]
     return [{**row, "summary": schema.load(row["name"]).description} for row in rows]
 
 

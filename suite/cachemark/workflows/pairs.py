@@ -162,8 +162,8 @@ def measure(arms: Sequence[Arm], names: Sequence[str], executor: Executor) -> li
     """Measure some cells of each arm, one arm right after the other on one device. Raises Infrastructure where it is lost."""
     groups = [(number, group) for number, arm in enumerate(arms) for group in arm.groups(names)]
     ended = executor.in_turn([([arms[number].cells[name] for name in group], arms[number].request) for number, group in groups])
-    if lost := next((finished for part in ended for finished in part if finished.lost), None):
-        raise Infrastructure(f"The comparison ends with its device. {lost.outcome.log.strip().splitlines()[0]}",
+    if lost_case := next((finished for part in ended for finished in part if finished.lost), None):
+        raise Infrastructure(f"The comparison ends with its device. {lost_case.outcome.log.strip().splitlines()[0]}",
                              remedy="See `cachemark doctor`; the pairs measured so far are stored.")
     outcomes: list[dict[str, Outcome]] = [{} for _ in arms]
     for (number, group), part in zip(groups, ended, strict=True):

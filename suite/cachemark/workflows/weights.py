@@ -33,17 +33,17 @@ def fetch(model: str, to: str | Path = FOLDER, say: Callable[[str], None] = lamb
     given only to those who agreed to terms, Unsupported without the library huggingface_hub, Infrastructure where the network fails.
     """
     needed = of_model(model)
-    for name in dict.fromkeys(one.origin.name for one in needed if one.origin.on_hub):
-        for folder in dict.fromkeys(one.folder for one in needed if one.origin.name == name):
-            patterns = {p for one in needed if (one.origin.name, one.folder) == (name, folder) for p in one.files}
+    for name in dict.fromkeys(file.origin.name for file in needed if file.origin.on_hub):
+        for folder in dict.fromkeys(file.folder for file in needed if file.origin.name == name):
+            patterns = {p for file in needed if (file.origin.name, file.folder) == (name, folder) for p in file.files}
             _from_hub(name, Path(to) / folder, patterns, say)
-    missing = [one for one in needed if not one.origin.on_hub and not one.located(to).exists()]
-    steps = [step.format(path=one.located(to)) for one in missing for step in one.steps]
+    missing = [file for file in needed if not file.origin.on_hub and not file.located(to).exists()]
+    steps = [step.format(path=file.located(to)) for file in missing for step in file.steps]
     for number, step in enumerate(steps, 1):
         say(f"{number}. {step}")
     if missing:
         raise NoAccess(f"{len(missing)} of {len(needed)} files of {model} must be downloaded by hand.", remedy="The steps are above.")
-    return {one.key: one.located(to) for one in needed}
+    return {file.key: file.located(to) for file in needed}
 
 
 def _from_hub(repository: str, folder: Path, patterns: Iterable[str], say: Callable[[str], None]) -> None:
@@ -54,23 +54,23 @@ def _from_hub(repository: str, folder: Path, patterns: Iterable[str], say: Calla
         raise Unsupported("Weights are fetched by the library huggingface_hub, which is not installed.",
                           remedy=f"Get it with: {INSTALL}.") from error
     try:
-        told = huggingface_hub.HfApi().model_info(repository, files_metadata=True)
-        wanted = {file.rfilename: file for file in told.siblings or () if any(fnmatchcase(file.rfilename, p) for p in patterns)}
-        for name, file in sorted(wanted.items()):
-            _download(huggingface_hub.hf_hub_url(repository, name, revision=told.sha), folder / name, file, say)
+        answer = huggingface_hub.HfApi().model_info(repository, files_metadata=True)
+        files = {file.rfilename: file for file in answer.siblings or () if any(fnmatchcase(file.rfilename, p) for p in patterns)}
+        for name, file in sorted(files.items()):
+            _download(huggingface_hub.hf_hub_url(repository, name, revision=answer.sha), folder / name, file, say)
     except CachemarkError:
         raise
     except Exception as error:  # what a network or a server may answer has no end, and differs between versions of the library
         raise _refused(error, repository) from error
-    if absent := sorted(pattern for pattern in patterns if "*" not in pattern and pattern not in wanted and pattern not in MAY_LACK):
+    if absent := sorted(pattern for pattern in patterns if "*" not in pattern and pattern not in files and pattern not in MAY_LACK):
         raise Infrastructure(f"{repository} no longer has {', '.join(absent)}.", remedy="Ask its authors for the files.")
-    _note(folder, told.sha, wanted)
+    _note(folder, answer.sha, files)
 
 
-def _download(url: str, to: Path, told: Any, say: Callable[[str], None]) -> None:
+def _download(url: str, to: Path, listed: Any, say: Callable[[str], None]) -> None:
     """Bring one file here, unless it is, and see that it has the bytes that the hub says. What has come stays if the rest does not: the
     library itself begins a file anew in each process."""
-    if to.is_file() and to.stat().st_size == told.size:
+    if to.is_file() and to.stat().st_size == listed.size:
         return
     to.parent.mkdir(parents=True, exist_ok=True)
     part = to.with_name(f"{to.name}.part")
@@ -79,14 +79,14 @@ def _download(url: str, to: Path, told: Any, say: Callable[[str], None]) -> None
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise CachemarkError(f"Another process is fetching {str(to)!r}.", remedy="Wait for it.") from None
-        if (has := file.tell()) > told.size:
+        if (has := file.tell()) > listed.size:
             file.truncate(has := 0)
-        say(f"{to}  {told.size / 1e6:,.1f} MB{f', {has / 1e6:,.1f} MB of them here' if has else ''}")
-        if has < told.size:
-            _rest(url, file, has, told.size)
-    if told.lfs is not None and (found := _sha256(part)) != told.lfs.sha256:
+        say(f"{to}  {listed.size / 1e6:,.1f} MB{f', {has / 1e6:,.1f} MB of them here' if has else ''}")
+        if has < listed.size:
+            _rest(url, file, has, listed.size)
+    if listed.lfs is not None and (digest := _sha256(part)) != listed.lfs.sha256:
         part.unlink()
-        raise Infrastructure(f"{to.name} came with the SHA-256 {found}, not {told.lfs.sha256}.",
+        raise Infrastructure(f"{to.name} came with the SHA-256 {digest}, not {listed.lfs.sha256}.",
                              remedy="Run the same command again; the file is fetched anew.")
     part.replace(to)
 
@@ -97,9 +97,9 @@ def _rest(url: str, file: BinaryIO, has: int, size: int) -> None:
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
-    found = get_hf_file_metadata(url)
-    own = urlsplit(found.location).netloc == urlsplit(url).netloc
-    http_get(found.location, file, resume_size=has, headers=build_hf_headers(token=None if own else False), expected_size=size)
+    metadata = get_hf_file_metadata(url)
+    own = urlsplit(metadata.location).netloc == urlsplit(url).netloc
+    http_get(metadata.location, file, resume_size=has, headers=build_hf_headers(token=None if own else False), expected_size=size)
 
 
 def _sha256(path: Path) -> str:
@@ -109,9 +109,9 @@ def _sha256(path: Path) -> str:
 
 def _note(folder: Path, revision: str | None, files: dict[str, Any]) -> None:
     """Keep what the hub says of the files, so that they can be verified without it."""
-    said = {name: {"bytes": file.size, "sha256": file.lfs.sha256 if file.lfs else ""} for name, file in files.items()}
+    facts = {name: {"bytes": file.size, "sha256": file.lfs.sha256 if file.lfs else ""} for name, file in files.items()}
     with replacing(folder / NOTES) as part:
-        part.write_text(json.dumps({"revision": revision, "files": said}, indent=1), encoding="utf-8")
+        part.write_text(json.dumps({"revision": revision, "files": facts}, indent=1), encoding="utf-8")
 
 
 def _refused(error: Exception, repository: str) -> CachemarkError:
