@@ -18,7 +18,7 @@ demo: $(VENV)/.installed ## which cache should each embedded model use? in minut
 	@$(BIN)/cachemark run demo --threads 1 --store demo/demo.sqlite --report demo/report.html
 	@echo "The report: $(CURDIR)/demo/report.html"
 
-smoke: $(VENV)/.installed ## a little of every room in a minute or two: the tests that tests/smoke.txt names
+smoke: $(VENV)/.installed ## a little of every room in about a minute: the tests that tests/smoke.txt names
 	@$(PYTEST) -m "not slow and not gpu" @tests/smoke.txt
 
 test: $(VENV)/.installed ## what CI runs: all tests that need neither a GPU nor long repetitions

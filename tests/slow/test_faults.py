@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import multiprocessing
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -25,11 +28,11 @@ from cachemark.core.spec import Case
 from cachemark.store import rows
 from cachemark.store.db import Store
 from cachemark.workflows.run import PlanRunner
-from support import examples, stages, stub
+from support import examples, fork_server, stages, stub
 from support.stages import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
-KILLS = 20  # of real runs
+KILLS = 200  # of real runs, and of their trials
 STUBS = 180  # of runs whose trials are made up
 BUDGETS = '"1/2", "3/4", "1"'
 
@@ -42,13 +45,6 @@ def stage(tmp_path: Path) -> Stage:
     return made
 
 
-def time_of(stage: Stage) -> tuple[float, int]:
-    """Seconds that a whole run takes here, and its number of cases."""
-    began = time.monotonic()
-    _, err = stage.start().communicate(timeout=900)
-    return time.monotonic() - began, sum(line.startswith("[") for line in err.splitlines())
-
-
 def kept(stage: Stage) -> set[str]:
     """Labels of all that is stored and complete, over all runs."""
     if not stage.store.exists():
@@ -56,35 +52,80 @@ def kept(stage: Stage) -> set[str]:
     return {label for run in range(1, len(stage.states()) + 1) for label, o in stage.outcomes(run).items() if o.ok}
 
 
-def test_a_run_killed_again_and_again_loses_nothing_and_ends(stage: Stage) -> None:
-    """The moments are drawn from the time that a whole run takes here, so that they fall everywhere in it."""
-    moments = random.Random(0)
-    whole = stages.stage(stage.folder.parent / "measure")
-    whole.plan.write_text(stage.plan.read_text())
-    seconds, cases = time_of(whole)
-    assert cases > 10
+def trials(run: int) -> list[int]:
+    """The processes of trials of a run: its children that lead a session of their own."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(parent) == run and session == folder.name and state != "Z":
+                found.append(int(folder.name))
+    return found
 
-    before: set[str] = set()
-    for _ in range(KILLS):
-        process = stage.start()
-        try:
-            process.communicate(timeout=moments.uniform(0.1, 1.1) * seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-        if stage.store.exists() and stage.store.stat().st_size:
-            assert stage.whole()
-            assert before <= kept(stage)
-            before = kept(stage)
 
-    result = stage.run()
+def check_stored(stage: Stage) -> None:
+    """The database is whole, no case has two complete outcomes, and every artifact can be read."""
+    assert stage.whole()
+    with closing(sqlite3.connect(stage.store)) as connection:
+        keys = [key for (key,) in connection.execute("SELECT case_key FROM outcome WHERE status = 'ok'")]
+    assert len(keys) == len(set(keys))
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        assert all(store.artifacts.read(file) for run in store.runs() for o in store.outcomes(run.id) for file in o.artifacts.values())
+
+
+def killed(stage: Stage, moment: float, trial: bool) -> bool:
+    """Start a run and kill it, or its trial, at a moment; False where it has ended before. What it has started ends with it."""
+    process = stage.start()
+    try:
+        process.wait(timeout=moment)
+        return False
+    except subprocess.TimeoutExpired:
+        children = trials(process.pid)
+        for victim in children if trial else [process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+        if trial:
+            assert process.wait(timeout=stages.PATIENCE) == 0, "a trial that was killed is an outcome like any other"
+        stages.until(lambda: all(map(stages.ended, children)), "the end of the trials")
+        return bool(children) or not trial
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_runs_and_trials_killed_again_and_again_lose_nothing_and_repeat_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moments are drawn from the time that a whole run takes here, so that they fall everywhere in it. A store that is complete makes
+    room for a new one. How far they came is printed."""
+    monkeypatch.setattr(fork_server, "enabled", True)  # hundreds of runs: their processes are copies
+    moments, kills, came = random.Random(0), 0, collections.Counter[tuple[bool, int]]()
+    made = stages.stage(tmp_path / "stage", '"streaming", "window"')
+    for more in ((), ("--fresh",)):  # the first also waits until the server has imported everything
+        began = time.monotonic()
+        made.start(*more).communicate(timeout=900)
+        seconds = time.monotonic() - began
+    cases = len(made.outcomes())
+    number, before = 0, kept(made)
+    while kills < KILLS:
+        if len(before) == cases:
+            made, number, before = made.copy(tmp_path / f"stage-{number}"), number + 1, set()
+            for file in made.folder.glob(f"{made.store.name}*"):
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
+        trial = kills % 2 == 1
+        if killed(made, moments.uniform(0, 1.1) * seconds, trial):
+            kills += 1
+            came[trial, len(before)] += 1
+        if made.store.exists() and made.store.stat().st_size:
+            check_stored(made)
+            assert before <= kept(made)
+            before = kept(made)
+    print(f"whether a trial was killed, complete cases before, and how often: {sorted(came.items())}")
+
+    result = made.run()
     assert result.exit_code == 0, result.output
     assert f"{len(before)} skipped" in result.stdout
-    assert len(stage.outcomes()) == cases
-    assert all(o.ok for o in stage.outcomes().values())
-    assert stage.states()[-1] == "finished"
-    with Store.open(stage.store, create=False, read_only=True) as store:
-        assert all(store.artifacts.read(file) for outcome in stage.outcomes().values() for file in outcome.artifacts.values())
+    assert len(made.outcomes()) == cases
+    assert all(o.ok for o in made.outcomes().values())
+    assert made.states()[-1] == "finished"
 
 
 def test_a_hanging_method_is_ended_by_the_clock(tmp_path: Path) -> None:
