@@ -22,6 +22,7 @@ from cachemark.gate.baseline_check import compare
 from cachemark.gate.comparison import CellPairs, PairOfOutcomes, verdicts
 from cachemark.gate.seedwise import seedwise
 from cachemark.metrics.compute import named_presets as presets
+from cachemark.plans.reuse import Earlier
 from cachemark.report.page.render import render
 from cachemark.stats.paired_test import Rule
 from cachemark.store.db import Store
@@ -176,6 +177,15 @@ def test_pairs_compare_images_and_bytes(base: str, verdict: str, arm: Outcome) -
         cell.add(pair, rule)
     found = {row.metric: row.verdict for row in (*verdicts({"cell": cell}, rule), *seedwise({"cell": pair}))}
     assert found[name] == verdict
+
+
+def test_a_quality_pass_without_a_value_of_it_is_made_again(arm: Outcome) -> None:
+    name = full_name(arm, "gap")
+    lacking = replace(arm, samples={other: values for other, values in arm.samples.items() if other != name})
+    earlier = Earlier.of(arm, arm.facts["skip_parts"])
+    assert earlier is not None
+    assert earlier.quality[name] == arm.samples[name]
+    assert Earlier.of(lacking, arm.facts["skip_parts"]) is None
 
 
 @pytest.mark.parametrize("base", BASES)

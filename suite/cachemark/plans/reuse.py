@@ -71,6 +71,8 @@ class Earlier:
         if any(then.get(part) != parts.get(part) for part in SAME):
             return None
         names = outcome.facts.get("quality_metrics", ())
+        if any(metric(name).per == "set" and name not in outcome.samples for name in outcome.case.plugin_metrics):
+            return None  # a metric of a plug-in failed, and is asked again
         quality = {name: list(outcome.samples[name]) for name in names if name in outcome.samples}
         proof = {n: v for n, v in _proving(outcome.samples).items() if n not in quality and metric(n).kind in ("fidelity", "quality")}
         source = outcome.facts.get(CARRIED, {}).get("from", outcome.skip_key)

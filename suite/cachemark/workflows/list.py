@@ -86,7 +86,8 @@ def _metrics() -> list[dict[str, Any]]:
     named = {**METRICS, **{f"{name}_<preset>_<images>": family for name, family in FAMILIES.items()}}
     own = {"origin": "cachemark", "version": __version__}
     return [{**asdict(m), "name": name, "summary": _metric_summary(m), **own} for name, m in named.items()] + [
-        {**asdict(m), "name": name, "stored": m.name, "summary": _metric_summary(m), **_origin("metrics", name, registry.metrics.get(name))}
+        {**asdict(m), "name": name, "stored": "" if m.per == "set" else m.name, "summary": _metric_summary(m),
+         **_origin("metrics", name, registry.metrics.get(name))}
         for name in registry.metrics for m in (_of_plug_in(name),)]
 
 
