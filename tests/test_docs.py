@@ -43,13 +43,13 @@ class Block(NamedTuple):
     @property
     def file(self) -> str:
         """The name under which a reader would save it, or nothing."""
-        found = re.match(r"# ([\w./-]+\.(?:py|toml))\n", self.text)
-        return found[1] if found else ""
+        match = re.match(r"# ([\w./-]+\.(?:py|toml))\n", self.text)
+        return match[1] if match else ""
 
 
 def blocks(text: str) -> list[Block]:
-    found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S)
-    return [Block(m[1], m[2], text.count("\n", 0, m.start(2)) + 1) for m in found]
+    match = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S)
+    return [Block(m[1], m[2], text.count("\n", 0, m.start(2)) + 1) for m in match]
 
 
 WITH_CODE = [page for page in PAGES if blocks(page.read_text(encoding="utf-8"))]
@@ -57,9 +57,9 @@ WITH_CODE = [page for page in PAGES if blocks(page.read_text(encoding="utf-8"))]
 
 def section(page: Path, name: str) -> str:
     """The text under the heading ``name``, which may stand in backticks."""
-    found = re.search(rf"^#+ `?{re.escape(name)}`?\n(.*?)(?=^#|\Z)", page.read_text(encoding="utf-8"), re.M | re.S)
-    assert found, f"{page} has no heading {name!r}"
-    return found[1]
+    match = re.search(rf"^#+ `?{re.escape(name)}`?\n(.*?)(?=^#|\Z)", page.read_text(encoding="utf-8"), re.M | re.S)
+    assert match, f"{page} has no heading {name!r}"
+    return match[1]
 
 
 def calls(text: str) -> list[list[str]]:
@@ -85,10 +85,10 @@ def resolve(command: click.Command, args: list[str]) -> None:
     """Parse ``args`` as the shell would hand them over: unknown commands and options, and bad values, raise."""
     context, name = click.Context(command, info_name="cachemark"), "cachemark"
     while isinstance(command, click.Group) and args and not args[0].startswith("-"):
-        found = command.get_command(context, args[0])
-        if found is None:
+        subcommand = command.get_command(context, args[0])
+        if subcommand is None:
             raise click.UsageError(f"no command {args[0]!r} in {name!r}")
-        command, name, args = found, args[0], args[1:]
+        command, name, args = subcommand, args[0], args[1:]
         context = click.Context(command, info_name=name, parent=context)
     with contextlib.suppress(click.exceptions.Exit):  # --help and --version end the parsing
         command.make_context(name, list(args), parent=context.parent)
@@ -101,9 +101,9 @@ def commands(command: click.Command, path: tuple[str, ...] = ("cachemark",)) -> 
         return
     context = click.Context(command)
     for name in command.list_commands(context):
-        found = command.get_command(context, name)
-        assert found is not None, name
-        yield from commands(found, (*path, name))
+        subcommand = command.get_command(context, name)
+        assert subcommand is not None, name
+        yield from commands(subcommand, (*path, name))
 
 
 @pytest.fixture(scope="module")
@@ -152,11 +152,11 @@ def test_calls_of_a_page_parse(page: Path, folder: Path, main: click.Command) ->
 
 
 def test_every_command_has_help_and_is_shown(main: click.Command) -> None:
-    shown = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    found = dict(commands(main))
-    assert found
-    assert not [call for call, command in found.items() if not command.help]
-    assert not [call for call in found if not re.search(rf"\b{re.escape(call)}\b", shown)]
+    displayed = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    result = dict(commands(main))
+    assert result
+    assert not [call for call, command in result.items() if not command.help]
+    assert not [call for call in result if not re.search(rf"\b{re.escape(call)}\b", displayed)]
 
 
 def test_every_option_has_help(main: click.Command) -> None:
@@ -185,18 +185,18 @@ def test_every_method_is_described_with_its_knobs_and_defaults() -> None:
 def test_every_key_of_a_plan_is_described_with_its_default(heading: str, table: str) -> None:
     described = section(ROOT / "docs" / "reference" / "plan-file.md", heading)
     for key, info in getattr(importlib.import_module("cachemark.plans.schema"), table).model_fields.items():
-        shown = [line for line in described.splitlines() if line.startswith(f"| `{key}` |")]
-        assert len(shown) == 1, f"{table}.{key} has no row of its own"
+        displayed = [line for line in described.splitlines() if line.startswith(f"| `{key}` |")]
+        assert len(displayed) == 1, f"{table}.{key} has no row of its own"
         plain = isinstance(info.default, str | int | float | list) and info.default not in ("", [])
-        assert not plain or f"`{json.dumps(info.default)}`" in shown[0], f"{table}.{key} = {info.default!r}"
+        assert not plain or f"`{json.dumps(info.default)}`" in displayed[0], f"{table}.{key} = {info.default!r}"
 
 
 def test_the_cards_are_those_that_would_be_made_now(tmp_path: Path) -> None:
     folders = ("--anchors", str(ROOT / "baselines" / "anchors"), "--baselines", str(ROOT / "baselines" / "accepted"))
     tool(f"{TOOLS}cards").main([str(tmp_path), *folders], standalone_mode=False)
     for page in ("models.md", "methods.md"):
-        made, kept = (tmp_path / page).read_text(encoding="utf-8"), (ROOT / "docs" / page).read_text(encoding="utf-8")
-        assert made == kept, f"docs/{page} is not what would be made now; make it anew: make docs (or: python -m tools.cards docs)"
+        made, stored = (tmp_path / page).read_text(encoding="utf-8"), (ROOT / "docs" / page).read_text(encoding="utf-8")
+        assert made == stored, f"docs/{page} is not what would be made now; make it anew: make docs (or: python -m tools.cards docs)"
 
 
 def test_links_to_files_of_the_repository_lead_somewhere() -> None:

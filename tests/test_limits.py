@@ -30,10 +30,10 @@ def test_activations_apart_are_moved_by_kernels_of_their_own() -> None:
 
 
 def test_alike_operations_become_one_and_nothing_is_lost() -> None:
-    found = bill(MOVES, COMPUTES._replace(times=3), MOVES)
-    assert {op.part: op.times for op in found.ops} == {"attention": 2, "linear": 3}
-    assert (found.flops, found.moved(), found.moved("read", "weights")) == (9020, 700, 550)
-    assert found.only("linear").flops + found.without("linear").flops == found.flops
+    total = bill(MOVES, COMPUTES._replace(times=3), MOVES)
+    assert {op.part: op.times for op in total.ops} == {"attention": 2, "linear": 3}
+    assert (total.flops, total.moved(), total.moved("read", "weights")) == (9020, 700, 550)
+    assert total.only("linear").flops + total.without("linear").flops == total.flops
 
 
 def test_what_was_measured_stands_beside_the_limit() -> None:

@@ -142,8 +142,8 @@ def test_its_unit_and_direction(row: Row) -> None:
 def checked(row: Row, kind: str) -> Verdict:
     then, now = (tuple(outcome(row, method, figure(row, k)) for method, k in (("full", "equal"), ("linear", of))) for of in ("equal", kind))
     baseline = load(dump(then, ENVIRONMENT, {"commit": "abc"}), "baseline.json")
-    (found,) = (r for r in compare(baseline, now, ENVIRONMENT).rows if r.metric == row.name and r.case_key == case("linear").key)
-    return found
+    (result,) = (r for r in compare(baseline, now, ENVIRONMENT).rows if r.metric == row.name and r.case_key == case("linear").key)
+    return result
 
 
 @by_metric
@@ -169,10 +169,10 @@ def test_an_incident(row: Row) -> None:
     for kind in ("worse", "better"):
         now = figure(row, kind)
         failing = Verdict(case("linear").key, "linear 1/2", row.name, "regressed", "", row.then, now, now / row.then)
-        (found,) = incidents.fold(incidents.findings([failing], {case("linear").key: case("linear")}), [case("linear")])
-        assert found.change is not None
-        assert (found.change > 1) == (kind == "worse")
-        assert ("how much: +" in told(found, (), "again")[1]) == (kind == "worse")
+        (result,) = incidents.fold(incidents.findings([failing], {case("linear").key: case("linear")}), [case("linear")])
+        assert result.change is not None
+        assert (result.change > 1) == (kind == "worse")
+        assert ("how much: +" in told(result, (), "again")[1]) == (kind == "worse")
 
 
 @by_metric
@@ -189,13 +189,13 @@ def test_a_history_in_asv(row: Row) -> None:
 def test_the_report(row: Row, kind: str) -> None:
     assert formatting.with_unit(row.then, row.name) == row.text
     baseline, verdict = checked(row, "equal"), checked(row, kind)
-    (shown,) = changes(type("Comparison", (), {"rows": (verdict,)})())
-    assert shown.tone == ({"worse": "bad", "equal": "calm", "better": "good"}[kind] if row.check else "calm")
-    assert shown.title == metric(row.name).title
+    (displayed,) = changes(type("Comparison", (), {"rows": (verdict,)})())
+    assert displayed.tone == ({"worse": "bad", "equal": "calm", "better": "good"}[kind] if row.check else "calm")
+    assert displayed.title == metric(row.name).title
     if row.check:
         moved = {"lower": {"worse": "50.0 % more", "better": "50.0 % less"}, "higher": {"worse": "50.0 % less", "better": "50.0 % more"}}
-        assert SAID[kind] in shown.sentence
-        assert moved[row.better].get(kind, ".") in shown.sentence
+        assert SAID[kind] in displayed.sentence
+        assert moved[row.better].get(kind, ".") in displayed.sentence
         assert baseline.verdict == "equivalent"
 
 
@@ -205,12 +205,12 @@ def test_a_table_in_latex(row: Row, kind: str, monkeypatch: pytest.MonkeyPatch) 
     """The heading has the arrow of the direction, and the best figure of a budget is bold. Who may be ranked is asked elsewhere."""
     monkeypatch.setattr("cachemark.analysis.quality_claims._qualified", lambda row, *_: row)
     run = RunRecord(1, "demo", {"name": "demo"}, "2030-01-01T00:00:00+00:00", "2030-01-01T01:00:00+00:00", "finished", ENVIRONMENT, {})
-    found = [outcome(row, "full", row.then), outcome(row, "linear", row.then), outcome(row, "window", figure(row, kind))]
+    results = [outcome(row, "full", row.then), outcome(row, "linear", row.then), outcome(row, "window", figure(row, kind))]
     masked = row.name in ("flops", "token_distance", "forced_distance")
     near = {"token_distance" if masked else "token_agreement": [0.5] * SEEDS}  # a row without it has no place
     facts = {"paradigm": "masked" if masked else "next-token"}
-    found = [replace(o, samples={**near, **o.samples}, facts={**o.facts, **facts}) for o in found]
-    (table,) = tables(build(run, found))
+    results = [replace(o, samples={**near, **o.samples}, facts={**o.facts, **facts}) for o in results]
+    (table,) = tables(build(run, results))
     at = [i for i, column in enumerate(table.columns) if column.key == row.name]
     if not row.heading:
         assert not at

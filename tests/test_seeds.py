@@ -64,8 +64,8 @@ def test_subsets_are_nested(series: tuple[str, ...], classes: int) -> None:
 @pytest.mark.parametrize("name", MEASURE + TUNE)
 def test_size_is_what_the_name_says(name: str) -> None:
     stated = int(name.lstrip("stune").replace("k", "000"))
-    found = seeds.subset(name, 10)
-    assert len(found) == len(found.labels) == len(set(found.seeds)) == stated
+    subset = seeds.subset(name, 10)
+    assert len(subset) == len(subset.labels) == len(set(subset.seeds)) == stated
 
 
 @pytest.mark.parametrize("classes", CLASSES)
@@ -102,31 +102,31 @@ def test_floor_keeps_the_labels() -> None:
 
 
 def test_first_takes_a_prefix_and_refuses_more_than_there_is() -> None:
-    whole = seeds.subset("s64", 10)
-    assert whole.first(8).seeds == whole.seeds[:8]
-    assert whole.first(64) == whole
+    complete = seeds.subset("s64", 10)
+    assert complete.first(8).seeds == complete.seeds[:8]
+    assert complete.first(64) == complete
     for count in (0, -1, 65):
         with pytest.raises(BadPlan, match=f"{count} samples of 's64'.*1 to 64"):
-            whole.first(count)
+            complete.first(count)
 
 
 @pytest.mark.parametrize(("name", "size", "lengths"), [
     ("s2k", 1000, [1000, 1000]), ("s64", 27, [27, 27, 10]), ("s64", 64, [64]), ("s64", 99, [64]),
 ])  # fmt: skip
 def test_slices_are_the_subset_in_order(name: str, size: int, lengths: list[int]) -> None:
-    whole = seeds.subset(name, 10)
-    found = whole.slices(size)
-    assert [len(part) for part in found] == lengths
-    assert [seed for part in found for seed in part.seeds] == whole.seeds
-    assert [label for part in found for label in part.labels] == whole.labels
-    assert len({part.name for part in found}) == len(found)
-    assert found[-1].name == f"{name}[{sum(lengths[:-1])}:{len(whole)}]"
+    complete = seeds.subset(name, 10)
+    slices = complete.slices(size)
+    assert [len(part) for part in slices] == lengths
+    assert [seed for part in slices for seed in part.seeds] == complete.seeds
+    assert [label for part in slices for label in part.labels] == complete.labels
+    assert len({part.name for part in slices}) == len(slices)
+    assert slices[-1].name == f"{name}[{sum(lengths[:-1])}:{len(complete)}]"
 
 
 def test_a_slice_of_a_thousand_holds_every_class_of_imagenet_once() -> None:
-    found = seeds.subset("s50k", 1000).slices(1000)
-    assert len(found) == 50
-    assert all(sorted(part.labels) == list(range(1000)) for part in found)
+    subset = seeds.subset("s50k", 1000).slices(1000)
+    assert len(subset) == 50
+    assert all(sorted(part.labels) == list(range(1000)) for part in subset)
 
 
 @pytest.mark.parametrize("size", [0, -1])

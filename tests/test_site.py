@@ -56,12 +56,12 @@ def test_every_page_has_one_place_in_the_navigation() -> None:
 
 
 def test_nothing_is_set_that_would_ask_another_host() -> None:
-    found = settings()
-    assert found["theme"]["font"] is False
-    assert found["extra"]["polyfills"] == ["assets/iframe-worker.js"]  # else the plug-in `offline` names another host
-    assert not {"repo_url", "site_url"} & found.keys()  # with the first a page asks its host how many stars there are
-    assert not {"analytics", "consent"} & found["extra"].keys()
-    assert "offline" in found["plugins"]
+    config = settings()
+    assert config["theme"]["font"] is False
+    assert config["extra"]["polyfills"] == ["assets/iframe-worker.js"]  # else the plug-in `offline` names another host
+    assert not {"repo_url", "site_url"} & config.keys()  # with the first a page asks its host how many stars there are
+    assert not {"analytics", "consent"} & config["extra"].keys()
+    assert "offline" in config["plugins"]
 
 
 # ------------------------------------------------------------------------------------------------ the built site
@@ -162,9 +162,9 @@ def test_what_leads_nowhere_or_elsewhere_fails_the_build(text: str, told: str, t
     for name in ("hooks.py", "assets"):
         (tmp_path / "docs" / name).symlink_to(DOCS / name)
     (tmp_path / "docs" / "index.md").write_text(f"# Here\n\n{text}\n")
-    kept = settings()
-    kept["nav"] = ["index.md", {"Command line": ["cli/index.md"]}]
-    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(kept))
+    stored = settings()
+    stored["nav"] = ["index.md", {"Command line": ["cli/index.md"]}]
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(stored))
     built = build(tmp_path, tmp_path / "site")
     assert built.returncode not in (0, 77)
     assert told in built.stderr

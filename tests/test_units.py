@@ -23,16 +23,16 @@ GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "metrics.md"
 ])  # fmt: skip
 def test_a_set_of_images_has_a_name(base: str, preset: str, count: int, name: str) -> None:
     assert quality_name(base, preset, count) == name
-    found = metric(name)
-    assert (found.name, found.kind, found.version) == (name, "quality", 1)
+    resolved = metric(name)
+    assert (resolved.name, resolved.kind, resolved.version) == (name, "quality", 1)
     assert is_metric(name)
-    assert not found.deterministic
-    assert FAMILIES[base].title in found.title
+    assert not resolved.deterministic
+    assert FAMILIES[base].title in resolved.title
 
 
 def test_every_family_has_its_unit_and_direction() -> None:
-    said = {name: (metric(f"{name}_scene_2k").unit, metric(f"{name}_scene_2k").better) for name in FAMILIES}
-    assert said == {"fid": ("", "lower"), "kid": ("", "lower"), "isc": ("", "higher"),
+    messages = {name: (metric(f"{name}_scene_2k").unit, metric(f"{name}_scene_2k").better) for name in FAMILIES}
+    assert messages == {"fid": ("", "lower"), "kid": ("", "lower"), "isc": ("", "higher"),
                     "precision": ("share", "higher"), "recall": ("share", "higher")}  # fmt: skip
     assert not METRICS.keys() & FAMILIES.keys()
 
@@ -95,6 +95,6 @@ def test_every_family_is_defined_with_its_unit_and_direction(name: str) -> None:
 def test_every_metric_that_a_report_may_show_is_listed_and_explained() -> None:
     listed = {row["name"]: row["summary"] for row in listing("metrics")}
     assert list(listed) == [*METRICS, *(f"{name}_<preset>_<images>" for name in FAMILIES)]
-    for found in (*METRICS.values(), *FAMILIES.values()):
-        assert glossary()[found.title] == found.meaning
-        assert any(summary.startswith(found.title) and summary.endswith(found.meaning) for summary in listed.values())
+    for result in (*METRICS.values(), *FAMILIES.values()):
+        assert glossary()[result.title] == result.meaning
+        assert any(summary.startswith(result.title) and summary.endswith(result.meaning) for summary in listed.values())

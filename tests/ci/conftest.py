@@ -53,11 +53,11 @@ def bare(tmp_path: Path) -> Callable[[], dict[str, str]]:
     """The environment of a process in which only what travels, or is there already, can be imported."""
 
     def made() -> dict[str, str]:
-        known = {name.lower().replace("_", "-") for names in requirements() for name in names} | {"cachemark"}
+        allowed = {name.lower().replace("_", "-") for names in requirements() for name in names} | {"cachemark"}
         absent = [module for module, dists in packages_distributions().items()
-                  if not {dist.lower().replace("_", "-") for dist in dists} & known and not module.startswith(("_", "cachemark"))]
+                  if not {dist.lower().replace("_", "-") for dist in dists} & allowed and not module.startswith(("_", "cachemark"))]
         (tmp_path / "sitecustomize.py").write_text(BLOCKER)
         path = os.pathsep.join([str(tmp_path), str(ROOT / "suite"), str(ROOT / "ci"), str(ROOT / "tests")])
-        return {**os.environ, "PYTHONPATH": path, "CACHEMARK_ABSENT": json.dumps(absent), "CACHEMARK_PRESENT": json.dumps(sorted(known))}
+        return {**os.environ, "PYTHONPATH": path, "CACHEMARK_ABSENT": json.dumps(absent), "CACHEMARK_PRESENT": json.dumps(sorted(allowed))}
 
     return made

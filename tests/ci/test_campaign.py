@@ -55,8 +55,8 @@ def test_a_call_ends_in_time_and_the_next_goes_on(tmp_path: Path) -> None:
     began = time.monotonic()
     call(stages, Folder.open(tmp_path / "out"), 4.0)
     assert time.monotonic() - began < 20, "of a stage that sleeps for a minute"
-    held = Folder.open(tmp_path / "out").stages
-    assert {name: record.state for name, record in held.items()} == {"first": "done", "slow": "cut", "last": "waiting"}
+    records = Folder.open(tmp_path / "out").stages
+    assert {name: record.state for name, record in records.items()} == {"first": "done", "slow": "cut", "last": "waiting"}
 
     (tmp_path / "goes").touch()
     call(stages, Folder.open(tmp_path / "out"), 12.0)
@@ -65,10 +65,10 @@ def test_a_call_ends_in_time_and_the_next_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_has_no_time_is_passed_over_for_one_that_has(tmp_path: Path) -> None:
-    told = call([stage("long", "", 100.0), stage("short", "print('seen')")], Folder.open(tmp_path), 8.0)
-    assert told[0].startswith("long: waiting: it needs 100 s")
-    assert told[1].startswith("short: done")
-    assert told[1].endswith("seen")
+    lines = call([stage("long", "", 100.0), stage("short", "print('seen')")], Folder.open(tmp_path), 8.0)
+    assert lines[0].startswith("long: waiting: it needs 100 s")
+    assert lines[1].startswith("short: done")
+    assert lines[1].endswith("seen")
 
 
 def test_a_stage_that_says_there_is_more_is_continued(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_what_failed_comes_last_in_the_next_call(tmp_path: Path) -> None:
     stages = [stage("broken", "raise SystemExit('torn')"), stage("sound", "", 100.0)]
     call(stages, Folder.open(tmp_path), 5.0)
     assert (Folder.open(tmp_path).of("broken").state, Folder.open(tmp_path).of("broken").said) == ("failed", "torn")
-    told = call([stages[0], stage("sound", "")], Folder.open(tmp_path), 8.0)
-    assert [line.partition(":")[0] for line in told] == ["sound", "broken"]
+    lines = call([stages[0], stage("sound", "")], Folder.open(tmp_path), 8.0)
+    assert [line.partition(":")[0] for line in lines] == ["sound", "broken"]
 
 
 def test_what_a_stage_has_started_ends_with_it(tmp_path: Path) -> None:
@@ -93,19 +93,19 @@ def test_what_a_stage_has_started_ends_with_it(tmp_path: Path) -> None:
     call([stage("leaves", code, continued=True)], Folder.open(tmp_path / "out"), 4.0)
     assert alive.exists()
     time.sleep(0.3)
-    seen = alive.read_text()
+    observed = alive.read_text()
     time.sleep(0.5)
-    assert alive.read_text() == seen
+    assert alive.read_text() == observed
 
 
 def test_prices_learn_from_what_stages_have_taken(tmp_path: Path) -> None:
-    held, stages = Folder.open(tmp_path), [stage(name, "", 10.0) for name in ("a", "b", "c")]
-    assert price(stages[2], stages, held) == 10
+    stored, stages = Folder.open(tmp_path), [stage(name, "", 10.0) for name in ("a", "b", "c")]
+    assert price(stages[2], stages, stored) == 10
     for name, seconds in (("a", 20.0), ("b", 40.0)):
-        held.of(name).state, held.of(name).seconds = "done", seconds
-    assert price(stages[2], stages, held) == 30
-    held.of("c").state, held.of("c").last = "cut", 50.0
-    assert price(stages[2], stages, held) == 75, "more than has not sufficed"
+        stored.of(name).state, stored.of(name).seconds = "done", seconds
+    assert price(stages[2], stages, stored) == 30
+    stored.of("c").state, stored.of("c").last = "cut", 50.0
+    assert price(stages[2], stages, stored) == 75, "more than has not sufficed"
 
 
 # -- the folder -------------------------------------------------------------------------------------------------------
@@ -123,30 +123,30 @@ def test_a_folder_that_came_back_begins_another_one(tmp_path: Path) -> None:
 
 
 def test_a_store_is_taken_over_whole_while_it_is_written_to(tmp_path: Path) -> None:
-    held, live = Folder.open(tmp_path / "out"), tmp_path / "work" / STORE
+    stored, live = Folder.open(tmp_path / "out"), tmp_path / "work" / STORE
     live.parent.mkdir()
     with Store.open(live) as store:
         name = store.artifacts.put("tokens.safetensors", b"tokens")
         (store.artifacts.parts / "half").mkdir(parents=True)
         (store.artifacts.parts / "half" / "done").write_bytes(b"not yet")
-        held.collect(live)
-    assert sorted(file.name for file in held.path.iterdir()) == [ARTIFACTS, STORE]
-    with sqlite3.connect(held.path / STORE) as found:
-        assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        stored.collect(live)
+    assert sorted(file.name for file in stored.path.iterdir()) == [ARTIFACTS, STORE]
+    with sqlite3.connect(stored.path / STORE) as result:
+        assert result.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     (tmp_path / "home").mkdir()
-    with Store.open(held.unpack(tmp_path / "home"), create=False) as store:
+    with Store.open(stored.unpack(tmp_path / "home"), create=False) as store:
         assert store.artifacts.read(name) == b"tokens"
         assert not store.artifacts.parts.exists()
 
 
 def test_artifacts_without_room_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "ROOM", 100)
-    held, live = Folder.open(tmp_path / "out"), tmp_path / STORE
+    stored, live = Folder.open(tmp_path / "out"), tmp_path / STORE
     with Store.open(live) as store:
         for size in (60, 30, 80):
             store.artifacts.put("x.bin", os.urandom(size))
-    held.collect(live)
-    held.save()
+    stored.collect(live)
+    stored.save()
     assert Folder.open(tmp_path / "out").left_out == 1
 
 

@@ -26,10 +26,10 @@ def limit(floor: float) -> dict[str, Any]:
 
 
 def ran(seconds: float, floor: float = 1.0, kv: float = 100.0, **changes: Any) -> Outcome:
-    held: dict[str, Any] = {"model": "llamagen-xl", "weights": "random:0/random:0", "grid": (24, 24), "conditions": "classes",
+    fields: dict[str, Any] = {"model": "llamagen-xl", "weights": "random:0/random:0", "grid": (24, 24), "conditions": "classes",
                             "sampling": Sampling(cfg_scale=1.75), "method": "full", "role": "baseline", "batch": 256, "engine": "graph"}
     samples = {"latency": [seconds + 1] * 3, "latency_tokens": [seconds] * 3, "kv_allocated": [kv]}
-    case = Case(**{**held, **changes})
+    case = Case(**{**fields, **changes})
     return Outcome(case, Status.OK, samples, RANDOM, facts={"limit": limit(floor)}, skip_key=case.key)
 
 
@@ -43,9 +43,9 @@ def row(outcomes: list[Outcome], method: str, what: str, batch: int = 256) -> li
 
 
 def test_a_target_stands_beside_what_was_measured_the_bound_and_what_is_published() -> None:
-    found = row([ran(8.0, 4.0), linear(6.0, 2.0)], "full", "images/s")
-    assert found[:6] == ["llamagen-xl, 256", "full 1", "images/s", "≥ 25", "32", "64 images/s"]
-    assert found[6] == "0.772 of 26.7 images/s, LineAR, Table 4, NVIDIA A800 80 GB"
+    result = row([ran(8.0, 4.0), linear(6.0, 2.0)], "full", "images/s")
+    assert result[:6] == ["llamagen-xl, 256", "full 1", "images/s", "≥ 25", "32", "64 images/s"]
+    assert result[6] == "0.772 of 26.7 images/s, LineAR, Table 4, NVIDIA A800 80 GB"
 
 
 def test_what_misses_its_target_says_so() -> None:
@@ -88,10 +88,10 @@ def test_one_run_holds_the_newest_of_every_case(store: Store) -> None:
         with store.new_run(home.PLAN, {"name": home.PLAN}, HERE, CODE) as run:
             for outcome in outcomes:
                 store.save(run, outcome)
-    found = {(o.case.engine, o.case.method): o for o in store.outcomes(home.gathered(store))}
-    assert {key: str(o.status) for key, o in found.items()} == {
+    result = {(o.case.engine, o.case.method): o for o in store.outcomes(home.gathered(store))}
+    assert {key: str(o.status) for key, o in result.items()} == {
         ("graph", "full"): "ok", ("eager", "full"): "ok", ("graph", "linear"): "oom"}
-    assert found["graph", "full"].median("latency_tokens") == 8.0
+    assert result["graph", "full"].median("latency_tokens") == 8.0
     assert store.run().state == "finished"
 
 
@@ -104,6 +104,6 @@ def test_the_table_names_device_software_and_commit(store: Store, tmp_path: Path
     with store.new_run(home.PLAN, {"name": home.PLAN}, HERE, CODE) as run:
         store.save(run, ran(8.0, 4.0))
     folder = Folder(tmp_path, facts={"commit": "1a2b3c4d5e6f"})
-    told = home.table(store.outcomes(run), store.run(run), folder)
-    assert "NVIDIA H100 80GB HBM3, driver 580, torch 2.11, commit 1a2b3c4d5e." in told
-    assert len(told.splitlines()) == 2 + len(home.TARGETS) + 1 + 2
+    output = home.table(store.outcomes(run), store.run(run), folder)
+    assert "NVIDIA H100 80GB HBM3, driver 580, torch 2.11, commit 1a2b3c4d5e." in output
+    assert len(output.splitlines()) == 2 + len(home.TARGETS) + 1 + 2

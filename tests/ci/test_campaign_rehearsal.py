@@ -32,10 +32,10 @@ def test_every_stage_runs_and_its_results_come_home(tmp_path: Path, bare: Callab
     assert (again.returncode, again.stdout) == (0, ""), "nothing is left to do"
 
     home = [sys.executable, str(SCRIPT), "home", str(folder), "--report", str(tmp_path / "report.html"), "--reason", "the first"]
-    told = subprocess.run(home, capture_output=True, text=True, check=False, cwd=tmp_path,
+    ran = subprocess.run(home, capture_output=True, text=True, check=False, cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": str(ROOT / "suite")})
-    assert told.returncode == 0, told.stderr
+    assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "report.html").stat().st_size > 100_000
     (baseline,) = (tmp_path / "baselines" / "accepted").rglob("*.json")
-    assert f"baseline: {baseline.relative_to(tmp_path)}" in told.stdout
-    assert "| llamagen-xl, 256 | full 1 | images/s | – | not in this campaign | – | – |" in told.stdout
+    assert f"baseline: {baseline.relative_to(tmp_path)}" in ran.stdout
+    assert "| llamagen-xl, 256 | full 1 | images/s | – | not in this campaign | – | – |" in ran.stdout

@@ -78,17 +78,17 @@ def test_windows_of_a_generation_are_traced(
 ) -> None:
     monkeypatch.setattr(works, "rehearsed", partial(rehearsed, models=models))
     task = Task(Folder.open(tmp_path), tmp_path, 60, rehearse=True, engine="graph")
-    seen: list[Planned] = []
+    observed: list[Planned] = []
     window = kernels.window
-    monkeypatch.setattr(kernels, "window", lambda planned, device: seen.append(planned) or window(planned, device))
+    monkeypatch.setattr(kernels, "window", lambda planned, device: observed.append(planned) or window(planned, device))
     assert works.profiled([model])(task) == 0
-    found: dict[str, Any] = task.folder.read(works.WINDOWS)
-    assert len(found) == len(seen) == 2
-    for told in found.values():
-        assert told["case"].endswith("graph")
-        assert 0 < told["wall_us"] < told["batch_us"]
-        assert told["busy_us"] > 0
-        assert told["rows"][0]["us"] >= told["rows"][-1]["us"]
+    result: dict[str, Any] = task.folder.read(works.WINDOWS)
+    assert len(result) == len(observed) == 2
+    for trace in result.values():
+        assert trace["case"].endswith("graph")
+        assert 0 < trace["wall_us"] < trace["batch_us"]
+        assert trace["busy_us"] > 0
+        assert trace["rows"][0]["us"] >= trace["rows"][-1]["us"]
 
 
 def test_the_price_of_a_launch_is_told() -> None:

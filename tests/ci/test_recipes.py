@@ -176,9 +176,9 @@ def test_the_workflow_runs_by_the_clock_and_by_hand_only() -> None:
 
 
 def test_its_measuring_job_can_only_read_and_the_other_runs_nothing_of_the_checkout() -> None:
-    held = workflow()
-    assert held["permissions"] == {"contents": "read"}
-    measure, publish = held["jobs"]["measure"], held["jobs"]["publish"]
+    config = workflow()
+    assert config["permissions"] == {"contents": "read"}
+    measure, publish = config["jobs"]["measure"], config["jobs"]["publish"]
     assert "permissions" not in measure
     assert "self-hosted" in measure["runs-on"]
     assert publish["runs-on"] == "ubuntu-latest"

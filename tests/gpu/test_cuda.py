@@ -88,6 +88,6 @@ def test_events_tell_the_time_of_the_wall(model: LlamaGen) -> None:
 
 @on_the_device
 def test_the_peak_counts_what_is_allocated() -> None:
-    held = []
-    peak = peak_bytes("cuda", lambda: held.append(torch.zeros(1 << 20, device="cuda")), ())
+    results = []
+    peak = peak_bytes("cuda", lambda: results.append(torch.zeros(1 << 20, device="cuda")), ())
     assert peak >= 4 << 20

@@ -34,9 +34,9 @@ while True:
 @pytest.fixture(scope="module")
 def seen() -> Iterator[dict[str, Any]]:
     """What the tests put here is kept for people, in the folder that CACHEMARK_GPU_SEEN names or in the working directory."""
-    found: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
-    yield found
-    Path(os.environ.get("CACHEMARK_GPU_SEEN", "."), "gpu-seen.json").write_text(json.dumps(found, indent=1, default=str) + "\n")
+    result: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    yield result
+    Path(os.environ.get("CACHEMARK_GPU_SEEN", "."), "gpu-seen.json").write_text(json.dumps(result, indent=1, default=str) + "\n")
 
 
 @pytest.fixture
@@ -56,11 +56,11 @@ def busy(gpu: device.Gpu) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_every_device_has_a_uuid_and_answers(seen: dict[str, Any]) -> None:
-    found = device.gpus()
-    seen["devices"] = [{"uuid": gpu.uuid, "name": gpu.name, "driver": gpu.driver, "memory": gpu.memory()} for gpu in found]
-    assert all(gpu.uuid.startswith("GPU-") for gpu in found)
-    seen["idle"] = vars(found[0].reading())
-    assert found[0].reading().celsius
+    result = device.gpus()
+    seen["devices"] = [{"uuid": gpu.uuid, "name": gpu.name, "driver": gpu.driver, "memory": gpu.memory()} for gpu in result]
+    assert all(gpu.uuid.startswith("GPU-") for gpu in result)
+    seen["idle"] = vars(result[0].reading())
+    assert result[0].reading().celsius
 
 
 def test_our_own_process_is_not_foreign(gpu: device.Gpu, busy: subprocess.Popen[str], seen: dict[str, Any]) -> None:

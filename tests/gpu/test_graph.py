@@ -82,12 +82,12 @@ def generated(
     method: Method | None = None, **options: Any,
 ) -> tuple[Tensor, list[Tensor]]:
     """Tokens, and what was seen of each pass."""
-    seen: list[Tensor] = []
+    observed: list[Tensor] = []
     labels = torch.tensor([seed % 10 for seed in seeds], device=DEVICE)
     tokens = moved(family, dtype).generate(
         labels, list(seeds), method or build(family, cell), SAMPLING[family], memory, forced=forced,
-        see=lambda _, x: seen.append(x.clone()), **options)
-    return tokens, seen
+        see=lambda _, x: observed.append(x.clone()), **options)
+    return tokens, observed
 
 
 def graphed() -> Memory:
@@ -113,10 +113,10 @@ def test_tokens_are_those_of_the_eager_engine_in_fp32(family: str, cell: Any) ->
     memory = graphed()
     with exact():
         for seeds in (FIRST, SECOND):
-            found, seen = generated(family, cell, memory, seeds)
-            expected, shown = generated(family, cell, Memory(DEVICE), seeds)
-            assert torch.equal(found, expected)
-            for a, b in zip(seen, shown, strict=True):
+            result, observed = generated(family, cell, memory, seeds)
+            expected, displayed = generated(family, cell, Memory(DEVICE), seeds)
+            assert torch.equal(result, expected)
+            for a, b in zip(observed, displayed, strict=True):
                 torch.testing.assert_close(a, b, rtol=0, atol=1e-4 * max(1.0, float(b.abs().max())))
             assert graph(memory).missed == 0
 
@@ -126,10 +126,10 @@ def test_bf16_agrees_within_its_rounding(family: str, cell: Any) -> None:
     """Along the same tokens, through the fused kernels."""
     memory = graphed()
     with fused(DEVICE):
-        forced, shown = generated(family, cell, Memory(DEVICE), SECOND, dtype=torch.bfloat16)
+        forced, displayed = generated(family, cell, Memory(DEVICE), SECOND, dtype=torch.bfloat16)
         generated(family, cell, memory, FIRST, dtype=torch.bfloat16, forced=forced)
-        _, seen = generated(family, cell, memory, SECOND, dtype=torch.bfloat16, forced=forced)
-    for a, b in zip(seen, shown, strict=True):
+        _, observed = generated(family, cell, memory, SECOND, dtype=torch.bfloat16, forced=forced)
+    for a, b in zip(observed, displayed, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=BF16 * float(b.abs().max()))
 
 
@@ -138,8 +138,8 @@ def test_another_generation_is_not_a_copy_of_the_first(family: str) -> None:
     """The control of the tests above: with a recording that repeats its first inputs they would fail."""
     cell = next(cell for kind, _, cell in cases() if kind == family)
     with exact():
-        one, two = (generated(family, cell, Memory(DEVICE), seeds)[0] for seeds in (FIRST, SECOND))
-    assert not torch.equal(one, two)
+        first, two = (generated(family, cell, Memory(DEVICE), seeds)[0] for seeds in (FIRST, SECOND))
+    assert not torch.equal(first, two)
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ def test_a_read_on_the_host_is_unsupported_and_harms_nobody_else() -> None:
             generated("token", cell, graphed(), FIRST, method=Reads())
         if not REHEARSED:
             torch.cuda.synchronize()
-        found, expected = (generated("token", cell, memory, FIRST)[0] for memory in (graphed(), Memory(DEVICE)))
-    assert torch.equal(found, expected)
+        result, expected = (generated("token", cell, memory, FIRST)[0] for memory in (graphed(), Memory(DEVICE)))
+    assert torch.equal(result, expected)
 
 
 class Short(Tape if REHEARSED else CudaGraphs):  # type: ignore[misc]
@@ -229,8 +229,8 @@ def test_where_memory_runs_out_passes_run_as_written() -> None:
     memory, cell = Memory(DEVICE, engine=Graph(short, DEVICE)), next(cell for kind, _, cell in cases() if kind == "token")
     with exact():
         for seeds in (FIRST, SECOND):
-            found, expected = (generated("token", cell, given, seeds)[0] for given in (memory, Memory(DEVICE)))
-            assert torch.equal(found, expected)
+            result, expected = (generated("token", cell, given, seeds)[0] for given in (memory, Memory(DEVICE)))
+            assert torch.equal(result, expected)
     assert graph(memory).recorded == 5
     assert graph(memory).missed > 0
 
@@ -286,8 +286,8 @@ def test_windows_are_recorded_beforehand_and_their_tokens_are_those_of_the_eager
         recorded = graph(memory).recorded
         for seeds in (FIRST, SECOND):
             both = memory, Memory(DEVICE)
-            found, own = (generated("token", None, each, seeds, method=Full(), decoder=Jacobi(window=8)) for each in both)
-            assert torch.equal(found[0], own[0])
+            result, own = (generated("token", None, each, seeds, method=Full(), decoder=Jacobi(window=8)) for each in both)
+            assert torch.equal(result[0], own[0])
         assert graph(memory).recorded == recorded > 0
 
 

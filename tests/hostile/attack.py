@@ -56,8 +56,8 @@ State = Mapping[str, str]  # of a folder: each path in it, and what tells its co
 def state_of(folder: Path) -> State:
     """Every path below a folder with its kind and content; of what is no file its kind alone. Without leases, PyTorch's own
     cache, and the files that SQLite keeps beside a database while it is read."""
-    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
-    return {name: _content(path) for name, path in found.items() if not name.startswith(PASSING) and not name.endswith(("-shm", "-wal"))}
+    result = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
+    return {name: _content(path) for name, path in result.items() if not name.startswith(PASSING) and not name.endswith(("-shm", "-wal"))}
 
 
 def _content(path: Path) -> str:
@@ -76,13 +76,13 @@ def faults(row: Attack, end: Ending, before: State, after: State) -> Iterator[st
         return
     if end.code != row.code:
         yield f"it ended with {end.code} instead of {row.code}"
-    said = end.stdout + "\n" + end.stderr
-    if "Traceback" in said:
+    messages = end.stdout + "\n" + end.stderr
+    if "Traceback" in messages:
         yield "it printed a traceback"
-    if odd := _CONTROL.search(said):
+    if odd := _CONTROL.search(messages):
         yield f"it printed the control character {odd[0]!r}"
-    if (found := _COMMAND.search(said)):
-        yield f"it printed a workflow command: {said[found.start():][:60]!r}"
+    if (result := _COMMAND.search(messages)):
+        yield f"it printed a workflow command: {messages[result.start():][:60]!r}"
     yield from _line_faults(row, end)
     yield from (f"it touched {path}, outside its folder" for path in end.outside)
     changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}

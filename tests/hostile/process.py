@@ -74,9 +74,9 @@ class CopiedCommandLine:
 def serve() -> None:
     """Run each order of standard input in a copy, and answer with its exit code, null where it had to be killed."""
     while order := sys.stdin.readline():
-        told: dict[str, Any] = json.loads(order)
+        data: dict[str, Any] = json.loads(order)
         if not (copy := os.fork()):
-            _run(told)
+            _run(data)
             return
         sys.stdout.write(json.dumps(_waited(copy)) + "\n")
         sys.stdout.flush()

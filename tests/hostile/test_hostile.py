@@ -20,7 +20,7 @@ from .process import CopiedCommandLine
 
 def all_rows() -> Iterator[tuple[str, Attack]]:
     """The rows of every file in this folder, each with its area."""
-    for module in sorted(found.name for found in pkgutil.iter_modules(folder_of_rows)):
+    for module in sorted(result.name for result in pkgutil.iter_modules(folder_of_rows)):
         if not module.startswith(("test_", "process")):
             yield from ((module, row) for row in getattr(importlib.import_module(f".{module}", __package__), "ROWS", ()))
 
@@ -47,8 +47,8 @@ def test_a_try(area: str, row: Attack, furnished: Path, command_line: CopiedComm
     row.prepare(here)
     before = state_of(here.parent)
     end = command_line.call(here.parent, row.arguments, process=row.process, trials=row.trials)
-    found = list(faults(row, end, before, state_of(here.parent)))
-    assert found == [], f"{end.stdout[-2000:]}\n{end.stderr[-4000:]}"
+    result = list(faults(row, end, before, state_of(here.parent)))
+    assert result == [], f"{end.stdout[-2000:]}\n{end.stderr[-4000:]}"
 
 
 def test_names_of_tries_differ() -> None:

@@ -24,8 +24,8 @@ def study() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def found(study: ModuleType) -> dict[str, list[dict[str, Any]]]:
-    held: dict[str, list[dict[str, Any]]] = study.study(list(study.TABLES), SIZE, SEED, {})
-    return held
+    stored: dict[str, list[dict[str, Any]]] = study.study(list(study.TABLES), SIZE, SEED, {})
+    return stored
 
 
 def test_a_report_of_twelve_methods_seldom_calls_a_worse_one_not_worse(study: ModuleType, found: dict[str, list[dict[str, Any]]]) -> None:

@@ -99,6 +99,6 @@ def test_fid_finds_it_at_2000_images(name: str, clean: Tensor, coder: Coder) -> 
 
 def test_nothing_is_found_where_nothing_is_spoilt(clean: Tensor) -> None:
     eyes = preset("scene")
-    seen = ImageFeatures.of(clean[:500], eyes.extractor)
-    again = difference(seen, ImageFeatures.of(clean[:500].clone(), eyes.extractor), eyes.reference)
+    observed = ImageFeatures.of(clean[:500], eyes.extractor)
+    again = difference(observed, ImageFeatures.of(clean[:500].clone(), eyes.extractor), eyes.reference)
     assert again.low <= 0 <= again.high

@@ -40,19 +40,19 @@ def test_every_image_is_that_of_sequential_decoding(name: str) -> None:
     sampling = SAMPLINGS[name]
     own = generate(SEEDS, sampling)
     for number, window in enumerate(WINDOWS):
-        found, passes = {}, []
+        result, passes = {}, []
         decoder = Jacobi(window=window)
-        found["batch"] = generate(SEEDS, sampling, decoder), own
+        result["batch"] = generate(SEEDS, sampling, decoder), own
         memory = tape()
         halves = [generate(seeds, sampling, Jacobi(window=window), memory) for seeds in (SEEDS[:32], SEEDS[32:])]
-        found["tape"] = torch.cat(halves), own
+        result["tape"] = torch.cat(halves), own
         some = SEEDS[number :: len(WINDOWS)]
         for seed in some:
             single = Jacobi(window=window)
             passes.append((generate([seed], sampling, single), len(single.kept)))
-        found["alone"] = torch.cat([tokens for tokens, _ in passes]), own[some]
-        equal = {way: f"{int((a == b).all(1).sum())} of {len(b)}" for way, (a, b) in found.items()}
+        result["alone"] = torch.cat([tokens for tokens, _ in passes]), own[some]
+        equal = {way: f"{int((a == b).all(1).sum())} of {len(b)}" for way, (a, b) in result.items()}
         print(f"{name}, window {window}: {equal}, {len(decoder.kept)} passes, alone {sum(n for _, n in passes) / len(some):.1f}")
-        assert all(torch.equal(a, b) for a, b in found.values())
+        assert all(torch.equal(a, b) for a, b in result.values())
         assert len(decoder.kept) <= GRID**2
         assert min(n for _, n in passes) < GRID**2

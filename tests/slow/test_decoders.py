@@ -90,14 +90,14 @@ def test_64_images_are_those_of_linear_alone(budget: str, window: int, look_ahea
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("budget", "window"), [(budget, window) for budget, means in AHEAD.items() for window in means])
 def test_passes_of_an_image_alone_that_looks_past_the_line(budget: str, window: int) -> None:
-    found = []
+    passes = []
     for seed in range(ALONE):
         decoder = Jacobi(window=window, look_ahead=True)
         assert torch.equal(generate([seed], SAMPLINGS["guided"], decoder, linear(budget))[0], linear_alone(budget)[seed])
-        found.append(len(decoder.kept))
-    print(f"linear {budget}, window {window} ahead: {statistics.fmean(found):.1f} ({min(found)} … {max(found)}), "
-          f"σ {statistics.stdev(found):.1f}: {sorted(found)}")
-    assert statistics.fmean(found) == pytest.approx(AHEAD[budget][window], rel=0.1)
+        passes.append(len(decoder.kept))
+    print(f"linear {budget}, window {window} ahead: {statistics.fmean(passes):.1f} ({min(passes)} … {max(passes)}), "
+          f"σ {statistics.stdev(passes):.1f}: {sorted(passes)}")
+    assert statistics.fmean(passes) == pytest.approx(AHEAD[budget][window], rel=0.1)
 
 
 @cache
@@ -111,13 +111,14 @@ def linear(budget: str) -> Linear:
 
 @pytest.mark.parametrize("window", PASSES)
 def test_passes_of_an_image_alone_are_as_many_as_expected(window: int) -> None:
-    found = []
+    passes = []
     for seed in range(ALONE):
         decoder = Jacobi(window=window)
         assert torch.equal(generate([seed], SAMPLINGS["guided"], decoder)[0], sequential("guided")[seed])
-        found.append(len(decoder.kept))
-    print(f"window {window}: {statistics.fmean(found):.1f} ({min(found)} … {max(found)}), σ {statistics.stdev(found):.1f}: {sorted(found)}")
-    assert statistics.fmean(found) == pytest.approx(PASSES[window], rel=0.1)
+        passes.append(len(decoder.kept))
+    print(f"window {window}: {statistics.fmean(passes):.1f} ({min(passes)} … {max(passes)}), "
+          f"σ {statistics.stdev(passes):.1f}: {sorted(passes)}")
+    assert statistics.fmean(passes) == pytest.approx(PASSES[window], rel=0.1)
 
 
 PUBLISHED = {  # means over 16 images of the same prototype, from uniform drafts
@@ -129,13 +130,14 @@ COINS = {"sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal")}
 
 @pytest.mark.parametrize(("name", "window"), [(name, window) for name, means in PUBLISHED.items() for window in means])
 def test_passes_of_decoders_that_keep_the_law(name: str, window: int) -> None:
-    found = []
+    passes = []
     for seed in range(ALONE):
         decoder = COINS[name](window=window)
         generate([seed], SAMPLINGS["guided"], decoder)
-        found.append(len(decoder.kept))
-    print(f"{name} {window}: {statistics.fmean(found):.1f} ({min(found)} … {max(found)}), σ {statistics.stdev(found):.1f}: {sorted(found)}")
-    assert statistics.fmean(found) == pytest.approx(PUBLISHED[name][window], rel=0.1)
+        passes.append(len(decoder.kept))
+    print(f"{name} {window}: {statistics.fmean(passes):.1f} ({min(passes)} … {max(passes)}), "
+          f"σ {statistics.stdev(passes):.1f}: {sorted(passes)}")
+    assert statistics.fmean(passes) == pytest.approx(PUBLISHED[name][window], rel=0.1)
 
 
 def twice(seeds: list[int], tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,29 +157,29 @@ def test_one_uncached_pass_draws_every_token_again() -> None:
 def surprise(decoder: Callable[[], Decoder], images: int = 100, together: int = 25) -> float:
     """How far −log p of the tokens of ``images`` images lies from the entropy of the laws that they were drawn from, in standard deviations
     of what chance allows: the laws are those of one uncached pass over the finished tokens, in fp64."""
-    found, variance, sampling = 0.0, 0.0, SAMPLINGS["guided"]
+    result, variance, sampling = 0.0, 0.0, SAMPLINGS["guided"]
     for first in range(0, images, together):
         seeds = list(range(first, first + together))
         tokens = generate(seeds, sampling, decoder())
         laws = guide(model().teacher(*twice(seeds, tokens)), sampling, 0).double().log_softmax(-1)
         entropy = -(laws.exp() * laws).sum(-1)
-        found += float((-laws.gather(-1, tokens[..., None])[..., 0] - entropy).sum())
+        result += float((-laws.gather(-1, tokens[..., None])[..., 0] - entropy).sum())
         variance += float(((laws.exp() * laws.square()).sum(-1) - entropy.square()).sum())
-    return found / variance**0.5
+    return result / variance**0.5
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", COINS)
 @torch.inference_mode()
 def test_what_is_drawn_surprises_as_much_as_its_law_says(name: str) -> None:
-    found = surprise(partial(COINS[name], window=4))
-    print(f"{name}: {found:.2f} σ over 100 images")
-    assert abs(found) < BOUND
+    result = surprise(partial(COINS[name], window=4))
+    print(f"{name}: {result:.2f} σ over 100 images")
+    assert abs(result) < BOUND
 
 
 @pytest.mark.timeout(1800)
 @torch.inference_mode()
 def test_drafts_that_are_tested_again_are_found_out() -> None:
-    found = surprise(partial(Retested, window=4), images=200)
-    print(f"tested again: {found:.1f} σ over 200 images")
-    assert abs(found) > BOUND
+    result = surprise(partial(Retested, window=4), images=200)
+    print(f"tested again: {result:.1f} σ over 200 images")
+    assert abs(result) > BOUND

@@ -54,13 +54,13 @@ def kept(stage: Stage) -> set[str]:
 
 def trials(run: int) -> list[int]:
     """The processes of trials of a run: its children that lead a session of their own."""
-    found = []
+    results = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
             state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
             if int(parent) == run and session == folder.name and state != "Z":
-                found.append(int(folder.name))
-    return found
+                results.append(int(folder.name))
+    return results
 
 
 def check_stored(stage: Stage) -> None:
@@ -159,8 +159,8 @@ def test_two_runs_into_one_store_at_once(stage: Stage) -> None:
         assert "0 failed" in out
     assert stage.whole()
     assert sorted(stage.states()) == ["finished", "finished"]
-    one, two = stage.outcomes(1), stage.outcomes(2)
-    assert {label: o.output_hash for label, o in one.items()} == {label: o.output_hash for label, o in two.items()}
+    first, two = stage.outcomes(1), stage.outcomes(2)
+    assert {label: o.output_hash for label, o in first.items()} == {label: o.output_hash for label, o in two.items()}
 
 
 def test_the_embedded_model_runs_as_a_plan_says(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_the_embedded_model_runs_as_a_plan_says(tmp_path: Path) -> None:
     store = tmp_path / "small.sqlite"
     result = stages.call("run", plan, "--store", store, "--threads", 1, "--report", tmp_path / "small.html")
     assert result.exit_code == 0, result.output
-    with Store.open(store, create=False, read_only=True) as held:
-        outcomes = {o.case.label: o for o in held.outcomes(1)}
+    with Store.open(store, create=False, read_only=True) as stored:
+        outcomes = {o.case.label: o for o in stored.outcomes(1)}
     assert list(outcomes) == ["full", "full (floor)", "full (numerics)", "window 1/2"]
     assert all(len(o.samples["legend"]) == 2 for o in outcomes.values())
     assert outcomes["window 1/2"].samples["kv_allocated"][0] < 0.6 * outcomes["full"].samples["kv_allocated"][0]
@@ -205,10 +205,10 @@ def sound(path: Path) -> None:
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-    held = [key for (key,) in connection.execute("SELECT case_key FROM outcome WHERE status = 'ok'")]
+    results = [key for (key,) in connection.execute("SELECT case_key FROM outcome WHERE status = 'ok'")]
     connection.close()
-    assert [key for key, count in collections.Counter(held).items() if count > 1] == []
-    assert set(stub.keys(path)) <= set(held)
+    assert [key for key, count in collections.Counter(results).items() if count > 1] == []
+    assert set(stub.keys(path)) <= set(results)
     with Store.open(path, create=False, read_only=True) as store:
         for outcome in (o for run in store.runs() for o in store.outcomes(run.id)):
             assert store.artifacts.read(outcome.artifacts["tokens.bin"]) == stub.artifact(outcome.case)
@@ -228,13 +228,13 @@ def test_runs_killed_at_random_moments_lose_nothing_and_repeat_nothing(empty: Pa
         child = started(path, 0)
         began = time.monotonic()
         child.join()
-        whole = time.monotonic() - began
+        outcome_of_call = time.monotonic() - began
     cases = len(stub.keys(path))
     assert cases > 10
     for number in range(STUBS):
         path = Path(shutil.copy(empty, tmp_path / f"{number}.sqlite"))
         child = started(path, number)
-        child.join(timeout=moments.uniform(0, 1.1) * whole)
+        child.join(timeout=moments.uniform(0, 1.1) * outcome_of_call)
         child.kill()  # which may have ended this very moment
         child.join()
         done = len(stub.keys(path))
@@ -281,10 +281,10 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
         path = disk / "small.sqlite"
         with pytest.raises(BadStore, match="disk is full"):
             stub.drive(path, 0)
-        kept = len(stub.keys(path))
+        stored = len(stub.keys(path))
         sound(path)
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
-        assert stub.drive(path, 0).carried >= kept
+        assert stub.drive(path, 0).carried >= stored
         sound(path)
     finally:
         subprocess.run(["umount", disk], check=True)

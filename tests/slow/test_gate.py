@@ -77,22 +77,22 @@ def compare(at: Stage, *more: object) -> tuple[int, dict[tuple[str, str], dict[s
 
 def test_thirty_comparisons_of_equal_arms_alarm_never(tmp_path: Path) -> None:
     at = cells(tmp_path, 30)
-    code, found = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--images", 3, *labels(30))
-    timed = [row["verdict"] for (_, metric), row in found.items() if metric == "latency"]
+    code, result = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--images", 3, *labels(30))
+    timed = [row["verdict"] for (_, metric), row in result.items() if metric == "latency"]
     assert len(timed) == 30
     assert timed.count("regressed") == 0
-    assert not [key for key, row in found.items() if row["verdict"] in ("regressed", "changed")], "bytes and tokens are the same"
+    assert not [key for key, row in result.items() if row["verdict"] in ("regressed", "changed")], "bytes and tokens are the same"
     assert code in (0, 3)
 
 
 def noise(at: Stage, count: int) -> float:
     """Half the width of the widest interval, as a log ratio, that this machine leaves around the times of equal arms."""
-    _, found = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--images", 3, *labels(count))
-    reasons = [row["reason"] for (_, metric), row in found.items() if metric == "latency"]
+    _, result = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--images", 3, *labels(count))
+    reasons = [row["reason"] for (_, metric), row in result.items() if metric == "latency"]
     ends = [re.search(r"\(([-+][\d.]+) % to ([-+][\d.]+) %", reason) for reason in reasons]
     assert len(reasons) == count
     assert all(ends), reasons
-    low_high = [[math.log1p(float(end) / 100) for end in found.groups()] for found in ends if found]
+    low_high = [[math.log1p(float(end) / 100) for end in result.groups()] for result in ends if result]
     return max((high - low) / 2 for low, high in low_high)
 
 
@@ -103,8 +103,9 @@ def test_a_slow_down_that_this_machine_can_show_is_found_in_nine_of_ten(tmp_path
     share = max(0.2, math.expm1(2.5 * noise(at, 10)))
     assert share < 3, "a machine so noisy shows nothing"
     slow = repository.commit("slower", "models/llamagen.py", SLOWER.format(share=share))
-    code, found = compare(at, "--commits", repository.first, slow, "--repository", repository.folder, "--no-aa", "--images", 3, *labels(10))
-    timed = {cell: (row["verdict"], row["reason"]) for (cell, metric), row in found.items() if metric == "latency"}
+    code, result = compare(
+        at, "--commits", repository.first, slow, "--repository", repository.folder, "--no-aa", "--images", 3, *labels(10))
+    timed = {cell: (row["verdict"], row["reason"]) for (cell, metric), row in result.items() if metric == "latency"}
     assert len(timed) == 10
     assert sum(verdict == "regressed" for verdict, _ in timed.values()) >= 9, (share, timed)
     assert code == 1
@@ -113,18 +114,18 @@ def test_a_slow_down_that_this_machine_can_show_is_found_in_nine_of_ten(tmp_path
 def test_more_bytes_and_another_token_are_caught_exactly(tmp_path: Path, repository: Repository) -> None:
     at = cells(tmp_path, 2)
     wide = repository.commit("wider", "methods/window.py", WIDER)
-    code, found = compare(at, "--commits", repository.first, wide, "--repository", repository.folder, "--no-aa", *QUICK, *labels(2))
+    code, result = compare(at, "--commits", repository.first, wide, "--repository", repository.folder, "--no-aa", *QUICK, *labels(2))
     assert code == 1
-    grown = [row for (_, metric), row in found.items() if metric == "kv_allocated"]
+    grown = [row for (_, metric), row in result.items() if metric == "kv_allocated"]
     assert [row["verdict"] for row in grown] == ["regressed"] * 2
     assert all(1.05 < row["change"] <= 1.1 for row in grown), "a tenth of the slots"
-    assert {row["verdict"] for (_, metric), row in found.items() if metric == "output_hash"} == {"equivalent"}
+    assert {row["verdict"] for (_, metric), row in result.items() if metric == "output_hash"} == {"equivalent"}
 
     flipped = repository.commit("flipped", "models/llamagen.py", FLIPPED)
-    code, found = compare(at, "--commits", wide, flipped, "--repository", repository.folder, "--no-aa", *QUICK, *labels(2))
+    code, result = compare(at, "--commits", wide, flipped, "--repository", repository.folder, "--no-aa", *QUICK, *labels(2))
     assert code == 1
-    assert [row["verdict"] for (_, metric), row in found.items() if metric == "output_hash"] == ["changed"] * 2
-    assert {row["verdict"] for (_, metric), row in found.items() if metric == "kv_allocated"} == {"equivalent"}
+    assert [row["verdict"] for (_, metric), row in result.items() if metric == "output_hash"] == ["changed"] * 2
+    assert {row["verdict"] for (_, metric), row in result.items() if metric == "kv_allocated"} == {"equivalent"}
 
 
 def bisected(at: Stage, repository: Repository, last: str) -> str:

@@ -43,9 +43,9 @@ def test_a_cap_imitates_a_smaller_card(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(largest_batch, "MOST", MOST)
         machine, files = Machine("cpu", 1, memory_cap=CAP), (str(stage.plugin),)
         summary = PlanRunner(plans.load(str(stage.plan)), store, Local(), machine, files).measure_largest()
-        found = {o.case.method: o for o in summary.ran}
+        result = {o.case.method: o for o in summary.ran}
         again = PlanRunner(plans.load(str(stage.plan)), store, Local(), machine, files).measure_largest()
-    full, greedy = found["full"], found["gorges"]
+    full, greedy = result["full"], result["gorges"]
     assert full.samples["max_batch"] == [MOST]
     assert examples.BATCH <= greedy.samples["max_batch"][0] <= CAP / (32 << 20)
     assert {status for batch, status in greedy.facts["tried"] if batch > greedy.samples["max_batch"][0]} == {str(Status.OOM)}

@@ -38,11 +38,11 @@ def overhead(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_twentieth_of_a_run_at_most_is_not_spent_on_its_cases(tmp_path: Path, overhead: Any) -> None:
     variants = ", ".join(f'{{ name = "streaming", variant = "n{number}" }}' for number in range(4))
     at = stage(tmp_path / "stage", variants, examples.MODEL.replace("def identity", f"{SLOW}\n\ndef identity"), samples=SAMPLES)
-    found = overhead.cost(at.plan, "--plugin", str(at.plugin), "--threads", "1")
-    print(found)
-    assert len(found.outcomes) == 3 + 4 + 1, "the full cache with its rows, the arms, and the plug-in's own method"
-    assert found.shortest >= SECONDS
-    assert found.share <= 0.05
+    result = overhead.cost(at.plan, "--plugin", str(at.plugin), "--threads", "1")
+    print(result)
+    assert len(result.outcomes) == 3 + 4 + 1, "the full cache with its rows, the arms, and the plug-in's own method"
+    assert result.shortest >= SECONDS
+    assert result.share <= 0.05
 
 
 def test_the_share_is_what_is_left(overhead: Any) -> None:
@@ -50,6 +50,6 @@ def test_the_share_is_what_is_left(overhead: Any) -> None:
         def __init__(self, seconds: float) -> None:
             self.seconds = seconds
 
-    found = overhead.Cost(50.0, [Took(20.0), Took(25.0)])
-    assert (found.measured, found.shortest) == (45.0, 20.0)
-    assert found.share == pytest.approx(0.1)
+    result = overhead.Cost(50.0, [Took(20.0), Took(25.0)])
+    assert (result.measured, result.shortest) == (45.0, 20.0)
+    assert result.share == pytest.approx(0.1)

@@ -90,18 +90,18 @@ def test_the_figures_of_two_thousand_generated_images_are_those_of_torch_fidelit
 
 def test_the_intervals_are_as_wide_as_sets_of_real_scenes_scatter() -> None:
     scene, options = preset("scene"), {"kid_subsets": 20}
-    found: list[dict[str, QualityInterval]] = []
+    results: list[dict[str, QualityInterval]] = []
     for i in range(SETS):
-        found.append(scene.intervals(scene.extract(real_scenes(COUNT, i, "width")), **options))
-    for name in found[0]:
-        values = torch.tensor([one[name].value for one in found], dtype=torch.float64)
-        width = sum(one[name].high - one[name].low for one in found) / SETS / (2 * 1.96)
+        results.append(scene.intervals(scene.extract(real_scenes(COUNT, i, "width")), **options))
+    for name in results[0]:
+        values = torch.tensor([first[name].value for first in results], dtype=torch.float64)
+        width = sum(first[name].high - first[name].low for first in results) / SETS / (2 * 1.96)
         print(f"{name}: {values.mean():.4g}, scatters by {values.std():.3g}, its interval says {width:.3g}")
-        inside = sum(one[name].low <= values.mean() <= one[name].high for one in found)
+        inside = sum(first[name].low <= values.mean() <= first[name].high for first in results)
         assert inside >= SETS - 4, name
         assert 0.65 < width / values.std() < 2, name  # the scatter of 24 sets is itself known to 15 %
     floor = real_floor(scene.extract(real_scenes(COUNT, 0, "width")), scene.reference, COUNT)
-    assert floor.value == found[0]["fid_scene_2k"].value
+    assert floor.value == results[0]["fid_scene_2k"].value
 
 
 @pytest.mark.parametrize("model", ["tiny-llamagen", "tiny-var", "tiny-mar"])
@@ -116,7 +116,7 @@ def test_the_full_cache_shows_the_class_that_is_asked_for(model: str) -> None:
             images = loaded.decode(tokens).float()
         right.append(scene.extract(images).logits.argmax(1) == torch.tensor(part.labels))
         obeyed.append(legend_score(images))
-    shown, legend = torch.cat(right).double().mean(), torch.cat(obeyed).double().mean()
-    print(f"{model}: class {shown:.3f}, legend {legend:.3f}")
-    assert shown >= 0.8
+    displayed, legend = torch.cat(right).double().mean(), torch.cat(obeyed).double().mean()
+    print(f"{model}: class {displayed:.3f}, legend {legend:.3f}")
+    assert displayed >= 0.8
     assert legend >= 0.95

@@ -77,14 +77,14 @@ def test_a_worker_of_another_kind_is_refused(stage: stages.Stage, workers: Ray) 
 
     class Changed(Ray):
         def environment(self, device: str, threads: int) -> object:  # type: ignore[override]
-            found = super().environment(device, threads)
+            result = super().environment(device, threads)
             self._kind = "another"
-            return found
+            return result
 
-    found = outcomes(stage, stage.folder / "mixed.sqlite", Changed(ray))
+    result = outcomes(stage, stage.folder / "mixed.sqlite", Changed(ray))
     workers._kind = kind
-    assert {o.status for o in found.values()} == {Status.ERROR}
-    assert all("another kind" in o.log for o in found.values())
+    assert {o.status for o in result.values()} == {Status.ERROR}
+    assert all("another kind" in o.log for o in result.values())
 
 
 def test_no_cluster_is_the_machines_fault() -> None:

@@ -51,18 +51,18 @@ class Nights:
 def test_a_baseline_an_unchanged_and_a_slower_night_end_with_0_0_and_1_and_one_page(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repository", weights=True)
     nights = Nights(tmp_path / "runner", stage(tmp_path / "stage", '"streaming", "calm"', examples.MODEL), repository)
-    code, said, out = nights.night()
-    assert (code, "Proposed: " in said) == (0, True)
+    code, messages, out = nights.night()
+    assert (code, "Proposed: " in messages) == (0, True)
     assert list((out / "proposed").glob("*/dots.json"))
     assert nights.call("cachemark", "baseline", "save", "--reason", "the first night").returncode == 0  # a person accepts it
 
     repository.commit("nothing that runs")
-    code, said, out = nights.night()
-    assert (code, said.count("  again: ")) == (0, 0), said
-    assert "0 regressed" in said
+    code, messages, out = nights.night()
+    assert (code, messages.count("  again: ")) == (0, 0), messages
+    assert "0 regressed" in messages
 
     repository.commit("slower", "models/llamagen.py", SLOWER.format(share=0.6))
-    code, said, out = nights.night()
-    assert (code, said.count("  again: ")) == (1, 1), said
+    code, messages, out = nights.night()
+    assert (code, messages.count("  again: ")) == (1, 1), messages
     assert "<failure" in (out / "junit.xml").read_text()
     assert "regressed" in (out / "comment.md").read_text()

@@ -32,8 +32,8 @@ def found(study: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["gate_study.py", "--seed", str(SEED), "--json", str(stored)])
         study.main()
-    held: dict[str, list[dict[str, Any]]] = json.loads(stored.read_text())
-    return held
+    data: dict[str, list[dict[str, Any]]] = json.loads(stored.read_text())
+    return data
 
 
 def power(found: dict[str, list[dict[str, Any]]], profile: str, effect: float) -> float:
@@ -75,9 +75,9 @@ def test_the_page_prints_what_it_cost(study: ModuleType, found: dict[str, list[d
 def matched(found: dict[str, list[dict[str, Any]]], profile: str, effect: float) -> dict[str, float]:
     """What each rule of others finds of a profile's effect at equal false alarms and equal cost, where that is known."""
     rows = {row["rule"]: float(row[f"matched {effect:.0%}, equal cost"]) for row in found["rules"] if row["profile"] == profile}
-    known = {rule: value for rule, value in rows.items() if not math.isnan(value)}
-    assert known, f"no rule has a figure for {profile}: nothing would be compared"
-    return known
+    by_name = {rule: value for rule, value in rows.items() if not math.isnan(value)}
+    assert by_name, f"no rule has a figure for {profile}: nothing would be compared"
+    return by_name
 
 
 def test_figures_that_are_all_unknown_are_no_comparison() -> None:
@@ -107,6 +107,6 @@ def test_where_another_rule_finds_more_on_histories_is_named(study: ModuleType, 
     assert {rule for rule in rules for row in rows if not math.isnan(row[rule])} >= {"asv publish", "z-score", "fence"}
     for row in rows:
         for rule in rules:
-            told = any(line.startswith(f"{row['profile']}, a {row['shape']} of {row['effect']:.0%} in") and f": {rule} " in line
+            output = any(line.startswith(f"{row['profile']}, a {row['shape']} of {row['effect']:.0%} in") and f": {rule} " in line
                        for line in named)
-            assert told == (row[rule] > row["ours"] + 0.02), (row["profile"], row["shape"], row["effect"], rule)
+            assert output == (row[rule] > row["ours"] + 0.02), (row["profile"], row["shape"], row["effect"], rule)

@@ -23,8 +23,8 @@ def missing() -> str:
 
 def programs() -> Path | None:
     """The folder of the server's programs."""
-    found = shutil.which("initdb")
-    folders = [*([Path(found).parent] if found else []), *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
+    program = shutil.which("initdb")
+    folders = [*([Path(program).parent] if program else []), *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
     return next((f for f in folders if all((f / name).exists() for name in ("initdb", "pg_ctl", "postgres"))), None)
 
 
@@ -32,18 +32,18 @@ def programs() -> Path | None:
 def server() -> Iterator[str]:
     """The URL of an empty database. The server refuses to run as root, so root starts it as nobody."""
     folder = Path(tempfile.mkdtemp(prefix="cm-pg-"))  # a short path: that of a socket has at most 107 bytes
-    data, log, found = folder / "data", folder / "log", programs()
-    assert found is not None
+    data, log, result = folder / "data", folder / "log", programs()
+    assert result is not None
     user = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
     if user:
         shutil.chown(folder, "nobody")
 
     def call(name: str, *arguments: object) -> None:
         environment = {**os.environ, "LC_ALL": "C", "HOME": str(folder)}
-        command = [str(found / name), *map(str, arguments)]
+        command = [str(result / name), *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False, **user)  # type: ignore
-        told = log.read_text() if log.exists() else ""
-        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}{told}"
+        output = log.read_text() if log.exists() else ""
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}{output}"
 
     try:
         call("initdb", "-D", data, "-U", "tester", "-A", "trust", "-E", "UTF8", "--no-sync")

@@ -43,9 +43,9 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_a_file_becomes_a_run_with_every_raw_value(written: dict[str, Any], store: Store) -> None:
-    found = ingest(store, json.dumps(written), "out.json")
-    assert (found.cases, found.left_out, found.known) == (2, (), False)
-    run, (first, second) = store.run(found.run), store.outcomes(found.run)
+    ingested = ingest(store, json.dumps(written), "out.json")
+    assert (ingested.cases, ingested.left_out, ingested.known) == (2, (), False)
+    run, (first, second) = store.run(ingested.run), store.outcomes(ingested.run)
     assert (run.plan, run.state) == ("pytest-benchmark", "finished")
     assert run.environment.facts["python"] == written["machine_info"]["python_version"]
     assert list(first.samples["latency"]) == written["benchmarks"][0]["stats"]["data"]
@@ -93,9 +93,9 @@ def test_a_reading_that_broke_off_ends_and_is_made_again(
 def test_a_summary_without_raw_values_is_left_out_and_said(written: dict[str, Any], store: Store) -> None:
     bare = json.loads(json.dumps(written))
     del bare["benchmarks"][0]["stats"]["data"]
-    found = ingest(store, json.dumps(bare), "out.json")
-    assert found.cases == 1
-    assert "test_sum[1]" in found.left_out[0]
+    ingested = ingest(store, json.dumps(bare), "out.json")
+    assert ingested.cases == 1
+    assert "test_sum[1]" in ingested.left_out[0]
     del bare["benchmarks"][1]["stats"]["data"]
     with pytest.raises(NothingMeasured, match="no raw values"):
         ingest(store, json.dumps(bare), "out.json")
@@ -130,9 +130,9 @@ def test_hostile_names_are_stored_and_shown_as_text(written: dict[str, Any], sto
     spoilt = json.loads(json.dumps(written))
     spoilt["benchmarks"][0].update(fullname=evil, group=evil, params={evil: float("nan")})
     spoilt["commit_info"] = {"id": evil}
-    found = ingest(store, json.dumps(spoilt), "out.json")
-    run = store.run(found.run)
+    ingested = ingest(store, json.dumps(spoilt), "out.json")
+    run = store.run(ingested.run)
     assert run.code["commit"] == ""
-    page = render.render(report_view.build(run, store.outcomes(found.run)))
+    page = render.render(report_view.build(run, store.outcomes(ingested.run)))
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert" in page

@@ -121,9 +121,9 @@ def test_find_takes_the_newest_ok_outcome_of_that_key(store: Store) -> None:
     store.save(run, ok(1, skip_key="k", seconds=1.0))
     store.save(run, ok(1, skip_key="k", seconds=2.0))
     store.save(run, dataclasses.replace(failed(1), skip_key="k"))
-    found = store.find("k")
-    assert found is not None
-    assert found.seconds == 2.0
+    outcome = store.find("k")
+    assert outcome is not None
+    assert outcome.seconds == 2.0
     assert store.find("other") is None
 
 
@@ -175,12 +175,12 @@ def test_nearest_names_the_fields_that_differ(store: Store) -> None:
     run = begin(store)
     for saved in (case(1), case(1, batch=2, dtype="bfloat16"), case(1, model="other")):
         store.save(run, ok(case=saved))
-    found = store.nearest(case(2))
-    assert [fields for _, fields in found] == [
+    result = store.nearest(case(2))
+    assert [fields for _, fields in result] == [
         {"knobs.number": (1, 2)},
         {"knobs.number": (1, 2), "batch": (2, 1), "dtype": ("bfloat16", "float32")},
     ]
-    assert found[0][0].case == case(1)
+    assert result[0][0].case == case(1)
     assert len(store.nearest(case(2), limit=1)) == 1
 
 
@@ -222,11 +222,11 @@ def test_damaged_and_missing_artifacts_are_told_apart_and_mended(store: Store) -
 def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Store) -> None:
     run = begin(store)
     store.save(run, ok(1), {"grid.png": b"png"})
-    held = store.outcomes(run)[0]
-    store.save(run, held)
-    assert store.outcomes(run)[1] == held
+    stored = store.outcomes(run)[0]
+    store.save(run, stored)
+    assert store.outcomes(run)[1] == stored
     with pytest.raises(BadStore, match="is not in"):
-        store.save(run, dataclasses.replace(held, artifacts={"grid.png": "ab/" + "ab" * 32 + ".png"}))
+        store.save(run, dataclasses.replace(stored, artifacts={"grid.png": "ab/" + "ab" * 32 + ".png"}))
     assert len(store.outcomes(run)) == 2
 
 

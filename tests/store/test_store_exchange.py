@@ -68,8 +68,8 @@ def test_nan_in_facts_becomes_null() -> None:
 
 
 def test_digest_belongs_to_the_text() -> None:
-    one, same, other = (load(text_of(ok(n)), "x").digest for n in (1, 1, 2))
-    assert one == same != other
+    first, same, other = (load(text_of(ok(n)), "x").digest for n in (1, 1, 2))
+    assert first == same != other
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])

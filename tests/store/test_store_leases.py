@@ -51,9 +51,9 @@ def states(path: Path) -> list[str]:
 def stored(path: Path) -> list[str]:
     """The same as any other program reads it."""
     connection = sqlite3.connect(path)
-    found = [state for (state,) in connection.execute("SELECT state FROM run ORDER BY id")]
+    results = [state for (state,) in connection.execute("SELECT state FROM run ORDER BY id")]
     connection.close()
-    return found
+    return results
 
 
 def test_a_killed_run_is_interrupted_for_whoever_looks(other: Any, path: Path, store: Store) -> None:

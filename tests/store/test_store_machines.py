@@ -62,9 +62,9 @@ def test_the_place_is_named_once(url: str, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     save_one(url)
     with Store.open(url, read_only=True) as reader:
-        (found,) = reader.outcomes(1)
+        (result,) = reader.outcomes(1)
         assert reader.artifacts.root == share
-        assert reader.artifacts.read(found.artifacts["tokens.bin"]) == b"abc"
+        assert reader.artifacts.read(result.artifacts["tokens.bin"]) == b"abc"
     assert not list(Path().iterdir()), "nothing lies in the working directory"
 
 

@@ -45,9 +45,9 @@ def test_four_writers_lose_nothing(path: Path, processes: Any) -> None:
     assert [w.exitcode for w in writers] == [0] * 4
     check_integrity(path)
     with Store.open(path) as store:
-        found = {o.case.knobs["number"]: o for o in store.outcomes(1)}
-        assert sorted(found) == list(range(40))
-        for number, outcome in found.items():
+        result = {o.case.knobs["number"]: o for o in store.outcomes(1)}
+        assert sorted(result) == list(range(40))
+        for number, outcome in result.items():
             assert outcome.samples == ok(number).samples
             assert store.artifacts.read(outcome.artifacts["tokens.bin"]) == bytes([number])
         assert store.counts()["trial"] == 4

@@ -48,11 +48,11 @@ def pruned(store: Store, nights: int) -> Pruned:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
 def test_quantiles_keep_ends_and_median(values: list[float]) -> None:
-    found = quantiles(values)
-    assert len(found) == len(SHARES)
-    assert found == sorted(found)
-    assert (found[0], found[-1]) == (min(values), max(values))
-    assert statistics.median(found) == pytest.approx(statistics.median(values), rel=1e-12, abs=1e-9)
+    points = quantiles(values)
+    assert len(points) == len(SHARES)
+    assert points == sorted(points)
+    assert (points[0], points[-1]) == (min(values), max(values))
+    assert statistics.median(points) == pytest.approx(statistics.median(values), rel=1e-12, abs=1e-9)
 
 
 def test_quantiles_are_between_neighbours_in_proportion() -> None:
@@ -66,26 +66,26 @@ def test_a_dry_pruning_counts_and_changes_nothing(store: Store, path: Path) -> N
     for day in range(4):
         night(store, day, 1, 2)
     before = store.outcomes(1)
-    found = prune(store, 2)
-    assert found.outcomes == 4
-    assert found.kept == 4
-    assert found.values == 4 * (21 - len(SHARES))
-    assert found.files == 4, "what all nights share is still named"
+    pruning = prune(store, 2)
+    assert pruning.outcomes == 4
+    assert pruning.kept == 4
+    assert pruning.values == 4 * (21 - len(SHARES))
+    assert pruning.files == 4, "what all nights share is still named"
     assert store.outcomes(1) == before
-    assert pruned(store, 2) == found, "it does what it said"
+    assert pruned(store, 2) == pruning, "it does what it said"
 
 
 def test_of_old_nights_quantiles_and_means_stay(store: Store) -> None:
     for day in range(3):
         night(store, day, 1)
-    whole = store.outcomes(1)[0]
+    complete = store.outcomes(1)[0]
     pruned(store, 1)
     old, new = store.outcomes(1)[0], store.outcomes(3)[0]
     assert old.samples["latency"] == quantiles(LATENCIES)
-    assert old.samples["kl"] == whole.samples["kl"], "fewer values than quantiles stay as they are"
-    for name in whole.samples:
-        assert old.median(name) == pytest.approx(whole.median(name))
-        assert old.mean(name) == pytest.approx(whole.mean(name))
+    assert old.samples["kl"] == complete.samples["kl"], "fewer values than quantiles stay as they are"
+    for name in complete.samples:
+        assert old.median(name) == pytest.approx(complete.median(name))
+        assert old.mean(name) == pytest.approx(complete.mean(name))
     assert old.mean("latency") != statistics.fmean(quantiles(LATENCIES)), "the mean is that of the raw values"
     assert old.facts["condensed"]["latency"]["count"] == 21
     assert PRUNED in old.facts["footnotes"]
@@ -184,9 +184,9 @@ def test_the_command_is_dry_unless_told(path: Path, store: Store) -> None:
     assert store.outcomes(1)[0].samples["latency"] == LATENCIES
     assert "Pruned 2 outcomes" in CliRunner().invoke(main, [*arguments, "--yes"]).output
     store.save(3, failed(2))
-    said = CliRunner().invoke(main, [*arguments, "--yes"]).output
-    assert "Pruned 0 outcomes" in said
-    assert "1 outcomes keep everything" in said, "neither those pruned before nor one without figures"
+    messages = CliRunner().invoke(main, [*arguments, "--yes"]).output
+    assert "Pruned 0 outcomes" in messages
+    assert "1 outcomes keep everything" in messages, "neither those pruned before nor one without figures"
     assert store.outcomes(1)[0].samples["latency"] == quantiles(LATENCIES)
 
 
@@ -204,8 +204,8 @@ def other(tmp_path: Path) -> Store:
 
 def test_merging_takes_runs_outcomes_and_artifacts(store: Store, other: Store) -> None:
     night(store, 0, 9)
-    found = merge(store, other)
-    assert (found.runs, found.outcomes, found.known) == (2, 3, 0)
+    merged = merge(store, other)
+    assert (merged.runs, merged.outcomes, merged.known) == (2, 3, 0)
     assert [run.started[:10] for run in store.runs()] == ["2030-01-05", "2030-01-04", "2030-01-01"]
     assert [run.state for run in store.runs()] == ["finished"] * 3
     assert [o.samples for o in store.outcomes(2)] == [o.samples for o in other.outcomes(1)]
@@ -290,9 +290,9 @@ def test_an_older_comparison_is_not_the_newest_night_where_it_is_merged(store: S
     mine = comparison(store, 7)
     comparison(other, 6)
     merge(store, other)
-    found = nights(store, "nightly", ENVIRONMENT.machine_class)
-    assert [night.run.started[:10] for night in found] == ["2030-01-07", "2030-01-08"]
-    assert found[-1].run.id == mine
+    listed_nights = nights(store, "nightly", ENVIRONMENT.machine_class)
+    assert [night.run.started[:10] for night in listed_nights] == ["2030-01-07", "2030-01-08"]
+    assert listed_nights[-1].run.id == mine
 
 
 def test_pairs_of_a_cell_are_told_apart_and_a_broken_merge_of_them_is_completed(
@@ -314,8 +314,8 @@ def test_pairs_of_a_cell_are_told_apart_and_a_broken_merge_of_them_is_completed(
     assert not nights(store, "nightly", ENVIRONMENT.machine_class), "half a comparison judges nothing"
     assert merge(store, other).outcomes == 6
     assert len(store.outcomes(store.runs()[0].id)) == 8
-    (found,) = nights(store, "nightly", ENVIRONMENT.machine_class)
-    assert len(found.rows) == 1
+    (listed_nights,) = nights(store, "nightly", ENVIRONMENT.machine_class)
+    assert len(listed_nights.rows) == 1
 
 
 def test_a_run_that_was_merged_while_it_ran_ends_at_the_next_merge(store: Store, other: Store) -> None:

@@ -38,10 +38,10 @@ def test_outcomes_come_back_as_they_were_saved(store: Store) -> None:
     store.save(run, failed(2), trial="one")
     store.save(run, ok(3))
     store.save(run, ok(1, skip_key="again"))
-    found = store.outcomes(run)
-    assert [o.case.knobs["number"] for o in found] == [1, 2, 3, 1]
-    assert found[0].samples == ok(1).samples
-    assert store.artifacts.read(found[0].artifacts["tokens.bin"]) == b"abc"
+    outcomes = store.outcomes(run)
+    assert [o.case.knobs["number"] for o in outcomes] == [1, 2, 3, 1]
+    assert outcomes[0].samples == ok(1).samples
+    assert store.artifacts.read(outcomes[0].artifacts["tokens.bin"]) == b"abc"
     assert store.find("skip3") == ok(3)
     assert store.carry(begin(store), "skip3") == ok(3)
     assert store.seconds(case(1).key, "ci-cpu") == 0.0
@@ -80,14 +80,14 @@ def test_merging_from_a_file_and_pruning(store: Store, tmp_path: Path) -> None:
         node.save(begin(node), ok(50, samples={**ok(50).samples, "latency": LATENCIES}, skip_key="from a node"), {"x.bin": b"node"})
         assert merge(store, node).outcomes == 1
         assert merge(store, node).outcomes == 0
-    found = store.find("from a node")
-    assert found is not None
-    assert found.samples["latency"] == LATENCIES
+    outcome = store.find("from a node")
+    assert outcome is not None
+    assert outcome.samples["latency"] == LATENCIES
     prune(store, 0, dry=False)
     assert store.find("from a node") is None, "it is measured again"
-    (found,) = store.outcomes(store.run().id)
-    assert found.samples["latency"] == quantiles(LATENCIES)
-    assert found.mean("latency") == pytest.approx(19.5)
+    (outcome,) = store.outcomes(store.run().id)
+    assert outcome.samples["latency"] == quantiles(LATENCIES)
+    assert outcome.mean("latency") == pytest.approx(19.5)
 
 
 def test_a_server_that_is_not_there_is_named_without_its_password(url: str, tmp_path: Path) -> None:
