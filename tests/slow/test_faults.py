@@ -74,12 +74,13 @@ def check_stored(stage: Stage) -> None:
 
 
 def killed(stage: Stage, moment: float, trial: bool) -> bool:
-    """Start a run and kill it, or its trial, at a moment; False where it has ended before. What it has started ends with it."""
-    process = stage.start()
+    """Start a run and kill it, or the first trial after a moment; False where it has ended before. What it has started ends with it."""
+    process, end = stage.start(), time.monotonic() + moment
     try:
-        process.wait(timeout=moment)
-        return False
-    except subprocess.TimeoutExpired:
+        while process.poll() is None and (time.monotonic() < end or (trial and not trials(process.pid))):
+            time.sleep(0.002)
+        if process.poll() is not None:
+            return False
         children = trials(process.pid)
         for victim in children if trial else [process.pid]:
             with contextlib.suppress(ProcessLookupError):
@@ -110,10 +111,12 @@ def test_runs_and_trials_killed_again_and_again_lose_nothing_and_repeat_nothing(
             made, number, before = made.copy(tmp_path / f"stage-{number}"), number + 1, set()
             for file in made.folder.glob(f"{made.store.name}*"):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
-        trial = kills % 2 == 1
+        trial, began = kills % 2 == 1, time.monotonic()
         if killed(made, moments.uniform(0, 1.1) * seconds, trial):
             kills += 1
             came[trial, len(before)] += 1
+        elif not before:
+            seconds = time.monotonic() - began
         if made.store.exists() and made.store.stat().st_size:
             check_stored(made)
             assert before <= kept(made)
