@@ -32,7 +32,7 @@ IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "class_a
           *(name for name in METRICS if name.startswith("prompt_")))
 SETS = ("fid", "precision", "recall")
 ABOUT = {  # what warns of a figure, told where that is shown
-    "latency": (*OF_SPEED, "no speed-up"), "kv_allocated": ("fake compression", "state eats the saving"),
+    "latency": (*OF_SPEED, "no speed-up"), "kv_allocated": ("not freed", "overhead exceeds saving"),
 }  # fmt: skip
 
 

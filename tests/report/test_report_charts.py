@@ -12,7 +12,7 @@ import report_sample as sample
 from cachemark.analysis import formatting as fmt
 from cachemark.analysis.case_group import case_groups
 from cachemark.core.result import Outcome
-from cachemark.report.charts.chart import COLOURS, Chart, palette
+from cachemark.report.charts.chart import COLORS, Chart, palette
 from cachemark.report.charts.chart_set import ChartSet, chart_set
 from cachemark.report.charts.svg import XYPlot
 from cachemark.report.charts.tradeoffs import front
@@ -52,7 +52,7 @@ def test_methods_have_colours_and_budgets_have_shapes(whole: ChartSet) -> None:
     assert [key.name for key in whole.budgets] == ["1/2", "1/4"]
     drawn = whole.charts[0].svg
     assert all(key.sign in drawn for key in whole.methods)
-    assert len(set(COLOURS)) == len(COLOURS)
+    assert len(set(COLORS)) == len(COLORS)
 
 
 def test_the_drawing_follows_the_theme_and_fits_its_column(whole: ChartSet) -> None:
@@ -159,18 +159,18 @@ def test_equal_figures_everywhere_can_be_drawn() -> None:
 
 
 def test_more_methods_than_colours_and_names_that_are_alike() -> None:
-    arms = [sample.arm("linear", "1/4") for _ in range(len(COLOURS) + 3)]
+    arms = [sample.arm("linear", "1/4") for _ in range(len(COLORS) + 3)]
     named = [replace(arm, case=replace(arm.case, method=f"a method with quite a long name {k}")) for k, arm in enumerate(arms)]
     held = drawing(sample.full(), *named)
-    assert held.methods[len(COLOURS)].sign == COLOURS[0]
+    assert held.methods[len(COLORS)].sign == COLORS[0]
     assert len(tips(held.charts[2])) == 2 * (len(named) + 1)  # labels cut to the same text stay two rows
 
 
 def test_a_method_has_one_colour_in_all_sections_and_no_neighbour_has_it() -> None:
     together = [("b", "d"), ("a", "b", "c"), ("d", "e")]
-    colours = palette(frozenset(together))
-    assert all(len({colours[name] for name in names}) == len(names) for names in together)
-    assert len(set(colours.values())) == 5  # none is taken twice while another is free
+    colors = palette(frozenset(together))
+    assert all(len({colors[name] for name in names}) == len(names) for names in together)
+    assert len(set(colors.values())) == 5  # none is taken twice while another is free
 
     def named(model: str, *methods: str) -> list[Outcome]:
         arm = sample.arm("linear", "1/4")
@@ -185,10 +185,10 @@ def test_a_method_has_one_colour_in_all_sections_and_no_neighbour_has_it() -> No
 
 
 def test_more_methods_than_colours_share_them_evenly_and_apart() -> None:
-    crowd, pair = tuple(f"m{k:02}" for k in range(2 * len(COLOURS))), ("m00", "m99")
-    colours = palette(frozenset([crowd, pair]))
-    assert set(Counter(colours[name] for name in crowd).values()) == {2}
-    assert colours["m00"] != colours["m99"]
+    crowd, pair = tuple(f"m{k:02}" for k in range(2 * len(COLORS))), ("m00", "m99")
+    colors = palette(frozenset([crowd, pair]))
+    assert set(Counter(colors[name] for name in crowd).values()) == {2}
+    assert colors["m00"] != colors["m99"]
 
 
 def test_bytes_after_a_part_of_an_image_lie_between_the_recorded_places() -> None:

@@ -97,9 +97,9 @@ def test_a_line_that_does_not_fit_has_no_slope(slope: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("outcomes", "flag", "number"), [
-    ((full(latency=5.0), arm(latency=3.0)), "idle device", "20 %"), ((full(), arm(latency=0.8)), "artefact", "2.50×"),
+    ((full(latency=5.0), arm(latency=3.0)), "low utilization", "20 %"), ((full(), arm(latency=0.8)), "implausible speedup", "2.50×"),
     ((full(), arm(latency=2.5)), "use the full cache", "2.00×"), ((full(latency=0.9), arm()), "in a cache", ""),
-], ids=["idle device", "artefact", "no gain", "too fast"])  # fmt: skip
+], ids=["low utilization", "implausible speedup", "no gain", "too fast"])  # fmt: skip
 def test_each_flag_has_its_reason(outcomes: tuple[Outcome, ...], flag: str, number: str) -> None:
     marks = {mark.text: mark.reason for row in table(*outcomes).rows for mark in row.limit_marks}
     assert number in marks[flag]
@@ -124,7 +124,7 @@ def test_an_arm_without_its_full_cache_has_no_ideal() -> None:
 
 def test_the_page_has_the_table() -> None:
     html = render(build(sample.RUN, [full(), arm(latency=0.8)]))
-    rows = [row for table in Page(html).tables() for row in table if row and row[0].startswith("linear 1/4 artefact")]
+    rows = [row for table in Page(html).tables() for row in table if row and row[0].startswith("linear 1/4 implausible speedup")]
     assert len(rows) == 1
     assert any(cell.startswith("2.50×") for cell in rows[0])
     assert "Measured against the physical limit" not in render(build(sample.RUN, [ran(2.0, None, role="baseline")]))
@@ -134,8 +134,9 @@ def test_an_implausible_speed_is_flagged_where_it_stands() -> None:
     plausible = replace(arm(latency=3.0), case=sample.case(method="linear", budget="1/2", knobs={"B": 128}))
     (group,) = case_groups([full(latency=5.0), arm(latency=0.8), plausible])
     assert group.full is not None
-    assert [mark.text for mark in group.full.marks] == ["idle device"]
-    assert {row.case.budget: "artefact" in [mark.text for mark in row.marks] for row in group.arms} == {"1/4": True, "1/2": False}
+    assert [mark.text for mark in group.full.marks] == ["low utilization"]
+    flagged = {row.case.budget: "implausible speedup" in [mark.text for mark in row.marks] for row in group.arms}
+    assert flagged == {"1/4": True, "1/2": False}
 
 
 @pytest.mark.parametrize(("latency", "flagged"), [(0.4, True), (0.6, False)])
@@ -143,10 +144,10 @@ def test_a_decoder_cannot_gain_more_than_its_tokens_per_step(latency: float, fla
     """With or without a least time: fewer steps are all that it can gain."""
     row = decoded(full(2.0), decoding(latency, None))
     assert row.method == "full + jacobi 8"
-    assert ("artefact" in flags(row), "4.00 tokens" in row.implausible) == (flagged, flagged)
+    assert ("implausible speedup" in flags(row), "4.00 tokens" in row.implausible) == (flagged, flagged)
 
 
-@pytest.mark.parametrize(("latency", "expected"), [(10.0, ["use the full cache"]), (4.0, []), (1.6, ["artefact"])])
+@pytest.mark.parametrize(("latency", "expected"), [(10.0, ["use the full cache"]), (4.0, []), (1.6, ["implausible speedup"])])
 def test_a_decoder_is_compared_with_its_steps_and_not_with_the_flops_of_its_windows(latency: float, expected: list[str]) -> None:
     """A device that waits computes windows at no cost: with half as many FLOPs more, twice the speed is plausible."""
     limits = table(full(8.0), decoding(latency, limit(1.5)))

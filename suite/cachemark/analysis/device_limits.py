@@ -13,7 +13,7 @@ from . import formatting as fmt
 from . import limit_flags
 from .report_row import IMPLAUSIBLE, Mark, ReportRow
 
-IDLE = "idle device"
+IDLE = "low utilization"
 OF_SPEED = (IDLE, IMPLAUSIBLE)  # flags of speed-ups that must not be believed
 
 

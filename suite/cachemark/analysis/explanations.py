@@ -14,16 +14,16 @@ FLAGS = {
                   "interval.",
     "lossless on this device": "The method's distance from the full cache is no larger than that of the full cache from itself at another "
                                "batch or precision: this device cannot tell the two apart.",
-    "fake compression": "Live entries fall by more than 1 %, but allocated bytes fall by less than 90 % of the live bytes saved.",
-    "state eats the saving": "The method's state besides keys and values is at least as large as its saving in keys and values.",
+    "not freed": "Live entries fall by more than 1 %, but allocated bytes fall by less than 90 % of the live bytes saved.",
+    "overhead exceeds saving": "The method's state besides keys and values is at least as large as its saving in keys and values.",
     "quality only": "The method needs an attention kernel that the full cache does not use: a ratio of times would compare kernels.",
-    "own kernel": "The method needs something that the full cache's attention kernel does not return, and has an equally fused kernel of "
-                  "its own.",
+    "different kernel": "The method needs something that the full cache's attention kernel does not return, and has an equally fused "
+                        "kernel of its own.",
     "no speed-up": "The full cache of the same cell has no results, latency was not measured, or the attention kernels differ.",
-    "idle device": "The full cache uses less than 40 % of both the copy rate and the matmul rate of its device.",
-    "artefact": "The speed-up is above 1, and more than 1.1 times what the bytes and FLOPs saved allow; under a decoder, than that of its "
-                "method at one token a pass, times the tokens that are drawn a pass.",
-    "unanchored": "This code has not been shown to reach the model's published figures with these weights.",
+    "low utilization": "The full cache uses less than 40 % of both the copy rate and the matmul rate of its device.",
+    "implausible speedup": "The speed-up is above 1, and more than 1.1 times what the bytes and FLOPs saved allow; under a decoder, than "
+                           "that of its method at one token a pass, times the tokens that are drawn a pass.",
+    "not reproduced": "This code has not been shown to reach the model's published figures with these weights.",
 }
 VERDICTS = {
     REGRESSED: "Costs more than the threshold above the baseline (speed, peak memory), is worse where it must be equal (bytes, "

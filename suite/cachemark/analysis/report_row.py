@@ -23,7 +23,7 @@ FORCED = tuple(name for name, about in METRICS.items() if about.forced)  # along
 ON_DEMAND = {name: about.asked for name, about in METRICS.items() if about.asked}  # measured only where the case asks for this
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 APART = "apart "  # before the name of a difference
-IMPLAUSIBLE = "artefact"  # mark of a speed-up beyond what the device allows
+IMPLAUSIBLE = "implausible speedup"  # mark of a speed-up beyond what the device allows
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
 
 
@@ -321,7 +321,7 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
     elif row.case.role == "arm" and row.speed_up is None:
         marks.append(Mark("no speed-up", "warn", row.no_speed_up))
     elif own := row.outcome.facts.get("own_kernel"):
-        marks.append(Mark("own kernel", "calm", str(own)))
+        marks.append(Mark("different kernel", "calm", str(own)))
     if row.paradigm != MASKED:
         marks += _bytes(row)
     return tuple(marks)
@@ -332,10 +332,10 @@ def _bytes(row: ReportRow) -> list[Mark]:
     marks, state = [], row.median(STATE)
     saved, live = _saved_bytes(row.median(KV), row.saving), _saved_bytes(row.median(LIVE_KV), row.saving_live)
     if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:
-        marks.append(Mark("fake compression", "warn", f"Live KV falls by {fmt.size(live)}, but allocated KV by only "
+        marks.append(Mark("not freed", "warn", f"Live KV falls by {fmt.size(live)}, but allocated KV by only "
                           f"{fmt.size(max(saved, 0))}: the buffers stay allocated."))
     if state and saved and 0 < saved <= state:
-        marks.append(Mark("state eats the saving", "warn", f"The method keeps {fmt.size(state)} of its own state; it saves "
+        marks.append(Mark("overhead exceeds saving", "warn", f"The method keeps {fmt.size(state)} of its own state; it saves "
                           f"{fmt.size(saved)} of KV."))
     return marks
 

@@ -1,6 +1,6 @@
 """The charts of the report as figures of a paper: SVG, as wide as a column.
 
-Colours are those of the report, safe for the colour-blind; because print may be grey, a method has a shape of its own too, and its
+Colors are those of the report, safe for the color-blind; because print may be grey, a method has a shape of its own too, and its
 budgets are joined by a line. What may not be ranked stays hollow.
 """
 

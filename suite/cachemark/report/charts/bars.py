@@ -11,10 +11,10 @@ from ...analysis.case_group import CaseGroup
 from ...analysis.papers import PaperTable
 from ...analysis.report_row import MASKED, ReportRow
 from ...core.units import HALF_RATES, KV, PEAK, PIXELS, STAGE, STATE, TIME, TOKEN_TIME, compared_tokens, metric, scores
-from .chart import COLOURS, INK, MOST, Chart, Signs, first, tip
+from .chart import COLORS, INK, MOST, Chart, Signs, first, tip
 from .svg import RowPlot, Span, linear, ranged
 
-THEIRS, OURS = COLOURS[:2]  # of bars beside a paper's
+THEIRS, OURS = COLORS[:2]  # of bars beside a paper's
 _BOX = (5, 25, 50, 75, 95)  # percentiles of a distribution's row: thin line, box, tick
 
 
@@ -34,7 +34,7 @@ def halves(group: CaseGroup, signs: Signs) -> Chart:
     if not rows:
         return Chart("speed", title, empty="The speed of the two halves was not measured.")
     spans = [
-        Span(k, 0.0, value, signs.colour(row), tip(row, f"{metric(name).title}: {fmt.with_unit(value, name)}"), signs.series(row),
+        Span(k, 0.0, value, signs.color(row), tip(row, f"{metric(name).title}: {fmt.with_unit(value, name)}"), signs.series(row),
              0.45 if half == 0 else 1.0, 0.29 + 0.42 * half, 0.36)
         for k, row in enumerate(rows[:MOST]) for half, name in enumerate(HALF_RATES) for value in [row.median(name) or 0.0]]
     plot = _bars(_labels(rows), "Tokens per second", spans, 24.0)
@@ -96,7 +96,7 @@ def _stacked(
         at = 0.0
         for (title, opacity), size in zip(titles.items(), sizes, strict=True):
             if size:
-                spans.append(Span(k, at / unit, (at + size) / unit, signs.colour(row), tip(row, f"{title}: {text(size)}"),
+                spans.append(Span(k, at / unit, (at + size) / unit, signs.color(row), tip(row, f"{title}: {text(size)}"),
                                   signs.series(row), opacity))
             at += size
     return spans
@@ -132,9 +132,9 @@ def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[S
     for k, (row, (least, low, middle, high, most)) in enumerate(zip(rows[:MOST], percentiles, strict=False)):
         text = tip(row, f"median: {fmt.with_unit(middle, name)}", f"half of the seeds: {fmt.figure(low, name)} to {fmt.figure(high, name)}",
                    f"nine of ten: {fmt.figure(least, name)} to {fmt.figure(most, name)}")
-        colour, series = signs.colour(row), signs.series(row)
-        spans += [Span(k, scale * least, scale * most, colour, text, series, 0.5, thick=0.1),
-                  Span(k, scale * low, scale * high, colour, text, series, 0.55, thick=0.6),
+        color, series = signs.color(row), signs.series(row)
+        spans += [Span(k, scale * least, scale * most, color, text, series, 0.5, thick=0.1),
+                  Span(k, scale * low, scale * high, color, text, series, 0.55, thick=0.6),
                   Span(k, scale * middle, scale * middle, INK, text, series, thick=0.75)]
     low, high = ranged([scale * end for ends in percentiles for end in (ends[0], ends[-1])], 0.04)
     unit = "%" if share else metric(name).unit
@@ -163,10 +163,10 @@ def paper_bars(table: PaperTable) -> Chart:
     spans = []
     for k, line in enumerate(rows):
         bars = [("published", line.claimed, THEIRS), *([("here", line.reached, OURS)] if table.here else [])]
-        for place, (name, value, colour) in enumerate(bars):
+        for place, (name, value, color) in enumerate(bars):
             if value:
                 level, thick = (place + 0.5) / len(bars), 0.64 / len(bars)
-                spans.append(Span(k, 0.0, value, colour, f"{line.name} · {name}: {fmt.times(value)}", level=level, thick=thick))
+                spans.append(Span(k, 0.0, value, color, f"{line.name} · {name}: {fmt.times(value)}", level=level, thick=thick))
         if line.possible:
             allowed = f"{line.name} · allowed by the GPU: {fmt.times(line.possible)}"
             spans.append(Span(k, line.possible, line.possible, INK, allowed, thick=0.9))

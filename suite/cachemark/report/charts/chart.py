@@ -13,8 +13,8 @@ from ...analysis.report_row import ReportRow, share_of_full
 from ...core.spec import shown_share
 from .svg import SHAPES, Heatmap, RowPlot, XYPlot
 
-# Okabe and Ito's colours without black and yellow (each vanishes in one theme), then Tol's muted ones.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999933", "#AA4499", "#44AA99", "#CC6677", "#8C8CD9")
+# Okabe and Ito's colors without black and yellow (each vanishes in one theme), then Tol's muted ones.
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999933", "#AA4499", "#44AA99", "#CC6677", "#8C8CD9")
 GLYPHS = dict(zip(SHAPES, ("●", "■", "▲", "◆", "▼", "✚"), strict=True))
 INK = "currentColor"
 MOST = 80  # cases of a drawing; nobody reads a longer one, and its table holds all of them
@@ -71,7 +71,7 @@ def over(value: float | None, unit: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Key:
-    """One entry of the legend: ``sign`` is a colour for a method, a glyph for a budget."""
+    """One entry of the legend: ``sign`` is a color for a method, a glyph for a budget."""
 
     name: str
     sign: str
@@ -80,13 +80,13 @@ class Key:
 
 @dataclass(frozen=True)
 class Signs:
-    """Colours of methods and shapes of budgets in one group."""
+    """Colors of methods and shapes of budgets in one group."""
 
     methods: dict[str, Key]
     budgets: dict[str, Key]
 
-    def colour(self, row: ReportRow) -> str:
-        """A method's colour; what is no method of the group, the full cache above all, is drawn in the ink."""
+    def color(self, row: ReportRow) -> str:
+        """A method's color; what is no method of the group, the full cache above all, is drawn in the ink."""
         key = self.methods.get(row.method)
         return key.sign if key else INK
 
@@ -102,8 +102,8 @@ class Signs:
 def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
     """One color for each method in all ``parts`` of a report, and one shape for each budget."""
     ratios = sorted(group.budgets, key=share_of_full, reverse=True)
-    glyphs, colours = tuple(GLYPHS.values()), palette(frozenset(part.methods for part in (group, *parts)))
-    return Signs({name: Key(name, colours[name], k) for k, name in enumerate(group.methods)},
+    glyphs, colors = tuple(GLYPHS.values()), palette(frozenset(part.methods for part in (group, *parts)))
+    return Signs({name: Key(name, colors[name], k) for k, name in enumerate(group.methods)},
                  {name: Key(shown_share(name), glyphs[k % len(glyphs)], k) for k, name in enumerate(ratios)})
 
 
@@ -113,9 +113,9 @@ def palette(together: frozenset[tuple[str, ...]]) -> dict[str, str]:
 
     ``together`` lists the methods of each group. Kept: all groups of a report ask for the same.
     """
-    colours: dict[str, str] = {}
+    colors: dict[str, str] = {}
     for name in sorted({name for names in together for name in names}):
         near = {other for names in together if name in names for other in names}
-        beside, used = (Counter(colour for other, colour in colours.items() if other in names) for names in (near, colours))
-        colours[name] = min(COLOURS, key=lambda colour: (beside[colour], used[colour]))
-    return colours
+        beside, used = (Counter(color for other, color in colors.items() if other in names) for names in (near, colors))
+        colors[name] = min(COLORS, key=lambda color: (beside[color], used[color]))
+    return colors

@@ -29,7 +29,7 @@ class ChartSet:
 def chart_set(group: CaseGroup, groups: Sequence[CaseGroup] = (), followed: RunHistory | None = None) -> ChartSet:
     """The charts of a group.
 
-    ``groups`` are all of the report: in them a method has the same colour, and other batches of its model may stand; ``followed`` is the
+    ``groups`` are all of the report: in them a method has the same color, and other batches of its model may stand; ``followed`` is the
     group run by run.
     """
     signs = signs_of(group, groups)

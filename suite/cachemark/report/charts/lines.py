@@ -31,8 +31,8 @@ def kv_over_time(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
         return
     unit, name = fmt.binary(max(max(_live(row).values()) for row in rows))
     paths = [(row, tuple((float(tokens), live / unit) for tokens, live in _live(row).items())) for row in rows]
-    lines = tuple(Curve(path, signs.colour(row), series=signs.series(row)) for row, path in paths[:MOST])
-    points = tuple(Point(*path[-1], signs.colour(row), f"{tip(row)}: {fmt.size(path[-1][1] * unit)} at the end of the image",
+    lines = tuple(Curve(path, signs.color(row), series=signs.series(row)) for row, path in paths[:MOST])
+    points = tuple(Point(*path[-1], signs.color(row), f"{tip(row)}: {fmt.size(path[-1][1] * unit)} at the end of the image",
                          signs.series(row), signs.shape(row), scale=0.7) for row, path in paths[:MOST])
     x = linear("Tokens of the image", 0.0, max(path[-1][0] for _, path in paths))
     y = linear(f"Live keys and values ({name})", 0.0, 1.06 * max(high for _, path in paths for _, high in path))
@@ -96,11 +96,11 @@ def _batch_chart(
             label = tip(row, f"batch {row.case.batch}", cells[x])
             if measured_value is not None:
                 places.append((float(x), measured_value))
-                points.append(Point(x, measured_value, signs.colour(row), label, signs.series(row), signs.shape(row)))
+                points.append(Point(x, measured_value, signs.color(row), label, signs.series(row), signs.shape(row)))
             elif row.outcome.status is Status.OOM:
-                points.append(Point(x, y.high, signs.colour(row), label, signs.series(row), "plus", name="oom"))
+                points.append(Point(x, y.high, signs.color(row), label, signs.series(row), "plus", name="oom"))
         if places:
-            lines.append(Curve(tuple(places), signs.colour(rows[0]), series=signs.series(rows[0])))
+            lines.append(Curve(tuple(places), signs.color(rows[0]), series=signs.series(rows[0])))
         table.append(cells)
     ticks = tuple((float(k), str(batch)) for batch, k in at.items())
     plot = XYPlot(Axis("Batch", -0.2, len(at) - 0.8, ticks), y, tuple(points), tuple(lines))
@@ -128,8 +128,8 @@ def _run_chart(
     points, lines, drawn = [], [], cases[:MOST]
     for case in drawn:
         row, places = case.row, [(float(k), value) for k, value in enumerate(case.values) if value is not None]
-        lines.append(Curve(tuple(places), signs.colour(row), series=signs.series(row)))
-        points += [Point(x, y, signs.colour(row), tip(row, f"run {runs.names[int(x)]}", text(y)), signs.series(row), signs.shape(row))
+        lines.append(Curve(tuple(places), signs.color(row), series=signs.series(row)))
+        points += [Point(x, y, signs.color(row), tip(row, f"run {runs.names[int(x)]}", text(y)), signs.series(row), signs.shape(row))
                    for x, y in places]
     points += [_mark(case, change, sentence, signs) for case in drawn for change, sentence in case.changes]
     y = linear(y_title, *ranged([point.y for point in points], 0.1))

@@ -11,8 +11,8 @@ from .chart import Chart, tip
 from .svg import Heatmap, HeatmapCell
 
 SLOWER, FASTER = (213, 94, 0), (0, 114, 178)  # Okabe and Ito's vermilion and blue: told apart by every kind of eye
-CAPTION = "Blue: faster than the full cache, orange: slower; full colour at twice or half its speed. No border: not significant."
-_DARK = 1.6  # from which the colour needs light letters
+CAPTION = "Blue: faster than the full cache, orange: slower; full color at twice or half its speed. No border: not significant."
+_DARK = 1.6  # from which the color needs light letters
 
 
 def regime_map(regime: Regime) -> Chart:
@@ -63,7 +63,7 @@ def answer_chart(answers: AnswerMap) -> Chart:
                                f"{cell.tokens} tokens, batch {cell.batch}: {_answered(cell)}", cell.measured, not cell.measured)
                    for cell in answers.cells)
     grid = Heatmap("Batch", "Tokens", tuple(map(str, batches)), tuple(map(str, lengths)), fields, wide=116.0)
-    caption = "White: the full cache. Blue: the named method is faster, at full colour twice as fast. Border: measured; hatched: predicted."
+    caption = "White: the full cache. Blue: the named method is faster, at full color twice as fast. Border: measured; hatched: predicted."
     return Chart("speed", f"Which cache by batch and length: {fmt.plain(answers.model, 40)}", caption, grid,
                  ("Tokens", *(f"batch {batch}" for batch in batches)), table)
 
@@ -86,5 +86,5 @@ def tint(gain: float | None) -> str:
 
 
 def _ink(gain: float | None) -> str:
-    """Letters that can be read on the colour of a speed-up."""
+    """Letters that can be read on the color of a speed-up."""
     return "#ffffff" if gain and max(gain, 1 / gain) > _DARK else "#1b1f24"

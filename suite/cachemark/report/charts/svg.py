@@ -99,7 +99,7 @@ class Point:
 
     x: float
     y: float
-    colour: str
+    color: str
     tip: str
     series: int = -1
     shape: str = "circle"
@@ -118,7 +118,7 @@ class Curve:
     """
 
     places: tuple[tuple[float, float], ...]
-    colour: str = ""
+    color: str = ""
     dash: str = ""
     series: int = -1
     stepped: str = ""
@@ -151,7 +151,7 @@ class Span:
     row: int
     low: float
     high: float
-    colour: str
+    color: str
     tip: str
     series: int = -1
     opacity: float = 1.0
@@ -191,7 +191,7 @@ class HeatmapCell:
 
     row: int
     column: int
-    colour: str
+    color: str
     ink: str
     text: str
     tip: str
@@ -222,7 +222,7 @@ class Heatmap:
                   _label(1.1 * style.size, bottom / 2, self.down, style, turned=True)]
         for cell in self.cells:
             x, y, edge = margin + cell.column * wide, cell.row * high, f' stroke="{cell.ink}" stroke-width="1.5"' if cell.bordered else ""
-            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{cell.colour}"{edge}'
+            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{cell.color}"{edge}'
                          f'{_mark_end(cell.tip, -1, style, "rect")}')
             if cell.hatched:
                 parts.append(f'<path d="{_hatching(x, y, wide, high)}" stroke="{cell.ink}" stroke-opacity="0.3" fill="none"/>')
@@ -298,7 +298,7 @@ def _svg_curve(line: Curve, plot: XYPlot, box: _Box, style: Style) -> str:
         path += {"after": f"H{x:.1f}V{y:.1f}", "before": f"V{y:.1f}H{x:.1f}"}.get(line.stepped, f"L{x:.1f} {y:.1f}")
     dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
     lit = f' class="s{line.series}"' if line.series >= 0 else ""
-    return f'<path d="{path}" stroke="{line.colour or style.ink}"{dash}{lit} opacity="{".75" if line.colour else ".55"}"/>'
+    return f'<path d="{path}" stroke="{line.color or style.ink}"{dash}{lit} opacity="{".75" if line.color else ".55"}"/>'
 
 
 def _ends(point: Point, plot: XYPlot, box: _Box) -> str:
@@ -309,13 +309,13 @@ def _ends(point: Point, plot: XYPlot, box: _Box) -> str:
         rules += f"M{box.x(plot.x.at(point.across[0])):.1f} {y:.1f}H{box.x(plot.x.at(point.across[1])):.1f}"
     if point.up and point.up[0] < point.up[1]:
         rules += f"M{x:.1f} {box.y(plot.y.at(point.up[0])):.1f}V{box.y(plot.y.at(point.up[1])):.1f}"
-    return f'<path d="{rules}" stroke="{point.colour}" class="s{point.series}" stroke-width="1.3" opacity=".8"/>' if rules else ""
+    return f'<path d="{rules}" stroke="{point.color}" class="s{point.series}" stroke-width="1.3" opacity=".8"/>' if rules else ""
 
 
 def _mark(point: Point, plot: XYPlot, box: _Box, style: Style) -> str:
     x, y = box.x(plot.x.at(point.x)), box.y(plot.y.at(point.y))
-    paint = (f'stroke="{point.colour}" stroke-width="1.7" vector-effect="non-scaling-stroke" pointer-events="all"' if point.hollow
-             else f'fill="{point.colour}"')
+    paint = (f'stroke="{point.color}" stroke-width="1.7" vector-effect="non-scaling-stroke" pointer-events="all"' if point.hollow
+             else f'fill="{point.color}"')
     place = f"translate({x:.1f} {y:.1f}){'' if point.scale == 1.0 else f' scale({point.scale:g})'}"
     drawn = f'<path d="{SHAPES[point.shape]}" transform="{place}" {paint}{_mark_end(point.tip, point.series, style, "path")}'
     return drawn + (_label(x, y - 0.9 * style.size, point.name, style, weight="bold") if point.name else "")
@@ -325,7 +325,7 @@ def _span(span: Span, plot: RowPlot, box: _Box, style: Style) -> str:
     x, end, high = box.x(plot.x.at(span.low)), box.x(plot.x.at(span.high)), span.thick * plot.pitch
     y = box.top + (span.row + span.level) * plot.pitch - high / 2
     faint = f' opacity="{span.opacity:g}"' if span.opacity < 1 else ""
-    return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(end - x, 0.6):.1f}" height="{high:.1f}" fill="{span.colour}"{faint}'
+    return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(end - x, 0.6):.1f}" height="{high:.1f}" fill="{span.color}"{faint}'
             f'{_mark_end(span.tip, span.series, style, "rect")}')
 
 

@@ -113,7 +113,7 @@ def _curve(title: str, group: CaseGroup, rows: Sequence[ReportRow], signs: Signs
     paths: dict[int, list[Point]] = {}
     for point in points:
         paths.setdefault(point.series, []).append(point)
-    lines = [Curve(tuple(sorted((p.x, p.y) for p in path)), path[0].colour, series=k) for k, path in paths.items()]
+    lines = [Curve(tuple(sorted((p.x, p.y) for p in path)), path[0].color, series=k) for k, path in paths.items()]
     full = [] if level is None else [Curve(((0.0, level), (x.high, level)), dash="4 3")]
     caption = f"Lower is better. Dashed: the full cache. Hollow: not ranked. {ROOTED}"
     figures = ((shown_share(row.case.budget), up.text(up.value(row) or 0)) for row in rows)
@@ -123,7 +123,7 @@ def _curve(title: str, group: CaseGroup, rows: Sequence[ReportRow], signs: Signs
 def _point(row: ReportRow, across: _Quantity, up: _Quantity, signs: Signs) -> Point:
     x, y, arm = across.value(row) or 0.0, up.value(row) or 0.0, row.case.role == "arm"
     label = tip(row, f"{across.title}: {across.text(x)}", f"{up.title}: {up.text(y)}")
-    return Point(x, y, signs.colour(row), label, signs.series(row), signs.shape(row), across.ends(row), up.ends(row),
+    return Point(x, y, signs.color(row), label, signs.series(row), signs.shape(row), across.ends(row), up.ends(row),
                  hollow=not arm or bool(row.unranked), name="" if arm else "full")
 
 

@@ -131,7 +131,7 @@ def _is_small(view: ReportView) -> bool:
 
 
 def _uri(png: bytes, exact: bool) -> str:
-    """A picture inside the page: the stored PNG, or a JPEG of full colour resolution, a third of its size.
+    """A picture inside the page: the stored PNG, or a JPEG of full color resolution, a third of its size.
 
     A sprite's tiles begin on the borders of JPEG blocks, so tiles that are equal in the PNG are equal here.
     """
