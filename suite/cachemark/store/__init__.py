@@ -1,5 +1,1 @@
 """The store of outcomes: one SQLite file (or a PostgreSQL database) with the artifacts beside it."""
-
-from .db import Store
-
-__all__ = ["Store"]
