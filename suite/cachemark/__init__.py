@@ -1,40 +1,41 @@
 """cachemark: honest speed-ups for cache methods in autoregressive image generation.
 
-``import cachemark as cm`` is quick: every name below is imported when it is asked for.
+``import cachemark as cm`` is quick: every name of ``__all__`` is imported when it is first used. Everything else is private and may move.
 """
 
 import importlib
-from typing import TYPE_CHECKING
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from .core.version import __version__
 
 if TYPE_CHECKING:
     from .contract.method import Method
-    from .core.result import Outcome
-    from .core.spec import Case
     from .decoders.registry import decoder
-    from .export.frames import frame, samples_frame
     from .methods.base.evicting import Evicting, Scored
     from .methods.registry import method
-    from .plans.schema import Plan
+    from .metrics.base import CostMetric, ImageMetric, SetMetric
     from .plans.schema import load as plan
-    from .workflows.report import Report
-    from .workflows.results import Run
+    from .workflows.check import check
+    from .workflows.compare import compare
+    from .workflows.generate import load
+    from .workflows.report import report
     from .workflows.results import open_run as open
-    from .workflows.run import run
+    from .workflows.run import measure, run
     from .workflows.session import Machine
 
 _HOMES = {
-    "Case": "core.spec.Case", "Evicting": "methods.base.evicting.Evicting", "Machine": "workflows.session.Machine",
-    "Method": "contract.method.Method", "Outcome": "core.result.Outcome", "Plan": "plans.schema.Plan",
-    "Report": "workflows.report.Report", "Run": "workflows.results.Run", "Scored": "methods.base.evicting.Scored",
-    "frame": "export.frames.frame", "decoder": "decoders.registry.decoder",
-    "method": "methods.registry.method", "open": "workflows.results.open_run",
-    "plan": "plans.schema.load", "run": "workflows.run.run", "samples_frame": "export.frames.samples_frame",
+    "CostMetric": "metrics.base.CostMetric", "Evicting": "methods.base.evicting.Evicting", "ImageMetric": "metrics.base.ImageMetric",
+    "Machine": "workflows.session.Machine", "Method": "contract.method.Method", "Scored": "methods.base.evicting.Scored",
+    "SetMetric": "metrics.base.SetMetric", "check": "workflows.check.check", "compare": "workflows.compare.compare",
+    "decoder": "decoders.registry.decoder", "load": "workflows.generate.load", "measure": "workflows.run.measure",
+    "method": "methods.registry.method", "open": "workflows.results.open_run", "plan": "plans.schema.load",
+    "report": "workflows.report.report", "run": "workflows.run.run",
 }
 __all__ = [
-    "Case", "Evicting", "Machine", "Method", "Outcome", "Plan", "Report", "Run", "Scored", "__version__", "decoder", "frame", "method",
-    "open", "plan", "run", "samples_frame",
+    "CostMetric", "Evicting", "ImageMetric", "Machine", "Method", "Scored", "SetMetric", "__version__", "check", "compare", "decoder",
+    "load", "measure", "method", "open", "plan", "report", "run",
 ]
 
 
@@ -43,3 +44,14 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _HOMES[name].rpartition(".")
     return getattr(importlib.import_module(f".{module}", __name__), attribute)
+
+
+class _Package(ModuleType):
+    """The package; importing its submodule ``cachemark.report`` does not replace the function ``cm.report``."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _HOMES:
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

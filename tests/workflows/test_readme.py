@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +12,8 @@ import pandas as pd
 import pytest
 
 import cachemark as cm
-import cachemark.plans.schema as schema
 from cachemark.core.errors import CachemarkError, NothingMeasured, UnknownName, Unsupported
 from cachemark.core.result import Status
-from cachemark.methods.registry import METHODS
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task
@@ -146,15 +142,3 @@ def test_a_run_without_an_outcome_asks_for_the_machine(measured: stages.Stage, t
 def test_a_machine_that_would_not_be_had_as_it_was_named(given: dict[str, Any], error: type[CachemarkError], words: str) -> None:
     with pytest.raises(error, match=words):
         Machine(**given)
-
-
-def test_the_library_is_imported_quickly() -> None:
-    code = "import sys, cachemark; print(*{m.partition('.')[0] for m in sys.modules} & {'torch', 'pandas', 'sqlalchemy', 'numpy'})"
-    assert not subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-
-
-def test_every_name_is_handed_on() -> None:
-    assert cm.plan("demo").name == "demo"
-    assert cm.Plan is schema.Plan
-    assert cm.method == METHODS.add
-    assert all(getattr(cm, name) is not None for name in cm.__all__)

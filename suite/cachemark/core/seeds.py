@@ -62,6 +62,14 @@ def subset(name: str, classes: int) -> Subset:
     return Subset(name, list(range(start, start + SIZES[name])), _labels(SIZES[name], classes))
 
 
+def smallest_subset(samples: int) -> str:
+    """The name of the smallest subset of the series ``s`` with so many samples. Error: ``bad-plan`` where there is none."""
+    sizes = {name: size for name, size in SIZES.items() if name.startswith("s") and size >= samples}
+    if samples < 1 or not sizes:
+        raise BadPlan(f"{samples} images were asked for.", remedy=f"Ask for 1 to {max(SIZES.values())}.")
+    return min(sizes, key=lambda name: sizes[name])
+
+
 def floor(of: Subset) -> Subset:
     """A subset with these labels and other seeds, none of which is in any named subset: the *floor* row of fidelity."""
     return Subset(f"{of.name} (floor)", [seed + _FLOOR_SHIFT for seed in of.seeds], list(of.labels))

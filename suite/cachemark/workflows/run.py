@@ -13,9 +13,11 @@ from typing import Protocol
 from ..core.errors import Unsupported
 from ..core.limits import Rates
 from ..core.result import SHARE, Environment, Outcome, Status
+from ..core.seeds import smallest_subset
 from ..core.spec import MAX_BATCH, QUALITY_PASS, Case
 from ..gate import anchors
 from ..machine.environment import environment
+from ..methods.registry import METHODS
 from ..models.registry import MODELS
 from ..plans.deadline import Deadline, breadth_first, groups
 from ..plans.expand import Planned, expand
@@ -89,6 +91,29 @@ def run(
             runner = PlanRunner(loaded, target, places, machine, files, watcher, deadline(seconds, target, machine, places), cases)
             found = runner.measure(fresh=fresh, carry=not fresh if carry_quality is None else carry_quality)
         return Run(store, found.run_id, found, tuple(_anchored(loaded, target, found.run_id)))
+
+
+def measure(
+    model: str, methods: Sequence[str], budgets: Sequence[str | float] = ("1/2",), *, seeds: int = 64, batch: int = 16,
+    weights: str | Path = "", decoder_weights: str | Path = "", store: str | Path = DEFAULT_STORE, machine: Machine | str = "cpu",
+    plugins: Sequence[str | Path] = (),
+) -> Run:
+    """Measure methods × budgets on one model beside its full cache, without a plan file, and return the run.
+
+    ``seeds`` is the number of images that are compared with the full cache's, at most ``batch`` at once. A budget that a method cannot meet
+    is an outcome with the reason. A method of your own must stand in one of the files ``plugins``, since each case runs in a process of its
+    own. Raises Unsupported for one of a notebook or script, and what :func:`run` raises.
+    """
+    for name in methods:
+        if name in METHODS and METHODS.get(name).__module__ == "__main__":
+            raise Unsupported(f"Method {name} is defined in a notebook or script, which the process of a case does not load.",
+                              remedy="Write it to a file and pass that: plugins=[\"my_method.py\"].")
+    plan = Plan.model_validate({
+        "name": f"measure-{model}", "on_unsupported": "unsupported", "fidelity": {"seeds": smallest_subset(seeds), "samples": seeds},
+        "cells": [{"model": model, "methods": list(methods), "budgets": list(budgets), "batch": min(batch, seeds), "weights": str(weights),
+                   "decoder_weights": str(decoder_weights)}],
+    })
+    return run(plan, store, machine=machine, plugins=plugins)
 
 
 def max_batch(
