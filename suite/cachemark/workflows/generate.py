@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..contract.method import Method
-from ..core import publications
 from ..core.errors import BadPlan, UnknownName, Unsupported, unknown
 from ..core.seeds import Subset, smallest_subset, subset
 from ..core.spec import FULL, Case
@@ -29,6 +28,7 @@ from ..metrics.compute.image_bytes import nearest_bytes
 from ..plans.expand import Planned, expand
 from ..plans.schema import Plan
 from ..trial.child.bench import Bench, case_job
+from ..workflows import publications
 from .session import Machine
 from .weights import fetch
 
