@@ -4,10 +4,9 @@
 """
 
 import importlib
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .core.root_module import RootModule as RootModule
 from .core.version import __version__
 
 if TYPE_CHECKING:
@@ -44,14 +43,3 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _HOMES[name].rpartition(".")
     return getattr(importlib.import_module(f".{module}", __name__), attribute)
-
-
-class _Package(ModuleType):
-    """The package; importing its submodule ``cachemark.report`` does not replace the function ``cm.report``."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _HOMES:
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
