@@ -9,14 +9,14 @@ import pytest
 
 from cachemark.cache.codec import CODECS
 from cachemark.contract.method import Method
-from cachemark.kit.next_token import ATTENTION, BATCH, GRID, SAMPLING, Cell, Recorded, generate, model, recorded
-from cachemark.kit.next_token import TokenRecord as Record
-from cachemark.kit.next_token import TokenRun as Ran
+from cachemark.kit.common import KitRun, recorded
+from cachemark.kit.driver import Onlooker
+from cachemark.kit.next_token import ATTENTION, BATCH, GRID, SAMPLING, Cell, model
 from cachemark.methods.registry import METHODS
 
 __all__ = [
-    "ALONE", "ATTENTION", "BATCH", "GRID", "MODES", "SAMPLING", "WHOLE", "Cell", "Ran", "Record", "Recorded", "cells", "crossed",
-    "generate", "halved", "label", "model", "one_a_method", "recorded", "sampled",
+    "ALONE", "ATTENTION", "BATCH", "GRID", "MODES", "SAMPLING", "WHOLE", "Cell", "KitRun", "cells", "crossed", "generate", "halved",
+    "label", "model", "one_a_method", "recorded", "sampled",
 ]
 
 ALONE = [name for name, codec in CODECS.items() if not codec.grouped]  # those that every family takes
@@ -27,6 +27,11 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
     "ssd_heads": ({}, {"buffer": "line", "recent": 6}),
     "window": ({}, {"keep_condition": False}),
 }
+
+
+def generate(cell: Cell, method: Method, *watches: Onlooker, **options: Any) -> KitRun:
+    """A generation that these watches see and nothing else."""
+    return cell.run(method, *watches, bare=True, **options)
 
 
 def cells(*, evicting: bool = False, grid: int = GRID) -> list[Cell]:

@@ -15,19 +15,15 @@ from cachemark.cache.codec import CODECS, Codec
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep
 from cachemark.contract.method import Method
-from cachemark.core.spec import Sampling
+from cachemark.kit import masked as kit
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
+from cachemark.kit.masked import CONFIG, SAMPLING, SEEDS, model
 from cachemark.kit.oracle import masked
 from cachemark.methods.registry import METHODS
-from cachemark.models.mar import MAR, MARConfig
 
 from .cells import ALONE
 
-# The head's process leaves out its noisiest half: with random weights that alone would multiply the tokens by thousands.
-CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=4, steps=8, diffusion=(3, 0))
-SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
-SEEDS = (5, 11, 23)
 OFF = dict.fromkeys(("token_cache", "condition_cache", "encoder_cache", "head_cache"), False)
 SCHEDULE = {"schedule": "published", "start": 2, "period": 5, "layer": 1, "table": [0.6] * 4 + [0.4] * 4, "extra": 1}
 # Modes of a method, all with passes that leave tokens behind or rows out.
@@ -51,24 +47,12 @@ NEUTRAL: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
-def scaled() -> MAR:
-    """Random weights, large enough for attention to be far from uniform."""
-    model, draw = MAR(CONFIG).eval().requires_grad_(False), torch.Generator().manual_seed(0)
-    for name, parameter in model.named_parameters():
-        parameter.normal_(0, 0.1 if "diffloss" in name else 0.4, generator=draw)
-    return model
-
-
-MODEL = scaled()
+MODEL = model()
 
 
 @dataclass(frozen=True)
-class MaskedCell:
-    """One method in one mode, with one codec."""
-
-    cls: type[Method]
-    mode: tuple[tuple[str, Any], ...] = field(hash=False)
-    codec: str
+class MaskedCell(kit.MaskedCell):
+    """A cell whose label leaves out what is usual."""
 
     @property
     def label(self) -> str:
@@ -76,10 +60,7 @@ class MaskedCell:
         return "-".join([self.cls.name, *said, self.codec]).replace(" ", "")
 
     def build(self) -> Method:
-        return self.cls.build(dict(self.mode))
-
-    def memory(self) -> Memory:
-        return Memory("cpu", CODECS[self.codec])
+        return self.tight()
 
 
 def cells(modes: dict[str, tuple[dict[str, Any], ...]], *, lossy: bool = True) -> list[MaskedCell]:

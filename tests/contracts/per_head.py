@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 from torch import Tensor
 
-from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step, scale_steps
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage
 from cachemark.contract.heads import PerHead
-from cachemark.kit import per_head
-from cachemark.kit.common import calibration
+from cachemark.contract.method import Method
+from cachemark.kit.common import KitRun, calibration
 from cachemark.kit.driver import Onlooker as Watch
-from cachemark.kit.per_head import HeadRun as Ran
+from cachemark.kit.next_scale import ScaleCell
 from cachemark.methods.registry import METHODS
 
-from .scales import Feed, layout_of
+from . import scales
+from .scales import layout_of
 
 PER_VECTOR = [name for name, codec in CODECS.items() if not codec.grouped]
 KV_HEADS = (4, 2)
@@ -30,6 +31,10 @@ class Staggered(PerHead):
     """Each head keeps the first two scales, and of the rest as many of the newest as its number and its layer say; some none."""
 
     name = "staggered"
+    neutral = None
+
+    def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        return {}
 
     def held(self, layer: int, head: int, total: int) -> int:
         return min(total, 5 + 9 * ((head + layer) % 3))
@@ -42,6 +47,9 @@ class Staggered(PerHead):
 
     def entries(self, layout: Layout, site: Site) -> int:
         return sum(self.held(site.layer, head, layout.cacheable) for head in range(layout.kv_heads))
+
+    def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
+        return sum(self.held(site.layer, head, step.first) + step.count for head in range(layout.kv_heads))
 
 
 @dataclass
@@ -72,15 +80,29 @@ def made(cls: type[PerHead], kv_heads: int = 4, budget: Fraction = Fraction(5, 1
 BUILT_IN = [cls for name in METHODS if issubclass(cls := METHODS.get(name), PerHead)]
 
 
-def run(method: PerHead, codec: str = "native", kv_heads: int = 4, *watches: Watch, memory: Memory | None = None,
-        rows: Sequence[int] = (0, 1, 2)) -> Ran:  # fmt: skip
-    """A generation of some of the three rows."""
-    whole = layout_of(kv_heads)
-    feed = Feed(whole)
-    feed.rows = list(rows)
-    zeros = (0,) * len(rows)
-    layout = replace(whole, condition=zeros, seeds=tuple(whole.seeds[row] for row in rows), branches=zeros)
-    return per_head.run(method, layout, feed, memory or Memory("cpu", CODECS[codec]), *watches)
+@dataclass
+class LiveBytes(Watch):
+    """Bytes that are said to live behind each pass."""
+
+    behind: list[int] = field(default_factory=list)
+
+    def settled(self, method: Method, step: Step) -> None:
+        assert isinstance(method, PerHead)
+        self.behind.append(method.live_bytes)
+
+
+def cell_of(method: PerHead, codec: str = "native", kv_heads: int = 4) -> ScaleCell:
+    return ScaleCell(type(method), (), codec, "mha" if kv_heads == 4 else "gqa")
+
+
+def run(method: PerHead, codec: str = "native", kv_heads: int = 4, *watches: Watch) -> KitRun:
+    """A recorded run in the shadow of the oracle."""
+    return scales.run(cell_of(method, codec, kv_heads), method, *watches)
+
+
+def lengths(ran: KitRun) -> list[dict[Site, list[int]]]:
+    """Live entries of each head of each site behind each pass."""
+    return [moment.after for moment in ran.moments]  # type: ignore[misc]
 
 
 def planned(layout: Layout, method: Staggered) -> list[dict[Site, list[int]]]:
@@ -91,5 +113,3 @@ def planned(layout: Layout, method: Staggered) -> list[dict[Site, list[int]]]:
         found.append({Site("decoder", layer): [method.held(layer, head, total) for head in range(layout.kv_heads)]
                       for layer in range(layout.layers)})
     return [*found, found[-1]]
-
-

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
+from cachemark.cache.layout import Site, Step
 from cachemark.contract.heads import PerHead
 from cachemark.contract.method import Method
-from cachemark.kit import next_scale
-from cachemark.kit.next_scale import HEADS, KV_HEADS, LAYERS, SIDES, ScaleCell, drive, layout_of, run
+from cachemark.kit.common import KitRun
+from cachemark.kit.driver import Onlooker
+from cachemark.kit.next_scale import HEADS, KV_HEADS, LAYERS, SIDES, ScaleCell, drive, layout_of
 from cachemark.kit.next_scale import ScaleFeed as Feed
-from cachemark.kit.next_scale import ScaleRecord as Record
-from cachemark.kit.next_scale import ScaleRun as Ran
-from cachemark.kit.next_scale import ScaleShadow as Shadow
+from cachemark.kit.oracle import Shadow
 from cachemark.methods.registry import METHODS
 
 from .cells import ALONE, WHOLE
 
-__all__ = [
-    "HEADS", "LAYERS", "SIDES", "Feed", "Ran", "Record", "ScaleCell", "Shadow", "cells", "drive", "label", "layout_of", "recorded", "run",
-]
+__all__ = ["HEADS", "LAYERS", "SIDES", "Feed", "Record", "ScaleCell", "cells", "drive", "label", "layout_of", "run"]
+
+
+@dataclass
+class Record(Onlooker):
+    """The visual tokens of each site after each pass, (rows, kv_heads, live)."""
+
+    contents: list[dict[Site, Tensor]] = field(default_factory=list)
+
+    def settled(self, method: Method, step: Step) -> None:
+        self.contents.append({site: slot.visual[..., : slot.live[0]].clone() for site, slot in method.slots.items()})
+
+
+def run(cell: ScaleCell, method: Method, *watches: Onlooker, **options: Any) -> KitRun:
+    """A recorded run in the shadow of the oracle."""
+    shadow = Shadow()
+    return replace(cell.run(method, shadow, *watches, **options), shadow=shadow)
+
 
 # Modes of a method. One layer of three is demanding; online, the threshold lies inside the range of S of the feed.
 MODES: dict[str, tuple[dict[str, Any], ...]] = {
@@ -32,10 +50,9 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def cells(*, evicting: bool = False) -> list[ScaleCell]:
-    """All cells, or those of methods that evict. Reads the registry, so a new method joins by being registered; one whose heads keep
-    different numbers of entries joins those of :mod:`.per_head`."""
+    """All cells, or those of methods that evict and have uniform slots. Reads the registry, so a new method joins by being registered."""
     known: list[type[Method]] = [METHODS.get(name) for name in METHODS]
-    chosen = [cls for cls in known if "next-scale" in cls.paradigms and (cls.evicts or not evicting) and not issubclass(cls, PerHead)]
+    chosen = [cls for cls in known if "next-scale" in cls.paradigms and not (evicting and (issubclass(cls, PerHead) or not cls.evicts))]
     return [ScaleCell(cls, tuple((k, v) for k, v in mode.items()), codec, attention)
             for cls in chosen for number, mode in enumerate(MODES.get(cls.name, ({},))) for codec in ALONE for attention in KV_HEADS
             if codec in WHOLE or (number == 0 and attention == "gqa")]  # fmt: skip
@@ -43,8 +60,3 @@ def cells(*, evicting: bool = False) -> list[ScaleCell]:
 
 def label(cell: ScaleCell) -> str:
     return cell.label
-
-
-def recorded(label: str) -> Ran:
-    """The reference run of a cell at its tight budget."""
-    return next_scale.recorded(next(cell for cell in cells() if cell.label == label))

@@ -6,7 +6,8 @@ import pytest
 
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Step
-from cachemark.kit import token_checks
+from cachemark.kit import checks
+from cachemark.kit.method_kit import Check
 from cachemark.methods.streaming import Streaming
 
 from .cells import Cell, cells, generate, halved, recorded
@@ -17,7 +18,8 @@ EVICTING = cells(evicting=True)
 @pytest.mark.parametrize("cell", halved(EVICTING))
 def test_the_live_prefix_holds_what_it_should(cell: Cell) -> None:
     for moment in recorded(cell).moments[1:]:
-        assert all((held == moment.step.first).any(-1).all() for held in moment.contents.values()), "a token has not survived its own pass"
+        held = [tokens for heads in moment.contents.values() for tokens in heads]
+        assert all((tokens == moment.step.first).any(-1).all() for tokens in held), "a token has not survived its own pass"
 
 
 class LateToEvict(Streaming):
@@ -48,9 +50,9 @@ class Declares(Streaming):
 
 
 @pytest.mark.parametrize(("broken", "check"), [
-    (LateToEvict, token_checks.budget_is_kept), (KeepsLess, token_checks.budget_is_used), (Declares, token_checks.bytes_are_declared),
+    (LateToEvict, checks.budget_is_kept), (KeepsLess, checks.budget_is_used), (Declares, checks.declared_is_used),
 ])  # fmt: skip
-def test_another_budget_is_caught(broken: type[Streaming], check: token_checks.Check) -> None:
+def test_another_budget_is_caught(broken: type[Streaming], check: Check) -> None:
     (found,) = list(check(Cell(broken, (), "native", "mha")))[:1]
     assert found.expected != found.found
 

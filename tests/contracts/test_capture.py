@@ -13,8 +13,8 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Site, Step, raster_steps
 from cachemark.contract.method import Method
-from cachemark.kit import token_checks
 from cachemark.kit.capture import Capture, NotCapturable, capturing
+from cachemark.kit.checks import captured
 from cachemark.kit.driver import layout_of
 from cachemark.methods.base.evicting import Evicting
 
@@ -22,9 +22,8 @@ from .cells import GRID, Cell, cells, generate, halved
 
 ENDS = [step.index for step in raster_steps(layout_of(lines=GRID, line=GRID)) if "line" in step.edges]
 INSIDE = [GRID * GRID - 2, GRID * GRID - 1]
-PASSES = token_checks.seen_passes(Cell(Method, (), "native", "mha"))
+PASSES = Cell(Method, (), "native", "mha").passes
 LAST = {"inside a line": INSIDE, "end of a line": ENDS[-2:]}  # by then every method is at its budget
-captured = token_checks.captured
 
 
 @pytest.mark.parametrize("where", LAST)

@@ -16,10 +16,10 @@ from cachemark.kit import ragged
 from cachemark.kit.common import Poison
 from cachemark.kit.driver import drive, watched
 
-from .cells import Cell, Ran, cells, generate, halved
+from .cells import Cell, KitRun, cells, generate, halved
 
 
-def run(cell: Cell, method: Method) -> Ran:
+def run(cell: Cell, method: Method) -> KitRun:
     watch = Poison()
     ran = generate(cell, method, watch)
     assert watch.spoiled > 0

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from cachemark.kit import batches, manner_checks
-from cachemark.kit.method_kit import SCALE, TOKEN, Check
-from cachemark.kit.next_token import Cell
-from cachemark.kit.scale_checks import neutral_is_full, nothing_is_read_on_the_host, rows_are_the_same_in_another_order
-from cachemark.kit.work_checks import scale_work_is_declared
+from cachemark.core.errors import Unsupported
+from cachemark.kit import batches, checks
+from cachemark.kit.method_kit import MASKED, SCALE, TOKEN, Check
 
-from . import scales
-from .cells import cells, halved
+from . import masked, scales
+from .cells import cells, crossed, sampled
+from .per_head import PER_VECTOR, Scored, Staggered
 
-ELSEWHERE = (batches, manner_checks)  # test_batch.py runs more samples; manners do not depend on the codec (tests/kit)
-TOKEN_CHECKS = [check for check in TOKEN if check.__module__ not in {module.__name__ for module in ELSEWHERE}
-                and check.__name__ != "graph_is_eager"]  # test_graph.py runs more samplings
-HOST_FREE = (nothing_is_read_on_the_host, rows_are_the_same_in_another_order, scale_work_is_declared)  # not if decided on the host
-
-
-def named(check: Check) -> str:
-    return check.__name__
-
-
-@pytest.mark.parametrize("check", TOKEN_CHECKS, ids=named)
-@pytest.mark.parametrize("cell", halved(cells()))
-def test_a_next_token_method_passes(cell: Cell, check: Any) -> None:
-    assert not list(check(cell))
+# test_batch.py and test_graph.py run more samples; knobs, bf16 and settings do not depend on codec and attention (tests/kit)
+ELSEWHERE = {batches.samples_are_the_same_in_any_batch, checks.graph_is_eager, checks.knobs_are_refused, checks.other_numbers_run,
+             checks.settings_are_left_alone}
+SCALES = [*scales.cells(), *(scales.ScaleCell(cls, (), codec, attention) for cls in (Staggered, Scored) for codec in PER_VECTOR
+                             for attention in scales.KV_HEADS)]
+FAMILIES: tuple[tuple[Sequence[Any], Sequence[Any], Sequence[Check]], ...] = (  # cells, those of every run, checks
+    (cells(), crossed(cells()), TOKEN), (SCALES, SCALES, SCALE), (masked.cells(masked.MODES), masked.cells(masked.MODES), MASKED),
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("check", [check for check in SCALE if check is not neutral_is_full], ids=named)
-@pytest.mark.parametrize("cell", scales.cells(), ids=scales.label)
-def test_a_next_scale_method_passes(cell: scales.ScaleCell, check: Any) -> None:
-    if check in HOST_FREE and cell.online:
-        pytest.skip("decides on the host")
-    assert not list(check(cell))
+def params() -> Iterator[Any]:
+    for chosen, always, made in FAMILIES:
+        for param in sampled(chosen, always):
+            for check in made:
+                narrow = check is checks.neutral_is_full and "c_min" in dict(param.values[0].mode)  # type: ignore[union-attr, call-overload]
+                if check not in ELSEWHERE and not narrow:  # knobs of a budget that no other budget replaces; see test_scales.py
+                    yield pytest.param(*param.values, check, id=f"{param.id}-{check.__name__}", marks=param.marks)
+
+
+@pytest.mark.parametrize(("cell", "check"), list(params()))
+def test_a_method_passes(cell: Any, check: Check) -> None:
+    try:
+        assert not list(check(cell))
+    except Unsupported as reason:
+        pytest.skip(reason.message)

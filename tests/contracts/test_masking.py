@@ -9,9 +9,8 @@ from torch import Tensor
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import RowRun
 from cachemark.contract.method import Method
-from cachemark.kit.oracle import TOLERANCE
-from cachemark.kit.oracle import TokenShadow as Shadow
-from cachemark.kit.token_checks import at_neutral, differs_from_full
+from cachemark.kit import checks
+from cachemark.kit.oracle import TOLERANCE, Shadow
 from cachemark.methods.registry import METHODS
 
 from .cells import Cell, generate
@@ -72,7 +71,7 @@ def deviation(method: Method, cell: Cell) -> float:
 def test_a_wrong_filling_is_caught_here_and_only_here(monkeypatch: pytest.MonkeyPatch, name: str, broken: object) -> None:
     cell = of(name)
     monkeypatch.setattr(SlotBank, "_fill", broken)
-    assert not differs_from_full(cell, at_neutral(cell)[0]), "the neutral test alone would let it pass"
+    assert not list(checks.neutral_is_full(cell)), "the neutral test alone would let it pass"
     assert deviation(cell.tight(), cell) > TOLERANCE
 
 
@@ -80,5 +79,5 @@ def test_a_wrong_filling_is_caught_here_and_only_here(monkeypatch: pytest.Monkey
 def test_a_wrong_place_is_caught_here_and_only_here(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     cell = of(name)
     monkeypatch.setattr(SlotBank, "evict_place", one_off)
-    assert not differs_from_full(cell, at_neutral(cell)[0])
+    assert not list(checks.neutral_is_full(cell))
     assert deviation(cell.tight(), cell) > TOLERANCE

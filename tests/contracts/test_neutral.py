@@ -11,7 +11,7 @@ from torch import Tensor
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.slot import Slot
 from cachemark.contract.method import Method
-from cachemark.kit import token_checks
+from cachemark.kit import checks
 from cachemark.methods.registry import METHODS
 
 from .cells import Cell
@@ -52,5 +52,5 @@ class Skips(H2O):
 @pytest.mark.parametrize("cheat", [Replaced, Switches, Skips])
 def test_a_short_cut_is_seen_though_its_tokens_are_right(cheat: type[Method]) -> None:
     cell = Cell(cheat, (), "native", "mha")
-    assert not list(token_checks.neutral_is_full(cell))
-    assert list(token_checks.neutral_is_no_short_cut(cell))
+    assert not list(checks.neutral_is_full(cell))
+    assert list(checks.neutral_is_no_short_cut(cell))

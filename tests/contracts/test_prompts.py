@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import pytest
@@ -16,11 +16,10 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Layout, Step
 from cachemark.contract.method import Method
-from cachemark.kit.common import Poison
+from cachemark.kit.common import FullCache, Poison
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
-from cachemark.kit.oracle import TokenShadow as Shadow
-from cachemark.kit.token_checks import Massive
+from cachemark.kit.oracle import Shadow
 from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.models import checkpoints, janus
@@ -34,7 +33,7 @@ from cachemark.models.prompts import Prompts
 from cachemark.models.tiny.captions import CAPTION, WordTokenizer
 from cachemark.models.weights import packaged
 
-from .cells import ATTENTION, GRID, SAMPLING, Cell, Ran, Record, cells, crossed, one_a_method, sampled
+from .cells import ATTENTION, GRID, SAMPLING, Cell, KitRun, cells, crossed, one_a_method, sampled
 
 LABELS = [1, 0, 2, 1]
 PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 66, 7, 3), (1, 5, 33, 3)), ((1, 2, 3), (1, 2, 2, 2, 2, 2, 3), (1, 2, 2, 3)))
@@ -131,7 +130,7 @@ def every(*, evicting: bool = False, always: Container[str] = CONDITIONS) -> lis
     return sampled([cell for some in found.values() for cell in some], taken)
 
 
-def generate(cell: PromptedCell, method: Method, *watches: Watch, samples: list[int] | None = None, forced: Tensor | None = None) -> Ran:
+def generate(cell: PromptedCell, method: Method, *watches: Watch, samples: list[int] | None = None, forced: Tensor | None = None) -> KitRun:
     """Some samples by number, all if not given; logits are (N, samples, vocab)."""
     logits: list[Tensor] = []
     chosen = samples or list(range(len(LABELS)))
@@ -139,14 +138,24 @@ def generate(cell: PromptedCell, method: Method, *watches: Watch, samples: list[
     labels = torch.tensor([LABELS[i] for i in chosen])
     tokens = cell.model.generate(labels, chosen, seen, SAMPLING, memory, forced=forced,
                                  see=lambda _, guided: logits.append(guided[:, 0].clone()))
-    return Ran(tokens, torch.stack(logits), seen, memory)
+    return KitRun(seen, memory, {}, tokens, torch.stack(logits))
+
+
+@dataclass
+class Lives(Watch):
+    """Live entries of each run of rows of each site behind each pass."""
+
+    behind: list[list[list[int]]] = field(default_factory=list)
+
+    def settled(self, method: Method, step: Step) -> None:
+        self.behind.append([list(slot.live) for slot in method.slots.values()])
 
 
 @functools.cache
-def ragged(cell: PromptedCell) -> tuple[Ran, Shadow, Record]:
+def ragged(cell: PromptedCell) -> tuple[KitRun, Shadow, Lives]:
     """All samples in one batch at the tight budget."""
-    shadow, record = Shadow(), Record()
-    return generate(cell, cell.tight(), shadow, record), shadow, record
+    shadow, lives = Shadow(), Lives()
+    return generate(cell, cell.tight(), shadow, lives), shadow, lives
 
 
 EVERY, EVICTING = every(), every(evicting=True)
@@ -162,15 +171,15 @@ def test_evicting_equals_masking(cell: PromptedCell) -> None:
 
 @pytest.mark.parametrize("cell", EVICTING)
 def test_every_row_keeps_the_budget_and_its_own_prompt(cell: PromptedCell) -> None:
-    ran, _, record = ragged(cell)
+    ran, _, lives = ragged(cell)
     method = ran.method
     assert isinstance(method, Evicting)
     keeps, runs = getattr(method, "keep_condition", True), method.layout.runs
     assert [run.condition for run in runs] == CONDITIONS[cell.family]
-    for moment in record.moments:
-        for live in moment.after.values():
+    for index, sites in enumerate(lives.behind):
+        for live in sites:
             for run, n in zip(runs, live, strict=True):
-                assert n <= method.B + (run.condition if keeps else 0), f"pass {moment.step.index}"
+                assert n <= method.B + (run.condition if keeps else 0), f"pass {index}"
     declared = sum(method.capacity(method.layout, site) for site in model(cell.attention, cell.family).sites)
     layout, codec = method.layout, ran.memory.codec
     kind = layout.head_dim, layout.dtype
@@ -187,7 +196,7 @@ def test_a_sample_is_as_it_is_alone(cell: PromptedCell) -> None:
     assert apart(exact, ran, 1) <= CLOSE, "the shortest"
 
 
-def apart(cell: PromptedCell, ran: Ran, sample: int) -> float:
+def apart(cell: PromptedCell, ran: KitRun, sample: int) -> float:
     """By how much the logits of a sample differ from those it has alone, at the same tokens."""
     lone = generate(cell, cell.tight(), samples=[sample], forced=ran.tokens[sample : sample + 1])
     return float((ran.logits[:, sample] - lone.logits[:, 0]).abs().max())
@@ -200,7 +209,7 @@ NEUTRAL = [some for some in EVERY if ("keep_condition", False) not in some.value
 @pytest.mark.parametrize("cell", NEUTRAL)
 def test_neutral_equals_full(cell: PromptedCell) -> None:
     neutral = generate(cell, cell.at(Fraction(1)))
-    full = generate(cell, Massive() if neutral.method.needs_mass else Method())
+    full = generate(cell, FullCache(mass=True) if neutral.method.needs_mass else Method())
     assert torch.equal(neutral.logits, full.logits)
     assert torch.equal(neutral.tokens, full.tokens)
 

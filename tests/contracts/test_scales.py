@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +17,6 @@ from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.kit.capture import NotCapturable, capturing
 from cachemark.kit.common import Poison
-from cachemark.kit.driver import Onlooker as Watch
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.full import Full
 from cachemark.methods.h2o import H2O
@@ -27,22 +25,12 @@ from cachemark.models.var import VAR, VARConfig
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 
 from .cells import ALONE, one_a_method, sampled
-from .scales import LAYERS, SIDES, Feed, Ran, ScaleCell, cells, label, recorded, run
+from .scales import LAYERS, SIDES, ScaleCell, cells, label, run
 
 CELLS, EVICTING = cells(), cells(evicting=True)
-DETERMINISTIC = [cell for cell in CELLS if not cell.online]
+DETERMINISTIC = [cell for cell in CELLS if not cell.online and not cell.per_head]
 MHA = [cell for cell in DETERMINISTIC if cell.attention == "mha"]
-PASSES = set(range(len(SIDES)))
 TOLERANCE = 1e-5
-
-
-@dataclass
-class Massive(Full):
-    """The full cache on the attention function that returns its probabilities."""
-
-    @property
-    def needs_mass(self) -> bool:
-        return True
 
 
 def neutral(cell: ScaleCell) -> Method:
@@ -54,17 +42,10 @@ def neutral(cell: ScaleCell) -> Method:
 
 
 # -- neutral knobs ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", [c for c in CELLS if c.cls.name != "scale_groups"], ids=label)
+@pytest.mark.parametrize("cell", [c for c in CELLS if c.cls.name != "scale_groups" and not c.per_head], ids=label)
 def test_neutral_knobs_are_the_full_cache_bit_for_bit(cell: ScaleCell) -> None:
-    ran = run(cell, neutral(cell))
-    expected = run(cell, Massive() if ran.method.needs_mass else Full())
-    assert all(torch.equal(ran.out[where], out) for where, out in expected.out.items())
-
-
-# -- evicting equals masking ------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", CELLS, ids=label)
-def test_evicting_equals_masking(cell: ScaleCell) -> None:
-    assert (recorded(cell.label).shadow.hidden > 0) is (cell.cls.evicts or cell.cls.name == "scale_groups")
+    ran = cell.run(neutral(cell))
+    assert all(torch.equal(ran.answers[where], out) for where, out in cell.full(ran.method).answers.items())
 
 
 def values_stay(self: Slot, stage: Stage, kept: Any) -> None:
@@ -121,8 +102,8 @@ class ReadsBeyond(Window):
 
 def test_a_read_beyond_the_end_is_caught() -> None:
     cell = ScaleCell(ReadsBeyond, (), "native", "mha")
-    spoiled = run(cell, cell.tight(), Poison())
-    assert any(out.isnan().any() for out in spoiled.out.values())
+    spoiled = cell.run(cell.tight(), Poison())
+    assert any(out.isnan().any() for out in spoiled.answers.values())
 
 
 # -- budget and bytes -------------------------------------------------------------------------------------------------
@@ -130,7 +111,7 @@ def test_a_read_beyond_the_end_is_caught() -> None:
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_full_cache_needs_no_more_than_it_reads(codec: str, keep: bool) -> None:
     cell = ScaleCell(Full, (("store_last", keep),), codec, "mha")
-    ran, layout = run(cell, cell.tight()), cell.layout
+    ran, layout = cell.run(cell.tight()), cell.layout
     entries = sum(side**2 for side in (SIDES if keep else SIDES[:-1]))
     entry = CODECS[codec].entry_bytes(layout.head_dim, layout.dtype)
     assert ran.memory.nbytes("slots") == 2 * layout.rows * layout.kv_heads * LAYERS * entries * entry
@@ -139,27 +120,13 @@ def test_the_full_cache_needs_no_more_than_it_reads(codec: str, keep: bool) -> N
 
 
 # -- capture and storage ----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", DETERMINISTIC, ids=label)
-def test_a_pass_reads_nothing_on_the_host(cell: ScaleCell) -> None:
-    assert recorded(cell.label).method.capturable
-
-
-def run_bare(cell: ScaleCell, watch: Watch, ran: Ran) -> Any:
-    """Once more in the same memory, without the shadow, whose own reads would be refused."""
-    from cachemark.kit.driver import watched
-
-    from .scales import drive
-
-    return drive(watched(cell.tight(), watch), cell.layout, Feed(cell.layout), ran.memory)
-
-
 @pytest.mark.parametrize("cell", [c for c in CELLS if c.online], ids=label)
 def test_deciding_online_cannot_be_captured_and_says_so(cell: ScaleCell) -> None:
-    ran = recorded(cell.label)
-    assert not ran.method.capturable
-    assert "batch" in ran.method.footnotes[0]
-    with pytest.raises(NotCapturable), capturing(PASSES) as (_, watch):
-        run_bare(cell, watch, ran)
+    method = cell.record.method
+    assert not method.capturable
+    assert "batch" in method.footnotes[0]
+    with pytest.raises(NotCapturable), capturing(cell.passes) as (_, watch):
+        cell.run(cell.tight(), watch, bare=True)
 
 
 # -- a sample is the same in any batch --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Step
 from cachemark.contract.method import Method
-from cachemark.kit import token_checks
+from cachemark.kit import checks
 from cachemark.kit.reachable import outside
 
 from .cells import Cell, cells, generate, halved, recorded
@@ -18,7 +18,7 @@ from .cells import Cell, cells, generate, halved, recorded
 
 @pytest.mark.parametrize("cell", halved(cells()))
 def test_storage_stays_where_it_is(cell: Cell) -> None:
-    first, (second, _) = recorded(cell), token_checks.captured(cell)
+    first, (second, _) = recorded(cell), checks.captured(cell)
     held = [part.data_ptr() for bank in first.method.banks for part in (*bank.k, *bank.v, bank.visual)]
     again = [part.data_ptr() for bank in second.method.banks for part in (*bank.k, *bank.v, bank.visual)]
     assert again == held

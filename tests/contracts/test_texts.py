@@ -14,23 +14,24 @@ from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
-from cachemark.kit.common import Poison
+from cachemark.kit.common import FullCache, Poison
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
+from cachemark.kit.oracle import Shadow
 from cachemark.methods.full import Full
 from cachemark.methods.h2o import H2O
 from cachemark.models.infinity import Infinity, InfinityConfig
 
 from .cells import one_a_method, sampled
-from .scales import HEADS, LAYERS, SIDES, ScaleCell, Shadow, cells
-from .test_scales import Massive, neutral
+from .scales import HEADS, LAYERS, SIDES, ScaleCell, cells
+from .test_scales import neutral
 
 LABELS = [1, 0, 2, 1]
 LENGTHS = (3, 7, 4)
 BITS = 6
 SAMPLING = Sampling(cfg_scale=2.0)
 CLOSE, MASKED = 1e-4, 1e-5  # logits; outputs of attention
-OWN = [cell for cell in cells() if cell.attention == "mha" and not cell.online]  # the model has no shared heads
+OWN = [cell for cell in cells() if cell.attention == "mha" and not cell.online and not cell.per_head]  # the model has no shared heads
 EVERY = sampled(OWN, one_a_method(OWN))
 EVICTING = sampled([c for c in OWN if c.cls.evicts], one_a_method([c for c in OWN if c.cls.evicts]))
 
@@ -88,7 +89,7 @@ def test_evicting_changes_what_is_drawn_from(cell: ScaleCell) -> None:
 def test_neutral_knobs_are_the_full_cache_bit_for_bit(cell: ScaleCell) -> None:
     method = neutral(cell)
     tokens, logits, *_ = generate(cell, method)
-    expected = generate(cell, Massive() if method.needs_mass else Full())
+    expected = generate(cell, FullCache(mass=True) if method.needs_mass else Full())
     assert torch.equal(tokens, expected[0])
     assert torch.equal(logits, expected[1])
 

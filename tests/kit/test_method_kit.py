@@ -49,7 +49,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {  # by the words of the check: the bo
                            "        return out + 0 * self.slots[site].v[0][:, :, -1:].mean()", "nan"),
     "settings are left alone": ("    def begin(self, *given):\n        torch.backends.cuda.matmul.allow_tf32 = True\n"
                               "        super().begin(*given)", "matmul precision (TF32)"),
-    "token work is declared": ("    def attend(self, site, step, q, k, v):\n        (q @ k.mT @ v) if step.count else None\n"
+    "work is declared": ("    def attend(self, site, step, q, k, v):\n        (q @ k.mT @ v) if step.count else None\n"
                                "        return super().attend(site, step, q, k, v)", "reads more than it declares"),
     "knobs are refused": ("    @classmethod\n    def build(cls, knobs):\n"
                           "        return cls(**{k: v for k, v in knobs.items() if k == 'B'})", "it is taken"),
@@ -123,7 +123,7 @@ def test_knobs_make_a_method_provable_that_has_no_defaults() -> None:
 def test_methods_that_need_a_measurement_are_proved_without_one(name: str) -> None:
     (proof,) = prove_method(name)
     assert [check.name for check in proof.checks if not check.passed] == []
-    assert len(proof.checks) == 12
+    assert len(proof.checks) == 14
 
 
 PER_HEAD = """
@@ -172,14 +172,14 @@ def test_a_method_whose_heads_differ_is_held_to_the_checks(more: str, body: str,
     (proof,) = prove_method(str(file))
     found = [check.name for check in proof.checks if check.findings]
     assert f"next-scale: {words}" in found if words else not found
-    assert len(proof.checks) == 12
+    assert len(proof.checks) == 14
     assert all(check.examples for check in proof.checks), "none is left out"
 
 
 def test_the_command_prints_the_example_and_leaves_with_its_code(write: Write) -> None:
     good = call("test", "method", "fewer_steps")
     assert good.exit_code == 0, good.output
-    assert re.search(r"^7 checks: 7 passed, 0 found something, 0 left out\.$", good.output, re.M)
+    assert re.search(r"^8 checks: 8 passed, 0 found something, 0 left out\.$", good.output, re.M)
     bad = call("test", "method", "lazymar", "--knob", "nothing=1")
     assert bad.exit_code == 2
     unknown = call("test", "method", "lazymat")
@@ -197,5 +197,5 @@ def test_pytest_makes_each_check_a_test(write: Write, tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(tmp_path),
          "--cachemark-method", str(file), str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 failed, 6 passed" in done.stdout
+    assert "1 failed, 7 passed" in done.stdout
     assert "expected no read on the host, or capturable = False; found" in done.stdout

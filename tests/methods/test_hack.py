@@ -12,7 +12,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
-from cachemark.kit.per_head import numbers
+from cachemark.kit.driver import numbers
 from cachemark.methods.hack import HACK
 from cachemark.methods.scale_heads.head_classes import HeadClasses
 from contracts.per_head import made

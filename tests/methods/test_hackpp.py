@@ -12,12 +12,12 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
-from cachemark.kit.per_head import numbers
+from cachemark.kit.driver import numbers
 from cachemark.methods.base import calibrations
 from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.scale_heads.head_classes import HeadClasses
 from cachemark.methods.scale_heads.reliance_budgets import RelianceBudgets, reliance_of
-from contracts.per_head import made, run
+from contracts.per_head import lengths, made, run
 from contracts.scales import SIDES, Feed, layout_of
 
 TOKENS = [side**2 for side in SIDES]
@@ -158,8 +158,8 @@ def test_the_plan_is_what_lives_and_what_is_allocated() -> None:
     ran = run(made(HACKPlusPlus))
     assert isinstance(ran.method, HACKPlusPlus)
     plan, classes = ran.method.plan, ran.method.classes
-    for step, lengths in enumerate(ran.record.lengths[:-1]):
-        for site, of_heads in lengths.items():
+    for step, sites in enumerate(lengths(ran)[:-1]):
+        for site, of_heads in sites.items():
             assert of_heads == [plan.kept[step + 1][site.layer, few] for few in classes.contextual[site.layer]]
     assert [slot.capacity for slot in ran.method.ragged.values()] == plan.rooms
 

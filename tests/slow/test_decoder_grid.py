@@ -12,7 +12,7 @@ from cachemark.contract.decoder import Decoder
 from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.kit.next_token import model
-from cachemark.kit.token_checks import taped
+from cachemark.kit.tape import taped
 from cachemark.methods.full import Full
 
 pytestmark = pytest.mark.slow

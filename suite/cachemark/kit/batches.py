@@ -11,8 +11,9 @@ from torch import Tensor
 from ..cache import random_streams as streams
 from ..models.sampling import draw
 from .choices import Agreement, Choices, choosing, compare
+from .common import KitRun
 from .findings import Flaw
-from .next_token import SAMPLING, Cell, TokenRun, generate
+from .next_token import SAMPLING, Cell
 
 SEEDS, BATCHES = 16, (7, 4, 4, 1)  # a small one because it takes another path through the matrix product
 
@@ -23,11 +24,11 @@ def shuffled(sizes: Sequence[int]) -> list[list[int]]:
     return [[order.pop() for _ in range(size)] for size in sizes]
 
 
-def watched_choices(cell: Cell, seeds: Sequence[int], forced: Tensor | None = None) -> tuple[TokenRun, Choices]:
+def watched_choices(cell: Cell, seeds: Sequence[int], forced: Tensor | None = None) -> tuple[KitRun, Choices]:
     """A generation of these samples, and what it decided."""
     method = cell.tight()
     with choosing(method, cell.grid) as choices:
-        return generate(cell, method, choices, seeds=seeds, forced=forced), choices
+        return cell.run(method, choices, seeds=seeds, forced=forced, bare=True), choices
 
 
 def judge(cell: Cell, sizes: Sequence[int]) -> tuple[Agreement, int]:
@@ -38,9 +39,12 @@ def judge(cell: Cell, sizes: Sequence[int]) -> tuple[Agreement, int]:
     """
     count = sum(sizes)
     whole, first = watched_choices(cell, range(count))
+    assert whole.tokens is not None
+    assert whole.logits is not None
     verdict, same = Agreement(), 0
     for seeds in shuffled(sizes):
         part, second = watched_choices(cell, seeds, forced=whole.tokens[seeds])
+        assert part.logits is not None
         rows = [*seeds, *(seed + count for seed in seeds)]
         mine = [each.of(rows) for each in first.passes]
         compare(seeds, mine, second.passes, (whole.logits[:, seeds], part.logits), verdict)

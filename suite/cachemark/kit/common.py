@@ -1,11 +1,12 @@
-"""Parts of the checks of several families: a cell, how a finding names it, and spoilt storage."""
+"""Base class of the cells of all families: a method on a small model, run with and without a record."""
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,16 +15,30 @@ from ..cache.arena import Memory
 from ..cache.codec import CODECS
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
+from ..contract.heads import PerHead
 from ..contract.method import Method
 from ..core.errors import Unsupported
 from ..methods.base import calibrations
 from ..methods.base.calibrated import Calibrated
-from .driver import Onlooker, slots_of, stages_of
+from .driver import Moment, Onlooker, Outputs, Record, slots_of, stages_of, watched
 from .findings import Flaw
-from .oracle import Apart
+from .oracle import Shadow
 
 DECIDES = "It says that it decides on the host (capturable)."
 Found = Iterator[Flaw]
+
+
+@dataclass
+class KitRun:
+    """A generation: the answers of attention by pass and site, and of a model its ``tokens`` and (passes, batch, vocab) ``logits``."""
+
+    method: Method
+    memory: Memory
+    answers: Outputs
+    tokens: Tensor | None = None
+    logits: Tensor | None = None
+    moments: list[Moment] = field(default_factory=list)
+    shadow: Shadow = field(default_factory=Shadow)
 
 
 @dataclass(frozen=True)
@@ -33,7 +48,7 @@ class MethodCell(ABC):
     cls: type[Method]
     mode: tuple[tuple[str, Any], ...] = field(hash=False)  # its values may be lists
     codec: str
-    attention: str
+    attention: str = "mha"
 
     @property
     @abstractmethod
@@ -44,6 +59,51 @@ class MethodCell(ABC):
     @abstractmethod
     def seeds(self) -> Sequence[int]:
         """Those of the samples of its reference run."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """Shape of its reference run."""
+
+    @property
+    @abstractmethod
+    def passes(self) -> set[int]:
+        """Numbers of passes of which every kind is among."""
+
+    @property
+    def parameters(self) -> Iterable[Tensor]:
+        """The weights of its model, where it has one."""
+        return ()
+
+    @abstractmethod
+    def tight(self) -> Method:
+        """The method at a budget that makes it work."""
+
+    @abstractmethod
+    def neutral(self) -> Method:
+        """The method at the whole budget, with the knobs that make it the full cache. Unsupported where it says that there are none."""
+
+    @abstractmethod
+    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
+        """One generation of these samples. ``shown``: the model shows what it draws from, as in a fidelity pass, else it runs as timed."""
+
+    def run(self, method: Method, *watches: Onlooker, memory: Memory | None = None, seeds: Sequence[int] | None = None,
+            forced: Tensor | None = None, bare: bool = False, shown: bool = True) -> KitRun:  # fmt: skip
+        """A generation, seen by ``watches`` and recorded, or ``bare`` seen by these alone. ``shown``: as of :meth:`generate`."""
+        record = Record()
+        watches = watches if bare else (*watches, record)
+        seen = watched(method, *watches) if watches else method
+        ran = self.generate(seen, memory or self.memory(), seeds or self.seeds, forced, shown)
+        return replace(ran, answers=ran.answers or record.answers, moments=record.moments)
+
+    @property
+    def record(self) -> KitRun:
+        """The reference run at the tight budget, recorded and shadowed by the oracle."""
+        return recorded(self)
+
+    def full(self, like: Method) -> KitRun:
+        """The full cache's run, on the attention function that a method needs."""
+        return _full(self if issubclass(self.cls, PerHead) else replace(self, cls=Method, mode=()), like.needs_mass)
 
     @property
     def label(self) -> str:
@@ -58,6 +118,30 @@ class MethodCell(ABC):
     def memory(self) -> Memory:
         """An empty arena with its codec."""
         return Memory("cpu", CODECS[self.codec])
+
+
+@functools.cache
+def recorded(cell: MethodCell) -> KitRun:
+    """The reference run of a cell, once."""
+    shadow = Shadow()
+    watches = () if cell.layout.paradigm == "masked" else (shadow,)
+    return replace(cell.run(cell.tight(), *watches), shadow=shadow)
+
+
+@dataclass
+class FullCache(Method):
+    """The full cache, where ``mass`` is set on the attention function that returns its probabilities."""
+
+    mass: bool = False
+
+    @property
+    def needs_mass(self) -> bool:
+        return self.mass
+
+
+@functools.cache
+def _full(cell: MethodCell, mass: bool) -> KitRun:
+    return cell.run(FullCache(mass))
 
 
 def finding(cell: MethodCell, expected: object, found: object, step: int | None = None, layer: int | None = None,
@@ -83,22 +167,6 @@ def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
     return {"calibration": calibrations.remember(cls.name, {"model": "of random facts", **shape, **facts})}
 
 
-class Shadow(Protocol):
-    """An oracle that answered each pass by masking: how many entries it hid, and where it was first answered otherwise."""
-
-    hidden: int
-    first: Apart | None
-
-
-def unlike_masking(cell: MethodCell, shadow: Shadow) -> Found:
-    """Findings of an oracle that masks what the method evicts."""
-    if cell.cls.evicts and not shadow.hidden:
-        yield finding(cell, "entries that are evicted at a tight budget", "none")
-    if wrong := shadow.first:
-        expected = f"{wrong.expected:.6g}, as the masked attention answers"
-        yield finding(cell, expected, f"{wrong.found:.6g}", wrong.step, wrong.layer, wrong.head)
-
-
 def neutral_knobs(cls: type[Method]) -> Mapping[str, Any]:
     """The knobs that make a method neutral at the whole budget. Unsupported where it says that there are none."""
     if cls.neutral is None:
@@ -119,17 +187,25 @@ class Poison(Onlooker):
 
     def before(self, method: Method, site: Site, step: Step) -> None:
         self.fed(method, step)
-        for stage in stages_of(method):
+        shown = [method.shown] if isinstance(method, PerHead) else stages_of(method)
+        for stage in shown:
             poison(stage.k)
             poison(stage.v)
+        if isinstance(method, PerHead):
+            poison(method.shown.visual)
 
     def fed(self, method: Method, step: Step) -> None:
+        if isinstance(method, PerHead):
+            for ragged in method.ragged.values():
+                self._spoil([part[:, ragged.live :] for part in (*ragged.k, *ragged.v, ragged.visual)])
         for slot in slots_of(method).values():
-            self._spoil(slot)
+            self._spoil_slot(slot)
 
-    def _spoil(self, slot: Slot) -> None:
+    def _spoil_slot(self, slot: Slot) -> None:
         for run, live in zip(slot.bank.runs, slot.live, strict=True):
-            for part in (*slot.k, *slot.v, slot.visual):
-                dead = part[run.rows, :, live:]
-                poison(dead)
-                self.spoiled += dead.numel()
+            self._spoil([part[run.rows, :, live:] for part in (*slot.k, *slot.v, slot.visual)])
+
+    def _spoil(self, dead: Sequence[Tensor]) -> None:
+        for part in dead:
+            poison(part)
+            self.spoiled += part.numel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Layout, Site, Step, raster_steps
+from ..cache.ragged import RaggedSlot, extents
 from ..cache.slot import Slot, Stage
-from ..contract.heads import HeadGroups, HeadSite
+from ..contract.heads import HeadGroups, HeadSite, PerHead
 from ..contract.method import Method
 
 Place = Site | HeadSite
@@ -66,6 +67,52 @@ def stages_of(method: Method) -> list[Stage]:
     """Every stage of a method."""
     methods = [group.method for group in method.groups] if isinstance(method, HeadGroups) else [method]
     return [one.stage for one in methods if one.stage is not None]
+
+
+def numbers(slot: RaggedSlot) -> list[Tensor]:
+    """Visual tokens of each head, (rows, length) each."""
+    return [tokens for extent in extents(slot.lengths) for tokens in extent.of(slot.visual).long().unbind(1)]
+
+
+def entries_of(method: Method) -> dict[Place, list[Tensor]]:
+    """The visual tokens that each head holds, (rows, live) each, by site and, where heads have slots of their own, by these; −1 is an entry
+    of the condition."""
+    if isinstance(method, PerHead):
+        return {site: numbers(slot) for site, slot in method.ragged.items()}
+    return {place: list(slot.visual[..., : max(slot.live)].unbind(1)) for place, slot in slots_of(method).items()}
+
+
+@dataclass
+class Moment:
+    """One pass: the live entries of each head of each place before and after it was closed, and what the heads held behind it."""
+
+    step: Step
+    during: dict[Place, list[int]]
+    after: dict[Place, list[int]]
+    contents: dict[Place, list[Tensor]]
+
+
+@dataclass
+class Record(Onlooker):
+    """Keeps every moment of a generation, and what attention answered at every pass and site."""
+
+    moments: list[Moment] = field(default_factory=list)
+    answers: Outputs = field(default_factory=dict)
+    _during: dict[Place, list[int]] = field(default_factory=dict)
+
+    def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+        self.answers[step.index, site] = out.clone()
+
+    def fed(self, method: Method, step: Step) -> None:
+        self._during = _lengths(entries_of(method))
+
+    def settled(self, method: Method, step: Step) -> None:
+        contents = {place: [tokens.clone() for tokens in heads] for place, heads in entries_of(method).items()}
+        self.moments.append(Moment(step, self._during, _lengths(contents), contents))
+
+
+def _lengths(contents: Mapping[Place, Sequence[Tensor]]) -> dict[Place, list[int]]:
+    return {place: [tokens.size(-1) for tokens in heads] for place, heads in contents.items()}
 
 
 def watched(method: Method, *watches: Onlooker) -> Method:

@@ -9,43 +9,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..contract.heads import HeadGroups, PerHead
+from ..contract.heads import HeadGroups
 from ..contract.method import Method
 from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
 from ..models.protocol import ModelEntry, Request
-from . import batches, group_checks, manner_checks, ragged, scale_checks, token_checks, work_checks
+from . import batches, checks, ragged
 from .capture import as_written
 from .findings import Checked, Flaw, KitProof
-from .masked_checks import MASKED, masked_cells
+from .masked import masked_cells
 from .metric_checks import METRIC, MetricExample
 from .model_checks import MODEL, ModelExample
 from .next_scale import ScaleCell
 from .next_token import Cell, NoBudget
-from .per_head import HeadCell
+from .work_checks import work_is_declared
 
 Check = Callable[[Any], Iterator[Flaw]]
-TOKEN: tuple[Check, ...] = (
-    token_checks.neutral_is_full, token_checks.neutral_is_no_short_cut, token_checks.tight_is_not_neutral,
-    token_checks.evicting_is_masking, token_checks.budget_is_kept, token_checks.budget_is_used, token_checks.prefix_is_sound,
-    token_checks.bytes_are_declared, token_checks.live_bytes_are_counted, token_checks.memory_is_the_arenas,
-    token_checks.dead_is_never_read, token_checks.second_generation_repeats, token_checks.nothing_is_read_on_the_host,
-    token_checks.graph_is_eager, batches.samples_are_the_same_in_any_batch, ragged.rows_are_as_alone, ragged.rows_keep_the_budget,
-    manner_checks.other_numbers_run, manner_checks.knobs_are_refused, manner_checks.settings_are_left_alone,
-    work_checks.token_work_is_declared,
-)
-SCALE: tuple[Check, ...] = (
-    scale_checks.neutral_is_full, scale_checks.tight_is_not_neutral, scale_checks.evicting_is_masking, scale_checks.bytes_are_declared,
-    scale_checks.declared_is_used, scale_checks.prefix_is_sound, scale_checks.dead_is_never_read, scale_checks.second_generation_repeats,
-    scale_checks.memory_is_the_arenas, scale_checks.nothing_is_read_on_the_host, scale_checks.rows_are_the_same_in_another_order,
-    work_checks.scale_work_is_declared,
+STORED: tuple[Check, ...] = (  # of methods that store what later passes read
+    checks.neutral_is_full, checks.tight_is_not_neutral, checks.evicting_is_masking, checks.prefix_is_sound, checks.bytes_are_declared,
+    checks.declared_is_used, checks.live_bytes_are_counted, checks.memory_is_the_arenas, checks.dead_is_never_read,
+    checks.second_generation_repeats, checks.nothing_is_read_on_the_host, checks.settings_are_left_alone, work_is_declared,
 )
 GROUPS: tuple[Check, ...] = (
-    token_checks.neutral_is_full, token_checks.tight_is_not_neutral, token_checks.evicting_is_masking, group_checks.heads_are_served_once,
-    token_checks.prefix_is_sound, group_checks.bytes_are_declared, group_checks.declared_is_used, group_checks.live_bytes_are_counted,
-    token_checks.memory_is_the_arenas, token_checks.dead_is_never_read, token_checks.second_generation_repeats,
-    token_checks.nothing_is_read_on_the_host, token_checks.graph_is_eager, batches.samples_are_the_same_in_any_batch,
-    ragged.rows_are_as_alone, manner_checks.other_numbers_run, manner_checks.knobs_are_refused, manner_checks.settings_are_left_alone,
-    work_checks.token_work_is_declared,
+    *STORED, checks.heads_are_served_once, checks.timed_is_shown, checks.graph_is_eager, batches.samples_are_the_same_in_any_batch,
+    ragged.rows_are_as_alone, checks.other_numbers_run, checks.knobs_are_refused,
+)
+TOKEN: tuple[Check, ...] = (
+    *(check for check in GROUPS if check is not checks.heads_are_served_once), checks.neutral_is_no_short_cut, checks.budget_is_kept,
+    checks.budget_is_used, ragged.rows_keep_the_budget,
+)
+SCALE: tuple[Check, ...] = (*STORED, checks.samples_are_the_same_in_another_order)
+MASKED: tuple[Check, ...] = (
+    checks.neutral_is_full, checks.second_generation_repeats, checks.samples_are_the_same_in_another_order, checks.memory_is_the_arenas,
+    checks.nothing_is_read_on_the_host, checks.timed_is_shown, checks.settings_are_left_alone, work_is_declared,
 )
 TOKEN_SIZES = ((1, 1, 4), (1, 2, 4), (2, 2, 5))  # layers, heads and lines, the smallest first
 SCALE_SIZES = ((1, 1, (1, 2, 3, 4)), (1, 2, (1, 2, 3, 4, 5)), (2, 2, (1, 2, 3, 4, 5, 6)))
@@ -72,10 +67,6 @@ def _scale_cells(cls: type[Method], mode: Mode) -> list[ScaleCell]:
     return [ScaleCell(cls, mode, "native", "mha"), ScaleCell(cls, mode, "int8", "gqa")]
 
 
-def _head_cells(cls: type[Method], mode: Mode) -> list[HeadCell]:
-    return [HeadCell(cls, mode, "native", "mha"), HeadCell(cls, mode, "int8", "gqa")]
-
-
 def _smaller_scales(cell: ScaleCell) -> list[ScaleCell]:
     return [replace(cell, layers=layers, heads=heads, sides=sides) for layers, heads, sides in SCALE_SIZES]
 
@@ -84,11 +75,8 @@ FAMILIES = {
     "next-token": CheckFamily(TOKEN, _token_cells, lambda cell: [
         replace(cell, layers=layers, heads=heads, grid=grid) for layers, heads, grid in TOKEN_SIZES]),
     "next-scale": CheckFamily(SCALE, _scale_cells, _smaller_scales),
-    "masked": CheckFamily((*MASKED, work_checks.masked_work_is_declared), masked_cells, lambda cell: []),
+    "masked": CheckFamily(MASKED, masked_cells, lambda cell: []),
 }
-
-
-PER_HEAD = CheckFamily(SCALE, _head_cells, _smaller_scales)
 HEAD_GROUPS = replace(FAMILIES["next-token"], checks=GROUPS)
 
 
@@ -96,7 +84,7 @@ def family_of(cls: type[Method], paradigm: str) -> CheckFamily | None:
     """The checks of a method on models of a paradigm."""
     if issubclass(cls, HeadGroups) and paradigm == "next-token":
         return HEAD_GROUPS
-    return PER_HEAD if issubclass(cls, PerHead) and paradigm == "next-scale" else FAMILIES.get(paradigm)
+    return FAMILIES.get(paradigm)
 
 
 def check_method(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +18,11 @@ from ..core.spec import Sampling
 from ..methods.registry import METHODS
 from ..models import checkpoints
 from ..models.protocol import Loaded, ModelEntry, Request
-from . import next_scale, oracle
 from .driver import Onlooker, watched
 from .findings import Flaw
+from .oracle import Shadow
 from .settings import settings_restored
-from .token_checks import taped
+from .tape import taped
 
 Found = Iterator[Flaw]
 SEEDS = (5, 11, 2)
@@ -230,10 +229,11 @@ def attention_is_the_caches(model: ModelExample) -> Found:
     """Attention answers what the textbook's does over all keys so far: the model feeds each token once, in its place."""
     if model.entry.paradigm == "masked":
         raise Unsupported("A masked model stores nothing over its passes.")
-    shadow: Any = oracle.TokenShadow() if model.entry.paradigm == "next-token" else next_scale.ScaleShadow()
+    shadow = Shadow()
     model.generate(Method(), shadow)
     if shadow.worst > ANSWERS * max(1.0, shadow.largest):
         wrong = shadow.first
+        assert wrong is not None
         yield finding(model, f"{wrong.expected:.6g}, as the textbook's attention answers", f"{wrong.found:.6g}", step=wrong.step,
                       layer=wrong.layer, head=wrong.head)
 

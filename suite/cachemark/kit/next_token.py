@@ -1,29 +1,27 @@
-"""Next-token cells: one method in one mode, with one codec, on a small model with random weights, and recorded runs of it."""
+"""Next-token cells: one method in one mode, with one codec, on a small model with random weights."""
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.layout import Layout, Site, Step
+from ..cache.layout import Layout, raster_steps
 from ..contract.method import Method
 from ..core.errors import BadBudget
 from ..core.spec import Sampling
 from ..models.llamagen import LlamaGen, LlamaGenConfig
-from .common import MethodCell, calibration
-from .driver import Onlooker, Outputs, Place, slots_of, watched
-from .oracle import TokenShadow
+from .common import KitRun, MethodCell, calibration, neutral_knobs
 
 GRID, BATCH, LAYERS, HEADS = 6, 2, 2, 4
 ATTENTION: dict[str, int | None] = {"mha": None, "gqa": 1}
-SEEDS = tuple(range(BATCH))
+SEEDS, OTHER_SEEDS = tuple(range(BATCH)), (7, 3)
 SAMPLING = Sampling(cfg_scale=1.5)
 LOUDER = {"wqkv.weight": 8, "attention.wo.weight": 4, "output.weight": 8}
 RATIOS = (Fraction(1, 2), Fraction(1, 3), Fraction(2, 3), Fraction(3, 4))
@@ -74,9 +72,24 @@ class Cell(MethodCell):
         return copy.deepcopy(self.model).bfloat16()
 
     @property
+    def parameters(self) -> Iterable[Tensor]:
+        return self.model.parameters()
+
+    @property
     def layout(self) -> Layout:
-        """Shape of its reference run."""
         return self.model.layout(range(BATCH), SAMPLING)
+
+    @property
+    def passes(self) -> set[int]:
+        """The condition, the first token, every end of a line and the passes behind them, and the last two."""
+        steps = raster_steps(self.layout)
+        ends = [step.index for step in steps if "line" in step.edges]
+        return {0, 1, *ends, *(end + 1 for end in ends), len(steps) - 2, len(steps) - 1} & {step.index for step in steps}
+
+    @property
+    def undecided(self) -> tuple[int, ...]:
+        """Passes in which not even a tight budget evicts anything: the condition, the first token, the end of the first line."""
+        return 0, 1, next(step.index for step in raster_steps(self.layout) if "line" in step.edges)
 
     def at(self, budget: Fraction, driven: Layout | None = None) -> Method:
         """The method at a budget; what it asks to be known of a model is made up, for a ``driven`` layout where it is not the cell's."""
@@ -95,81 +108,17 @@ class Cell(MethodCell):
             return method if driven is None else self.at(budget, driven)
         raise NoBudget(f"{self.label} meets none of the budgets {', '.join(map(str, RATIOS))}, so its contract cannot be tested")
 
+    def neutral(self) -> Method:
+        whole = calibration(self.cls, self.layout) | self.cls.knobs_for(Fraction(1), self.layout)
+        return self.cls.build({**whole, **dict(self.mode), **neutral_knobs(self.cls)})
 
-@dataclass
-class TokenRun:
-    """A generation: tokens (batch, N), guided logits (N, batch, vocab), the method and its memory."""
+    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
+        """The class of a sample follows from its seed."""
+        logits: list[Tensor] = []
 
-    tokens: Tensor
-    logits: Tensor
-    method: Method
-    memory: Memory
+        def see(index: int, guided: Tensor) -> None:
+            logits.append(guided[:, 0].clone())
 
-
-def generate(cell: Cell, method: Method, *watches: Onlooker, memory: Memory | None = None, seeds: Sequence[int] = range(BATCH),
-             forced: Tensor | None = None) -> TokenRun:  # fmt: skip
-    """One generation of the cell's model, seen by ``watches``. The class of a sample follows from its seed."""
-    logits: list[Tensor] = []
-
-    def keep(index: int, guided: Tensor) -> None:
-        logits.append(guided[:, 0].clone())
-
-    seen, memory = watched(method, *watches) if watches else method, memory or cell.memory()
-    labels = torch.tensor([seed % 10 for seed in seeds])
-    tokens = cell.model.generate(labels, list(seeds), seen, SAMPLING, memory, forced=forced, see=keep)
-    return TokenRun(tokens, torch.stack(logits), seen, memory)
-
-
-@dataclass
-class Moment:
-    """One pass: live entries of each slot while it ran and after its work, and what the live prefix held after it."""
-
-    step: Step
-    during: dict[Place, list[int]]
-    after: dict[Place, list[int]]
-    contents: dict[Place, Tensor]
-
-
-@dataclass
-class TokenRecord(Onlooker):
-    """Keeps every moment of a generation."""
-
-    moments: list[Moment] = field(default_factory=list)
-    _during: dict[Place, list[int]] = field(default_factory=dict)
-
-    def fed(self, method: Method, step: Step) -> None:
-        self._during = {place: list(slot.live) for place, slot in slots_of(method).items()}
-
-    def settled(self, method: Method, step: Step) -> None:
-        after = {place: list(slot.live) for place, slot in slots_of(method).items()}
-        held = {place: slot.visual[..., : max(slot.live)].clone() for place, slot in slots_of(method).items()}
-        self.moments.append(Moment(step, self._during, after, held))
-
-
-@dataclass
-class Answers(Onlooker):
-    """Keeps what attention answered at every pass and site."""
-
-    out: Outputs = field(default_factory=dict)
-    steps: dict[int, Step] = field(default_factory=dict)
-
-    def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        self.out[step.index, site] = out.clone()
-        self.steps[step.index] = step
-
-
-@dataclass
-class Recorded(TokenRun):
-    """A reference run, with all that was seen of it."""
-
-    moments: list[Moment]
-    shadow: TokenShadow
-    answers: Answers
-
-
-@functools.cache
-def recorded(cell: Cell) -> Recorded:
-    """The reference run of a cell at its tight budget, recorded and shadowed by the oracle."""
-    record, shadow, answers = TokenRecord(), TokenShadow(), Answers()
-    ran = generate(cell, cell.tight(), record, shadow, answers)
-    return Recorded(ran.tokens, ran.logits, ran.method, ran.memory, record.moments, shadow, answers)
+        labels = torch.tensor([seed % 10 for seed in seeds])
+        tokens = self.model.generate(labels, list(seeds), method, SAMPLING, memory, forced=forced, see=see if shown else None)
+        return KitRun(method, memory, {}, tokens, torch.stack(logits) if logits else None)

@@ -7,17 +7,22 @@ holds, from ``slot.visual`` before the pass; where a key or a value lies is neve
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.layout import Site, Step
+from ..cache.ragged import Extent
+from ..contract.heads import PerHead
 from ..contract.method import Method
-from .driver import Onlooker, slots_of
+from ..methods.base.head_aware import HeadAware
+from .driver import Onlooker, numbers, slots_of
 
 TOLERANCE = 1e-5  # outputs of attention
+Part = tuple[slice, int, Tensor, Tensor, Tensor]  # rows, tokens of a pass, keys, values, and which of them each query may see
 
 
 class Apart(NamedTuple):
@@ -31,61 +36,102 @@ class Apart(NamedTuple):
     found: float
 
 
-def apart(expected: Tensor, found: Tensor, step: Step, site: Site, tolerance: float) -> Apart | None:
+def apart(expected: Tensor, found: Tensor, step: int, site: Site, tolerance: float) -> Apart | None:
     """The first row and head of (rows, heads, tokens, head_dim) in which an answer is further off than ``tolerance``, or is no number."""
     wrong = ~((expected - found).abs() <= tolerance) & ~((expected == found) | (expected.isnan() & found.isnan()))
     if not bool(wrong.any()):
         return None
     at = tuple(wrong.nonzero()[0].tolist())
-    return Apart(step.index, site.layer, at[0], at[1], float(expected[at]), float(found[at]))
+    return Apart(step, site.layer, at[0], at[1], float(expected[at]), float(found[at]))
 
 
-class TokenShadow(Onlooker):
-    """``worst``: the greatest deviation of the method's outputs from the oracle's, the ``largest`` of which is stated too; ``hidden``:
-    entries that were masked; ``first``: where it was first more than ``tolerance``, with what the oracle and the method answered."""
+class Shadow(Onlooker):
+    """The oracle. ``worst``: the greatest deviation of the method's answers from its own, the ``largest`` of which is stated too;
+    ``hidden``: entries that it masked; ``first``: where an answer was first further off than ``tolerance``, with both."""
 
     def __init__(self, tolerance: float = TOLERANCE) -> None:
-        self.tolerance = tolerance
+        self.tolerance, self.worst, self.largest, self.hidden = tolerance, 0.0, 0.0, 0
         self.first: Apart | None = None
-        self.worst = 0.0
-        self.largest = 0.0
-        self.hidden = 0
-        self._oracle: Method | None = None
-        self._before: list[Tensor] = []
+        self._full: Method | None = None
+        self._rounded: dict[Site, tuple[Tensor, Tensor]] = {}
+        self._stored: list[Tensor] = []
+        self._chosen: dict[int, Tensor] = {}
 
     def before(self, method: Method, site: Site, step: Step) -> None:
-        if step.count == 0:
-            if self._oracle is None:
-                self._oracle = Method()
-                sites = dict.fromkeys(Site(place.stack, place.layer) for place in slots_of(method))
-                self._oracle.begin(method.layout, list(sites), Memory("cpu", method.banks[0].codec))
-            return
-        self._before = held_before(method, site, step)
+        if step.count:
+            self._stored = held_before(method, site, step)
+        elif self._full is None:
+            self._full = Method()
+            sites = dict.fromkeys(Site(place.stack, place.layer) for place in slots_of(method))
+            self._full.begin(method.layout, list(sites), Memory("cpu", method.banks[0].codec))
+        if isinstance(method, HeadAware):
+            self._chosen.clear()
+            method.chosen = self._noting(method)  # type: ignore[method-assign]
 
     def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        assert self._oracle is not None
-        slot = self._oracle.slots[site]
-        slot.append(k, v, condition=step.count == 0)
-        for number, (run, n) in enumerate(zip(slot.bank.runs, slot.live, strict=True)):
-            keys, values = slot.read(run, n)
-            real = step.count or run.condition  # behind a shorter condition queries are padding
-            seen = torch.ones(real, n, dtype=torch.bool).tril()[None, None]
-            if step.count:
-                held = self._before[number]
-                seen = torch.cat((held, torch.ones(*held.shape[:2], step.count, dtype=torch.bool)), -1)[:, :, None]
-                self.hidden += int((~seen).sum())
-            expected, found = masked(q[run.rows, :, :real], keys, values, seen), out[run.rows, :, :real].double()
+        read = self._read_scale if method.layout.scales else self._read_tokens
+        for rows, tokens, keys, values, seen in read(method, site, step, k, v):
+            expected, answer = masked(q[rows, :, :tokens], keys, values, seen), out[rows, :, :tokens].double()
             self.largest = max(self.largest, float(expected.abs().max()))
-            self.worst = max(self.worst, float((expected - found).abs().max()))
-            self.first = self.first or apart(expected, found, step, site, self.tolerance)
+            self.worst = max(self.worst, float((expected - answer).abs().max()))
+            self.first = self.first or apart(expected, answer, step.index, site, self.tolerance)
 
     def settled(self, method: Method, step: Step) -> None:
-        assert self._oracle is not None
-        self._oracle.end_step(step)
+        if self._full is not None:
+            self._full.end_step(step)
+
+    def _read_tokens(self, method: Method, site: Site, step: Step, k: Tensor, v: Tensor) -> Iterator[Part]:
+        """A pass reads its own keys as the codec holds them. Rows whose conditions have one length are read together."""
+        assert self._full is not None
+        slot = self._full.slots[site]
+        slot.append(k, v, condition=step.count == 0)
+        for number, (run, n) in enumerate(zip(slot.bank.runs, slot.live, strict=True)):
+            tokens = step.count or run.condition  # behind a shorter condition queries are padding
+            seen = torch.ones(tokens, n, dtype=torch.bool).tril()[None, None]
+            if step.count:
+                self.hidden += int((~self._stored[number]).sum())
+                seen = _beside_own(self._stored[number], step.count)[:, :, None]
+            yield run.rows, tokens, *slot.read(run, n), seen
+
+    def _read_scale(self, method: Method, site: Site, step: Step, k: Tensor, v: Tensor) -> Iterator[Part]:
+        """A scale reads its own keys as they are; the codec rounds them when they are stored behind it."""
+        codec = method.ragged[site].codec if isinstance(method, PerHead) else method.slots[site].bank.codec
+        before = self._rounded.get(site, (k[:, :, :0], v[:, :, :0]))
+        keys, values = (torch.cat(pair, 2) for pair in zip(before, (k, v), strict=True))
+        seen = _beside_own(self._stored[0], step.count) & looked_at(method, step)
+        for head, tokens in self._chosen.items():
+            seen[:, head] = torch.zeros_like(seen[:, head]).scatter_(-1, tokens, True)
+        self.hidden += int((~seen).sum())
+        yield slice(None), step.count, keys, values, seen[:, :, None]
+        rounded = (codec.decode(codec.encode(part), method.layout.dtype) for part in (k, v))
+        self._rounded[site] = tuple(torch.cat(pair, 2) for pair in zip(before, rounded, strict=True))  # type: ignore[assignment]
+
+    def _noting(self, method: HeadAware) -> Callable[..., Any]:
+        """``chosen``, which also notes the tokens that heads see where they do not see all that is there."""
+        def chosen(site: Site, step: Step, part: Extent, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
+            seen, kept = type(method).chosen(method, site, step, part, q)
+            if seen is not None:
+                tokens = part.of(method.shown.visual).long().gather(2, seen)
+                self._chosen |= {part.first + at: tokens[:, at] for at in range(part.heads)}
+            return seen, kept
+        return chosen
+
+
+def _beside_own(entries: Tensor, count: int) -> Tensor:
+    return torch.cat((entries, torch.ones(*entries.shape[:2], count, dtype=torch.bool)), -1)
+
+
+def looked_at(method: Method, step: Step) -> Tensor:
+    """Tokens up to this scale that a method looks at where it holds them: all, but for the ablation that hides a group of scales."""
+    groups = [getattr(method, "group", lambda *_: "")(scale, step.index) for scale in range(step.scale)]
+    sizes = torch.tensor([side**2 for side in method.layout.scales[: step.scale]])
+    return torch.tensor([group != getattr(method, "remove", None) for group in groups]).repeat_interleave(sizes)
 
 
 def held_before(method: Method, site: Site, step: Step) -> list[Tensor]:
     """Of each run of rows which entries from before this pass its heads hold: (rows, kv_heads, condition + first) bool."""
+    if isinstance(method, PerHead):
+        return [torch.cat([visible(tokens[:, None], 0, step.first) for tokens in numbers(method.ragged[site])], 1)]
     heads, runs = dict[int, int](), list[list[Tensor]]()
     for place, slot in slots_of(method).items():
         if (place.stack, place.layer) == (site.stack, site.layer):

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..cache.arena import Memory
+from ..cache.engine.graph import Graph
 from .capture import READS, SHAPED, HostReads, indices, tensors
 
 FROM_THE_HOST = {"lift_fresh", "lift", "scalar_tensor"}
@@ -156,3 +158,13 @@ def _argument(argument: tuple[int, str], args: Any, kwargs: Any) -> Any:
 
 def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def taped(memory: Memory, lasting: Iterable[Tensor]) -> Memory:
+    """The memory with an engine that records on tape. ``lasting``: what a model has for good."""
+    if isinstance(memory.engine, Graph):
+        return memory
+    kept = list(lasting)
+    tape = Tape(lambda: [*kept, *(tensor for _, tensor in memory.tensors.values()), *engine.storage])
+    engine = memory.engine = Graph(tape)
+    return memory

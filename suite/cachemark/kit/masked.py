@@ -1,0 +1,84 @@
+"""Masked cells: one method in one mode, with one codec, on a tiny MAR with random weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cache.arena import Memory
+from ..cache.layout import Layout
+from ..contract.method import Method
+from ..core.spec import Sampling
+from ..models.mar import MAR, MARConfig
+from .common import KitRun, MethodCell, neutral_knobs
+
+# The head's process leaves out its noisiest half: with random weights that alone would multiply the tokens by thousands.
+CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=4, steps=8, diffusion=(3, 0))
+SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
+SEEDS = (5, 11, 23)
+RATIOS = (Fraction(1, 2), Fraction(3, 5), Fraction(3, 4), Fraction(9, 10))
+
+
+@functools.cache
+def model() -> MAR:
+    """Random weights, large enough for attention to be far from uniform."""
+    tiny, draw = MAR(CONFIG).eval().requires_grad_(False), torch.Generator().manual_seed(0)
+    for name, parameter in tiny.named_parameters():
+        parameter.normal_(0, 0.1 if "diffloss" in name else 0.4, generator=draw)
+    return tiny
+
+
+@dataclass(frozen=True)
+class MaskedCell(MethodCell):
+    """One method with the knobs of its mode."""
+
+    @property
+    def size(self) -> str:
+        return f"MAR of {CONFIG.grid}×{CONFIG.grid} tokens in {CONFIG.steps} passes, codec {self.codec}"
+
+    @property
+    def seeds(self) -> Sequence[int]:
+        return SEEDS
+
+    @property
+    def layout(self) -> Layout:
+        return model().layout(SEEDS, SAMPLING)
+
+    @property
+    def passes(self) -> set[int]:
+        return set(range(CONFIG.steps))
+
+    @property
+    def parameters(self) -> Iterable[Tensor]:
+        return model().parameters()
+
+    def tight(self) -> Method:
+        return self.cls.build(dict(self.mode))
+
+    def neutral(self) -> Method:
+        return self.cls.build({**self.cls().fit(Fraction(1), self.layout), **neutral_knobs(self.cls)})
+
+    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
+        """The class of a sample follows from its seed."""
+        labels, drawn = torch.tensor([seed % CONFIG.classes for seed in seeds]), list[Tensor]()
+        see = (lambda places, tokens: drawn.append(tokens)) if shown else None
+        return KitRun(method, memory, {}, model().generate(labels, list(seeds), method, SAMPLING, memory, forced=forced, see=see))
+
+
+def masked_cells(cls: type[Method], mode: tuple[tuple[str, Any], ...] = ()) -> Sequence[MaskedCell]:
+    """A method at the smallest budget that it meets, or with the knobs that it has where it meets none."""
+    layout = model().layout(SEEDS, SAMPLING)
+    for budget in RATIOS:
+        try:
+            knobs = {**cls.build(dict(mode)).fit(budget, layout), **dict(mode)}
+            cls.build(knobs).resolve(layout)
+        except Exception:
+            continue
+        return [MaskedCell(cls, tuple(knobs.items()), codec) for codec in ("native", "int8")]
+    return [MaskedCell(cls, mode, "native")]
