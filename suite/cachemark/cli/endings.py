@@ -24,7 +24,7 @@ MASKED = 10 * LONGEST  # characters that are looked at: what stands behind them 
 
 @contextmanager
 def ending(kept: Callable[[], str] = str) -> Iterator[None]:
-    """Whatever is raised inside ends the process with its code and a line. ``kept`` says what Ctrl-C leaves behind."""
+    """End the process with a code and one line for whatever is raised; ``kept`` states what Ctrl-C leaves."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):
@@ -68,8 +68,10 @@ def _line(text: str) -> str:
 
 
 def _leave(code: int, *lines: str) -> NoReturn:
-    """End with this code, behind these lines on standard error as far as anybody reads them: Python ends with codes of its own where what
-    was printed cannot be written."""
+    """Exit with this code after printing these lines on standard error.
+
+    Both streams are flushed first: Python exits with codes of its own where output cannot be written.
+    """
     with _unheard():
         for line in lines:
             click.echo(line, err=True)
@@ -83,7 +85,7 @@ def _leave(code: int, *lines: str) -> NoReturn:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Last words, which change nothing where they cannot be said: nobody reads, the disk is full, or Ctrl-C comes once more."""
+    """Ignore that last words cannot be written: no reader, a full disk, or a second Ctrl-C."""
     with suppress(OSError, ValueError, KeyboardInterrupt):
         yield
 

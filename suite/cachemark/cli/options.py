@@ -50,8 +50,7 @@ def refuse_together(unused: Mapping[str, Sequence[str]]) -> None:
 
 
 def refuse_alone(option: str, work: str, otherwise: str) -> None:
-    """Refuse an option that means something beside ``work`` only, where that is not given. ``otherwise``: what would happen without a
-    word, and what else there is."""
+    """Refuse an option that has no effect without ``work``; ``otherwise`` states the alternative."""
     present = given_options()
     if option in present and work not in present:
         raise click.UsageError(f"{option} belongs to {work}. Add that, or leave {option} out: {otherwise}")
@@ -128,7 +127,7 @@ class Finite(click.FloatRange):
 
 
 class Line(click.ParamType):
-    """A text of at most so many characters on one line, as it may stand in a file that people read and in the log of a CI."""
+    """A text on one line of bounded length, safe in files that people read and in the log of a CI."""
 
     name = "text"
 
@@ -189,7 +188,7 @@ _OPTIONS = (
 
 
 def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count() or 1) -> Callable[[F], F]:
-    """Add ``--device`` and its companions, with these defaults, handed over as one ``machine``; no device is an empty name."""
+    """Add ``--device`` and its companions with these defaults, passed as one ``machine``."""
     first = (
         click.option("--device", type=click.Choice(["cpu", "cuda"]), default=device,
                      show_default="that of the newest run" if device is None else True, help="Where to measure."),
@@ -212,7 +211,7 @@ def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count
 
 
 def _refuse_idle(device: str, executor: str) -> None:
-    """Refuse options about devices that the named one would pass over: somebody who names GPUs does not mean to measure a CPU."""
+    """Refuse options about GPUs or a cluster that the chosen device or executor would ignore."""
     present = given_options()
     if device == "cpu" and (idle := [name for name in ("--gpu", "--lock-clocks") if name in present]):
         raise click.UsageError(f"{' and '.join(idle)} cannot be combined with --device cpu, where this would be measured. "

@@ -15,7 +15,7 @@ _COMMAND = re.compile(r"\bcachemark(?: [a-z][a-z-]*)+")
 
 
 def note(context: click.Context, option: click.Parameter, value: str | Sequence[str]) -> None:
-    """Keep what the command line gives for an option, as it stands there; a default is one of every command."""
+    """Store the value that the command line gives for an option; a default is not stored."""
     if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
         context.meta.setdefault(_GIVEN, {})[option.opts[0]] = (value,) if isinstance(value, str) else tuple(value)
 
@@ -28,7 +28,7 @@ def noted(context: click.Context, option: click.Parameter, value: Any) -> Any:
 
 
 def runnable(text: str) -> str:
-    """The text, in which every command of ours that takes one of the options which were noted has it behind its name."""
+    """Add the noted options to every command of ours in the text that accepts them."""
     context = click.get_current_context(silent=True)
     noted_options = context.meta.get(_GIVEN, {}) if context else {}
     if context is None or not noted_options:

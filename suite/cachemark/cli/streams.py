@@ -12,8 +12,10 @@ from typing import TextIO
 
 
 def _somewhere(stream: TextIO | None) -> TextIO:
-    """The stream, or one that leads nowhere where this process was started without. Its descriptor, the lowest that is free, is so no
-    file's of ours, nor of a process that we start."""
+    """Return the stream, or one to /dev/null where the process was started without.
+
+    It takes the lowest free descriptor, so no file of ours gets that one.
+    """
     if stream is not None:
         return stream
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -22,7 +24,7 @@ def _somewhere(stream: TextIO | None) -> TextIO:
 
 
 def _unlimited(stream: TextIO) -> TextIO:
-    """The stream, with UTF-8 in place of ASCII, in which half of our signs cannot be written. click would see to it if it had the bytes."""
+    """Return the stream with UTF-8 in place of ASCII, which lacks half of the signs used."""
     if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name == "ascii":
         stream.reconfigure(encoding="utf-8", errors=stream.errors)
     return stream

@@ -27,8 +27,10 @@ OnRow = Callable[[str, Verdict], None]  # called with a commit and each row abou
 
 @dataclass(frozen=True)
 class BisectResult:
-    """The first bad commit of a case, or empty where the ends do not differ or skipped commits leave several, which ``left`` names;
-    its effect in words, and the pairs that it took."""
+    """The first bad commit of a case, its effect in words, and the number of pairs measured.
+
+    ``commit`` is empty where the ends do not differ, or where skipped commits leave several, which ``left`` names.
+    """
 
     case: str
     commit: str
@@ -87,8 +89,7 @@ class _Hunt:
         return self._found(ended.commit, ended.left, f"{last_row.metric}: {last_row.reason or last_row.verdict}")
 
     def compared(self, code: str, commit: str, rule: Rule, once: bool = False) -> Sequence[Verdict]:
-        """Rows of the case at a commit against the good end, after as many pairs as the test asks for, or after the first that ended well:
-        ``once``."""
+        """Compare the case at a commit with the good end; with ``once`` until a first pair has succeeded."""
         cells, so_far = {self.name: self.planned}, len(self.pairs)
         before, after = (Arm(each, cells, replace(self.request, code=each)) for each in (self.good, code))
         runner = PairRunner(before, after, self.executor, on_pair=self.pairs.append)
@@ -112,8 +113,10 @@ class _Hunt:
 
 
 def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
-    """The row by which the bad end is worse: first what is exact, for that one pair tells; then the latency. Other wall times, such as
-    that of capturing graphs, are followed by nobody: one pair of them tells nothing."""
+    """Return the row by which the bad end is worse: an exact metric if there is one, else the latency.
+
+    Other wall times, such as that of capturing graphs, are ignored: one pair of them shows nothing.
+    """
     worse = [r for r in rows if (r.verdict == REGRESSED and not _wall_time(r.metric)) or (r.verdict == CHANGED and r.metric in HASHES)]
     return min(worse, key=lambda r: (r.metric == TIME, r.metric != "status"), default=None)
 

@@ -18,7 +18,7 @@ SEEDS = "tune64"  # no figure is measured on them
 
 @dataclass(frozen=True)
 class Calibration:
-    """A calibration: the ``method``, its ``facts``, the ``digest`` by which cases name it, and the file that holds it."""
+    """A calibration: method, facts, the digest by which cases name it, and its file."""
 
     method: str
     facts: Mapping[str, Any]
@@ -30,8 +30,11 @@ def calibrate(
     method: str, model: str, *, samples: int = 10, weights: str = "", decoder_weights: str = "", device: str = "cpu", seed: int = 0,
     to: str | Path | None = None,
 ) -> Calibration:
-    """Measure what a method asks for on the first samples of the tuning seeds, under the full cache in fp32, and write it to a file: by
-    default where every run in this folder finds it by its weights. Raises Unsupported for a method that asks for nothing."""
+    """Measure what a method needs to know about a model and write it to a file.
+
+    The first ``samples`` of the tuning seeds are generated under the full cache in fp32. Without ``to`` the file is where every run in
+    this folder finds it by its weights. Raises Unsupported for a method that needs nothing.
+    """
     cls: type[Method] = METHODS.get(method)
     request = Request(device, weights=weights, decoder_weights=decoder_weights, seed=seed)
     facts = calibrated(cls, model, request, subset=SEEDS, samples=samples)

@@ -53,8 +53,11 @@ OnPair = Callable[[Pair, str], None]  # called with each pair and with what was 
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of a comparison: minimum effect (None: what the machine can see), minutes (None: no limit), equal arms, seed, and the
-    share of its cells of which something must be said (None: the usual one)."""
+    """Terms of a comparison.
+
+    ``delta``: minimum effect (None: what the machine can resolve); ``minutes``: None for no limit; ``aa``: also compare one cell with
+    itself; ``seed`` of the order; ``min_coverage``: fraction of the cells that must be judged (None: the usual one).
+    """
 
     delta: float | None = None
     minutes: float | None = None
@@ -65,8 +68,10 @@ class Terms:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """A comparison that has ended: its number in the store, both arms' names, its rows as a tally, the rule by which times were judged, the
-    smallest change that the machine can see, in words, and the standing of the gate."""
+    """A finished comparison: run number, names of both sides, rows, rule for times, and the gate's record.
+
+    ``sees`` states the smallest change that the machine can resolve.
+    """
 
     run_id: int
     names: tuple[str, str]
@@ -121,7 +126,7 @@ def compare(
 
 
 class _Sides(NamedTuple):
-    """The names of both arms, how their trials are run, and what they share (see :func:`cachemark.gate.comparison.verdicts`)."""
+    """Names and requests of both sides, and what they share (:func:`cachemark.gate.comparison.verdicts`)."""
 
     names: tuple[str, str]
     trials: tuple[TrialRequest, TrialRequest]
@@ -130,8 +135,10 @@ class _Sides(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedArms:
-    """Both arms, what they share, and where and by which code each runs. ``images``: both arms once more, to judge images; None where that
-    is not asked."""
+    """Both sides, what they share, and the environment and code of each.
+
+    ``images``: both sides once more, to compare images; None where that is not asked.
+    """
 
     before: Arm
     after: Arm
@@ -147,8 +154,11 @@ class ComparedArms:
 
 @contextmanager
 def _equal(arm: Arm, names: Sequence[str]) -> Iterator[tuple[Arm, Arm]]:
-    """An arm twice over some of its cells. The second one runs a copy of the code in a folder of its own, as long as the block lasts: two
-    arms of a comparison lie in two folders too, and what luck of theirs lasts a night must be in equal arms as well."""
+    """Yield one side twice over some of its cells.
+
+    The second one runs a copy of the code in another folder, as two sides do: a bias that depends on the folder must show in an A/A test
+    as well.
+    """
     copy = replace(arm, cells={AA + name: arm.cells[name] for name in names})
     with tempfile.TemporaryDirectory(prefix="cachemark-equal-") as folder:
         if names:
@@ -176,8 +186,10 @@ def _sides(
 def _identified(
     sides: _Sides, timed: tuple[Cells, Cells], imaged: tuple[Cells, Cells] | None, executor: Executor, device: str,
 ) -> ComparedArms:
-    """With the environments that the arms themselves report. Equal fingerprints make two environments one. What is known to make a
-    comparison unfair is refused here, before the first pair."""
+    """Return both sides with the environments that they report; refuse an unfair comparison before the first pair.
+
+    Two environments with equal fingerprints count as one.
+    """
     names, trials, alike = sides
     identities = [executor.identify(trials[0], device)]
     identities.append(identities[0] if trials[1] == trials[0] else executor.identify(trials[1], device))
@@ -229,8 +241,10 @@ class _PairedRun:
         return PairedComparison(self.run_id, both.names, ours.tally, rule, sees, ledger.standing(nights))
 
     def _measure_and_judge(self, rule: Rule) -> Rule:
-        """Measure as many pairs as the test asks for, and file what is said of every cell. Returns the rule by which times were judged:
-        equal arms of tonight may show that the machine sees less than was thought."""
+        """Measure as many pairs as the test needs and store the verdicts; return the rule for times.
+
+        Tonight's A/A pairs may raise the minimum effect of the rule.
+        """
         both, minutes = self.both, self.terms.minutes
         end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
         cells, going = list(both.after.cells), lambda: time.monotonic() < end
@@ -254,8 +268,10 @@ class _PairedRun:
         return rule
 
     def _images(self, pairs: dict[str, CellPairs], end: float) -> list[Verdict]:
-        """Rows about the images of cells whose arms gave other tokens: one pair tells, because nothing of it is a time. One of which an arm
-        failed is made again, as often as tells a flake from a cause."""
+        """Return rows about the images of cells whose tokens differ. One pair suffices, since no time is involved.
+
+        Failed ones are repeated often enough to tell a flake from a cause.
+        """
         if self.both.images is None or not (cells := other_tokens(pairs)):
             return []
         if time.monotonic() >= end:
@@ -285,7 +301,7 @@ class _PairedRun:
             self.on_pair(pair, what)
 
     def _file(self, rows: list[Verdict]) -> None:
-        """File the verdicts. A comparison is judged against its first arm, so that stands where a baseline would."""
+        """Store the verdicts, with the first side in place of a baseline."""
         name, plan = self.both.names[0], self.plan.name
         about = {"run": self.run_id, "arm": name, "plan": plan, "code": dict(self.both.code[0])}
         number = self.store.note_baseline(digest(about, 64), name=name, plan=plan, machine_class=self.both.where[0].machine_class,

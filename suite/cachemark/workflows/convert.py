@@ -21,7 +21,7 @@ PUBLISHED, CONVERTED, UNKNOWN = "as published", "as converted", "not published"
 
 @dataclass(frozen=True)
 class Verified:
-    """Weights that hold all of their model and nothing else: where they are, what is in them, and what is known of their SHA-256."""
+    """Weights that hold every tensor of their model and no other, and whose SHA-256 was compared."""
 
     key: str
     path: str
@@ -41,10 +41,10 @@ class Verified:
 def verify(
     model: str, *, weights: str = "", decoder_weights: str = "", folder: str | Path = FOLDER, pixels: int = 0
 ) -> list[Verified]:
-    """Check the weights of a model: names, shapes and kinds of numbers of every tensor, the size of images that they are for, and their
-    SHA-256 where somebody has given it. Those that are not named are looked for below ``folder``, as they are fetched to it.
+    """Check the weights of a model: name, shape and dtype of every tensor, image size, and known SHA-256.
 
-    Raises BadCheckpoint with what does not fit, UnknownName, and Unsupported for a model without published weights.
+    Weights that are not named are looked for below ``folder``. Raises BadCheckpoint with what does not fit, UnknownName, and Unsupported
+    for a model without published weights.
     """
     entry = _published(model)
     return [_verified(file, path, _publication(model, file.key), pixels) for file, path in _found(entry, weights, decoder_weights, folder)]
@@ -54,9 +54,10 @@ def convert(
     model: str, to: str | Path, *, weights: str = "", decoder_weights: str = "", folder: str | Path = FOLDER, pixels: int = 0,
     shard: int = SHARD, say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Path]:
-    """Write the weights of a model below the folder ``to`` as sharded safetensors of at most ``shard`` bytes. Each of them is there whole
-    or not at all, and a conversion that was ended goes on. Returns the paths to name in a plan, by their keys. Raises what :func:`verify`
-    raises, CachemarkError where something else is at ``to``, Infrastructure where the disk is too small.
+    """Write the weights of a model below the folder ``to`` as sharded safetensors; return the paths by key.
+
+    A file has at most ``shard`` bytes. Each checkpoint is written as a whole or not at all, and an interrupted conversion continues.
+    Raises what :func:`verify` raises, CachemarkError where something else is at ``to``, Infrastructure where the disk is too small.
     """
     entry, made = _published(model), {}
     for file, path in _found(entry, weights, decoder_weights, folder):
@@ -84,8 +85,7 @@ def _publication(model: str, key: str) -> Publication | None:
 
 
 def _found(entry: ModelEntry, weights: str, decoder_weights: str, folder: str | Path) -> list[tuple[PublishedFile, Path]]:
-    """The weights that were named, or all that were fetched. A folder that holds both is named once. Raises BadCheckpoint where they are
-    not there, or where what reads texts is not."""
+    """Return the named weights, or all fetched ones. Raises BadCheckpoint where a file is missing."""
     given: dict[str, str] = {"weights": weights, "decoder_weights": decoder_weights}
     if weights and len({file.name for file in entry.files}) == 1:
         given["decoder_weights"] = decoder_weights or weights
@@ -104,7 +104,7 @@ def _found(entry: ModelEntry, weights: str, decoder_weights: str, folder: str | 
 
 
 def _reads_texts(model: str, weights: Path) -> None:
-    """Raise BadCheckpoint where weights lack the text tokenizer or encoder that their model needs beside them."""
+    """Raise BadCheckpoint where the text tokenizer or encoder of a model is missing."""
     if _publication(model, "tokenizer") and not prompts.tokenizer_file(str(weights)).is_file():
         raise BadCheckpoint(f"{str(weights)!r} has no {prompts.FILE} beside it, without which no prompt can be read.",
                             remedy=f"Run `cachemark weights fetch {model}`, or give the folder as it was published.")
@@ -138,7 +138,7 @@ def _noted(file: Path, publication: Publication | None) -> Noted | None:
 
 
 def _known(path: Path, publication: Publication | None) -> str:
-    """The word for whose SHA-256 the weights have. Raises BadCheckpoint where they have another one than they should."""
+    """Return whose SHA-256 the weights have. Raises BadCheckpoint where it is a wrong one."""
     digests: dict[str, str] = checkpoints.digests(path)
     written: Any = checkpoints.remarks(path).get("sha256")
     converted = isinstance(written, dict)

@@ -15,7 +15,7 @@ from .stores import DEFAULT_STORE
 
 
 def init_store(store: str | Path = DEFAULT_STORE, artifacts: str | Path | None = None) -> tuple[str, int]:
-    """Create the tables of a store and note where a server's ``artifacts`` lie. Return its name and the number of its rows."""
+    """Create a store, note where a server's ``artifacts`` lie, and return its name and number of rows."""
     with Store.open(store, artifacts=artifacts) as target:
         if artifacts is not None:
             target.note_artifacts(artifacts)
@@ -38,13 +38,13 @@ def backup_store(target: Path, store: str | Path = DEFAULT_STORE) -> None:
 
 
 def merge_file(other: Path, store: str | Path = DEFAULT_STORE) -> Merged:
-    """Add the runs of another store, a file with its folder of artifacts. A run that is here already is not added again."""
+    """Add the runs of another store, a file with its folder of artifacts. Runs that are present are skipped."""
     with Store.open(store) as target, Store.open(other, create=False, read_only=True) as source:
         return merge(target, source)
 
 
 def prune_store(store: str | Path = DEFAULT_STORE, policy: str = "raw=60", *, dry: bool = True) -> Pruned:
-    """Replace raw values of old nights by quantiles and delete their artifacts, or only count them (``dry``)."""
+    """Replace raw values of old nights by quantiles and delete artifacts, or count them (``dry``)."""
     with Store.open(store, create=False, read_only=dry) as target:
         return prune(target, nights_kept(policy), dry=dry)
 

@@ -30,8 +30,11 @@ BUSY, HOT, NOISY = 0.3, 80, 0.03  # processors' worth of other work, °C, share:
 
 
 def doctor(*, quick: bool = False) -> dict[str, Any]:
-    """Facts by topic, ``advice`` last: the devices, ``gpus``, ``rates`` and ``noise`` (not if ``quick``: they take seconds), ``load``,
-    ``weights`` and ``missing`` packages."""
+    """Return facts about this machine by topic, ``advice`` last.
+
+    Topics: each device, ``gpus``, ``rates`` and ``noise`` (not if ``quick``: they take seconds), ``load``, ``weights`` and ``missing``
+    packages.
+    """
     threads, load = os.cpu_count() or 1, _load()  # the load before our own work adds to it
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     facts: dict[str, Any] = {device: environment(device, threads).to_json() for device in devices}
@@ -47,7 +50,7 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
 
 
 def _gpus() -> list[dict[str, Any]]:
-    """Facts of each GPU by its driver, and the newest CUDA that a torch may be built for; nothing where there is no driver."""
+    """Return facts of each GPU by its driver, with the newest CUDA that it supports; nothing without a driver."""
     try:
         gpus = driver.gpus()
     except Infrastructure:

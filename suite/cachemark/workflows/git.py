@@ -21,7 +21,7 @@ _FOUND = re.compile(r"^([0-9a-f]{40}) is the first bad commit", re.M)
 
 
 def run_git(repository: Path | str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A git command in a repository, in English whatever the user's language. Raises CachemarkError where git does not run."""
+    """Run a git command in a repository with English output. Raises CachemarkError where git does not run."""
     command, english = ["git", "-C", str(repository), *arguments], {**os.environ, "LC_ALL": "C"}
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=300, env=english)
@@ -55,7 +55,7 @@ def commit_of(repository: Path, name: str) -> str:
 
 @contextmanager
 def checkouts(repository: Path, names: Sequence[str]) -> Iterator[list[Path]]:
-    """Folders with these commits. They are worktrees: the repository's own files and branches stay as they are."""
+    """Check commits out into folders of their own. They are worktrees: the repository itself stays unchanged."""
     with tempfile.TemporaryDirectory(prefix="cachemark-") as root:
         folders = []
         try:
@@ -71,8 +71,10 @@ def checkouts(repository: Path, names: Sequence[str]) -> Iterator[list[Path]]:
 
 
 def code_of(folder: Path, name: str = "") -> str:
-    """The folder below a checkout from which the package is imported. Raises CachemarkError where there is none, and Unsupported where it
-    is one whose trials cannot be run from here. ``name`` is that of the commit, for the error."""
+    """Return the folder of a checkout from which the package is imported.
+
+    ``name`` is the commit, for the error. Raises CachemarkError without a package, and Unsupported for another trial protocol.
+    """
     folders = sorted(path.parent.parent for path in folder.glob("*/cachemark/__init__.py"))
     if not folders:
         raise CachemarkError(f"{folder} holds no copy of cachemark.", remedy="Name commits of a repository of cachemark.")
@@ -84,8 +86,10 @@ def code_of(folder: Path, name: str = "") -> str:
 
 @dataclass(frozen=True)
 class Searched:
-    """Result of a bisection. ``commit`` is the first bad one, or empty where skipped commits leave several, which ``left`` names.
-    ``steps``: every commit that was tried, with the answer."""
+    """Result of a bisection: the first bad commit, or the candidates that are ``left`` by skipped commits.
+
+    ``commit`` is empty where there are several candidates; ``steps`` holds every tried commit with the answer.
+    """
 
     commit: str
     left: tuple[str, ...]
@@ -93,8 +97,11 @@ class Searched:
 
 
 def search(repository: Path, good: str, bad: str, judge: Callable[[Path, str], str]) -> Searched:
-    """Find the first bad commit between two. ``judge`` gets a folder with the commit to try, and its name, and answers ``good``, ``bad`` or
-    ``skip``. Raises CachemarkError where ``good`` is no ancestor of ``bad``."""
+    """Find the first bad commit between two.
+
+    ``judge`` gets a folder with the commit and its name, and returns ``good``, ``bad`` or ``skip``. Raises CachemarkError where ``good``
+    is no ancestor of ``bad``.
+    """
     good, bad = commit_of(repository, good), commit_of(repository, bad)
     if good == bad or git(repository, "merge-base", good, bad) != good:
         raise CachemarkError(f"{good[:12]} is not an ancestor of {bad[:12]}.", remedy="Give --good an older commit of the same branch.")
@@ -121,8 +128,10 @@ def _bisecting(folder: Path, good: str, bad: str) -> Iterator[str]:
 
 
 def _answered(folder: Path, answer: str) -> str:
-    """Output of git for an answer. Where only skipped commits are left it ends with 2, and its output names them; any other failure, such
-    as files that somebody has changed in the worktree, raises CachemarkError."""
+    """Give git an answer and return its output.
+
+    git exits with 2 where only skipped commits are left. Any other failure, such as changed files in the worktree, raises CachemarkError.
+    """
     if answer not in (GOOD, BAD, SKIP):
         raise ValueError(f"{answer!r} is none of good, bad and skip")
     done = run_git(folder, "bisect", answer)

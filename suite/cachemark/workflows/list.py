@@ -18,9 +18,11 @@ Kind = Literal["models", "methods", "decoders", "metrics", "plans", "runs"]
 
 
 def listing(kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[str | Path] = ()) -> list[dict[str, Any]]:
-    """Everything of a kind, each with ``name`` and ``summary`` and the facts that its kind has. What ``plugins`` and installed packages
-    bring is among them; ``origin`` says from where a thing is and ``version`` which it is. An installed thing that cannot be had says why
-    in ``refused``. Runs are those of ``store``, newest first."""
+    """List everything of a kind: ``name``, ``summary``, and facts of the kind.
+
+    Things of ``plugins`` and installed packages are included: ``origin`` and ``version`` state where they come from, ``refused`` why an
+    installed one cannot be loaded. Runs are those of ``store``, newest first.
+    """
     if plugins:
         from ..plugins import loading
 
@@ -42,7 +44,7 @@ def _installed(kind: Kind) -> list[dict[str, Any]]:
 
 
 def _origin(kind: installed.Kind, name: str, thing: Any) -> dict[str, str]:
-    """The package that brings a thing and its version; for a plug-in file its path and the digest of what it says."""
+    """Return the package of a thing and its version; for a plug-in file its path and digest."""
     from ..plugins.loading import origin
 
     if (found := origin(thing)) is None:
@@ -81,8 +83,7 @@ def _decoders() -> list[dict[str, Any]]:
 
 
 def _metrics() -> list[dict[str, Any]]:
-    """Fixed metrics, then families, whose names go on with what the images are compared with and how many there are, then those of
-    plug-ins."""
+    """List fixed metrics, then families by the pattern of their names, then those of plug-ins."""
     named = {**METRICS, **{f"{name}_<preset>_<images>": family for name, family in FAMILIES.items()}}
     own = {"origin": "cachemark", "version": __version__}
     return [{**asdict(m), "name": name, "summary": _metric_summary(m), **own} for name, m in named.items()] + [

@@ -21,16 +21,16 @@ INSTALL = "pip install 'cachemark[hub]'"
 
 
 def weights_list(models: Sequence[str] = ()) -> list[Publication]:
-    """The needs of every published model, or of each of ``models``: a row for every file or folder. Raises UnknownName."""
+    """List the files and folders that published models need, of all or of ``models``. Raises UnknownName."""
     return [one for model in models for one in of_model(model)] if models else list(publications())
 
 
 def fetch(model: str, to: str | Path = FOLDER, say: Callable[[str], None] = lambda line: None) -> dict[str, Path]:
-    """Download what a model needs below the folder ``to``, and note what the sources say of it. A download that was broken off goes on
-    where it ended; what is there is not asked for again. Returns the paths by their keys.
+    """Download what a model needs below the folder ``to``; return the paths by their keys.
 
-    What no program can fetch is said with its steps, and then NoAccess is raised unless it is there. Raises NoAccess for files that are
-    given only to those who agreed to terms, Unsupported without the library huggingface_hub, Infrastructure where the network fails.
+    An interrupted download continues; files that are present are not requested again. The sizes and SHA-256 that the source states are
+    stored beside them. Files that no program can fetch are listed with the steps; NoAccess is raised unless they are there. Raises
+    NoAccess for files behind terms, Unsupported without huggingface_hub, Infrastructure where the network fails.
     """
     needed = of_model(model)
     for name in dict.fromkeys(file.origin.name for file in needed if file.origin.on_hub):
@@ -68,8 +68,10 @@ def _from_hub(repository: str, folder: Path, patterns: Iterable[str], say: Calla
 
 
 def _download(url: str, to: Path, listed: Any, say: Callable[[str], None]) -> None:
-    """Bring one file here, unless it is, and see that it has the bytes that the hub says. What has come stays if the rest does not: the
-    library itself begins a file anew in each process."""
+    """Download one file unless it is present, and check its size and SHA-256.
+
+    A partial download is kept and continued: the library itself starts each file anew in each process.
+    """
     if to.is_file() and to.stat().st_size == listed.size:
         return
     to.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +94,7 @@ def _download(url: str, to: Path, listed: Any, say: Callable[[str], None]) -> No
 
 
 def _rest(url: str, file: BinaryIO, has: int, size: int) -> None:
-    """Append what is lacking, with a progress bar on a terminal. A server that the hub sends us to is not shown the token."""
+    """Append the missing bytes. A server other than the hub's is not sent the token."""
     from huggingface_hub import get_hf_file_metadata
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
