@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import MAX_BATCH
 from cachemark.plans.expand import Planned, expand
-from cachemark.plans.schema import Plan
-from cachemark.workflows import time_left
-from cachemark.workflows.time_left import TimeLeft, generated, on_paper
+from cachemark.workflows.time_left import TimeLeft, generated
 from support import stub
 
 RIGHT = 0.3
@@ -138,21 +135,3 @@ def test_a_batch_that_takes_long_says_nothing_until_it_ends() -> None:
     now = left.seconds()
     assert said is not None
     assert now == pytest.approx(said - 0.9)
-
-
-def test_an_arm_is_expected_to_take_what_it_computes() -> None:
-    plan = Plan.model_validate({"name": "p", "cells": [{"model": "tiny-mar", "methods": ["full", "fewer_steps"], "budgets": ["1/2"]}]})
-    arms = {each.case.role: replace(each, rates=Rates(1e10, 1e11)) for each in expand(plan)}
-    whole, half = (on_paper(arms[role], 64) for role in ("baseline", "arm"))
-    assert half < 0.7 * whole
-    batch = arms["arm"].case.batch
-    assert on_paper(arms["arm"], batch) == pytest.approx((on_paper(arms["baseline"], batch) + half / 64 * batch) / 2, rel=0.1), "in turns"
-
-
-def test_paper_knows_that_a_small_batch_costs_more_for_each_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights are read once a pass, however many images there are; and an estimate must not end a run."""
-    planned = replace(cases()[0], rates=Rates(1e10, 1e13))
-    assert on_paper(planned, 1) < on_paper(planned, 32) < 16 * on_paper(planned, 1)
-    assert on_paper(replace(planned, rates=None), 7) == 7.0
-    monkeypatch.setattr(time_left, "least_time", lambda *_: 1 / 0)
-    assert on_paper(planned, 7) == 7.0

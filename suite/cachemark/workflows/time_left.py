@@ -1,33 +1,18 @@
-"""The time that a run still takes: paper's proportions, at the pace at which batches and cases have gone so far."""
+"""The time that a run still takes: the stored seconds of a case, else its images at the pace so far."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ..cache.codec import NATIVE
 from ..core.result import Outcome
-from ..core.spec import FULL, MAX_BATCH
+from ..core.spec import MAX_BATCH
 from ..plans.expand import Planned
-from ..plans.price import batches, least_time
+from ..plans.price import batches
 
 EARLY = 0.05  # share of a case before which its pace says nothing: a process warms up
-
-
-def on_paper(planned: Planned, images: int) -> float:
-    """Seconds of one batch of so many images, by arithmetic; where it is timed, of an arm the mean of its own and of the full cache's
-    beside it. A plug-in's model may fail to say, and a device's rates may be unknown: then in proportion to the images."""
-    own = replace(planned.case, decoder={}, batch=images)
-    full = replace(own, method=FULL, knobs={}, codec=NATIVE.name)
-    turns = (own, full) if own.role == "arm" and images == planned.case.batch else (own,)
-    try:
-        if planned.rates is None:
-            return float(images)
-        return sum(least_time(replace(planned, case=one), planned.rates) for one in turns) / len(turns)
-    except Exception:  # of whatever kind: an estimate must not end a run
-        return float(images)
 
 
 def generated(planned: Planned) -> list[tuple[int, float]]:
@@ -37,14 +22,14 @@ def generated(planned: Planned) -> list[tuple[int, float]]:
 
 @dataclass
 class _CaseProgress:
-    """A case to come or running: its seconds when it was ``stored``, those on ``paper``, when it ``began``, and how much of the latter was
-    ``done`` when it was last ``heard`` of. A batch may take as long as all before it, and says nothing until it ends."""
+    """A case to come or running: its ``stored`` seconds, the ``images`` that it generates, when it ``began``, and how many of them were
+    ``done`` at its ``last`` batch. A batch may take as long as all before it, and reports nothing until it ends."""
 
     planned: Planned
     stored: float | None
-    paper: float
+    images: float
     began: float | None = None
-    heard: float = 0.0
+    last: float = 0.0
     done: float = 0.0
 
     @property
@@ -55,7 +40,7 @@ class _CaseProgress:
     @property
     def share(self) -> float:
         """Of the case that is done, below 1 as long as it runs: it may generate a little more than was counted."""
-        return min(0.99, self.done / self.paper) if self.paper else 0.0
+        return min(0.99, self.done / self.images) if self.images else 0.0
 
     @property
     def tells(self) -> bool:
@@ -64,9 +49,9 @@ class _CaseProgress:
 
 
 class TimeLeft:
-    """An estimate that learns. A case that was measured before on this class of machine takes as long again. Any other takes what paper
-    says times what paper has come to so far: in cases of the same model, which err alike, else in all. The pace of a case that runs counts
-    as much as the share of it that is done. Nothing is generated to guess it.
+    """An estimate that learns. A case that was measured before on this class of machine takes as long again. Any other takes its images
+    times the seconds per image so far, of the same model where there are any. The pace of a running case counts as much as the fraction
+    of it that is done.
 
     ``planned`` are the cases to come; ``stored(key)`` gives the seconds that one took before, or None. What it hears may come
     from several threads, one for each device."""
@@ -76,10 +61,9 @@ class TimeLeft:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._papers: dict[tuple[str, int], float] = {}
-        self._left = {each.case.key: _CaseProgress(each, stored(each.case.key), self._whole(each))
+        self._left = {each.case.key: _CaseProgress(each, stored(each.case.key), sum(size * times for size, times in generated(each)))
                       for each in planned if not each.unsupported_reason}
-        self._took: dict[str, list[tuple[float, float]]] = {}  # by model: seconds on paper, and by the clock
+        self._took: dict[str, list[tuple[float, float]]] = {}  # by model: images and seconds of each case
         self._startup, self._idle_since, self._at_once = 0.0, clock(), 1
         self._begun: set[tuple[object, ...]] = set()  # processes
         self._hand = threading.RLock()
@@ -93,23 +77,22 @@ class TimeLeft:
             if each.process not in self._begun:
                 self._begun.add(each.process)
                 self._startup = now - self._idle_since
-            each.began, each.heard, each.done = now, now, 0.0  # anew, where its device had invalidated it
+            each.began, each.last, each.done = now, now, 0.0  # anew, where its device had invalidated it
             self._at_once = max(self._at_once, sum(each.began is not None for each in self._left.values()))
 
     def advanced(self, planned: Planned, images: int) -> None:
         """A case has generated one more batch, of so many images."""
         with self._hand:
             if each := self._left.get(planned.case.key):
-                near = min((size for size, _ in generated(planned)), key=lambda size: abs(size - images), default=images)
-                each.done += self._paper(planned, near) * images / near
-                each.heard = self._clock()
+                each.done += images
+                each.last = self._clock()
 
     def ended(self, outcome: Outcome) -> None:
         """A case has ended; what it took is learnt where it ended well."""
         with self._hand:
             each, self._idle_since = self._left.pop(outcome.case.key, None), self._clock()
             if outcome.ok and each is not None and each.began is not None:
-                self._took.setdefault(outcome.case.model, []).append((each.paper, self._idle_since - each.began))
+                self._took.setdefault(outcome.case.model, []).append((each.images, self._idle_since - each.began))
 
     def share(self, key: str) -> float:
         """The share of a case that is done, by its key: 0 before it begins."""
@@ -123,42 +106,31 @@ class TimeLeft:
             if any(MAX_BATCH in each.planned.case.evaluation for each in self._left.values()):
                 return None
             paces = self._paces()
-            rests = [self._rest(each, paces) for each in self._left.values()]
-            known = [rest for rest in rests if rest is not None]
-            if not rests or len(known) < len(rests):
+            remaining = [self._rest(each, paces) for each in self._left.values()]
+            known = [rest for rest in remaining if rest is not None]
+            if not remaining or len(known) < len(remaining):
                 return None
             starts = len({each.process for each in self._left.values()} - self._begun)
             return (sum(known) + starts * self._startup) / self._at_once
 
-    def _whole(self, planned: Planned) -> float:
-        """Seconds of a case on paper."""
-        return sum(times * self._paper(planned, size) for size, times in generated(planned))
-
-    def _paper(self, planned: Planned, images: int) -> float:
-        """:func:`on_paper`, asked once."""
-        name = planned.case.key, images
-        if name not in self._papers:
-            self._papers[name] = on_paper(planned, images)
-        return self._papers[name]
-
     def _paces(self) -> dict[str, float]:
-        """Seconds by the clock for each on paper, by model, and of all under the empty name; of what runs as far as it has come."""
-        found: dict[str, list[tuple[float, float]]] = {model: list(pairs) for model, pairs in self._took.items()}
+        """Seconds per image by model, of running cases as far as they are; those of all models under the empty name."""
+        measured: dict[str, list[tuple[float, float]]] = {model: list(pairs) for model, pairs in self._took.items()}
         for each in self._left.values():
             if each.began is not None and each.tells:
-                found.setdefault(each.planned.case.model, []).append((each.done, each.heard - each.began))
-        found[""] = [pair for pairs in found.values() for pair in pairs]
-        return {model: sum(clock for _, clock in pairs) / paper for model, pairs in found.items()
-                if (paper := sum(paper for paper, _ in pairs))}
+                measured.setdefault(each.planned.case.model, []).append((each.done, each.last - each.began))
+        measured[""] = [pair for pairs in measured.values() for pair in pairs]
+        return {model: sum(seconds for _, seconds in pairs) / images for model, pairs in measured.items()
+                if (images := sum(images for images, _ in pairs))}
 
     def _rest(self, each: _CaseProgress, paces: dict[str, float]) -> float | None:
         """Seconds of one case from now on, or None."""
         pace = paces.get(each.planned.case.model, paces.get(""))
-        guess = each.stored if each.stored is not None else None if pace is None else each.paper * pace
+        guess = each.stored if each.stored is not None else None if pace is None else each.images * pace
         if each.began is None:
             return guess
         spent = self._clock() - each.began
         if each.tells:
-            own = (each.heard - each.began) / each.share
+            own = (each.last - each.began) / each.share
             guess = own if guess is None else each.share * own + (1 - each.share) * guess
         return None if guess is None else max(guess - spent, 0.0)
