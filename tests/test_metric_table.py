@@ -23,7 +23,7 @@ from cachemark.export.tables import tables
 from cachemark.gate import incidents
 from cachemark.gate.baseline_check import compare
 from cachemark.gate.comparison import CellPairs, PairOfOutcomes, verdicts
-from cachemark.gate.incidents import told
+from cachemark.gate.incidents import described
 from cachemark.gate.seedwise import seedwise
 from cachemark.stats.paired_test import Rule
 from cachemark.store.exchange import dump, load
@@ -172,7 +172,7 @@ def test_an_incident(row: Row) -> None:
         (result,) = incidents.fold(incidents.findings([failing], {case("linear").key: case("linear")}), [case("linear")])
         assert result.change is not None
         assert (result.change > 1) == (kind == "worse")
-        assert ("how much: +" in told(result, (), "again")[1]) == (kind == "worse")
+        assert ("how much: +" in described(result, "again")[1]) == (kind == "worse")
 
 
 @by_metric

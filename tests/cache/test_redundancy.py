@@ -41,7 +41,7 @@ def two_passes(watcher: Redundancy, before: Tensor, after: Tensor) -> dict[str, 
             return k.flatten(2)
 
         watcher.stack("decoder", step, Tokens(torch.zeros(2, 11, 16)), run)
-    classes: dict[str, dict[str, list[float | None]]] = watcher.found()["classes"]
+    classes: dict[str, dict[str, list[float | None]]] = watcher.profile()["classes"]
     return classes
 
 
@@ -75,17 +75,17 @@ def test_a_generation_is_watched_and_not_changed(scale: float) -> None:
     again = Redundancy()
     together = model.generate(labels.repeat(2), [0, 1, 2, 3], again, sampling, Memory())
     torch.testing.assert_close(torch.cat(watched), together, rtol=1e-4, atol=1e-4)
-    facts = watcher.found()
+    facts = watcher.profile()
     assert facts["passes"] == [2, 3, 4]
     assert set(facts["classes"]) == set(CLASSES)
     assert set(facts["branches"]) == set(BRANCHES if scale != 1 else BRANCHES[:1])
     assert all(-1 <= s <= 1 for line in facts["layers"]["k"] for s in line)
     for name in ("k", "v", "feature"):
-        for mine, its in zip(facts["layers"][name], again.found()["layers"][name], strict=True):
+        for mine, its in zip(facts["layers"][name], again.profile()["layers"][name], strict=True):
             assert mine == pytest.approx(its, abs=1e-4), "two generations of two are one of four"
 
 
 def test_masked_tokens_are_none_in_the_last_pass() -> None:
     watcher = Redundancy()
     MAR(CONFIG).initialise(0).eval().generate(torch.tensor([1]), [0], watcher, GUIDED, Memory())
-    assert watcher.found()["classes"]["masked"]["v"][-1] is None
+    assert watcher.profile()["classes"]["masked"]["v"][-1] is None

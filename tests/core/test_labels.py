@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from cachemark.core.errors import UnknownName
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling, shown_label, shown_share
-from cachemark.gate import incidents
 from cachemark.store.rows import verdict_of
 from cachemark.store.schema import VerdictRow
 from cachemark.workflows.results import outcomes_of
@@ -48,15 +45,6 @@ def test_a_case_is_found_by_either_spelling(name: str) -> None:
     assert [outcome.case for outcome in outcomes_of(name, outcomes)] == [CASE]
     with pytest.raises(UnknownName):
         outcomes_of("linear 1020/1645", [outcomes[1]])
-
-
-def test_a_register_of_an_older_version_knows_its_cells_again(tmp_path: Path) -> None:
-    old = {"key": "k", "metric": "latency", "factor": "cell", "value": "tiny linear 1019/1644, batch 1",
-           "cells": ["tiny linear 1019/1644, batch 1"], "change": 1.3, "reason": "slower", "onset": "", "since": "2026-01-01"}
-    (tmp_path / "incidents.json").write_text(json.dumps({"format": 1, "incidents": [old]}))
-    (found,) = incidents.load(tmp_path / "incidents.json")
-    assert found.matches == ("speed", "cell", CASE.full_title)
-    assert found.cells == (CASE.full_title,)
 
 
 def test_a_stored_verdict_is_read_with_the_label_that_is_shown() -> None:

@@ -166,7 +166,7 @@ def test_shipped_anchors_are_of_the_full_cache_on_fifty_thousand_images() -> Non
     ({"expcted": 1.0}, "expcted: unexpected keyword.*It needs metric"), ({"expected": 10**400}, "expected: .* valid number"),
 ])  # fmt: skip
 def test_a_table_that_is_no_anchor_is_refused(change: dict[str, Any], words: str) -> None:
-    assert Anchor.of("mar-l", TABLE) == dataclasses.replace(ANCHOR, sampling={})
-    assert Anchor.of("mar-l", {**TABLE, "expected": 2}).expected == 2.0
+    assert Anchor.from_table("mar-l", TABLE) == dataclasses.replace(ANCHOR, sampling={})
+    assert Anchor.from_table("mar-l", {**TABLE, "expected": 2}).expected == 2.0
     with pytest.raises(BadPlan, match=words):
-        Anchor.of("mar-l", {**TABLE, **change})
+        Anchor.from_table("mar-l", {**TABLE, **change})

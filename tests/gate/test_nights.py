@@ -158,11 +158,11 @@ def test_the_beginning_of_a_change_is_told_with_its_commit() -> None:
     stream = np.random.default_rng(1)
     stepped = [made(n, float(np.exp(stream.normal(0, 0.004) + 0.05 * (n >= 15)))) for n in range(30)]
     named = [replace(n, run=replace(n.run, code={"commit": f"c{i}"}, started=f"2026-01-{i + 1:02}T00")) for i, n in enumerate(stepped)]
-    (line,) = ledger.told(named, "tiny linear", 0.02)
+    (line,) = ledger.history_lines(named, "tiny linear", 0.02)
     assert line.startswith("History of tiny linear: a step of +4.9 % ")
     assert line.endswith("since commit c15 (2026-01-16).")
-    assert ledger.told(named[:14], "tiny linear", 0.02) == []
-    assert ledger.told([], "tiny linear", 0.02) == []
+    assert ledger.history_lines(named[:14], "tiny linear", 0.02) == []
+    assert ledger.history_lines([], "tiny linear", 0.02) == []
 
 
 def weekly(count: int, step: float, cycle: float = 0.03, noise: float = 0.004) -> list[ledger.Night]:
@@ -173,14 +173,14 @@ def weekly(count: int, step: float, cycle: float = 0.03, noise: float = 0.004) -
 
 
 def test_a_step_beside_a_weekly_cycle_is_told() -> None:
-    (line,) = ledger.told(weekly(47, 0.2), "tiny linear", 0.02)
+    (line,) = ledger.history_lines(weekly(47, 0.2), "tiny linear", 0.02)
     assert line.startswith("History of tiny linear: a step of +2")
     assert line.endswith("(2026-02-14).")
-    assert ledger.told(weekly(47, 0.0), "tiny linear", 0.02) == []
+    assert ledger.history_lines(weekly(47, 0.0), "tiny linear", 0.02) == []
 
 
 def test_what_nights_cannot_show_is_told() -> None:
-    (line,) = ledger.told(weekly(30, 0.0, noise=0.1), "tiny linear", 0.02)
+    (line,) = ledger.history_lines(weekly(30, 0.0, noise=0.1), "tiny linear", 0.02)
     assert line.startswith("History of tiny linear: its nights vary so much, or are so alike (correlation ")
     assert line.endswith(" % may not show within 14 nights.")
 
@@ -192,7 +192,7 @@ def test_a_change_on_nights_that_follow_no_level_is_told_and_said_to_be_reported
         nights = [made(n, float(np.exp(value))) for n, value in enumerate(walk)]
         (epoch,) = changepoints.changes(*ledger.series(nights, "tiny linear"), 0.02)
         if not epoch.stationary and epoch.changes:
-            told += [line for line in ledger.told(nights, "tiny linear", 0.02) if "since" in line]
+            told += [line for line in ledger.history_lines(nights, "tiny linear", 0.02) if "since" in line]
     assert told
     assert all(line.endswith(", on nights that follow no level: reported only.") for line in told)
 

@@ -1,4 +1,4 @@
-"""Files that people edit, and those that other programs write: baselines, registers of incidents, owners, anchors, benchmarks."""
+"""Files that people edit, and those that other programs write: baselines, registers of incidents, anchors, benchmarks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from cachemark.methods.base import calibrations
 
 from .attack import PWNED, Attack
-from .ground import ANCHOR, BASELINE, BENCHMARKS, OWNERS, REGISTER, STORE, edited, written
+from .ground import ANCHOR, BASELINE, BENCHMARKS, REGISTER, STORE, edited, written
 
 DEEP, DIGITS = '{"a":' * 5_000 + "1" + "}" * 5_000, '{"format": ' + "1" * 5000 + "}"
 DIFF = ("baseline", "diff", BASELINE, "--store", STORE)
@@ -72,14 +72,10 @@ ROWS = [
            prepare=written(f"baselines/accepted/{PWNED}/x.json", "{")),
     Attack("a case in a baseline that is a command", DIFF, code=0, says=("pwned",),
            prepare=edited(BASELINE, put(*CASE, "method", value=f"\n{PWNED}"))),
-    broken("half", REGISTER, LIST, '{"format": 1, "incid'), incident("until", "9999999-01-01"), incident("key", PWNED),
+    broken("half", REGISTER, LIST, '{"format": 2, "incid'), incident("until", "9999999-01-01"), incident("key", PWNED),
     incident("cells", [f"a\n{PWNED}"]), incident("change", 1e300),
     Attack("a register of format 99", LIST, "bad-baseline", ("format = 99",), prepare=edited(REGISTER, put("format", value=99))),
     Attack("a broken register, checked", CHECK, "bad-baseline", (REGISTER,), prepare=written(REGISTER, "{")),
-    Attack("owners nested 5000 deep", (*CHECK, "--owners", OWNERS), "bad-plan", (OWNERS,), changes=(REGISTER,),
-           prepare=written(OWNERS, "a = " + "[" * 5000 + "]" * 5000)),
-    Attack("an owner that is a command", (*CHECK, "--owners", OWNERS), "bad-plan", ("owner.0.name",), changes=(REGISTER,),
-           prepare=written(OWNERS, f'[[owner]]\nname = "x\\n{PWNED}"\n')),
     broken("not text", BENCHMARKS, ("ingest", "pytest-benchmark", BENCHMARKS, "--store", STORE), b"\xff\xfe\x00", "bad-results"),
     Attack("an anchor whose expected value is endless", REPORT, "bad-baseline", ("dot.json",),
            prepare=edited(ANCHOR, put("anchor", "expected", value=1e400))),

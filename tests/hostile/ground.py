@@ -14,14 +14,14 @@ from cachemark.store.db import Store
 from support.stages import Stage
 
 PLAN, PLUGIN, STORE, WEIGHTS = "dots.toml", "dot.py", "dots.sqlite", "dot.safetensors"
-BASELINE, REGISTER, OWNERS, ANCHOR, BENCHMARKS = "base.json", "incidents.json", "owners.toml", "baselines/anchors/dot.json", "bench.json"
+BASELINE, REGISTER, ANCHOR, BENCHMARKS = "base.json", "incidents.json", "baselines/anchors/dot.json", "bench.json"
 Preparation = Callable[[Path], object]
 KEY = "3f2a91c07e"  # of the only incident in the register
 
 
 def furnish(measured: Stage, folder: Path) -> Path:
     """A folder as it lies in front of the attacker: a plan that was measured, with its plug-in, weights and store, the baseline that was
-    saved from it, a register with one incident, owners, a reached anchor, and a file of pytest-benchmark."""
+    saved from it, a register with one incident, a reached anchor, and a file of pytest-benchmark."""
     here = measured.copy(folder).folder
     (here / PLAN).write_text((here / PLAN).read_text().replace(f"{here}/", ""))
     with Store.open(here / STORE) as store:
@@ -32,7 +32,6 @@ def furnish(measured: Stage, folder: Path) -> Path:
     incident = Incident(KEY, "latency", "method", "streaming", ("dot streaming 1/2, batch 2",), 1.2, "slower", "1a2b3c", "2026-01-01",
                         worst=1.2, found_by="baseline")
     incidents.save(here / REGISTER, [incident])
-    (here / OWNERS).write_text('[[owner]]\nname = "ada"\nmethod = "streaming"\n')
     (here / ANCHOR).parent.mkdir(parents=True)
     (here / ANCHOR).write_text(json.dumps({
         "format": 1, "anchor": {"model": "dot", "metric": "kl", "expected": 1.0, "tolerance": 0.5, "source": "a paper", "sampling": {}},

@@ -60,15 +60,15 @@ def test_every_head_keeps_and_sees_what_the_rules_say(budget: Fraction) -> None:
 
 
 def test_the_lowest_variance_is_contextual() -> None:
-    classes = HeadClasses.of([[0.5, 0.1], [0.1, 0.9]], 0.5)
+    classes = HeadClasses.by_variance([[0.5, 0.1], [0.1, 0.9]], 0.5)
     assert classes.contextual == ((False, True), (True, False))
-    assert HeadClasses.of([[0.1, 0.1], [0.1, 0.1]], 0.5).contextual == ((True, True), (False, False)), "the lower layer first"
+    assert HeadClasses.by_variance([[0.1, 0.1], [0.1, 0.1]], 0.5).contextual == ((True, True), (False, False)), "the lower layer first"
 
 
 @pytest.mark.parametrize(("mean", "expected"), [(10, (5, 15)), (60, (30, 90)), (80, (69, 91)), (91, (91, 91))])
 def test_budgets_meet_their_mean(mean: int, expected: tuple[int, int]) -> None:
     """No head has more than all 91 tokens; the others get what it leaves."""
-    classes = HeadClasses.of([[0.5, 0.1], [0.1, 0.9]], 0.5)
+    classes = HeadClasses.by_variance([[0.5, 0.1], [0.1, 0.9]], 0.5)
     assert classes.budgets(mean, Fraction(1, 2), sum(side**2 for side in SIDES)) == expected
 
 

@@ -58,7 +58,7 @@ def test_plans_of_the_published_orders(model: str, limit: int, rooms: int, gone_
     gone = removed(shape, orders(model), limit)
     assert hashed(shape, gone) == expected
     assert {len(gone[-1][source]) for source in shape.sources} == {gone_at_the_end}
-    assert sum(HeatPlan.of(shape, gone).rooms) == rooms
+    assert sum(HeatPlan.without(shape, gone).rooms) == rooms
 
 
 def test_no_more_than_the_limit_lives_at_any_time() -> None:
@@ -67,7 +67,7 @@ def test_no_more_than_the_limit_lives_at_any_time() -> None:
     shape = shape_of(model)
 
     def fullest(early: bool) -> int:
-        plan = HeatPlan.of(shape, removed(shape, orders(model), limit, early=early))
+        plan = HeatPlan.without(shape, removed(shape, orders(model), limit, early=early))
         most = 0
         for now, then in zip(plan.live, plan.live[1:], strict=False):
             moments = [sum(then[: layer + 1]) + sum(now[layer + 1 :]) for layer in range(shape.layers)]

@@ -47,10 +47,10 @@ def test_every_model_that_reads_texts_reads_another_list() -> None:
     assert {*PUBLISHED, "tiny-t2i"} <= readers
     for name in readers:
         entry: ModelEntry = MODELS.get(name)
-        other = entry.of(Request(prompts="captions256"))
+        other = entry.for_request(Request(prompts="captions256"))
         assert (other.prompts, other.classes, other.name, other.presets) == (TEXTS, 256, name, entry.presets)
-        assert entry.of(Request()) is entry
-        assert other is entry.of(Request(prompts="captions256")), "what follows from a list is computed once"
+        assert entry.for_request(Request()) is entry
+        assert other is entry.for_request(Request(prompts="captions256")), "what follows from a list is computed once"
         assert other.shape(entry.presets["paper"], 3).rows == entry.shape(entry.presets["paper"], 3).rows
 
 
@@ -58,7 +58,7 @@ def test_the_list_decides_what_rows_are_as_long_as(mine: str) -> None:
     entry: ModelEntry = MODELS.get("tiny-t2i")
     labels = seeds.subset("s64", 3).labels[:4]
     lengths = tuple(len(MINE[label].split()) + 2 for label in labels)
-    assert entry.of(Request(prompts=mine)).shape(entry.presets["paper"], 4).condition == lengths * 2
+    assert entry.for_request(Request(prompts=mine)).shape(entry.presets["paper"], 4).condition == lengths * 2
 
 
 def test_the_list_is_a_part_of_what_a_case_is(tmp_path: Path, mine: str) -> None:

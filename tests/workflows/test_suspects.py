@@ -73,23 +73,23 @@ def test_a_commit_that_nobody_knows_has_a_range_and_no_subjects(repository: tupl
     assert found.commits == ()
 
 
-def told(run: RunRecord, held: tuple[RunRecord, ...], tmp_path: Path) -> list[str]:
+def told(run: RunRecord, held: tuple[RunRecord, ...]) -> list[str]:
     tonight = IncidentNight((INCIDENT,), (INCIDENT,), (), ())
-    return CheckResult(run, RunJudgement(None, None, None, "", False, None), tonight, nights=held).pages(tmp_path / "none.toml")
+    return CheckResult(run, RunJudgement(None, None, None, "", False, None), tonight, nights=held).pages()
 
 
-def test_a_page_names_range_bisection_and_the_plans_file(tmp_path: Path) -> None:
+def test_a_page_names_range_bisection_and_the_plans_file() -> None:
     held = nights(["a" * 40, "b" * 40, "c" * 40], plan="mine", plan_json={"file": "/plans/my own.toml"})
-    lines = told(held[0], held, tmp_path)
+    lines = told(held[0], held)
     assert any(f"its cause came after {'b' * 12}, up to {'c' * 12}" in line for line in lines)
     assert lines[-2:] == [
         f"  find: cachemark bisect 'tiny-var linear 1/4, batch 4' --plan '/plans/my own.toml' --good {'b' * 12} --bad {'c' * 12}",
         f"  again: cachemark compare '/plans/my own.toml' --commits {'b' * 12} {'c' * 12} --case 'tiny-var linear 1/4, batch 4'"]
 
 
-def test_a_first_night_is_run_again(tmp_path: Path) -> None:
+def test_a_first_night_is_run_again() -> None:
     held = nights(["a" * 40])
-    assert told(held[0], held, tmp_path)[-1] == "  again: cachemark run demo --fresh"
+    assert told(held[0], held)[-1] == "  again: cachemark run demo --fresh"
 
 
 def test_a_store_knows_the_file_of_a_plan_and_the_nights_before_a_run(tmp_path: Path) -> None:

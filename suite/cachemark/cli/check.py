@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..workflows.check import CheckResult
     from ..workflows.session import Machine
 
-OF_JUDGEMENT = ("--run", "--baseline", "--threshold", "--min-coverage", "--incidents", "--propose", "--owners")
+OF_JUDGEMENT = ("--run", "--baseline", "--threshold", "--min-coverage", "--incidents", "--propose")
 OF_MACHINE = ("--device", "--threads", "--gpu", "--lock-clocks", "--memory-cap", "--executor", "--address")
 
 
@@ -42,15 +42,13 @@ OF_MACHINE = ("--device", "--threads", "--gpu", "--lock-clocks", "--memory-cap",
               help="Register of incidents: one that was acknowledged or accepted fails only where it became worse.")
 @click.option("--propose", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
               help="Where there is no baseline yet, write the run to FOLDER as one to be accepted, and pass.")
-@click.option("--owners", type=click.Path(dir_okay=False, path_type=Path), default=Path("owners.toml"), show_default=True,
-              help="TOML file that says who owns which cases.")
 @click.option("--self-test", is_flag=True,
               help="Judge nothing; prove that the gate catches a slow-down and passes equal arms, on the device that these options name:")
 @machine_options_with(None, threads=1)
 @json_option
 def check(
     store_url: str, run_id: int | None, baseline: Path | None, threshold: float | None, min_coverage: float | None, register: Path | None,
-    propose: Path | None, owners: Path, self_test: bool, machine: Machine, as_json: bool,
+    propose: Path | None, self_test: bool, machine: Machine, as_json: bool,
 ) -> None:
     """Check a run against its baseline; the exit code is the verdict.
 
@@ -70,7 +68,7 @@ def check(
     if as_json:
         echo_json(_data(result))
     else:
-        _print(result, owners)
+        _print(result)
     sys.exit(result.exit_code)
 
 
@@ -110,12 +108,12 @@ def _data(result: CheckResult) -> dict[str, Any]:
     return data
 
 
-def _print(result: CheckResult, owners: Path) -> None:
-    for line in _lines(result, owners):
+def _print(result: CheckResult) -> None:
+    for line in _lines(result):
         click.echo(runnable(line))
 
 
-def _lines(result: CheckResult, owners: Path) -> Iterator[str]:
+def _lines(result: CheckResult) -> Iterator[str]:
     """A judgement in lines."""
     judgement = result.judgement
     if judgement.comparison is not None:
@@ -127,7 +125,7 @@ def _lines(result: CheckResult, owners: Path) -> Iterator[str]:
         for row in judgement.night.tally.regressed:
             yield f"  {judgement.night.tally.word(row)}: {row.label}, {row.metric}: {row.reason}"
     if result.incidents is not None:
-        yield from result.pages(owners)
+        yield from result.pages()
         for word, incidents in (("Known", result.incidents.known), ("Fixed", result.incidents.fixed)):
             if incidents:
                 yield f"{word}: {', '.join(f'{i.key} ({i.state})' for i in incidents)}."

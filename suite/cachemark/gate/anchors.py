@@ -46,8 +46,8 @@ class Anchor:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: str, table: Mapping[str, Any], sampling: Mapping[str, Any] | None = None) -> Anchor:
-        """From the table ``[anchor]`` of a plan. Error: ``bad-plan`` for a key or value that is none."""
+    def from_table(cls, model: str, table: Mapping[str, Any], sampling: Mapping[str, Any] | None = None) -> Anchor:
+        """Read the table ``[anchor]`` of a plan. Raises BadPlan for an unknown key or a bad value."""
         try:
             return cls(model, sampling=sampling or {}, **table)
         except ValidationError as error:
@@ -144,7 +144,7 @@ def _stored(path: Path) -> ReachedAnchor:
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']}, where this version reads {FORMAT}")
         table = dict(data["anchor"])
-        anchor = Anchor.of(table.pop("model"), sampling=table.pop("sampling"), table=table)
+        anchor = Anchor.from_table(table.pop("model"), sampling=table.pop("sampling"), table=table)
         stored = ReachedAnchor(anchor, str(data["weights"]), float(data["value"]), dict(data["case"]), dict(data["facts"]))
         if path.stem != anchor.model:
             raise ValueError(f"it is of {anchor.model}")
@@ -176,7 +176,7 @@ def shipped() -> Mapping[str, Anchor]:
     """The anchors of the plans that the package carries, by model."""
     folder = resources.files("cachemark") / "data" / "plans"
     tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith(".toml"))
-    anchors = (Anchor.of(plan["cells"][0]["model"], plan["anchor"]) for plan in tables if "anchor" in plan)
+    anchors = (Anchor.from_table(plan["cells"][0]["model"], plan["anchor"]) for plan in tables if "anchor" in plan)
     return {anchor.model: anchor for anchor in sorted(anchors, key=lambda a: a.model)}
 
 

@@ -87,7 +87,7 @@ def save(
     path = path_of(root, run.environment.machine_class, name)
     if days:
         meta["expires"] = (datetime.now(UTC) + timedelta(days=days)).date().isoformat()
-    text = _text(store, run, name, reason=reason, **meta)
+    text = _baseline_text(store, run, name, reason=reason, **meta)
     write(path, text, remedy="Name another folder for baselines.")
     store.note_baseline(load_text(text, str(path)).digest, name=name, plan=run.plan, machine_class=run.environment.machine_class,
                         reason=reason, run_id=run.id)
@@ -106,11 +106,11 @@ def propose(store: Store, run_id: int, root: Path) -> Path:
     """Write a finished run as a baseline for people to look at, in a folder of proposals. It judges nothing before somebody accepts it."""
     run = store.run(run_id)
     path = path_of(root, run.environment.machine_class, run.plan)
-    write(path, _text(store, run, run.plan, reason="proposed: there was no baseline"), remedy="Name another folder for proposals.")
+    write(path, _baseline_text(store, run, run.plan, reason="proposed: there was no baseline"), remedy="Name another folder for proposals.")
     return path
 
 
-def _text(store: Store, run: RunRecord, name: str, **meta: Any) -> str:
+def _baseline_text(store: Store, run: RunRecord, name: str, **meta: Any) -> str:
     """A finished run as the text of a baseline. BadBaseline where it is a comparison or did not finish."""
     if run.is_comparison:
         raise BadBaseline(f"Run {run.id} is a comparison, which has two arms of its own.", remedy="Name a run of a plan with --run.")

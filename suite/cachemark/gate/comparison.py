@@ -60,7 +60,7 @@ class CellPairs(PairRatios):
     @property
     def further(self) -> list[PairOfOutcomes]:
         """The failures after the first one of the arm that had more of them."""
-        sides = [[pair for pair in self.failures[1:] if not _of(pair, side).ok] for side in (0, 1)]
+        sides = [[pair for pair in self.failures[1:] if not _outcome(pair, side).ok] for side in (0, 1)]
         return max(sides, key=len)
 
     @property
@@ -103,7 +103,7 @@ def peak_rule(rule: Rule) -> Rule:
 def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
     """Log ratios of the allocator's peak, pair by pair; None where an arm has none, or each arm has the same one in all pairs, which needs
     no test."""
-    sides = [[_of(pair, side).samples.get(PEAK, [0.0])[0] for pair in measured] for side in (0, 1)]
+    sides = [[_outcome(pair, side).samples.get(PEAK, [0.0])[0] for pair in measured] for side in (0, 1)]
     if not measured or min(map(min, sides)) <= 0 or all(len(set(side)) == 1 for side in sides):
         return None
     ratios, first = log_ratios(*sides).tolist(), rule.looks[0]
@@ -188,7 +188,7 @@ def _flaked(cell: str, pairs: CellPairs) -> Verdict:
 
 
 def _time(cell: str, of: CellPairs, judgement: PairedVerdict) -> Verdict:
-    then, now = (statistics.median([_of(c, side).median(TIME) or 0.0 for c in of.measured]) for side in (0, 1))
+    then, now = (statistics.median([_outcome(c, side).median(TIME) or 0.0 for c in of.measured]) for side in (0, 1))
     change = 1 + judgement.effect.value if judgement.effect else None
     return Verdict(of.measured[0].after.case.key, cell, TIME, judgement.verdict, judgement.reason, then, now, change)
 
@@ -213,7 +213,7 @@ def failure(cell: str, pair: PairOfOutcomes) -> Verdict:
 def _exact(cell: str, measured: Sequence[PairOfOutcomes], alike: str, peak: PairedVerdict | None) -> Iterable[Verdict]:
     key, same = measured[0].after.case.key, alike != OTHER_METHODS
     for name in (name for name in in_order(measured[0].after.samples) if metric(name).kind in ("memory", "work")):
-        sides = [[_of(c, side).samples[name][0] for c in measured if name in _of(c, side).samples] for side in (0, 1)]
+        sides = [[_outcome(c, side).samples[name][0] for c in measured if name in _outcome(c, side).samples] for side in (0, 1)]
         if not all(sides):
             continue
         if name == PEAK and peak is not None:
@@ -225,7 +225,7 @@ def _exact(cell: str, measured: Sequence[PairOfOutcomes], alike: str, peak: Pair
 
 def _tokens(row: Verdict, measured: Sequence[PairOfOutcomes], alike: str) -> Iterable[Verdict]:
     """Compare the tokens of both arms in every pair: arms that claim to be one thing must give the same."""
-    then, now = ({_of(c, side).output_hash for c in measured} for side in (0, 1))
+    then, now = ({_outcome(c, side).output_hash for c in measured} for side in (0, 1))
     if len(then) > 1 or len(now) > 1:
         yield replace(row, verdict=CHANGED, reason="one arm gave other tokens in another pair: it is not deterministic")
     elif then == now and _redrawn(measured):
@@ -258,7 +258,7 @@ def _redrawn(measured: Sequence[PairOfOutcomes]) -> bool:
 
 def _drawn(measured: Sequence[PairOfOutcomes], side: int) -> set[str]:
     """The hashes of one arm's images; an empty one stands for a hash that was not taken."""
-    return {str(_of(c, side).facts.get(IMAGES) or "") for c in measured}
+    return {str(_outcome(c, side).facts.get(IMAGES) or "") for c in measured}
 
 
 def _peak(row: Verdict, sides: Sequence[Sequence[float]], judgement: PairedVerdict) -> Verdict:
@@ -282,7 +282,7 @@ def _counted(row: Verdict, metric: Metric, sides: Sequence[Sequence[float]], sam
                    reason="must be equal" if metric.deterministic else f"may differ by {PEAK_SHARE:.0%}")
 
 
-def _of(pair: PairOfOutcomes, side: int) -> Outcome:
+def _outcome(pair: PairOfOutcomes, side: int) -> Outcome:
     return pair.after if side else pair.before
 
 
@@ -303,7 +303,7 @@ class Tally:
         return {r.label for r in self.rows if r.verdict != NOT_COMPARED}
 
     @property
-    def lost(self) -> set[str]:
+    def disturbed(self) -> set[str]:
         """Cells that could not be judged because of the machine."""
         return {r.label for r in self.rows if r.metric == "status" and r.verdict == NOT_COMPARED} - self.covered
 
@@ -331,7 +331,7 @@ class Tally:
         """The exit code: 4 where nothing or too little was judged, 5 where the machine is the reason or the first arm runs nowhere, 1 where
         something regressed, 3 where too much is left open, else 0."""
         if not self.cells or not self.covered or len(self.covered) / self.cells < self.min_coverage:
-            return 5 if self.lost and (any(_by_machine(r) for r in self.rows) or len(self.unready) == self.cells) else 4
+            return 5 if self.disturbed and (any(_by_machine(r) for r in self.rows) or len(self.unready) == self.cells) else 4
         if self.regressed:
             return 1
         return self._left_open

@@ -149,7 +149,7 @@ class GateStanding:
         return of_a_night(self.wrong / self.cells, self.family) if self.cells else math.nan
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """The rate in one sentence, of nights that had equal arms."""
         last = "night" if self.nights == 1 else count(self.nights, "night")
         return (f"Equal arms raised an alarm in {self.alarms} of the last {last} ({self.wrong} of {count(self.cells, 'equal cell')}): for "
@@ -160,7 +160,7 @@ class GateStanding:
         if not self.nights:
             return "Equal arms have not been compared yet: the realised false-alarm rate is unknown."
         noisy = f" {MOST_ALARMS} such nights or more in {WATCHED}: the gate is advisory and fails nothing by times."
-        return self.said + (noisy if self.advisory else "")
+        return self.sentence + (noisy if self.advisory else "")
 
 
 def standing(earlier: Sequence[Night]) -> GateStanding:
@@ -187,7 +187,7 @@ def series(earlier: Sequence[Night], cell: str, name: str = TIME) -> tuple[list[
     return [math.log(ratio) if ratio > 0 else math.nan for ratio in ratios], [night.run.environment.fingerprint for night in earlier]
 
 
-def told(earlier: Sequence[Night], cell: str, delta: float) -> list[str]:
+def history_lines(earlier: Sequence[Night], cell: str, delta: float) -> list[str]:
     """Sentences of the newest epoch of a cell: the changes that count, with the commit of the night on which each began; what
     became worse on nights that follow no level; and that its nights could not show a change of ``delta``, where that is so."""
     if not earlier:

@@ -107,10 +107,10 @@ class GtR(Bidirectional):
         if not self.split:
             return divided(self.steps, self._sizes)
         if len(self.split) != self.stages or sum(self.split) != self.steps:
-            raise BadKnob(f"gtr: split = {_said(self.split)} is a schedule of {sum(self.split)} steps in {len(self.split)} stages; "
+            raise BadKnob(f"gtr: split = {_described(self.split)} is a schedule of {sum(self.split)} steps in {len(self.split)} stages; "
                           f"there are {self.steps} in {self.stages}.", remedy="Give passes for each stage, or none.")
         if any(not 1 <= passes <= size for passes, size in zip(self.split, self._sizes, strict=True)):
-            raise BadKnob(f"gtr: split = {_said(self.split)} for stages of {_said(self._sizes)} tokens.",
+            raise BadKnob(f"gtr: split = {_described(self.split)} for stages of {_described(self._sizes)} tokens.",
                           remedy="Give each stage one pass or more, and no more than it has tokens.")
         return self.split
 
@@ -184,5 +184,5 @@ def _deepest(layout: Layout) -> int:
     return (layout.lines + layout.line - 2).bit_length() + 1
 
 
-def _said(numbers: Sequence[int]) -> str:
+def _described(numbers: Sequence[int]) -> str:
     return " ".join(map(str, numbers))

@@ -140,7 +140,7 @@ def orders_of(facts: Mapping[str, Any], shape: Shape) -> Sequence[Sequence[int]]
 @cache
 def _planned(calibration: str, shape: Shape, limit: int, early: bool) -> HeatPlan:
     orders = orders_of(calibrations.named(HeatKV.name, calibration)[1], shape)
-    return HeatPlan.of(shape, removed(shape, orders, limit, early=early))
+    return HeatPlan.without(shape, removed(shape, orders, limit, early=early))
 
 
 def _places(has: Sequence[int], keeps: Sequence[int], tokens: Sequence[int]) -> list[range]:

@@ -258,7 +258,7 @@ class Infinity(ScaleModel[Texts]):
         """Head norm in fp32, head in the model's dtype, then fp32: (rows, tokens, bits, 2), of 0 and of 1 for every bit."""
         return self.head(self.head_nm(hidden, cond).to(self.head.weight.dtype)).float().unflatten(-1, (-1, 2))
 
-    def given(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> Texts:
+    def condition(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> Texts:
         features, visible = self.read(labels.tolist(), layout.rows // len(labels))
         cond = engine.hold("cond", self.text_proj_for_sos(features, visible))
         text = engine.hold("text", self.text_proj_for_ca(features))

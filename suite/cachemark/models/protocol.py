@@ -131,7 +131,7 @@ class ModelEntry:
     prompts: tuple[str, ...] = ()
     asking: Callable[[tuple[str, ...]], ModelEntry] | None = None
 
-    def of(self, request: Request) -> ModelEntry:
+    def for_request(self, request: Request) -> ModelEntry:
         """The entry for the list of prompts that a request names; itself where it names none, or where the model is given none. Raises
         what :func:`~cachemark.models.prompt_lists.prompt_list` raises, and what ``asking`` raises of texts that the model does not read."""
         if not request.prompts or self.asking is None:

@@ -72,7 +72,7 @@ class ScaleModel(nn.Module, Generic[G]):
         """Shape of a generation of these samples by this model."""
 
     @abstractmethod
-    def given(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> G:
+    def condition(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> G:
         """Constants of a generation that all of its passes read."""
 
     @abstractmethod
@@ -105,7 +105,7 @@ class ScaleModel(nn.Module, Generic[G]):
         method.begin(layout, self.sites, memory)
         key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device)[:, None])
         out = torch.empty(len(labels), layout.visual, dtype=torch.int64, device=labels.device)
-        condition = self.given(labels, key, layout, engine)
+        condition = self.condition(labels, key, layout, engine)
         f_hat = self.quantizer.empty(len(labels)).to(labels.device)
         for step in scale_steps(layout):
             span = slice(step.first, step.first + step.count)

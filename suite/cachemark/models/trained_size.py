@@ -19,7 +19,7 @@ NUMBER = re.compile(r"[0-9]{1,5}")
 IN_NAME = re.compile(r"[_-](256|384|512|768|1024)$")
 
 
-def told(path: str | Path) -> tuple[int, str]:
+def stated_size(path: str | Path) -> tuple[int, str]:
     """Pixels along a side, and who says so; 0 and nothing where nobody does. The weights at ``path`` can be read."""
     remarks = checkpoints.remarks(path)
     for name, who in ((STATED, "was stated when it was converted"), (TRAINED, "its training says")):
@@ -36,7 +36,7 @@ def check(file: PublishedFile, path: str | Path, size: int = 0) -> int:
     are stated; of a file whose shapes tell its size nothing is asked, and the answer is 0."""
     if not file.pixels:
         return 0
-    pixels, who = (size, "you state") if size else told(path)
+    pixels, who = (size, "you state") if size else stated_size(path)
     if pixels and pixels != file.pixels:
         raise BadCheckpoint(
             f"{str(path)!r} is for images of {pixels} pixels, as {who}; this model makes {file.pixels}, and their shapes are the same.",

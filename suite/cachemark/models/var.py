@@ -210,7 +210,7 @@ class VAR(ScaleModel[Placed]):
         method = Blockwise([side**2 for side in self.config.sides], x.device)
         return self.logits(self(Tokens(x, cond=self.modulations(cond)), Step(0, 1), method), cond)
 
-    def given(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> Placed:
+    def condition(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> Placed:
         classes = torch.cat((labels, torch.full_like(labels, self.config.classes))[: layout.rows // len(labels)])
         cond = engine.hold("class", self.class_emb(classes))
         return Placed(key, cond, engine.hold("modulations", self.modulations(cond)), engine.hold("places", self.places))

@@ -68,7 +68,7 @@ class Planned:
     def entry(self) -> ModelEntry:
         """The model, with the prompts that it is asked for. Raises what :meth:`~cachemark.models.protocol.ModelEntry.of` raises."""
         entry: ModelEntry = MODELS.get(self.case.model)
-        return entry.of(self.request)
+        return entry.for_request(self.request)
 
 
 def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
@@ -159,7 +159,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     with _at(plan, "cells", number, "model"):
         named_entry: ModelEntry = MODELS.get(cells.model)
     with _at(plan, "fidelity", "prompts"):
-        entry = named_entry.of(request)
+        entry = named_entry.for_request(request)
     with _at(plan, "cells", number, "sampling"):
         sampling = _sampling(entry, cells.sampling)
     with _at(plan, "fidelity", "seeds"):

@@ -45,15 +45,15 @@ def seeds_to_show(gains: Sequence[float], margin: float, least: float, claims: i
     if float(np.mean(gains)) <= -margin:
         return None
 
-    def shown(n: int) -> bool:
+    def is_shown(n: int) -> bool:
         return bool(chances_at_most(values, counts[None, :] * (n / len(gains)), -margin, least)[0] <= ALPHA / claims)
 
     low, high = 0, least_seeds(margin, least, claims)
-    while not shown(high):
+    while not is_shown(high):
         low, high = high, 2 * high
         if high > MOST:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if shown(middle) else (middle, high)
+        low, high = (low, middle) if is_shown(middle) else (middle, high)
     return high

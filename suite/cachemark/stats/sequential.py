@@ -47,13 +47,13 @@ def seeds_to_show_at_any_time(gains: ArrayLike, margin: float, least: float, cla
     values = np.asarray(gains, dtype=np.float64)
     growth = np.log1p(_STAKES[:, None] * (values + margin) / (-margin - least)).mean(-1)
 
-    def shown(n: int) -> bool:
+    def is_shown(n: int) -> bool:
         return bool(np.logaddexp.reduce(n * growth) - np.log(len(growth)) >= np.log(claims / ALPHA))
 
-    if values.mean() <= -margin or not shown(MOST):
+    if values.mean() <= -margin or not is_shown(MOST):
         return None
     low, high = 0, MOST
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if shown(middle) else (middle, high)
+        low, high = (low, middle) if is_shown(middle) else (middle, high)
     return high

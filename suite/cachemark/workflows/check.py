@@ -215,7 +215,7 @@ def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
     if night is None:
         return ()
     cells, delta = [row.label for row in night.tally.rows if row.metric == TIME], float(night.stated.get("delta", 0.1))
-    return tuple(line for cell in cells for line in ledger.told(nights, cell, delta))
+    return tuple(line for cell in cells for line in ledger.history_lines(nights, cell, delta))
 
 
 @dataclass(frozen=True)
@@ -287,22 +287,22 @@ class CheckResult:
         code = self.judgement.exit_code
         return 0 if code == 1 and self.incidents is not None and not self.incidents.failing else code
 
-    def pages(self, table: Path) -> list[str]:
-        """Return lines about each incident to notify about: its owners by the file ``table``, suspect commits, and commands to investigate.
+    def pages(self) -> list[str]:
+        """Return lines about each incident to notify about: suspect commits, and commands to investigate.
 
         The commands compare in pairs where pairs found it, or where there are two commits to compare.
         """
-        people, (plan, note) = incidents.load_owners(table), _as_commands_name(self.run)
+        plan, note = _as_commands_name(self.run)
         lines = []
         for incident in self.incidents.pages if self.incidents else ():
             arms = self.judgement.night.arms if self.judgement.night and incident.found_by == PAIRS else ()
             among = suspects(incident, self.nights)
             if among is None:
-                lines += incidents.told(incident, people, incidents.command(plan, incident, arms) + note)
+                lines += incidents.described(incident, incidents.command(plan, incident, arms) + note)
                 continue
             again = incidents.command(plan, incident, arms or ("--commits", among.good, among.bad))
             find = among.bisect(plan, incident.cells[0])
-            lines += incidents.told(incident, people, again + note, among.range, among.newest, find + note)
+            lines += incidents.described(incident, again + note, among.range, among.newest, find + note)
         return lines
 
 

@@ -179,7 +179,7 @@ def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
         return []
     lines, table = [], plan.anchor.model_dump()
     for full in (outcome for outcome in store.outcomes(run_id) if outcome.case.role == "baseline"):
-        anchor = anchors.Anchor.of(full.case.model, table, asdict(MODELS.get(full.case.model).presets["paper"]))
+        anchor = anchors.Anchor.from_table(full.case.model, table, asdict(MODELS.get(full.case.model).presets["paper"]))
         found = anchors.judge(anchor, full)
         lines.append(f"Anchor of {anchor.model}: {found.state}. {found.reason}")
         if found.passed:

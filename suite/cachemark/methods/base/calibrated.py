@@ -50,7 +50,7 @@ class Calibrated(Planning):
     def _check(self, facts: Mapping[str, Any], layout: Layout) -> None:
         what, remedy = f"{self.name}: the calibration {facts.get('model')}", f"Measure this model: cachemark calibrate {self.name} MODEL."
         expected = {name: list(value) if isinstance(value, tuple) else value for name, value in _shape(layout).items()}
-        wrong = [f"{name} {_said(facts.get(name))}, not {_said(value)}" for name, value in expected.items() if facts.get(name) != value]
+        wrong = [f"{name} {_brief(facts.get(name))}, not {_brief(value)}" for name, value in expected.items() if facts.get(name) != value]
         if wrong:
             raise BadCalibration(f"{what} is of another model or resolution: {'; '.join(wrong)}.", remedy=remedy)
         for name, sizes in self.tables(facts, layout).items():
@@ -64,7 +64,7 @@ def _shape(layout: Layout) -> dict[str, int | tuple[int, ...]]:
     return {"layers": layout.layers, "heads": layout.kv_heads, **tokens}
 
 
-def _said(value: object) -> str:
+def _brief(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -156,4 +156,4 @@ class HeadAware(Calibrated, PerHead):
 
 @cache
 def _classed(method: str, calibration: str, share: float) -> HeadClasses:
-    return HeadClasses.of(calibrations.named(method, calibration)[1]["variance"], share)
+    return HeadClasses.by_variance(calibrations.named(method, calibration)[1]["variance"], share)

@@ -82,7 +82,7 @@ class Redundancy(Method):
         self._before[name, layer] = x
 
     # -- what was found -----------------------------------------------------------------------------------------------
-    def found(self) -> dict[str, Any]:
+    def profile(self) -> dict[str, Any]:
         """Means by pass from the second on: ``classes`` by class over all layers, ``layers`` by layer over all tokens, ``branches`` of
         the decoder's output. A class without tokens in a pass has None there."""
         passes = sorted(self._counts)

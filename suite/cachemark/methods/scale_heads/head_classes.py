@@ -14,7 +14,7 @@ class HeadClasses:
     contextual: tuple[tuple[bool, ...], ...]
 
     @classmethod
-    def of(cls, variance: Sequence[Sequence[float]], share: float) -> HeadClasses:
+    def by_variance(cls, variance: Sequence[Sequence[float]], share: float) -> HeadClasses:
         """The ``share`` of all heads with the lowest variance is contextual; of equal ones the lower layer, then the lower head."""
         pairs = sorted((value, layer, head) for layer, heads in enumerate(variance) for head, value in enumerate(heads))
         few = {pair[1:] for pair in pairs[: round(share * len(pairs))]}

@@ -106,7 +106,7 @@ class HeatPlan:
     kept: tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]
 
     @classmethod
-    def of(cls, shape: Shape, gone: Sequence[Gone]) -> HeatPlan:
+    def without(cls, shape: Shape, gone: Sequence[Gone]) -> HeatPlan:
         """The plan under which these pairs have lost these scales."""
         layers, heads = range(shape.layers), range(shape.heads)
         return cls(shape, tuple(tuple(tuple(

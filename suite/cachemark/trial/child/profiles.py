@@ -35,7 +35,7 @@ def repeated(job: Job) -> dict[str, Any]:
     """Likeness of successive passes of a masked model, over the job's samples, and the seconds that it took."""
     watcher = Redundancy()
     seconds = _watched(job, watcher)
-    return {"seeds": job.subset.name, "samples": len(job.subset), **_rounded(watcher.found()), "seconds": seconds}
+    return {"seeds": job.subset.name, "samples": len(job.subset), **_rounded(watcher.profile()), "seconds": seconds}
 
 
 def _watched(job: Job, watcher: Method) -> float:
