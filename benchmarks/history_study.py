@@ -1,8 +1,9 @@
 """Simulate years of nights of one cell: how soon a step is found in its history, how often one is seen that is not there.
 
-    python benchmarks/history_study.py [--years 16] [--seed 101] [KIND ...]
+    python benchmarks/history_study.py [--years 16] [--seed 101] [--asv] [KIND ...]
 
-prints the table of docs/results/validation.md, in some minutes of one core. The noise is assumed, not measured. Each year is checked every
+prints the table of docs/results/validation.md, in some minutes of one core; ``--asv`` prints the step detection of asv beside ours, looked
+at every 30 nights (ADR 34). The noise is assumed, not measured. Each year is checked every
 night; ``may_change`` goes through all years at once and leaves few nights to the history itself.
 """
 
@@ -161,16 +162,40 @@ def row(name: str, years: int, seed: int) -> dict[str, Any]:
     }
 
 
+# -- asv's step detection -----------------------------------------------------------------------------------------------
+def asv_places(nights: Floats, threshold: float) -> list[int]:
+    """Return the nights at which ``asv publish`` reports a regression above ``threshold``."""
+    from asv.step_detect import detect_regressions, detect_steps
+
+    regressions = detect_regressions(detect_steps(np.exp(nights).tolist()), threshold)[2]
+    return [int(after) for _, after, *_ in regressions or ()]
+
+
+def beside_asv(name: str, years: int, seed: int, every: int = 30) -> dict[str, Any]:
+    """Return unchanged years with a false alarm, and the fraction of steps found within ``SOON`` nights, of ours and of asv."""
+    nights = KINDS[name].years(np.random.default_rng([seed, *name.encode()]), years)
+    until = ONSET + history.SOON
+    ours = [any(abs(change.first - ONSET) <= NEAR for change in gating(stepped(year)[:until])) for year in nights]
+    cells: dict[str, Any] = {"noise": name, "years": years, "ours: false": false_years(nights, every), "ours: found": float(np.mean(ours))}
+    for threshold in (DELTA, STEP):
+        false = [any(asv_places(year[:last], threshold) for last in range(BURN // 2, NIGHTS + 1, every)) for year in nights]
+        by_year = [asv_places(stepped(year)[:until], threshold) for year in nights]
+        cells[f"asv {threshold:.0%}: false"] = sum(false)
+        cells[f"asv {threshold:.0%}: found"] = float(np.mean([any(abs(place - ONSET) <= NEAR for place in places) for places in by_year]))
+    return cells
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Simulate what the history of a cell tells.")
     parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND", help="some kinds of noise (default: all)")
     parser.add_argument("--years", type=int, default=16)
     parser.add_argument("--seed", type=int, default=101)
-    given = parser.parse_args()
+    parser.add_argument("--asv", action="store_true", help="print the step detection of asv beside ours")
+    arguments = parser.parse_args()
     began = time.process_time()
-    rows = [row(name, given.years, given.seed) for name in given.kinds]
+    rows = [(beside_asv if arguments.asv else row)(name, arguments.years, arguments.seed) for name in arguments.kinds]
     spent = time.process_time() - began
-    print(f"Seed {given.seed}, a step of {STEP:.0%} at night {ONSET}, minimum effect {DELTA:.0%}, {spent:.0f} s of one core.\n")
+    print(f"Seed {arguments.seed}, a step of {STEP:.0%} at night {ONSET}, minimum effect {DELTA:.0%}, {spent:.0f} s of one core.\n")
     print(markdown(rows))
 
 
