@@ -1,1 +1,1 @@
-"""The words that every room uses: cases, outcomes, metrics, errors, names and seeds. Nothing here needs torch."""
+"""Cases, outcomes, metrics, errors, names and seeds, for every room. Nothing here needs torch."""

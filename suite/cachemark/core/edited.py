@@ -1,4 +1,6 @@
-"""Files that people edit, looked at value by value before anything is computed with them: what is wrong is one line with file and key."""
+"""Check files that people edit, value by value, before anything is computed with them.
+
+An error is one line with file and key."""
 
 from __future__ import annotations
 
@@ -104,8 +106,9 @@ class EditedFile:
     def check(
         self, table: Any, rules: Mapping[str, Expectation], where: str = "", *, optional: Collection[str] = (), closed: bool = False,
     ) -> None:
-        """Refuse a table in which a value is not what its rule asks for, a key is missing that is not ``optional`` or, where it is
-        ``closed``, one stands beside those that have a rule. ``where``: the keys that lead to it, with a dot behind each."""
+        """Raise where a value breaks its rule, a key is missing, or a ``closed`` table has an unknown key.
+
+        ``optional``: keys that may be missing. ``where``: the keys that lead to the table, with a dot behind each."""
         if not isinstance(table, Mapping):
             raise self.wrong_value(where.rstrip("."), table, TABLE)
         for name, rule in rules.items():
@@ -129,7 +132,7 @@ class EditedFile:
 
 
 def text_of(path: Path, error: type[CachemarkError]) -> str:
-    """The text of a file that somebody may have edited. Raises ``error``, also for what is no ordinary file."""
+    """Read a file that a person may have edited. Raises ``error``, also for what is no ordinary file."""
     remedy = "Give the path of an ordinary file, or take it from version control."
     try:
         if not path.is_file():
@@ -149,7 +152,9 @@ def _refuse(word: str) -> None:
 
 
 def nested_deeper(data: Any, most: int) -> bool:
-    """True where lists and tables are nested deeper than that, found level by level: a walk into them could be too deep itself."""
+    """Return whether lists and tables are nested deeper than ``most``.
+
+    It goes level by level, since a recursive walk could be too deep itself."""
     level = [data]
     for _ in range(most + 1):
         level = [held for item in level if isinstance(item, (list, dict)) for held in (item.values() if isinstance(item, dict) else item)]

@@ -101,14 +101,14 @@ class Infrastructure(CachemarkError):
 
 
 class StoreUnavailable(BadStore, Infrastructure):
-    """A store that is as it should be, and that a full disk, a lock or a server that does not answer keeps from being used now."""
+    """A sound store that a full disk, a lock or a silent server makes unusable now."""
 
 
 MOST_LISTED = 20  # names of one kind that a line still holds
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that is not among ``known``, with the nearest one first; of very many the nearest are listed."""
+    """Return the error for a name that is not among ``known``, with the nearest names."""
     names = sorted(known)
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]!r}? " if near else ""
@@ -118,8 +118,9 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownName:
 
 
 def of_system(error: Exception) -> CachemarkError | None:
-    """An error of the operating system that nobody met earlier, as one of ours: a full disk or memory is the machine's, a path that cannot
-    be used the user's. None for any other error, and for a path inside this package."""
+    """Return an error of the operating system as one of ours; None for others.
+
+    A full disk or memory is the machine's, a path that cannot be used the user's. Paths inside this package are a defect: None."""
     if isinstance(error, MemoryError):
         return Infrastructure("The memory of this machine is used up.", remedy="Free some, or ask for less at once.")
     if not isinstance(error, OSError):

@@ -16,8 +16,9 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of what has a file of its own: it stays 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place when the block ends without an error; after a power cut it is the old file or
-    all of the new one. Makes the folder. Raises OSError."""
+    """Yield a temporary file that takes the place of ``path`` when the block ends without an error.
+
+    After a power cut the file is the old one or all of the new one. Makes the folder. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
@@ -30,8 +31,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def is_readable(path: Path | str) -> bool:
-    """True for the path of an ordinary file that can be opened. Devices and pipes, which could be read without end or not at all, are
-    none. Never raises: a name may be too long, or hold what no name can."""
+    """Return whether a path is an ordinary file that can be opened. Never raises.
+
+    Devices and pipes, which could be read without end or not at all, are not; a name may be too long, or hold invalid characters."""
     try:
         return Path(path).is_file() and os.access(path, os.R_OK)
     except (OSError, ValueError):
@@ -39,8 +41,9 @@ def is_readable(path: Path | str) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file that somebody else may have written. Raises ValueError for whatever is none: a pipe or a device, bytes
-    that are no text, a number of thousands of digits, what is nested too deeply."""
+    """Read a JSON file that another program may have written. Raises ValueError for anything else.
+
+    That includes a pipe or a device, bytes that are no text, a number of thousands of digits, and too deep nesting."""
     if not is_readable(path):
         raise ValueError("not an ordinary file that can be read")
     try:

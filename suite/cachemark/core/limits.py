@@ -11,7 +11,9 @@ from .errors import unknown
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of one device and dtype: ``copy`` in bytes read and written per second, ``matmul`` in FLOPs per second."""
+    """Rates of one device and dtype.
+
+    ``copy``: bytes read and written per second. ``matmul``: FLOPs per second."""
 
     copy: float
     matmul: float
@@ -35,7 +37,7 @@ SINGLE = {"a800": 19.5e12, "a100": 19.5e12, "h100": 67e12, "h200": 67e12, "h20":
 
 
 def gpu(name: str, dtype: str = "bfloat16") -> Rates:
-    """The rates of a GPU, or an error with the nearest name."""
+    """Return the rates of a GPU. Raises UnknownName with the nearest name."""
     if name not in GPUS:
         raise unknown("GPU", name, GPUS)
     return replace(GPUS[name], matmul=SINGLE[name]) if dtype == "float32" else GPUS[name]

@@ -17,7 +17,7 @@ def files() -> list[str]:
 
 
 def fault(error: BaseException) -> BadPlugin | None:
-    """An error that came out of a plug-in, as one that names its file and line; None where no plug-in had a part in it."""
+    """Return an error from a plug-in as one with its file and line; None where no plug-in took part."""
     own = {str(module.__file__) for name, module in list(sys.modules.items()) if name.startswith(MODULE)}
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     file, line = next((place for place in reversed(places) if place[0] in own), ("", 0))

@@ -1,4 +1,4 @@
-"""A process by a name that no other one ever has, so that leases can tell one that has ended from one that runs elsewhere."""
+"""Names of processes that are never reused, with which a lease detects that its process ended."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def holder() -> str:
-    """This process, as leases name it: machine, its boot and its namespace of process numbers, the number, and when it began.
+    """Return the name of this process for leases: machine, boot, process namespace, number and start time.
 
-    Numbers are used again and machines are cloned with their names: only boot and beginning make it the name of one process.
-    """
+    Numbers are used again and machines are cloned with their names: only boot and start time make the name unique."""
     return f"{_place()} {os.getpid()} {_began(os.getpid())}"
 
 
 def ended(theirs: str) -> bool | None:
-    """Return whether the process of that name has ended; None where it cannot be known here, because it ran on another machine, in another
-    container, before this machine was started, or because the system hides it."""
+    """Return whether the process of that name has ended; None where that cannot be known here.
+
+    It cannot where the process ran on another machine, in another container, before this machine was started, or where the system hides it.
+    """
     place, *process = theirs.rsplit(" ", 2)
     if place != _place() or len(process) != 2 or not process[0].isdecimal():
         return None
@@ -48,8 +49,9 @@ def _place() -> str:
 
 
 def _began(number: int) -> str:
-    """Ticks after the machine's start at which a process began, :data:`UNTOLD` where the system does not tell; nothing of one that has
-    ended and only waits to be collected."""
+    """Return the ticks after the machine's start at which a process began.
+
+    :data:`UNTOLD` where the system does not tell; empty for one that has ended and only waits to be collected."""
     try:
         state, *rest = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -19,10 +19,10 @@ LONGEST = 100  # letters of a name: it stands in tables, labels and file names
 
 
 class Registry(Generic[T]):
-    """Names of one ``kind`` of thing. ``base`` is what each must be: a subclass of it where ``classes``, else an instance.
+    """Names of one ``kind`` of thing.
 
-    ``built_in`` maps the names of the package to the modules that register them; they are imported when their name is looked up.
-    """
+    ``base``: the class of each instance, or where ``classes``, the base class of each. ``built_in`` maps the names of the package to the
+    modules that register them; they are imported when their name is looked up."""
 
     def __init__(self, kind: str, base: type | None = None, *, classes: bool = False, built_in: Mapping[str, str] | None = None) -> None:
         self.kind, self.base, self._classes = kind, base, classes
@@ -31,10 +31,10 @@ class Registry(Generic[T]):
         self._lookups: set[str] | None = None
 
     def add(self, name: str) -> Callable[[Thing], Thing]:
-        """Decorator that registers a thing. A class without a ``name`` of its own gets it; one derived from a dataclass becomes one.
+        """Return a decorator that registers a thing.
 
-        Raises BadPlugin for a name that cannot be printed, a name that is taken by another module, or a thing of another kind.
-        """
+        A class without a ``name`` of its own gets it; one derived from a dataclass becomes one. Raises BadPlugin for a name that cannot be
+        printed, a name that is taken by another module, or a thing of another kind."""
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable() or name != name.strip():
             raise BadPlugin(f"{_described(name)} is no name of a {self.kind}.",
                             remedy=f"Give 1 to {LONGEST} printable letters without blanks at their ends.")
@@ -73,7 +73,7 @@ class Registry(Generic[T]):
         self._entries = dict(entries)
 
     def registered_by(self, module: str) -> list[str]:
-        """Sorted names that a module or its submodules have registered; for a model the module of its ``load`` counts."""
+        """Return sorted names that a module registered; for a model the module of its ``load`` counts."""
         return sorted(name for name, thing in self._entries.items() if _is_within(thing, module))
 
     def drop(self, module: str) -> None:
@@ -82,7 +82,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Remove what is registered inside by others than the package if the block ends with an error or an interruption."""
+        """Remove what plug-ins registered inside the block if it ends with an error or an interruption."""
         before = self.entries()
         try:
             yield

@@ -41,10 +41,10 @@ CONDENSED = "condensed"  # the fact that names metrics of which quantiles remain
 
 @dataclass(frozen=True)
 class Environment:
-    """The machine and software of a trial. ``facts`` is free, for people; ``fingerprint`` names the numerics.
+    """The machine and software of a trial.
 
-    Output hashes are exact only under one fingerprint: device model, driver, CUDA, torch, thread count.
-    """
+    ``facts`` is free, for people; ``fingerprint`` names the numerics. Output hashes are exact only under one fingerprint: device model,
+    driver, CUDA, torch, thread count."""
 
     device: str
     machine_class: str
@@ -94,8 +94,9 @@ class Outcome:
         return () if held and held["count"] > len(values) else values
 
     def repeats(self, name: str) -> Sequence[float]:
-        """Every raw value of a metric, for its median and how sure that is; where pruning left quantiles the median alone, which they
-        keep."""
+        """Return every raw value of a metric, for its median and interval.
+
+        Where pruning left quantiles, return the median alone."""
         median = self.median(name)
         return self.raw(name) or ([] if median is None else [median])
 
@@ -113,8 +114,9 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """The line of the log that says why there are no figures: the last one of a traceback, else the first, behind which the output of
-        a process may stand. Empty where nothing is said."""
+        """Return the line of the log that explains a failure; empty where there is none.
+
+        The last line of a traceback, else the first line, which the output of a process may follow."""
         lines = [line.strip() for line in self.log.splitlines() if line.strip()]
         return (lines[-1] if lines[0].startswith("Traceback ") else lines[0]) if lines else ""
 
@@ -132,8 +134,9 @@ class Outcome:
 
 
 def check_figures(status: Status, samples: Mapping[str, Sequence[float]], judgement: str, log: str) -> None:
-    """Raise ValueError where these cannot be the figures of a case: an ok one has finite samples and a judgement, or the reason why there
-    is none; any other has a log and no samples."""
+    """Raise ValueError where these cannot be the values of a case.
+
+    An ok case has finite samples and quality, or the reason why it has none; any other has a log and no samples."""
     for name in samples:
         metric(name)
     if status is not Status.OK:
@@ -148,15 +151,17 @@ def check_figures(status: Status, samples: Mapping[str, Sequence[float]], judgem
 
 
 def full_latencies(outcome: Outcome, full: Outcome) -> Sequence[float]:
-    """Latencies of the full cache to hold those of an outcome against: those that were taken in turns with them, since a machine is faster
-    at one time than at another; else, as in older stores, those of the full cache's own case."""
+    """Return the latencies of the full cache to compare an outcome's with.
+
+    Those that were taken in turns with them, since a machine's speed drifts; else those of the full cache's own case."""
     return outcome.facts.get(FULL_BESIDE) or full.repeats(TIME)
 
 
 def kernels_apart(one: Outcome, two: Outcome) -> tuple[str, str] | None:
-    """The attention kernels of two outcomes where they differ and a speed-up would measure them instead of the methods, else None. Where
-    one is no slower in kind than the other and its price is the method's own (the fact ``own_kernel``), times may be compared, unless the
-    other says that it has no speed to compare (``quality_only``)."""
+    """Return the attention kernels of two outcomes where they make their times incomparable, else None.
+
+    A speedup would then measure the kernels instead of the methods. Where one kernel is no slower in kind than the other and its price is
+    the method's own (the fact ``own_kernel``), times may be compared, unless the other has no speed to compare (``quality_only``)."""
     then, now = (outcome.facts.get("kernel") for outcome in (one, two))
     if not then or not now or then == now:
         return None

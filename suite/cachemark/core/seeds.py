@@ -36,18 +36,16 @@ class Subset:
         return len(self.seeds)
 
     def first(self, count: int) -> Subset:
-        """The first ``count`` samples under the same name; still balanced. Error: ``bad-plan`` where there are fewer."""
+        """Return the first ``count`` samples under the same name, still balanced. Raises BadPlan for too few."""
         if not 1 <= count <= len(self):
             raise BadPlan(f"{count} samples of {self.name!r} were asked for.", remedy=f"Ask for 1 to {len(self)}, or for a larger subset.")
         return Subset(self.name, self.seeds[:count], self.labels[:count])
 
     def slices(self, size: int) -> list[Subset]:
-        """The samples in order, cut every ``size``; the last slice may be short, and all of them joined are the subset.
+        """Return the samples in order, cut every ``size``; the last slice may be short.
 
-        A slice is fixed by the subset and ``size`` alone, so that any number of machines can share out the slices of a large
-        subset and the images are those of one machine. It is named after what it holds: ``s2k[0:1000]``. Error: ``bad-plan``
-        for a size below 1.
-        """
+        A slice is fixed by the subset and ``size`` alone, so that any number of machines can share the slices of a large subset and the
+        images are those of one machine. It is named after its samples: ``s2k[0:1000]``. Raises BadPlan for a size below 1."""
         if size < 1:
             raise BadPlan(f"{self.name!r} was to be cut into slices of {size} samples.", remedy="Give 1 or more, such as 1000.")
         cuts = [(at, min(at + size, len(self))) for at in range(0, len(self), size)]
@@ -55,7 +53,7 @@ class Subset:
 
 
 def subset(name: str, classes: int) -> Subset:
-    """The subset of that name for a model with ``classes`` classes. Error: ``unknown-name`` with the nearest name."""
+    """Return a named subset for a model with ``classes`` classes. Raises UnknownName."""
     if name not in SIZES:
         raise unknown("seed subset", name, SIZES)
     start = _TUNE_START if name.startswith("tune") else 0
@@ -71,13 +69,15 @@ def smallest_subset(samples: int) -> str:
 
 
 def floor(of: Subset) -> Subset:
-    """A subset with these labels and other seeds, none of which is in any named subset: the *floor* row of fidelity."""
+    """Return the same labels with other seeds, none of which is in a named subset: the *floor* row."""
     return Subset(f"{of.name} (floor)", [seed + _FLOOR_SHIFT for seed in of.seeds], list(of.labels))
 
 
 def _labels(count: int, classes: int) -> list[int]:
-    """Labels by a stride near the golden section of ``classes``: it visits every class once per round, and spreads a short
-    prefix over the whole range, where neighbouring numbers often mean similar things (ImageNet's first 64 are animals)."""
+    """Return labels by a stride near the golden section of ``classes``.
+
+    It visits every class once per round, and spreads a short prefix over the whole range, where neighbouring numbers often mean similar
+    things (ImageNet's first 64 are animals)."""
     assert classes > 0, classes
     nearest = round(classes * _GOLDEN)
     coprime = (s for s in range(1, classes + 1) if math.gcd(s, classes) == 1)

@@ -41,7 +41,9 @@ def digest(value: Any, length: int = 16) -> str:
 
 
 def shown_share(budget: str) -> str:
-    """A budget for people: a simple fraction as it is (``1/4``), any other as a decimal of three significant digits (``0.62``)."""
+    """Return a budget for people.
+
+    A simple fraction as it is (``1/4``), any other as a decimal of three significant digits (``0.62``)."""
     try:
         share = _share(budget)
     except (ValueError, ZeroDivisionError):  # a stored text that is not a number
@@ -50,8 +52,9 @@ def shown_share(budget: str) -> str:
 
 
 def shown_label(name: str) -> str:
-    """A label or title with its budget as :func:`shown_share` prints it: ``linear 1019/1644``, as older versions stored it and as a user
-    may write it, is ``linear 0.62``."""
+    """Return a label or title with its budget as :func:`shown_share` prints it.
+
+    ``linear 1019/1644``, as a user may write it, is ``linear 0.62``."""
     return re.sub(r"(?<![\w/.])\d+/[1-9]\d*(?![\w/.])", lambda found: shown_share(found[0]), name)
 
 
@@ -78,8 +81,9 @@ class Budget:
 
 
 def _share(text: str) -> Fraction:
-    """The number that is written there. One with a power of ten far from any share is 0 or 2: written out it would have millions of
-    digits."""
+    """Parse a number.
+
+    One with a power of ten far from any fraction is 0 or 2: written out it would have millions of digits."""
     power = re.fullmatch(r"[\s\d.+_-]*e([+-]?\d+)\s*", text[:LONGEST_BUDGET], re.IGNORECASE)
     if power and abs(int(power[1])) > LONGEST_BUDGET:
         return Fraction(0 if int(power[1]) < 0 else 2)
@@ -90,8 +94,10 @@ def _share(text: str) -> Fraction:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of the drawing. ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off. ``steps``: passes of a
-    masked model, ``diffusion_steps`` those of its head for each token; 0 is the model's own number."""
+    """Settings of the sampling.
+
+    ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off. ``steps``: passes of a masked model, ``diffusion_steps``
+    those of its head for each token; 0 is the model's own number."""
 
     cfg_scale: float = 1.0
     cfg_schedule: str = "constant"
@@ -167,13 +173,15 @@ class Case:
         return digest({name: value for name, value in self._body().items() if name not in OWN})
 
     def _body(self) -> dict[str, Any]:
-        """The fields of :meth:`to_json`, uncopied: to be read at once. A report asks for it with thousands of cases."""
+        """Return the fields of :meth:`to_json` uncopied: a report reads them of thousands of cases."""
         body = {name: getattr(self, name) for name in _FIELDS} | {"sampling": vars(self.sampling)}
         return body if self.decoder else _without_decoder(body)
 
     @cached_property
     def label(self) -> str:
-        """Short text for people: ``linear 1/4``, ``lazymar: head cache 1``, ``full (floor)`` or ``full + jacobi 16``."""
+        """Short text for people.
+
+        ``linear 1/4``, ``lazymar: head cache 1``, ``full (floor)`` or ``full + jacobi 16``."""
         budget = "" if self.method == FULL and self.budget == "1" else f" {shown_share(self.budget)}"
         codec = "" if self.codec == "native" else f" {self.codec}"
         role = f" ({self.role})" if self.role in ("floor", "numerics") else ""
@@ -191,17 +199,17 @@ class Case:
 
     @property
     def compared(self) -> int:
-        """The number of samples that are compared with the full cache's: fewer for the reference rows where the plan says so."""
+        """Number of samples compared with the full cache's; the plan may set fewer for reference rows."""
         return self.noted if self.role in ("floor", "numerics") else self.samples
 
     @property
     def noted(self) -> int:
-        """The number of samples of what is only noted beside a case: its reference rows, and a look into the passes of its full cache."""
+        """Number of samples of the reference rows and of the inspection of the full cache's passes."""
         return self._stated(REFERENCE_SAMPLES, self.samples)
 
     @property
     def forced(self) -> int:
-        """The number of these that are compared along the full cache's own tokens, too; other seeds have other tokens."""
+        """Number of these compared along the full cache's tokens too; other seeds have other tokens."""
         return 0 if self.role == "floor" else self._stated(FORCED_SAMPLES, self.compared)
 
     def _stated(self, name: str, most: int) -> int:
@@ -224,7 +232,7 @@ class Case:
 
     @property
     def named(self) -> str:
-        """The method, with its variant where it has one, and the decoder beside it unless that is the sequential one."""
+        """The method with its variant, and the decoder unless it is the sequential one."""
         return f"{self._worded_method}{self._added}"
 
     @property
@@ -233,7 +241,7 @@ class Case:
 
     @property
     def _added(self) -> str:
-        """The decoder with its variant, else its window and whether it looks ahead; empty for the sequential one."""
+        """The decoder with its variant, else its window and look-ahead; empty for the sequential one."""
         if not self.decoder:
             return ""
         name, variant, window = (self.decoder.get(key, "") for key in ("name", "variant", "window"))
@@ -245,6 +253,6 @@ _FIELDS = tuple(held.name for held in fields(Case))
 
 
 def _without_decoder(body: dict[str, Any]) -> dict[str, Any]:
-    """The body of a case of sequential decoding, as it was before there were other decoders: its key is made of it."""
+    """Remove the fields of decoders from a case of sequential decoding, whose key has none."""
     del body["decoder"]
     return body

@@ -18,12 +18,11 @@ from .errors import unknown
 
 @dataclass(frozen=True)
 class Metric:
-    """One measured quantity. ``better`` is ``lower`` or ``higher``; ``kind`` is its group; ``within`` is the range of one image's
-    value, from which follows how sure a mean over few of them is. ``per`` is ``image``, ``set`` or ``case``. The other fields are those of
-    the classes in :mod:`cachemark.metrics.base`.
+    """One measured quantity.
 
-    Whoever asks which of two figures is better asks here, so that no consumer has a direction of its own.
-    """
+    ``better`` is ``lower`` or ``higher``; ``kind`` is its group; ``within`` is the range of one image's value, which bounds the uncertainty
+    of a mean over few images. ``per`` is ``image``, ``set`` or ``case``. The other fields are those of the classes in
+    :mod:`cachemark.metrics.base`. No consumer has a direction of its own: it asks the metric which of two values is better."""
 
     name: str
     unit: str
@@ -68,8 +67,9 @@ class Metric:
 
     @property
     def timed(self) -> bool:
-        """True of wall times and of rates, which vary from process to process and take a test to judge. Seconds of a fidelity or a quality,
-        which a plug-in may state, are figures of images."""
+        """True of wall times and rates, which vary from process to process and need a test.
+
+        Seconds of a fidelity or quality metric, which a plug-in may declare, are values of images."""
         return self.kind == "speed" or (self.kind == "work" and self.unit == "s")
 
     def worst(self, values: Iterable[float]) -> float:
@@ -81,13 +81,15 @@ class Metric:
         return now - then if self.better == "lower" else then - now
 
     def cost_ratio(self, then: float, now: float) -> float:
-        """Cost now over cost then of two figures >= 0: above 1 where ``now`` is worse, 1 where both are equal, inf where the cost was 0."""
+        """Return cost now over cost then of two values ≥ 0.
+
+        Above 1 where ``now`` is worse, 1 where both are equal, inf where the cost was 0."""
         cost, before = (now, then) if self.better == "lower" else (then, now)
         return cost / before if before else (1.0 if cost == before else math.inf)
 
 
 class _Declarations(Mapping[str, Metric]):
-    """The metrics of the package by name, in the order of tables; their classes are imported when the first is asked for."""
+    """The metrics of the package by name, in the order of tables, imported at the first access."""
 
     def __init__(self, *, families: bool) -> None:
         self._families = families
@@ -139,8 +141,9 @@ def is_metric(name: str) -> bool:
 
 
 def quality_name(base: str, preset: str, count: int) -> str:
-    """The name of a metric of a whole set of ``count`` images: ``fid``, ``scene``, 2000 make ``fid_scene_2k``. Raises UnknownName for
-    another base, and for a preset that is not of small letters and digits."""
+    """Return the name of a set metric: ``fid``, ``scene`` and 2000 images give ``fid_scene_2k``.
+
+    Raises UnknownName for another base, and for a preset that is not of small letters and digits."""
     if base not in FAMILIES:
         raise unknown("metric of a set of images", base, FAMILIES)
     metric(name := f"{base}_{set_name(preset, count)}")
@@ -153,8 +156,9 @@ def set_name(preset: str, count: int) -> str:
 
 
 def least_images(name: str) -> int:
-    """The number of images from which on a figure of a whole set says something of the images: with fewer, their number alone adds more
-    than a half of what the embedded models' FID is, or a tenth to an Inception score. 0 where nothing is known against it."""
+    """Return the number of images from which a value of a set says something about the images.
+
+    With fewer, their number alone adds more than half of the bundled models' FID, or a tenth to an Inception score. 0: no known bound."""
     base, _, tail = name.partition("_")
     features, classes = SEEN.get(tail.split("_")[0], (0, 0))
     family = FAMILIES.get(base)
@@ -172,7 +176,7 @@ def scores() -> tuple[str, ...]:
 
 
 def compared_tokens(*, masked: bool, forced: bool = False) -> str:
-    """The metric that compares the tokens of a model with the full cache's; ``forced``: along the full cache's own tokens."""
+    """Return the metric that compares tokens with the full cache's; ``forced``: along its own tokens."""
     kind = "vectors" if masked else "indices"
     return next(name for name, about in METRICS.items() if about.tokens == kind and about.forced == forced)
 
@@ -184,13 +188,13 @@ def image_count(name: str) -> int:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names of metrics, without repetition: the fixed ones as they stand here, then those of whole sets by the alphabet."""
+    """Return metric names once each: fixed ones in table order, then set metrics by the alphabet."""
     given = set(names)
     return [*(name for name in METRICS if name in given), *sorted(given - METRICS.keys())]
 
 
 def _of_set(name: str) -> Metric | None:
-    """The metric of a whole set of images with that name, where it is spelt as :func:`quality_name` spells it."""
+    """Return the set metric of a name that is spelled as :func:`quality_name` spells it."""
     base, _, tail = name.partition("_")
     family, parts = FAMILIES.get(base), _TAIL.fullmatch(tail)
     if family is None or parts is None or parts[2] + parts[3] != _short(_count(parts)):
@@ -205,7 +209,7 @@ def set_title(title: str, of: str) -> str:
 
 
 def _near(name: str) -> list[str]:
-    """Names of whole sets that may have been meant: any family with what stands behind the first underscore, and how all are spelt."""
+    """Return names of set metrics that may have been meant."""
     parts = _TAIL.fullmatch(name.partition("_")[2])
     tail = f"{parts[1]}_{_short(_count(parts))}" if parts else "<preset>_<images>"
     return [f"{base}_{tail}" for base in FAMILIES]

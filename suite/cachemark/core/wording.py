@@ -11,7 +11,9 @@ _COMMAND = re.compile(r"^(\s*(?::(?=:)|#(?=#\[)))")
 
 
 def percent(share: float, sign: str = "") -> str:
-    """A share to two digits, whole per cent from a hundred on: ``5.1 %``, ``150 %``; with ``sign`` ``+``: ``+5.1 %``."""
+    """Format a fraction as percent with two digits: ``5.1 %``, from 100 on ``150 %``.
+
+    With ``sign`` ``+``: ``+5.1 %``."""
     value = round(100 * share, 4) + 0.0  # no power of ten near nought, and no -0
     digits = ".0f" if abs(value) >= 99.5 else ".2g"
     return f"{value:{sign}{digits}} %"
@@ -24,7 +26,9 @@ def count(number: int, noun: str) -> str:
 
 # -- texts of others ----------------------------------------------------------------------------------------------------
 def plain(text: object, limit: int = 0) -> str:
-    """Text without control characters and lone surrogates (neither is XML), cut to ``limit`` characters where that is above 0."""
+    """Return text without control characters and lone surrogates, neither of which is XML.
+
+    ``limit`` above 0 cuts it to as many characters."""
     clean = str(text)
     if not clean.isprintable():  # which is quick, and true of nearly all
         clean = _UNFIT.sub(" ", clean)
@@ -32,19 +36,23 @@ def plain(text: object, limit: int = 0) -> str:
 
 
 def on_one_line(text: object, limit: int = 0) -> str:
-    """Text without control characters, line breaks and marks of direction, cut to ``limit`` characters where that is above 0."""
+    """Return text without control characters, line breaks and marks of direction.
+
+    ``limit`` above 0 cuts it to as many characters."""
     return plain(" ".join(_TURNS.sub("", plain(text)).split()), limit)
 
 
 def printed(text: object, limit: int = 0) -> str:
-    """Text as a line of its own on a terminal or in the log of a CI, with its spaces: no control characters, line breaks or marks of
-    direction, and at its beginning no command of GitHub (``::error::``, ``##[group]``), which is parted: ``: :error::``."""
+    """Return text as one line for a terminal or the log of a CI.
+
+    No control characters, line breaks or marks of direction; a command of GitHub at its beginning (``::error::``, ``##[group]``) is broken
+    up: ``: :error::``."""
     line = _BREAKS.sub(" ", _TURNS.sub("", plain(text)))
     return plain(_COMMAND.sub(r"\1 ", line), limit)
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """A value that somebody gave, as Python writes it, cut to ``limit`` characters; of one that cannot be written so, its kind."""
+    """Return the repr of a user's value, cut to ``limit`` characters; its type where it has no repr."""
     try:
         return plain(repr(value), limit)
     except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists without end

@@ -1,9 +1,8 @@
-"""The bill of a generation on paper: FLOPs and bytes of every pass, for any model, method, batch, dtype and codec.
+"""The bill of a generation: FLOPs and bytes of every pass.
 
-What is counted: matrix products and attention; weights once per pass; keys and values that are live and read, or written; what passes
-between the products of a block; a method's own scoring and moving. What is not: elementwise arithmetic, sampling, launches. Entries
-that rows of a shorter condition do not have are counted as if they had them.
-"""
+Counted: matrix products and attention; weights once per pass; keys and values that are live and read, or written; activations between the
+products of a block; a method's own scoring and moving. Not counted: elementwise arithmetic, sampling, launches. Entries that rows of a
+shorter condition lack are counted as if they had them."""
 
 from __future__ import annotations
 
@@ -51,9 +50,10 @@ class ParameterCounts:
 def bill(
     method: Method, layout: Layout, counts: ParameterCounts, *, codec: Codec = NATIVE, images: bool = True, steps: Sequence[Step] = (),
 ) -> Bill:
-    """The costs of a generation of ``layout`` under a method, in the layout's dtype; ``images``: with the image decoder, which is charged
-    its FLOPs alone, as if it ran in that dtype. ``steps``: the passes of a next-token generation that drew several tokens in some; by
-    default one each. Raises what :meth:`Method.resolve` raises."""
+    """Return the costs of a generation of ``layout`` under a method, in the layout's dtype.
+
+    ``images``: include the image decoder, which is charged its FLOPs alone, as if it ran in that dtype. ``steps``: the passes of a
+    next-token generation that drew several tokens in some; by default one each. Raises what :meth:`Method.resolve` raises."""
     method.resolve(layout)
     if isinstance(layout, MaskedLayout):
         passes = method.passes(layout.steps)
@@ -70,7 +70,7 @@ def bill(
 
 
 def attended(method: Method, layout: Layout) -> float:
-    """Entries that a query looks at, its own among them: mean over passes and layers. After :meth:`Method.resolve`."""
+    """Return the mean entries a query attends to, its own included. After :meth:`Method.resolve`."""
     steps = scale_steps(layout) if layout.scales else raster_steps(layout)
     alike = _alike(method, layout)
     products = [times * method.attended_by_heads(layout, site, step) for step in steps for site, times in alike]
@@ -81,8 +81,9 @@ _decoded = cache(counted)  # of an image; once, since the decoder has to be buil
 
 
 def _alike(method: Method, layout: Layout) -> list[tuple[Site, int]]:
-    """One layer of each kind, and how many there are of it: layers that hold as many entries see as many, but where scales differ by layer
-    in what they leave, each pass is asked."""
+    """Return one layer of each kind, with the number of layers of that kind.
+
+    Layers of equal capacity see as many entries; where scales differ by layer in what they leave, each pass is computed."""
     kinds: dict[tuple[Hashable, ...], list[Site]] = {}
     for layer in range(layout.layers):
         site = Site("decoder", layer)

@@ -13,23 +13,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def counted(run: Callable[[], object]) -> int:
-    """FLOPs of the matrix products that ``run`` dispatches, those of attention among them: a multiplication and an addition are two.
+    """Return the FLOPs of the matrix products that ``run`` dispatches, attention included.
 
-    Attention is computed by its unfused kernel meanwhile, since not every fused one has a count. Works on the meta device, where
-    nothing is computed. Differs from :func:`~.masked_flops.work` by what that leaves out: scores that a method needs for its
-    choice alone."""
+    A multiplication and an addition are two. Attention is computed by its unfused kernel meanwhile, since not every fused one has a count.
+    Works on the meta device, where nothing is computed. Differs from :func:`~.masked_flops.work` by what that leaves out: scores that a
+    method needs for its choice alone."""
     with sdpa_kernel(SDPBackend.MATH), FlopCounter(formulas()) as counter:
         run()
     return counter.flops
 
 
 class FlopCounter(TorchDispatchMode):
-    """Adds up torch's formulas; what has none is taken apart where it can be. Torch's own counter would import the compiler first, for
-    seconds, and keep account of every module."""
+    """Add up torch's FLOP formulas; decompose operations without one where that is possible.
+
+    Torch's own counter would import the compiler first, for seconds, and keep account of every module."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: to take a mode's handler out of compilation, which torch does where this is true, imports the compiler too."""
+        """Return False: torch would import the compiler to exempt the handler of a mode."""
         return False
 
     def __init__(self, formulas: dict[Any, Callable[..., int]]) -> None:

@@ -12,8 +12,10 @@ SAVES_NOTHING = "With these knobs it computes and reads on this model all that t
 
 
 def idle_reason(method: Method, layout: Layout) -> str:
-    """The reason why a method can change nothing on this layout, or nothing: what it says of itself, else that all its passes are on paper
-    those of the full cache. The full cache itself has none. Raises what :meth:`Method.resolve` raises."""
+    """Return why a method can change nothing on this layout, or nothing.
+
+    The method's own reason, else that all its passes cost as much as those of the full cache. The full cache itself has none. Raises what
+    :meth:`Method.resolve` raises."""
     if method.name == FULL:
         return ""
     method.resolve(layout)

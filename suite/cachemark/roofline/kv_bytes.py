@@ -1,4 +1,4 @@
-"""Bytes of keys and values on paper: what a method has to allocate for a layout, under a stated width of K and V."""
+"""Bytes of keys and values that a method allocates, for stated widths of K and V."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def equal_widths(dtype: torch.dtype) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class PublishedSize:
-    """A published size of a KV cache, as its paper prints it. ``unit`` is the printed one, ``means`` one of ``UNITS``: that in which full
-    caches of the table follow. ``batch`` 0: none is printed. ``budget`` is the paper's word for how much a method keeps and ``knobs`` say
-    the same to ours, both empty where ours needs none; ``inferred``: knobs that are stated nowhere and taken from this very size."""
+    """A published size of a KV cache, as its paper prints it.
+
+    ``unit`` is the printed one, ``means`` one of ``UNITS``: that in which full caches of the table follow. ``batch`` 0: none is printed.
+    ``budget``: the paper's word for how much a method keeps; ``knobs``: the same as parameters of ours; both empty where ours needs none.
+    ``inferred``: parameters that are stated nowhere and taken from this very size."""
 
     paper: str
     table: str
@@ -60,7 +62,9 @@ class PublishedSize:
 
     @property
     def interval(self) -> float:
-        """The range of sizes in bytes that give the printed digits: from half of the last digit below to a whole one above."""
+        """The range of sizes in bytes that give the printed digits.
+
+        From half of the last digit below to a whole one above."""
         return 1.5 * 10.0 ** -self._digits * UNITS[self.means]
 
     @property

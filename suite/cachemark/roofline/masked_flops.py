@@ -1,4 +1,4 @@
-"""FLOPs and bytes of a masked generation on paper, from what a method computes in each block of each pass."""
+"""FLOPs and bytes of a masked generation, from what a method computes in each block of each pass."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ HEAD_BETWEEN = (4, 6)  # numbers per token and channel around the modulation and
 
 @dataclass(frozen=True)
 class Work:
-    """FLOPs of one image by part: a multiplication and an addition are two, matrix products and attention alone are counted. The head
-    includes what is computed once for all its passes."""
+    """FLOPs of one image by part.
+
+    A multiplication and an addition are two; matrix products and attention alone are counted. The head includes what is computed once for
+    all its passes."""
 
     encoder: int
     decoder: int
@@ -99,7 +101,9 @@ def budget_of(method: Method, layout: MaskedLayout) -> Fraction:
 
 
 def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fraction, layout: MaskedLayout) -> int:
-    """The largest i of 0 … ``most`` for which ``build(i)`` stays within a share of the FLOPs; they grow with i. Raises BadBudget."""
+    """Return the largest i of 0 … ``most`` for which ``build(i)`` stays within ``budget`` of the FLOPs.
+
+    FLOPs grow with i. Raises BadBudget."""
     everything = _uncached(layout)
     allowed = budget * everything
     if (least := work(build(0), layout).total) > allowed:
@@ -114,7 +118,9 @@ def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fractio
 
 # -- operations -------------------------------------------------------------------------------------------------------
 def masked_ops(method: Method, layout: MaskedLayout, weights: int, between: int, codec: Codec) -> Iterator[Op]:
-    """Operations of a generation, after :meth:`Method.resolve`. ``weights`` of a block; numbers per token ``between`` its products."""
+    """Yield the operations of a generation, after :meth:`Method.resolve`.
+
+    ``weights`` of a block; numbers per token ``between`` its products."""
     steps = _steps(method, layout)
     head = cache(lambda passes: _head_loads(method, layout, steps[0], passes))
     width, dim, inside = layout.dtype.itemsize, layout.dim, layout.head_width
@@ -142,7 +148,7 @@ def _loads(method: Method, layout: MaskedLayout, step: MaskedStep) -> Iterator[t
 
 
 def _block(stack: str, load: Load, layout: MaskedLayout, weights: int = 0, between: int = 0, codec: Codec = NATIVE) -> Iterator[Op]:
-    """Projections to q, k, v and out, and the MLP, which may see fewer tokens; then both products of the attention."""
+    """Yield projections and MLP of a block, which may see fewer tokens, and its attention."""
     dim, width = layout.dim, layout.dtype.itemsize
     entry = layout.kv_heads * codec.pair_bytes(layout.head_dim, layout.dtype)
     tokens, mlp = load.rows * load.tokens, load.rows * load.mlp
@@ -155,8 +161,9 @@ def _block(stack: str, load: Load, layout: MaskedLayout, weights: int = 0, betwe
 
 
 def _head_loads(method: Method, layout: MaskedLayout, step: MaskedStep, passes: int) -> Counter[tuple[Load, ...]]:
-    """Work of the head's blocks for one token that it draws in so many passes, with the number of those that do it; equal in any pass of
-    the transformer."""
+    """Count the loads of the head's blocks for one token that it draws in so many passes.
+
+    Equal in any pass of the transformer."""
     plain = Load(layout.rows, 1, 0, 1)
     loads: Counter[tuple[Load, ...]] = Counter()
     for inner in range(passes):
@@ -166,13 +173,13 @@ def _head_loads(method: Method, layout: MaskedLayout, step: MaskedStep, passes: 
 
 
 def head_weights(layout: MaskedLayout) -> int:
-    """Weights of the diffusion head: what :func:`_head` reads where everything is computed, and the embedding of timesteps."""
+    """Return the weights that :func:`_head` reads at most, and those of the time embedding."""
     inside = layout.head_width
     return inside * (layout.dim + 5 * inside * layout.head + 3 * layout.channels + 2 * inside + FREQUENCIES + inside)
 
 
 def _head(loads: Counter[tuple[Load, ...]], layout: MaskedLayout, count: int) -> Iterator[Op]:
-    """All passes of the head for ``count`` tokens of every sample: its blocks, and what comes before and behind them."""
+    """Yield the operations of the diffusion head for ``count`` tokens of every sample."""
     inside, width = layout.head_width, layout.dtype.itemsize
     yield Op("head", 2 * count * layout.rows * layout.dim * inside, layout.dim * inside * width)
     for blocks, times in loads.items():

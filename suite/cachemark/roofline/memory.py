@@ -14,8 +14,9 @@ from .masked_flops import head_weights
 
 
 def allocated(method: Method, layout: Layout, codec: Codec = NATIVE) -> int:
-    """Bytes that a method asks for: slots, stage and state. It begins on the meta device, where nothing is kept but counted. Raises what
-    :meth:`Method.resolve` raises."""
+    """Return the bytes that a method allocates: slots, stage and state.
+
+    It begins on the meta device, where nothing is kept but counted. Raises what :meth:`Method.resolve` raises."""
     memory = Memory("meta", codec)
     method.resolve(layout)
     with suppress(RuntimeError):  # of a plug-in that looks at a value: there is none here, and what it asked for before is counted
@@ -24,7 +25,7 @@ def allocated(method: Method, layout: Layout, codec: Codec = NATIVE) -> int:
 
 
 def weight_bytes(layout: Layout, counts: ParameterCounts) -> int:
-    """Bytes of the weights that products meet: those of blocks and heads, without tables and the image decoder."""
+    """Return the bytes of the weights of blocks and heads, without tables and the image decoder."""
     if isinstance(layout, MaskedLayout):
         fed = layout.dim * (layout.dim + layout.channels)
         return layout.dtype.itemsize * (counts.block * (layout.encoder + layout.layers) + fed + head_weights(layout))

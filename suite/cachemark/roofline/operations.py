@@ -38,14 +38,18 @@ class Op(NamedTuple):
         return self.weights + self.read + self.written + self.activations + self.own
 
     def seconds(self, rates: Rates, *, apart: bool = False) -> float:
-        """Return the least time of one execution; ``apart``: its activations are moved by kernels of their own, which nothing hides."""
+        """Return the least time of one execution.
+
+        ``apart``: its activations are moved by kernels of their own, which nothing hides."""
         hidden = self.nbytes - self.activations if apart else self.nbytes
         return max(hidden / rates.copy, self.flops / rates.matmul) + (self.activations / rates.copy if apart else 0.0)
 
 
 @dataclass(frozen=True)
 class Bill:
-    """All operations of one generation of ``batch`` images in ``passes`` passes, image decoding (part ``decode``) included."""
+    """All operations of one generation of ``batch`` images in ``passes`` passes.
+
+    Image decoding is the part ``decode``."""
 
     ops: tuple[Op, ...]
     batch: int
@@ -81,7 +85,9 @@ class Bill:
         return sum(getattr(op, kind) * op.times for op in self.ops for kind in kinds or BYTES)
 
     def least_time(self, rates: Rates, *, apart: bool = False) -> float:
-        """Return the least seconds of the batch; ``apart`` as in :meth:`Op.seconds`: a stricter sum, which fused kernels may beat."""
+        """Return the least seconds of the batch.
+
+        ``apart`` as in :meth:`Op.seconds`: a stricter sum, which fused kernels may beat."""
         return sum(op.seconds(rates, apart=apart) * op.times for op in self.ops)
 
     def limit(self, rates: Rates) -> Limit:

@@ -39,8 +39,9 @@ def loss_that_shows(seeds: int, least: float, claims: int) -> float:
 
 
 def seeds_to_show(gains: Sequence[float], margin: float, least: float, claims: int) -> int | None:
-    """About the number of seeds that would show it if they went on like these, were it the strongest of so many ``claims``; None where
-    they lose the margin, or where it takes more than a million."""
+    """Estimate the number of seeds that would show non-inferiority if they went on like these.
+
+    As the strongest of so many ``claims``; None where they lose the margin, or where it takes more than a million."""
     values, counts = np.unique(np.asarray(gains, dtype=np.float64), return_counts=True)
     if float(np.mean(gains)) <= -margin:
         return None

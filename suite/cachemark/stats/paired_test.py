@@ -65,11 +65,10 @@ def hodges_lehmann(ratios: ArrayLike) -> Floats:
 
 
 def interval(ratios: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, float]:
-    """Lower end, upper end, and how sure: the interval of :func:`hodges_lehmann`. (..., n) -> (...), (...), number.
+    """Return low, high and confidence of :func:`hodges_lehmann`'s interval. (..., n) -> (...) each.
 
-    It covers the centre of a symmetric distribution with at least that probability, which is the smallest attainable one that
-    reaches ``confidence``; or, where so few pairs cannot reach it, the largest there is, which is then below ``confidence``.
-    """
+    It covers the center of a symmetric distribution with at least that probability, the smallest attainable one that reaches
+    ``confidence``; where so few pairs cannot reach it, the largest attainable, which is then below ``confidence``."""
     walsh = _walsh(ratios)
     cut, sure = _cut(rows(ratios).shape[-1], confidence)
     ordered = np.sort(walsh, axis=-1)
@@ -78,7 +77,7 @@ def interval(ratios: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Floats,
 
 @functools.cache
 def signed_rank(n: int) -> Floats:
-    """Probability of each value 0 … n(n+1)/2 of the signed-rank sum of n values under symmetry, exact up to rounding."""
+    """Return P(0 … n(n+1)/2) of the signed-rank sum of n values under symmetry, exact up to rounding."""
     counts = np.ones(1)
     for rank in range(1, n + 1):
         counts = np.pad(counts, (0, rank)) + np.pad(counts, (rank, 0))
@@ -102,9 +101,11 @@ def _walsh(ratios: ArrayLike) -> Floats:
 # -- the rule -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Rule:
-    """The rule by which cells are judged. ``delta``: the minimum effect, a share (0.02 is 2 %); ``family``: how many cells are judged
-    together, one timed metric each; ``q``: the false discovery rate; ``looks``: after how many pairs screening looks, the last being the
-    cap; ``control``: ``bh``, or ``by`` where cells may depend on each other in any way. Raises CachemarkError for other values."""
+    """The rule that decides on cells.
+
+    ``delta``: the minimum effect, a fraction (0.02 is 2 %). ``family``: the number of cells decided together, one timed metric each. ``q``:
+    the false discovery rate. ``looks``: numbers of pairs at which screening looks, the last being the cap. ``control``: ``bh``, or ``by``
+    where cells may depend on each other in any way. Raises CachemarkError for other values."""
 
     delta: float
     family: int
@@ -128,14 +129,16 @@ class Rule:
 
     @property
     def fresh(self) -> int:
-        """The number of fresh pairs that confirm: enough for one changed cell of the family to stand out, and three to spare."""
+        """Number of confirming pairs: enough for one changed cell of the family, and three to spare."""
         return max(14, math.ceil(math.log2(self.family / self.q)) + 3)
 
 
 @dataclass(frozen=True)
 class Screened:
-    """The result of screening cells, arrays of one shape. ``side``: 1 looks worse, −1 looks better, else 0; ``equal``: shown to lie
-    within the minimum effect; ``pairs``: how many pairs were looked at."""
+    """The result of screening cells, arrays of one shape.
+
+    ``side``: 1 looks worse, −1 looks better, else 0. ``equal``: equivalent within the minimum effect. ``pairs``: the number of pairs used.
+    """
 
     side: NDArray[np.int64]
     equal: NDArray[np.bool_]
@@ -143,8 +146,9 @@ class Screened:
 
 
 def screen(ratios: ArrayLike, rule: Rule) -> Screened:
-    """Screen cells, (cells, pairs at hand). Each is decided at the first look that decides it and not looked at again; looks that
-    need more pairs than are at hand are left for later."""
+    """Screen cells, (cells, available pairs).
+
+    Each is decided at the first look that decides it and not looked at again; looks that need more pairs are left for later."""
     d = rows(ratios)
     side, equal = np.zeros(len(d), dtype=np.int64), np.zeros(len(d), dtype=bool)
     pairs = np.zeros(len(d), dtype=np.int64)
@@ -174,7 +178,9 @@ def _sides(d: Floats, rule: Rule) -> NDArray[np.int64]:
 
 
 def adjusted(p: ArrayLike, rule: Rule) -> Floats:
-    """Adjusted p-values of a family, (..., cells) -> (..., cells). Cells of the family that are not given count with p = 1."""
+    """Return adjusted p-values of a family, (..., cells) -> (..., cells).
+
+    Missing cells of the family count with p = 1."""
     p_values = np.asarray(p, dtype=np.float64)
     missing = rule.family - p_values.shape[-1]
     if missing < 0:
@@ -187,7 +193,7 @@ def adjusted(p: ArrayLike, rule: Rule) -> Floats:
 # -- verdicts -----------------------------------------------------------------------------------------------------------
 @dataclass
 class PairRatios:
-    """Log ratios of one cell: those that screen it, in the order of measurement, and the fresh ones that confirm."""
+    """Log ratios of one cell: screening pairs in the order of measurement, and fresh confirming ones."""
 
     screening: Sequence[float]
     fresh: Sequence[float] = ()
@@ -198,7 +204,7 @@ class Effect(Interval):
 
     @classmethod
     def of(cls, ratios: ArrayLike) -> Effect:
-        """That of log ratios, (n,)."""
+        """Estimate the effect from log ratios, (n,)."""
         d = rows(ratios)
         least, most, sure = interval(d)
         value, low, high = (math.expm1(float(x)) for x in (hodges_lehmann(d), least, most))
@@ -211,8 +217,10 @@ class Effect(Interval):
 
 @dataclass(frozen=True)
 class PairedVerdict:
-    """The verdict on one cell: ``regressed``, ``improved``, ``equivalent`` or ``inconclusive``. ``adjusted``: the p-value after the
-    correction for the family, 1 where nothing was confirmed; ``pairs``: all that were used; ``reason`` is for people."""
+    """The verdict on one cell: ``regressed``, ``improved``, ``equivalent`` or ``inconclusive``.
+
+    ``adjusted``: the p-value after the correction for the family, 1 without confirmation. ``pairs``: all that were used. ``reason`` is for
+    people."""
 
     verdict: str
     effect: Effect | None
@@ -222,7 +230,7 @@ class PairedVerdict:
 
 
 def needed(cell: PairRatios, rule: Rule) -> tuple[str, int]:
-    """The pairs to measure next: ``("screen", n)`` or ``("confirm", n)`` with n more pairs, or ``("done", 0)``."""
+    """Return the pairs to measure next: ``("screen", n)``, ``("confirm", n)`` or ``("done", 0)``."""
     screened = _screened(cell, rule)
     if screened.side[0]:
         missing = rule.fresh - len(cell.fresh)
@@ -232,11 +240,10 @@ def needed(cell: PairRatios, rule: Rule) -> tuple[str, int]:
 
 
 def judge(cells: Mapping[str, PairRatios], rule: Rule) -> dict[str, PairedVerdict]:
-    """The verdicts of a family, by cell. Regressions and improvements are corrected for apart: an improvement fails no gate.
+    """Return the verdicts of a family, by cell.
 
-    Of the fresh pairs the first ``rule.fresh`` count, and with fewer a cell is not confirmed: neither more nor fewer pairs may be
-    taken because of what they show.
-    """
+    Regressions and improvements are corrected separately: an improvement fails no gate. Of the fresh pairs the first ``rule.fresh`` count,
+    and with fewer a cell is not confirmed: the number of pairs may not depend on their values."""
     screened = {name: _screened(cell, rule) for name, cell in cells.items()}
     sides = {name: int(screen_result.side[0]) for name, screen_result in screened.items()}
     worse, better = (_confirmed(cells, sides, side, rule) for side in (1, -1))
@@ -276,7 +283,9 @@ def _judgement(cell: PairRatios, screened: Screened, p: float, rule: Rule) -> Pa
 
 
 def verdict_of(fresh: ArrayLike, side: int, p: float, rule: Rule) -> str:
-    """The verdict on a cell with confirming pairs, (n,), that looked worse (``side`` 1) or better (−1); ``p`` is adjusted."""
+    """Return the verdict on a cell from its confirming pairs, (n,).
+
+    ``side``: 1 looked worse, −1 better. ``p`` is adjusted."""
     if p <= rule.q and side * hodges_lehmann(fresh) >= rule.limit:
         return REGRESSED if side > 0 else IMPROVED
     return EQUIVALENT if within(fresh, rule) else INCONCLUSIVE
@@ -289,12 +298,10 @@ def _reason(verdict: str, effect: Effect, rule: Rule) -> str:
 
 # -- what a machine can see ---------------------------------------------------------------------------------------------
 def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, cells: int = 400) -> float:
-    """The smallest minimum effect, in steps of half a percent, at which a cell without a change is decided after at most that many
-    pairs on average: this machine can see at least so much. Infinite where not even 50 % will do.
+    """Return the smallest minimum effect, in steps of 0.5 %, that ``most`` pairs on average can decide.
 
-    ``unchanged``: log ratios of pairs of equal arms, of any cells of the machine class. Cells are drawn from them with random
-    signs, by a stream that is frozen; which of two equal arms came first is chance, so the signs carry nothing.
-    """
+    Infinite where not even 50 % will do. ``unchanged``: log ratios of pairs of equal arms, of any cells of the machine class. Cells are
+    drawn from them with random signs, by a frozen stream; which of two equal arms came first is chance, so the signs carry nothing."""
     pool = rows(ratios=np.ravel(np.asarray(unchanged, dtype=np.float64)))
     stream = np.random.RandomState(0)  # a legacy stream never changes
     shape = (cells, Rule(0.01, family).looks[-1])
@@ -305,14 +312,16 @@ def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, cells: int = 400
 
 
 def luck(equal: Sequence[ArrayLike], family: int, cells: Sequence[Hashable] | None = None, q: float = 0.05) -> float:
-    """The minimum effect, a share, that constant luck asks for: the luck of an arm that lasts for a whole comparison, such as where its
-    code lies in memory, is in all pairs of a cell and no test of pairs can see it. 0 where equal arms do not show any.
+    """Return the minimum effect that constant bias between processes requires, a fraction.
+
+    The bias of an arm that lasts for a whole comparison, such as where its code lies in memory, is in all pairs of a cell and no test of
+    pairs can see it. 0 where equal arms do not show any.
 
     ``equal``: log ratios of pairs of equal arms, one sample for each cell and night, the arms being apart as those of a comparison are;
-    ``cells``: the cell of each (None: each is of another), because a cell may have the same luck every night, and then its nights are no
-    more than one. The centres vary more than random signs of their pairs explain (at 1 %, by a frozen stream) where there is luck. Its
-    standard deviation, the upper end of its one-sided 95 % interval, and the noise of the pairs that confirm give the effect that none of
-    ``family`` unchanged cells reaches on either side in all but ``q`` of the nights, if luck is normal."""
+    ``cells``: the cell of each (None: each is of another), because a cell may have the same bias every night, and then its nights are no
+    more than one. With bias the centers vary more than random signs of their pairs explain (at 1 %, by a frozen stream). Its standard
+    deviation, the upper end of its one-sided 95 % interval, and the noise of the confirming pairs give the effect that none of ``family``
+    unchanged cells reaches on either side in all but ``q`` of the nights, if the bias is normal."""
     names = range(len(equal)) if cells is None else cells
     pairs_by_cell = [(np.asarray(pairs, dtype=np.float64), cell) for pairs, cell in zip(equal, names, strict=True)
                      if np.size(pairs) >= LEAST_OF_LUCK]
@@ -331,8 +340,9 @@ def luck(equal: Sequence[ArrayLike], family: int, cells: Sequence[Hashable] | No
 
 
 def _independent(centres: Floats, cells: Sequence[Hashable], variance: float) -> float:
-    """The number of independent centres whose mean square is as uncertain as that of these, of which those of one cell may be alike:
-    squares of normal values that correlate by r correlate by r²."""
+    """Return the effective number of independent centers for the uncertainty of their mean square.
+
+    Centers of one cell may correlate: squares of normal values that correlate by r correlate by r²."""
     of_cell = [centres[[i for i, other in enumerate(cells) if other == cell]] for cell in dict.fromkeys(cells)]
     twos = sum(len(nights) * (len(nights) - 1) for nights in of_cell)
     if not twos:

@@ -18,8 +18,9 @@ _STAKES = (np.arange(200) + 0.5) / 200
 
 
 def p_at_any_time(gains: ArrayLike, margin: float, least: float) -> Floats:
-    """The p-value of "on average it loses ``margin`` or more" after each seed, for series (..., seeds) none of whose gains can be below
-    ``least``: one over the highest capital so far. It never rises."""
+    """Return the p-value of "mean loss of ``margin`` or more" after each seed. It never rises.
+
+    For series (..., seeds) none of whose gains can be below ``least``: one over the highest capital so far."""
     values = np.asarray(gains, dtype=np.float64)
     capital = np.zeros((*values.shape[:-1], len(_STAKES)))
     p_values = np.empty(values.shape)
@@ -31,7 +32,9 @@ def p_at_any_time(gains: ArrayLike, margin: float, least: float) -> Floats:
 
 
 def loss_that_shows_at_any_time(n: int, least: float, claims: int) -> float:
-    """The smallest loss that ``n`` seeds show absent where none of them loses anything, as the strongest of so many ``claims``."""
+    """Return the smallest margin at which ``n`` seeds without any loss are non-inferior.
+
+    As the strongest of so many ``claims``."""
     low, high = 0.0, -least
     for _ in range(50):
         middle = (low + high) / 2
@@ -42,8 +45,9 @@ def loss_that_shows_at_any_time(n: int, least: float, claims: int) -> float:
 
 
 def seeds_to_show_at_any_time(gains: ArrayLike, margin: float, least: float, claims: int) -> int | None:
-    """About the number of seeds that would show it if they went on like these, were it the strongest of so many ``claims``; None where
-    they lose the margin, or where it takes more than a million."""
+    """Estimate the number of seeds that would show non-inferiority if they went on like these.
+
+    As the strongest of so many ``claims``; None where they lose the margin, or where it takes more than a million."""
     values = np.asarray(gains, dtype=np.float64)
     growth = np.log1p(_STAKES[:, None] * (values + margin) / (-margin - least)).mean(-1)
 

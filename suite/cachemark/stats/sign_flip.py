@@ -1,8 +1,7 @@
-"""Sign-flip tests of paired differences: exact where all choices of signs can be counted, else by draws of them.
+"""Sign-flip tests of paired differences: exact where all signs can be counted, else by draws of them.
 
-If two arms do not differ, each difference might as well have had the other sign. The p-value is the share of choices of signs that add up
-to at least as much as the differences found do.
-"""
+If two arms do not differ, each difference might as well have had the other sign. The p-value is the fraction of sign choices that add up to
+at least as much as the observed differences."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 def rows(ratios: ArrayLike) -> Floats:
-    """Log ratios as an array, (..., n). Raises CachemarkError where there is none or one is not a finite number."""
+    """Return log ratios as an array, (..., n). Raises CachemarkError for none or a non-finite number."""
     d = np.asarray(ratios, dtype=np.float64)
     if d.ndim == 0 or d.shape[-1] == 0 or not np.isfinite(d).all():
         raise CachemarkError("Log ratios must be finite numbers, at least one per cell.", remedy="Make them with log_ratios.")
@@ -31,12 +30,11 @@ def rows(ratios: ArrayLike) -> Floats:
 
 # -- exact ---------------------------------------------------------------------------------------------------------------
 def sign_flip(ratios: ArrayLike) -> Floats:
-    """Exact one-sided p-value that the mean is above 0: the share of the 2ⁿ choices of signs whose mean is at least the one
-    found. (..., n) -> (...); n is at most ``MOST_PAIRS``.
+    """Return the exact one-sided p-value that the mean is above 0. (..., n) -> (...); n ≤ ``MOST_PAIRS``.
 
-    A choice of signs reaches the mean found exactly where the values that it turns add up to 0 or less. Those are counted from
-    the sums of either half of the values, so the work grows with 2^(n/2), not 2ⁿ. Sums equal up to rounding count as equal.
-    """
+    It is the fraction of the 2ⁿ sign choices whose mean is at least the observed one. A choice reaches it exactly where the values that it
+    turns add up to 0 or less. Those are counted from the sums of either half of the values, so the work grows with 2^(n/2), not 2ⁿ. Sums
+    equal up to rounding count as equal."""
     d = rows(ratios)
     if d.shape[-1] > MOST_PAIRS:
         raise CachemarkError(f"{d.shape[-1]} pairs are too many for the exact test.", remedy=f"Give at most {MOST_PAIRS}.")
@@ -67,10 +65,11 @@ def _flip(d: Floats) -> float:
 
 # -- by draws ------------------------------------------------------------------------------------------------------------
 def sign_flips(many: Sequence[Floats]) -> list[tuple[float, float]]:
-    """One-sided p-values that the mean of each sample of differences, (n,), is above, and below 0: the share of choices of signs that add
-    up to at least as much. All choices where at most ``MOST_PAIRS`` are no tie, else ``DRAWS`` of them from a frozen stream, the one
-    found among them (Phipson and Smyth 2010, so that it is never 0). A difference of 0 has no sign and proves nothing. Samples of one size
-    share a draw of signs, which is dear."""
+    """Return one-sided p-values that the mean of each sample, (n,), is above, and below 0.
+
+    The fraction of sign choices that add up to at least as much: all of them where at most ``MOST_PAIRS`` values are no tie, else ``DRAWS``
+    from a frozen stream, the observed one among them (Phipson and Smyth 2010, so that it is never 0). A difference of 0 has no sign and
+    proves nothing. Samples of one size share the draws, which are expensive."""
     signed = [d[d != 0] for d in many]
     p_values = {i: (float(sign_flip(d)), float(sign_flip(-d))) if len(d) else (1.0, 1.0)
                 for i, d in enumerate(signed) if len(d) <= MOST_PAIRS}
@@ -84,8 +83,10 @@ def sign_flips(many: Sequence[Floats]) -> list[tuple[float, float]]:
 
 
 def _reached(d: Floats) -> tuple[list[int], list[int]]:
-    """Count the choices of signs, of ``DRAWS``, at which each column of ``d``, (n, columns), adds up to at least, and to at most, its own
-    sum. The signs are the same ever after, since a legacy stream never changes, and come in blocks: all of them would be gigabytes."""
+    """Count the sign choices of ``DRAWS`` whose sums reach at least, and at most, each column's own sum.
+
+    ``d`` is (n, columns). The signs never change, since they come from a legacy stream, and come in blocks: all at once would be gigabytes.
+    """
     stream, total, slack = np.random.RandomState(0), d.sum(0), _ROUNDING * np.abs(d).sum(0)
     above, below = np.zeros(d.shape[1], dtype=np.int64), np.zeros(d.shape[1], dtype=np.int64)
     rows = max(1, BLOCK // len(d))
