@@ -161,9 +161,9 @@ def fold(failing: Sequence[Finding], covered: Iterable[Case]) -> list[Incident]:
     for group in groups.values():
         remaining = list(group)
         while remaining:
-            factor, value, explained = _cause(remaining, everything)
-            incidents.append(_incident(factor, value, explained))
-            remaining = [f for f in remaining if f not in explained]
+            factor, value, members = _cause(remaining, everything)
+            incidents.append(_incident(factor, value, members))
+            remaining = [f for f in remaining if f not in members]
     return incidents
 
 
@@ -183,16 +183,16 @@ def _cause(remaining: Sequence[Finding], covered: Sequence[Case]) -> tuple[str, 
     return best[2], best[3], [f for f in remaining if str(getattr(f.case, best[2])) == best[3]]
 
 
-def _incident(factor: str, value: str, explained: Sequence[Finding]) -> Incident:
+def _incident(factor: str, value: str, members: Sequence[Finding]) -> Incident:
     """Build an incident; it is named after the metric with most known ratios, then after the first in the order of metrics."""
-    failing = {f.metric for f in explained}
+    failing = {f.metric for f in members}
     names = [*in_order({name for name in failing if is_metric(name)}), *sorted(name for name in failing if not is_metric(name))]
-    ratios = {name: [f.change for f in explained if f.metric == name and f.change is not None] for name in names}
+    ratios = {name: [f.change for f in members if f.metric == name and f.change is not None] for name in names}
     head = max(names, key=lambda name: len(ratios[name]))
     change = statistics.median(ratios[head]) if ratios[head] else None
-    cells = tuple(sorted({f.case.full_title for f in explained}))
-    first = next(f for f in explained if f.metric == head)
-    judge = PAIRS if any(f.found_by == PAIRS for f in explained) else BASELINE
+    cells = tuple(sorted({f.case.full_title for f in members}))
+    first = next(f for f in members if f.metric == head)
+    judge = PAIRS if any(f.found_by == PAIRS for f in members) else BASELINE
     return Incident("", head, factor, value, cells, change, first.reason, first.onset, worst=change, found_by=judge, metrics=tuple(names))
 
 
