@@ -1,6 +1,6 @@
 """Results as pandas frames: one row per case, one per case and metric, or one per raw value.
 
-``cachemark.frame(store)`` and ``cachemark.samples_frame(store)`` are these functions.
+``Run.samples_frame()`` is :func:`samples_frame` of one run.
 """
 
 from __future__ import annotations
