@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..cache.layout import Site, Step
 from ..contract.method import Method
+from ..methods.base.evicting import lowest
 from .driver import Onlooker, slots_of
 
 CLOSE = 1e-4  # logits
@@ -69,19 +70,18 @@ def choosing(method: Method, line: int) -> Iterator[Choices]:
 
     A method that chooses by other means has no gaps, so nothing of it is excused.
     """
-    module: Any = sys.modules[type(method).__module__]
     scores: list[Tensor] = []
+
+    def noted(score: Tensor, age: Tensor, count: int) -> Tensor:
+        scores.append(gap(score, count))
+        return lowest(score, age, count)
+
     with ExitStack() as patches:
-        if hasattr(module, "lowest"):
-            lowest = module.lowest
-
-            def noted(score: Tensor, age: Tensor, count: int) -> Tensor:
-                scores.append(gap(score, count))
-                return lowest(score, age, count)
-
-            patches.enter_context(patch.object(module, "lowest", noted))
+        for name in {cls.__module__ for cls in type(method).__mro__}:  # the method's own module, or that of a base class such as Scored
+            if getattr(sys.modules[name], "lowest", None) is lowest:
+                patches.enter_context(patch.object(sys.modules[name], "lowest", noted))
         if method.name == "rkv":
-            _watch_rkv(patches, module, method.knobs()["mix_lambda"], line, scores)
+            _watch_rkv(patches, sys.modules[type(method).__module__], method.knobs()["mix_lambda"], line, scores)
         yield Choices(scores)
 
 
