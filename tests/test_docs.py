@@ -166,7 +166,7 @@ def test_every_option_has_help(main: click.Command) -> None:
 
 def test_every_metric_is_defined_with_its_unit_and_direction() -> None:
     for name, metric in METRICS.items():
-        described = section(ROOT / "docs" / "guide" / "metrics.md", name).strip()
+        described = section(ROOT / "docs" / "reference" / "metrics.md", name).strip()
         assert described.startswith(f"*{metric.unit or 'no unit'}, {metric.better} is better.*"), name
 
 

@@ -143,7 +143,7 @@ def test_the_search_answers_from_disk_and_asks_nobody(site: Path) -> None:
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
         page.on("request", lambda request: asked.append(request.url))
-        page.goto((site / "guide" / "metrics.html").as_uri())
+        page.goto((site / "reference" / "metrics.html").as_uri())
         page.locator("[data-md-component=search-query]").fill("teacher forcing")
         page.locator(".md-search-result__item a[href*='metrics.html']").first.wait_for(state="attached")
         browser.close()

@@ -14,7 +14,7 @@ from cachemark.metrics.compute.fidelity import PSNR_CAP
 from cachemark.metrics.compute.named_presets import preset
 from cachemark.workflows.list import listing
 
-GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "metrics.md"
+GUIDE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"
 
 
 @pytest.mark.parametrize(("base", "preset", "count", "name"), [

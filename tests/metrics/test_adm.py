@@ -137,7 +137,7 @@ def test_of_coco_the_images_in_the_file_are_all_that_counts(published: Published
     assert stated == {**made.identity, "reference": ReferenceBatch(tmp_path / "coco.npz").fingerprint}
     missing = presets.stated("coco", published.weights, tmp_path / "none.npz")["missing"]
     assert missing.startswith("not measured: needs real images of COCO in an npz file (")
-    assert "docs/guide/quality.md" in missing
+    assert "docs/reference/quality.md" in missing
     assert "needs the weights of Inception v3" in presets.stated("coco", "", tmp_path / "coco.npz")["missing"]
 
 

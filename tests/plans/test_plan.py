@@ -208,7 +208,7 @@ def test_a_method_that_was_added_is_no_fault_of_a_line_of_the_plan(write: Write,
 
 def test_more_methods_join_the_blocks_of_their_kind_of_model(tmp_path: Path) -> None:
     """As the guide of plug-ins has it: knorm is for next-token models, calm for next-scale ones too."""
-    guide = Path(__file__).parents[2] / "docs" / "guide" / "plugin.md"
+    guide = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-method.md"
     (tmp_path / "knorm.py").write_text(guide.read_text().partition("```python\n# knorm.py\n")[2].partition("```")[0])
     joined, _ = prepare("demo", [tmp_path / "knorm.py", tmp_path / "dot.py"])
     found = {(p.case.model, p.case.method) for p in expand(joined) if p.case.method in ("knorm", "calm")}

@@ -15,7 +15,7 @@ from support import stages
 from support.wheels import ROOT
 from test_docs import blocks
 
-PAGE = ROOT / "docs" / "guide" / "plugin.md"
+PAGE = ROOT / "docs" / "how-to" / "write-a-method.md"
 CODEC = "int8"
 
 

@@ -45,7 +45,7 @@ def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
     firsts = [one for one in tensors if one.endswith(FIRST)]
     if len(firsts) != 1:
         raise Unsupported(f"{str(here)!r} has {len(firsts)} decoders with the tensors of a Llama (…{FIRST}).",
-                          remedy="Give the folder of one, or write its entry by hand: docs/guide/model.md.")
+                          remedy="Give the folder of one, or write its entry by hand: docs/how-to/add-a-model.md.")
     prefix = firsts[0].removesuffix(FIRST)
     heads = [one for one in tensors if one.endswith("lm_head.weight")]
     config = LlamaLikeConfig(_with_norms(decoder, prefix, tensors), drawing.first, drawing.codes, drawing.grid,
@@ -55,7 +55,7 @@ def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
                           remedy="Say which ids of the vocabulary are image codes.")
     if drawing.codes > (most := llama_like.codebook_size()):
         raise Unsupported(f"Images are those of LlamaGen's tokenizer, which has {most} codes; {drawing.codes} are too many for it.",
-                          remedy="Write its entry by hand, with the tokenizer that it has: docs/guide/model.md.")
+                          remedy="Write its entry by hand, with the tokenizer that it has: docs/how-to/add-a-model.md.")
     ignored = tuple(sorted({f"{one.partition('.')[0]}.*" for one in tensors if not one.startswith(prefix) and one not in heads}))
     made = Described(name, config, prefix, "" if config.tied else heads[0],
                      (*ignored, *(heads if config.tied else ()), "*.rotary_emb.inv_freq"), drawing.cfg_scale)

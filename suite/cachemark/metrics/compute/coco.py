@@ -18,7 +18,7 @@ from .feature_preset import Preset
 from .image_features import RealImages
 
 NAME = "coco"
-GUIDE = "docs/guide/quality.md, which says how to make it of COCO's val2014"
+GUIDE = "docs/reference/quality.md, which says how to make it of COCO's val2014"
 
 
 def coco(weights: str | Path, reference: str | Path, *, cache: str | Path = "", device: str = "cpu", batch: int = 64) -> Preset:
