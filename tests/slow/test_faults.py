@@ -73,37 +73,39 @@ def check_stored(stage: Stage) -> None:
         assert all(store.artifacts.read(file) for run in store.runs() for o in store.outcomes(run.id) for file in o.artifacts.values())
 
 
-def killed(stage: Stage, moment: float, trial: bool) -> bool:
-    """Start a run and kill it, or the first trial after a moment; False where it has ended before. What it has started ends with it."""
-    process, end = stage.start(), time.monotonic() + moment
+def killed(stage: Stage, share: float, seconds: float, trial: bool) -> tuple[bool, float]:
+    """Start a run and kill it, or its trial, ``share * seconds`` after its trial has begun. Returns whether that was before the end, and
+    the seconds since the trial began. What was started ends with it."""
+    process = stage.start()
+    while process.poll() is None and not trials(process.pid):
+        time.sleep(0.002)
+    began = time.monotonic()
     try:
-        while process.poll() is None and (time.monotonic() < end or (trial and not trials(process.pid))):
+        while process.poll() is None and time.monotonic() < began + share * seconds:
             time.sleep(0.002)
-        if process.poll() is not None:
-            return False
         children = trials(process.pid)
+        if process.poll() is not None or (trial and not children):
+            return False, time.monotonic() - began
         for victim in children if trial else [process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
         if trial:
             assert process.wait(timeout=stages.PATIENCE) == 0, "a trial that was killed is an outcome like any other"
         stages.until(lambda: all(map(stages.ended, children)), "the end of the trials")
-        return bool(children) or not trial
+        return True, time.monotonic() - began
     finally:
         process.kill()
         process.communicate()
 
 
 def test_runs_and_trials_killed_again_and_again_lose_nothing_and_repeat_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The moments are drawn from the time that a whole run takes here, so that they fall everywhere in it. A store that is complete makes
-    room for a new one. How far they came is printed."""
+    """The moments are drawn from the time between the beginning of a trial and the end of a run. A store that is complete makes room for a
+    new one. How far they came is printed."""
     monkeypatch.setattr(fork_server, "enabled", True)  # hundreds of runs: their processes are copies
     moments, kills, came = random.Random(0), 0, collections.Counter[tuple[bool, int]]()
     made = stages.stage(tmp_path / "stage", '"streaming", "window"')
-    for more in ((), ("--fresh",)):  # the first also waits until the server has imported everything
-        began = time.monotonic()
-        made.start(*more).communicate(timeout=900)
-        seconds = time.monotonic() - began
+    made.start().communicate(timeout=900)
+    seconds = 1.0  # corrected by each run that ends before it is killed
     cases = len(made.outcomes())
     number, before = 0, kept(made)
     while kills < KILLS:
@@ -111,12 +113,12 @@ def test_runs_and_trials_killed_again_and_again_lose_nothing_and_repeat_nothing(
             made, number, before = made.copy(tmp_path / f"stage-{number}"), number + 1, set()
             for file in made.folder.glob(f"{made.store.name}*"):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
-        trial, began = kills % 2 == 1, time.monotonic()
-        if killed(made, moments.uniform(0, 1.1) * seconds, trial):
+        trial = kills % 2 == 1
+        done, lasted = killed(made, moments.random(), seconds, trial)
+        if done:
             kills += 1
             came[trial, len(before)] += 1
-        elif not before:
-            seconds = time.monotonic() - began
+        seconds = 1.02 * seconds if done else min(seconds, lasted)
         if made.store.exists() and made.store.stat().st_size:
             check_stored(made)
             assert before <= kept(made)
