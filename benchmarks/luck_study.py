@@ -23,9 +23,10 @@ from numpy.random import Generator
 
 import gate_page
 from cachemark.core.result import Environment
+from cachemark.core.units import TIME
 from cachemark.core.verdicts import EQUIVALENT, IMPROVED, REGRESSED
 from cachemark.gate import nights as ledger
-from cachemark.gate.comparison import AA, TIMED
+from cachemark.gate.comparison import AA
 from cachemark.stats import paired_test as pairs
 from cachemark.stats.paired_test import PairRatios, Rule
 from cachemark.store.rows import RunRecord, Verdict
@@ -81,7 +82,7 @@ class Month:
         self.alarms.append(any(said[cell] != EQUIVALENT for cell in CELLS[changed:]))
         if changed:
             self.found = float(np.mean([said[cell] == REGRESSED for cell in CELLS[:changed]]))
-        rows = tuple(Verdict("", name, TIMED, verdict) for name, verdict in of_equal.items())
+        rows = tuple(Verdict("", name, TIME, verdict) for name, verdict in of_equal.items())
         self.nights.append(ledger.Night(RunRecord(number, "", {"cells": FAMILY}, "", "", "finished", ENVIRONMENT, {}), rows))
 
     def _measured(self, names: Sequence[str], truth: Floats) -> dict[str, PairRatios]:

@@ -26,12 +26,12 @@ FAMILIES: tuple[tuple[Sequence[Any], Sequence[Any], Sequence[Check]], ...] = (  
 
 
 def params() -> Iterator[Any]:
-    for chosen, always, made in FAMILIES:
+    for kind, (chosen, always, made) in zip(("next-token", "next-scale", "masked"), FAMILIES, strict=True):
         for param in sampled(chosen, always):
             for check in made:
                 narrow = check is checks.neutral_is_full and "c_min" in dict(param.values[0].mode)  # type: ignore[union-attr, call-overload]
                 if check not in ELSEWHERE and not narrow:  # knobs of a budget that no other budget replaces; see test_scales.py
-                    yield pytest.param(*param.values, check, id=f"{param.id}-{check.__name__}", marks=param.marks)
+                    yield pytest.param(*param.values, check, id=f"{kind}-{param.id}-{check.__name__}", marks=param.marks)
 
 
 @pytest.mark.parametrize(("cell", "check"), list(params()))

@@ -14,7 +14,7 @@ COSTS, PASSES = "fields of Costs, and facts", "passes of a profile, no metric"
 ALLOWED = {
     "core/units.py": "the one list of metrics from which speed-ups, savings, ranks and charts are derived",
     "core/spec.py": "the key under which a case asks for its largest batch",
-    "core/prompt_lists.py": "kinds of lists of prompts",
+    "models/prompt_lists.py": "kinds of lists of prompts",
     "models/catalogue/family.py": "a model names the metrics that are made for it",
     "plans/expand.py": "kid_subset_size, an option of torch-fidelity",
     "trial/child/facts.py": COSTS, "trial/child/measure.py": COSTS, "trial/child/passes.py": COSTS, "trial/child/timing.py": COSTS,

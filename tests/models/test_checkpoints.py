@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from cachemark.core.errors import BadCheckpoint
 from cachemark.models.checkpoints import load, read, sha256
-from support import fork_server
 
 State = dict[str, Tensor]
 
@@ -296,9 +295,9 @@ module = load(build, path, dtype=torch.bfloat16)
 print(status("RssAnon") - before[1])
 print(int("torch._dynamo" in sys.modules))
 """
-fork_server.CODE.add(MEMORY)
 
 
+@pytest.mark.fresh_process  # another process has imported the compiler already
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 @pytest.mark.parametrize("name", ["net.pt", "net.safetensors"])
 def test_the_peak_is_the_file_itself(tmp_path: Path, name: str) -> None:

@@ -53,7 +53,7 @@ def outcome(case: Case, judged: bool = True) -> Outcome:
         samples["forced_distance" if of_vectors else "kl"] = [gone * stream.uniform(0.5, 1.5) for _ in range(images)]
     if case.model == "tiny-t2i":
         samples |= {f"prompt_{part}": shares(stream, images, 0.95 - gone / 3)
-                    for part in ("score", "object", "color", "count", "position", "ground")}
+                    for part in ("score", "object", "colour", "count", "position", "ground")}
     facts: dict[str, Any] = {"paradigm": "masked" if of_vectors else "next-token"}
     if arm:
         rounded = {"native": 1.0, "int8": 0.281, "fp8": 0.281, "int4": 0.156, "kivi4": 0.18}[case.codec]

@@ -113,9 +113,9 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
         return
     events = _listeners.pop()  # what is asked here is no event
     try:
-        path = str(arguments[0])[:80] if event == "open" else ""
+        path = str(arguments[0]) if event == "open" else ""
         if not path.endswith(CODE) and not any(f"{module}.".startswith(OF_PYTHON) for module in _calling(sys._getframe(1))):
-            events.setdefault(READS[event], f"{event} {path!r}" if path else event)
+            events.setdefault(READS[event], f"{event} {path[:80]!r}" if path else event)
     finally:
         _listeners.append(events)
 
