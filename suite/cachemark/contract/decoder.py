@@ -27,7 +27,7 @@ class Decoder(Knobs):
     Class attributes: ``keeps`` says what it keeps of sequential decoding: its ``TOKENS``, each of them in fp32; its ``LAW`` alone, so that
     images are others of the same quality; or neither. ``source`` names its paper; ``footnotes`` are printed with its figures; ``later`` are
     knobs that came after figures were stored: at their default they stand in no case, so that it is the same case as before. ``fed`` and
-    ``accepted`` are the tokens that each pass has drawn and those of them that stayed, ``most`` those of the pass that runs that may stay.
+    ``kept`` are the tokens that each pass has drawn and those of them that stayed, ``most`` those of the pass that runs that may stay.
     """
 
     keeps: ClassVar[str] = ""
