@@ -21,7 +21,6 @@ WAITED = {signal.SIGCHLD, signal.SIGTERM}
 GRACE = 5.0  # seconds for what is killed to be gone; what a driver holds may never go
 COMPILES_ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # environment in which torch's compiler starts no threads and processes
 KEEPS = sys.platform == "linux"  # on this system
-_kept = False  # this process has a keeper
 
 
 def keep(work: Callable[[], None]) -> None:
@@ -37,8 +36,6 @@ def keep(work: Callable[[], None]) -> None:
         status, terminated = _waited(copy)
         end_family()
         _leave(-signal.SIGTERM if terminated else os.waitstatus_to_exitcode(status))
-    global _kept
-    _kept = True
     _prctl(DEATH_SIGNAL, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WAITED)
     work()
@@ -59,20 +56,13 @@ def end_family() -> None:
         time.sleep(0.002)
 
 
-def children(pid: int | None = None) -> frozenset[int]:
-    """Numbers of the processes that a process (None: this one) has started or inherited, and that have not been waited for; none where the
-    system does not tell."""
+def children() -> frozenset[int]:
+    """Return the processes that this one has started or inherited and not waited for; empty where the system does not tell."""
     pids = set[int]()
-    for task in Path(f"/proc/{'self' if pid is None else pid}/task").glob("*/children"):
+    for task in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
             pids.update(map(int, task.read_text().split()))
     return frozenset(pids)
-
-
-def descendants() -> frozenset[int]:
-    """Numbers of the processes that this one has started, those among them that it has lost to its keeper."""
-    orphans = children(os.getppid()) - {os.getpid()} if _kept else frozenset()
-    return children() | orphans
 
 
 def _waited(copy: int) -> tuple[int, bool]:
