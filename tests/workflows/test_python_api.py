@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from cachemark.core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, U
 from cachemark.core.spec import Budget
 from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
-from cachemark.trial.executors import local as executor
 from cachemark.workflows import generate
 from cachemark.workflows.generate import ImageModel
 from support import stages
@@ -88,20 +86,6 @@ def test_a_hub_repository_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch, 
     assert generate._published("llamagen-b", "FoundationVision/LlamaGen", "") == (tmp_path / "a", tmp_path / "b")
     with pytest.raises(UnknownName, match=r"repository of llamagen-b.*FoundationVision/LlamaGen"):
         cm.load("llamagen-b", "hf:somebody/LlamaGen")
-
-
-@pytest.fixture
-def quick_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans are measured; the arms of pairs answer at once."""
-    from cli.arms import Machine
-
-    made, real = Machine(), executor.run_trials
-
-    def run_trials(planned: Any, options: Any, *more: Any, **named: Any) -> Iterator[Any]:
-        return (made.run_trials if str(options.task) == "times" else real)(planned, options, *more, **named)
-
-    monkeypatch.setattr(executor, "run_trials", run_trials)
-    monkeypatch.setattr(executor, "identify", made.identify)
 
 
 def test_the_guide_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_pairs: None) -> None:

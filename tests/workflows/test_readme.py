@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from cachemark.core.errors import CachemarkError, NothingMeasured, UnknownName, 
 from cachemark.core.result import Status
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
-from cachemark.trial.request import Task
 from cachemark.workflows.compare import Terms
 from cachemark.workflows.results import Run
 from cachemark.workflows.run import run as measure
@@ -34,20 +33,6 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stage = stages.stage(tmp_path / "stage", '{ name = "rkv", alpha = 4 }, "streaming", "window"', top='plugins = ["dot.py"]')
     monkeypatch.chdir(tmp_path)
     return stage.plan
-
-
-@pytest.fixture
-def quick_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans are measured; the arms of pairs answer at once."""
-    from cli.arms import Machine
-
-    made, real = Machine(), executor.run_trials
-
-    def run_trials(planned: Any, options: Any, *rest: Any, **more: Any) -> Iterator[Any]:
-        return (made.run_trials if options.task is Task.TIMES else real)(planned, options, *rest, **more)
-
-    monkeypatch.setattr(executor, "run_trials", run_trials)
-    monkeypatch.setattr(executor, "identify", made.identify)
 
 
 def test_the_example_of_the_readme(demo: Path, quick_pairs: None) -> None:
