@@ -15,10 +15,11 @@ from cachemark.methods.base.calibrated import Calibrated
 from cachemark.methods.registry import METHODS
 from cachemark.methods.scale_heads.even_attention import even
 from cachemark.models.protocol import ModelEntry
-from cachemark.roofline.kv_bytes import HALF, MIXED, PublishedSize, equal_widths, nbytes, published
+from cachemark.roofline.kv_bytes import equal_widths, nbytes
 from cachemark.workflows.stand_ins import calibration_knob, sixth
 
 from .entry_counts import EntryCounts, entry_counts
+from .published_sizes import HALF, MIXED, PublishedSize, published
 
 WIDTHS = {MIXED: "K in fp32, V in 16 bit", HALF: "K and V in 16 bit"}
 LAST = {True: "all scales kept", False: "without the last scale"}

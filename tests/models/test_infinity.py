@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from benchmarks.papers.published_sizes import MIXED, PAPER_UNIT
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step, Tokens
 from cachemark.contract.method import Blockwise, Method
@@ -25,7 +26,7 @@ from cachemark.models.infinity import SIDES, SIZES, Infinity, InfinityConfig
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import BSQ, BitQuantizer, BSQConfig, bits_of, packed_bits
-from cachemark.roofline.kv_bytes import MIXED, PAPER_UNIT, entries, nbytes
+from cachemark.roofline.kv_bytes import entries, nbytes
 
 CONFIG = InfinityConfig(4, 2, 32, chunks=2, sides=(1, 2, 4), width=5, text=128, longest=6)
 TINY_BSQ = BSQConfig(32, (1, 1), 1, CONFIG.sides, CONFIG.width)

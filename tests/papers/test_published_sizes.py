@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks.papers.published_sizes import MIXED, PAPER_UNIT, PublishedSize, published
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout
 from cachemark.core.spec import Sampling
@@ -16,7 +17,7 @@ from cachemark.models.catalogue import next_scale
 from cachemark.models.registry import MODELS
 from cachemark.models.var import SIZES, VAR, layout
 from cachemark.models.vision.msvq import MultiScaleQuantizer
-from cachemark.roofline.kv_bytes import MIXED, PAPER_UNIT, PublishedSize, entries, equal_widths, nbytes, published
+from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
 
 assert next_scale
 SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from benchmarks.papers import size_claims as module
+from benchmarks.papers.published_sizes import UNITS, PublishedSize, published
 from benchmarks.papers.size_claims import SizeClaim, size_claims
 from cachemark.analysis.papers import published as speeds
 from cachemark.models.registry import MODELS
-from cachemark.roofline.kv_bytes import UNITS, PublishedSize, published
 
 SIZES = {"infinity-2b": (32, 2048), "infinity-8b": (40, 3584)}  # layers and width
 ALL, READ = 10521, 6425  # tokens of an image, and those before the last scale
