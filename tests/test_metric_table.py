@@ -78,7 +78,7 @@ ROWS = (
     Row("psnr", "dB", "higher", 20.0, True, True, ("psnr_error", "", 0.1), "20.0 dB", "PSNR, dB" + UP, True),
     Row("ssim", "", "higher", 0.5, True, True, ("ssim_lost", "", 0.5), "0.500", "SSIM" + UP, True),
     Row("lpips", "", "lower", 0.5, True, True, ("lpips", "", 0.5), "0.500", "LPIPS" + DOWN, True),
-    Row("legend", "share", "higher", 0.5, False, True, ("legend_lost", "share", 0.5), "50.0 %", "Legend score" + UP, True),
+    Row("legend", "share", "higher", 0.5, False, True, ("legend_lost", "share", 0.5), "50.0 %", "Color consistency" + UP, True),
     Row("prompt_score", "share", "higher", 0.5, False, True, ("prompt_score_lost", "share", 0.5), "50.0 %", "Prompt score" + UP, True),
     Row("prompt_object", "share", "higher", 0.5, False, True, ("prompt_object_lost", "share", 0.5), "50.0 %", "Object" + UP, True),
     Row("prompt_colour", "share", "higher", 0.5, False, True, ("prompt_colour_lost", "share", 0.5), "50.0 %", "Colour" + UP, True),

@@ -82,12 +82,12 @@ def test_a_table_fills_as_cases_end_and_lines_say_how_far_a_long_one_is(monkeypa
                 follower.ended(outcome)
         text = terminal.getvalue()
         if is_one:
-            assert re.search(r"m rkv 1/2 +1\.00 s +2\.00× +75\.0 % less KV +legend score 75\.0 %", text)
+            assert re.search(r"m rkv 1/2 +1\.00 s +2\.00× +75\.0 % less KV +color consistency 75\.0 %", text)
             assert "1 of 2" in text
             assert text.index("m full") < text.index("m rkv 1/2")
         else:
             assert re.sub(r" [1-9]\d? % done", " so much done", text).splitlines()[1:] == [
                 "    m full: so much done, about 3 min left",
-                "[1/2] m full: ok, 9.0 s; 2.00 s a batch, legend score 75.0 %; about 2 min left",
+                "[1/2] m full: ok, 9.0 s; 2.00 s a batch, color consistency 75.0 %; about 2 min left",
                 "    m rkv 1/2: so much done, about 2 min left",
-                "[2/2] m rkv 1/2: ok, 9.0 s; 1.00 s a batch, 2.00× the full cache's speed, 75.0 % less KV, legend score 75.0 %"]
+                "[2/2] m rkv 1/2: ok, 9.0 s; 1.00 s a batch, 2.00× the full cache's speed, 75.0 % less KV, color consistency 75.0 %"]

@@ -130,7 +130,7 @@ def test_a_case_without_figures_is_there_with_its_reason() -> None:
     assert dict(failed.status) == {"rkv 1/4": "oom", "h2o 1/4": "unsupported"}
     assert failed.reason["rkv 1/4"] == "MemoryError: 4.1 GiB wanted"
     assert "other seeds" in figure(table, "window 1/4", "speed_up")["not_ranked"]
-    assert "5 points of legend score (hues alone)" in figure(table, "linear 1/4", "speed_up")["not_ranked"]
+    assert "5 points of color consistency (hues alone)" in figure(table, "linear 1/4", "speed_up")["not_ranked"]
     assert figure(table, "linear 1/2", "speed_up")["not_ranked"] == ""
 
 

@@ -143,7 +143,7 @@ def judged(outcome: Outcome, **samples: list[float]) -> Outcome:
 
 
 def as_good(outcome: Outcome) -> Outcome:
-    """The outcome with the full cache's legend scores, so that it may be ranked."""
+    """The outcome with the full cache's color consistency, so that it may be ranked."""
     return judged(outcome, legend=list(sample.full().samples["legend"]))
 
 

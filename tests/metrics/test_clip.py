@@ -13,7 +13,7 @@ from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.base import MetricContext
 from cachemark.metrics.compute import pretrained
 from cachemark.metrics.compute.clip import FILES, PROMPT, Clip, ClipScore, class_names, identity
-from cachemark.metrics.compute.legend import CLASSES
+from cachemark.metrics.compute.scene_colors import CLASSES
 from cachemark.metrics.text_similarity import TextSimilarity
 from support.judges import clip_folder
 from support.later import later

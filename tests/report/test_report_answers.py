@@ -20,11 +20,11 @@ from cachemark.report.charts.svg import XYPlot
 from cachemark.report.charts.tradeoffs import against_speed
 from cachemark.report.page.render import render
 
-SEEDS, MARGIN = 256, "5 points of legend score (hues alone)"
+SEEDS, MARGIN = 256, "5 points of color consistency (hues alone)"
 
 
 def scored(outcome: Outcome, score: float, seconds: float | None = None, seeds: int = SEEDS) -> Outcome:
-    """The outcome with that legend score on average, and that latency."""
+    """The outcome with this mean color consistency and this latency."""
     stream = random.Random(f"{outcome.case.label} {score}")
     times = {} if seconds is None else {"latency": [seconds * (1 + 0.001 * k) for k in range(9)]}
     legend = [sum(stream.random() < score for _ in range(4)) / 4 for _ in range(seeds)]
@@ -52,10 +52,10 @@ def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> No
     assert found.row is not None
     assert (found.row.case.label, found.lean.case.label if found.lean else "") == ("linear 1/2", "linear 1/4")
     assert found.text.startswith("Use linear at 1/2: 1.33× (")
-    assert found.text.endswith("with 48.2 % less KV, and its images are shown to lose less than 5 points of legend score (hues alone).")
+    assert found.text.endswith(f"with 48.2 % less KV, and its images are shown to lose less than {MARGIN}.")
     assert found.ruined is not None
     assert found.ruined.case.label == "streaming 1/4"
-    assert [name for name, *_ in found.figures] == ["Speed, linear at 1/2", "Less KV", "Legend score"]
+    assert [name for name, *_ in found.figures] == ["Speed, linear at 1/2", "Less KV", "Color consistency"]
 
 
 def test_without_a_qualified_method_it_is_the_full_cache() -> None:
@@ -101,7 +101,7 @@ def test_every_claim_names_what_its_score_sees() -> None:
     (group,), claims = standing([FULL, GOOD, COLLAPSED])
     assert {claim.allowed for claim in claims.values()} == {MARGIN}
     assert {name for name, about in METRICS.items() if about.sees} == set(scores())
-    assert "neither shapes nor their number nor their place" in scope(group)
+    assert "checks neither shapes" in scope(group)
 
 
 def test_random_weights_and_what_was_not_judged_recommend_nothing() -> None:

@@ -83,7 +83,7 @@ def test_each_tab_has_charts_of_its_own(whole: ChartSet) -> None:
         "leaderboard": ["Fidelity against memory", "Fidelity against speed"],
         "speed": ["Tokens per second, first and last half", "Time per batch, by part"],
         "memory": ["Memory held, by part", "Keys and values over an image"],
-        "quality": ["KL over seeds", "PSNR over seeds", "Legend score minus the full cache's, by seed"],
+        "quality": ["KL over seeds", "PSNR over seeds", "Color consistency minus the full cache's, by seed"],
     }
 
 

@@ -56,7 +56,7 @@ def test_fidelity_and_quality_are_two_column_groups(page: Page) -> None:
     spans = [int(g.attrs["colspan"]) for g in groups]
     columns = [e.text for e in page.find("tr", class_="columns").children][3:]
     assert columns[sum(spans[:2]):sum(spans[:3])] == ["Agreement", "KL", "PSNR", "SSIM"]
-    assert columns[sum(spans[:3]):] == ["Legend score"]
+    assert columns[sum(spans[:3]):] == ["Color consistency"]
 
 
 def test_a_page_of_the_demo_is_small(tmp_path: Path) -> None:

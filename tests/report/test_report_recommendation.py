@@ -23,7 +23,7 @@ SEEDS = 200
 
 
 def scored(outcome: Outcome, *scores: float, seeds: int = SEEDS) -> Outcome:
-    """The same outcome with these legend scores, over and over."""
+    """The same outcome with these values of color consistency, over and over."""
     return replace(outcome, samples={**outcome.samples, "legend": [scores[k % len(scores)] for k in range(seeds)]})
 
 
@@ -150,7 +150,7 @@ def test_what_loses_just_less_than_the_margin_is_not_said_to_lose_it() -> None:
     assert held.reason == ("Not shown to be as good at any budget: at 1/2 even 1,000,000 seeds would not show it, if they went on "
                            "like these.")
     (group,), _ = standing([scored(sample.full(), 1.0), almost])
-    assert group.arms[0].unranked.startswith("Not shown to lose less than 5 points of legend score (hues alone): even 1,000,000 seeds")
+    assert group.arms[0].unranked.startswith("Not shown to lose less than 5 points of color consistency (hues alone): even 1,000,000 seeds")
 
 
 def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
@@ -202,7 +202,7 @@ def test_it_says_what_the_seeds_can_rule_out_what_more_could_and_how_many_would_
     assert seeds_that_decide([]) == ""
     undecided = [claim(64, 0.04, 60), claim(64, 0.2, 150), claim(64, 0.9, None)]
     assert seeds_that_decide(undecided) == (
-        "64 seeds can rule out a loss of 4.6 points of legend score at best; 256 could rule out 1.2. "
+        "64 seeds can rule out a loss of 4.6 points of color consistency at best; 256 could rule out 1.2. "
         "About 150 would show one method more, if its images went on like these.")
     assert seeds_that_decide([claim(64, 0.04, 60)]).endswith("256 could rule out 1.2.")
     assert seeds_that_decide([claim(2000, 0.2, 3000, 0.1)]).startswith("About 3000 would show"), "FID has no margin in points"

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from cachemark.metrics.compute import fidelity
 from cachemark.metrics.compute.image_features import ImageFeatures
-from cachemark.metrics.compute.legend import legend_score
 from cachemark.metrics.compute.named_presets import preset
 from cachemark.metrics.compute.quality_intervals import difference
+from cachemark.metrics.compute.scene_colors import color_consistency
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.weights import packaged
 from tools.train.feature_network import real_scenes
@@ -85,8 +85,8 @@ def test_paired_figures_find_it_at_64_seeds(name: str, clean: Tensor, coder: Cod
 
 def test_quality_alone_finds_swapped_lines_where_every_image_has_them(clean: Tensor, coder: Coder) -> None:
     own = coder.tokens[:PAIRS].clone().unflatten(1, (16, 16))
-    own[:, [0, 11]] = own[:, [11, 0]]  # the legend itself moves
-    assert p_value(legend_score(coder.images(own.flatten(1))), legend_score(clean[:PAIRS])) < SURE
+    own[:, [0, 11]] = own[:, [11, 0]]  # the color key itself moves
+    assert p_value(color_consistency(coder.images(own.flatten(1))), color_consistency(clean[:PAIRS])) < SURE
 
 
 @pytest.mark.parametrize("name", SPOILS)

@@ -11,9 +11,9 @@ from PIL import Image
 from cachemark.cache.arena import Memory
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
-from cachemark.metrics.compute.legend import legend_score
 from cachemark.metrics.compute.named_presets import preset
 from cachemark.metrics.compute.quality_intervals import QualityInterval, real_floor
+from cachemark.metrics.compute.scene_colors import color_consistency
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import expand
@@ -106,7 +106,7 @@ def test_the_intervals_are_as_wide_as_sets_of_real_scenes_scatter() -> None:
 
 @pytest.mark.parametrize("model", ["tiny-llamagen", "tiny-var", "tiny-mar"])
 def test_the_full_cache_shows_the_class_that_is_asked_for(model: str) -> None:
-    """And its legend; both as the feature network and the legend score see a thousand images under the preset ``paper``."""
+    """And its color key; both for a thousand images under the preset ``paper``."""
     entry, scene = MODELS.get(model), preset("scene")
     loaded, chosen = entry.load(Request()), subset("s2k", entry.classes).first(1000)
     right, obeyed = [], []
@@ -115,8 +115,8 @@ def test_the_full_cache_shows_the_class_that_is_asked_for(model: str) -> None:
         with torch.inference_mode():
             images = loaded.decode(tokens).float()
         right.append(scene.extract(images).logits.argmax(1) == torch.tensor(part.labels))
-        obeyed.append(legend_score(images))
-    displayed, legend = torch.cat(right).double().mean(), torch.cat(obeyed).double().mean()
-    print(f"{model}: class {displayed:.3f}, legend {legend:.3f}")
+        obeyed.append(color_consistency(images))
+    displayed, consistency = torch.cat(right).double().mean(), torch.cat(obeyed).double().mean()
+    print(f"{model}: class {displayed:.3f}, color consistency {consistency:.3f}")
     assert displayed >= 0.8
-    assert legend >= 0.95
+    assert consistency >= 0.95

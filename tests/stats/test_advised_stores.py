@@ -11,7 +11,7 @@ from cachemark.stats.intervals import ratio_of_medians
 from cachemark.stats.not_worse import ALPHA, holm
 
 STORES, METHODS, MARGIN, LUCK = 1000, 6, 0.05, 0.02
-VALUES = np.array([-1.0, -0.5, 0.0, 0.5])  # gains of legend score
+VALUES = np.array([-1.0, -0.5, 0.0, 0.5])  # gains of color consistency
 
 
 def recommended(stream: np.random.Generator, losses: np.ndarray, gains: np.ndarray, seeds: int) -> list[int | None]:

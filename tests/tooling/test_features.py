@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.extractor import extractor_name
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
-from cachemark.metrics.compute.legend import legend
+from cachemark.metrics.compute.scene_colors import matching_colors
 from cachemark.models import checkpoints
 from cachemark.models.tiny.tiny_features import HEADS, FeaturesConfig
 from tools.train.feature_network import FeaturesTask, attributes, consistency, corrupted, real_scenes, turned, write_reference
@@ -44,16 +44,16 @@ def test_every_spoilt_picture_has_a_fault_and_the_rest_of_it_stays() -> None:
     assert changed.flatten(1).any(1).float().mean() > 0.99
     assert changed.float().mean() < 0.7
     assert torch.equal(bad, corrupted(images, generator()))
-    assert legend(images).all()
-    shares = legend(bad).float().mean(0)
-    assert ((shares > 0.2) & (shares < 0.95)).all(), "each question of the legend is corrupted now and then, and not always"
+    assert matching_colors(images).all()
+    shares = matching_colors(bad).float().mean(0)
+    assert ((shares > 0.2) & (shares < 0.95)).all(), "each region is corrupted now and then, and not always"
 
 
-def test_the_head_of_consistency_is_told_what_the_legend_says() -> None:
+def test_targets_of_the_consistency_head_are_the_matching_colors() -> None:
     images = scenes(32, 6).images
     images = torch.cat((images[:16], corrupted(images[16:], generator())))
     targets = consistency(images, 16)
-    assert torch.equal(targets[:, :4] > 0, legend(images))
+    assert torch.equal(targets[:, :4] > 0, matching_colors(images))
     assert targets[:, 4].tolist() == [1.0] * 16 + [0.0] * 16
 
 

@@ -7,7 +7,7 @@ import colorsys
 import pytest
 import torch
 
-from cachemark.metrics.compute.legend import CLASSES, FOOTER_ROWS, SWATCH_GROUND, SWATCH_OBJECT
+from cachemark.metrics.compute.scene_colors import CLASSES, FOOTER_ROWS, SWATCH_GROUND, SWATCH_OBJECT
 from tools.train.scene import scenes, stream
 
 GOLDEN_CLASSES = [2, 0, 4, 0]

@@ -29,7 +29,7 @@ H100 = Environment("NVIDIA H100 80GB HBM3", "nvidia-h100", "0" * 16, {})
 CPU = Environment("Example CPU", "example", "1" * 16, {})
 ONE = GPUS["h100"]
 SEEDS = 512
-Truth = Mapping[str, tuple[float, float]]  # by budget of linear: the share of the ideal gain that is reached, and the legend score lost
+Truth = Mapping[str, tuple[float, float]]  # by budget of linear: fraction of the ideal gain, color consistency lost
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,10 @@ def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: 
     assert (alone["recommended"], many["recommended"]) == ("full", "linear at 1/4")
     assert alone["text"].startswith("Use the full cache: nothing gains at batch 1")
     assert many["text"].startswith("Use linear at 1/4: 1.70×")
-    assert many["text"].endswith("to lose less than 5 points of legend score (hues alone). Measured on h100 at batch 64.")
+    assert many["text"].endswith("to lose less than 5 points of color consistency (hues alone). Measured on h100 at batch 64.")
     assert [line["name"] for line in many["ranked"]] == ["linear at 1/4", "linear at 1/2"]
     (ruined,) = many["others"]
-    assert ruined["why_not"] == "Its images lose 5 points of legend score (hues alone) or more on average."
+    assert ruined["why_not"] == "Its images lose 5 points of color consistency (hues alone) or more on average."
     first = many["ranked"][0]
     assert first["low"] < first["gain"] <= first["allowed"]
     assert (first["basis"], first["metric"], first["quality"]["value"]) == ("measured", "legend", 1.0)
@@ -358,7 +358,7 @@ def test_it_prints_what_a_person_reads(planted: Planted) -> None:
     lines = text.splitlines()
     assert lines[0].startswith("Use linear at 1/4")
     assert lines[1].startswith("  1. linear at 1/4, batch 64: 1.70×")
-    assert "Legend score 100.0 %" in lines[1]
+    assert "Color consistency 100.0 %" in lines[1]
     assert "512 seeds can rule out a loss of" in text
 
 

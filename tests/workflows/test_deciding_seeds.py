@@ -31,7 +31,7 @@ PLAN = Plan.model_validate({
 
 @dataclass
 class Planted:
-    """Runs of a plan as they would end in a world where arms lose these points of legend score, by label."""
+    """Runs of a plan as they would end in a world where arms lose these points of color consistency, by label."""
 
     store: Path
     truth: Mapping[str, float]

@@ -2,7 +2,7 @@
 
 Half of each batch is corrupted: the hues of a rectangle are turned, or the picture starts anew further down. That is what a
 generator does that forgot its first lines, and the network has to see it. What is wrong with a corrupted picture is known from
-:func:`cachemark.metrics.compute.legend.legend`, so nothing is labelled by hand.
+:func:`cachemark.metrics.compute.scene_colors.matching_colors`, so nothing is labelled by hand.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 from cachemark.metrics.compute.extractor import register
 from cachemark.metrics.compute.image_bytes import as_bytes
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
-from cachemark.metrics.compute.legend import SIZE, legend
 from cachemark.metrics.compute.quality_intervals import real_floor
+from cachemark.metrics.compute.scene_colors import SIZE, matching_colors
 from cachemark.models import checkpoints
 from cachemark.models.tiny import tiny_features as features
 from cachemark.models.tiny.tiny_features import CONSISTENT
@@ -81,10 +81,10 @@ def attributes(scene: Scene) -> dict[str, Tensor]:
 
 
 def consistency(images: Tensor, untouched: int) -> Tensor:
-    """Targets of the consistency head, (B, 5) of 0 and 1: the four answers of the legend, and whether a picture is one of the
+    """Targets of the consistency head, (B, 5) of 0 and 1: the four :func:`matching_colors`, and whether a picture is one of the
     first ``untouched``, which are uncorrupted."""
     whole = torch.arange(len(images), device=images.device) < untouched
-    return torch.cat((legend(images), whole[:, None]), 1).float()
+    return torch.cat((matching_colors(images), whole[:, None]), 1).float()
 
 
 def corrupted(images: Tensor, generator: torch.Generator) -> Tensor:

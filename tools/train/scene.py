@@ -2,7 +2,7 @@
 
 A picture shows one of ten shapes in front of a sky and a ground. Two small *swatches* in the first four rows (one line of
 tokens at 4 pixels a token) announce the hues of object and ground, and a footer in the last four rows repeats them mirrored.
-Whoever forgets the first line paints the ground in a wrong colour, which :mod:`cachemark.metrics.compute.legend` measures without any
+Whoever forgets the first line paints the ground in a wrong colour, which :mod:`cachemark.metrics.compute.scene_colors` measures without any
 network. Everything is computed by vectorised tensor operations from a seed; no file is read.
 
 Coordinates: x to the right, y downward, both in [-1, 1] at pixel centres. Hues in [0, 1).
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cachemark.core.spec import digest
-from cachemark.metrics.compute.legend import CLASSES, FOOTER_ROWS, SIZE, SWATCH_GROUND, SWATCH_OBJECT
+from cachemark.metrics.compute.scene_colors import CLASSES, FOOTER_ROWS, SIZE, SWATCH_GROUND, SWATCH_OBJECT
 
 VERSION = "scene-v2"
 HUES = 6

@@ -48,7 +48,7 @@ def duration(context: click.Context, option: click.Parameter, text: str | None) 
 @click.option("--latency", callback=duration, metavar="TIME", help="Longest time of a batch, such as 2s or 800ms.")
 @click.option("--throughput", is_flag=True, help="Most images per second, each method at the batch that suits it, instead of --batch.")
 @click.option("--max-loss", callback=share, metavar="SHARE",
-              help="What images may lose, such as 1%.  [default: 5 points of legend or prompt score, a tenth of the full cache's FID]")
+              help="What images may lose, such as 1%.  [default: 5 points of color consistency or of prompt score, 10 % of FID]")
 @plugin_option
 @store_option
 @click.option("--write-plan", type=click.Path(dir_okay=False, path_type=Path), callback=writable,

@@ -1,6 +1,6 @@
 """Images of two arms compared seed by seed, to find where those of the second are worse, in a family of its own.
 
-Both arms made images at the same seeds, so every figure that is known image by image (agreement with the full cache, PSNR, the legend)
+Both arms made images at the same seeds, so every figure that is known image by image (agreement, PSNR, color consistency)
 gives one difference per seed. Which of two equal arms a difference favours is chance, and the exact sign-flip test asks how often chance
 alone would add up to so much. Fidelity and quality of all cells are one family, apart from that of times (Benjamini and Hochberg).
 

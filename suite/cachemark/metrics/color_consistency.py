@@ -1,4 +1,4 @@
-"""The color consistency of the procedural scenes with the legend in their own first line."""
+"""Color consistency of procedural scenes: do four regions repeat the swatches in the first line of the image?"""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 class ColorConsistency(ImageMetric):
-    """Share of hues that obey the image's own legend (object, ground, two footer corners)."""
+    """Fraction of four regions (object, ground, two footer corners) with the hue that the image's color key gives."""
 
     name = "legend"
-    title = "Legend score"
-    tip = ("Share of hues that match the image's own legend. It sees neither shapes nor their number nor their place, and is no comparison "
-           "with the full cache.")
+    title = "Color consistency"
+    tip = ("Fraction of regions with the hue that the image's color key gives. It checks colors, not shapes, and each image "
+           "alone, without the full cache.")
     unit = "share"
     within = (0.0, 1.0)
     of_model = True
-    scope = "in hues: the legend score sees neither shapes nor their number nor their place"
+    scope = "in hues: color consistency checks neither shapes nor their number or position"
     sees = "hues alone"
 
     def measure(self, shown: Shown) -> Tensor:
-        from .compute.legend import legend_score
+        from .compute.scene_colors import color_consistency
 
-        return legend_score(shown.images)
+        return color_consistency(shown.images)

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .image_bytes import nearest_bytes
-from .legend import CLASSES
 from .pretrained import built, folder_identity, toolkit
+from .scene_colors import CLASSES
 
 PROMPT = "a photo of a {}"
 FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")

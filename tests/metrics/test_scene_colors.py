@@ -1,4 +1,4 @@
-"""The legend score: perfect on real pictures, and it sees each of the four ways to disobey."""
+"""Color consistency is perfect on real scenes, and each wrong color costs the region that has it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.metrics.compute.legend import CLASSES, QUESTIONS, legend, legend_score
+from cachemark.metrics.compute.scene_colors import CLASSES, REGIONS, color_consistency, matching_colors
 from cachemark.models.catalogue.next_token import TINY_DECODER
 from cachemark.models.tiny.tiny_vq import load
 from cachemark.models.weights import packaged
@@ -33,8 +33,8 @@ def region(rows: slice, columns: slice = slice(0, 64)) -> Callable[[Tensor], Ten
     return corrupt
 
 
-def test_real_pictures_obey_their_legend() -> None:
-    answers = legend(scenes(200, 31).images)
+def test_regions_of_real_scenes_match_their_color_key() -> None:
+    answers = matching_colors(scenes(200, 31).images)
     assert answers.shape == (200, 4)
     assert answers.dtype == torch.bool
     assert answers.float().mean(0).min() >= 0.98
@@ -43,14 +43,14 @@ def test_real_pictures_obey_their_legend() -> None:
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_object_is_found_whatever_its_shape(name: str) -> None:
     scene = scenes(torch.full((50,), CLASSES.index(name)), 32)
-    assert legend(scene.images)[:, OBJECT].float().mean() >= 0.98
+    assert matching_colors(scene.images)[:, OBJECT].float().mean() >= 0.98
 
 
 def test_reconstructions_obey_it_too() -> None:
     vq = load(packaged(TINY_DECODER))
     with torch.inference_mode():
         shown = vq.decode(vq.encode(scenes(100, 33).images))
-    assert legend(shown).float().mean(0).min() >= 0.98
+    assert matching_colors(shown).float().mean(0).min() >= 0.98
 
 
 @pytest.mark.parametrize(
@@ -66,33 +66,33 @@ def test_reconstructions_obey_it_too() -> None:
     ids=["ground", "object", "footer left", "footer right", "swatch of the object", "swatch of the ground"],
 )
 def test_a_wrong_colour_costs_its_own_answer_only(corrupt: Callable[[Tensor], Tensor], lost: set[int]) -> None:
-    shares = legend(corrupt(scenes(100, 34).images)).float().mean(0)
+    shares = matching_colors(corrupt(scenes(100, 34).images)).float().mean(0)
     for question, share in enumerate(shares.tolist()):
-        assert share <= 0.02 if question in lost else share >= 0.98, QUESTIONS[question]
+        assert share <= 0.02 if question in lost else share >= 0.98, REGIONS[question]
 
 
 def test_the_score_is_the_share_of_right_answers() -> None:
     images = scenes(50, 35).images
-    assert legend_score(images).tolist() == [1.0] * 50
-    assert legend_score(region(slice(44, 60))(images)).tolist() == [0.75] * 50
+    assert color_consistency(images).tolist() == [1.0] * 50
+    assert color_consistency(region(slice(44, 60))(images)).tolist() == [0.75] * 50
 
 
 def test_all_hues_turned_together_still_obey() -> None:
     images = turned(scenes(50, 36).images)
-    assert legend_score(images).tolist() == [1.0] * 50
+    assert color_consistency(images).tolist() == [1.0] * 50
 
 
 @pytest.mark.parametrize("value", [-1.0, 0.3, 1.0])
 def test_grey_obeys_nothing(value: float) -> None:
-    assert not legend(torch.full((2, 3, 64, 64), value)).any()
+    assert not matching_colors(torch.full((2, 3, 64, 64), value)).any()
 
 
 def test_values_beyond_the_range_are_clamped() -> None:
     images = scenes(50, 37).images
-    assert torch.equal(legend(images * 3), legend((images * 3).clamp(-1, 1)))
+    assert torch.equal(matching_colors(images * 3), matching_colors((images * 3).clamp(-1, 1)))
 
 
 @pytest.mark.parametrize("shape", [(3, 64, 64), (2, 3, 32, 32), (2, 1, 64, 64)])
 def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"needs images of shape \(B, 3, 64, 64\)"):
-        legend(torch.zeros(shape))
+        matching_colors(torch.zeros(shape))
