@@ -35,7 +35,7 @@ NAMES = {  # of figures, in the head of a table
 }  # fmt: skip
 INDICES, VECTORS, SETS = ("token_agreement", "kl"), ("token_distance", "forced_distance"), ("fid", "precision", "recall", "class_accuracy")
 PARTS = ("prompt_object", "prompt_colour", "prompt_count", "prompt_position", "prompt_ground")
-REFERENCES = {"floor": "*floor*: full, other seeds", "numerics": "*numerics*: full, half the batch"}
+REFERENCES = {"other_seeds": "*full, different seeds*", "other_batch": "*full, different batch size*"}
 DIFFERS = "A figure differs where the interval of its difference to the full cache's, at the same seeds, leaves out 0."
 FEW = "A FID that few of its images decide has no interval, and shows nothing."
 WIDTH = 140  # characters of a line of the page
@@ -189,7 +189,7 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
     told: dict[str, list[str]] = {}
     for row in rows:
         for reason in [row["missing"]] if "missing" in row else row.get("notes", ()):
-            name = f"*{row['role']}*" if row["role"] in REFERENCES else f"{for_markdown(row['method'])} {for_markdown(row['budget'])}"
+            name = REFERENCES.get(row["role"]) or f"{for_markdown(row['method'])} {for_markdown(row['budget'])}"
             told.setdefault(reason, []).append(name)
     if told:
         yield "\n".join(f"- {', '.join(names)}: {for_markdown(reason, 300)}" for reason, names in told.items())

@@ -23,8 +23,8 @@ GOLDEN = {
     ("s64", 1000): "f0a02f45a742b115dfbd4a9f7858efa7f2a81ad491f2cb32feb998e5536d16be",
     ("tune64", 10): "6896bed4b3b3c2f6d340e36d04b8a69a70ffba8267f2a47c99c547b1140af730",
     ("tune64", 1000): "1bcc5fc4b236b511d57ab0c3da195825497ec167c7f38b7eb2c91d759592d89a",
-    ("floor", 10): "0a0b1483c7ed1a57b0b97f666316b12958099b6b37815421b6f70fd14273d9a5",
-    ("floor", 1000): "70331569e05bf8f0b4e4629d35a216ff4cf34933cf68c69b1dadb3ba168b103b",
+    ("other_seeds", 10): "0a0b1483c7ed1a57b0b97f666316b12958099b6b37815421b6f70fd14273d9a5",
+    ("other_seeds", 1000): "70331569e05bf8f0b4e4629d35a216ff4cf34933cf68c69b1dadb3ba168b103b",
 }
 
 # The same of all pairs of the longest subset of each series; the others begin like it (see below).
@@ -44,7 +44,7 @@ def digest(of: seeds.Subset, count: int = 64) -> str:
 def test_version_and_first_pairs_are_golden() -> None:
     assert seeds.VERSION == 1
     got = {(name, n): digest(seeds.subset(name, n)) for name in ("s64", "tune64") for n in (10, 1000)}
-    got |= {("floor", n): digest(seeds.floor(seeds.subset("s64", n))) for n in (10, 1000)}
+    got |= {("other_seeds", n): digest(seeds.other_seeds(seeds.subset("s64", n))) for n in (10, 1000)}
     assert got == GOLDEN
 
 
@@ -84,10 +84,10 @@ def test_a_short_prefix_spreads_over_many_classes() -> None:
     assert max(gaps) <= 3 * 1000 / 64
 
 
-def test_tuning_and_floor_share_no_seed_with_anything_named() -> None:
+def test_tuning_and_other_seeds_share_no_seed_with_anything_named() -> None:
     measured = set(seeds.subset("s50k", 10).seeds)
     tuned = set(seeds.subset("tune256", 10).seeds)
-    shifted = {s for name in ("s50k", "tune256") for s in seeds.floor(seeds.subset(name, 10)).seeds}
+    shifted = {s for name in ("s50k", "tune256") for s in seeds.other_seeds(seeds.subset(name, 10)).seeds}
     assert not measured & tuned
     assert measured == set(range(50_000))
     assert not shifted & (measured | tuned)
@@ -95,10 +95,10 @@ def test_tuning_and_floor_share_no_seed_with_anything_named() -> None:
     assert max(shifted) < 2**31
 
 
-def test_floor_keeps_the_labels() -> None:
+def test_other_seeds_keep_the_labels() -> None:
     plain = seeds.subset("s256", 1000)
-    assert seeds.floor(plain).labels == plain.labels
-    assert seeds.floor(plain).name != plain.name
+    assert seeds.other_seeds(plain).labels == plain.labels
+    assert seeds.other_seeds(plain).name != plain.name
 
 
 def test_first_takes_a_prefix_and_refuses_more_than_there_is() -> None:

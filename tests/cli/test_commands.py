@@ -20,7 +20,7 @@ from cachemark.store.db import Store
 from support import stages
 from support.stages import Stage, call
 
-LABELS = ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
+LABELS = ["full", "full (other seeds)", "full (other batch)", "streaming 1/2", "calm 1/2"]
 @pytest.fixture(autouse=True)
 def _no_child(measured: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stages.no_child(monkeypatch)

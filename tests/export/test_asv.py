@@ -318,6 +318,6 @@ def test_the_command_says_what_it_wrote_and_what_not(store: Store, here: Path, c
 
 
 def test_a_run_with_nothing_of_its_own_writes_nothing(store: Store, here: Path, commits: list[str]) -> None:
-    save(store, commits[0], [sample.floor(), sample.numerics()])
+    save(store, commits[0], [sample.other_seeds(), sample.other_batch()])
     assert exported(store, here) == Written((), 0, ())
     assert not (here / "results").exists()

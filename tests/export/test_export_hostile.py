@@ -50,7 +50,7 @@ def poisoned(evil: str) -> tuple[ReportView, Comparison]:
     (row,) = comparison.rows
     verdicts = ("regressed", "missing", "changed", "improved", "not_compared", "new", evil)
     compared = sample.compared(*(replace(row, verdict=verdict) for verdict in verdicts))
-    return build(run, held, compared, unanchored=lambda case: evil or "calm"), compared
+    return build(run, held, compared, not_reproduced=lambda case: evil or "calm"), compared
 
 
 @cache
@@ -113,7 +113,7 @@ def test_markdown_escapes_are_the_texts_they_stand_for() -> None:
     assert for_markdown("<b> a_b|c & `d` [e] $f$ ~g~ \\ !h #1 {i}") == (
         "&lt;b&gt; a\\_b\\|c &amp; \\`d\\` \\[e\\] \\$f\\$ \\~g\\~ \\\\ \\!h \\#&#8288;1 \\{i\\}")
     assert for_markdown("שלום") == "\u2068שלום\u2069"
-    assert for_markdown("full (floor) 1/2, 3.5 × a-b") == "full (floor) 1/2, 3.5 × a-b"
+    assert for_markdown("full (other seeds) 1/2, 3.5 × a-b") == "full (other seeds) 1/2, 3.5 × a-b"
 
 
 COMMANDS = {"usepackage",

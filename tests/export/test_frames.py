@@ -137,7 +137,7 @@ def test_a_case_without_figures_is_there_with_its_reason() -> None:
 def test_figures_of_random_weights_are_withheld_and_raw_values_say_why() -> None:
     table, raw = frame(sample.random_weights()), samples_frame(sample.random_weights())
     assert set(table.kind.dropna()) == {"speed", "memory", "derived"}
-    assert set(table[table.metric.isna()].label) == {"full (floor)", "full (numerics)"}  # of which nothing is left
+    assert set(table[table.metric.isna()].label) == {"full (other seeds)", "full (other batch)"}  # of which nothing is left
     assert set(table.reason) == {"Weights are random: images are noise."}
     assert {"fidelity", "quality"} <= set(raw.kind)
     assert set(raw.judgement) == {"Weights are random: images are noise."}

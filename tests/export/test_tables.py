@@ -103,8 +103,8 @@ def test_what_is_missing_says_why() -> None:
     found = table(sample.mixed())
     assert reason(found, "h2o 1/2", "speed_up").startswith("It needs attention mass")
     assert reason(found, "full 1", "kl") == "The other rows are compared with it."
-    assert "not timed" in reason(found, "full (floor) 1", "latency")
-    assert reason(found, "full (numerics) 1", "legend") == "Not measured."
+    assert "not timed" in reason(found, "full (other seeds) 1", "latency")
+    assert reason(found, "full (other batch) 1", "legend") == "Not measured."
     failed = {line.name: (line.status, found.reasons[line.reason - 1]) for line in lines(found) if line.status}
     assert failed == {"rkv": ("oom", "MemoryError: 4.1 GiB wanted"),
                       "h2o": ("unsupported", "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")}
@@ -125,7 +125,7 @@ def test_random_weights_have_no_judgement_and_nothing_is_bold() -> None:
 
 
 def test_remarks_of_the_page_and_the_state_of_the_run_stand_below() -> None:
-    page = build(replace(sample.RUN, state="interrupted"), sample.mixed(), unanchored=lambda case: "Not anchored.")
+    page = build(replace(sample.RUN, state="interrupted"), sample.mixed(), not_reproduced=lambda case: "Not anchored.")
     (found,) = tables(page)
     (chapter,) = page.chapters
     assert [f"{', '.join(note.rows)}: {note.text}" for note in chapter.notes] == list(found.notes[:len(chapter.notes)])
@@ -159,7 +159,7 @@ def psnr_of(*others: list[float]) -> set[str]:
     """Which methods at a half are bold where ``linear`` has the values ``SPREAD`` and the others these."""
     named = zip(("linear", "random", "window"), (SPREAD, *others), strict=False)
     arms = [judged(sample.arm(method, "1/2"), psnr=values) for method, values in named]
-    return bold(table([sample.full(), *arms, sample.floor()]), "psnr")
+    return bold(table([sample.full(), *arms, sample.other_seeds()]), "psnr")
 
 
 def test_a_small_constant_difference_at_the_same_seeds_tells_two_methods_apart() -> None:
@@ -194,18 +194,18 @@ def test_bytes_are_alike_where_they_are_equal() -> None:
 
 
 def test_what_is_not_ranked_is_never_bold_and_the_full_cache_takes_no_part() -> None:
-    lost = judged(sample.arm("linear", "1/4"), latency=[0.1] * 5, token_agreement=list(sample.floor().samples["token_agreement"]))
+    lost = judged(sample.arm("linear", "1/4"), latency=[0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
     held = [sample.full(), *map(as_good, (lost, sample.arm("random", "1/4"), sample.arm("window", "1/4")))]
-    found = table([*held, sample.floor()])
+    found = table([*held, sample.other_seeds()])
     assert column(found, "speed_up")["linear 1/4"].text > column(found, "speed_up")["window 1/4"].text
     assert "linear 1/4" not in bold(found, "speed_up")
     assert "window 1/4" in bold(found, "speed_up")
-    assert "linear 1/4" in bold(table(held), "speed_up")  # without the floor nobody can tell
+    assert "linear 1/4" in bold(table(held), "speed_up")  # not distinguishable without the different-seed reference
     assert not [entry for line in found.blocks[0] for entry in line.entries if entry.best]
 
 
 def test_budgets_are_compared_each_for_itself() -> None:
-    found = table([sample.full(), *map(as_good, sample.arms().values()), sample.floor(), sample.numerics()])
+    found = table([sample.full(), *map(as_good, sample.arms().values()), sample.other_seeds(), sample.other_batch()])
     assert {name.split()[1] for name in bold(found, "kl")} == {"1/2", "1/4"}
 
 
@@ -231,7 +231,7 @@ def test_a_speed_that_is_no_gain_is_never_bold() -> None:
 def test_columns_and_methods_can_be_chosen() -> None:
     (found,) = tables(view(sample.mixed()), ["kl", "speed_up"], ["linear", "rkv"])
     assert [c.key for c in found.columns] == ["speed_up", "kl"]
-    assert {line.name for line in lines(found)} == {"full", "linear", "rkv", "full (floor)", "full (numerics)"}
+    assert {line.name for line in lines(found)} == {"full", "linear", "rkv", "full (other seeds)", "full (other batch)"}
     whole = table(sample.mixed())
     assert column(found, "kl")["linear 1/2"].text == column(whole, "kl")["linear 1/2"].text
     assert not [note for note in found.notes if note.startswith("window")]

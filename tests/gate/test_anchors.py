@@ -16,7 +16,7 @@ from cachemark.core.errors import BadBaseline, BadPlan
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.gate import anchors
-from cachemark.gate.anchors import FAILED, NOT_MEASURED, PASSED, Anchor, ReachedAnchor, judge, load, save, unanchored
+from cachemark.gate.anchors import FAILED, NOT_MEASURED, PASSED, Anchor, ReachedAnchor, judge, load, not_reproduced, save
 
 WEIGHTS = "a" * 64 + "/" + "b" * 64
 METRIC = "fid_adm_50k"
@@ -42,8 +42,8 @@ def test_a_value_is_reached_within_the_tolerance_on_either_side(fid: float, stat
 
 @pytest.mark.parametrize(("fields", "words"), [
     ({"model": "mar-b"}, "a case of mar-b, the anchor is of mar-l"),
-    ({"role": "floor"}, "for the full cache"),
-    ({"role": "numerics"}, "for the full cache"),
+    ({"role": "other_seeds"}, "for the full cache"),
+    ({"role": "other_batch"}, "for the full cache"),
     ({"codec": "int8", "role": "arm"}, "in its native codec; this is full int8"),
     ({"weights": "random:0/" + "b" * 64}, "weights are random"),
     ({"weights": "a" * 64 + "/random:0"}, "weights are random"),
@@ -81,7 +81,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["mar-l.json"]
 
 
-@pytest.mark.parametrize(("given", "state"), [({"fid": 2.5}, FAILED), ({"role": "floor"}, NOT_MEASURED)])
+@pytest.mark.parametrize(("given", "state"), [({"fid": 2.5}, FAILED), ({"role": "other_seeds"}, NOT_MEASURED)])
 def test_only_what_was_reached_is_saved(given: dict[str, Any], state: str, tmp_path: Path) -> None:
     with pytest.raises(BadBaseline, match=f"anchor of mar-l is {state}"):
         save(tmp_path, ANCHOR, outcome(**given))
@@ -123,20 +123,20 @@ STORED = ReachedAnchor(ANCHOR, WEIGHTS, 1.80, {})
 
 
 def test_only_the_very_weights_are_anchored() -> None:
-    assert unanchored("mar-l", WEIGHTS, [STORED]) == ""
-    other = unanchored("mar-l", "c" * 64 + "/" + "b" * 64, [STORED])
+    assert not_reproduced("mar-l", WEIGHTS, [STORED]) == ""
+    other = not_reproduced("mar-l", "c" * 64 + "/" + "b" * 64, [STORED])
     assert "its anchor was reached with other weights" in other
     assert other.endswith("To show it: cachemark run anchor-mar-l")
-    assert "has not been shown" in unanchored("mar-l", WEIGHTS, [])
-    assert "has not been shown" in unanchored("mar-b", WEIGHTS, [STORED])
-    assert "cachemark run" not in unanchored("mar-b", WEIGHTS, [])  # no plan of that name is shipped
-    assert "its weights are random" in unanchored("mar-l", "random:0/random:0", [STORED])
+    assert "has not been shown" in not_reproduced("mar-l", WEIGHTS, [])
+    assert "has not been shown" in not_reproduced("mar-b", WEIGHTS, [STORED])
+    assert "cachemark run" not in not_reproduced("mar-b", WEIGHTS, [])  # no plan of that name is shipped
+    assert "its weights are random" in not_reproduced("mar-l", "random:0/random:0", [STORED])
 
 
 def test_embedded_models_need_no_anchor() -> None:
     assert {"tiny-llamagen", "tiny-var"} <= anchors.embedded()
     assert "mar-l" not in anchors.embedded()
-    assert unanchored("tiny-var", WEIGHTS, []) == ""
+    assert not_reproduced("tiny-var", WEIGHTS, []) == ""
 
 
 # ------------------------------------------------------------------------------------------------ the shipped plans

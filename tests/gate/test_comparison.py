@@ -158,10 +158,10 @@ def test_arms_that_differ_in_more_are_refused(what: str, changed: dict[str, Any]
 
 
 @pytest.mark.parametrize(("before", "after", "fair"), [
-    ({"kernel": "sdpa"}, {"kernel": "mass", "own_kernel": "it needs it"}, True),
-    ({"kernel": "mass", "own_kernel": "it needs it"}, {"kernel": "sdpa"}, True),
+    ({"kernel": "sdpa"}, {"kernel": "mass", "different_kernel": "it needs it"}, True),
+    ({"kernel": "mass", "different_kernel": "it needs it"}, {"kernel": "sdpa"}, True),
     ({"kernel": "sdpa"}, {"kernel": "mass"}, False), ({"kernel": "mass"}, {"kernel": "mass"}, True),
-    ({"kernel": "math", "quality_only": "not fused"}, {"kernel": "mass", "own_kernel": "it needs it"}, False),
+    ({"kernel": "math", "quality_only": "not fused"}, {"kernel": "mass", "different_kernel": "it needs it"}, False),
     ({"kernel": "math", "quality_only": "not fused"}, {"kernel": "math", "quality_only": "not fused"}, True),
     ({}, {"kernel": "mass"}, True),
 ])  # fmt: skip

@@ -47,7 +47,7 @@ def test_a_method_bound_to_the_host_is_eager_beside_a_full_cache_of_its_own() ->
     assert not online.unsupported_reason
     for arm in (online, streaming):
         roles = [p.case.role for p in auto if p.case.cell == arm.case.cell and p.case.method == "full"]
-        assert roles == ["baseline", "floor", "numerics"]
+        assert roles == ["baseline", "other_seeds", "other_batch"]
 
 
 @pytest.mark.parametrize("name", GPU)

@@ -102,7 +102,7 @@ def test_a_wrong_name_is_answered_with_the_nearest() -> None:
 def test_the_full_cache_and_its_reference_rows_come_first(write: Write, checkpoint: Path) -> None:
     planned = expand(write(examples.plan_text('"streaming", "calm"', weights=checkpoint)))
     assert [(p.case.method, p.case.role) for p in planned] == [
-        ("full", "baseline"), ("full", "floor"), ("full", "numerics"), ("streaming", "arm"), ("calm", "arm"),
+        ("full", "baseline"), ("full", "other_seeds"), ("full", "other_batch"), ("streaming", "arm"), ("calm", "arm"),
     ]  # fmt: skip
     assert len({p.case.cell for p in planned}) == 1
 
@@ -223,7 +223,7 @@ BASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
 OTHER = {
     "model": "n", "weights": "random:1", "grid": (4, 5), "conditions": "d", "sampling": Sampling(top_k=1), "method": "window",
     "knobs": {"B": 9}, "codec": "int8", "budget": "1/2", "batch": 2, "seeds": "s256", "samples": 63, "dtype": "float16",
-    "engine": "reference", "device_class": "cuda", "warmup": 3, "repeats": 6, "role": "floor", "evaluation": {"filter": "box"},
+    "engine": "reference", "device_class": "cuda", "warmup": 3, "repeats": 6, "role": "other_seeds", "evaluation": {"filter": "box"},
     "variant": "calm", "decoder": {"name": "jacobi", "window": 4},
 }  # fmt: skip
 OTHER_SAMPLING = {"cfg_scale": 1.5, "cfg_schedule": "linear", "cfg_interval": 0, "temperature": 0.5, "top_k": 1, "top_p": 0.5, "steps": 1,
@@ -298,11 +298,11 @@ def test_the_same_weights_elsewhere_are_the_same_case(checkpoint: Path, tmp_path
 
 def test_a_plan_can_be_cut_down_to_some_of_its_arms() -> None:
     few = load("embedded").only(models=["tiny-llamagen"], methods=["linear", "streaming"], budgets=["1/4"])
-    assert [p.case.label for p in expand(few)] == ["full", "full (floor)", "full (numerics)", "streaming 1/4", "linear 1/4"]
+    assert [p.case.label for p in expand(few)] == ["full", "full (other seeds)", "full (other batch)", "streaming 1/4", "linear 1/4"]
     everything = {p.case.key for p in expand(load("embedded"))}
     assert {p.case.key for p in expand(few)} <= everything
     assert few.only(budgets=[0.25]) == few
-    assert [p.case.role for p in expand(few.only(methods=["full"]))] == ["baseline", "floor", "numerics"]
+    assert [p.case.role for p in expand(few.only(methods=["full"]))] == ["baseline", "other_seeds", "other_batch"]
 
 
 def test_a_variant_is_meant_by_its_name_and_its_method(write: Write) -> None:

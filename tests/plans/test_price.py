@@ -288,9 +288,9 @@ def test_reference_rows_come_last() -> None:
         first = expand(stub.tiny_plan())[0]
         return replace(first, case=replace(first.case, role=role))
 
-    every = [made(role) for role in ("floor", "baseline", "arm", "arm")]
+    every = [made(role) for role in ("other_seeds", "baseline", "arm", "arm")]
     order = [p.case.role for group in breadth_first(every, "case") for p in group]
-    assert order == ["baseline", "arm", "arm", "floor"]
+    assert order == ["baseline", "arm", "arm", "other_seeds"]
 
 
 def test_the_command_line_says_what_was_not_reached(tmp_path: Path) -> None:

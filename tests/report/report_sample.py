@@ -120,15 +120,15 @@ def full(**changes: Any) -> Outcome:
     return replace(Outcome(case(role="baseline"), Status.OK, samples, seconds=33.0, facts={"kernel": "sdpa", **_held(1.0)}), **changes)
 
 
-def floor() -> Outcome:
-    stream = random.Random("floor")
-    return Outcome(case(role="floor", seeds="t64"), Status.OK, _fidelity(stream, 0.03, 2.9, 9.9, 0.40))
+def other_seeds() -> Outcome:
+    stream = random.Random("other seeds")
+    return Outcome(case(role="other_seeds", seeds="t64"), Status.OK, _fidelity(stream, 0.03, 2.9, 9.9, 0.40))
 
 
-def numerics() -> Outcome:
+def other_batch() -> Outcome:
     nearly = {"token_agreement": (1.0, 0.9375), "psnr": (60.0, 31.0), "ssim": (1.0, 0.99)}
     samples = {"kl": [1.7e-8] * SEEDS, **{name: [most] * (SEEDS - 1) + [one] for name, (most, one) in nearly.items()}}
-    return Outcome(case(role="numerics", batch=5), Status.OK, samples)
+    return Outcome(case(role="other_batch", batch=5), Status.OK, samples)
 
 
 def failed(outcome: Outcome, status: Status, log: str) -> Outcome:
@@ -142,7 +142,7 @@ def arms() -> dict[tuple[str, str], Outcome]:
 
 def outcomes() -> list[Outcome]:
     """All fifteen cases, each with figures."""
-    return [full(), *arms().values(), floor(), numerics()]
+    return [full(), *arms().values(), other_seeds(), other_batch()]
 
 
 def mixed() -> list[Outcome]:
@@ -157,7 +157,7 @@ def mixed() -> list[Outcome]:
     same = held["linear", "1/2"]
     exact = {"token_agreement": [1.0] * SEEDS, "kl": [1.2e-8] * SEEDS, "psnr": [60.0] * SEEDS, "ssim": [1.0] * SEEDS}
     held["linear", "1/2"] = replace(same, samples={**same.samples, **exact})
-    return [full(), *held.values(), floor(), numerics()]
+    return [full(), *held.values(), other_seeds(), other_batch()]
 
 
 def random_weights() -> list[Outcome]:
@@ -222,7 +222,7 @@ def poison(evil: str) -> tuple[RunRecord, list[Outcome], Comparison]:
     facts = {**good.facts, "footnotes": [evil], "grid_seeds": [evil] * 12, "grid_classes": [evil] * 12,
              "grid_prompts": [evil] * 12, "source": evil, "layout": evil}
     bad = Outcome(replace(hostile, budget="1/2"), Status.ERROR, log=f"{evil}\nlast {evil}")
-    held = [replace(o, case=replace(o.case, **shared)) for o in (full(), numerics())]
+    held = [replace(o, case=replace(o.case, **shared)) for o in (full(), other_batch())]
     held += [replace(good, case=hostile, facts=facts), bad]
     environment = Environment(evil, evil, evil, {evil or "k": {evil or "k": evil}, "list": [evil]})
     code = {"commit": evil, evil: evil}

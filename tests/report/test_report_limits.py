@@ -47,7 +47,7 @@ def arm(latency: float = 1.25, least: float = 0.5, **more: Any) -> Outcome:
 def decoding(latency: float, least: dict[str, Any] | None, **changes: Any) -> Outcome:
     """A case that decodes four tokens per step."""
     outcome = ran(latency, least, **{"method": "full", "budget": "1", "decoder": JACOBI, **changes})
-    return replace(outcome, facts={**outcome.facts, "own_kernel": "x", "tokens_per_pass": {"mean": 4.0, "least": 3.0, "most": 5.0}})
+    return replace(outcome, facts={**outcome.facts, "different_kernel": "x", "tokens_per_pass": {"mean": 4.0, "least": 3.0, "most": 5.0}})
 
 
 def table(*outcomes: Outcome) -> Limits:
@@ -180,7 +180,7 @@ def test_what_is_no_faster_is_never_an_artefact() -> None:
 def test_a_decoder_that_draws_other_images_is_not_compared_seed_by_seed() -> None:
     outcome = ran(0.9, None, method="full", budget="1", decoder={"name": "sjd", "window": 8})
     outcome = replace(outcome, samples={"latency": [0.9] * 5, "kl": [1e-9] * 64, "legend": [0.9] * 64},
-                      facts={**outcome.facts, "own_kernel": "x", "decoder": {"keeps": "law"}})
+                      facts={**outcome.facts, "different_kernel": "x", "decoder": {"keeps": "law"}})
     row = decoded(full(2.0), outcome)
     assert row.marks[0].text == "same law, other images"
     assert (row.place, bool(row.unranked)) == (None, True)

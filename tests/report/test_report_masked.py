@@ -50,7 +50,7 @@ def outcomes() -> list[Outcome]:
     full = replace(full, facts={**full.facts, "redundancy": FOUND})
     some = {"kv_logical": 2.0**20, "kv_allocated": 2.0**20, "kv_stage": 0.0, "kv_state": 2.0**20}
     return [full, masked(sample.arm("linear", "1/2"), 6.2e12, 0.2, **some), masked(sample.arm("window", "1/2"), 7.75e12, 0.99, **some),
-            masked(sample.floor(), 0, 1.0), masked(sample.numerics(), 0, 1e-6)]
+            masked(sample.other_seeds(), 0, 1.0), masked(sample.other_batch(), 0, 1e-6)]
 
 
 def group(held: list[Outcome] | None = None) -> CaseGroup:

@@ -37,7 +37,7 @@ def outcomes() -> list[Outcome]:
         seen(sample.arm("linear", "1/2"), 5.4, to_full=0.4), seen(sample.arm("streaming", "1/2"), 6.2, to_full=1.2),
         seen(sample.arm("random", "1/2"), 30.0, to_full=25.0), seen(sample.arm("h2o", "1/2"), 5.7, to_full=0.7),
         seen(sample.arm("rkv", "1/2"), 400.0, precision=0.04, to_full=395.0),
-        sample.floor(), sample.numerics(),
+        sample.other_seeds(), sample.other_batch(),
     ]
 
 
@@ -55,7 +55,7 @@ def test_places_are_by_fid_and_a_method_without_a_speed_up_has_one() -> None:
 
 
 def test_without_a_quality_pass_places_are_by_speed_up_and_the_page_says_that_fidelity_is_the_only_judge() -> None:
-    held = [sample.full(), sample.arm("linear", "1/2"), sample.arm("streaming", "1/2"), sample.floor(), sample.numerics()]
+    held = [sample.full(), sample.arm("linear", "1/2"), sample.arm("streaming", "1/2"), sample.other_seeds(), sample.other_batch()]
     assert group(held).ranked_by == ""
     page = render(build(sample.RUN, held))
     assert "no FID was measured" in page
@@ -163,7 +163,7 @@ def test_what_is_missing_says_how_to_get_it() -> None:
 
 
 def test_a_model_that_is_not_anchored_says_so() -> None:
-    page = render(build(sample.RUN, outcomes(), unanchored=lambda case: f"{case.model} is <not> anchored."))
+    page = render(build(sample.RUN, outcomes(), not_reproduced=lambda case: f"{case.model} is <not> anchored."))
     assert "tiny-llamagen is &lt;not&gt; anchored." in page
     assert ">not reproduced<" not in render(build(sample.RUN, outcomes()))
 
@@ -178,7 +178,7 @@ def curves() -> list[Outcome]:
             outcome = sample.arm(method, "1/2")
             collapsed = method == "window" and n == 2
             held.append(seen(replace(outcome, case=replace(outcome.case, budget=budget)), 6.0 + n, precision=0.05 if collapsed else 0.8))
-    return [*held, sample.floor(), sample.numerics()]
+    return [*held, sample.other_seeds(), sample.other_batch()]
 
 
 def test_curves_are_drawn_from_three_budgets_on() -> None:

@@ -44,7 +44,7 @@ def test_what_so_few_seeds_do_not_show_to_agree_is_not_called_lossless() -> None
     arm = timed(sample.arm("linear", "1/2"), [2.0], **exact)
     for seeds, lossless in ((3, False), (64, True)):
         held = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
-                           for o in (sample.full(), arm, sample.floor(), sample.numerics()))), "linear", "1/2")
+                           for o in (sample.full(), arm, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
         assert (held.lossless, OTHER_SEEDS not in held.unranked) == (lossless, lossless)
         assert ("lossless on this device" in [mark.text for mark in held.marks]) is lossless
 

@@ -81,7 +81,7 @@ def test_a_quality_only_method_has_no_speed_up_and_no_place() -> None:
 
 def test_a_fused_kernel_of_its_own_is_compared_and_said() -> None:
     arm = sample.arm("linear", "1/4")
-    arm = replace(arm, facts={**arm.facts, "kernel": "triton-with-mass", "own_kernel": "It attends with its own."})
+    arm = replace(arm, facts={**arm.facts, "kernel": "triton-with-mass", "different_kernel": "It attends with its own."})
     held = row(group(sample.full(), arm), "linear", "1/4")
     assert held.speed_up is not None
     assert ("different kernel", "It attends with its own.") in [(mark.text, mark.reason) for mark in held.marks]
@@ -106,20 +106,20 @@ def test_places_follow_speed_up_within_a_budget() -> None:
 
 def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> None:
     arm = sample.arm("linear", "1/4")
-    lost = timed(arm, [0.1] * 5, token_agreement=list(sample.floor().samples["token_agreement"]))
-    held = row(group(sample.full(), lost, sample.arm("random", "1/4"), sample.floor()), "linear", "1/4")
+    lost = timed(arm, [0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
+    held = row(group(sample.full(), lost, sample.arm("random", "1/4"), sample.other_seeds()), "linear", "1/4")
     assert held.speed_up is not None
     assert held.place is None
     assert held.unranked
     assert "not ranked" in [mark.text for mark in held.marks]
-    assert row(group(sample.full(), lost), "linear", "1/4").place == 1  # without the floor nobody can tell
+    assert row(group(sample.full(), lost), "linear", "1/4").place == 1  # not distinguishable without the different-seed reference
 
 
 @pytest.mark.parametrize(("agreement", "kl", "lossless"), [
     ([1.0] * 64, [1e-9] * 64, True), ([1.0] * 64, [1e-3] * 64, False), ([0.9] * 64, [1e-9] * 64, False)])
 def test_lossless_means_within_numerics_in_tokens_and_kl(agreement: list[float], kl: list[float], lossless: bool) -> None:
     arm = timed(sample.arm("linear", "1/2"), [2.0], token_agreement=agreement, kl=kl)
-    held = row(group(sample.full(), arm, sample.numerics()), "linear", "1/2")
+    held = row(group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
     assert held.lossless is lossless
     assert ("lossless on this device" in [mark.text for mark in held.marks]) is lossless
 
@@ -154,13 +154,13 @@ def test_reference_rows_join_the_cell_they_differ_least_from() -> None:
     def at(outcome: Outcome, batch: int) -> Outcome:
         return replace(outcome, case=replace(outcome.case, batch=batch))
 
-    small = [at(o, 1) for o in (sample.full(), sample.arm("linear", "1/4"), sample.floor())]
-    large = [at(o, 64) for o in (sample.full(), sample.arm("linear", "1/4"), sample.floor())]
+    small = [at(o, 1) for o in (sample.full(), sample.arm("linear", "1/4"), sample.other_seeds())]
+    large = [at(o, 64) for o in (sample.full(), sample.arm("linear", "1/4"), sample.other_seeds())]
     one, other = case_groups([*small, *large])
     for held, batch in ((one, 1), (other, 64)):
-        floor = held.reference("floor")
-        assert floor is not None
-        assert floor.case.batch == batch
+        other_seeds = held.reference("other_seeds")
+        assert other_seeds is not None
+        assert other_seeds.case.batch == batch
 
 
 def test_models_and_cells_are_separate_chapters_with_telling_headings() -> None:
@@ -221,10 +221,11 @@ def test_what_was_not_measured_is_listed_with_reasons() -> None:
     missing = what_is_missing(build(sample.RUN, sample.mixed()))
     assert missing == {"tiny-llamagen: h2o 1/4": "unsupported", "tiny-llamagen: rkv 1/4": "oom", **distribution}
     bare = what_is_missing(build(sample.RUN, [sample.arm("linear", "1/4")]))
-    assert set(bare) == {"tiny-llamagen: full cache", "tiny-llamagen: floor row", "tiny-llamagen: numerics row", *distribution}
+    assert set(bare) == {"tiny-llamagen: full cache",
+                         "tiny-llamagen: different-seed reference", "tiny-llamagen: batch-size reference", *distribution}
     arm = sample.arm("linear", "1/4")
     without = replace(arm, samples={k: v for k, v in arm.samples.items() if k not in ("peak_memory", "ssim")})
-    gaps = what_is_missing(build(sample.RUN, [sample.full(), without, sample.floor(), sample.numerics()]))
+    gaps = what_is_missing(build(sample.RUN, [sample.full(), without, sample.other_seeds(), sample.other_batch()]))
     assert gaps == {"tiny-llamagen: Peak memory": "not measured", "tiny-llamagen: SSIM": "not measured", **distribution}
 
 

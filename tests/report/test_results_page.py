@@ -47,9 +47,9 @@ def outcome(case: Case, judged: bool = True) -> Outcome:
     stream, gone = random.Random(case.key), 1 - share_of(case.budget)
     arm, images = case.role in ("arm", "baseline"), case.samples
     of_vectors = case.model == "tiny-mar"
-    near = 0.05 if case.role == "floor" else 1 - gone / 2
+    near = 0.05 if case.role == "other_seeds" else 1 - gone / 2
     samples: dict[str, list[float]] = {"token_distance": [1 - near] * images} if of_vectors else {"token_agreement": [near] * images}
-    if case.role != "floor" and case.method != "gtr":
+    if case.role != "other_seeds" and case.method != "gtr":
         samples["forced_distance" if of_vectors else "kl"] = [gone * stream.uniform(0.5, 1.5) for _ in range(images)]
     if case.model == "tiny-t2i":
         samples |= {f"prompt_{part}": shares(stream, images, 0.95 - gone / 3)
@@ -122,7 +122,8 @@ def test_every_case_of_a_plan_has_its_rows(plan: str, script: ModuleType, tmp_pa
     text = script.text(json.loads(json.dumps(found)))
     first = rows(text, "KL, nat/token" if plan != "gtr" else "forced distance")
     models = len({case.model for case in planned})
-    assert text.count("*floor*") == text.count("*numerics*") == models * (2 if plan == "prompts" else 1)
+    count = models * (2 if plan == "prompts" else 1)
+    assert text.count("| *full, different seeds*") == text.count("| *full, different batch size*") == count
     assert len(canonical(found)) < MOST
     assert f"`cachemark run {plan}`, commit 3f9a61c0d2, Example CPU, 2 threads, torch 2.15.0, fp32" in text
     arms = [case for case in planned if case.role == "arm" and case.model == planned[0].model]
@@ -177,9 +178,9 @@ def test_what_is_missing_shows_as_missing(script: ModuleType, tmp_path: Path) ->
     assert "- streaming 0.62: oom: 4.1 GiB wanted" in text.replace("\\", "")
     assert re.search(r"- .*random 3/10: not reached", text)
     assert "the run is interrupted" in text
-    broken = [Outcome(case, Status.OOM, log="2.2 GiB wanted") if case.role == "floor" else outcome(case) for case in planned]
+    broken = [Outcome(case, Status.OOM, log="2.2 GiB wanted") if case.role == "other_seeds" else outcome(case) for case in planned]
     text = script.text(script.take(stored(tmp_path / "t.sqlite", "rivals", broken), "rivals"))
-    assert "- *floor*: oom: 2.2 GiB wanted" in text
+    assert "- *full, different seeds*: oom: 2.2 GiB wanted" in text
 
 
 def test_a_fid_without_an_interval_shows_nothing(script: ModuleType, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from support.stages import stage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SECONDS = 20  # that every case takes at least
 DECODING = 2.0  # seconds of a batch: waited for, because what the harness costs does not depend on what the device does meanwhile
-SAMPLES = SECONDS // 2 * examples.BATCH  # the case of the fewest batches, the floor row, makes half as many as it takes seconds
+SAMPLES = SECONDS // 2 * examples.BATCH  # the case of fewest batches makes half as many as it takes seconds
 SLOW = f'''
 import time
 

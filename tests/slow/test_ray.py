@@ -49,7 +49,7 @@ def outcomes(stage: stages.Stage, store: Path, executor: Executor) -> dict[str, 
 def test_two_workers_find_what_one_machine_finds(stage: stages.Stage, workers: Ray) -> None:
     here = outcomes(stage, stage.folder / "local.sqlite", Local())
     there = outcomes(stage, stage.folder / "ray.sqlite", workers)
-    assert set(here) == set(there) == {"full", "full (floor)", "full (numerics)", "streaming 1/2", "dies 1/2", "calm 1/2"}
+    assert set(here) == set(there) == {"full", "full (other seeds)", "full (other batch)", "streaming 1/2", "dies 1/2", "calm 1/2"}
     assert {label: o.status for label, o in here.items()} == {label: o.status for label, o in there.items()}
     assert there["dies 1/2"].status is Status.ERROR
     for label, outcome in here.items():

@@ -13,7 +13,7 @@ from support import stages
 from support.bad_plugins import MORE, PLUGINS, BadPlugin
 from support.stages import Stage
 
-CALM = ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
+CALM = ["full", "full (other seeds)", "full (other batch)", "streaming 1/2", "calm 1/2"]
 
 
 def run(folder: Path, bad: dict[str, BadPlugin]) -> Stage:

@@ -127,7 +127,7 @@ def test_a_smaller_codec_moves_less() -> None:
 def test_where_there_is_nothing_to_say_nothing_is_said() -> None:
     full = case("full")
     assert limit.limit_facts(full, entry(), Full(), None) == {}
-    assert limit.limit_facts(replace(full, role="floor"), entry(), Full(), RATES) == {}
+    assert limit.limit_facts(replace(full, role="other_seeds"), entry(), Full(), RATES) == {}
     assert limit.limit_facts(full, replace(entry(), parameter_counts=lambda: None), Full(), RATES) == {}
 
 

@@ -98,8 +98,8 @@ def recorded(cases: list[Planned]) -> tuple[Bench, Recorder]:
 
 @pytest.mark.parametrize(("label", "names"), [
     ("full", SPEED | BYTES | LIKENESS | {"kl"}),
-    ("full (floor)", LIKENESS),  # KL needs the same seeds
-    ("full (numerics)", LIKENESS | {"kl"}),
+    ("full (other seeds)", LIKENESS),  # KL needs the same seeds
+    ("full (other batch)", LIKENESS | {"kl"}),
     ("streaming 1/2", SPEED | BYTES | LIKENESS | {"kl"}),
     ("h2o 1/2 int8", SPEED | BYTES | LIKENESS | {"kl"}),
 ])  # fmt: skip
@@ -124,7 +124,7 @@ SPEED_ORDER = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_
 
 def test_what_is_deterministic_is_the_same_again(results: Results, folder: Path) -> None:
     again = run_all(planned(folder))
-    assert {"full", "full (floor)", "full (numerics)", "streaming 1/2", "h2o 1/2"} == again.keys() < results.keys()
+    assert {"full", "full (other seeds)", "full (other batch)", "streaming 1/2", "h2o 1/2"} == again.keys() < results.keys()
     for label, (outcome, artifacts) in again.items():
         before, files = results[label]
         exact = [n for n in outcome.samples if METRICS[n].deterministic or n == "peak_memory"]
@@ -175,11 +175,11 @@ def test_what_rounding_leaves_below_0_of_a_kl_is_0() -> None:
 
 
 def test_at_another_batch_it_is_like_itself_up_to_rounding(results: Results) -> None:
-    assert max(map(abs, results["full (numerics)"][0].samples["kl"])) < 1e-5
+    assert max(map(abs, results["full (other batch)"][0].samples["kl"])) < 1e-5
 
 
 def test_other_seeds_and_other_methods_differ(results: Results) -> None:
-    for label in ("full (floor)", "streaming 1/2"):
+    for label in ("full (other seeds)", "streaming 1/2"):
         assert results[label][0].output_hash != results["full"][0].output_hash
     assert min(results["streaming 1/2"][0].samples["kl"]) > 0
 
@@ -216,7 +216,7 @@ def test_live_bytes_are_noted_as_the_image_grows(results: Results) -> None:
     assert full == {"tokens": [4, 5, 8, 9, 12, 13, 16], "live": [PAIR * VECTOR * tokens for tokens in (4, 5, 8, 9, 12, 13, 16)]}
     assert streaming["live"][:2] == full["live"][:2]
     assert max(streaming["live"]) < full["live"][-1]
-    assert "live_bytes" not in results["full (floor)"][0].facts
+    assert "live_bytes" not in results["full (other seeds)"][0].facts
 
 
 def test_artifacts_are_the_tokens_and_for_arms_a_picture(results: Results) -> None:
@@ -279,7 +279,7 @@ def test_a_sample_is_the_same_in_any_batch(folder: Path) -> None:
 def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge, "KEPT_BYTES", 0)
     again = run_all(planned(folder, '"streaming"'))
-    for label in ("full", "full (numerics)", "streaming 1/2"):
+    for label in ("full", "full (other batch)", "streaming 1/2"):
         assert again[label][0].samples["kl"] == pytest.approx(results[label][0].samples["kl"], abs=1e-6)
 
 
@@ -378,11 +378,11 @@ def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(
 
 def test_a_timed_case_says_what_it_costs_at_least(folder: Path) -> None:
     """The least time needs rates of the device and a model whose products somebody has counted; the slope needs neither."""
-    full, floor = planned(folder, '"full"')[:2]
+    full, reference = planned(folder, '"full"')[:2]
     bench = Bench.load(full)
     assert "limit" not in run_case(replace(full, rates=RATES), bench)[0].facts
     bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: torch.relu))
     told = run_case(replace(full, rates=RATES), bench)[0].facts
     assert Limit.from_json(told["limit"]).least_time > 0
     assert told["slope"]["lines"] == CONFIG.grid - 1
-    assert not {"limit", "slope"} & run_case(replace(floor, rates=RATES), bench)[0].facts.keys()
+    assert not {"limit", "slope"} & run_case(replace(reference, rates=RATES), bench)[0].facts.keys()

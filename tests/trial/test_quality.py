@@ -106,14 +106,14 @@ def test_the_full_cache_is_made_once_for_a_cell_and_its_reference_rows(folder: P
     cases = [replace(p, case=replace(p.case, repeats=3, warmup=1)) for p in planned(folder)]
     bench, counter = counted(cases[0])
     made = {}
-    for role in ("baseline", "floor", "numerics"):
+    for role in ("baseline", "other_seeds", "other_batch"):
         counter.seeds.clear()
         pass_of(of_role(cases, role), bench)
         made[role] = len(counter.seeds)
     samples = cases[0].case.samples
     assert len(bench.references) == 1
-    assert made["floor"] == samples, "its own images"
-    assert made["numerics"] == 2 * samples, "its own images, and along the full cache's tokens"
+    assert made["other_seeds"] == samples, "its own images"
+    assert made["other_batch"] == 2 * samples, "its own images, and along the full cache's tokens"
 
 
 def test_a_block_may_do_without_and_random_weights_always_do(folder: Path) -> None:
@@ -280,7 +280,7 @@ def test_so_is_each_that_is_only_judged(folder: Path) -> None:
 
 
 def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
-    cases = [p for p in planned(folder, "") if p.case.role in ("baseline", "floor", "arm")]
+    cases = [p for p in planned(folder, "") if p.case.role in ("baseline", "other_seeds", "arm")]
     bench = Bench.load(cases[0])
     found = {p.case.role: run_case(p, bench) for p in cases}
     for role, (outcome, files) in found.items():

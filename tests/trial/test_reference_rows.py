@@ -1,4 +1,4 @@
-"""The reference rows of a case, *floor* and *numerics*: which seeds, which batches and how many samples they take."""
+"""The reference rows of a case, ``other_seeds`` and ``other_batch``: which seeds, which batches and how many samples they take."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _dot(folder: Path) -> Iterator[None]:
         yield
 
 
-def test_the_floor_has_the_same_classes_and_other_seeds(folder: Path) -> None:
+def test_the_different_seed_reference_has_the_same_classes_and_other_seeds(folder: Path) -> None:
     cases = planned(folder)
     bench, recorder = recorded(cases)
     run_case(cases[0], bench)
@@ -41,7 +41,7 @@ def test_the_floor_has_the_same_classes_and_other_seeds(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("batch", "other"), [(4, [2, 2]), (2, [1] * 4), (1, [2, 2]), (3, [1] * 4)])
-def test_numerics_run_at_another_batch(batch: int, other: list[int], folder: Path) -> None:
+def test_the_batch_size_reference_runs_at_another_batch(batch: int, other: list[int], folder: Path) -> None:
     cases = planned(folder, batch=batch)
     bench, recorder = recorded(cases)
     bench.reference(cases[2].case, _job(cases[2], bench))
@@ -58,14 +58,14 @@ def test_reference_rows_and_the_full_cache_s_own_tokens_take_the_samples_that_a_
     bench, recorder = recorded(few)
     found = {p.case.role: run_case(p, bench)[0] for p in (few[1], few[0], few[2], few[3])}
     observed = [c for c in recorder.those("see") if c.get("forced") is None]
-    assert sum(len(c["seeds"]) for c in observed) == 3 + SAMPLES, "of the floor, which came first, then of all"
+    assert sum(len(c["seeds"]) for c in observed) == 3 + SAMPLES, "of the different-seed reference, which came first, then of all"
     lengths = {role: {name: len(held) for name, held in outcome.samples.items() if name in ("token_agreement", "kl", "psnr")}
                for role, outcome in found.items()}
     everything = {"token_agreement": SAMPLES, "psnr": SAMPLES}
-    assert lengths == {"floor": {"token_agreement": 3, "psnr": 3}, "baseline": everything | {"kl": 2},
-                       "numerics": {"token_agreement": 3, "psnr": 3, "kl": 2}, "arm": everything | {"kl": 2}}
+    assert lengths == {"other_seeds": {"token_agreement": 3, "psnr": 3}, "baseline": everything | {"kl": 2},
+                       "other_batch": {"token_agreement": 3, "psnr": 3, "kl": 2}, "arm": everything | {"kl": 2}}
     whole = {outcome.case.role: outcome for outcome, _ in run_all(planned(folder, '"streaming"')).values()}
-    assert found["numerics"].samples["kl"] == pytest.approx(whole["numerics"].samples["kl"][:2], abs=1e-6)
+    assert found["other_batch"].samples["kl"] == pytest.approx(whole["other_batch"].samples["kl"][:2], abs=1e-6)
     assert found["arm"].samples["kl"] == pytest.approx(whole["arm"].samples["kl"][:2], abs=1e-6)
 
 

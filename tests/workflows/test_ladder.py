@@ -71,7 +71,7 @@ def test_a_missing_rung_is_left_out_with_its_reason() -> None:
 def test_another_batch_model_dtype_or_sampling_is_another_ladder() -> None:
     changes: list[dict[str, Any]] = [{}, {"batch": 64}, {"model": "llamagen-xxl"}, {"dtype": "bfloat16"}, {"sampling": Sampling()}]
     assert len(script().ladders(ran(1, **change) for change in changes)) == 5
-    assert len(script().ladders([ran(1), ran(1, role="floor"), ran(1, codec="int8")])) == 1
+    assert len(script().ladders([ran(1), ran(1, role="other_seeds"), ran(1, codec="int8")])) == 1
 
 
 def test_what_is_quality_only_has_no_speed_up() -> None:

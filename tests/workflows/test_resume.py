@@ -30,7 +30,7 @@ from cachemark.workflows.session import Machine
 from support import examples, stages, stub
 from support.stages import Stage, forgetting
 
-LABELS = ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
+LABELS = ["full", "full (other seeds)", "full (other batch)", "streaming 1/2", "calm 1/2"]
 DONE = "done: same case, code, metric definitions and numerics"
 
 
@@ -112,7 +112,7 @@ def test_explain_says_what_is_done_and_changes_nothing(stage: Stage, monkeypatch
 
 
 def test_explain_in_words_is_one_line_a_case(stage: Stage) -> None:
-    assert stage.call("explain").stdout.splitlines() == [f"dot {label:<15}  skip  {DONE}" for label in LABELS]
+    assert stage.call("explain").stdout.splitlines() == [f"dot {label:<18}  skip  {DONE}" for label in LABELS]
 
 
 def test_explain_names_changed_code_and_a_changed_knob(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from ..store.differences import differences
 from .device_limits import with_limits
 from .report_row import MASKED, Mark, ReportRow, derive, figures, is_random, means, share_of_full
 
-_REFERENCES = ("floor", "numerics")
+_REFERENCES = ("other_seeds", "other_batch")
 _OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
 COLLAPSED = 0.1  # precision below which images are no longer compared
 SAME_LAW = "Its decoder draws other images by the same law: they are judged by their quality, and not compared seed by seed."
@@ -170,11 +170,11 @@ def _reference(rows: Sequence[ReportRow], role: str) -> ReportRow | None:
 
 
 def _against_references(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
-    """Set a row against floor and numerics: may it be ranked, and is it lossless?"""
+    """Set a row against the reference rows: may it be ranked, and is it lossless?"""
     if not row.ok:
         return row
-    why = _unranked(row, _reference(references, "floor"))
-    lossless = why != OTHER_SEEDS and _lossless(row, _reference(references, "numerics"))  # so few seeds show no agreement at all
+    why = _unranked(row, _reference(references, "other_seeds"))
+    lossless = why != OTHER_SEEDS and _lossless(row, _reference(references, "other_batch"))  # so few seeds show no agreement at all
     mark = Mark("same law, other images", "calm", why) if row.same_law else Mark("not ranked", "warn", why)
     marks = (mark, *row.marks) if why and row.fidelity else row.marks
     if lossless:
@@ -195,7 +195,7 @@ def nearness(row: ReportRow) -> Interval | None:
     return replace(mean, value=-mean.value, low=-mean.high, high=-mean.low) if mean and row.paradigm == MASKED else mean
 
 
-def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
+def _unranked(row: ReportRow, other_seeds: ReportRow | None) -> str:
     """The reason not to rank a row, or empty.
 
     Its interval must lie on the better side of that of the full cache with other seeds.
@@ -205,7 +205,7 @@ def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
         return SAME_LAW
     if mine is None:
         return row.no_judgement or "Fidelity was not measured."
-    other = nearness(floor) if floor else None
+    other = nearness(other_seeds) if other_seeds else None
     if other is not None and mine.low <= other.high:
         return OTHER_SEEDS
     precision = row.of_set(PRECISION)
@@ -214,14 +214,14 @@ def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
     return ""
 
 
-def _lossless(row: ReportRow, numerics: ReportRow | None) -> bool:
-    if numerics is None:
+def _lossless(row: ReportRow, other_batch: ReportRow | None) -> bool:
+    if other_batch is None:
         return False
-    mine, its = nearness(row), nearness(numerics)
+    mine, its = nearness(row), nearness(other_batch)
     if mine is None or its is None or mine.value < its.value:
         return False
     forced = compared_tokens(masked=row.paradigm == MASKED, forced=True)
-    far, limit = row.fidelity.get(forced), numerics.fidelity.get(forced)
+    far, limit = row.fidelity.get(forced), other_batch.fidelity.get(forced)
     return far is None or limit is None or far.value <= limit.value
 
 

@@ -63,8 +63,8 @@ _WORDS = {
     "sample": "One raw measured value. All of them are kept.",
     "fidelity": "Closeness of a method to the full cache at the same seeds.",
     "quality": "How good the images are by themselves, judged against real images or their own conditions. Never combined with fidelity.",
-    "floor": "The full cache at other seeds: the score of unrelated images.",
-    "numerics": "The full cache against itself at half the batch: the smallest difference that this device resolves.",
+    "different-seed reference": "The full cache at other seeds, i.e. unrelated images.",
+    "batch-size reference (noise floor)": "The full cache at half the batch size. Only rounding differs, so smaller differences are noise.",
     "speed-up": "Median latency of the full cache, timed in turns with the method, over median latency of the method, in the same cell. "
                 "Computed when the page is made.",
     "saving": "1 − bytes (or FLOPs) over those of the full cache.",

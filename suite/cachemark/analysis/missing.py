@@ -94,9 +94,9 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
     yield from _no_distribution(group)
     if group.full is None:
         yield Missing(f"{group.model}: full cache", "absent", "This run has no full cache, so there are no speed-ups or savings.")
-    for role in ("floor", "numerics"):
+    for role, name in (("other_seeds", "different-seed"), ("other_batch", "batch-size")):
         if group.reference(role) is None and not group.random and not group.searched:
-            yield Missing(f"{group.model}: {role} row", "absent", "Fidelity is shown without this reference.")
+            yield Missing(f"{group.model}: {name} reference", "absent", "Fidelity is shown without this reference.")
     arms = [row for row in group.rows if row.ok and row.case.role == "arm"]
     for row in arms:
         if row.no_judgement and not group.searched:

@@ -320,7 +320,7 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
         marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speed_up}"))
     elif row.case.role == "arm" and row.speed_up is None:
         marks.append(Mark("no speed-up", "warn", row.no_speed_up))
-    elif own := row.outcome.facts.get("own_kernel"):
+    elif own := row.outcome.facts.get("different_kernel"):
         marks.append(Mark("different kernel", "calm", str(own)))
     if row.paradigm != MASKED:
         marks += _bytes(row)

@@ -52,9 +52,9 @@ class Note:
 class Chapter:
     """A group with everything the page says about it.
 
-    ``coverage`` is the confidence of its speed-up intervals, 0 to 1; ``unanchored`` says why its figures are not comparable with published
-    ones, or is empty; ``recommendations`` name a budget for each method by the rule in ``margin``, and ``scope`` says what "as good" is
-    about; ``history`` is the group run by run, None where it was measured once.
+    ``coverage`` is the confidence of its speed-up intervals, 0 to 1; ``not_reproduced`` says why its values are not comparable with
+    published ones, or is empty; ``recommendations`` name a budget for each method by the rule in ``margin``, and ``scope`` says what
+    "as good" is about; ``history`` is the group run by run, None where it was measured once.
     """
 
     group: CaseGroup
@@ -69,7 +69,7 @@ class Chapter:
     recommendations: tuple[Recommendation, ...]
     margin: str
     scope: str
-    unanchored: str
+    not_reproduced: str
     history: RunHistory | None
     answer: Answer
     strip: Strip | None
@@ -109,7 +109,7 @@ class ReportView:
 
 def build(
     run: RunRecord, outcomes: Iterable[Outcome], comparison: Any = None, artifact: Callable[[str], bytes] | None = None,
-    unanchored: Callable[[Case], str] = lambda case: "", *, baseline: Exchange | None = None, nights: Sequence[HistoryNight] = (),
+    not_reproduced: Callable[[Case], str] = lambda case: "", *, baseline: Exchange | None = None, nights: Sequence[HistoryNight] = (),
     trials: Mapping[str, str] | None = None, standing: GateStanding | None = None, trend: Trend | None = None,
     predictor: Predictor | None = None,
 ) -> ReportView:
@@ -117,7 +117,7 @@ def build(
 
     ``comparison`` is a ``gate.baseline_check.Comparison`` (``rows``, ``exit_code``, ``cases``, ``summary()``), ``baseline`` what it was
     compared with; for a comparison in pairs it is a ``workflows.report.PairedVerdicts`` (``arms`` and ``command`` too). ``artifact``
-    gives the bytes of a stored file by its name, and without it no pictures are shown; ``unanchored`` says why a model's figures do not
+    gives the bytes of a stored file by its name, and without it no pictures are shown; ``not_reproduced`` says why a model's figures do not
     compare with published ones, or nothing. ``nights`` are runs of this plan, oldest first and this one last; ``trials`` names the process
     of each case by its key, ``standing`` says how often equal arms raised an alarm, ``trend`` finds the changes over the nights,
     ``predictor`` prices what was not measured.
@@ -130,7 +130,7 @@ def build(
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
         dirty=bool(code.get("dirty")), state=run.state, counts=_counts(results),
         conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
-        chapters=tuple(_chapter(group, groups, claims, artifact, unanchored(group.case), run_history(group, nights, trend))
+        chapters=tuple(_chapter(group, groups, claims, artifact, not_reproduced(group.case), run_history(group, nights, trend))
                        for group in groups),
         changes=changes(comparison, in_pairs=bool(arms)), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
@@ -170,7 +170,7 @@ def _counts(outcomes: Sequence[Outcome]) -> tuple[tuple[str, int], ...]:
 
 
 def _chapter(
-    group: CaseGroup, groups: Sequence[CaseGroup], claims: Claims, artifact: Callable[[str], bytes] | None, unanchored: str,
+    group: CaseGroup, groups: Sequence[CaseGroup], claims: Claims, artifact: Callable[[str], bytes] | None, not_reproduced: str,
     history: RunHistory | None,
 ) -> Chapter:
     twins = [other for other in groups if other.model == group.model]
@@ -181,7 +181,7 @@ def _chapter(
     return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), pictures,
                    min(sure) if sure else None, layers(group.full), against_limits(group.full, group.arms), recommendations(group, claims),
                    margin_sentence(group, claims), scope(group),
-                   unanchored, history, use, evidence)
+                   not_reproduced, history, use, evidence)
 
 
 def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:

@@ -161,9 +161,9 @@ def kernels_apart(one: Outcome, two: Outcome) -> tuple[str, str] | None:
     """Return the attention kernels of two outcomes where they make their times incomparable, else None.
 
     A speedup would then measure the kernels instead of the methods. Where one kernel is no slower in kind than the other and its price is
-    the method's own (the fact ``own_kernel``), times may be compared, unless the other has no speed to compare (``quality_only``)."""
+    the method's own (the fact ``different_kernel``), times may be compared, unless the other has no speed to compare (``quality_only``)."""
     then, now = (outcome.facts.get("kernel") for outcome in (one, two))
     if not then or not now or then == now:
         return None
-    own, without = (any(outcome.facts.get(fact) for outcome in (one, two)) for fact in ("own_kernel", "quality_only"))
+    own, without = (any(outcome.facts.get(fact) for outcome in (one, two)) for fact in ("different_kernel", "quality_only"))
     return None if own and not without else (str(then), str(now))

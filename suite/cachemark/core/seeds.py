@@ -20,7 +20,7 @@ SIZES = {"s64": 64, "s256": 256, "s2k": 2_000, "s10k": 10_000, "s50k": 50_000, "
 """Name of each subset and its number of samples."""
 
 _TUNE_START = 1_000_000  # further than the series `s` will ever reach
-_FLOOR_SHIFT = 1 << 30  # further than any start, yet all seeds stay below 2**31, which every generator takes
+_OTHER_SEEDS_SHIFT = 1 << 30  # further than any start, yet all seeds stay below 2**31, which every generator takes
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -68,9 +68,9 @@ def smallest_subset(samples: int) -> str:
     return min(sizes, key=lambda name: sizes[name])
 
 
-def floor(of: Subset) -> Subset:
-    """Return the same labels with other seeds, none of which is in a named subset: the *floor* row."""
-    return Subset(f"{of.name} (floor)", [seed + _FLOOR_SHIFT for seed in of.seeds], list(of.labels))
+def other_seeds(of: Subset) -> Subset:
+    """Return the same labels with other seeds, none of which is in a named subset: those of the different-seed reference."""
+    return Subset(f"{of.name} (other seeds)", [seed + _OTHER_SEEDS_SHIFT for seed in of.seeds], list(of.labels))
 
 
 def _labels(count: int, classes: int) -> list[int]:

@@ -115,7 +115,7 @@ class Case:
 
     ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file, then a slash and the same of the image decoder.
     ``seeds`` names a fixed subset, ``samples`` says how many of it. ``role`` tells an arm of the plan from the full cache it is
-    measured against (``baseline``) and from the two reference rows of fidelity: ``floor`` (full, other seeds) and ``numerics``
+    measured against (``baseline``) and from the two reference rows of fidelity: ``other_seeds`` (full, other seeds) and ``other_batch``
     (full at half the batch). ``variant`` is the plan's word for these knobs where it has a method more than once. ``decoder`` is empty for
     sequential decoding, else the ``name`` of a decoder with its resolved knobs, and its own ``variant`` where the plan gives one.
     """
@@ -181,10 +181,10 @@ class Case:
     def label(self) -> str:
         """Short text for people.
 
-        ``linear 1/4``, ``lazymar: head cache 1``, ``full (floor)`` or ``full + jacobi 16``."""
+        ``linear 1/4``, ``lazymar: head cache 1``, ``full (other seeds)`` or ``full + jacobi 16``."""
         budget = "" if self.method == FULL and self.budget == "1" else f" {shown_share(self.budget)}"
         codec = "" if self.codec == "native" else f" {self.codec}"
-        role = f" ({self.role})" if self.role in ("floor", "numerics") else ""
+        role = f" ({self.role.replace('_', ' ')})" if self.role in ("other_seeds", "other_batch") else ""
         return f"{self._worded_method}{budget}{codec}{self._added}{role}"
 
     @property
@@ -200,7 +200,7 @@ class Case:
     @property
     def compared(self) -> int:
         """Number of samples compared with the full cache's; the plan may set fewer for reference rows."""
-        return self.noted if self.role in ("floor", "numerics") else self.samples
+        return self.noted if self.role in ("other_seeds", "other_batch") else self.samples
 
     @property
     def noted(self) -> int:
@@ -210,7 +210,7 @@ class Case:
     @property
     def forced(self) -> int:
         """Number of these compared along the full cache's tokens too; other seeds have other tokens."""
-        return 0 if self.role == "floor" else self._stated(FORCED_SAMPLES, self.compared)
+        return 0 if self.role == "other_seeds" else self._stated(FORCED_SAMPLES, self.compared)
 
     def _stated(self, name: str, most: int) -> int:
         return min(most, int(self.evaluation.get(name, most)))

@@ -139,7 +139,7 @@ def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: 
 
 def _table_line(row: ReportRow, columns: Sequence[Column], best: set[tuple[int, str]], reasons: dict[str, int]) -> TableLine:
     """A row; ``reasons`` are those met so far with their numbers."""
-    name = row.case.label if row.case.role in ("floor", "numerics") else row.method
+    name = row.case.label if row.case.role in ("other_seeds", "other_batch") else row.method
     budget = budget_cell(row)
     share = f"{budget.text} ({budget.under})" if budget.under else budget.text
     if not row.ok:
@@ -226,8 +226,8 @@ def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str
            f"brackets stand the ends of intervals that cover less: of latencies and speed-ups, from order statistics over {case.repeats} "
            f"repeats in one process (variation between processes and days is not included in latencies{speed}). Batch {case.batch}.")
     yield BOLD
-    if chapter.unanchored:
-        yield chapter.unanchored
+    if chapter.not_reproduced:
+        yield chapter.not_reproduced
     if view.state != "finished":
         yield f"The run is {view.state}; cases that it did not reach are missing."
     changed = ", with uncommitted changes" if view.dirty else ""

@@ -157,7 +157,7 @@ def _stored(path: Path) -> ReachedAnchor:
 
 
 # -- what reports say ---------------------------------------------------------------------------------------------------
-def unanchored(model: str, weights: str, anchors: Iterable[ReachedAnchor]) -> str:
+def not_reproduced(model: str, weights: str, anchors: Iterable[ReachedAnchor]) -> str:
     """The warning that a report shows about a model that was run with ``weights``, the identity of a case's weights. Nothing where the
     anchor was reached with these very weights, and for embedded models: no figure of them is published."""
     own = [stored.weights for stored in anchors if stored.anchor.model == model]

@@ -192,9 +192,9 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     with_quality = replace(full, evaluation={**full.evaluation, QUALITY_PASS: quality}) if quality else full
     yield Planned(with_quality, request, absent)
     if not searched and not full.weights.startswith("random:"):
-        yield Planned(replace(full, role="floor"), request, absent)
+        yield Planned(replace(full, role="other_seeds"), request, absent)
         if full.samples > 1:  # one image can only be generated in a batch of one
-            yield Planned(replace(full, role="numerics"), request, absent)
+            yield Planned(replace(full, role="other_batch"), request, absent)
     with _at(plan, "cells", number, "decoders"):
         decoding = [resolved_decoder(each) for each in cells.decoders]
     for decoder, name in product(decoding, codecs):

@@ -63,7 +63,7 @@ class Held:
                 if cell not in cells or (on and not cells[cell][0]):
                     cells[cell] = on, outcomes
             for outcome in mine:
-                if outcome.case.role in ("floor", "numerics"):
+                if outcome.case.role in ("other_seeds", "other_batch"):
                     references.setdefault(outcome.case.key, outcome)
         held = tuple(outcome for _, outcomes in cells.values() for outcome in outcomes)
         return cls((*held, *references.values()) if held else (), tuple(cell for cell, (on, _) in cells.items() if on), plan, sequential)

@@ -138,7 +138,7 @@ def site(
 def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
     """The view of a run without images, baseline and history: what its tables show."""
     reached = anchors.load()
-    return report_view.build(record, outcomes, unanchored=lambda case: anchors.unanchored(case.model, case.weights, reached))
+    return report_view.build(record, outcomes, not_reproduced=lambda case: anchors.not_reproduced(case.model, case.weights, reached))
 
 
 def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
@@ -202,7 +202,7 @@ def _view(
         nights = [HistoryNight(public_run(night.run), public_outcomes(night.outcomes)) for night in nights]
         baseline, judgement, pairs = _public_baseline(baseline), _public_judgement(judgement), _public_pairs(pairs)
     view = report_view.build(record, outcomes, judgement or pairs, store.artifacts.read,
-                             lambda case: anchors.unanchored(case.model, case.weights, reached),
+                             lambda case: anchors.not_reproduced(case.model, case.weights, reached),
                              baseline=baseline, nights=nights, trials=trials,
                              standing=ledger.standing(ledger.nights(store, plan, record.environment.machine_class)),
                              trend=changes_over_nights, predictor=PaperSpeed())

@@ -45,7 +45,7 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
                              "footnotes": bounded_notes(method.footnotes), "paradigm": layout.paradigm}
     if decoder:
         decoder_facts = {"source": bounded_text(decoder().source), "rows": "together", "keeps": decoder().keeps}
-        facts |= {"decoder": decoder_facts, "own_kernel": WINDOWED}
+        facts |= {"decoder": decoder_facts, "different_kernel": WINDOWED}
         facts["footnotes"] += bounded_notes(decoder().footnotes)
     if case.role == "arm" and (reason := idle_reason(method, layout)):
         facts["footnotes"] += [reason]
@@ -70,7 +70,7 @@ def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:
     if case.engine == "reference" or method.kernel == Method().kernel:
         return {}
     if kernel == FUSED_MASS_KERNEL:
-        return {"own_kernel": f"It attends with {kernel}, since it needs the attention mass of every key; what that costs is in its time."}
+        return {"different_kernel": f"It attends with {kernel}, which also returns the attention mass of every key."}
     why = "It needs the attention mass of every key, which the fused kernel does not return" if method.needs_mass else (
         f"It attends with {method.kernel}, the full cache with {Method().kernel}")
     return {"quality_only": f"{why}; a speed-up between two kernels would measure the kernels."}

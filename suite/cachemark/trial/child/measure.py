@@ -205,12 +205,12 @@ def _judged_job(case: Case, job: Job) -> Job:
 
 
 def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
-    """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1)."""
+    """Compare the images of a case with the baseline's; the reference rows use other seeds, or half the batch (2 for a batch of 1)."""
     job = _judged_job(case, job)
     reference = bench.reference(case, job)
-    if case.role == "floor":
-        job = replace(job, subset=seeds.floor(job.subset))
-    if case.role == "numerics":
+    if case.role == "other_seeds":
+        job = replace(job, subset=seeds.other_seeds(job.subset))
+    if case.role == "other_batch":
         job = replace(job, batch=job.batch // 2 or 2)
     itself = case.role == "baseline" and case.engine != "reference"
     paired = job.decoder is None or job.decoder().keeps == TOKENS
