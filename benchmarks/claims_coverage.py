@@ -215,7 +215,7 @@ def sets_table(size: float, seed: int) -> Iterator[Row]:
 
 
 def _of_sets(found: list[QualityInterval]) -> float:
-    """The share of stated intervals that hold the mean of all figures."""
+    """The share of stated intervals that hold the mean of all values."""
     middle = float(np.mean([ends.value for ends in found]))
     stated = [ends.low <= middle <= ends.high for ends in found if not math.isnan(ends.low)]
     return sum(stated) / len(stated) if len(stated) >= 0.05 * len(found) else math.nan

@@ -130,7 +130,7 @@ def text(results: Mapping[str, Any]) -> str:
              "### Coverage of differences over seeds, stated 95 %", of("differences"),
              "### Coverage of times", of("times"),
              "### Equal pairs that are called faster or slower", of("faster"),
-             "### Coverage of figures of whole sets, stated 95 %", of("sets"),
+             "### Coverage of values of whole sets, stated 95 %", of("sets"),
              "### FID of other real scenes, by the number of images", of("bias"),
              "### Other intervals", of("others")]
     return "\n\n".join(parts)
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_const", const="quick", dest="size", help="seconds: to see that it runs")
     parser.add_argument("--only", nargs="*", choices=TABLES, default=list(TABLES))
     parser.add_argument("--seed", type=int, default=20_000)
-    parser.add_argument("--json", type=Path, help="keep every figure in this file, and take those of --only's others from it")
+    parser.add_argument("--json", type=Path, help="keep every value in this file, and take those of --only's others from it")
     parser.add_argument("--page", type=Path, help="put the tables into this page")
     given = parser.parse_args()
     known = json.loads(given.json.read_text(encoding="utf-8")) if given.json and given.json.is_file() else {}

@@ -13,7 +13,7 @@ With one thread `--clock cpu` counts the seconds that this process computed, whi
 
     python benchmarks/decoders.py [--batches 16] [--window 8] [--threads 1] [--clock wall|cpu] [--json FILE [--page PAGE]]
 
-`--json benchmarks/decoders.json --page docs/results.md` keeps the figures and writes the table of that page.
+`--json benchmarks/decoders.json --page docs/results.md` keeps the values and writes the table of that page.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Cell:
         return self.clock() - began, tokens
 
     def compare(self, number: int, window: int) -> dict[str, float]:
-        """Every figure of one batch of images. Arms take turns, so that a machine that becomes slower slows all of them."""
+        """Every value of one batch of images. Arms take turns, so that a machine that becomes slower slows all of them."""
         first, decoder, arms = number * self.batch, Jacobi(window=window), dict[str, tuple[float, Tensor]]()
         for arm in ("sequential", "jacobi") if number % 2 else ("jacobi", "sequential"):
             arms[arm] = self.run(arm, first, decoder if arm == "jacobi" else None)
@@ -99,7 +99,7 @@ class Cell:
 
 
 def measure(cell: Cell, name: str, window: int, batches: int) -> dict[str, Any]:
-    """Every figure over batches of seeds, behind a batch that is not counted."""
+    """Every value over batches of seeds, behind a batch that is not counted."""
     cell.compare(0, window)
     each = [cell.compare(number, window) for number in range(batches)]
     return {"method": name, "batch": cell.batch, "window": window, "batches": batches,

@@ -97,16 +97,16 @@ def _row(row: ReportRow, full: ReportRow) -> Row:
 
 
 def apart(mine: Interval, its: Interval) -> Interval:
-    """The difference of two figures of other images, its interval made of theirs (Newcombe, Statistics in Medicine 1998, method 10)."""
+    """The difference of two values of other images, its interval made of theirs (Newcombe, Statistics in Medicine 1998, method 10)."""
     value = mine.value - its.value
     below, above = math.hypot(mine.value - mine.low, its.high - its.value), math.hypot(mine.high - mine.value, its.value - its.low)
     return replace(mine, value=value, low=value - below, high=value + above)
 
 
 def main() -> None:
-    """Take the figures of a store."""
+    """Take the values of a store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store", type=Path, help="a store, or a file of figures that was kept of one (.json)")
+    parser.add_argument("store", type=Path, help="a store, or a file of values that was kept of one (.json)")
     parser.add_argument("--json", type=Path, default=Path(__file__).with_name("decoders.json"))
     parser.add_argument("--page", type=Path, help="put the tables into this page")
     given = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python benchmarks/decoders_seeds.py [--first 2000] [--images 4000] [--threads 1]
 
-Whether a difference that a table of many shows is there at seeds that nobody has looked at: one figure, one interval, chosen beforehand.
+Whether a difference that a table of many shows is there at seeds that nobody has looked at: one value, one interval, chosen beforehand.
 The packaged tiny-llamagen, fp32, on the CPU, with the window, guidance and batch of the plan; classes are told by the same network.
 """
 

@@ -2,7 +2,7 @@
 else by the formula that is all there is to it.
 
 Two runs: a *score* is a ratio of costs, 1 where the rule sees no difference, and the rule alarms above its knob. Series: a *verdict* says
-whether the rule shows a regression in a series of nightly figures. Apache Otava is not among this project's dependencies; the study
+whether the rule shows a regression in a series of nightly values. Apache Otava is not among this project's dependencies; the study
 uses it where it finds it.
 """
 

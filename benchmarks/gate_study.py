@@ -344,7 +344,7 @@ def main() -> None:
     how_much.add_argument("--full", action="store_const", const="full", dest="size", help="hours")
     parser.add_argument("--only", nargs="*", choices=TABLES, default=list(TABLES))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="keep every figure in this file, and take those of --only's others from it")
+    parser.add_argument("--json", type=Path, help="keep every value in this file, and take those of --only's others from it")
     parser.add_argument("--page", type=Path, help="put the tables into this page, and the drawings beside it")
     given = parser.parse_args()
     size = SIZES[given.size or "default"]

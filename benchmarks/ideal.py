@@ -9,7 +9,7 @@ bytes of two arms are the best ratio of their times. The bytes are counted from 
                  to the query heads, scaled, read) and V three times; its layers are plain, those of the others packed.
 
 All arms generate at the same time, each in a thread of its own of which only one runs, and take turns after every line of tokens: what
-else happens on the machine meets all of them alike. A figure is the ratio of whole generations; the quartiles are those over lines.
+else happens on the machine meets all of them alike. A value is the ratio of whole generations; the quartiles are those over lines.
 
     python benchmarks/ideal.py [--rounds 3] [--threads 2] [--arms full,linear,reference] [--json FILE] [--profile]
 """

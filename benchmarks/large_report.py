@@ -1,7 +1,7 @@
 """How long the page of a large run takes: made from a store of five thousand cases and a million samples, and shown by a browser.
 
 ``python benchmarks/large_report.py`` builds the store (a minute), makes the page and opens it in Chromium where that and Playwright are
-here. It exits with 1 where the page took more than ten seconds to make or its first paint more than two. Figures are invented.
+here. It exits with 1 where the page took more than ten seconds to make or its first paint more than two. Values are invented.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ and the eight that follow it (MARché computes everything in every third). Arms:
 - ``lazymar``    all four switches;
 - ``marche``     the paper's defaults.
 
-Arms alternate within a round, in an order that turns from round to round; a figure is the median over rounds of the ratio of two arms
+Arms alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of two arms
 of one round. Beside each speed-up stands the one that the FLOPs of the same passes allow. Before the clock starts every arm makes the
-passes that fill its caches. A figure for the whole image is put together from the times by kind of pass, full or not, scaled by the
+passes that fill its caches. A value for the whole image is put together from the times by kind of pass, full or not, scaled by the
 FLOPs of the image's own passes. Image decoding is left out.
 
     python benchmarks/masked.py [--rounds 5] [--threads 2] [--batch 4] [--json FILE]

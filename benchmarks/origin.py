@@ -1,4 +1,4 @@
-"""Where the figures of a script come from: its head line, and the file that keeps them."""
+"""Where the values of a script come from: its head line, and the file that keeps them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python benchmarks/overhead.py [--seconds 20] [--model tiny-llamagen] [--threads N]
 
 **Wall** is from the start of the process `cachemark run` to its end, by a monotonic clock. **Measured** is the sum of what every case says
-it took (``Outcome.seconds``): from the moment at which its trial has the model and turns to the case, until its figures are complete.
+it took (``Outcome.seconds``): from the moment at which its trial has the model and turns to the case, until its values are complete.
 That holds the warm-up, watched and timed generations, image decoding, and the passes of fidelity and quality, whether they are in a
 sample or not. All else is **overhead**: starting Python twice, importing torch, reading the plan, asking the machine for its rates,
 loading the model, sending outcomes through the pipe, writing artifacts and rows. Nothing runs beside anything else here, so

@@ -1,6 +1,6 @@
 """What packed weights are worth: a linear layer over few rows, plain and packed, as gigabytes of weights read per second.
 
-Weights are taken in turn from a set that no cache holds, as in a model. Each figure is the best of five tries. Beside the table stands the
+Weights are taken in turn from a set that no cache holds, as in a model. Each value is the best of five tries. Beside the table stands the
 machine's copy rate, reading and writing counted, as everywhere.
 
     python benchmarks/packed.py [--threads 2] [--json FILE]

@@ -9,7 +9,7 @@ their places among the others, and one ordinary attention reads them all. Arms, 
 - ``partitioned``  the write and the paper's attention in two parts, with ordinary matrix products and no kernel of its own.
 
 The cached part is taken as given, as the paper does: it is gathered before the clock starts. Arms alternate within a round, in an order
-that turns from round to round; a figure is the median over rounds of the ratio of two arms of one round, with a bootstrap interval.
+that turns from round to round; a value is the median over rounds of the ratio of two arms of one round, with a bootstrap interval.
 
     python benchmarks/partitioned.py [--model mar-b] [--rounds 31] [--threads 2] [--batch 4] [--json FILE]
 """

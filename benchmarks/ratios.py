@@ -7,7 +7,7 @@ Four arms on the LlamaGen-B shape with random weights, fp32, on the CPU:
 - ``bare``       our full cache written out by hand, without methods, slots or steps: what the interface costs;
 - ``linear …``   LineAR at a quarter and a sixth of the cache, beside the speed-up that the bytes and FLOPs they save allow on this machine.
 
-Arms alternate within a round, in an order that turns from round to round; a figure is the median over rounds of the ratio of
+Arms alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of
 two arms of one round. Image decoding is left out: it is the same in all arms.
 
     python benchmarks/ratios.py [--rounds 11] [--threads 2] [--json FILE]

@@ -2,8 +2,8 @@
 
     python benchmarks/results_page.py rivals results.sqlite [--json benchmarks/results/rivals.json] [--page docs/results.md]
 
-takes the newest run of the plan, `rivals`, `gtr`, `codecs` or `prompts`, keeps its figures and writes the tables of the page. In place of
-a store stands a file of kept figures, `benchmarks/results/rivals.json`, where only the tables are to be written anew.
+takes the newest run of the plan, `rivals`, `gtr`, `codecs` or `prompts`, keeps its values and writes the tables of the page. In place of
+a store stands a file of kept values, `benchmarks/results/rivals.json`, where only the tables are to be written anew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from results_rows import of_run
 
 FOLDER = Path(__file__).with_name("results")
 Row = Mapping[str, Any]
-NAMES = {  # of figures, in the head of a table
+NAMES = {  # of values, in the head of a table
     "kv_allocated": "allocated", "kv_own": "without stage", "kv_logical": "live", "kv_high_water": "high water", "flops": "FLOPs",
     "latency": "time, s", "speed_up": "speed-up", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
     "forced_distance": "forced distance", "fid": "FID", "precision": "precision", "recall": "recall", "class_accuracy": "class accuracy",
@@ -36,13 +36,13 @@ NAMES = {  # of figures, in the head of a table
 INDICES, VECTORS, SETS = ("token_agreement", "kl"), ("token_distance", "forced_distance"), ("fid", "precision", "recall", "class_accuracy")
 PARTS = ("prompt_object", "prompt_colour", "prompt_count", "prompt_position", "prompt_ground")
 REFERENCES = {"other_seeds": "*full, different seeds*", "other_batch": "*full, different batch size*"}
-DIFFERS = "A figure differs where the interval of its difference to the full cache's, at the same seeds, leaves out 0."
+DIFFERS = "A value differs where the interval of its difference to the full cache's, at the same seeds, leaves out 0."
 FEW = "A FID that few of its images decide has no interval, and shows nothing."
 WIDTH = 140  # characters of a line of the page
 
 
 class Figures(NamedTuple):
-    """A table of a section: the figures in its columns, those of which it says whether they differ from the full cache's, and those of
+    """A table of a section: the values in its columns, those of which it says whether they differ from the full cache's, and those of
     these whose difference stands behind them. One that ``claims`` says what is shown to be not worse."""
 
     columns: Sequence[str]
@@ -56,7 +56,7 @@ JUDGED = Figures(SETS, ("fid", "class_accuracy"), ("fid", "class_accuracy"), cla
 
 class Section(NamedTuple):
     """The tables of a plan under a ``heading``. ``kind`` is a column before the method: its title, and what it says of a row; ``knobs``:
-    there is one for knobs that differ from the method's defaults. ``by``: the figure by which rows stand, the largest first; empty:
+    there is one for knobs that differ from the method's defaults. ``by``: the value by which rows stand, the largest first; empty:
     they stand as in the plan."""
 
     heading: str
@@ -111,7 +111,7 @@ def marks(plan: str) -> tuple[str, str]:
 
 
 def take(store: Path, plan: str) -> Row:
-    """The figures of a plan's tables from its newest run in a store."""
+    """The values of a plan's tables from its newest run in a store."""
     return of_run(store, plan, {name for figures in SECTIONS[plan].tables for name in figures.columns})
 
 
@@ -150,7 +150,7 @@ def _about(model: str, found: Row, rows: Sequence[Row], section: Section) -> str
 
 # -- a table ------------------------------------------------------------------------------------------------------------
 def _by(row: Row, name: str) -> float:
-    """The figure by which a row stands, to two digits, since bytes that are meant to be equal differ by a few; the full cache first."""
+    """The value by which a row stands, to two digits, since bytes that are meant to be equal differ by a few; the full cache first."""
     return 2.0 if row["role"] == "baseline" else round(row.get("figures", {}).get(name, [0.0])[0], 2)
 
 
@@ -174,7 +174,7 @@ def _cells(row: Row, figures: Figures, section: Section) -> list[str]:
 
 
 def _figure(held: Mapping[str, Sequence[float]], name: str, absent: str) -> str:
-    """A figure with its interval, or ``absent``. That of a speed has other brackets: it covers less than 95 % where repeats are few."""
+    """A value with its interval, or ``absent``. That of a speed has other brackets: it covers less than 95 % where repeats are few."""
     if name not in held:
         return absent
     if name == "speed_up":
@@ -185,7 +185,7 @@ def _figure(held: Mapping[str, Sequence[float]], name: str, absent: str) -> str:
 
 # -- below the tables ---------------------------------------------------------------------------------------------------
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
-    """Why rows have no figures, and what warns of those that have: a line for each reason."""
+    """Why rows have no values, and what warns of those that have: a line for each reason."""
     told: dict[str, list[str]] = {}
     for row in rows:
         for reason in [row["missing"]] if "missing" in row else row.get("notes", ()):
@@ -219,17 +219,17 @@ def _calibrated(calibrations: Sequence[Row]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Take the figures of a store."""
+    """Take the values of a store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", choices=SECTIONS)
-    parser.add_argument("store", type=Path, help="a store, or a file of figures that was kept of one (.json)")
+    parser.add_argument("store", type=Path, help="a store, or a file of values that was kept of one (.json)")
     parser.add_argument("--json", type=Path, help="by default benchmarks/results/PLAN.json")
     parser.add_argument("--page", type=Path, help="put the tables into this page")
     given = parser.parse_args()
     if given.store.suffix == ".json":
         found = json.loads(given.store.read_text(encoding="utf-8"))
         if found["plan"] != given.plan:
-            raise SystemExit(f"{given.store} holds figures of the plan {found['plan']}.")
+            raise SystemExit(f"{given.store} holds values of the plan {found['plan']}.")
     else:
         try:
             found = take(given.store, given.plan)

@@ -1,4 +1,4 @@
-"""The newest run of a plan in a store as rows: figures of every case of the plan, shares of the full cache's, and differences to it."""
+"""The newest run of a plan in a store as rows: values of every case of the plan, shares of the full cache's, and differences to it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SHARES = {  # what is counted, by the name of its share of the full cache's: a m
 IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "class_accuracy",
           *(name for name in METRICS if name.startswith("prompt_")))
 SETS = ("fid", "precision", "recall")
-ABOUT = {  # what warns of a figure, told where that is shown
+ABOUT = {  # what warns of a value, told where that is shown
     "latency": (*OF_SPEED, "no speed-up"), "kv_allocated": ("not freed", "overhead exceeds saving"),
 }  # fmt: skip
 
 
 def of_run(store: Path, plan: str, names: Collection[str]) -> Row:
-    """The newest run of a plan, as a file keeps it, with the figures ``names``. Raises SystemExit where there is none, or where it has
+    """The newest run of a plan, as a file keeps it, with the values ``names``. Raises SystemExit where there is none, or where it has
     cases that the plan has not."""
     run = _newest(store, plan)
     groups, claims = standing(run.outcomes, sequential=run.record.sequential)
@@ -86,7 +86,7 @@ def _origin(record: RunRecord) -> Row:
 
 
 def _asked(case: Case) -> Row:
-    """How many seeds and images there are behind figures, and how often times were taken at which batch."""
+    """How many seeds and images there are behind values, and how often times were taken at which batch."""
     quality = case.evaluation.get("quality", {})
     return {"seeds": case.seeds, "samples": case.samples, "images": quality.get("samples", 0), "of": quality.get("seeds", ""),
             "batch": case.batch, "repeats": case.repeats, "dtype": case.dtype}
@@ -106,7 +106,7 @@ def _chosen(case: Case) -> dict[str, Any]:
 
 
 def _figures(row: ReportRow, group: CaseGroup, claims: Claims, names: Collection[str]) -> Row:
-    """All that the tables tell of a case, ``missing`` being why it has no figures. A figure without an interval is alone in its list."""
+    """All that the tables tell of a case, ``missing`` being why it has no values. A value without an interval is alone in its list."""
     if not row.ok:
         return {"missing": f"{row.outcome.status}: {row.reason}"}
     shown = "" if row.case.key not in claims else "not shown" if row.unranked else "shown"

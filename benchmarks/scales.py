@@ -6,7 +6,7 @@ Arms on the VAR-d16 shape with random weights, fp32, batch with guidance:
 - ``reference``  VAR's published cache and blocks: concatenation in every scale, AdaLN projected anew in every scale;
 - ``ams_kv``     AMS-KV with a sixth of the layers demanding.
 
-Arms alternate within a round, in an order that turns from round to round; a figure is the median over rounds of the ratio of
+Arms alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of
 two arms of one round. Image decoding is left out of the ratios: it is the same in all arms.
 
     python benchmarks/scales.py [--rounds 11] [--threads 2] [--batch 2] [--json FILE]

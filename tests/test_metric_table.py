@@ -1,6 +1,6 @@
-"""Every metric at every consumer: direction, unit and transform, and the verdict on a better, an equal and a worse figure.
+"""Every metric at every consumer: direction, unit and transform, and the verdict on a better, an equal and a worse value.
 
-A metric that is added needs a row here. ``then`` is a figure; half as much and half as much again are its rivals, so that every threshold
+A metric that is added needs a row here. ``then`` is a value; half as much and half as much again are its rivals, so that every threshold
 and every minimum effect is passed.
 """
 
@@ -31,12 +31,12 @@ from cachemark.store.rows import RunRecord, Verdict
 
 ENVIRONMENT = Environment("Xeon", "ci-cpu", "torch 2.6 / 4 threads", {})
 RULE = Rule(0.1, 1)
-SEEDS = 24  # values of a figure that is known seed by seed, and pairs of a comparison
+SEEDS = 24  # values of a value that is known seed by seed, and pairs of a comparison
 UP, DOWN = r" $\uparrow$", r" $\downarrow$"
 
 
 class Row(NamedTuple):
-    """What each consumer has to make of a metric. ``check`` and ``compare``: True where the figure is judged, False where it is stated and
+    """What each consumer has to make of a metric. ``check`` and ``compare``: True where the value is judged, False where it is stated and
     not judged, None where there is no row of it. ``cost``: name, unit and value for asv. ``text``: in the report. ``heading``: of the
     column in the tables of documents, empty where there is none; ``bold``: whether the best of that column is told."""
 
@@ -122,7 +122,7 @@ def case(method: str) -> Case:
 
 
 def outcome(row: Row, method: str, value: float) -> Outcome:
-    """An outcome with this figure, and beside it what makes it whole: a latency and a judgement."""
+    """An outcome with this value, and beside it what makes it whole: a latency and a judgement."""
     many = SEEDS if metric(row.name).kind in ("fidelity", "quality") and row.name in METRICS else 1
     count = 5 if metric(row.name).kind == "speed" else many
     facts = {} if row.name in METRICS else {"intervals": {row.name: (0.99 * value, 1.01 * value)}}
@@ -177,7 +177,7 @@ def test_an_incident(row: Row) -> None:
 
 @by_metric
 def test_a_history_in_asv(row: Row) -> None:
-    """asv wants figures of which less is better."""
+    """asv wants values of which less is better."""
     cost = cost_of(metric(row.name))
     assert (cost.name, cost.unit) == row.cost[:2]
     assert cost.value(row.then) == pytest.approx(row.cost[2])
@@ -200,7 +200,7 @@ def test_the_report(row: Row) -> None:
 @by_metric
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_in_latex(row: Row, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heading has the arrow of the direction, and the best figure of a budget is bold. Who may be ranked is asked elsewhere."""
+    """The heading has the arrow of the direction, and the best value of a budget is bold. Who may be ranked is asked elsewhere."""
     monkeypatch.setattr("cachemark.analysis.quality_claims._qualified", lambda row, *_: row)
     run = RunRecord(1, "demo", {"name": "demo"}, "2030-01-01T00:00:00+00:00", "2030-01-01T01:00:00+00:00", "finished", ENVIRONMENT, {})
     results = [outcome(row, "full", row.then), outcome(row, "linear", row.then), outcome(row, "window", figure(row, kind))]

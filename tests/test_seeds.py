@@ -16,7 +16,7 @@ MEASURE = ("s64", "s256", "s2k", "s10k", "s50k")
 TUNE = ("tune64", "tune256")
 CLASSES = (1, 2, 10, 37, 64, 1000)
 
-# SHA-256 of the JSON of the first 64 (seed, label) pairs. A change here changes what every stored figure was measured on:
+# SHA-256 of the JSON of the first 64 (seed, label) pairs. A change here changes what every stored value was measured on:
 # raise seeds.VERSION with it.
 GOLDEN = {
     ("s64", 10): "abfec1b9d7a7a40844a55f75a05e13b4c49927579854afb0e1571c921e881b43",

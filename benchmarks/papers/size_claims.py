@@ -86,7 +86,7 @@ def size_claims(entry: ModelEntry, dtype: torch.dtype) -> list[SizeClaim]:
 
 
 def _claim(figure: PublishedSize, accountings: Sequence[Accounting], image: Layout, dtype: torch.dtype, entry: ModelEntry) -> SizeClaim:
-    """Build the claim of a figure; ``accountings``: those by which a full cache in its table follows."""
+    """Build the claim of a value; ``accountings``: those by which a full cache in its table follows."""
     name, method = _own_method(figure, image, entry)
     counts = entry_counts(method, image)
     images = figure.batch or (accountings[0].images if accountings else 1)

@@ -24,7 +24,7 @@ PLAN = "gpu-campaign"
 
 @dataclass(frozen=True)
 class Target:
-    """A figure to be reached: of a model at a batch under a method. ``least`` by part of a GPU's name; ``figure`` reads the outcome and the
+    """A value to be reached: of a model at a batch under a method. ``least`` by part of a GPU's name; ``figure`` reads the outcome and the
     full cache beside it, ``unit`` follows it."""
 
     model: str

@@ -155,7 +155,7 @@ def test_headers_sort_best_first_then_worst_then_as_it_was(opened: Open) -> None
     assert first == last
     assert up[0] == "linear 1/2"
     assert down[0] == "window 1/4"
-    assert up[-2:] == down[-2:] == ["h2o 1/4", "rkv 1/4"]  # without figures: last either way
+    assert up[-2:] == down[-2:] == ["h2o 1/4", "rkv 1/4"]  # without values: last either way
     assert up[:-2] == down[:-2][::-1]
 
 

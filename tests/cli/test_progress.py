@@ -59,7 +59,7 @@ def test_progress_of_nothing_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_table_fills_as_cases_end_and_lines_say_how_far_a_long_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same figures on a terminal and in a log, in the order of the plan: nothing is ranked before it is decided."""
+    """The same values on a terminal and in a log, in the order of the plan: nothing is ranked before it is decided."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(progress, "QUIET", 0.0)

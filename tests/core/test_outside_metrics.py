@@ -90,7 +90,7 @@ def test_ends_that_are_far_apart_are_a_range_as_long_as_differences_are_finite()
 
 
 def test_seconds_of_an_image_are_no_wall_time() -> None:
-    """Else pairs would be judged by medians over processes, where a figure of images has one for each seed."""
+    """Else pairs would be judged by medians over processes, where a value of images has one for each seed."""
     slow = {**STATED, "unit": "s"}
     name = full_name("contrast", slow)
     know({KEY: {name: slow}})

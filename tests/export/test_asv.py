@@ -130,12 +130,12 @@ def test_everything_is_better_when_lower(store: Store, here: Path, commits: list
 
 
 PAIRS = {"token/s": (1800.0, 2000.0), "image/s": (3.5, 4.0), "image": (16.0, 24.0), "dB": (20.0, 30.0), "share": (0.5, 0.75)}
-"""By unit, a worse and a better figure of what should be high; a figure without a unit is one of those below or lies below 1."""
+"""By unit, a worse and a better value of what should be high; a value without a unit is one of those below or lies below 1."""
 UNITLESS = {"clip_score": (25.0, 30.0), "isc": (4.0, 5.0)}
 
 
 def test_a_better_figure_of_any_metric_is_a_lower_one_above_zero(store: Store, here: Path, commits: list[str]) -> None:
-    """A figure below zero or at it has no ratio to the one before, by which asv finds steps."""
+    """A value below zero or at it has no ratio to the one before, by which asv finds steps."""
     names = [*METRICS, *(quality_name(base, "scene", 2000) for base in FAMILIES)]
     pairs = {name: (2.0, 1.0) if metric(name).better == "lower" else
              UNITLESS.get(name.split("_scene")[0]) or PAIRS.get(metric(name).unit, (0.5, 0.75)) for name in names}
@@ -309,7 +309,7 @@ def test_the_command_says_what_it_wrote_and_what_not(store: Store, here: Path, c
     call = ["export", "asv", str(here / "results"), "--store", str(here / "s.sqlite"), "--repository"]
     done = CliRunner().invoke(main, [*call, str(here / "repo")])
     assert done.exit_code == 0, done.output
-    assert f"10 figures in 1 files below {here / 'results'}." in done.stdout
+    assert f"10 values in 1 files below {here / 'results'}." in done.stdout
     assert "Left out: run 2: its commit is not known." in done.stderr
     (here / "none").mkdir()
     done = CliRunner().invoke(main, [*call, str(here / "none")])

@@ -1,4 +1,4 @@
-"""Frames: every case, metric and raw value is there, with the report's own figures."""
+"""Frames: every case, metric and raw value is there, with the report's own values."""
 
 from __future__ import annotations
 

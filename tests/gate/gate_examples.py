@@ -1,4 +1,4 @@
-"""A small plan as a run would measure it, to change one figure of and judge again."""
+"""A small plan as a run would measure it, to change one value of and judge again."""
 
 from __future__ import annotations
 

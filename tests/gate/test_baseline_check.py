@@ -117,7 +117,7 @@ def test_full_cache_that_failed_leaves_times_uncompared() -> None:
 def test_figure_of_zero() -> None:
     zero = changed(plan(), "linear", samples={"peak_memory": [0.0]})
     assert row(judge(zero, zero), "linear", "peak_memory").verdict == "equivalent"
-    assert row(judge(plan(), zero), "linear", "peak_memory").reason == "no ratio to a figure of zero"
+    assert row(judge(plan(), zero), "linear", "peak_memory").reason == "no ratio to a value of zero"
     stopped = judge(changed(plan(), "linear", samples={"tokens_per_s_last": [0.0]}))
     assert row(stopped, "linear", "tokens_per_s_last").verdict == "regressed"
     assert stopped.exit_code == 1

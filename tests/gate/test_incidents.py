@@ -38,9 +38,9 @@ def names(cells: list[Case]) -> list[str]:
     return [c.full_title for c in cells]
 
 
-def figures(cells: list[Case]) -> set[incidents.JudgedFigure]:
+def figures(cells: list[Case]) -> set[incidents.JudgedMetric]:
     """All of which nights speak here, judged by the baseline."""
-    return {incidents.JudgedFigure(c.full_title, metric, "baseline") for c in cells for metric in ("latency", "psnr")}
+    return {incidents.JudgedMetric(c.full_title, metric, "baseline") for c in cells for metric in ("latency", "psnr")}
 
 
 # ------------------------------------------------------------------------------------------------ one cause
@@ -199,10 +199,10 @@ def test_an_incident_is_fixed_where_the_judge_that_found_it_judged_its_metric(
 ) -> None:
     cell = ALL[0]
     old = Incident("k", metric, "cell", cell.full_title, (cell.full_title,), 1.05, state="acknowledged", found_by=found_by)
-    said = set[incidents.JudgedFigure]()
+    said = set[incidents.JudgedMetric]()
     for judge, rows in (("baseline", baseline), ("pairs", pairs)):
         told = [Verdict(cell.key, "l", name, verdict, SAME_TOKENS if name == "output_hash" else "") for name, verdict in rows]
-        said |= incidents.judged_figures([*told, Verdict("", "l", metric, "equivalent")], {cell.key: cell}, judge)
+        said |= incidents.judged_metrics([*told, Verdict("", "l", metric, "equivalent")], {cell.key: cell}, judge)
     night = merge([old], [], DAY, 0.1, said)
     assert [i.key for i in night.fixed] == ["k"] * fixed
     assert night.register == ((replace(old, state="fixed") if fixed else old),)

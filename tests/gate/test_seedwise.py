@@ -152,12 +152,12 @@ def test_the_family_is_corrected_for() -> None:
 
 
 def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
-    """One figure among forty cannot be found in five seeds, however far apart they are, and alone it can."""
+    """One value among forty cannot be found in five seeds, however far apart they are, and alone it can."""
     worst = pair("worst", np.full(5, 30.0), np.arange(10.0, 15.0))
     others = [pair(str(n), np.full(5, 30.0), np.full(5, 30.0)) for n in range(39)]
     found = rows(worst, *others)["worst", "psnr"]
     assert found.verdict == "inconclusive"
-    assert found.reason.endswith("; alone among 40 figures none can be told by so few: 10 seeds are needed")
+    assert found.reason.endswith("; alone among 40 values none can be told by so few: 10 seeds are needed")
     alone = rows(worst)["worst", "psnr"]
     assert (alone.verdict, "needed" in alone.reason) == ("regressed", False)
     ten = pair("worst", np.full(10, 30.0), np.arange(10.0, 20.0))
@@ -171,7 +171,7 @@ def test_an_arm_without_images_says_why() -> None:
     (row,) = seedwise({"cell": bad})
     assert (row.metric, row.verdict, row.reason) == ("status", "not_compared", "its images were not compared: unsupported: random weights")
     (row,) = seedwise({"cell": pair("cell", np.ones(1), np.ones(1))})
-    assert row.reason.endswith("no figure is known seed by seed")
+    assert row.reason.endswith("no value is known seed by seed")
     assert seedwise({}) == []
 
 
@@ -206,7 +206,7 @@ def test_a_metric_that_failed_in_one_arm_is_named(which: int, monkeypatch: pytes
     faulty[1 - which] = replace(faulty[1 - which], samples={**faulty[1 - which].samples, "contrast": [0.5] * SEEDS})
     faulty[which] = replace(faulty[which], facts={FAULTS: {"contrast": {"fault": "raised", "said": "ValueError: no edges"}}})
     row = rows(PairOfOutcomes("cell", *faulty))["cell", "contrast"]
-    assert (row.verdict, row.reason) == ("not_compared", f"the {('first', 'second')[which]} arm has no figure of it: ValueError: no edges")
+    assert (row.verdict, row.reason) == ("not_compared", f"the {('first', 'second')[which]} arm has no value of it: ValueError: no edges")
     faulty[1 - which] = replace(faulty[1 - which], samples=both.before.samples)
     assert ("cell", "contrast") not in rows(PairOfOutcomes("cell", *faulty)), "it never had one"
 

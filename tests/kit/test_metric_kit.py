@@ -25,14 +25,14 @@ BROKEN = [  # the words of a check, what is replaced in the metric by what, wher
     ("nothing else is read", "pass", "open(os.devnull).close()", "3 images of 16×16", "opens a file"),
     ("nothing else is read", "pass", "socket.socket().connect_ex(('127.0.0.1', 9))", "3 images of 16×16", "connects to a network"),
     ("class says what it is", 'better = "higher"', "", "the attributes of its class", "that of ImageMetric, 'higher'"),
-    ("figures are figures", "pass", "return grey.flatten(1).std(1).log()", "1 image of 16×16 pixels and 16 tokens (black)", "not fin"),
-    ("figures are figures", "clamp(-1, 1)|pass", "clamp(-9, 9)|return grey.flatten(1).amax(1)", "(a drawing beyond", "out of its range"),
-    ("figures are figures", "pass", "return grey.flatten(1).mean(1).amax(0, True)", "2 images of 16×16", "of shape (1,) for 2 images"),
-    ("figures are figures", "pass", "return 0.5", "1 image of 16×16", "a float for 1 images"),
-    ("figures are figures", "pass", "grey.no_such_thing", "1 image of 16×16", "AttributeError"),
-    ("figures are figures", "pass", "grey = grey.unfold(1, 64, 1)", "1 image of 16×16", "RuntimeError"),
+    ("values are finite", "pass", "return grey.flatten(1).std(1).log()", "1 image of 16×16 pixels and 16 tokens (black)", "not fin"),
+    ("values are finite", "clamp(-1, 1)|pass", "clamp(-9, 9)|return grey.flatten(1).amax(1)", "(a drawing beyond", "out of its range"),
+    ("values are finite", "pass", "return grey.flatten(1).mean(1).amax(0, True)", "2 images of 16×16", "of shape (1,) for 2 images"),
+    ("values are finite", "pass", "return 0.5", "1 image of 16×16", "a float for 1 images"),
+    ("values are finite", "pass", "grey.no_such_thing", "1 image of 16×16", "AttributeError"),
+    ("values are finite", "pass", "grey = grey.unfold(1, 64, 1)", "1 image of 16×16", "RuntimeError"),
     ("second measurement repeats", "pass", "grey = grey * torch.rand(())", "3 images of 16×16", "0."),
-    ("figures are the same in any batch", "pass", "grey = grey / len(grey)", "1 image of 16×16", "0."),
+    ("values do not depend on the batch", "pass", "grey = grey / len(grey)", "1 image of 16×16", "0."),
     ("others do not matter", "pass", "grey = grey / (1 + grey.mean())", "3 images of 16×16", "beside white and white"),
     ("identical images score alike", "pass", "grey = grey / torch.arange(1, len(grey) + 1).view(-1, 1, 1)", "3 images of 16×16", "0."),
     ("kind is what it reads", "pass", AWAY, "1 image of 16×16", "beside drawing 2"),
@@ -107,7 +107,7 @@ def test_what_a_compiler_asks_is_not_the_metrics(asks: str, module: str, found: 
 def test_a_metric_that_refuses_every_size_is_not_passed(write: Write) -> None:
     proof = check_metric(example(write("pass", "raise ValueError('not made for that')")))
     assert not proof.complete
-    left_out = [check.left_out for check in proof.checks if check.name == "figures are figures"]
+    left_out = [check.left_out for check in proof.checks if check.name == "values are finite"]
     assert left_out == ["It refuses images of all sizes that are tried: not made for that"]
 
 
@@ -126,7 +126,7 @@ def test_a_helper_that_no_statement_names_is_found_and_an_edit_of_one_is_another
 def test_the_command_prints_the_example_and_leaves_with_its_code(write: Write) -> None:
     found = call("test", "metric", write("pass", "return grey.flatten(1).std(1).log().abs()"))
     assert found.exit_code == 1
-    assert "  FOUND     figures are figures\n" in found.output
+    assert "  FOUND     values are finite\n" in found.output
     assert "at 1 image of 16×16 pixels and 16 tokens (black), seed 3:\n" in found.output
     assert "found not finite, inf for image 0 of 1" in found.output
     assert call("test", "metric", write("pass", "raise ValueError('never')")).exit_code == 4

@@ -1,4 +1,4 @@
-"""The published preset: Inception from a file, an npz of real images, torch-fidelity's own figures, and an error for every gap."""
+"""The published preset: Inception from a file, an npz of real images, torch-fidelity's own values, and an error for every gap."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_the_figures_are_those_of_torch_fidelity_alone(published: Published, pre
 
 
 def test_of_coco_the_images_in_the_file_are_all_that_counts(published: Published, seen: ImageFeatures, tmp_path: Path) -> None:
-    """torch-fidelity's figures of the same images; statistics beside them are not read."""
+    """torch-fidelity's values of the same images; statistics beside them are not read."""
     np.savez(tmp_path / "coco.npz", arr_0=pictures(REAL, 2).permute(0, 2, 3, 1).numpy())
     made = coco(published.weights, tmp_path / "coco.npz", batch=2)
     ours = made.scores(seen, **FEW)

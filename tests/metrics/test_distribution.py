@@ -1,4 +1,4 @@
-"""Quality through torch-fidelity: our figures are its own on files, they rank what is worse as worse, and wrong input is named."""
+"""Quality through torch-fidelity: our values are its own on files, they rank what is worse as worse, and wrong input is named."""
 
 from __future__ import annotations
 

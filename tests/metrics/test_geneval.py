@@ -136,7 +136,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_detector_gives_what_its_library_gives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a threshold that random weights pass. Of boxes: those of the network's own figures; of masks: boxes hold all pixels. Names are
+    """With a threshold that random weights pass. Of boxes: those of the network's own values; of masks: boxes hold all pixels. Names are
     those of GenEval."""
     monkeypatch.setattr(detectors, "THRESHOLD", 0.0)
     image = torch.randint(0, 256, (3, 40, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Intervals: as wide as fresh sets of images scatter, from figures that are torch-fidelity's own on every subset."""
+"""Intervals: as wide as fresh sets of images scatter, from values that are torch-fidelity's own on every subset."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def only(seen: ImageFeatures, kept: torch.Tensor) -> ImageFeatures:
     return ImageFeatures(seen.extractor, seen.features[kept], seen.logits[kept])
 
 
-# ------------------------------------------------------------------------------------------------ the figures of subsets
+# ------------------------------------------------------------------------------------------------ the values of subsets
 
 def test_subsets_leave_out_as_many_of_each_stratum() -> None:
     chosen = settings({**FEW, "isc_splits": 7})

@@ -18,7 +18,7 @@ CAPTIONS = (
     "a yellow square right of red bars", "two magenta rings above green dots", "three blue triangles below cyan stripes",
 )
 LABELS = [*range(6)] * 8
-OF = {axis: {name for name, axes in FIGURES.items() if axis in axes} for axis in AXES}  # the figures in which an axis stands
+OF = {axis: {name for name, axes in FIGURES.items() if axis in axes} for axis in AXES}  # the values in which an axis stands
 
 
 def figures(shown: list[Asked], captions: tuple[str, ...] = CAPTIONS) -> dict[str, float]:

@@ -9,7 +9,7 @@ import pytest
 from cachemark.cache.layout import Layout
 from cachemark.metrics.base import Costs
 from cachemark.metrics.compute.speed import first_half, watched
-from cachemark.metrics.registry import cost_figures
+from cachemark.metrics.registry import cost_values
 
 VAR = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
 
@@ -23,7 +23,7 @@ def scales(*sides: int) -> Layout:
 
 
 def halves(marks: Mapping[int, float], layout: Layout, batch: int) -> tuple[float, float]:
-    figures = cost_figures(Costs(batch, layout.visual, first_half(layout), [max(marks.values())], [marks]))
+    figures = cost_values(Costs(batch, layout.visual, first_half(layout), [max(marks.values())], [marks]))
     return figures["tokens_per_s_first"][0], figures["tokens_per_s_last"][0]
 
 

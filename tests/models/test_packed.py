@@ -81,7 +81,7 @@ def test_the_reference_engine_keeps_plain_layers(engine: str, packs: bool) -> No
 
 @pytest.mark.parametrize("limit", [LEAST, 1])
 def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their exact figures hold with and without packing, so its fingerprint need not name it (ADR 13)."""
+    """Their exact values hold with and without packing, so its fingerprint need not name it (ADR 13)."""
     monkeypatch.setattr("cachemark.models.layers.LEAST", limit)
     files = list((Path(__file__).parents[2] / "baselines" / "accepted").glob("*/*.json"))
     models = {outcome["case"]["model"] for file in files for outcome in json.loads(file.read_text())["outcomes"]}

@@ -54,7 +54,7 @@ def test_agreement_is_rounding_or_cutting_off_and_nothing_wider() -> None:
 
 
 def test_every_printed_baseline_follows_and_no_figure_of_ams_kv_follows_at_one_width() -> None:
-    """The second half is what facts about these figures say; should one follow some day, the text of the command must change."""
+    """The second half is what facts about these values say; should one follow some day, the text of the command must change."""
     for size in ("var-d30", "var-d36-512"):
         for claim in published(size):
             given = MODELS.get(size).shape(SAMPLING, claim.batch)

@@ -41,7 +41,7 @@ def claim(model: str, paper: str, table: str, printed: str) -> SizeClaim:
 
 @pytest.fixture
 def reprinted(monkeypatch: pytest.MonkeyPatch) -> Callable[[PublishedSize, PublishedSize], SizeClaim]:
-    """The claim that one figure would be if it were printed as another."""
+    """The claim that one value would be if it were printed as another."""
 
     def changed(figure: PublishedSize, other: PublishedSize) -> SizeClaim:
         rows = published(figure.model)
@@ -84,7 +84,7 @@ def test_every_size_of_the_newer_papers_is_checked_here() -> None:
 
 
 def _away(one: PublishedSize, finding: str) -> PublishedSize:
-    """The figure with its last digit changed by one, away from what it rounds or cuts off."""
+    """The value with its last digit changed by one, away from what it rounds or cuts off."""
     exact, digits = float(re.findall(r"([\d.]+) in ", finding)[0]), len(one.printed.partition(".")[2])
     step = 10**-digits if float(one.printed) > exact else -(10**-digits)
     return replace(one, printed=f"{float(one.printed) + step:.{digits}f}")
@@ -180,7 +180,7 @@ def test_what_is_allocated_has_the_asked_dtype() -> None:
 
 
 def test_the_sizes_are_those_that_stand_beside_the_papers_times() -> None:
-    """The same figures are printed in the rows of two files; peak memory is in neither as a size of a cache."""
+    """The same values are printed in the rows of two files; peak memory is in neither as a size of a cache."""
     rows = {f"{one.model}: {one.paper}, {one.table}: {one.printed} {one.unit}" for model in SIZES for one in published(model)}
     beside = {f"{cell.model}: {cell.table}: {cell.printed['keys and values']}" for cell in speeds().cells
               if cell.model in SIZES and "keys and values" in cell.printed}

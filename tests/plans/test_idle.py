@@ -1,4 +1,4 @@
-"""A method that does nothing on a model says so, before it runs and beside its figures."""
+"""A method that does nothing on a model says so, before it runs and beside its values."""
 
 from __future__ import annotations
 

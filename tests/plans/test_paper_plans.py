@@ -87,7 +87,7 @@ def named(cell: PaperCell) -> str:
 
 @pytest.mark.parametrize("cell", CELLS, ids=named)
 def test_the_least_time_that_is_written_down_is_the_one_that_is_worked_out(cell: PaperCell) -> None:
-    """Reports are made without torch, so least times of the papers' GPUs stand beside the printed figures."""
+    """Reports are made without torch, so least times of the papers' GPUs stand beside the printed values."""
     case = next(p.case for p in expanded(cell.plan) if cell.means(p.case))
     entry = MODELS.get(case.model)
     layout = replace(entry.shape(case.sampling, case.batch), dtype=torch.bfloat16)

@@ -1,6 +1,6 @@
 """A synthetic run shaped like the demo plan: the full cache, six methods at two budgets, two reference rows.
 
-Figures come from a fixed random stream and are invented; they only have the right shape. ``python tests/report/report_sample.py FILE``
+Values come from a fixed random stream and are invented; they only have the right shape. ``python tests/report/report_sample.py FILE``
 writes the report of this run.
 """
 
@@ -132,7 +132,7 @@ def other_batch() -> Outcome:
 
 
 def failed(outcome: Outcome, status: Status, log: str) -> Outcome:
-    """The same case without figures."""
+    """The same case without values."""
     return Outcome(outcome.case, status, log=log, seconds=4.0)
 
 
@@ -141,7 +141,7 @@ def arms() -> dict[tuple[str, str], Outcome]:
 
 
 def outcomes() -> list[Outcome]:
-    """All fifteen cases, each with figures."""
+    """All fifteen cases, each with values."""
     return [full(), *arms().values(), other_seeds(), other_batch()]
 
 
@@ -171,7 +171,7 @@ def compared(*rows: Verdict) -> Comparison:
 
 
 def comparison() -> Comparison:
-    """One figure of each verdict, regressions not first."""
+    """One value of each verdict, regressions not first."""
     return compared(
         Verdict("a", "window 1/4", "latency", "equivalent", "", 0.914, 0.917, 1.003),
         Verdict("b", "linear 1/4", "latency", "regressed", "", 0.893, 1.041, 1.166),

@@ -69,7 +69,7 @@ def told(head: str) -> list[list[str]]:
 
 
 def written(found: Interval, name: str) -> list[float]:
-    """A figure and its ends as the results round them, a share as a number."""
+    """A value and its ends as the results round them, a share as a number."""
     unit = 1 if metric(name).unit == "dB" else 3
     return [round(value, unit) for value in ((found.value, found.low, found.high) if found.stated else (found.value,))]
 
@@ -125,7 +125,7 @@ def recommended(group: CaseGroup, claims: Claims) -> tuple[str, str, list[str]]:
     found = answer(group, claims)
     row = found.row or found.lean
     assert row is not None
-    numbers = [number for _, value, ends in found.figures for number in re.findall(r"\d+\.\d+", f"{value} {ends}")]
+    numbers = [number for _, value, ends in found.numbers for number in re.findall(r"\d+\.\d+", f"{value} {ends}")]
     return group.model, row.case.method, numbers
 
 

@@ -55,7 +55,7 @@ def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> No
     assert found.text.endswith(f"with 48.2 % less KV, and its images are shown to lose less than {MARGIN}.")
     assert found.ruined is not None
     assert found.ruined.case.label == "streaming 1/4"
-    assert [name for name, *_ in found.figures] == ["Speed, linear at 1/2", "Less KV", "Color consistency"]
+    assert [name for name, *_ in found.numbers] == ["Speed, linear at 1/2", "Less KV", "Color consistency"]
 
 
 def test_without_a_qualified_method_it_is_the_full_cache() -> None:

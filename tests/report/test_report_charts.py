@@ -120,11 +120,11 @@ def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: ChartSet) ->
     kl = sorted(sample.arm("linear", "1/4").samples["kl"])
     row = next(line for line in spread.rows if line[0] == "linear 1/4")
     half = sample.SEEDS // 2
-    assert row[3] == fmt.figure((kl[half - 1] + kl[half]) / 2, "kl")
+    assert row[3] == fmt.metric_value((kl[half - 1] + kl[half]) / 2, "kl")
     assert row[-1] == str(sample.SEEDS)
     pairs = zip(sample.arm("streaming", "1/4").samples["legend"], sample.full().samples["legend"], strict=True)
     middle = sorted(a - b for a, b in pairs)[half - 1 : half + 1]
-    assert next(line for line in paired.rows if line[0] == "streaming 1/4")[3] == fmt.figure(sum(middle) / 2, "legend")
+    assert next(line for line in paired.rows if line[0] == "streaming 1/4")[3] == fmt.metric_value(sum(middle) / 2, "legend")
 
 
 def test_one_method_is_enough_and_none_is_said() -> None:

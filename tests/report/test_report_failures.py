@@ -85,7 +85,7 @@ def test_the_age_of_a_baseline_is_counted_in_dates(saved: str, age: str) -> None
     (Verdict("k", "linear 1/2", "ssim", "changed", "3 of 64 values differ, their mean does not", 0.98, 0.98, 1.0),
      "linear 1/2: SSIM changed (3 of 64 values differ, their mean does not)."),
     (Verdict("k", "linear 1/4", "psnr", "improved", "", 17.5201, 17.5203, 1.0001),
-     "linear 1/4: PSNR improved, by less than its figure shows: 17.5 dB, 0.0 % more."),
+     "linear 1/4: PSNR improved, by less than its value shows: 17.5 dB, 0.0 % more."),
 ])
 def test_a_change_below_the_digits_shown_is_not_told_as_none(row: Verdict, sentence: str) -> None:
     assert BaselineComparison(row).sentence == sentence

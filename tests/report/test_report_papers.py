@@ -1,4 +1,4 @@
-"""The papers' figures beside the least times and beside ours: three columns that are never mixed."""
+"""The papers' values beside the least times and beside ours: three columns that are never mixed."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> 
 def test_rows_that_several_papers_share_bring_no_table() -> None:
     shared = [ran(8.0, method="fewer_steps", model="tiny-mar"), ran(8.0, method="window", model="tiny-llamagen")]
     assert papers([FULL, *shared], sample.ENVIRONMENT) == ()
-    assert "There are no published figures for the methods of this run." in render(build(sample.RUN, [FULL, *shared]))
+    assert "There are no published values for the methods of this run." in render(build(sample.RUN, [FULL, *shared]))
 
 
 def test_speed_ups_are_drawn_beside_what_the_gpu_allows() -> None:

@@ -121,7 +121,7 @@ def test_by_fid_where_it_was_measured() -> None:
 
 @pytest.mark.parametrize(("bare", "whose"), [(("linear",), "its"), (("full", "linear"), "the full cache's")])
 def test_a_fid_without_an_interval_is_not_said_to_lose_the_margin(bare: tuple[str, ...], whose: str) -> None:
-    """A figure that few images decide shows nothing: 2 % above the full cache's is no tenth, and 40 % above it is one."""
+    """A value that few images decide shows nothing: 2 % above the full cache's is no tenth, and 40 % above it is one."""
     def seen(outcome: Outcome, fid: float) -> Outcome:
         open_ = outcome.case.method in bare
         facts = {"intervals": {FID: [None, None] if open_ else [fid - 0.1, fid + 0.1]},

@@ -1,4 +1,4 @@
-"""Rows of the leaderboard: no figure, flag or sentence beside them contradicts another."""
+"""Rows of the leaderboard: no value, flag or sentence beside them contradicts another."""
 
 from __future__ import annotations
 

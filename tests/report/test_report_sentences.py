@@ -1,4 +1,4 @@
-"""The sentences above the table: they must be as careful as the figures."""
+"""The sentences above the table: they must be as careful as the values."""
 
 from __future__ import annotations
 

@@ -330,16 +330,16 @@ def test_the_ledger_holds_every_case_once_with_its_trial_and_raw_samples() -> No
     entries = build(sample.RUN, outcomes, trials={keys[0]: "3 of run 7"}).entries
     assert [e.key for e in entries] == keys
     assert (entries[0].trial, entries[1].trial) == ("3 of run 7", "")
-    latency = next(f for f in entries[0].figures if f.title == "Latency")
+    latency = next(f for f in entries[0].metrics if f.title == "Latency")
     assert [float(v) for v in latency.raw.split()] == [float(f"{v:.6g}") for v in outcomes[0].samples["latency"]]
     assert (latency.as_, latency.n) == ("median", 5)
     failed = next(e for e in entries if e.status == "oom")
-    assert failed.figures == ()
+    assert failed.metrics == ()
     assert "MemoryError" in failed.log
     whole = sum(len(v) for o in outcomes for v in o.samples.values())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger, "MOST", whole - 1)
-        assert not any(f.raw for e in build(sample.RUN, outcomes).entries for f in e.figures)
+        assert not any(f.raw for e in build(sample.RUN, outcomes).entries for f in e.metrics)
 
 
 def test_every_flag_has_a_rule() -> None:

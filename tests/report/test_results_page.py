@@ -23,7 +23,7 @@ from cachemark.plans.schema import load
 from cachemark.store.db import Store
 
 ROOT = Path(__file__).parents[2]
-MOST = 20_000  # bytes of a file of figures
+MOST = 20_000  # bytes of a file of values
 PLANS = ("rivals", "gtr", "codecs", "prompts")
 HOSTILE = "<script>alert(1)</script> | a `b` @all ![x](https://example.org/x) \u202e\n\n# heading"
 HERE = Environment("Example CPU", "cpu-example", "5f1c0a7be2d94410", {"threads": 2, "torch": "2.15.0"})
@@ -43,7 +43,7 @@ def shares(stream: random.Random, count: int, mean: float) -> list[float]:
 
 
 def outcome(case: Case, judged: bool = True) -> Outcome:
-    """An outcome with invented figures of the right shape: every tenth of a budget that is missing costs ten of FID."""
+    """An outcome with invented values of the right shape: every tenth of a budget that is missing costs ten of FID."""
     stream, gone = random.Random(case.key), 1 - share_of(case.budget)
     arm, images = case.role in ("arm", "baseline"), case.samples
     of_vectors = case.model == "tiny-mar"
@@ -216,7 +216,7 @@ def test_tables_are_written_anew_from_kept_figures(script: ModuleType, tmp_path:
     assert page.read_text().endswith(f"{end}\nprose")
     assert kept.read_bytes() == before
     monkeypatch.setattr(sys, "argv", ["results_page.py", "rivals", str(kept), "--page", str(page)])
-    with pytest.raises(SystemExit, match=r"gtr\.json holds figures of the plan gtr\.$"):
+    with pytest.raises(SystemExit, match=r"gtr\.json holds values of the plan gtr\.$"):
         script.main()
 
 

@@ -72,7 +72,7 @@ def test_counting_does_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> 
     assert counted(lambda: layer(torch.ones(2, 3))) == 2 * 2 * 3 * 5
 
 
-# -- published figures ------------------------------------------------------------------------------------------------
+# -- published values ------------------------------------------------------------------------------------------------
 def on_paper(figure: PrintedFlops, knobs: dict[str, Any] | None = None) -> Work:
     entry = MODELS.get(figure.model)
     layout = entry.shape(replace(entry.presets["paper"], steps=figure.steps), 1)
@@ -84,7 +84,7 @@ BASELINES = [figure for figure in published() if figure.method == "full"]
 
 @pytest.mark.parametrize("figure", BASELINES, ids=lambda figure: f"{figure.model}-{figure.steps}")
 def test_the_published_baseline_follows(figure: PrintedFlops) -> None:
-    """LazyMAR's figures include the image decoder and small operations, so they are a little higher."""
+    """LazyMAR's values include the image decoder and small operations, so they are a little higher."""
     assert -0.07 < figure.off(on_paper(figure).total) < 0
 
 
@@ -95,7 +95,7 @@ def test_every_published_size_has_its_figures() -> None:
 
 @pytest.mark.parametrize("figure", [f for f in published() if f.method == "lazymar" and f.steps == 64], ids=lambda figure: figure.model)
 def test_the_published_saving_follows_only_with_the_head(figure: PrintedFlops) -> None:
-    """The paper does not speak of a cache in the head; its figures at 64 steps cannot be had without."""
+    """The paper does not speak of a cache in the head; its values at 64 steps cannot be had without."""
     assert -0.07 < figure.off(on_paper(figure).total) < 0
     assert figure.off(on_paper(figure, {"head_cache": False}).total) > 0.25
 

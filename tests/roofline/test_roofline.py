@@ -1,4 +1,4 @@
-"""The bill of a generation: against what is dispatched, and against figures worked out by hand."""
+"""The bill of a generation: against what is dispatched, and against values worked out by hand."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ BY_HAND = [
 
 @pytest.mark.parametrize(("name", "batch", "budget", "weights", "read", "seen"), BY_HAND)
 def test_bytes_of_a_decode_step(name: str, batch: int, budget: str, weights: float, read: float, seen: float) -> None:
-    """Within 1 %: the figures are rounded and count the condition in every pass as one whole entry more."""
+    """Within 1 %: the values are rounded and count the condition in every pass as one whole entry more."""
     found, mean = raster(name, batch, budget)
     assert found.moved("weights") / found.passes / 1e9 == pytest.approx(weights, rel=0.01)
     assert found.moved("read") / found.passes / 1e9 == pytest.approx(read, rel=0.01)

@@ -1,4 +1,4 @@
-"""Spoilt images are found out: by paired figures at 64 seeds, and by FID at 2000 images."""
+"""Spoilt images are found out: by paired values at 64 seeds, and by FID at 2000 images."""
 
 from __future__ import annotations
 

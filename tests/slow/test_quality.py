@@ -1,4 +1,4 @@
-"""Quality at its real size: figures of files, intervals as wide as fresh sets of real scenes scatter, and models that show their class."""
+"""Quality at its real size: values of files, intervals as wide as fresh sets of real scenes scatter, and models that show their class."""
 
 from __future__ import annotations
 

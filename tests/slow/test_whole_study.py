@@ -76,7 +76,7 @@ def matched(found: dict[str, list[dict[str, Any]]], profile: str, effect: float)
     """What each rule of others finds of a profile's effect at equal false alarms and equal cost, where that is known."""
     rows = {row["rule"]: float(row[f"matched {effect:.0%}, equal cost"]) for row in found["rules"] if row["profile"] == profile}
     by_name = {rule: value for rule, value in rows.items() if not math.isnan(value)}
-    assert by_name, f"no rule has a figure for {profile}: nothing would be compared"
+    assert by_name, f"no rule has a value for {profile}: nothing would be compared"
     return by_name
 
 
@@ -85,7 +85,7 @@ def test_figures_that_are_all_unknown_are_no_comparison() -> None:
     rules = [{"profile": "p", "rule": "a", column: math.nan}, {"profile": "p", "rule": "b", column: 0.5}]
     assert matched({"rules": rules}, "p", 0.03) == {"b": 0.5}
     for nothing in (rules[:1], []):
-        with pytest.raises(AssertionError, match="no rule has a figure for p"):
+        with pytest.raises(AssertionError, match="no rule has a value for p"):
             matched({"rules": nothing}, "p", 0.03)
 
 
@@ -100,7 +100,7 @@ def test_no_rule_of_others_finds_more_at_equal_false_alarms_and_equal_cost(
 
 
 def test_where_another_rule_finds_more_on_histories_is_named(study: ModuleType, found: dict[str, list[dict[str, Any]]]) -> None:
-    """A rule that is not installed has no figures; asv publish and two plain rules always have."""
+    """A rule that is not installed has no values; asv publish and two plain rules always have."""
     named = study.gate_page.defeats(found)
     rules = ("asv publish", "otava", "otava on our ratios", "z-score", "fence")
     rows = [row for row in found["history"] if row["shape"] in ("step", "ramp")]

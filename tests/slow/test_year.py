@@ -1,4 +1,4 @@
-"""A store after a year of nights: how large it is. Figures are printed."""
+"""A store after a year of nights: how large it is. Values are printed."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_arrays_of_cells_give_what_the_cells_give_alone() -> None:
         assert sign_flip(d.reshape(7, 1, n)).shape == (7, 1)
 
 
-# ------------------------------------------------------------------------------------------------ pairs of figures
+# ------------------------------------------------------------------------------------------------ pairs of values
 
 def test_log_ratios_are_positive_where_the_second_arm_is_worse() -> None:
     slower = log_ratios([1.0, 2.0], [1.1, 2.2])

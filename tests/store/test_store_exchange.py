@@ -122,7 +122,7 @@ def edited_outcome(**fields: Any) -> str:
     (edited(meta={"expires": "9999-12-31T00:00"}), r"has meta\.expires"),
     (edited_outcome(samples={"latency": [1.0]}, judgement=""), "needs samples and a judgement"),
     (edited_outcome(status="fine"), "'fine'"),
-    (edited_outcome(status="oom"), "has a log and no figures"),
+    (edited_outcome(status="oom"), "has a log and no values"),
     (edited_outcome(case={"model": "m"}), r"lacks outcomes\.2\.case\.weights"),
     (edited_outcome(samples=None), r"has outcomes\.2\.samples = None; a table"),
     (text_of().replace("0.25", "NaN"), "NaN is none of its words"),

@@ -186,7 +186,7 @@ def test_the_command_is_dry_unless_told(path: Path, store: Store) -> None:
     store.save(3, failed(2))
     messages = CliRunner().invoke(main, [*arguments, "--yes"]).output
     assert "Pruned 0 outcomes" in messages
-    assert "1 outcomes keep everything" in messages, "neither those pruned before nor one without figures"
+    assert "1 outcomes keep everything" in messages, "neither those pruned before nor one without values"
     assert store.outcomes(1)[0].samples["latency"] == quantiles(LATENCIES)
 
 

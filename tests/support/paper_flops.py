@@ -19,11 +19,11 @@ class PrintedFlops:
     printed: str
 
     def off(self, flops: int) -> float:
-        """Deviation of ``flops`` from the printed figure, as a share of that: negative where they are fewer."""
+        """Deviation of ``flops`` from the printed value, as a share of that: negative where they are fewer."""
         return flops / TERA / float(self.printed) - 1
 
 
 def published(model: str = "") -> list[PrintedFlops]:
-    """The figures that LazyMAR prints, of one model or of all."""
+    """The values that LazyMAR prints, of one model or of all."""
     text = (resources.files("cachemark") / "data" / "published" / "lazymar.json").read_text(encoding="utf-8")
     return [figure for row in json.loads(text)["flops"] if (figure := PrintedFlops(**row)).model == model or not model]

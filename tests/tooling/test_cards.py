@@ -197,7 +197,7 @@ def test_what_images_are_worth_comes_from_a_baseline_of_the_same_weights(worth: 
     assert drawn is not None
     assert "seeds `s2k`, cfg_scale 1.5" in drawn.made
     assert "commit 0000000000" in drawn.made
-    assert dict(drawn.figures) == {
+    assert dict(drawn.numbers) == {
         "Class accuracy, 2000 images": "100.0 % [99.8 %, 100.0 %]", "FID, scene, 2k images": "6.000 [5.500, 6.500]",
         "FID, scene, 2k images, of real ones": "0.500 [0.250, 0.750]",
     }  # fmt: skip
@@ -211,7 +211,7 @@ def test_images_of_others_say_nothing_about_a_model(worth: Callable[..., Drawn |
 def test_the_run_that_looked_at_the_most_images_counts_and_of_these_the_newest(worth: Callable[..., Drawn | None]) -> None:
     drawn = worth((4.0, 2000, {}), (5.0, 2000, {}), (6.0, 500, {}))
     assert drawn is not None
-    assert ("FID, scene, 2k images", "5.000 [4.500, 5.500]") in drawn.figures
+    assert ("FID, scene, 2k images", "5.000 [4.500, 5.500]") in drawn.numbers
 
 
 def test_a_damaged_baseline_costs_no_card(worth: Callable[..., Drawn | None], tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def steps() -> list[tuple[Block, list[str]]]:
 
 
 def unmeasured(line: str) -> str:
-    """A line without its figures."""
+    """A line without its values."""
     return " ".join(re.sub(r"\d[\d.,]*", "0", line).split())
 
 

@@ -150,7 +150,7 @@ def test_a_damaged_checkpoint_is_named(damage: bytes, finished: Path) -> None:
 
 
 def test_what_is_written(trained: Path) -> None:
-    """The checkpoint needs no trust, and the figures belong to the weights as they are stored."""
+    """The checkpoint needs no trust, and the values belong to the weights as they are stored."""
     path = trained / "line.safetensors"
     assert sorted(p.name for p in trained.iterdir()) == ["line.checkpoint.pt", "line.json", "line.log.jsonl", "line.safetensors"]
     checkpoint = torch.load(trained / "line.checkpoint.pt", weights_only=True)

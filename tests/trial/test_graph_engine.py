@@ -1,4 +1,4 @@
-"""Cases of the graph engine: which plans have them, and that their figures are those of the eager engine and two more.
+"""Cases of the graph engine: which plans have them, and that their values are those of the eager engine and two more.
 
 There is no CUDA device here: a tape stands for CUDA graphs, below the same engine.
 """
@@ -84,7 +84,7 @@ def test_an_engine_by_its_name() -> None:
         engine("graph", "cpu")
 
 
-# -- figures ----------------------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def outcomes(folder: Path) -> dict[str, dict[str, Outcome]]:
     with pytest.MonkeyPatch.context() as patch:

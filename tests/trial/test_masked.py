@@ -21,7 +21,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.metrics.base import Costs
 from cachemark.metrics.compute.fidelity import distance
 from cachemark.metrics.compute.speed import ends, first_half, watched
-from cachemark.metrics.registry import cost_figures
+from cachemark.metrics.registry import cost_values
 from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Loaded, ModelEntry, Request
@@ -117,7 +117,7 @@ def test_methods_of_other_families_are_refused(tmp_path: Path) -> None:
         expand(plan(tmp_path, 'methods = ["window"]\n'))
 
 
-# ------------------------------------------------------------------------------------------------ figures
+# ------------------------------------------------------------------------------------------------ values
 
 def test_every_case_has_its_figures(results: Results) -> None:
     timed = {"latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last", "kv_logical", "kv_allocated", "kv_stage", "kv_state",
@@ -174,7 +174,7 @@ def test_halves_are_those_of_the_steps() -> None:
     assert ends(layout) == watched(layout) == [step.first + step.count - 1 for step in steps]
     half = steps[2].first + steps[2].count
     assert first_half(layout) == half < 8, "the first steps draw few tokens"
-    rates = cost_figures(Costs(3, 16, half, [6.0], [{half - 1: 2.0, 15: 6.0}]))
+    rates = cost_values(Costs(3, 16, half, [6.0], [{half - 1: 2.0, 15: 6.0}]))
     assert (rates["tokens_per_s_first"], rates["tokens_per_s_last"]) == ([half * 3 / 2], [(16 - half) * 3 / 4])
 
 

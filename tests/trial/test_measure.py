@@ -1,4 +1,4 @@
-"""One case in a loaded model, in this process: which figures it gives, and that they are those of the definitions."""
+"""One case in a loaded model, in this process: which values it gives, and that they are those of the definitions."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def recorded(cases: list[Planned]) -> tuple[Bench, Recorder]:
     return bench, recorder
 
 
-# ------------------------------------------------------------------------------------------------ which figures
+# ------------------------------------------------------------------------------------------------ which values
 
 @pytest.mark.parametrize(("label", "names"), [
     ("full", SPEED | BYTES | LIKENESS | {"kl"}),
@@ -283,7 +283,7 @@ def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, re
         assert again[label][0].samples["kl"] == pytest.approx(results[label][0].samples["kl"], abs=1e-6)
 
 
-# ------------------------------------------------------------------------------------------------ what has no figures
+# ------------------------------------------------------------------------------------------------ what has no values
 
 def test_random_weights_are_timed_but_not_judged_and_say_so(folder: Path) -> None:
     found = run_all(planned(folder, weights=None))

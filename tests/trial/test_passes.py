@@ -1,4 +1,4 @@
-"""A case under a decoder: the full cache's tokens in fewer passes, the figures of these, and an error where the tokens are others."""
+"""A case under a decoder: the full cache's tokens in fewer passes, the values of these, and an error where the tokens are others."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def again(store: Path, change: Callable[[Outcome], Outcome], plan: str = "") -> 
 
 
 def changed(name: str, times: float) -> Callable[[Outcome], Outcome]:
-    """One figure of streaming multiplied."""
+    """One value of streaming multiplied."""
     def change(outcome: Outcome) -> Outcome:
         if outcome.case.method != "streaming":
             return outcome

@@ -111,7 +111,7 @@ def test_figures_of_whole_sets_and_runs_without_quality_are_refused(world: Plant
         until_decided("quality", world.store)
     monkeypatch.setattr(Planted, "outcome", lambda self, planned: replace(
         bare := whole(self, planned), judgement="Its weights are random.", samples={"latency": bare.samples["latency"]}))
-    with pytest.raises(NothingMeasured, match="No case has a figure of quality"):
+    with pytest.raises(NothingMeasured, match="No case has a value of quality"):
         decided(world)
 
 

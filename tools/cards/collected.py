@@ -1,4 +1,4 @@
-"""The content of the cards: models, methods, vectors, published figures and anchors, as plain data."""
+"""The content of the cards: models, methods, vectors, published values and anchors, as plain data."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ def _scored(outcome: Outcome) -> tuple[str, int]:
 
 
 def _worth(outcome: Outcome, run: Exchange) -> Drawn:
-    """The figures of a run's outcome, with the intervals of a report."""
+    """The values of a run's outcome, with the intervals of a report."""
 
     def told(name: str, *ends: float) -> str:
-        return "{} [{}, {}]".format(*(fmt.figure(end, name) for end in ends))
+        return "{} [{}, {}]".format(*(fmt.metric_value(end, name) for end in ends))
 
     rows = [(metric(name).title + (f", {found.n} images" if name in QUALITY else ""), told(name, found.value, found.low, found.high))
             for name, found in derive(outcome, None).quality.items()]
@@ -121,7 +121,7 @@ def methods_known(everything: bool = False) -> list[type[Method]]:
 
 # -- what speaks for them ---------------------------------------------------------------------------------------------
 def evidence(folder: Path) -> Evidence:
-    """Vectors and published figures of the package, and the anchors in ``folder``."""
+    """Vectors and published values of the package, and the anchors in ``folder``."""
     vectors = [Vectors(name, entry["family"], entry["about"], entry["methods"], len(entry["checks"]))
                for name, entry in _read(DATA / "conformance.json").items()]
     claims = [Claim(**record) for record in _read(DATA / "published" / "quality.json")["records"]]

@@ -40,11 +40,11 @@ SCORES = {  # of a description's `held_out`: what it is, and its unit
 # -- what is handed in ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Drawn:
-    """Quality of images of the full cache. ``figures``: what it is, and the figure with its interval, as text. ``made``: by which
+    """Quality of images of the full cache. ``numbers``: what each is, and its value with its interval, as text. ``made``: by which
     run."""
 
     made: str
-    figures: Sequence[tuple[str, str]]
+    numbers: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Evidence for the code: vectors, published figures of quality, speed and size, and anchors that were reached."""
+    """Evidence for the code: vectors, published values of quality, speed and size, and anchors that were reached."""
 
     vectors: Sequence[Vectors] = ()
     claims: Sequence[Claim] = ()
@@ -163,7 +163,7 @@ def _trained(model: Trained) -> list[str]:
     rows += [(_score(name)[0], f"{value:g} {_score(name)[1]}".strip() + f"; {spread(last['log'], name)}")
              for name, value in last["held_out"].items()]
     if model.draws:
-        rows += [("its images", model.drawn.made), *model.drawn.figures] if model.drawn else [("its images", UNSEEN)]
+        rows += [("its images", model.drawn.made), *model.drawn.numbers] if model.drawn else [("its images", UNSEEN)]
     return [f"### `{model.name}`", f"{model.what.rstrip('.')}.", _table(("", ""), rows), "To train it again:",
             f"```console\n$ python -m tools.train {model.name}\n```"]
 
@@ -330,7 +330,7 @@ def differences(text: str) -> list[str]:
 
 
 def reproduced(claim: Claim, reached: Sequence[ReachedAnchor]) -> str:
-    """A word on whether a published figure was measured here. An anchor vouches for the full cache of its model, at its own value."""
+    """A word on whether a published value was measured here. An anchor vouches for the full cache of its model, at its own value."""
     own = next((r for r in reached if r.anchor.model == claim.model), None)
     if own is None:
         return NEVER

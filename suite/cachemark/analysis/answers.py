@@ -74,7 +74,7 @@ class Answer:
 
     ``row`` is the recommended arm, None where it is the full cache; ``lean`` the qualified arm that saves most memory or computation where
     that is another; ``ruined`` the one of the others whose images are worst, for comparison; ``needed`` about the number of seeds at which
-    one more arm would be decided. ``figures`` are the recommended arm's speed, saving and quality, each with its name and its interval as
+    one more arm would be decided. ``numbers`` are the recommended arm's speed, saving and quality, each with its name and its interval as
     text; ``flags`` say why the speed is not to be believed.
     """
 
@@ -83,7 +83,7 @@ class Answer:
     lean: ReportRow | None = None
     ruined: ReportRow | None = None
     needed: int | None = None
-    figures: tuple[tuple[str, str, str], ...] = ()
+    numbers: tuple[tuple[str, str, str], ...] = ()
     flags: tuple[Mark, ...] = ()
 
 
@@ -97,14 +97,14 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
     lean = rows[chosen.lean.key] if chosen.lean else None
     if chosen.best is not None:
         row = rows[chosen.best.key]
-        return Answer(_use(row, claims), row, lean, ruined, figures=tuple(_figures(row, group)), flags=_flags(row, group))
+        return Answer(_use(row, claims), row, lean, ruined, numbers=tuple(_numbers(row, group)), flags=_flags(row, group))
     needed = min((claim.needed for row in group.arms if (claim := claims.get(row.case.key)) and not claim.non_inferior and claim.needed),
                  default=None)
     qualified = [each for each in candidates if each.qualified]
     doubt = next((f" {named(rows[each.key].case)}: {each.doubt}" for each in qualified if each.doubt), "")
     text = f"{FULL_CACHE}: {_reason(group, lean, claims, needed, qualified=bool(qualified))}{doubt}"
     row = lean or group.full
-    return Answer(text, None, lean, ruined, needed, tuple(_figures(row, group)), _flags(row, group))
+    return Answer(text, None, lean, ruined, needed, tuple(_numbers(row, group)), _flags(row, group))
 
 
 def candidate(row: ReportRow, claims: Claims) -> Candidate:
@@ -119,7 +119,7 @@ def _flags(row: ReportRow, group: CaseGroup) -> tuple[Mark, ...]:
     return tuple(mark for each in rows for mark in each.marks if mark.text in OF_SPEED)
 
 
-def _figures(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]:
+def _numbers(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]:
     """Speed, saving and quality of a row, as far as they are known."""
     whose = "full cache" if row is group.full else named(row.case)
     if row is group.full:
@@ -132,14 +132,14 @@ def _figures(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]
         yield ("Fewer FLOPs" if row.paradigm == MASKED else "Less KV"), fmt.percent(row.saving), ""
     name = criterion(group)
     if name in row.quality:
-        yield metric(name).title, fmt.figure(row.quality[name].value, name), _ends(row.quality[name], name)
+        yield metric(name).title, fmt.metric_value(row.quality[name].value, name), _ends(row.quality[name], name)
 
 
 def _ends(interval: Interval, name: str) -> str:
     """An interval as text, empty where none is stated."""
     if not interval.stated:
         return ""
-    return "–".join(f"{end:.2f}" if name == "" else fmt.figure(end, name) for end in (interval.low, interval.high))
+    return "–".join(f"{end:.2f}" if name == "" else fmt.metric_value(end, name) for end in (interval.low, interval.high))
 
 
 def _ruined(group: CaseGroup) -> ReportRow | None:

@@ -102,7 +102,7 @@ class BaselineComparison:
         moved = "" if entry.change is None else f", {fmt.percent(abs(entry.change - 1))} {'more' if entry.change > 1 else 'less'}"
         then, now = self.texts
         if then == now:
-            return f"{text}, by less than its figure shows: {now}{moved}."
+            return f"{text}, by less than its value shows: {now}{moved}."
         return f"{text}, from {then} to {now}{moved}."
 
     def _value_text(self, value: float | None) -> str:

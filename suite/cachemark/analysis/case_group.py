@@ -13,7 +13,7 @@ from ..core.units import FID, LARGEST, LARGEST_RATE, PRECISION, compared_tokens
 from ..stats.intervals import Interval
 from ..store.differences import differences
 from .device_limits import with_limits
-from .report_row import MASKED, Mark, ReportRow, derive, figures, is_random, means, share_of_full
+from .report_row import MASKED, Mark, ReportRow, derive, is_random, means, share_of_full, values_by_seed
 
 _REFERENCES = ("other_seeds", "other_batch")
 _OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
@@ -125,7 +125,7 @@ def _group(model: str, measured: list[Outcome], references: list[Outcome]) -> Ca
     baseline = next((o for o in measured if o.case.role == "baseline"), None)
     full = baseline if baseline is not None and baseline.ok else None
     reference_rows = tuple(derive(o, None) for o in sorted(references, key=lambda o: _REFERENCES.index(o.case.role)))
-    named = {(k, name): values for k, o in enumerate(measured) if o.ok for name, values in figures(o, full).items()}
+    named = {(k, name): values for k, o in enumerate(measured) if o.ok for name, values in values_by_seed(o, full).items()}
     intervals: list[dict[str, Interval]] = [{} for _ in measured]
     for (k, name), mean in means(named, lambda key: key[1]).items():
         intervals[k][name] = mean

@@ -69,7 +69,10 @@ class Column:
     def __post_init__(self) -> None:
         if is_metric(self.key):
             about = metric(self.key)
-            for name, default in (("unit", about.unit), ("better", about.better), ("write", lambda value: fmt.figure(value, self.key))):
+            def write(value: float) -> str:
+                return fmt.metric_value(value, self.key)
+
+            for name, default in (("unit", about.unit), ("better", about.better), ("write", write)):
                 object.__setattr__(self, name, getattr(self, name) or default)
 
     @property
@@ -211,7 +214,7 @@ def image_column(name: str) -> Column:
 
 
 def _ends(interval: Interval, name: str) -> list[str]:
-    return [fmt.figure(end, name).removesuffix(" %") for end in (interval.low, interval.high)]
+    return [fmt.metric_value(end, name).removesuffix(" %") for end in (interval.low, interval.high)]
 
 
 # -- the columns --------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ FLAGS = {
     "low utilization": "The full cache uses less than 40 % of both the copy rate and the matmul rate of its device.",
     "implausible speedup": "The speed-up is above 1, and more than 1.1 times what the bytes and FLOPs saved allow; under a decoder, than "
                            "that of its method at one token a pass, times the tokens that are drawn a pass.",
-    "not reproduced": "This code has not been shown to reach the model's published figures with these weights.",
+    "not reproduced": "This code has not been shown to reach the model's published values with these weights.",
 }
 VERDICTS = {
     REGRESSED: "Costs more than the threshold above the baseline (speed, peak memory), is worse where it must be equal (bytes, "
@@ -51,7 +51,7 @@ PLACES = ("Rank within a budget among methods that are shown to be not worse tha
           "speed-up. Where intervals overlap, the order may be chance.")
 ALARMS = ("Every night the same code is also compared with itself. A change found there is a false alarm, so the share of nights with one "
           "is the false-alarm rate of the gate.")
-MISSING = "Every case without results, and every figure this run lacks that such cases usually have, with the reason."
+MISSING = "Every case without results, and every value this run lacks that such cases usually have, with the reason."
 _WORDS = {
     "model": "An image generator with its weights.",
     "method": "A change to the cache of keys and values, or to the computation itself, that saves memory or time.",
@@ -71,7 +71,7 @@ _WORDS = {
     "interval": "The range that contains the true value with the stated confidence.",
     "Pareto front": "The cases that no other beats in both quantities of a chart.",
     "true ratio": "The share of entries actually kept, after rounding to whole lines.",
-    "coverage": "The share of the baseline's cases of which at least one figure was compared.",
+    "coverage": "The share of the baseline's cases of which at least one value was compared.",
     "false-alarm rate": "How often the gate calls a regression where nothing changed.",
     "numerics fingerprint": "Identifies the device, driver, libraries and threads under which outputs are bit-equal.",
 }

@@ -33,7 +33,7 @@ def size(value: float) -> str:
 
 
 def binary(most: float) -> tuple[float, str]:
-    """The binary unit for figures up to ``most`` bytes, and its name."""
+    """The binary unit for values up to ``most`` bytes, and its name."""
     return next(((1024.0**k, name) for k, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")) if most >= 1024.0**k), (1.0, "B"))
 
 
@@ -54,15 +54,15 @@ def seconds(value: float) -> str:
     return f"{_three(1000 * value)} ms" if value < 1 else f"{_three(value)} s"
 
 
-def figure(value: float, name: str) -> str:
+def metric_value(value: float, name: str) -> str:
     """A value of the metric ``name`` in its own unit."""
     return _BY_UNIT.get(metric(name).unit, _small)(value)
 
 
 def with_unit(value: float, name: str) -> str:
-    """Like :func:`figure`, with the unit where the figure alone does not show it."""
+    """Like :func:`metric_value`, with the unit where the value alone does not show it."""
     unit = metric(name).unit
-    return f"{figure(value, name)} {unit}" if unit in ("token/s", "image/s", "dB", "nat/token") else figure(value, name)
+    return f"{metric_value(value, name)} {unit}" if unit in ("token/s", "image/s", "dB", "nat/token") else metric_value(value, name)
 
 
 def _three(value: float) -> str:

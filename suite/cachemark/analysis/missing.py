@@ -1,4 +1,4 @@
-"""The figures that a run lacks, each with the reason."""
+"""The values that a run lacks, each with the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOO_FEW = "So few images add more to a FID by their number than they say by what
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that has no figure.
+    """Something that has no value.
 
     ``log`` is the whole log of a failed case and ``key`` names it; both are empty elsewhere.
     """
@@ -59,7 +59,7 @@ def _wanted(group: CaseGroup) -> tuple[str, ...]:
 
 
 def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
-    """The reasons for figures of whole sets, and for those that the plan asks for, that are not there."""
+    """The reasons for values of whole sets, and for those that the plan asks for, that are not there."""
     what = f"{group.model}: FID, precision and recall"
     quality_pass = group.case.evaluation.get("quality", {})
     if "missing" in quality_pass:

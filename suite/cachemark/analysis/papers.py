@@ -1,7 +1,7 @@
 """Published speed beside the least time of the paper's GPU and beside what was measured here.
 
 A table of which a row was measured stands first; then those of the same methods, of which this run has other cases. Three columns that
-are never mixed: a published figure has another machine and another baseline than ours, so it takes no part in any verdict, rank or
+are never mixed: a published value has another machine and another baseline than ours, so it takes no part in any verdict, rank or
 speed-up of this report.
 """
 
@@ -87,7 +87,7 @@ class PaperCell:
 
 
 @dataclass(frozen=True)
-class PublishedFigures:
+class PublishedSpeeds:
     """All rows, and by table its ``baselines`` and ``notes`` on contradictions."""
 
     cells: tuple[PaperCell, ...]
@@ -100,11 +100,11 @@ class PublishedFigures:
 
 
 @cache
-def published() -> PublishedFigures:
-    """The figures that come with the package."""
+def published() -> PublishedSpeeds:
+    """The values that come with the package."""
     data = json.loads((resources.files("cachemark") / "data" / "published" / "speed.json").read_text(encoding="utf-8"))
     notes = {table: tuple(lines) for table, lines in data["notes"].items()}
-    return PublishedFigures(tuple(PaperCell(**cell) for cell in data["cells"]), data["baselines"], notes)
+    return PublishedSpeeds(tuple(PaperCell(**cell) for cell in data["cells"]), data["baselines"], notes)
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[Paper
     return tuple(_table(figures, title, outcomes, environment, title in here) for title in here | related)
 
 
-def _table(figures: PublishedFigures, title: str, outcomes: Sequence[Outcome], environment: Environment, here: bool) -> PaperTable:
+def _table(figures: PublishedSpeeds, title: str, outcomes: Sequence[Outcome], environment: Environment, here: bool) -> PaperTable:
     cells = [cell for cell in figures.cells if cell.table == title]
     plans = tuple(dict.fromkeys(cell.plan for cell in cells if cell.plan))
     lines = tuple(paper_row(cell, outcomes) for cell in cells)

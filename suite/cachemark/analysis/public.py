@@ -27,7 +27,7 @@ def public_run(run: RunRecord) -> RunRecord:
 
 
 def public_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The outcomes, likewise; figures are as they were, and so are the names by which cases are found."""
+    """The outcomes, likewise; values are as they were, and so are the names by which cases are found."""
     return [replace(o, case=_case(o.case), log=WITHHELD if o.log else "", judgement=_scrubbed_text(o.judgement), facts=scrubbed(o.facts))
             for o in outcomes]
 

@@ -42,9 +42,9 @@ class QualityClaim:
     """One method against the full cache in one ``metric``.
 
     A loss of ``margin`` or more has the p-value ``p`` at ``n`` seeds, and ``adjusted`` over all ``claims`` of the report. ``share``: the
-    margin as one of the full cache's figure, None where it is a number of points. Below ``least`` seeds nothing could be shown; about
+    margin as one of the full cache's value, None where it is a number of points. Below ``least`` seeds nothing could be shown; about
     ``needed`` would show it if they went on like these, None where they lose the margin, where nobody could make so many, or where
-    ``without_interval`` says whose figure has none (``its`` or ``the full cache's``). ``loss`` is that of these seeds. Where the claim is
+    ``without_interval`` says whose value has none (``its`` or ``the full cache's``). ``loss`` is that of these seeds. Where the claim is
     ``sequential``, ``p_worse`` and ``adjusted_worse`` are those of a loss of less than the margin.
     """
 
@@ -114,7 +114,7 @@ Claims = Mapping[str, QualityClaim]
 
 
 def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS, *, sequential: bool = False) -> Claims:
-    """The claim of every arm that has figures of quality, by the key of its case.
+    """The claim of every arm that has values of quality, by the key of its case.
 
     All that a report could claim are one family, also those that another rule leaves out of its ranking: which these are depends on the
     same images. ``sequential``: they were looked at while seeds were added, and are judged by the test that allows it.

@@ -15,7 +15,7 @@ _MEANS = ("fidelity", "quality")
 
 
 @dataclass(frozen=True)
-class CaseFigure:
+class CaseMetric:
     """One metric of a case.
 
     ``shown`` is what tables show of it (``as_``: median or mean), ``raw`` all its values as text, empty where the page would be too large.
@@ -31,7 +31,7 @@ class CaseFigure:
 
 @dataclass(frozen=True)
 class CaseRecord:
-    """A case: its name, its status, its trial, its figures and the command that prints them."""
+    """A case: its name, its status, its trial, its values and the command that prints them."""
 
     key: str
     label: str
@@ -40,7 +40,7 @@ class CaseRecord:
     trial: str
     took: str
     facts: tuple[tuple[str, str], ...]
-    figures: tuple[CaseFigure, ...]
+    metrics: tuple[CaseMetric, ...]
     log: str
     reason: str
     command: str
@@ -59,22 +59,22 @@ def _record(outcome: Outcome, run: str, trial: str, with_raw: bool) -> CaseRecor
         "Kernel": facts.get("kernel"), "Output hash": outcome.output_hash, "Seeds": f"{case.seeds} ({case.samples})", "Batch": case.batch,
         "Engine": f"{case.engine}, {case.dtype}, {case.device_class}", "Carried over": _carried(outcome),
     }
-    figures = tuple(_figure(name, outcome, with_raw) for name in in_order(outcome.samples))
+    metrics = tuple(_metric(name, outcome, with_raw) for name in in_order(outcome.samples))
     seconds = fmt.seconds(outcome.seconds) if outcome.seconds else ""
     return CaseRecord(case.key, case.label, case.model, str(outcome.status), trial, seconds,
-                 tuple((name, str(value)) for name, value in settings.items() if value), figures, outcome.log, outcome.reason,
+                 tuple((name, str(value)) for name, value in settings.items() if value), metrics, outcome.log, outcome.reason,
                  f"cachemark show {shlex.quote(case.key)} --run {shlex.quote(run)}")
 
 
 def _carried(outcome: Outcome) -> str:
-    """Which figures were measured by an earlier outcome that gave the same tokens, and by which."""
+    """Which values were measured by an earlier outcome that gave the same tokens, and by which."""
     carried = outcome.facts.get("carried")
     return f"{', '.join(carried['metrics'])}: same tokens as {carried['from'][:12]}" if carried else ""
 
 
-def _figure(name: str, outcome: Outcome, with_raw: bool) -> CaseFigure:
+def _metric(name: str, outcome: Outcome, with_raw: bool) -> CaseMetric:
     values, mean = outcome.samples[name], metric(name).kind in _MEANS
     middle = outcome.mean(name) if mean else outcome.median(name)
     assert middle is not None
-    return CaseFigure(metric(name).title, metric(name).meaning, fmt.with_unit(middle, name), "mean" if mean else "median", len(values),
+    return CaseMetric(metric(name).title, metric(name).meaning, fmt.with_unit(middle, name), "mean" if mean else "median", len(values),
                   " ".join(f"{value:.6g}" for value in values) if with_raw else "")

@@ -42,7 +42,7 @@ class ReportRow:
 
     ``speed_up`` is the median latency of the full cache beside it over its own, or None with the reason in ``no_speed_up``. ``saving`` and
     ``saving_live`` are 1 − bytes / bytes of the full cache, allocated and live; in a masked model ``saving`` is of FLOPs.
-    ``fidelity`` and ``quality`` hold the means over seeds, the latter also figures of whole sets of images; where both are empty,
+    ``fidelity`` and ``quality`` hold the means over seeds, the latter also values of whole sets of images; where both are empty,
     ``no_judgement`` says why. ``to_full`` holds differences of quality, this row less the full cache, at the same seeds.
     ``place`` orders the ranked methods of one budget, by FID where it was measured, else by speed-up; ``unranked`` says why there is
     none, and ``unproven`` that it is for want of proof alone. ``lossless``: no further from the full cache than it is from itself.
@@ -130,13 +130,13 @@ class ReportRow:
         return isinstance(stored, Mapping) and stored.get("keeps") == LAW
 
     def of_set(self, base: str) -> tuple[str, Interval] | None:
-        """The figure of a whole set of images whose name begins so, ``fid`` say, with its whole name."""
+        """The value of a whole set of images whose name begins so, ``fid`` say, with its whole name."""
         of_images = {*QUALITY, *OUTSIDE}
         return next(((name, mean) for name, mean in self.quality.items() if name.startswith(f"{base}_") and name not in of_images), None)
 
     @property
     def reason(self) -> str:
-        """The reason why there are no figures, in one line."""
+        """The reason why there are no values, in one line."""
         return self.outcome.reason
 
     @property
@@ -197,7 +197,7 @@ def is_random(case: Case) -> bool:
 def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Interval] | None = None) -> ReportRow:
     """The row of ``outcome``, with speed and bytes set against ``full``, the full cache of its cell.
 
-    ``intervals`` are the :func:`means` of its :func:`figures`, where they are known.
+    ``intervals`` are the :func:`means` of its :func:`values_by_seed`, where they are known.
     """
     row = ReportRow(outcome)
     if not outcome.ok:
@@ -205,7 +205,7 @@ def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Inter
     interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
     saved = _saved(FLOPS if row.paradigm == MASKED else KV, outcome, full)
     row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved(LIVE_KV, outcome, full))
-    row = _with_images_compared(row, full, means(figures(outcome, full), str) if intervals is None else intervals)
+    row = _with_images_compared(row, full, means(values_by_seed(outcome, full), str) if intervals is None else intervals)
     return replace(row, marks=_marks(row))
 
 
@@ -238,7 +238,7 @@ def quality_of(outcome: Outcome) -> tuple[str, ...]:
     return (*QUALITY, *of_plug_ins(outcome.samples, "quality"))
 
 
-def figures(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
+def values_by_seed(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
     """Values by seed of an outcome: fidelity, quality, and differences of quality to ``full``.
 
     Empty for random weights. Where raw values were pruned the stored mean stands alone, so that it has no interval, and there is no
@@ -252,7 +252,7 @@ def figures(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]
 
 
 def means(named: Mapping[Key, Sequence[float]], name: Callable[[Key], str]) -> dict[Key, Interval]:
-    """The mean and interval of each of some figures; ``name`` gives the name that :func:`figures` gave it."""
+    """The mean and interval of each of some values; ``name`` gives the name that :func:`values_by_seed` gave it."""
     return means_over_seeds(named, {key: _within(name(key)) for key in named})
 
 
@@ -263,7 +263,7 @@ def _within(name: str) -> tuple[float, float]:
 def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mapping[str, Interval]) -> ReportRow:
     """The row with fidelity, quality and its difference to ``full``, or with why there is none.
 
-    Figures of random weights are withheld.
+    Values of random weights are withheld.
     """
     outcome, facts = row.outcome, row.outcome.facts
     if is_random(outcome.case):
@@ -314,7 +314,7 @@ def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, lis
 
 
 def _marks(row: ReportRow) -> tuple[Mark, ...]:
-    """The marks that follow from the figures of one row alone."""
+    """The marks that follow from the values of one row alone."""
     marks = []
     if row.outcome.facts.get("quality_only"):
         marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speed_up}"))

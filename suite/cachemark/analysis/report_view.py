@@ -117,7 +117,7 @@ def build(
 
     ``comparison`` is a ``gate.baseline_check.Comparison`` (``rows``, ``exit_code``, ``cases``, ``summary()``), ``baseline`` what it was
     compared with; for a comparison in pairs it is a ``workflows.report.PairedVerdicts`` (``arms`` and ``command`` too). ``artifact``
-    gives the bytes of a stored file by its name, and without it no pictures are shown; ``not_reproduced`` says why a model's figures do not
+    gives the bytes of a stored file by its name, and without it no pictures are shown; ``not_reproduced`` says why a model's values do not
     compare with published ones, or nothing. ``nights`` are runs of this plan, oldest first and this one last; ``trials`` names the process
     of each case by its key, ``standing`` says how often equal arms raised an alarm, ``trend`` finds the changes over the nights,
     ``predictor`` prices what was not measured.

@@ -55,7 +55,7 @@ def _beside_real_images(full: ReportRow) -> str:
     text = f" Its {metric(name).title} is {_with_interval(fid, name)}"
     bias, real = (full.outcome.facts.get(fact, {}).get(name) for fact in ("bias", "real"))
     if bias and bias > 0:
-        text += f", of which about {fmt.figure(bias, name)} is due to their number"
+        text += f", of which about {fmt.metric_value(bias, name)} is due to their number"
     if not real:
         return f"{text}."
     value_of_real, low, high = real
@@ -65,7 +65,7 @@ def _beside_real_images(full: ReportRow) -> str:
 
 def _with_interval(interval: Interval, name: str, more: str = "") -> str:
     """A value with its interval, ``5.400 (4.900–5.900)``, and what else belongs into the brackets."""
-    value, low, high = (fmt.figure(end, name) for end in (interval.value, interval.low, interval.high))
+    value, low, high = (fmt.metric_value(end, name) for end in (interval.value, interval.low, interval.high))
     inside = f"{low}–{high}{more}" if interval.stated else more.removeprefix(", ")
     return f"{value} ({inside})" if inside else value
 
@@ -91,7 +91,7 @@ def _closest(group: CaseGroup, ranked: list[ReportRow]) -> str:
     ties = [fmt.name(row.method) for other, row in by_fid if row is not best and other.low <= fid.high]
     tied = f", statistically tied with {', '.join(ties)}" if ties else ""
     name, full = group.ranked_by, group.full.of_set(FID) if group.full else None
-    against = f", the full cache {fmt.figure(full[1].value, full[0])}" if full else ""
+    against = f", the full cache {fmt.metric_value(full[1].value, full[0])}" if full else ""
     return f"Closest to real images: {fmt.name(best.method)}{tied}, {metric(name).title} {_with_interval(fid, name, against)}."
 
 

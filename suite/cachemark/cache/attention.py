@@ -93,7 +93,7 @@ FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFI
 
 @contextmanager
 def fused(device: str) -> Iterator[None]:
-    """On a CUDA device attention within runs a fused kernel or raises RuntimeError, so that no figure of a fast engine is that of the
+    """On a CUDA device attention within runs a fused kernel or raises RuntimeError, so that no value of a fast engine is that of the
     written-out formula. A CPU has one kernel of its own."""
     if torch.device(device).type == "cpu":
         yield

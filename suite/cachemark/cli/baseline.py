@@ -50,7 +50,7 @@ def save(**options: Any) -> None:
 
 
 @baseline.command()
-@accepting("Why its figures are accepted")
+@accepting("Why its values are accepted")
 def promote(**options: Any) -> None:
     """Replace the accepted baseline by a finished run of the same environment."""
     _accept("promote", **options)

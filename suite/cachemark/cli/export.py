@@ -141,7 +141,7 @@ def asv(folder: Path, store_url: str, repository: Path, changed: bool) -> None:
     if not written.files:
         raise NothingMeasured(f"No run of {store_url} belongs to a commit of {repository}.",
                               remedy="Name the --repository, or take runs of a changed working tree too: --changed")
-    click.echo(f"{written.points} figures in {len(written.files)} files below {folder}. Draw them: asv publish")
+    click.echo(f"{written.points} values in {len(written.files)} files below {folder}. Draw them: asv publish")
 
 
 # -- images -----------------------------------------------------------------------------------------------------------

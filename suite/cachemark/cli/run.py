@@ -82,7 +82,7 @@ def refuse_empty(run: Run) -> None:
 
     compared = [o for o in run.outcomes if o.case.role in ("baseline", "arm")]
     if not any(o.ok for o in compared or run.outcomes):
-        raise NothingMeasured("No case of the plan was measured: neither a full cache nor a method has figures.",
+        raise NothingMeasured("No case of the plan was measured: neither a full cache nor a method has values.",
                               remedy="See the reasons above, or `cachemark show`.")
 
 

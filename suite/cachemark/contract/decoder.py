@@ -25,8 +25,8 @@ class Decoder(Knobs):
     the host.
 
     Class attributes: ``keeps`` says what it keeps of sequential decoding: its ``TOKENS``, each of them in fp32; its ``LAW`` alone, so that
-    images are others of the same quality; or neither. ``source`` names its paper; ``footnotes`` are printed with its figures; ``later`` are
-    knobs that came after figures were stored: at their default they stand in no case, so that it is the same case as before. ``fed`` and
+    images are others of the same quality; or neither. ``source`` names its paper; ``footnotes`` are printed with its values; ``later`` are
+    knobs that came after values were stored: at their default they stand in no case, so that it is the same case as before. ``fed`` and
     ``kept`` are the tokens that each pass has drawn and those of them that stayed, ``most`` those of the pass that runs that may stay.
     """
 
@@ -73,7 +73,7 @@ class Decoder(Knobs):
 
 @dataclass
 class Sequential(Decoder):
-    """Draws one token a pass: the loop that every figure is compared with."""
+    """Draws one token a pass: the loop that every value is compared with."""
 
     name = SEQUENTIAL
     keeps = TOKENS

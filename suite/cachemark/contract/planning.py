@@ -74,7 +74,7 @@ class Planning(Knobs):
 
     Class attributes: ``paradigms`` the method runs on; ``sizes`` are knobs that, given by a plan, stand in place of its budget;
     ``source`` names paper and section; ``unstated`` are the knobs whose default the paper does not state, or states otherwise, each with
-    where the default comes from; ``footnotes`` are printed with its figures; ``later`` are knobs that came after figures were stored: at
+    where the default comes from; ``footnotes`` are printed with its values; ``later`` are knobs that came after values were stored: at
     their default they stand in no case, so that it is the same case as before; ``neutral`` are the knobs, beside those of the whole
     budget, with which the method is the full cache, None where there are none, as for an ablation; ``reorders``: tokens are predicted in
     another order than the full model's, so that what is drawn along its tokens cannot be compared place by place.

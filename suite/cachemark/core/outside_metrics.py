@@ -2,7 +2,7 @@
 
 A store is read where the plug-in is not. So the evaluation of a case holds title, unit, direction, kind and range of each of its metrics,
 and the digest of the code that measures it, under ``contrast_3f6a90c2d1b7``: the name of the metric and the digest of that definition.
-Whoever meets the case knows the metric from it. An edited metric has another name, and no two figures of one name were defined in two ways.
+Whoever meets the case knows the metric from it. An edited metric has another name, and no two values of one name were defined in two ways.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, cast
 from .units import FAMILIES, METRICS, OUTSIDE, Metric, set_title
 
 KEY = "metrics"  # of a case's evaluation
-FAULTS = "metric_faults"  # of an outcome's facts: by name what was wrong with a metric that has no figures, ``fault`` and ``said``
+FAULTS = "metric_faults"  # of an outcome's facts: by name what was wrong with a metric that has no values, ``fault`` and ``said``
 DIGITS = 12
 KINDS = {"image": ("fidelity", "quality"), "set": ("quality",), "case": ("speed", "work", "memory")}  # by what has a value
 ENDS = ("lower", "higher")

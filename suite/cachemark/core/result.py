@@ -1,7 +1,7 @@
 """Typed outcomes, of which a speed without a judgement of its images cannot be built.
 
 ``ok`` carries samples and a judgement (fidelity or quality, or the stated reason why there is none). Every other status
-carries a log and no figures. The same rule stands in the database as a CHECK.
+carries a log and no values. The same rule stands in the database as a CHECK.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Status(enum.StrEnum):
     NOT_REACHED = "not_reached"
 
 
-DISTURBED = (Status.THROTTLED, Status.CONTENDED)  # others or the device itself were in the figures
+DISTURBED = (Status.THROTTLED, Status.CONTENDED)  # others or the device itself were in the values
 INFRASTRUCTURE = (*DISTURBED, Status.NOT_REACHED)  # the machine is the reason, and nothing is known of the case
 JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
@@ -65,7 +65,7 @@ class Outcome:
 
     ``samples`` maps a metric's name to every raw value: one per repeat for speed, one per seed for fidelity, one for bytes.
     ``judgement`` is empty where ``samples`` hold fidelity or quality, else the reason why there is none.
-    ``facts`` holds what a reader needs to trust the figures: attention kernel, true budget, footnotes.
+    ``facts`` holds what a reader needs to trust the values: attention kernel, true budget, footnotes.
     ``artifacts`` maps a name (``tokens.safetensors``, ``grid.png``) to the file name of its content hash.
     """
 
@@ -81,7 +81,7 @@ class Outcome:
     artifacts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_figures(self.status, self.samples, self.judgement, self.log)
+        check_values(self.status, self.samples, self.judgement, self.log)
 
     @property
     def ok(self) -> bool:
@@ -133,7 +133,7 @@ class Outcome:
         return cls(Case.from_json(data["case"]), Status(data["status"]), **rest)
 
 
-def check_figures(status: Status, samples: Mapping[str, Sequence[float]], judgement: str, log: str) -> None:
+def check_values(status: Status, samples: Mapping[str, Sequence[float]], judgement: str, log: str) -> None:
     """Raise ValueError where these cannot be the values of a case.
 
     An ok case has finite samples and quality, or the reason why it has none; any other has a log and no samples."""
@@ -141,7 +141,7 @@ def check_figures(status: Status, samples: Mapping[str, Sequence[float]], judgem
         metric(name)
     if status is not Status.OK:
         if samples or not log:
-            raise ValueError(f"an outcome that is not ok has a log and no figures: {status}")
+            raise ValueError(f"an outcome that is not ok has a log and no values: {status}")
         return
     if not samples or not (judgement or any(metric(name).kind in JUDGING for name in samples)):
         raise ValueError("an ok outcome needs samples and a judgement or the reason for none")

@@ -61,7 +61,7 @@ class Metric:
 
     @property
     def apart(self) -> tuple[float, float]:
-        """The range that the difference of the figures of two images can have."""
+        """The range that the difference of the values of two images can have."""
         reach = self.within[1] - self.within[0]
         return (-reach, reach)
 
@@ -73,7 +73,7 @@ class Metric:
         return self.kind == "speed" or (self.kind == "work" and self.unit == "s")
 
     def worst(self, values: Iterable[float]) -> float:
-        """The least favourable of some figures."""
+        """The least favourable of some values."""
         return max(values) if self.better == "lower" else min(values)
 
     def loss(self, then: float, now: float) -> float:

@@ -1,11 +1,11 @@
 """Results as files of asv, which draws them over commits and looks for regressions.
 
-asv takes every figure as one that should be low: it reports a rising number of tokens per second and is silent when it falls. So
-figures that should be high are turned into costs: seconds per token, the share that is lost, the error behind a PSNR.
+asv takes every value as one that should be low: it reports a rising number of tokens per second and is silent when it falls. So
+values that should be high are turned into costs: seconds per token, the share that is lost, the error behind a PSNR.
 
 Read from asv 0.6: a result file is one commit on one machine; a row whose version differs from that in ``benchmarks.json`` is not
 drawn, so a version here is that of the metric's definition; every combination of the entries of ``params`` is a curve of its own, so
-they hold what makes figures incomparable (machine class, device, major versions) and not what changes every month (driver, clocks).
+they hold what makes values incomparable (machine class, device, major versions) and not what changes every month (driver, clocks).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".", *, cha
     What is there stays: benchmarks of others as they are, ours with new cases appended, so that old files keep their meaning. A run of
     a changed working tree belongs to no commit and is left out unless ``changed`` says otherwise, and so is an outcome that a run
     carried over from an earlier one. A comparison, whose arms may be two commits, is passed over. Of several outcomes of a case at one
-    commit the newest counts. A case without figures is a gap.
+    commit the newest counts. A case without values is a gap.
 
     Raises Unsupported where the folder holds a ``benchmarks.json`` of another format, and Infrastructure where it cannot be written.
     """
@@ -164,7 +164,7 @@ def _measured(outcome: Outcome) -> list[str]:
 
 @dataclass(frozen=True)
 class Cost:
-    """A metric as asv wants it: lower is better. ``value`` turns a figure into it."""
+    """A metric as asv wants it: lower is better. ``value`` turns a value into it."""
 
     name: str
     unit: str
@@ -196,7 +196,7 @@ RULES: Mapping[str, tuple[str, str, str, Callable[[float], float]]] = {
     "share": ("_lost", "share", "shortfall from 1", _lacking(1.0)),
 }
 """Costs of metrics that should be high, by unit: the end of the name where the metric states no ``cost_name``, the unit, the end of the
-title, and the cost of a figure."""
+title, and the cost of a value."""
 
 
 def _rule(of: Metric) -> tuple[str, str, str, Callable[[float], float]]:

@@ -18,21 +18,21 @@ from ..core.wording import on_one_line
 from ..stats.intervals import LEVEL, LUCK
 from ..stats.sign_flip import sign_flips
 
-ALPHA = 0.05  # of a test of two figures of single images
+ALPHA = 0.05  # of a test of two values of single images
 ARROWS = {"lower": "↓", "higher": "↑"}
 NAME = 60  # characters of a name that are shown
-BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: for figures of single images, a sign-flip test of the "
-        f"differences at the same seeds has p > {ALPHA:g}; for other measured figures, the intervals overlap; for counts, the values are "
+BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: for values of single images, a sign-flip test of the "
+        f"differences at the same seeds has p > {ALPHA:g}; for other measured values, the intervals overlap; for counts, the values are "
         "equal. A speed or a latency is bold only where its row is shown to be faster than the full cache. Rows that are not ranked are "
         "never bold.")
 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A figure as the page prints it.
+    """A value as the page prints it.
 
     ``margin`` reaches to the farther end of its 95 % interval and is empty where there is none; ``ends`` are those of an interval that
-    covers less, which no ± may hide; ``missing`` is the number of the reason (from 1) where there is no figure.
+    covers less, which no ± may hide; ``missing`` is the number of the reason (from 1) where there is no value.
     """
 
     text: str = ""
@@ -43,7 +43,7 @@ class TableEntry:
 
     @property
     def with_margin(self) -> str:
-        """The figure with its margin or its ends, or the number of the reason."""
+        """The value with its margin or its ends, or the number of the reason."""
         if self.missing:
             return f"{fmt.DASH} ({self.missing})"
         return f"{self.text} ± {self.margin}" if self.margin else f"{self.text} ({self.ends})" if self.ends else self.text
@@ -53,7 +53,7 @@ class TableEntry:
 class TableLine:
     """A row.
 
-    ``entries`` has one for each column, or none where the case has no figures: then ``status`` and the number ``reason``.
+    ``entries`` has one for each column, or none where the case has no values: then ``status`` and the number ``reason``.
     """
 
     name: str

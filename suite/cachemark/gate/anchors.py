@@ -1,11 +1,11 @@
 """Anchors: proof that a published model, run here with its full cache, is as good as its authors report.
 
-A figure of a cache method is worth comparing with a paper only if the model under it is the paper's. An *anchor* states what the full
+A value of a cache method is worth comparing with a paper only if the model under it is the paper's. An *anchor* states what the full
 cache must reach: a metric, the published value, where it stands, and how far off counts as reached. A plan has it as its table
 ``[anchor]``. Once a run reaches it, that is written down with the weights it was reached with, and reports stop warning about
 exactly these weights.
 
-The embedded models need no anchor: nobody has published a figure for them, and their weights come with the package.
+The embedded models need no anchor: nobody has published a value for them, and their weights come with the package.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _stored(path: Path) -> ReachedAnchor:
 # -- what reports say ---------------------------------------------------------------------------------------------------
 def not_reproduced(model: str, weights: str, anchors: Iterable[ReachedAnchor]) -> str:
     """The warning that a report shows about a model that was run with ``weights``, the identity of a case's weights. Nothing where the
-    anchor was reached with these very weights, and for embedded models: no figure of them is published."""
+    anchor was reached with these very weights, and for embedded models: no value of them is published."""
     own = [stored.weights for stored in anchors if stored.anchor.model == model]
     if weights in own or model in embedded():
         return ""
@@ -168,7 +168,7 @@ def not_reproduced(model: str, weights: str, anchors: Iterable[ReachedAnchor]) -
         return f"{model} is not anchored: {why}"
     why = "its anchor was reached with other weights" if own else "its full cache has not been shown to reach a published quality here"
     plan = f" To show it: cachemark run anchor-{model}" if model in shipped() else ""
-    return f"{model} is not anchored: {why}, so its figures do not compare with those of papers.{plan}"
+    return f"{model} is not anchored: {why}, so its values do not compare with those of papers.{plan}"
 
 
 @functools.cache

@@ -218,7 +218,7 @@ class _Pair:
     def _by_threshold(self, metric: Metric, old: Outcome, then: float, now: float) -> Verdict:
         if then <= 0:
             verdict = EQUIVALENT if now == then else NOT_COMPARED
-            return self._row(old, metric.name, verdict, "" if now == then else "no ratio to a figure of zero", then, now)
+            return self._row(old, metric.name, verdict, "" if now == then else "no ratio to a value of zero", then, now)
         cost, limit = metric.cost_ratio(then, now), 1 + self.threshold
         verdict = REGRESSED if cost > limit else IMPROVED if cost * limit < 1 else EQUIVALENT
         return self._row(old, metric.name, verdict, "", then, now)
@@ -296,7 +296,7 @@ def _median(name: str, values: Sequence[float]) -> float:
 
 
 def _worst(rows: Sequence[Verdict]) -> str:
-    """The regressed row that is furthest off for each kind of figure, since seconds, bytes and decibels do not compare, and how many more
+    """The regressed row that is furthest off for each kind of value, since seconds, bytes and decibels do not compare, and how many more
     there are."""
     measured = in_order({row.metric for row in rows if is_metric(row.metric)})
     leading: dict[str, str] = {}

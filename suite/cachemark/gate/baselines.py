@@ -143,7 +143,7 @@ def promote(
                           remedy="An upgrade begins a new epoch: cachemark baseline rebase --reason …")
     if then == now and upgraded:
         raise BadBaseline(f"Run {run.id} has the numerics of {old.source}: nothing was upgraded.",
-                          remedy="Accept changed figures with: cachemark baseline promote --reason …")
+                          remedy="Accept changed values with: cachemark baseline promote --reason …")
     replaced = {key: old.meta[key] for key in ("run", "saved", "reason", "epoch") if key in old.meta}
     replaces = {"digest": old.digest, "fingerprint": then, "commit": old.code.get("commit"), **replaced}
     return save(store, run.id, root, name, reason=reason, days=days, epoch=_epoch(old) + upgraded, replaces=replaces)

@@ -269,7 +269,7 @@ def _peak(row: Verdict, sides: Sequence[Sequence[float]], judgement: PairedVerdi
 
 
 def _counted(row: Verdict, metric: Metric, sides: Sequence[Sequence[float]], same: bool) -> Verdict:
-    """Verdict on a figure that is counted: exactly, or within ``PEAK_SHARE`` where an allocator has a say. The worst pair counts."""
+    """Verdict on a value that is counted: exactly, or within ``PEAK_SHARE`` where an allocator has a say. The worst pair counts."""
     then, now = (metric.worst(side) for side in sides)
     row = replace(row, then=then, now=now, change=now / then if then else None)
     if metric.timed:

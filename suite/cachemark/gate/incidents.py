@@ -53,7 +53,7 @@ class Finding:
     found_by: str = BASELINE
 
 
-class JudgedFigure(NamedTuple):
+class JudgedMetric(NamedTuple):
     """A metric of a cell, by its full title, on which a judge has decided."""
 
     cell: str
@@ -122,7 +122,7 @@ def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str =
             if r.case_key in cases]
 
 
-def judged_figures(rows: Iterable[Verdict], cases: Mapping[str, Case], judge: str) -> set[JudgedFigure]:
+def judged_metrics(rows: Iterable[Verdict], cases: Mapping[str, Case], judge: str) -> set[JudgedMetric]:
     """Return the metrics on which the rows of a judge decide. ``cases``: all cases by key.
 
     Arms with the same tokens have the same images, which are then not compared. A cell with values has ended well, and has no row of its
@@ -137,7 +137,7 @@ def judged_figures(rows: Iterable[Verdict], cases: Mapping[str, Case], judge: st
     decided |= {(cell, relative) for cell, name in set(decided) if (cell, family(name)) not in undecided_families
                 for relative in _relatives(name)}
     decided |= {(cell, "status") for cell in ended - unknown_end}
-    return {JudgedFigure(cell, name, judge) for cell, name in decided}
+    return {JudgedMetric(cell, name, judge) for cell, name in decided}
 
 
 def _cost(name: str, change: float | None) -> float | None:
@@ -226,7 +226,7 @@ class IncidentNight:
 
 
 def merge(
-    register: Sequence[Incident], tonight: Sequence[Incident], today: date, delta: float, covered: Iterable[JudgedFigure],
+    register: Sequence[Incident], tonight: Sequence[Incident], today: date, delta: float, covered: Iterable[JudgedMetric],
 ) -> IncidentNight:
     """Update the register by the incidents of a night.
 

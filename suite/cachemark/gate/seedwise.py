@@ -1,6 +1,6 @@
 """Images of two arms compared seed by seed, to find where those of the second are worse, in a family of its own.
 
-Both arms made images at the same seeds, so every figure that is known image by image (agreement, PSNR, color consistency)
+Both arms made images at the same seeds, so every value that is known image by image (agreement, PSNR, color consistency)
 gives one difference per seed. Which of two equal arms a difference favours is chance, and the exact sign-flip test asks how often chance
 alone would add up to so much. Fidelity and quality of all cells are one family, apart from that of times (Benjamini and Hochberg).
 
@@ -27,13 +27,13 @@ from ..stats.sign_flip import Floats, sign_flips
 from ..store.rows import Verdict
 from .comparison import SAME, PairOfOutcomes, failure, images
 
-LEAST = 0.01  # minimum effect, as a share of the mean size of the first arm's figures
+LEAST = 0.01  # minimum effect, as a share of the mean size of the first arm's values
 ITSELF = "fidelity of the full cache is to itself"
 
 
 @dataclass(frozen=True)
 class SeedwiseRow:
-    """One figure of one cell, seed by seed. ``worse``: how much worse the second arm is at each seed, in the metric's unit, (seeds,)."""
+    """One value of one cell, seed by seed. ``worse``: how much worse the second arm is at each seed, in the metric's unit, (seeds,)."""
 
     pair: PairOfOutcomes
     metric: Metric
@@ -41,7 +41,7 @@ class SeedwiseRow:
 
     @property
     def limit(self) -> float:
-        """The minimum effect in the metric's unit. Of figures with both signs the mean may be nearly 0, and says nothing of their size."""
+        """The minimum effect in the metric's unit. Of values with both signs the mean may be nearly 0, and says nothing of their size."""
         return LEAST * float(np.abs(self.pair.before.samples[self.metric.name]).mean())
 
     @property
@@ -61,9 +61,9 @@ class SeedwiseRow:
 
 
 def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = SAME) -> list[Verdict]:
-    """The rows of cells of which both arms' images were judged, one for each figure that is known seed by seed. ``q`` is the false
+    """The rows of cells of which both arms' images were judged, one for each value that is known seed by seed. ``q`` is the false
     discovery rate of the family, ``alike`` what the arms share (see :func:`cachemark.gate.comparison.verdicts`). A cell without such a
-    figure has a row that says why, one whose second arm alone failed has regressed, and of two full caches the hashes of their images
+    value has a row that says why, one whose second arm alone failed has regressed, and of two full caches the hashes of their images
     are compared where they were taken: fidelity is to the arm's own full cache, so here it is to itself and says nothing."""
     lines = {cell: list(_lines(pair)) for cell, pair in pairs.items()}
     flat = [line for cell_lines in lines.values() for line in cell_lines]
@@ -82,11 +82,11 @@ def _lost(cell: str, pair: PairOfOutcomes) -> Iterator[Verdict]:
     for which, failed, other in (("first", pair.before, pair.after), ("second", pair.after, pair.before)):
         for name, fault in failed.facts.get(FAULTS, {}).items():
             if name in other.samples:
-                yield Verdict(pair.after.case.key, cell, name, NOT_COMPARED, f"the {which} arm has no figure of it: {fault['said']}")
+                yield Verdict(pair.after.case.key, cell, name, NOT_COMPARED, f"the {which} arm has no value of it: {fault['said']}")
 
 
 def _whole_cell(cell: str, pair: PairOfOutcomes, alike: str, images_differ: bool) -> Iterator[Verdict]:
-    """The row of a cell as a whole, if it needs one. ``images_differ``: it has rows of figures."""
+    """The row of a cell as a whole, if it needs one. ``images_differ``: it has rows of values."""
     row = Verdict(pair.after.case.key, cell, "status", NOT_COMPARED)
     hashed = all(outcome.facts.get(IMAGES) for outcome in (pair.before, pair.after))
     if pair.before.ok and not pair.after.ok and pair.after.status not in (Status.UNSUPPORTED, *INFRASTRUCTURE):
@@ -119,7 +119,7 @@ def _lines(pair: PairOfOutcomes) -> Iterator[SeedwiseRow]:
 def _reason(pair: PairOfOutcomes) -> str:
     failed = next((outcome for outcome in (pair.before, pair.after) if not outcome.ok), None)
     if failed is None:
-        return "no figure is known seed by seed"
+        return "no value is known seed by seed"
     return f"{failed.status}: {(failed.log.strip().splitlines() or [''])[-1][:200]}"
 
 
@@ -137,5 +137,5 @@ def _row(cell: str, line: SeedwiseRow, adjusted: tuple[float, float], q: float, 
             f"{len(line.worse)} seeds, p = {p:.2g})")
     least = math.ceil(math.log2(family / q))  # the smallest p-value is 2^-n, and the family multiplies it
     if len(line.worse) < least and verdict not in (REGRESSED, IMPROVED):
-        reason += f"; alone among {family} figures none can be told by so few: {least} seeds are needed"
+        reason += f"; alone among {family} values none can be told by so few: {least} seeds are needed"
     return Verdict(line.pair.after.case.key, cell, name, verdict, reason, then, now, now / then if then else None)

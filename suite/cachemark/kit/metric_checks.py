@@ -1,4 +1,4 @@
-"""Checks of a metric of images: that a run can rely on its figures. Each is given an example and yields what is not so."""
+"""Checks of a metric of images: that a run can rely on its values. Each is given an example and yields what is not so."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READS = {"open": "opens a file", "socket.connect": "connects to a network", "sql
 CODE = tuple(all_suffixes())  # of files that a digest covers or that belong to Python
 OF_PYTHON = ("importlib._bootstrap", "torch._dynamo.", "torch._inductor.", "triton.")  # imports and compilers open files of their own
 _listeners: list[dict[str, str]] = []
-CLOSE = 1e-4  # of figures, as a share of the largest
+CLOSE = 1e-4  # of values, as a share of the largest
 SHAPES = (  # sides of images with the shapes of their tokens, as models here have them: the smallest first
     (16, (16,)), (64, (64,)), (64, (256,)), (64, (256, 16)), (256, (256,)), (256, (256, 16)),
 )  # fmt: skip
@@ -76,12 +76,12 @@ class MetricExample:
             self.asked_for |= events
             self.changes += changes
 
-    def figures(self, given: Shown) -> Tensor:
+    def values(self, given: Shown) -> Tensor:
         """Figures of some images, (B,) fp64. Unsupported where they are none, which a check of its own tells."""
         values = self.raw(given)
         fault, said = problem(values, len(given.images), self.cls.within)
         if fault:
-            raise Unsupported(f"It has no figures here: {fault}, {said}.")
+            raise Unsupported(f"It has no values here: {fault}, {said}.")
         return torch.as_tensor(values.detach().double().tolist(), dtype=torch.float64)
 
     def shows(self, names: Sequence[str] = DRAWINGS, references: Sequence[str] = ()) -> Shown:
@@ -186,7 +186,7 @@ def _flaw(given: Shown, expected: object, found: object, name: str = "") -> Flaw
 
 
 def _unlike(given: Shown, expected: Tensor, found: Tensor, whose: str, tolerance: float = CLOSE) -> Found:
-    """The first image whose figure is another one by more than a share of the largest."""
+    """The first image whose value is another one by more than a share of the largest."""
     scale = max(float(expected.abs().max()), float(found.abs().max()))
     for place, (one, other) in enumerate(zip(expected.tolist(), found.tolist(), strict=True)):
         if abs(one - other) > tolerance * scale:
@@ -197,7 +197,7 @@ def _unlike(given: Shown, expected: Tensor, found: Tensor, whose: str, tolerance
 # -- the checks ---------------------------------------------------------------------------------------------------------
 def nothing_else_is_read(example: MetricExample) -> Found:
     """It computes with what it is shown and with its own files alone: it opens no file and no connection, starts no process, and imports no
-    module of its own that no import statement names. What is in no digest would change its figures under the same name."""
+    module of its own that no import statement names. What is in no digest would change its values under the same name."""
     given = example.shows()
     example.raw(given)
     for what, event in example.asked_for.items():
@@ -216,8 +216,8 @@ def class_says_what_it_is(example: MetricExample) -> Found:
                        "the attributes of its class")
 
 
-def figures_are_figures(example: MetricExample) -> Found:
-    """Each image has one finite figure within the stated range, whatever it shows, beside any reference, and where pixels go beyond
+def values_are_finite(example: MetricExample) -> Found:
+    """Each image has one finite value within the stated range, whatever it shows, beside any reference, and where pixels go beyond
     [−1, 1] as those of a decoder do; a shape that it is not made for is refused with ValueError."""
     smallest = example.shape
     for shape in SHAPES[SHAPES.index(smallest) :]:
@@ -232,43 +232,43 @@ def figures_are_figures(example: MetricExample) -> Found:
             fault, said = problem(example.raw(given), len(images), example.cls.within)
             if fault:
                 beside = f" beside {references[0]}" if references and references != images else ""
-                yield _flaw(given, "a finite figure of each image within its range", f"{fault}, {said}",
+                yield _flaw(given, "a finite value of each image within its range", f"{fault}, {said}",
                             (images[0] if len(images) == 1 else "") + beside)
                 return
 
 
 def second_measurement_repeats(example: MetricExample) -> Found:
-    """Images have the same figures again, whatever was measured between and whatever torch's random numbers are: the same bits where it
+    """Images have the same values again, whatever was measured between and whatever torch's random numbers are: the same bits where it
     says that it is deterministic, else to 1e-4 of the largest."""
     given = example.shows()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(123)
-        first = example.figures(given)
+        first = example.values(given)
         example.raw(example.shows(("noise", "white")))
         torch.manual_seed(321)
-        again = example.figures(given)
+        again = example.values(given)
     yield from _unlike(given, first, again, "as the first time", 0.0 if example.cls.deterministic else CLOSE)
 
 
-def figures_are_the_same_in_any_batch(example: MetricExample) -> Found:
-    """An image has the same figure by itself, in another batch and in another order, to 1e-4 of the largest."""
+def values_do_not_depend_on_the_batch(example: MetricExample) -> Found:
+    """An image has the same value by itself, in another batch and in another order, to 1e-4 of the largest."""
     whole = example.shows((*DRAWINGS, "noise"))
-    figures = example.figures(whole)
+    figures = example.values(whole)
     for places in ([0], [1], [2, 0], [3, 2, 1, 0]):
         part = rows(whole, places)
-        found = list(_unlike(part, figures[places], example.figures(part), f"as in a batch of {len(whole.images)}"))
+        found = list(_unlike(part, figures[places], example.values(part), f"as in a batch of {len(whole.images)}"))
         if found:
             yield found[0]
             return
 
 
 def others_do_not_matter(example: MetricExample) -> Found:
-    """The figure of an image does not depend on the images that are shown with it, to 1e-4 of the largest."""
+    """The value of an image does not depend on the images that are shown with it, to 1e-4 of the largest."""
     given = example.shows()
-    figures = example.figures(given)
+    figures = example.values(given)
     for others in (("white", "white"), ("noise", "black")):
         changed = example.shows((DRAWINGS[0], *others))
-        found = example.figures(changed)
+        found = example.values(changed)
         scale = max(float(figures.abs().max()), float(found.abs().max()))
         if abs(float(figures[0] - found[0])) > CLOSE * scale:
             yield _flaw(changed, f"{figures[0]:.9g} for image 0, as beside {' and '.join(DRAWINGS[1:])}",
@@ -277,9 +277,9 @@ def others_do_not_matter(example: MetricExample) -> Found:
 
 
 def identical_images_score_alike(example: MetricExample) -> Found:
-    """Copies of one image, of one seed and beside the same reference, have the same figure, to 1e-4 of it."""
+    """Copies of one image, of one seed and beside the same reference, have the same value, to 1e-4 of it."""
     given = example.shows((DRAWINGS[0],) * 3, (DRAWINGS[1],) * 3)
-    figures = example.figures(given)
+    figures = example.values(given)
     yield from _unlike(given, figures[:1].expand(3), figures, "as for its copy")
 
 
@@ -287,22 +287,22 @@ def kind_is_what_it_reads(example: MetricExample) -> Found:
     """Quality is of an image by itself: another reference does not change it. Of fidelity no image has more than the reference itself, and
     some image has less: that is also how its direction is told."""
     same = example.shows(DRAWINGS[:1])
-    itself = float(example.figures(same)[0])
+    itself = float(example.values(same)[0])
     worse, better, near = 0, example.cls.better, 0.0 if example.cls.deterministic else CLOSE
     for name in (*DRAWINGS[1:], *PLAIN, "noise"):
         quality = example.cls.kind == "quality"
         given = example.shows(DRAWINGS[:1], (name,)) if quality else example.shows((name,), DRAWINGS[:1])
-        found = float(example.figures(given)[0])
+        found = float(example.values(given)[0])
         gain = found - itself if better == "higher" else itself - found
         if quality and abs(gain) > near * max(abs(found), abs(itself)):
             yield _flaw(given, f"{itself:.9g} beside any reference, or kind = \"fidelity\"", f"{found:.9g} beside {name}")
             return
         if not quality and gain > CLOSE * max(abs(found), abs(itself)):
-            yield _flaw(given, f"no figure better ({better}) than {itself:.9g}, that of the reference itself", f"{found:.9g}", name)
+            yield _flaw(given, f"no value better ({better}) than {itself:.9g}, that of the reference itself", f"{found:.9g}", name)
             return
         worse += gain < 0
     if example.cls.kind == "fidelity" and not worse:
-        yield _flaw(same, "a worse figure than the reference's for some other image", f"{itself:.9g} for all of them")
+        yield _flaw(same, "a worse value than the reference's for some other image", f"{itself:.9g} for all of them")
 
 
 def inputs_are_left_alone(example: MetricExample) -> Found:
@@ -327,7 +327,7 @@ def settings_are_left_alone(example: MetricExample) -> Found:
 
 
 METRIC: tuple[Callable[[MetricExample], Found], ...] = (
-    nothing_else_is_read, class_says_what_it_is, figures_are_figures, second_measurement_repeats,
-    figures_are_the_same_in_any_batch, others_do_not_matter, identical_images_score_alike, kind_is_what_it_reads, inputs_are_left_alone,
+    nothing_else_is_read, class_says_what_it_is, values_are_finite, second_measurement_repeats,
+    values_do_not_depend_on_the_batch, others_do_not_matter, identical_images_score_alike, kind_is_what_it_reads, inputs_are_left_alone,
     settings_are_left_alone,
 )

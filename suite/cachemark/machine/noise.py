@@ -40,7 +40,7 @@ def noise(device: str = "cpu", repeats: int = REPEATS) -> Noise:
 
 
 def noise_of(seconds: list[float]) -> Noise:
-    """The figures of these times. The scatter is the median distance from the median, scaled to a standard deviation."""
+    """The values of these times. The scatter is the median distance from the median, scaled to a standard deviation."""
     middle = statistics.median(seconds)
     score = 1.4826 * statistics.median(abs(s - middle) for s in seconds) / middle
     return Noise(score, max(seconds) / middle - 1, POWER * math.sqrt(2 / PAIRS) * score, tuple(seconds))

@@ -1,4 +1,4 @@
-"""The full cache: every entry kept, attention on the live ones only. The baseline of every figure."""
+"""The full cache: every entry kept, attention on the live ones only. The baseline of every value."""
 
 from __future__ import annotations
 

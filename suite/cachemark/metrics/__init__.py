@@ -1,1 +1,1 @@
-"""Metric definitions: plain functions from raw values to figures."""
+"""Metric definitions: plain functions from raw values to values."""

@@ -37,7 +37,7 @@ def set_metrics() -> list[type[SetMetric]]:
     return [cls for cls in built_in().values() if issubclass(cls, SetMetric)]
 
 
-def cost_figures(costs: Costs, *, searched: bool = False) -> dict[str, list[float]]:
+def cost_values(costs: Costs, *, searched: bool = False) -> dict[str, list[float]]:
     """Values of the metrics of costs by name: those of a case, or those of a search for the largest batch."""
     classes = [cls for cls in built_in().values() if issubclass(cls, CostMetric) and (cls.searched if searched else not cls.alone)]
     return {cls.name: list(values) for cls in classes if (values := cls().measure(costs))}

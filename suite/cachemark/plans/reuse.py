@@ -1,7 +1,7 @@
 """Reuse of stored outcomes: the key under which one counts again, and the quality that one measured anew may take over.
 
-A stored outcome counts as long as nothing has changed that its figures come from. Of the code that is (``COUNTED``) what runs between a
-case and its figures in the child process: storage, contract, models and methods, the arithmetic of FLOPs and least times, the metrics, the
+A stored outcome counts as long as nothing has changed that its values come from. Of the code that is (``COUNTED``) what runs between a
+case and its values in the child process: storage, contract, models and methods, the arithmetic of FLOPs and least times, the metrics, the
 child itself with its clock, its counting of memory and the processors it is held to, and the seeds. It is not what decides whether, when
 or where a child is started (plans, prices, deadlines, the supervisor, executors, leases, clocks), what watches the machine meanwhile, or
 what stores, judges or shows. Whatever a plan decides stands in the case, and definitions of metrics have versions.
@@ -10,8 +10,8 @@ Plug-ins that a run loads beside are not in the key, because they are not in the
 that does not need it (:mod:`cachemark.trial.supervisor`), whatever else it does there. Those that define its method or its model are.
 
 A quality pass makes thousands of images; fidelity makes some dozens at the same seeds anyway. If the hash of *their* tokens, that of
-the images, and every figure of them is what it was, under the same numerics and definitions, then neither the tokens nor how they are
-decoded has changed, and what was found in the thousands is taken over, marked with the outcome that measured it. The figures alone would
+the images, and every value of them is what it was, under the same numerics and definitions, then neither the tokens nor how they are
+decoded has changed, and what was found in the thousands is taken over, marked with the outcome that measured it. The values alone would
 not do: those of the full cache compare it with itself.
 """
 
@@ -42,16 +42,16 @@ COUNTED = {
                   "metrics", "trial/child"),
     "decoder": ("decoders",),
 }  # fmt: skip
-"""Rooms and files whose edit changes figures, by the part of the skip key that they make."""
+"""Rooms and files whose edit changes values, by the part of the skip key that they make."""
 CARRIED = "carried"  # of an outcome's facts: {"metrics": names, "from": the skip key of the outcome that measured them}
-FACTS = ("intervals", "bias", "real", "to_full")  # what a quality pass says beside its figures
-SAME = ("numerics", "metrics")  # parts of the skip key without which a figure would be another one
+FACTS = ("intervals", "bias", "real", "to_full")  # what a quality pass says beside its values
+SAME = ("numerics", "metrics")  # parts of the skip key without which a value would be another one
 
 
 @dataclass(frozen=True)
 class Earlier:
     """An earlier outcome of a case, as far as its quality can be reused. ``source`` is the skip key of the outcome that
-    measured its quality; ``proof``: its figures of single images, by which equal images are told;
+    measured its quality; ``proof``: its values of single images, by which equal images are told;
     ``quality`` and ``facts`` can be taken over."""
 
     source: str
@@ -80,7 +80,7 @@ class Earlier:
         return cls(source, outcome.output_hash, outcome.facts[IMAGES], proof, quality, facts) if quality and proof else None
 
     def matches(self, output_hash: str, images_hash: str, samples: Mapping[str, list[float]]) -> bool:
-        """True where the new figures are the earlier ones, image by image and to the last bit."""
+        """True where the new values are the earlier ones, image by image and to the last bit."""
         same = (output_hash, images_hash) == (self.output_hash, self.images_hash)
         return same and dict(self.proof) == _proving(samples)
 
@@ -115,7 +115,7 @@ def skip_key(parts: Mapping[str, str]) -> str:
 
 @cache
 def code_identity() -> dict[str, Any]:
-    """Commit, ``dirty`` where the tree differs from it, and a hash of the code whose edit changes figures."""
+    """Commit, ``dirty`` where the tree differs from it, and a hash of the code whose edit changes values."""
     ours = _git("ls-files", "--", str(PACKAGE / "__init__.py"))  # an installed copy may lie in the checkout of something else
     commit = _git("rev-parse", "HEAD") if ours else ""
     dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", str(PACKAGE))) if commit else None

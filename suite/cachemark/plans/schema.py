@@ -115,7 +115,7 @@ class Quality(PlanTable):
 
 
 class AnchorTable(PlanTable):
-    """The figure that the full cache must reach before figures on this model compare with published ones: see
+    """The value that the full cache must reach before values on this model compare with published ones: see
     :mod:`cachemark.gate.anchors`."""
 
     metric: Name

@@ -1,4 +1,4 @@
-"""Methods that do nothing on a model: their figures are the full cache's, whatever they are called."""
+"""Methods that do nothing on a model: their values are the full cache's, whatever they are called."""
 
 from __future__ import annotations
 

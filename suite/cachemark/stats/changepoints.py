@@ -1,4 +1,4 @@
-"""A figure night by night: where it changed, how, and where no such thing can be said.
+"""A value night by night: where it changed, how, and where no such thing can be said.
 
 What is followed is the ratio to a frozen canary, an old version of the code that is measured beside the new one every night, so that
 a slower day cancels. Times alone are never followed. An *epoch* is a stretch of nights with one environment; nothing is compared

@@ -1,4 +1,4 @@
-"""Intervals around the two kinds of figures of the report: a ratio of medians over repeats, a mean over seeds.
+"""Intervals around the two kinds of values of the report: a ratio of medians over repeats, a mean over seeds.
 
 How the interval of a mean is found depends on the values that one seed can have, which is said by the metric
 (:attr:`cachemark.core.units.Metric.within`), because a few seeds show nothing of what is rare:
@@ -100,7 +100,7 @@ def mean_over_seeds(values: Sequence[float], within: Range = ANY) -> Interval:
 
 
 def means_over_seeds(named: Mapping[Key, Sequence[float]], within: Mapping[Key, Range]) -> dict[Key, Interval]:
-    """:func:`mean_over_seeds` of several figures, those over equally many seeds at once: a product of many rows is many times as fast."""
+    """:func:`mean_over_seeds` of several values, those over equally many seeds at once: a product of many rows is many times as fast."""
     alike: dict[tuple[int, Range], list[Key]] = {}
     for name, values in named.items():
         alike.setdefault((len(values), within.get(name, ANY)), []).append(name)
@@ -124,7 +124,7 @@ def mean_of_means(parts: Sequence[Interval]) -> Interval:
 
 
 def _means(data: Floats, within: Range) -> Iterable[Interval]:
-    """One interval for each row of ``data``, (figures, seeds)."""
+    """One interval for each row of ``data``, (values, seeds)."""
     n, mean = data.shape[1], data.mean(axis=1)
     least, most = within
     if n > 1 and math.isfinite(least) and math.isfinite(most):

@@ -45,15 +45,15 @@ LEAST_OF_LUCK, DRAWS_OF_LUCK = 5, 999  # pairs of a sample that can show luck, a
 def log_ratios(before: ArrayLike, after: ArrayLike) -> Floats:
     """Log ratio of cost of each pair, shape (pairs,), positive where ``after`` is worse.
 
-    ``before`` and ``after``: positive figures in one unit, (pairs,) or (pairs, images); of several images the median of logs
-    counts. Raises CachemarkError for other shapes and figures.
+    ``before`` and ``after``: positive values in one unit, (pairs,) or (pairs, images); of several images the median of logs
+    counts. Raises CachemarkError for other shapes and values.
     """
     a, b = (np.asarray(arm, dtype=np.float64) for arm in (before, after))
     if len(a.shape) not in (1, 2) or a.shape[:1] != b.shape[:1] or len(a.shape) != len(b.shape) or 0 in (*a.shape, *b.shape):
         raise CachemarkError(f"Arms of the shapes {a.shape} and {b.shape} make no pairs.",
                              remedy="Give both arms as (pairs,) or (pairs, images), with as many pairs in both.")
     if not all(np.isfinite(arm).all() and (arm > 0).all() for arm in (a, b)):
-        raise CachemarkError("Some figures of the pairs are not positive numbers, and only those have a ratio.",
+        raise CachemarkError("Some values of the pairs are not positive numbers, and only those have a ratio.",
                              remedy="Leave out pairs of which an arm failed.")
     then, now = (np.log(arm) if arm.ndim == 1 else np.median(np.log(arm), axis=1) for arm in (a, b))
     return now - then

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..core.errors import CachemarkError
 
 MOST_PAIRS = 40  # the exact test keeps 2^(n/2) sums
-DRAWS = 19_999  # choices of signs where not all are tried: enough to find one changed figure among a thousand
+DRAWS = 19_999  # choices of signs where not all are tried: enough to find one changed value among a thousand
 BLOCK = 2**20  # signs that are drawn at once
 _ROUNDING = 1e-12  # differences of less are the same number: a change of units may do so much to the last digits
 

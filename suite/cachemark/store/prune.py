@@ -29,7 +29,7 @@ AT_ONCE = 200  # outcomes in a transaction: others write in between
 
 @dataclass(frozen=True)
 class Pruned:
-    """The extent of a pruning, done or planned: outcomes, values, files and their bytes; ``kept`` outcomes keep every figure."""
+    """The extent of a pruning, done or planned: outcomes, values, files and their bytes; ``kept`` outcomes keep every value."""
 
     outcomes: int
     values: int

@@ -74,7 +74,7 @@ class Verdict:
     """The verdict of a gate on one metric of one case: one row of a comparison.
 
     ``metric`` is the name of a metric, ``output_hash``, or ``status`` (of the case as a whole). ``then`` and ``now`` are
-    the compared figures (for times: ratio to the full cache of the same run), ``change`` is now / then; each may be None.
+    the compared values (for times: ratio to the full cache of the same run), ``change`` is now / then; each may be None.
     """
 
     case_key: str

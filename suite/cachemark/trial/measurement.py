@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.files import NAME
-from ..core.result import Outcome, Status, check_figures
+from ..core.result import Outcome, Status, check_values
 from ..machine.monitor import Disturbance
 from ..plans.expand import Planned
 from .bounds import bounded_log
@@ -30,7 +30,7 @@ class Measurement:
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_figures(self.status, self.samples, self.judgement, self.log)
+        check_values(self.status, self.samples, self.judgement, self.log)
 
     def to_json(self) -> dict[str, Any]:
         """The measurement as JSON; a number in its facts that JSON cannot express becomes null."""

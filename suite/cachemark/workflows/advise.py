@@ -75,7 +75,7 @@ class Wishes:
 class AdvisedMethod:
     """One line of the answer: a method at a budget. ``gain`` over the full cache, which ``allowed`` bounds; ``basis`` says whether gain,
     time and memory were measured here, predicted, or bounded; ``no_speed_up`` why there is but a bound though it was measured here;
-    ``quality`` is the figure of its images with its interval; ``why_not`` the reason why it is not recommended, empty where it qualifies
+    ``quality`` is the value of its images with its interval; ``why_not`` the reason why it is not recommended, empty where it qualifies
     and fits."""
 
     name: str
@@ -309,5 +309,5 @@ def quality_text(line: AdvisedMethod) -> str:
     """The quality of a line with its interval, or a dash."""
     if line.quality is None:
         return fmt.DASH
-    ends = f" ({fmt.figure(line.quality.low, line.metric)}–{fmt.figure(line.quality.high, line.metric)})" if line.quality.stated else ""
-    return f"{metric(line.metric).title} {fmt.figure(line.quality.value, line.metric)}{ends}"
+    value, low, high = (fmt.metric_value(end, line.metric) for end in (line.quality.value, line.quality.low, line.quality.high))
+    return f"{metric(line.metric).title} {value}{f' ({low}–{high})' if line.quality.stated else ''}"

@@ -13,7 +13,7 @@ from ..methods.registry import METHODS
 from ..models.protocol import Request
 from ..trial.child.profiles import calibrated
 
-SEEDS = "tune64"  # no figure is measured on them
+SEEDS = "tune64"  # no value is measured on them
 
 
 @dataclass(frozen=True)

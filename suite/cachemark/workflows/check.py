@@ -372,7 +372,7 @@ def _updated(judgement: RunJudgement, cases: Mapping[str, Case], register: Path,
     """Merge tonight's incidents into the register and write it."""
     covered = [cases[key] for key in {r.case_key for r in judgement.all_rows if r.verdict in JUDGED} if key in cases]
     tonight = incidents.fold(judgement.findings(cases, str(run.code.get("commit") or "")[:12]), covered)
-    figures = [figure for judge, (rows, _) in judgement.by_judge.items() for figure in incidents.judged_figures(rows, cases, judge)]
+    figures = [figure for judge, (rows, _) in judgement.by_judge.items() for figure in incidents.judged_metrics(rows, cases, judge)]
     delta = float(judgement.night.stated.get("delta", 0.1)) if judgement.night else 0.1
     merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, figures)
     incidents.save(register, merged.register)

@@ -50,8 +50,8 @@ def until_decided(
     method are shown to lose less than the margin, or to lose it, by tests that are valid at any time (docs/explanation/statistics.md).
 
     Arguments are those of :func:`~.run.run`; no look begins that would end after so many ``minutes``, were it to take twice as long as
-    the one before. Raises BadPlan for a plan with a quality pass, whose figures are of whole sets of images, and NothingMeasured where no
-    case has a figure of quality for each image."""
+    the one before. Raises BadPlan for a plan with a quality pass, whose values are of whole sets of images, and NothingMeasured where no
+    case has a value of quality for each image."""
     loaded, files = prepare(plan, plugins, methods)
     if loaded.quality is not None:
         raise BadPlan(f"Plan {loaded.name} has a quality pass, and a FID cannot be decided seed by seed.",
@@ -95,7 +95,7 @@ def _interim(found: Run, samples: int) -> Interim:
     groups, claims = standing(found.outcomes, sequential=True)
     rows = {row.case.key: row.case.title for group in groups for row in group.arms if row.case.key in claims}
     if not rows:
-        raise NothingMeasured("No case has a figure of quality for each image, so nothing can be decided.",
+        raise NothingMeasured("No case has a value of quality for each image, so nothing can be decided.",
                               remedy="Models that come with the package have one; `cachemark show` says how each case ended.")
     return Interim(samples, *(tuple(title for key, title in rows.items() if _state(claims, key) == state) for state in (1, -1, 0)))
 

@@ -70,7 +70,7 @@ class Held:
 
 
 def _cells(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
-    """Arms and their full cache by cell, where that has figures."""
+    """Arms and their full cache by cell, where that has values."""
     found: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.case.role in ("arm", "baseline"):

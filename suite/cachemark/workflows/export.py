@@ -49,7 +49,7 @@ def export(
     """Export a run (None: the newest) as text, to ``path`` if given; parquet and figures need one.
 
     ``samples`` gives csv and parquet a row for each raw value, ``junit`` compares with
-    ``baseline``, by default the accepted one, and says what the incidents of ``register`` have settled; figures have a
+    ``baseline``, by default the accepted one, and says what the incidents of ``register`` have settled; values have a
     ``width``; tables have these ``columns`` (by default LaTeX those that fit a page, Markdown all; ``all`` names them) and ``methods``.
     Raises Infrastructure where nothing can be written.
     """

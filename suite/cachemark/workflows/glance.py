@@ -1,4 +1,4 @@
-"""The figures of one case while its run goes on: single values without order or interval, since nothing is decided yet."""
+"""The values of one case while its run goes on: single values without order or interval, since nothing is decided yet."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Glance(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The figures in one line, empty where none is known."""
+        """The values in one line, empty where none is known."""
         words = (self.latency and f"{self.latency} a batch", self.speed and f"{self.speed} the full cache's speed", self.saved, self.score)
         return ", ".join(word for word in words if word)
 
 
 def glance(outcome: Outcome, full: Outcome | None) -> Glance:
-    """The figures of an outcome beside the full cache of its cell, None where that has not ended well."""
+    """The values of an outcome beside the full cache of its cell, None where that has not ended well."""
     if not outcome.ok:
         return Glance()
     row, latency = derive(outcome, full, {}), outcome.median(TIME)
@@ -38,4 +38,4 @@ def glance(outcome: Outcome, full: Outcome | None) -> Glance:
         "" if latency is None or not row.timed else fmt.seconds(latency),
         fmt.times(row.speed_up.value) if arm and row.speed_up else "",
         f"{fmt.percent(row.saving)} {'fewer FLOPs' if row.paradigm == MASKED else 'less KV'}" if arm and row.saving else "",
-        "" if judged is None else f"{metric(score).title.lower()} {fmt.figure(judged, score)}")
+        "" if judged is None else f"{metric(score).title.lower()} {fmt.metric_value(judged, score)}")

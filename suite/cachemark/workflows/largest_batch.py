@@ -10,7 +10,7 @@ from ..core.result import Outcome, Status
 from ..core.spec import MAX_BATCH
 from ..core.units import PEAK, TIME
 from ..metrics.base import Costs
-from ..metrics.registry import cost_figures
+from ..metrics.registry import cost_values
 from ..plans.expand import SEEDS, Planned
 from ..trial.measurement import Measurement, outcome_of
 
@@ -77,7 +77,7 @@ def outcome(planned: Planned, found: Largest) -> Outcome:
     best, own = found.tried[found.batch], found.tried.get(planned.case.batch)
     costs = Costs(planned.case.batch, seconds=own.samples[TIME] if own is not None and own.ok else (), peak_bytes=best.samples[PEAK][0],
                   largest_batch=found.batch, largest_seconds=best.samples[TIME])
-    samples = cost_figures(costs, searched=True)
+    samples = cost_values(costs, searched=True)
     other = [o for o in found.tried.values() if not o.ok and o.status is not Status.OOM]
     note = f"{NO_IMAGES}; the search ended early: {other[0].status}" if other else NO_IMAGES
     facts |= {ENDED: {"status": str(other[0].status), "log": other[0].log}} if other else {}

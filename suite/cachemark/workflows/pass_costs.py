@@ -75,7 +75,7 @@ def pass_costs(
 def _priced(
     line: PassCost, method: Method, layout: Layout, parts: ParameterCounts, rates: Rates, decoder: Decoder, whole: float,
 ) -> PassCost:
-    """The line with its figures; ``whole`` is the least time of the sequential full cache."""
+    """The line with its values; ``whole`` is the least time of the sequential full cache."""
     steps = windows(method, layout, decoder)
     if max(step.count for step in steps) <= 1 < decoder.reach:
         return replace(line, unsupported_reason=f"{line.method} states no horizon, so it runs one token a pass")

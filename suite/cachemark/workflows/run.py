@@ -81,7 +81,7 @@ def run(
     """Measure a plan and return the run, every outcome stored. What the store holds already is not run again, unless ``fresh``.
 
     ``plan`` is a plan, the name of a shipped one, or a TOML file; ``methods`` and those of ``plugins`` join every block that they can run
-    in. ``carry_quality`` keeps the figures of an earlier quality pass where a case still gives the same tokens (default: unless ``fresh``).
+    in. ``carry_quality`` keeps the values of an earlier quality pass where a case still gives the same tokens (default: unless ``fresh``).
     With ``seconds`` the run ends in that time: by priority, and the rest is ``not_reached``. An interruption keeps everything that is
     complete.
     """
@@ -341,7 +341,7 @@ def _rated(
 
 
 def _with_earlier(decision: Decision, store: Store) -> Decision:
-    """The decision with the figures of an earlier outcome of the case, where it has a quality pass; a later failure takes nothing away."""
+    """The decision with the values of an earlier outcome of the case, where it has a quality pass; a later failure takes nothing away."""
     planned = decision.planned
     if planned.unsupported_reason or not planned.case.measures(QUALITY_PASS):
         return decision

@@ -1,4 +1,4 @@
-"""The preset of published figures on ImageNet at 256×256: Inception v3, and ADM's reference batch."""
+"""The preset of published values on ImageNet at 256×256: Inception v3, and ADM's reference batch."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def adm(weights: str | Path, reference: str | Path, *, cache: str | Path = "", d
     """torch-fidelity's ``inception-v3-compat`` with the file ``weights``, against the npz file ``reference`` of guided-diffusion.
 
     FID uses the statistics in the file, which are of the whole training set. KID, precision and recall compare with the 10 000 images
-    in it, by the same 2048 features (torch-fidelity would take VGG16 for precision and recall; published figures do not). Their features
+    in it, by the same 2048 features (torch-fidelity would take VGG16 for precision and recall; published values do not). Their features
     are computed once and saved in the folder ``cache``, by default that of ``reference``.
 
     What differs from the authors' evaluator: distances are computed in float32, not float16; images are shuffled before the splits of

@@ -1,6 +1,6 @@
 """The preset of FID-30k, by which text-to-image models are compared on COCO's captions: Inception v3, and real images of COCO.
 
-There is no file of real images that everybody takes, so the figure is comparable between methods that were measured with one file, and near
+There is no file of real images that everybody takes, so the value is comparable between methods that were measured with one file, and near
 to published ones where that holds 30 000 of the validation images of 2014, cut to squares and at 256×256 pixels.
 """
 

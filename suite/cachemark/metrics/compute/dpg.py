@@ -2,7 +2,7 @@
 
 Hu et al., "ELLA: Equip Diffusion Models with LLM for Enhanced Semantic Alignment" (2024), with the rules of the authors' script: a question
 that depends on one whose answer counts as no counts as no itself. Their network is mPLUG-large, of another library; here any network for
-visual questions that transformers knows answers, and figures of two networks do not compare. What differs from the authors' code: one image
+visual questions that transformers knows answers, and values of two networks do not compare. What differs from the authors' code: one image
 for each prompt instead of four in a grid; an answer is read without regard to capitals and spaces; a question that depends on one that the
 table lacks depends on nothing (theirs leaves out the whole prompt).
 """

@@ -1,4 +1,4 @@
-"""A preset of quality: an extractor of features and the real images to compare with, under the name that the figures carry."""
+"""A preset of quality: an extractor of features and the real images to compare with, under the name that the values carry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .quality_intervals import RESAMPLES, QualityInterval, intervals
 
 @dataclass(frozen=True)
 class Preset:
-    """Everything that a figure such as ``fid_scene_2k`` depends on besides the images.
+    """Everything that a value such as ``fid_scene_2k`` depends on besides the images.
 
     ``name`` is what stands in it (small letters and digits). ``extractor`` is registered; it gives two layers, features and logits.
     ``resize`` is the side of the images that it is given, or None for images as they come. ``options`` are those of
@@ -52,13 +52,13 @@ class Preset:
         return ImageFeatures.of(parts, self.extractor, device=device, batch=batch)
 
     def scores(self, features: ImageFeatures, **options: Any) -> dict[str, float]:
-        """The figures of a set of images, by their full names. Raises what ``distribution`` raises."""
+        """The values of a set of images, by their full names. Raises what ``distribution`` raises."""
         return self._named(distribution(features, self.reference, **{**self.options, **options}), len(features))
 
     def intervals(
         self, features: ImageFeatures, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any
     ) -> dict[str, QualityInterval]:
-        """The figures of :meth:`scores`, each with its interval. Raises what
+        """The values of :meth:`scores`, each with its interval. Raises what
         :func:`~.quality_intervals.intervals` raises."""
         by_metric = intervals(features, self.reference, resamples=resamples, seed=seed, **{**self.options, **options})
         return self._named(by_metric, len(features))

@@ -2,7 +2,7 @@
 
 Ghosh et al., "GenEval: An Object-Focused Framework for Evaluating Text-to-Image Alignment" (NeurIPS 2023), with the rules and thresholds of
 the authors' script. Who finds objects and who names colours is given: anything that does what :class:`Detector` and :class:`ColourNamer`
-say. What differs from the authors' code: none of the rules; their detector is of another library, so that figures come near to published
+say. What differs from the authors' code: none of the rules; their detector is of another library, so that values come near to published
 ones where the same network is given, and need not equal them.
 """
 
@@ -57,9 +57,9 @@ class GenEval:
         self._last: tuple[Tensor, list[bool]] | None = None
 
     def __call__(self, name: str, images: Tensor, labels: Sequence[int]) -> Tensor:
-        """The figure called ``name`` of images (n, 3, H, W) in [−1, 1] whose tasks are those of ``labels``: for each image, or each whose
-        task is of the figure's kind, 1 where all is right, else 0; fp64 on the CPU."""
-        if self._last is None or self._last[0] is not images:  # figures ask one after another about the same images
+        """The value called ``name`` of images (n, 3, H, W) in [−1, 1] whose tasks are those of ``labels``: for each image, or each whose
+        task is of the value's kind, 1 where all is right, else 0; fp64 on the CPU."""
+        if self._last is None or self._last[0] is not images:  # values ask one after another about the same images
             self._last = images, [self._is_right(image, self._tasks[label]) for image, label in zip(images, labels, strict=True)]
         tag = TASKS.get(name)
         right = [right for right, label in zip(self._last[1], labels, strict=True) if tag in (None, self._tasks[label]["tag"])]

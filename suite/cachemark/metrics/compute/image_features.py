@@ -69,7 +69,7 @@ class ImageFeatures:
 
     @cached_property
     def digest(self) -> str:
-        """A name for exactly these figures in this order."""
+        """A name for exactly these values in this order."""
         return digest([self.features, self.logits], self.extractor)
 
     def first(self, count: int) -> ImageFeatures:
@@ -144,14 +144,14 @@ class RealImages:
         """The reference that these images make, with the features of all of them. Raises Unsupported for a single image, which has no
         covariance."""
         if len(features) < 2:
-            raise Unsupported("One image has no covariance.", remedy="Give at least 2 images, and thousands for a figure worth reading.")
+            raise Unsupported("One image has no covariance.", remedy="Give at least 2 images, and thousands for a value worth reading.")
         statistics = toolkit().metric_fid.fid_features_to_statistics(features.features)
         mean, covariance = torch.from_numpy(statistics["mu"]), torch.from_numpy(statistics["sigma"])
         return cls(features.extractor, len(features), mean, covariance, features.features, features.logits)
 
     @cached_property
     def digest(self) -> str:
-        """A name for exactly these figures."""
+        """A name for exactly these values."""
         return digest([getattr(self, name) for name in TENSORS])
 
     @property

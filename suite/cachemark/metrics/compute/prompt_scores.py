@@ -43,9 +43,9 @@ class PromptScores:
         self._last: tuple[Tensor, dict[str, Tensor]] | None = None
 
     def __call__(self, name: str, images: Tensor, labels: Sequence[int]) -> Tensor:
-        """The figure called ``name`` of images (n, 3, 64, 64) in [−1, 1] whose captions are those of ``labels``: (n,) fp64 on the CPU, 1
-        where all that the caption asks for on the figure's axes is right."""
-        if self._last is None or self._last[0] is not images:  # figures ask one after another about the same images
+        """The value called ``name`` of images (n, 3, 64, 64) in [−1, 1] whose captions are those of ``labels``: (n,) fp64 on the CPU, 1
+        where all that the caption asks for on the value's axes is right."""
+        if self._last is None or self._last[0] is not images:  # values ask one after another about the same images
             read = [self._reader.read(as_bytes(part)) for part in images.split(64)]
             self._last = images, {axis: torch.cat([part[axis] for part in read]).cpu() for axis in AXES}
         right = [self._right(axis, self._last[1][axis], labels) for axis in FIGURES[name]]

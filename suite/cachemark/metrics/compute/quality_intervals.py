@@ -1,23 +1,23 @@
-"""Intervals of quality figures: how much they would vary with other seeds.
+"""Intervals of quality values: how much they would vary with other seeds.
 
 Every interval is one of 95 % for sets of the same number of images, with the reference taken as given: it tells methods apart, and it
 does not hold the value that infinitely many images would have, because FID and Inception score are biased in the number of images.
 
 - **precision** is a mean over images, each inside the manifold of the reference or not: Clopper and Pearson's interval of a share.
 - **FID, KID, Inception score, recall**: a delete-d jackknife (Shao and Wu, The Annals of Statistics 17, 1989). A random tenth of the
-  images, for recall a quarter, is left out again and again; the variance of the figures of what is left, times (n − d) / d, estimates
+  images, for recall a quarter, is left out again and again; the variance of the values of what is left, times (n − d) / d, estimates
   that of the figure of the whole set; the ends are ±1.96 of its root, for FID of its logarithm's. A bootstrap would not do: an image drawn
   twice lies at a distance of 0 from its copy, which shrinks the manifold that recall measures, biases KID, and takes away from the rank of
   the covariance.
 - **KID** is printed by torch-fidelity as a mean over random subsets of the set: the variance of that mean is added.
 - **No interval** where few images decide: all but precision and recall follow second and higher moments of the features, and where
-  their squared distances from the middle have a kurtosis of more than 0.03 of the number of images, how far a figure scatters is not
+  their squared distances from the middle have a kurtosis of more than 0.03 of the number of images, how far a value scatters is not
   known from one set. Both ends are then NaN. Simulated in docs/results/validation.md.
 
 FID is too high for few images. The same subsets say by how much: what a tenth fewer images add, times (n − d) / d, is about what the images
 lack that there could be (``bias``).
 
-What remains is on the wide side where images are as good as real, because the figures are then quadratic in what the draws do. Over 24
+What remains is on the wide side where images are as good as real, because the values are then quadratic in what the draws do. Over 24
 sets of 2000 real scenes (128 features) widths were 1.4 times what the sets scattered by for FID, 1.7 for the Inception score, 1.3 for
 recall, and right to 10 % for KID and precision. A bootstrap of FID is 1.9 times too wide at as many images per feature. Where images are
 worse than real, all are right.
@@ -54,8 +54,8 @@ _FID_ALONE = {"kid": False, "isc": False, "prc": False}
 
 
 class QualityInterval(NamedTuple):
-    """A figure and the ends of its 95 % interval, NaN where there is none. ``bias``: about how much of a FID is due to the number of
-    images, NaN of other figures."""
+    """A value and the ends of its 95 % interval, NaN where there is none. ``bias``: about how much of a FID is due to the number of
+    images, NaN of other values."""
 
     value: float
     low: float
@@ -64,7 +64,7 @@ class QualityInterval(NamedTuple):
 
     @property
     def span(self) -> tuple[float, float, float]:
-        """The figure and both ends."""
+        """The value and both ends."""
         return self.value, self.low, self.high
 
 
@@ -142,7 +142,7 @@ def _kept(count: int, share: float, resamples: int, seed: int, chosen: Mapping[s
 
 
 def _variance(figures: Tensor, subset_masks: Tensor) -> float:
-    """Variance of the figure of the whole set, from those of its subsets of one size."""
+    """Variance of the value of the whole set, from those of its subsets of one size."""
     return _scale(subset_masks) * float(figures.var(correction=0))
 
 

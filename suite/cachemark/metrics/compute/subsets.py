@@ -1,7 +1,7 @@
 """FID, KID, Inception score and recall of many subsets of a set of images at once, from which the width of an interval is taken.
 
 torch-fidelity computes each of them for one set. To ask it a few hundred times costs minutes, at 50 000 images days, so what the
-subsets of one set share is computed once here. The figures are the same; tests compare them with torch-fidelity on the subsets.
+subsets of one set share is computed once here. The values are the same; tests compare them with torch-fidelity on the subsets.
 
 ``kept`` is everywhere (R, N) bool: which of the N images are in each of the R subsets.
 """
@@ -57,7 +57,7 @@ def fid(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chos
 
 def kid(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """The part of the unbiased squared MMD of each subset that the images decide, (R,) float64: what the reference has with itself is
-    left out, so the figures tell how subsets differ. It is what torch-fidelity's mean over ever more subsets of a set approaches."""
+    left out, so the values tell how subsets differ. It is what torch-fidelity's mean over ever more subsets of a set approaches."""
     mine, real = images.features.numpy(), reference.features.numpy()
     kernel = {"poly": toolkit().metric_kid.kernel_poly, "rbf": toolkit().metric_kid.kernel_rbf}[chosen["kid_kernel"]]
     weights, counts = subset_masks.double(), subset_masks.sum(1).double()

@@ -38,7 +38,7 @@ def halves(group: CaseGroup, signs: Signs) -> Chart:
              0.45 if half == 0 else 1.0, 0.29 + 0.42 * half, 0.36)
         for k, row in enumerate(rows[:MOST]) for half, name in enumerate(HALF_RATES) for value in [row.median(name) or 0.0]]
     plot = _bars(_labels(rows), "Tokens per second", spans, 24.0)
-    figures = ([fmt.figure(row.median(name) or 0.0, name) for name in HALF_RATES] for row in rows)
+    figures = ([fmt.metric_value(row.median(name) or 0.0, name) for name in HALF_RATES] for row in rows)
     caption = f"Pale: first half. Full: last half. Medians; longer is better.{first(rows)}"
     return Chart.of_cases("speed", title, caption, plot, ("First half", "Last half"), rows, figures)
 
@@ -130,8 +130,8 @@ def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[S
     scale = 100.0 if share else 1.0
     spans: list[Span] = []
     for k, (row, (least, low, middle, high, most)) in enumerate(zip(rows[:MOST], percentiles, strict=False)):
-        text = tip(row, f"median: {fmt.with_unit(middle, name)}", f"half of the seeds: {fmt.figure(low, name)} to {fmt.figure(high, name)}",
-                   f"nine of ten: {fmt.figure(least, name)} to {fmt.figure(most, name)}")
+        p5, p25, p75, p95 = (fmt.metric_value(value, name) for value in (least, low, high, most))
+        text = tip(row, f"median: {fmt.with_unit(middle, name)}", f"25–75 %: {p25} to {p75}", f"5–95 %: {p5} to {p95}")
         color, series = signs.color(row), signs.series(row)
         spans += [Span(k, scale * least, scale * most, color, text, series, 0.5, thick=0.1),
                   Span(k, scale * low, scale * high, color, text, series, 0.55, thick=0.6),
@@ -139,8 +139,8 @@ def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[S
     low, high = ranged([scale * end for ends in percentiles for end in (ends[0], ends[-1])], 0.04)
     unit = "%" if share else metric(name).unit
     x = linear(f"{metric(name).title} ({unit})" if unit else metric(name).title, low, high)
-    figures = ((*(fmt.figure(end, name) for end in ends), str(len(seeds))) for ends, seeds in zip(percentiles, values, strict=True))
-    caption = f"{lead}Tick: median. Box: half of the seeds. Line: nine of ten.{first(rows)}"
+    figures = ((*(fmt.metric_value(end, name) for end in ends), str(len(seeds))) for ends, seeds in zip(percentiles, values, strict=True))
+    caption = f"{lead}Box: 25–75 %; whiskers: 5–95 %; tick: median.{first(rows)}"
     plot = RowPlot(_labels(rows), x, tuple(spans), lines=(0.0,) if lead else ())
     return Chart.of_cases("quality", title, caption, plot, ("5 %", "25 %", "Median", "75 %", "95 %", "Seeds"), rows, figures)
 

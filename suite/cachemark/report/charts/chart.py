@@ -65,7 +65,7 @@ def tip(row: ReportRow, *parts: str) -> str:
 
 
 def over(value: float | None, unit: float | None) -> float | None:
-    """A figure as a multiple of another, None where either is missing."""
+    """A value as a multiple of another, None where either is missing."""
     return None if value is None or not unit else value / unit
 
 

@@ -141,7 +141,7 @@ def _run_chart(
     plot = XYPlot(Axis("Run", -0.3, last + 0.3, ticks), y, tuple(points), tuple(lines))
     figures = ([fmt.DASH if value is None else text(value) for value in case.values] for case in cases)
     text_below = caption + first(cases)
-    text_below += " Dotted: the numerics fingerprint changes; figures on its two sides are not comparable." if epochs else ""
+    text_below += " Dotted: the numerics fingerprint changes; values on its two sides are not comparable." if epochs else ""
     text_below += " Hollow marks: diamond, a step; triangle, the start of a ramp; square, a change of variance." if notes else ""
     return Chart.of_cases("history", title, text_below, plot, runs.names, [case.row for case in cases], figures, (*notes, *blind))
 

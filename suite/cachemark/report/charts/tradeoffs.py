@@ -51,7 +51,7 @@ def _distance(group: CaseGroup) -> _Quantity:
         return 0.0 if row.case.role == "baseline" else None if agreement is None else 1 - agreement.value
 
     if masked or any(row.ok and name in row.fidelity for row in group.arms):
-        return _Quantity(title, mean, lambda value: fmt.figure(value, name))
+        return _Quantity(title, mean, lambda value: fmt.metric_value(value, name))
     return _Quantity("Tokens that differ from the full cache's (share)", differing, fmt.percent)
 
 
@@ -94,7 +94,7 @@ def _scatter(title: str, group: CaseGroup, across: _Quantity, less: bool, signs:
 def curves(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     """Quality and fidelity against budget, where a method has values at three budgets or more."""
     by = group.ranked_by
-    quality = [_Quantity(metric(by).title, lambda row: row.quality.get(by), lambda value: fmt.figure(value, by))] if by else []
+    quality = [_Quantity(metric(by).title, lambda row: row.quality.get(by), lambda value: fmt.metric_value(value, by))] if by else []
     drawn = (("Quality against budget", quality), ("Fidelity against budget", [_distance(group)]))
     for title, up in ((title, up) for title, ups in drawn if not group.random for up in ups):
         rows = [row for row in group.arms if row.ok and up.value(row) is not None]

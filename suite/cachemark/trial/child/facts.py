@@ -1,4 +1,4 @@
-"""Facts about a case beside its figures: kernel, true budget, source, why its speed may not be compared, and its least cost on the device
+"""Facts about a case beside its values: kernel, true budget, source, why its speed may not be compared, and its least cost on the device
 that measures it: the report has neither models nor torch."""
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class FullCacheOutput:
 @dataclass(frozen=True)
 class JudgedImages:
     """Samples per seed, the hash of all tokens, artifacts by name, and facts about the images and the sprite. ``finite`` is false where an
-    image, a figure or the reference holds NaN or infinity: then nothing else counts. ``faults``: of metrics of plug-ins without values."""
+    image, a value or the reference holds NaN or infinity: then nothing else counts. ``faults``: of metrics of plug-ins without values."""
 
     samples: dict[str, list[float]]
     output_hash: str
@@ -177,13 +177,13 @@ def decoded(job: Job, tokens: Tensor) -> Tensor:
 
 def judge(
     job: Job, reference: FullCacheOutput, metrics: Sequence[ImageMetric], *, forced: int, sprite: bool, itself: bool = False,
-    paired: bool = True, plugin_figures: Callable[[Shown], Figures] = lambda shown: ({}, {}),
+    paired: bool = True, plugin_values: Callable[[Shown], Figures] = lambda shown: ({}, {}),
 ) -> JudgedImages:
     """Compare a job with the reference, by ``metrics`` of single images. ``forced``: of how many samples, from the first, there is a
     teacher-forced KL or distance; ``sprite`` adds the picture of the worst seeds. ``itself``: the job is the one that the reference was
-    made by, and only its forced figures are computed anew. Where the image decoder has random weights, images are not judged.
-    ``paired``: at one seed both draw one image, or would; else only its forced figures and what images show by themselves are compared.
-    ``plugin_figures`` gives the values of metrics of plug-ins, and the faults of those without.
+    made by, and only its forced values are computed anew. Where the image decoder has random weights, images are not judged.
+    ``paired``: at one seed both draw one image, or would; else only its forced values and what images show by themselves are compared.
+    ``plugin_values`` gives the values of metrics of plug-ins, and the faults of those without.
     """
     if itself:
         tokens, images = reference.tokens, reference.images
@@ -202,7 +202,7 @@ def judge(
         order = [*worst, *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
-    plugin_samples, faults = plugin_figures(Shown(
+    plugin_samples, faults = plugin_values(Shown(
         images.float().cpu(), reference.images.float().cpu(), stored, storable(job, reference.tokens), job.subset.labels, job.subset.seeds,
     )) if job.loaded.pictures else ({}, {})
     finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())

@@ -21,7 +21,7 @@ from ...methods.registry import METHODS
 from ...metrics.base import Costs, ImageSet
 from ...metrics.compute.image_features import ImageFeatures
 from ...metrics.compute.quality_intervals import intervals
-from ...metrics.registry import cost_figures
+from ...metrics.registry import cost_values
 from ...models.costs import case_bill
 from ...plans.decoding import BATCHES
 from ...plans.expand import Planned
@@ -31,7 +31,7 @@ from . import quality
 from .bench import Bench, case_job, method_factory
 from .facts import case_facts, limit_facts, slope
 from .judge import Job, JudgedImages, decoded, hashed, image_hash, judge, storable
-from .passes import Ran, in_words, inexact, noting, pass_figures, redrawn, tokens_per_pass
+from .passes import Ran, in_words, inexact, noting, pass_values, redrawn, tokens_per_pass
 from .plugin_metrics import Figures, in_sentences
 from .profiles import profiled, repeated
 from .timing import counted, graph_facts, timed
@@ -64,12 +64,12 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
         costs, noted = _costs(planned, bench, job, compared="quality_only" not in facts)
         facts |= noted
         facts["footnotes"] += [in_words(noted[PER_PASS])] if PER_PASS in noted else []
-        samples, faults = _cost_figures(costs, case, bench)
+        samples, faults = _cost_values(costs, case, bench)
     if bench.loaded.random:
         return Measurement(Status.OK, samples, RANDOM, facts=_with_faults(facts, faults))
     judgement = _judge_case(case, job, bench)
     if not judgement.finite:
-        raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
+        raise quality.NotFinite("The decoded images or their values hold NaN or infinity.")
     if parted := inexact(case, _judged_job(case, job), bench.reference(case, _judged_job(case, job)), judgement):
         return failed(Status.ERROR, parted, facts)
     if case.role == "baseline" and job.layout.scales:
@@ -109,13 +109,13 @@ def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tu
     flops = {"flops": [bill.flops / case.batch for bill in bills if bill is not None]}
     facts = {PER_PASS: tokens_per_pass(counted_passes, job.layout.visual)}
     facts |= limit_facts(case, bench.entry, job.method(), planned.rates, typical)
-    return pass_figures(counted_passes) | (flops if all(bills) else {}), facts
+    return pass_values(counted_passes) | (flops if all(bills) else {}), facts
 
 
-def _cost_figures(costs: Costs, case: Case, bench: Bench) -> Figures:
+def _cost_values(costs: Costs, case: Case, bench: Bench) -> Figures:
     """Values of the metrics of costs, the package's and those of plug-ins."""
     samples, faults = bench.plugin_metrics(case).costs(costs)
-    return cost_figures(costs) | samples, faults
+    return cost_values(costs) | samples, faults
 
 
 def _with_faults(facts: Mapping[str, Any], faults: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def see_arm(planned: Planned, bench: Bench) -> Measurement:
         raise Unsupported(planned.unsupported_reason or RANDOM)
     judgement = _judge_case(case, case_job(case, bench), bench)
     if not judgement.finite:
-        return failed(Status.NAN_OUTPUT, "The decoded images or their figures hold NaN or infinity.")
+        return failed(Status.NAN_OUTPUT, "The decoded images or their values hold NaN or infinity.")
     facts = case_facts(planned, bench) | {IMAGES: judgement.facts[IMAGES]} | ({FAULTS: judgement.faults} if judgement.faults else {})
     return Measurement(Status.OK, judgement.samples, output_hash=judgement.output_hash, facts=facts)
 
@@ -188,7 +188,7 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
     job = case_job(planned.case, bench).first(planned.case.batch)
     counts, _ = counted(job)
     costs, _ = timed(planned.case, job)
-    samples, faults = _cost_figures(replace(costs, **counts), planned.case, bench)
+    samples, faults = _cost_values(replace(costs, **counts), planned.case, bench)
     return job, samples, _with_faults(case_facts(planned, bench), faults)
 
 
@@ -217,7 +217,7 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
     forced = 0 if job.method().reorders else case.forced
     plugin_metrics = bench.plugin_metrics(case)
     return judge(job, reference, bench.metrics(case), forced=forced, sprite=case.role == "arm", itself=itself, paired=paired,
-                 plugin_figures=lambda shown: plugin_metrics.images(shown, job.batch, bench.alive, paired))
+                 plugin_values=lambda shown: plugin_metrics.images(shown, job.batch, bench.alive, paired))
 
 
 def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:
@@ -252,7 +252,7 @@ def _distribution(planned: Planned, job: Job, bench: Bench) -> OfSet:
     else:
         full = bench.features.get(case.cell) or quality.kept(wide, preset, quality.FeatureCache(planned.full_features))
     images = ImageSet(features, preset, wide.subset.labels, intervals(features, preset.reference, **preset.options), full)
-    samples, facts = quality.figures(images)
+    samples, facts = quality.set_values(images)
     more, faults = bench.plugin_metrics(case).image_set(images)
     facts["intervals"] |= dict.fromkeys(more, (None, None))
     samples |= more

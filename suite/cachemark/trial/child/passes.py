@@ -40,7 +40,7 @@ def noting(job: Job, ran: list[Ran]) -> Job:
     return replace(job, noted=lambda images, decoder: ran.append(Ran(images, tuple(decoder.fed), tuple(decoder.kept))))
 
 
-def pass_figures(ran: Sequence[Ran]) -> dict[str, list[float]]:
+def pass_values(ran: Sequence[Ran]) -> dict[str, list[float]]:
     """Passes and rejected drafts of each image; those of a batch are the same for all of it, since it advances together."""
     each = [batch for batch in ran for _ in range(batch.images)]
     return {"passes": [float(len(batch.kept)) for batch in each], "rejected": [float(sum(batch.fed) - sum(batch.kept)) for batch in each]}

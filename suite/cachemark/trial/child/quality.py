@@ -100,7 +100,7 @@ def pictures(job: Job, case: Case) -> Iterator[Tensor]:
         yield as_bytes(resized(images, side) if side else images).permute(0, 2, 3, 1)
 
 
-def figures(images: ImageSet) -> tuple[dict[str, list[float]], dict[str, Any]]:
+def set_values(images: ImageSet) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """Samples by metric, and the facts that their classes state about them by kind. Nothing of what so few images cannot state."""
     samples, facts = dict[str, list[float]](), {"intervals": dict[str, Any]()}
     for cls in set_metrics():
