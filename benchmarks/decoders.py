@@ -84,11 +84,11 @@ class Cell:
         return self.clock() - began, tokens
 
     def compare(self, number: int, window: int) -> dict[str, float]:
-        """Every value of one batch of images. Arms take turns, so that a machine that becomes slower slows all of them."""
-        first, decoder, arms = number * self.batch, Jacobi(window=window), dict[str, tuple[float, Tensor]]()
-        for arm in ("sequential", "jacobi") if number % 2 else ("jacobi", "sequential"):
-            arms[arm] = self.run(arm, first, decoder if arm == "jacobi" else None)
-        (sequential, own), (jacobi, tokens) = arms["sequential"], arms["jacobi"]
+        """Every value of one batch of images. Variants take turns, so that a machine that becomes slower slows all of them."""
+        first, decoder, variants = number * self.batch, Jacobi(window=window), dict[str, tuple[float, Tensor]]()
+        for variant in ("sequential", "jacobi") if number % 2 else ("jacobi", "sequential"):
+            variants[variant] = self.run(variant, first, decoder if variant == "jacobi" else None)
+        (sequential, own), (jacobi, tokens) = variants["sequential"], variants["jacobi"]
         one = self.run("sequential", first, forced=own)[0] / self.layout.visual
         replay = Replay(decoder, own)
         cost = self.run("jacobi", first, replay)[0] / len(decoder.fed) / one

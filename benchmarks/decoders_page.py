@@ -78,7 +78,8 @@ def of_run(store: Path) -> Row:
     """The quality of the full cache and of every decoder beside it in the newest run of a store."""
     run = open_run(store)
     groups, _ = standing(run.outcomes)
-    rows = [row for group in groups for row in (group.full, *group.arms) if row is not None and row.ok and FIGURES["FID"] in row.quality]
+    rows = [row for group in groups for row in (group.full, *group.candidates) if row is not None and row.ok
+            and FIGURES["FID"] in row.quality]
     known = {planned.case.key for planned in expand(load(PLAN))}
     if strange := [row.case.label for row in rows if row.case.key not in known]:
         raise SystemExit(f"The plan {PLAN} has no such cases: {', '.join(strange)}.")

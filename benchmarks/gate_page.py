@@ -13,7 +13,7 @@ from pages import around, put
 Row = Mapping[str, Any]
 BEGIN, END = "<!-- written by benchmarks/gate_study.py -->", "<!-- end of what is written -->"
 SECONDS = 1.0  # an image, in the price of a night
-GENERATED = 10  # images of an arm in a pair, warm-ups included
+GENERATED = 10  # images of a side in a pair, warm-ups included
 CLEARLY = 0.02  # by which a power must differ to be called a difference
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999933", "#AA4499")
 

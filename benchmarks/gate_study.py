@@ -107,15 +107,15 @@ def images(noise: Noise, stream: Generator, shape: tuple[int, ...], count: int, 
 
 
 def paired(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
-    """Log ratios of pairs of cells with these effects (log ratios), (cells, count): the arms of a pair share a day, one runs into the
+    """Log ratios of pairs of cells with these effects (log ratios), (cells, count): the sides of a pair share a day, one runs into the
     other's warmth, in random order, and the mode sticks for half of them."""
     shape = (len(effect), count, 2)
     mode = stream.random(shape) < noise.mode
     mode[..., 1] = np.where(stream.random(shape[:2]) < STICKY, mode[..., 0], mode[..., 1])
     first = stream.random(shape[:2]) < 0.5
     warm = np.stack((first, ~first), axis=-1) * 2.0
-    arms = np.median(images(noise, stream, shape, IMAGES, mode, warm), axis=-1)
-    return effect[:, None] + arms[..., 1] - arms[..., 0]
+    sides = np.median(images(noise, stream, shape, IMAGES, mode, warm), axis=-1)
+    return effect[:, None] + sides[..., 1] - sides[..., 0]
 
 
 def lone(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
@@ -149,7 +149,7 @@ def night(noise: Noise, stream: Generator, effect: Floats, rule: Rule) -> tuple[
 
 
 def least_effect(name: str, stream: Generator) -> float:
-    """The minimum effect as a machine of that profile would get it from 400 pairs of equal arms, and no less than is allowed there."""
+    """The minimum effect as a machine of that profile would get it from 400 A/A pairs, and no less than is allowed there."""
     return max(ALLOWED[name], pairs.sees(paired(PROFILES[name], stream, np.zeros(400), 1), FAMILY))
 
 
@@ -208,7 +208,7 @@ def curve(none: Floats, some: Floats) -> list[tuple[float, float]]:
 
 def rule_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
     """Every rule in every profile: false alarms, power, and power with the threshold at which 5 % of nights have a false alarm, with ten
-    images and with as many as the gate takes for both arms (these rules compare with a stored run, so all of them are today's)."""
+    images and with as many as the gate takes for both sides (these rules compare with a stored run, so all of them are today's)."""
     for name, noise in PROFILES.items():
         stream = np.random.default_rng([seed, 1, *name.encode()])
         pairs_of_a_cell = float(night(noise, stream, np.zeros(2000), Rule(least_effect(name, stream), 2000))[1].mean())

@@ -1,24 +1,24 @@
 """How much of the speed-up that the saved bytes allow is reached on the CPU: LlamaGen-B, 24×24, batch 2 with guidance, fp32.
 
 A pass must read every weight once and every live key and value once, and write its own. On a CPU that is bound by its memory the
-bytes of two arms are the best ratio of their times. The bytes are counted from the live lengths of every pass, not from a formula.
+bytes of two variants are the best ratio of their times. The bytes are counted from the live lengths of every pass, not from a formula.
 
 - ``full``       the full cache;
 - ``linear``     LineAR at a sixth of it;
 - ``reference``  the papers' kind of baseline: a padded buffer under a mask and the un-fused kernel, which moves K five times (copied
                  to the query heads, scaled, read) and V three times; its layers are plain, those of the others packed.
 
-All arms generate at the same time, each in a thread of its own of which only one runs, and take turns after every line of tokens: what
+All variants generate at the same time, each in a thread of its own of which only one runs, and take turns after every line of tokens: what
 else happens on the machine meets all of them alike. A value is the ratio of whole generations; the quartiles are those over lines.
 
-    python benchmarks/ideal.py [--rounds 3] [--threads 2] [--arms full,linear,reference] [--json FILE] [--profile]
+    python benchmarks/ideal.py [--rounds 3] [--threads 2] [--variants full,linear,reference] [--json FILE] [--profile]
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # workers of a waiting arm go to sleep, and do not take turns from the running one
+os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # workers of a waiting variant go to sleep, and do not take turns from the running one
 
 import argparse
 import statistics
@@ -50,28 +50,28 @@ PAIRS = (("full", "linear"), ("reference", "full"))
 
 @dataclass
 class Turns:
-    """Lets the arms run one at a time, in an order that turns from line to line."""
+    """Lets the variants run one at a time, in an order that turns from line to line."""
 
-    arms: list[str]
+    variants: list[str]
     ready: Condition = field(default_factory=Condition)
     now: int = 0
     left: set[str] = field(default_factory=set)
 
     def wait(self, name: str) -> None:
         with self.ready:
-            self.ready.wait_for(lambda: self.arms[self.now % len(self.arms)] == name)
+            self.ready.wait_for(lambda: self.variants[self.now % len(self.variants)] == name)
 
     def give(self, name: str, *, over: bool = False) -> None:
         with self.ready:
             self.left |= {name} if over else set()
             self.now += 1
-            while len(self.left) < len(self.arms) and self.arms[self.now % len(self.arms)] in self.left:
+            while len(self.left) < len(self.variants) and self.variants[self.now % len(self.variants)] in self.left:
                 self.now += 1
             self.ready.notify_all()
 
 
 @dataclass
-class Arm:
+class Variant:
     """One method with its storage; seconds and bytes of every line of the last generation."""
 
     name: str
@@ -108,17 +108,17 @@ class Arm:
         return [sum(passes[at : at + GRID]) for at in range(0, len(passes), GRID)]
 
 
-def together(arms: list[Arm], number: int) -> None:
-    """One generation of every arm, turn by turn."""
-    turns = Turns([arm.name for arm in arms[number % len(arms) :] + arms[: number % len(arms)]])
-    threads = [Thread(target=arm.generate, args=(turns,)) for arm in arms]
+def together(variants: list[Variant], number: int) -> None:
+    """One generation of every variant, turn by turn."""
+    turns = Turns([variant.name for variant in variants[number % len(variants) :] + variants[: number % len(variants)]])
+    threads = [Thread(target=variant.generate, args=(turns,)) for variant in variants]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def compared(slow: Arm, fast: Arm) -> dict[str, float]:
+def compared(slow: Variant, fast: Variant) -> dict[str, float]:
     """Measured and ideal ratio of one round."""
     lines = [a / b for a, b in zip(slow.seconds, fast.seconds, strict=True)]
     low, middle, high = statistics.quantiles(lines, n=4)
@@ -126,10 +126,10 @@ def compared(slow: Arm, fast: Arm) -> dict[str, float]:
     return {"measured": measured, "ideal": ideal, "share": measured / ideal, "low": low, "median": middle, "high": high}
 
 
-def profiled(arm: Arm) -> str:
+def profiled(variant: Variant) -> str:
     """Where the time of one generation goes, by operation."""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
-        arm.generate(Turns([arm.name]))
+        variant.generate(Turns([variant.name]))
     return str(seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=15, max_name_column_width=40))
 
 
@@ -138,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--arms", default="full,linear,reference", help="which of them, by name")
+    parser.add_argument("--variants", default="full,linear,reference", help="which of them, by name")
     parser.add_argument("--json", help="write everything measured to this file")
     parser.add_argument("--profile", action="store_true", help="also print where the time of full and linear goes")
     given = parser.parse_args()
@@ -151,20 +151,20 @@ def main() -> None:
     models = {"reference": plain, "full": (fast := packed(deepcopy(plain))), "linear": fast}
     knobs = Linear.knobs_for(SHARE, plain.layout(range(BATCH), SAMPLING))
     builds: dict[str, Callable[[], Method]] = {"full": Full, "linear": lambda: Linear.build(knobs), "reference": PaddedFull}
-    arms = {name: Arm(name, models[name], weights, builds[name]) for name in given.arms.split(",")}
-    pairs = [(a, b) for a, b in PAIRS if {a, b} <= arms.keys()]
+    variants = {name: Variant(name, models[name], weights, builds[name]) for name in given.variants.split(",")}
+    pairs = [(a, b) for a, b in PAIRS if {a, b} <= variants.keys()]
     found = []
     for number in range(given.rounds + 1):
-        together(list(arms.values()), number)
+        together(list(variants.values()), number)
         if number:  # the first round is the warm-up
-            found.append({f"{a}/{b}": compared(arms[a], arms[b]) for a, b in pairs})
+            found.append({f"{a}/{b}": compared(variants[a], variants[b]) for a, b in pairs})
             for pair, values in found[-1].items():
                 print(f"round {number}, time {pair}: {values['measured']:.3f}, by bytes {values['ideal']:.3f}, "
                       f"share of it {values['share']:.3f}; lines {values['low']:.3f} … {values['high']:.3f}", flush=True)
     for pair in found[0]:
         print(f"{pair}: median share of the ideal {statistics.median(r[pair]['share'] for r in found):.3f}")
-    for name in {"full", "linear"} & arms.keys() if given.profile else ():
-        print(f"\n{name}\n{profiled(arms[name])}")
+    for name in {"full", "linear"} & variants.keys() if given.profile else ():
+        print(f"\n{name}\n{profiled(variants[name])}")
     origin.write(given.json, rounds=found)
 
 

@@ -56,13 +56,13 @@ def ladders(outcomes: Iterable[Outcome]) -> tuple[Ladder, ...]:
     """One for each model, batch, sampling, dtype and device class, of native codec, in the order in which they were measured."""
     cells: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        if outcome.case.role in ("arm", "baseline") and outcome.case.codec == "native":
+        if outcome.case.role in ("candidate", "baseline") and outcome.case.codec == "native":
             cells.setdefault(_cell(outcome), []).append(outcome)
     return tuple(_ladder(found) for found in cells.values())
 
 
 def _cell(outcome: Outcome) -> str:
-    """The settings that the rungs of a ladder share: all but the engine and those of a single arm."""
+    """The settings that the rungs of a ladder share: all but the engine and those of a single candidate."""
     data = outcome.case.to_json()
     return digest({name: value for name, value in data.items() if name not in (*OWN, "engine", "evaluation", "samples")})
 

@@ -28,7 +28,7 @@ def outcome(model: int, method: int, budget: int, budgets: int) -> Outcome:
     stream = random.Random(model * 10_000 + method * 100 + budget)
     full = method < 0
     case = Case(f"model-{model}", "9c2e5b71d0aa44f3", (16, 16), "classes-10", Sampling(), "full" if full else f"method_{method}",
-                budget="1" if full else f"{budget}/{budgets + 1}", role="baseline" if full else "arm")
+                budget="1" if full else f"{budget}/{budgets + 1}", role="baseline" if full else "candidate")
     speed = {name: [stream.uniform(1, 2) for _ in range(2)] for name in ("latency", "latency_tokens")}
     held = {name: [1e6 * budget] for name in ("kv_logical", "kv_allocated", "kv_stage", "kv_state")}
     judged = {name: [stream.random() for _ in range(SEEDS)] for name in ("token_agreement", "kl", "legend")}

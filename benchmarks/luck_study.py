@@ -1,11 +1,11 @@
-"""Simulate months of nights whose arms have luck that lasts: how often a night alarms for nothing, and what is printed of that.
+"""Simulate months of nights whose sides have luck that lasts: how often a night alarms for nothing, and what is printed of that.
 
     python benchmarks/luck_study.py [--months 20] [--seed 17] [--page docs/results/validation.md]
 
-Luck is what an arm of a cell has in all pairs of a night, such as where its code lies in memory: a normal share, drawn for each arm of each
-cell, of equal cells too, every night anew or once for a month. Every month begins with an empty store; its nights are judged
-as `cachemark compare` judges them: the minimum effect by the equal arms of all nights so far, tonight's included, and the standing by those
-of the last thirty. *The effect kept* is the same gate without that raise.
+Luck is what a side of a cell has in all pairs of a night, such as where its code lies in memory: a normal share, drawn for each side of
+each cell, of equal cells too, every night anew or once for a month. Every month begins with an empty store; its nights are judged as
+`cachemark compare` judges them: the minimum effect by the A/A tests of all nights so far, tonight's included, and the standing by those of
+the last thirty. *The effect kept* is the same gate without that raise.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SETTINGS = ((0.0, "a night"), (0.005, "a night"), (0.01, "a night"), (0.01, "a m
 
 @dataclass
 class Month:
-    """A store of nights of one profile: what equal arms have shown so far. ``raised``: whether their luck raises the minimum effect;
+    """A store of nights of one profile: what A/A tests have shown so far. ``raised``: whether their luck raises the minimum effect;
     ``found``: the share of the truly slower cells of the last night that is found."""
 
     name: str
@@ -59,22 +59,22 @@ class Month:
     found: float = math.nan
 
     def __post_init__(self) -> None:
-        self._arms, self._equal_arms = self._drawn(), self._drawn()
+        self._sides, self._aa_luck = self._drawn(), self._drawn()
 
     def _drawn(self) -> Floats:
-        """The log ratio that luck gives to two arms of every cell, (cells,)."""
+        """The log ratio that luck gives to two sides of every cell, (cells,)."""
         return self.stream.normal(0, self.luck, FAMILY) - self.stream.normal(0, self.luck, FAMILY)
 
     def night(self) -> None:
         """Measure and judge one more night. On the last one some cells are truly slower."""
         number = len(self.nights)
         if self.lasts == "a night":
-            self._arms, self._equal_arms = self._drawn(), self._drawn()
-        truth, changed = self._arms.copy(), CHANGED if number == NIGHTS - 1 else 0
+            self._sides, self._aa_luck = self._drawn(), self._drawn()
+        truth, changed = self._sides.copy(), CHANGED if number == NIGHTS - 1 else 0
         truth[:changed] += math.log1p(EFFECT)
         tonight = ledger.equal_cells(CELLS, number)
         cells = self._measured(CELLS, truth)
-        equal = self._measured([f"{AA}{cell}" for cell in tonight], self._equal_arms[[int(cell) for cell in tonight]])
+        equal = self._measured([f"{AA}{cell}" for cell in tonight], self._aa_luck[[int(cell) for cell in tonight]])
         self.equal |= {(number, name): [*cell.screening, *cell.fresh] for name, cell in equal.items()}
         if self.raised:  # what was stored before tonight was seen at the end of the night before
             self.delta = max(ledger.FLOOR["cuda"], ledger.least_effect(self.equal, FAMILY, "cuda")[0])
@@ -129,7 +129,7 @@ def rows(months: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Simulate nights whose arms have luck that lasts.")
+    parser = argparse.ArgumentParser(description="Simulate nights whose sides have luck that lasts.")
     parser.add_argument("--months", type=int, default=MONTHS)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--page", type=Path, help="put the table into this page")

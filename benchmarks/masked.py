@@ -1,17 +1,17 @@
 """The masked family on the CPU: what computing less is worth in time, as ratios from one process.
 
 The MAR-B shape with random weights, fp32, batch 4 with guidance, passes 23 … 31 of 64: one pass in which LazyMAR computes everything
-and the eight that follow it (MARché computes everything in every third). Arms:
+and the eight that follow it (MARché computes everything in every third). Variants:
 
 - ``full``       our full model: nothing kept, the head's embeddings and coefficients computed once;
 - ``reference``  the head as its published code runs it;
 - ``lazymar``    all four switches;
 - ``marche``     the paper's defaults.
 
-Arms alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of two arms
-of one round. Beside each speed-up stands the one that the FLOPs of the same passes allow. Before the clock starts every arm makes the
-passes that fill its caches. A value for the whole image is put together from the times by kind of pass, full or not, scaled by the
-FLOPs of the image's own passes. Image decoding is left out.
+Variants alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of two
+variants of one round. Beside each speed-up stands the one that the FLOPs of the same passes allow. Before the clock starts every variant
+makes the passes that fill its caches. A value for the whole image is put together from the times by kind of pass, full or not, scaled by
+the FLOPs of the image's own passes. Image decoding is left out.
 
     python benchmarks/masked.py [--rounds 5] [--threads 2] [--batch 4] [--json FILE]
 """
@@ -50,7 +50,7 @@ FILL = 2  # passes before them that fill the caches: MARché's last full one is 
 
 
 @dataclass
-class Arm:
+class Variant:
     """A model and a method in the middle of a generation."""
 
     model: MAR
@@ -76,42 +76,42 @@ class Arm:
         return seconds
 
 
-def arms_of(entry: ModelEntry, layout: MaskedLayout) -> dict[str, Arm]:
-    """Every arm by name, its method at the beginning of a generation."""
+def variants_of(entry: ModelEntry, layout: MaskedLayout) -> dict[str, Variant]:
+    """Every variant by name, its method at the beginning of a generation."""
     plain, eager = (entry.load(Request(engine=engine)).generator for engine in ("eager", "reference"))
     methods: dict[str, tuple[Any, Method]] = {"full": (plain, Full()), "reference": (eager, Full()), "lazymar": (plain, LazyMAR()),
                                               "marche": (plain, MARche())}
-    arms = {name: Arm(model, method, Memory()) for name, (model, method) in methods.items()}
-    for arm in arms.values():
-        arm.method.begin(layout, arm.model.sites, arm.memory)
-    return arms
+    variants = {name: Variant(model, method, Memory()) for name, (model, method) in methods.items()}
+    for variant in variants.values():
+        variant.method.begin(layout, variant.model.sites, variant.memory)
+    return variants
 
 
 @torch.inference_mode()
 def measured(entry: ModelEntry, batch: int, rounds: int) -> dict[str, Any]:
-    """Seconds of every arm in every round and pass."""
+    """Seconds of every variant in every round and pass."""
     sampling, labels, seeds = entry.presets[PRESET], torch.arange(batch), list(range(batch))
     layout = entry.shape(sampling, batch)
     assert isinstance(layout, MaskedLayout)
-    arms = arms_of(entry, layout)
-    model = arms["full"].model
+    variants = variants_of(entry, layout)
+    model = variants["full"].model
     order = model.order(streams.seeds_tensor(seeds, labels.device)).repeat(2, 1)
     steps = placed(masked_steps(layout, layout.steps), order)
     latents = torch.randn(batch, layout.visual, layout.channels, generator=torch.Generator().manual_seed(0))
-    seconds: dict[str, list[list[float]]] = {name: [] for name in arms}
+    seconds: dict[str, list[list[float]]] = {name: [] for name in variants}
     for number in range(-1, rounds):  # the first one is to warm up
-        names = list(arms)[number % len(arms) :] + list(arms)[: number % len(arms)]
+        names = list(variants)[number % len(variants) :] + list(variants)[: number % len(variants)]
         for name in names:
-            arms[name].passes(steps[FIRST - FILL : FIRST], latents, labels, seeds, sampling)
-            spent = arms[name].passes(steps[FIRST : LAST + 1], latents, labels, seeds, sampling)
+            variants[name].passes(steps[FIRST - FILL : FIRST], latents, labels, seeds, sampling)
+            spent = variants[name].passes(steps[FIRST : LAST + 1], latents, labels, seeds, sampling)
             if number >= 0:
                 seconds[name].append(spent)
-    flops = {name: by_pass(arm.method, layout) for name, arm in arms.items()}
+    flops = {name: by_pass(variant.method, layout) for name, variant in variants.items()}
     return {"batch": batch, "rounds": rounds, "seconds": seconds, "flops": flops}
 
 
 def ratios(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """For every arm its time and its FLOPs against full's, in the timed passes and over the whole image."""
+    """For every variant its time and its FLOPs against full's, in the timed passes and over the whole image."""
     seconds, flops = found["seconds"], found["flops"]
     window = slice(FIRST, LAST + 1)
     table = {}
@@ -126,12 +126,13 @@ def ratios(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def image(found: dict[str, Any], name: str) -> float:
     """Speed-up over a whole image, from medians over rounds: every pass takes as many seconds per FLOP as the timed ones of its kind, those
     in which the method computes as much as the full model and those in which it computes less."""
-    seconds = {arm: [statistics.median(column) for column in zip(*found["seconds"][arm], strict=True)] for arm in ("full", name)}
+    seconds = {variant: [statistics.median(column) for column in zip(*found["seconds"][variant], strict=True)]
+               for variant in ("full", name)}
     full, mine = found["flops"]["full"], found["flops"][name]
 
-    def rate(arm: str, flops: Sequence[int], whole: bool) -> float:
+    def rate(variant: str, flops: Sequence[int], whole: bool) -> float:
         timed = [i for i in range(FIRST, LAST + 1) if (full[i] == mine[i]) is whole]
-        return sum(seconds[arm][i - FIRST] for i in timed) / sum(flops[i] for i in timed) if timed else 0.0
+        return sum(seconds[variant][i - FIRST] for i in timed) / sum(flops[i] for i in timed) if timed else 0.0
 
     kinds = {whole: rate(name, mine, whole) for whole in (True, False)}
     plain = sum(seconds["full"]) / sum(full[FIRST : LAST + 1])

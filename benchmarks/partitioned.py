@@ -2,14 +2,14 @@
 
 MARché (arXiv 2506.12035), Appendix B, compares its attention in two parts with one that first concatenates the keys and values of
 active and cached tokens. Here is a third way, which the package's method takes: the active tokens' keys and values are written to
-their places among the others, and one ordinary attention reads them all. Arms, on the shape of one decoder block of a published MAR:
+their places among the others, and one ordinary attention reads them all. Variants, on the shape of one decoder block of a published MAR:
 
 - ``in place``     the write and one attention;
 - ``concatenated`` the write, both parts concatenated, and one attention: the paper's baseline;
 - ``partitioned``  the write and the paper's attention in two parts, with ordinary matrix products and no kernel of its own.
 
-The cached part is taken as given, as the paper does: it is gathered before the clock starts. Arms alternate within a round, in an order
-that turns from round to round; a value is the median over rounds of the ratio of two arms of one round, with a bootstrap interval.
+The cached part is taken as given, as the paper does: it is gathered before the clock starts. Variants alternate within a round, in an order
+that turns from round to round; a value is the median over rounds of the ratio of two variants of one round, with a bootstrap interval.
 
     python benchmarks/partitioned.py [--model mar-b] [--rounds 31] [--threads 2] [--batch 4] [--json FILE]
 """
@@ -39,12 +39,12 @@ from origin import Origin
 assert masked  # importing it registers the models
 ACTIVE = (16, 32, 64, 128)  # active tokens; all others are cached
 PAIRS = (("concatenated", "in place"), ("partitioned", "in place"), ("concatenated", "partitioned"))
-REPEATS = 20  # calls of an arm within a round
+REPEATS = 20  # calls of a variant within a round
 RESAMPLES = 2000
 
 
-def arms_of(layout: MaskedLayout, active: int) -> dict[str, Callable[[], Tensor]]:
-    """Each arm by name, on the same random numbers."""
+def variants_of(layout: MaskedLayout, active: int) -> dict[str, Callable[[], Tensor]]:
+    """Each variant by name, on the same random numbers."""
     draw, rows = torch.Generator().manual_seed(0), layout.rows
 
     def normal(tokens: int) -> Tensor:
@@ -73,17 +73,17 @@ def arms_of(layout: MaskedLayout, active: int) -> dict[str, Callable[[], Tensor]
 
 @torch.inference_mode()
 def ratios(layout: MaskedLayout, active: int, rounds: int) -> dict[str, Any]:
-    """Seconds per call of every arm in every round, how far the arms are apart, and the ratios."""
-    arms = arms_of(layout, active)
-    made = {name: run() for name, run in arms.items()}  # warm-up
+    """Seconds per call of every variant in every round, how far the variants are apart, and the ratios."""
+    variants = variants_of(layout, active)
+    made = {name: run() for name, run in variants.items()}  # warm-up
     apart = max(float((out - made["in place"]).abs().max()) for out in made.values())
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(rounds):
-        turn = number % len(arms)
-        for name in [*arms][turn:] + [*arms][:turn]:
+        turn = number % len(variants)
+        for name in [*variants][turn:] + [*variants][:turn]:
             start = time.perf_counter()
             for _ in range(REPEATS):
-                arms[name]()
+                variants[name]()
             seconds[name].append((time.perf_counter() - start) / REPEATS)
     found = {f"{a}/{b}": [x / y for x, y in zip(seconds[a], seconds[b], strict=True)] for a, b in PAIRS}
     return {"active": active, "cached": layout.places - active, "rounds": rounds, "apart": apart, "seconds": seconds, "ratios": found}

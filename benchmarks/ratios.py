@@ -1,14 +1,14 @@
 """Speed as ratios from one process: the full cache against the papers' kind of baseline, the cost of the hooks, LineAR.
 
-Four arms on the LlamaGen-B shape with random weights, fp32, on the CPU:
+Four variants on the LlamaGen-B shape with random weights, fp32, on the CPU:
 
 - ``full``       our full cache, through the method interface;
 - ``reference``  one padded buffer under a mask, un-fused attention: what LlamaGen's published generation code does, with plain layers;
 - ``bare``       our full cache written out by hand, without methods, slots or steps: what the interface costs;
 - ``linear …``   LineAR at a quarter and a sixth of the cache, beside the speed-up that the bytes and FLOPs they save allow on this machine.
 
-Arms alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of
-two arms of one round. Image decoding is left out: it is the same in all arms.
+Variants alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of
+two variants of one round. Image decoding is left out: it is the same in all variants.
 
     python benchmarks/ratios.py [--rounds 11] [--threads 2] [--json FILE]
 """
@@ -86,8 +86,8 @@ def bare(model: LlamaGen) -> Callable[[Tensor, list[int]], Tensor]:
     return generate
 
 
-def arms_of(plain: LlamaGen, model: LlamaGen, batch: int) -> dict[str, Callable[[Tensor, list[int]], Tensor]]:
-    """Every arm by name; ``model`` is ``plain`` with packed layers."""
+def variants_of(plain: LlamaGen, model: LlamaGen, batch: int) -> dict[str, Callable[[Tensor, list[int]], Tensor]]:
+    """Every variant by name; ``model`` is ``plain`` with packed layers."""
     return {
         "full": through_methods(model, Full),
         "reference": through_methods(plain, PaddedFull),
@@ -107,24 +107,24 @@ def ideals(model: LlamaGen, batch: int, rates: Rates) -> dict[str, float]:
     """Speed-ups over the full cache that bytes and FLOPs allow, image decoding left out; and the full cache's least time in seconds."""
     parts, layout = costs.llamagen(model.config, lambda: torch.relu), model.layout(range(batch), SAMPLING)
     full = bill(Full(), layout, parts, images=False).least_time(rates)
-    arms = {f"full/linear {budget}": linear(model, batch, budget) for budget in BUDGETS}
-    gains = {name: full / bill(arm, layout, parts, images=False).least_time(rates) for name, arm in arms.items()}
+    variants = {f"full/linear {budget}": linear(model, batch, budget) for budget in BUDGETS}
+    gains = {name: full / bill(variant, layout, parts, images=False).least_time(rates) for name, variant in variants.items()}
     return {"least time of full": full, **gains}
 
 
 def measure(grid: int, batch: int, rounds: int, rates: Rates) -> dict[str, Any]:
-    """Seconds of every arm in every round, and the ratios."""
+    """Seconds of every variant in every round, and the ratios."""
     plain = LlamaGen(replace(SIZES["B"], grid=grid)).initialise(0).eval().requires_grad_(False)
     model = packed(deepcopy(plain))
-    labels, seeds, arms = torch.arange(batch), list(range(batch)), arms_of(plain, model, batch)
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
-    tokens = {name: arm(labels, seeds) for name, arm in arms.items()}  # warm-up
+    labels, seeds, variants = torch.arange(batch), list(range(batch)), variants_of(plain, model, batch)
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    tokens = {name: variant(labels, seeds) for name, variant in variants.items()}  # warm-up
     agree = {name: float((tokens[name] == tokens["full"]).float().mean()) for name in ("reference", "bare")}
     for number in range(rounds):
-        order = list(arms)[number % len(arms) :] + list(arms)[: number % len(arms)]
+        order = list(variants)[number % len(variants) :] + list(variants)[: number % len(variants)]
         for name in order:
             start = time.perf_counter()
-            arms[name](labels, seeds)
+            variants[name](labels, seeds)
             seconds[name].append(time.perf_counter() - start)
     ratios = {f"{a}/{b}": [x / y for x, y in zip(seconds[a], seconds[b], strict=True)] for a, b in PAIRS}
     return {"grid": grid, "batch": batch, "rounds": rounds, "agreement with full": agree, "seconds": seconds, "ratios": ratios,

@@ -120,13 +120,13 @@ def text(found: Row) -> str:
     section, parts = SECTIONS[found["plan"]], list[str]()
     for model, asked in found["asked"].items():
         mine = [row for row in found["rows"] if row["model"] == model]
-        arms = sorted((row for row in mine if row["role"] not in REFERENCES), key=lambda row: -_by(row, section.by))
+        candidates = sorted((row for row in mine if row["role"] not in REFERENCES), key=lambda row: -_by(row, section.by))
         references = [row for row in mine if row["role"] in REFERENCES]
-        parts.append(_wrapped(_about(model, found, arms, section)))
+        parts.append(_wrapped(_about(model, found, candidates, section)))
         for figures in section.tables:
-            rows = [*arms, *(row for row in references if set(figures.columns) & set(row.get("figures", ())))]
+            rows = [*candidates, *(row for row in references if set(figures.columns) & set(row.get("figures", ())))]
             parts.append(table(_head(figures, section), (_cells(row, figures, section) for row in rows)))
-        parts += list(_notes([*arms, *references]))
+        parts += list(_notes([*candidates, *references]))
         parts.append(_wrapped(_origin(found, asked, section)))
     return "\n\n".join([f"## {section.heading}", _wrapped(section.about), *parts, *_calibrated(found["calibrations"])])
 
@@ -162,10 +162,10 @@ def _head(figures: Figures, section: Section) -> list[str]:
 
 def _cells(row: Row, figures: Figures, section: Section) -> list[str]:
     knobs = ", ".join(f"{name} {value}" for name, value in sorted(row.get("knobs", {}).items()))  # as a file keeps them
-    before = [*([section.kind[1](row) if row["role"] == "arm" else ""] if section.kind else []),
+    before = [*([section.kind[1](row) if row["role"] == "candidate" else ""] if section.kind else []),
               REFERENCES.get(row["role"]) or for_markdown(row["method"]), *([for_markdown(knobs)] if section.knobs else []),
               for_markdown(row["budget"])]
-    held, less, absent = row.get("figures", {}), row.get("less", {}), DASH if row["role"] == "arm" else ""
+    held, less, absent = row.get("figures", {}), row.get("less", {}), DASH if row["role"] == "candidate" else ""
     cells = [cell for name in figures.columns for cell in (
         _figure(held, name, absent), *([_figure(less, name, absent)] if name in figures.less else []))]
     differ = {NAMES[name]: less[name] for name in figures.judged if name in less}

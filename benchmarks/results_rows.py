@@ -140,7 +140,7 @@ def _times(row: ReportRow) -> dict[str, list[float]]:
     """Seconds of a batch, and the speed over the full cache's, of those rows that are timed."""
     latency = row.median("latency")
     seconds = {} if latency is None else {"latency": [round(latency, 5)]}
-    return seconds if row.speed_up is None or row.case.role != "arm" else {**seconds, "speed_up": rounded(row.speed_up)}
+    return seconds if row.speed_up is None or row.case.role != "candidate" else {**seconds, "speed_up": rounded(row.speed_up)}
 
 
 def _images(row: ReportRow) -> dict[str, Interval]:

@@ -1,13 +1,13 @@
 """The next-scale family on the CPU: speed as ratios from one process, and where the time of a generation goes.
 
-Arms on the VAR-d16 shape with random weights, fp32, batch with guidance:
+Variants on the VAR-d16 shape with random weights, fp32, batch with guidance:
 
 - ``full``       our full cache: slots, the last scale in the stage, AdaLN's projections computed once;
 - ``reference``  VAR's published cache and blocks: concatenation in every scale, AdaLN projected anew in every scale;
 - ``ams_kv``     AMS-KV with a sixth of the layers demanding.
 
-Arms alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of
-two arms of one round. Image decoding is left out of the ratios: it is the same in all arms.
+Variants alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of
+two variants of one round. Image decoding is left out of the ratios: it is the same in all variants.
 
     python benchmarks/scales.py [--rounds 11] [--threads 2] [--batch 2] [--json FILE]
     python benchmarks/scales.py --profile      # one generation by scale and part, image decoding included
@@ -45,8 +45,8 @@ PAIRS = (("reference", "full"), ("full", "ams_kv"))
 PARTS = ("adaLN", "attention", "MLP", "head", "sampling", "quantiser", "decoder")
 
 
-def arms_of(entry: ModelEntry) -> dict[str, tuple[Loaded, Callable[[], Method]]]:
-    """Every arm by name: a loaded model and what makes its method. Both models have the same random weights."""
+def variants_of(entry: ModelEntry) -> dict[str, tuple[Loaded, Callable[[], Method]]]:
+    """Every variant by name: a loaded model and what makes its method. Both models have the same random weights."""
     eager, published = entry.load(Request()), entry.load(Request(engine="reference"))
     layers = entry.shape(entry.presets["paper"], 1).layers
     demanding = tuple(range(0, layers, 6))
@@ -54,19 +54,19 @@ def arms_of(entry: ModelEntry) -> dict[str, tuple[Loaded, Callable[[], Method]]]
 
 
 def ratios(entry: ModelEntry, batch: int, rounds: int) -> dict[str, Any]:
-    """Seconds of every arm in every round, slot bytes, and the ratios."""
+    """Seconds of every variant in every round, slot bytes, and the ratios."""
     sampling, labels, seeds = entry.presets["paper"], torch.arange(batch), list(range(batch))
-    arms, memories = arms_of(entry), defaultdict(Memory)
+    variants, memories = variants_of(entry), defaultdict(Memory)
 
     def generate(name: str) -> Tensor:
-        loaded, build = arms[name]
+        loaded, build = variants[name]
         return loaded.generator.generate(labels, seeds, build(), sampling, memories[name])
 
-    tokens = {name: generate(name) for name in arms}  # warm-up
+    tokens = {name: generate(name) for name in variants}  # warm-up
     agree = float((tokens["reference"] == tokens["full"]).float().mean())
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(rounds):
-        order = list(arms)[number % len(arms) :] + list(arms)[: number % len(arms)]
+        order = list(variants)[number % len(variants) :] + list(variants)[: number % len(variants)]
         for name in order:
             start = time.perf_counter()
             generate(name)

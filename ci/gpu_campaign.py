@@ -37,7 +37,7 @@ STAGES = (
     ("regimes", "From which batch on does forgetting pay?", 190, True),
     ("decoders", "Where do several tokens a pass beat one, beside the full cache and beside LineAR?", 240, True),
     ("embedded", "The embedded models whole, with fidelity and quality", 150, True),
-    ("gate", "Does the gate pass equal arms and find three per cent?", 330, False),
+    ("gate", "Does the gate pass A/A tests and find three per cent?", 330, False),
     ("pairs", "What is LineAR worth beside the full cache, in pairs?", 330, False),
 )  # fmt: skip
 

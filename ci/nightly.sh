@@ -7,14 +7,14 @@
 # 5 infrastructure. The first night has nothing to compare with: it proposes its run as the baseline, in the folder `proposed` of
 # CACHEMARK_OUT, and passes. Times are tested in pairs with the canary; without one, with the commit of the baseline. Where pairs were asked
 # for and could not be measured, a night that would pass ends as they did. Where measuring itself fails, the code is that of `cachemark run`;
-# where the gate takes equal arms for unequal ones or misses a slow-down that is injected, it is 5: such a gate judges nothing. A night that
+# where the gate takes A/A tests for unequal ones or misses a slow-down that is injected, it is 5: such a gate judges nothing. A night that
 # ran out of time (`--budget`) is judged by what it has measured and ends with 4 at best, and a report that cannot be written turns a pass
 # into 5.
 #
 # CACHEMARK_STORE   database that all nights share; keep it where the next night finds it   [nightly.sqlite]
 # CACHEMARK_OUT     folder for what this night writes                                       [nightly]
 # CACHEMARK_DEVICE  cuda or cpu                                                             [cuda]
-# CACHEMARK_CANARY  commit that every night is compared with, pair by pair, equal arms among the pairs; "none" for no pairs
+# CACHEMARK_CANARY  commit that every night is compared with, pair by pair, A/A tests among the pairs; "none" for no pairs
 #                                                                                           [that of the baseline]
 # CACHEMARK_MINUTES how long these pairs may take                                           [60]
 # CACHEMARK_INCIDENTS register of incidents; keep it where the next night finds it          [baselines/incidents.json]

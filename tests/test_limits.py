@@ -44,8 +44,8 @@ def test_what_was_measured_stands_beside_the_limit() -> None:
 
 
 def test_the_ideal_speed_up_is_that_of_the_least_times() -> None:
-    full, arm = (bill(*ops).limit(RATES) for ops in ((MOVES, MOVES, COMPUTES), (MOVES, COMPUTES)))
-    assert limits.ideal(full, arm) == 7 / 5
+    full, candidate = (bill(*ops).limit(RATES) for ops in ((MOVES, MOVES, COMPUTES), (MOVES, COMPUTES)))
+    assert limits.ideal(full, candidate) == 7 / 5
 
 
 def test_a_speed_up_beyond_the_ideal_is_an_artefact() -> None:

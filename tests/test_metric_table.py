@@ -117,7 +117,7 @@ def figure(row: Row, kind: str) -> float:
 
 
 def case(method: str) -> Case:
-    budget, role = ("1", "baseline") if method == "full" else ("1/2", "arm")
+    budget, role = ("1", "baseline") if method == "full" else ("1/2", "candidate")
     return Case("tiny", "3f9a", (8, 8), "labels", Sampling(), method, budget=budget, role=role, evaluation={"quality": {"samples": 2000}})
 
 

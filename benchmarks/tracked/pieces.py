@@ -136,10 +136,10 @@ def page(cases: int = 24) -> Callable[[], None]:
     from cachemark.store.rows import RunRecord
 
     base = Case("invented", "9c2e5b71d0aa44f3", (16, 16), "classes-10", Sampling(), "full", role="baseline")
-    arms = [replace(base, method=f"method-{k}", budget="1/2", role="arm") for k in range(cases - 1)]
+    candidates = [replace(base, method=f"method-{k}", budget="1/2", role="candidate") for k in range(cases - 1)]
     outcomes = [
         Outcome(case, Status.OK, {"latency": [1.0, 1.1, 0.9], "kv_allocated": [1e6], "kl": [0.1 * (k % 7)] * 32, "psnr": [20.0 + k] * 32})
-        for k, case in enumerate((base, *arms))]
+        for k, case in enumerate((base, *candidates))]
     run = RunRecord(1, "invented", {}, "2026-03-05T09:14:22+00:00", None, "finished", Environment("CPU", "cpu", "f"), {})
     return lambda: void(render.render(report_view.build(run, outcomes)))
 

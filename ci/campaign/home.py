@@ -152,7 +152,8 @@ def _line(target: Target, outcomes: Sequence[Outcome], device: str) -> str:
 def case_of(target: Target, outcomes: Iterable[Outcome]) -> Outcome | None:
     """The outcome that a target means: on the graph engine where there is one."""
     found = [o for o in outcomes if (o.case.model, o.case.batch, o.case.method) == (target.model, target.batch, target.method)
-             and o.case.role in ("arm", "baseline") and o.case.engine != "reference" and o.case.engine in (target.engine or o.case.engine)
+             and o.case.role in ("candidate", "baseline") and o.case.engine != "reference"
+             and o.case.engine in (target.engine or o.case.engine)
              and target.budget in ("", "1", o.case.budget)]
     return min(found, key=lambda o: (not o.ok, o.case.engine != "graph"), default=None)
 

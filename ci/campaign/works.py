@@ -121,7 +121,7 @@ def device_facts(task: Task) -> int:
 
 
 def profiled(names: Sequence[str]) -> Work:
-    """Kernels of one window of passes of the full cache and the first arm of a family's first block in the plan."""
+    """Kernels of one window of passes of the full cache and the first candidate of a family's first block in the plan."""
 
     def work(task: Task) -> int:
         found = task.folder.read(WINDOWS)
@@ -139,10 +139,10 @@ def profiled(names: Sequence[str]) -> Work:
 
 
 def windows_of(plan: Plan, model: str, device: str) -> list[Planned]:
-    """The full cache and the first arm of the first block of a model."""
+    """The full cache and the first candidate of the first block of a model."""
     cells = next(cells for cells in plan.cells if cells.model == model)
     found = expand(plan.model_copy(update={"cells": [cells], "quality": None}), device)
-    return [next(p for p in found if p.case.role == role) for role in ("baseline", "arm")]
+    return [next(p for p in found if p.case.role == role) for role in ("baseline", "candidate")]
 
 
 def small_name(task: Task, model: str) -> str:
@@ -161,12 +161,12 @@ def compared(task: Task) -> int:
 
 
 def gate(task: Task) -> int:
-    """Shows the gate equal arms, and an arm that takes three per cent more."""
+    """Shows the gate A/A tests, and a side that takes three per cent more."""
     plugin = task.work / "delayed.py"
     plugin.write_text((SELF_TEST / "delayed.py.txt").read_text(encoding="utf-8"), encoding="utf-8")
     plan = task.plan("pairs")
     alone = measure(with_methods(plan, "delayed"), task.work / STORE, machine=task.machine, plugins=[plugin])
-    seconds = next(outcome.median("latency") for outcome in alone.outcomes if outcome.case.role == "arm")
+    seconds = next(outcome.median("latency") for outcome in alone.outcomes if outcome.case.role == "candidate")
     if seconds is None:
         print("the case that should be delayed does not run here: " + alone.outcomes[-1].log.strip().splitlines()[-1])
         return 1
@@ -181,11 +181,11 @@ def with_methods(plan: Plan, *methods: str | MethodTable) -> Plan:
     return plan.model_copy(update={"cells": [cells.model_copy(update={"methods": list(methods)}) for cells in plan.cells]})
 
 
-def _paired(task: Task, plan: Plan, arms: tuple[str, str], plugins: tuple[Path, ...]) -> Verdict:
-    """The verdict on the time of two cases; equal arms, which are compared beside them, are printed."""
+def _paired(task: Task, plan: Plan, sides: tuple[str, str], plugins: tuple[Path, ...]) -> Verdict:
+    """The verdict on the time of two cases; A/A tests, which are compared beside them, are printed."""
     delta, seconds = (LARGE, ONE_PAIR) if task.rehearse else (DELTA, task.left - ENDING)
     terms = compare.Terms(delta, max(0.0, seconds) / 60)
-    found = compare.compare(plan, task.work / STORE, arms=arms, machine=task.machine, plugins=plugins, samples=0, terms=terms)
+    found = compare.compare(plan, task.work / STORE, cases=sides, machine=task.machine, plugins=plugins, samples=0, terms=terms)
     timed = [row for row in found.tally.rows if row.metric in ("latency", "status")]
     for row in timed:
         print(f"{row.label}: {row.verdict}, {row.reason}", flush=True)

@@ -18,7 +18,7 @@ from cachemark.report.page.render import LARGE, render
 
 Open = Callable[..., Any]
 COUNT = LARGE
-ARMS = "#leaderboard tbody.arms tr"
+CANDIDATES = "#leaderboard tbody.candidates tr"
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,9 @@ def count(page: Any, what: str) -> int:
 
 
 def test_a_tab_is_built_when_it_is_looked_at(page: Any) -> None:
-    assert count(page, ARMS) == count(page, "#quality svg") == 0
+    assert count(page, CANDIDATES) == count(page, "#quality svg") == 0
     page.click("#tab-leaderboard")
-    page.wait_for_selector(ARMS)
+    page.wait_for_selector(CANDIDATES)
     assert count(page, "#quality svg") == 0
     page.click("#tab-quality")
     page.wait_for_selector("#quality svg")
@@ -52,28 +52,28 @@ def test_rows_come_in_portions_until_all_are_there(page: Any) -> None:
     page.click("#tab-leaderboard")
     page.wait_for_selector("#leaderboard .next button")
     assert page.inner_text("#leaderboard .next") == f"Show 100 more of {COUNT - 100} rows"
-    seen = [count(page, ARMS)]
+    seen = [count(page, CANDIDATES)]
     while page.is_visible("#leaderboard .next"):
         page.focus("#leaderboard .next button")
         page.keyboard.press("Enter")
-        seen.append(count(page, ARMS))
+        seen.append(count(page, CANDIDATES))
     assert seen == [100, 200, 300, COUNT]
     assert page.evaluate("document.activeElement.closest('tr').rowIndex > 300")  # the reader stands at the first new row
 
 
 def test_rows_that_need_no_button_are_all_there(opened: Open, tmp_path: Path) -> None:
     """Each of four models has more rows than the page writes out and fewer than a button is for."""
-    arms = 120
-    few = [replace(o, case=replace(o.case, model=f"m{k}")) for k in range(4) for o in many(arms)]
+    candidates = 120
+    few = [replace(o, case=replace(o.case, model=f"m{k}")) for k in range(4) for o in many(candidates)]
     assert len(few) >= COUNT
     file = tmp_path / "some.html"
     file.write_text(render(build(sample.RUN, few)), encoding="utf-8")
     held = opened(file, tab="leaderboard")
-    held.wait_for_selector(ARMS)
-    bodies = held.evaluate("() => Array.from(document.querySelectorAll('#leaderboard tbody.arms')).map((body) => body.rows.length)")
-    assert set(bodies) == {arms}
+    held.wait_for_selector(CANDIDATES)
+    bodies = held.evaluate("() => Array.from(document.querySelectorAll('#leaderboard tbody.candidates')).map((body) => body.rows.length)")
+    assert set(bodies) == {candidates}
     assert count(held, "#leaderboard .next") == 0
-    held.hover(f"{ARMS} .mark >> nth=0")
+    held.hover(f"{CANDIDATES} .mark >> nth=0")
     assert len(held.inner_text("#tip")) > 40
 
 
@@ -83,21 +83,22 @@ def test_a_filter_and_an_order_reach_rows_that_were_never_shown(page: Any) -> No
     last = shares[0]  # the smallest budget, at the very end
     page.fill("#leaderboard .filter input", f"{last} -absent")
     assert page.inner_text("#leaderboard .filter output") == f"{sum(last in share for share in shares)} of {COUNT}"
-    budgets = page.evaluate("(rows) => Array.from(document.querySelectorAll(rows)).map((r) => r.cells[2].firstChild.textContent)", ARMS)
+    budgets = page.evaluate("(rows) => Array.from(document.querySelectorAll(rows)).map((r) => r.cells[2].firstChild.textContent)",
+                            CANDIDATES)
     assert last in budgets
     assert all(last in budget for budget in budgets)
     page.fill("#leaderboard .filter input", "")
     for wanted in (shares[-1], last):
         page.click("#leaderboard th[data-k=budget] button")
-        assert page.evaluate("(rows) => document.querySelector(rows).cells[2].firstChild.textContent", ARMS) == wanted
+        assert page.evaluate("(rows) => document.querySelector(rows).cells[2].firstChild.textContent", CANDIDATES) == wanted
     page.click("#leaderboard th[data-k=name] button")
-    assert page.evaluate("(rows) => document.querySelector(rows).cells[1].textContent", ARMS).startswith("linear")
+    assert page.evaluate("(rows) => document.querySelector(rows).cells[1].textContent", CANDIDATES).startswith("linear")
 
 
 def test_a_row_that_is_built_late_explains_itself(page: Any) -> None:
     page.click("#tab-leaderboard")
     page.fill("#leaderboard .filter input", shown_share(f"1/{COUNT + 1}"))
-    page.hover(f"{ARMS} .mark >> nth=0")
+    page.hover(f"{CANDIDATES} .mark >> nth=0")
     assert len(page.inner_text("#tip")) > 40
 
 
@@ -124,7 +125,7 @@ def test_charts_figures_and_legends_work_in_parts(page: Any) -> None:
 
 def test_paper_shows_every_row(page: Any) -> None:
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    assert count(page, ARMS) == COUNT
+    assert count(page, CANDIDATES) == COUNT
     assert count(page, ".later") == COUNT + 1  # the raw samples of each case
 
 

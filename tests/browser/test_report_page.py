@@ -122,12 +122,12 @@ def test_a_link_to_a_place_opens_its_tab(opened: Open) -> None:
 
 def test_a_number_leads_to_its_case_and_raw_samples(opened: Open) -> None:
     page = opened(tab="leaderboard")
-    row = page.query_selector("tbody.arms tr:has(td[data-k=kl] a)")
+    row = page.query_selector("tbody.candidates tr:has(td[data-k=kl] a)")
     key = row.query_selector("th a").get_attribute("href")
     row.query_selector("td[data-k=kl] a").click()
     page.wait_for_selector(f"{key}[open]")
     assert page.is_visible(f"{key} .values >> nth=0")
-    case = sample.arm("linear", "1/2")
+    case = sample.candidate("linear", "1/2")
     page.goto(page.url.split("#")[0] + f"#c-{case.case.key}")
     page.wait_for_selector(f"#c-{case.case.key}[open]")
     shown = page.inner_text(f"#c-{case.case.key} tr:has(th:text-is('Latency')) .values")
@@ -139,7 +139,7 @@ def test_a_number_leads_to_its_case_and_raw_samples(opened: Open) -> None:
 
 def names(page: Any) -> list[str]:
     found: list[str] = page.evaluate("""
-        Array.from(document.querySelectorAll("tbody.arms tr")).filter((row) => row.offsetHeight).map((row) =>
+        Array.from(document.querySelectorAll("tbody.candidates tr")).filter((row) => row.offsetHeight).map((row) =>
         row.querySelector("th bdi").textContent + " " + row.querySelector("td[data-k=budget]").firstChild.textContent)""")
     return found
 
@@ -174,9 +174,10 @@ def test_plain_tables_sort_by_what_their_figures_mean(opened: Open) -> None:
 
 
 def test_budgets_sort_by_their_shares(opened: Open, tmp_path: Path) -> None:
-    arms = [sample.arm("linear", "1/2")] * 4
+    candidates = [sample.candidate("linear", "1/2")] * 4
     budgets = ("1/2", "1/4", "1/3", "0.62")
-    spread = [replace(arm, case=replace(arm.case, budget=budget)) for arm, budget in zip(arms, budgets, strict=True)]
+    spread = [replace(candidate, case=replace(candidate.case, budget=budget)) for candidate,
+              budget in zip(candidates, budgets, strict=True)]
     (tmp_path / "budgets.html").write_text(render(build(sample.RUN, [sample.full(), *spread])), encoding="utf-8")
     page = opened(tmp_path / "budgets.html", tab="quality")
     column = page.evaluate("""() => {
@@ -210,7 +211,7 @@ def test_a_header_is_reached_with_the_keyboard_and_explains_itself(opened: Open)
 
 def test_flags_and_words_explain_themselves(opened: Open) -> None:
     page = opened(tab="leaderboard")
-    page.hover("tbody.arms .mark >> nth=0")
+    page.hover("tbody.candidates .mark >> nth=0")
     assert len(page.inner_text("#tip")) > 40
     page.click("#tab-quality")
     page.hover(".term[data-term=fidelity]")

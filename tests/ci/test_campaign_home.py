@@ -34,7 +34,7 @@ def ran(seconds: float, floor: float = 1.0, kv: float = 100.0, **changes: Any) -
 
 
 def linear(seconds: float, floor: float) -> Outcome:
-    return ran(seconds, floor, method="linear", budget="1/6", role="arm", knobs={"B": 96})
+    return ran(seconds, floor, method="linear", budget="1/6", role="candidate", knobs={"B": 96})
 
 
 def row(outcomes: list[Outcome], method: str, what: str, batch: int = 256) -> list[str]:

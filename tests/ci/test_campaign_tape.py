@@ -54,16 +54,16 @@ def untrained(entry: ModelEntry, name: str) -> ModelEntry:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["first arm", "every"])
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["first side", "every"])
 def test_cases_of_a_stage_are_measured(every: bool, stage: int, models: dict[str, str]) -> None:
     """Stages 4 and 5 have the cases of the first at other budgets, and those of the embedded models. `make test` measures the first
-    arm of the graph engine."""
+    side of the graph engine."""
     plan = blocks(rehearsed(plans.load(str(HERE / "campaign.toml")), engine="graph", models=models), stage)
-    planned = [p for p in expand(plan.model_copy(update={"quality": None}), "cpu") if p.case.role in ("baseline", "arm")]
+    planned = [p for p in expand(plan.model_copy(update={"quality": None}), "cpu") if p.case.role in ("baseline", "candidate")]
     cases = list({(p.case.method, p.case.engine): p for p in planned}.values())  # budgets differ by a number
     assert len(cases) > 1
     if not every:
-        cases = [next(p for p in cases if (p.case.engine, p.case.role) == ("graph", "arm"))]
+        cases = [next(p for p in cases if (p.case.engine, p.case.role) == ("graph", "candidate"))]
     bench = Bench.load(cases[0])
     for planned in cases:
         outcome, _ = run_case(planned, bench if planned.request == bench.request else Bench.load(planned))

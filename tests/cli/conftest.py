@@ -9,7 +9,7 @@ from cachemark.trial.executors import local as executor
 from cachemark.trial.request import PROTOCOL
 from support import stages
 
-from .arms import Machine
+from .quick_machine import Machine
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Bisecting with arms that answer at once: which commit is named, and when none is."""
+"""Bisecting with sides that answer at once: which commit is named, and when none is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from cachemark.core.result import Outcome, Status
 from support.stages import Stage, call
 
-from .arms import Machine, number
+from .quick_machine import Machine, number
 
 
 def bisect(stage: Stage, repository: Path, *more: object) -> Any:
@@ -96,7 +96,7 @@ def test_a_good_end_that_does_not_run_is_said_and_not_called_equal(machine: Mach
     machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log="TypeError: clip") if number(options) == 0 else o
     result = bisect(stage, repository)
     assert result.exit_code == 3
-    assert "The ends cannot be compared: the first arm does not run, error then, ok now: TypeError: clip" in result.stdout
+    assert "The ends cannot be compared: the first side does not run, error then, ok now: TypeError: clip" in result.stdout
     assert "do not differ" not in result.stdout
 
 

@@ -1,4 +1,4 @@
-"""Comparing, and judging comparisons, with arms that answer at once: what they print, store and exit with."""
+"""Comparing, and judging comparisons, with sides that answer at once: what they print, store and exit with."""
 
 from __future__ import annotations
 
@@ -22,51 +22,51 @@ from cachemark.workflows.compare import Terms
 from cachemark.workflows.results import open_run
 from support.stages import Stage, call, forgetting
 
-from .arms import ARMS, CELL, HERE, Machine, compare, number, rows
+from .quick_machine import CELL, HERE, SIDES, Machine, compare, number, rows
 
 
 def test_two_cases_are_compared_and_everything_is_stored(machine: Machine, stage: Stage) -> None:
     machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
-    result = compare(stage, *ARMS)
+    result = compare(stage, *SIDES)
     assert result.exit_code == 1
     assert result.stdout.startswith("Regressed: streaming 1/2 → calm 1/2, comparison 2.")
     assert f"regressed: {CELL}, latency: +30 %" in result.stdout
     assert "30 are needed to say it" in result.stdout
-    assert "Equal arms raised an alarm in 0 of the last night (0 of 1 equal cell)" in result.stdout
+    assert "A/A tests raised an alarm in 0 of the last night (0 of 1 A/A test)" in result.stdout
     with Store.open(stage.store, create=False, read_only=True) as store:
         run = store.run(2)
-        assert (run.plan, run.state, run.plan_json["arms"], run.plan_json["cells"]) == ("compare/dots", "finished", list(ARMS[1:]), 1)
+        assert (run.plan, run.state, run.plan_json["sides"], run.plan_json["cells"]) == ("compare/dots", "finished", list(SIDES[1:]), 1)
         told = [o.facts["pair"] for o in store.outcomes(2)]
         assert {t["cell"] for t in told} == {CELL, f"A/A {CELL}"}
-        assert [t["arm"] for t in told if t["cell"] == CELL].count("after") == 20
+        assert [t["side"] for t in told if t["cell"] == CELL].count("after") == 20
         assert store.run().id == 1, "a comparison is not what reports and checks take for the newest run"
     assert machine.trials == 2 * (20 + 6)
 
 
 def test_an_opened_comparison_has_its_plan_and_is_held_again(machine: Machine, stage: Stage) -> None:
-    assert compare(stage, *ARMS, "--no-aa").exit_code == 0
+    assert compare(stage, *SIDES, "--no-aa").exit_code == 0
     held = open_run(stage.store, 2)
     assert (held.record.plan, held.plan.name) == ("compare/dots", "dots")
     with forgetting():
         plugins.load(stage.plugin)
-        assert held.compare(*ARMS[1:], terms=Terms(aa=False)).run_id == 3
+        assert held.compare(*SIDES[1:], terms=Terms(aa=False)).run_id == 3
     result = call("export", "junit", "--store", stage.store, "--run", 2)
     assert result.exit_code == 2
     assert "Run 2 is a comparison, which has no JUnit form." in result.stderr
     assert f"cachemark check --store {stage.store} --run 2" in result.stderr
 
 
-def test_equal_arms_pass_and_improvements_too(machine: Machine, stage: Stage) -> None:
-    code, said = rows(stage, *ARMS, "--no-aa")
+def test_equal_sides_pass_and_improvements_too(machine: Machine, stage: Stage) -> None:
+    code, said = rows(stage, *SIDES, "--no-aa")
     assert (code, said[CELL, "latency"], machine.trials) == (0, "equivalent", 12)
     machine.speed = lambda planned, options: 0.7 if planned.case.method == "calm" else 1.0
-    code, said = rows(stage, *ARMS, "--no-aa")
+    code, said = rows(stage, *SIDES, "--no-aa")
     assert (code, said[CELL, "latency"]) == (0, "improved")
 
 
 def test_a_store_of_comparisons_alone_says_what_can_be_done_with_them(machine: Machine, stage: Stage) -> None:
     stage.store.unlink()
-    assert compare(stage, *ARMS, "--no-aa").exit_code == 0
+    assert compare(stage, *SIDES, "--no-aa").exit_code == 0
     for command in (["show"], ["report"], ["check"], ["baseline", "save"], ["export", "csv"], ["export", "asv", "asv"],
                     ["export", "grid", "grid.png"], ["export", "github"], ["baseline", "commit"]):
         result = call(*command, "--store", stage.store)
@@ -78,13 +78,13 @@ def test_a_store_of_comparisons_alone_says_what_can_be_done_with_them(machine: M
         assert call(named, "--store", stage.store, "--run", 1).exit_code == 0
     accepted = call("baseline", "save", "--store", stage.store, "--run", 1, "--name", "dots")
     assert accepted.exit_code == 2
-    assert "Run 1 is a comparison, which has two arms of its own." in accepted.stderr
+    assert "Run 1 is a comparison, which has two sides of its own." in accepted.stderr
 
 
 def test_what_time_does_not_allow_stays_open(machine: Machine, stage: Stage) -> None:
-    assert compare(stage, *ARMS, "--minutes", 0).exit_code == 4
+    assert compare(stage, *SIDES, "--minutes", 0).exit_code == 4
     machine.noise = 0.3
-    code, said = rows(stage, *ARMS, "--no-aa")
+    code, said = rows(stage, *SIDES, "--no-aa")
     assert (code, said[CELL, "latency"]) == (3, "inconclusive")
 
 
@@ -101,16 +101,16 @@ def test_a_side_that_fails_regresses_and_a_first_side_or_a_machine_that_fails_do
     status: Status, log: str, failing: str, sides: tuple[str, str], code: int, row: str, machine: Machine, stage: Stage,
 ) -> None:
     machine.changed = lambda o, options: Outcome(o.case, status, log=log) if failing in (options.python, "both") else o
-    result = compare(stage, "--env", *sides, "--no-aa", "--case", "calm 1/2", "--json")
+    result = compare(stage, "--env", *sides, "--no-aa", "--only", "calm 1/2", "--json")
     assert result.exit_code == code
     (told,) = (r for r in json.loads(result.stdout)["rows"] if r["metric"] == "status")
     assert told["verdict"] == row
     assert log in told["reason"]
 
 
-def test_arms_of_two_kernels_are_refused_with_the_difference(machine: Machine, stage: Stage) -> None:
+def test_sides_of_two_kernels_are_refused_with_the_difference(machine: Machine, stage: Stage) -> None:
     machine.changed = lambda o, options: replace(o, facts={"kernel": "math"}) if o.case.method == "calm" else o
-    result = compare(stage, *ARMS)
+    result = compare(stage, *SIDES)
     assert result.exit_code == 2
     assert "differ in attention kernel: sdpa and math" in result.stderr
     with Store.open(stage.store, create=False, read_only=True) as store:
@@ -134,7 +134,7 @@ def test_two_cases_that_differ_in_more_than_the_method_are_refused_before_a_pair
 ) -> None:
     block = stage.plan.read_text().partition("[[cells]]")[2].replace("batch = 2", "" if "batch" in more else "batch = 2")
     stage.plan.write_text(f"{stage.plan.read_text()}\n[[cells]]{block.replace('streaming', 'window')}\n{more}\n")
-    result = compare(stage, "--arms", "streaming 1/2", "window 1/2")
+    result = compare(stage, "--cases", "streaming 1/2", "window 1/2")
     assert (result.exit_code, machine.trials) == (2, 0)
     assert words in result.stderr
 
@@ -151,14 +151,14 @@ def test_two_environments_may_give_other_tokens(machine: Machine, stage: Stage) 
     assert {cell: said.get((cell, "psnr"), said.get((cell, "status"))) for cell, _ in said} == {
         "dot full": "not_compared", "dot streaming 1/2": "regressed", "dot calm 1/2": "regressed"}, "the full cache's are to itself"
     machine.where = lambda options: HERE
-    code, said = rows(stage, "--env", "old", "new", "--no-aa", "--case", "full")
+    code, said = rows(stage, "--env", "old", "new", "--no-aa", "--only", "full")
     assert (code, said["dot full", "output_hash"]) == (1, "changed"), "the same environment under two names owes the same tokens"
 
 
 @pytest.mark.parametrize(("samples", "code"), [(4, 2), (2001, 2), (0, 0), (5, 0)])
 def test_images_are_as_many_as_can_tell_something(samples: int, code: int, machine: Machine, stage: Stage) -> None:
     machine.changed = other_tokens
-    result = compare(stage, *ARMS, "--no-aa", "--samples", samples)
+    result = compare(stage, *SIDES, "--no-aa", "--samples", samples)
     assert result.exit_code == code
     assert (len(machine.seen), machine.trials > 0) == (2 * (code == 0 < samples), code == 0)
     assert ("can show nothing" in result.stderr) is (0 < samples < 5)
@@ -171,27 +171,27 @@ def other_tokens(outcome: Outcome, options: TrialRequest) -> Outcome:
 def test_images_are_compared_seed_by_seed_where_tokens_differ(machine: Machine, stage: Stage) -> None:
     machine.changed = other_tokens
     machine.psnr = lambda planned, options: 25.0 if planned.case.method == "calm" else 30.0
-    result = compare(stage, *ARMS, "--no-aa", "--samples", 40)
+    result = compare(stage, *SIDES, "--no-aa", "--samples", 40)
     assert result.exit_code == 1
     assert re.search(rf"regressed: {CELL}, psnr: (4\.9|5)[.\d]* dB worse on average \(.*40 seeds", result.stdout)
     assert [(p.case.method, p.case.samples, p.case.seeds) for p in machine.seen] in (
         [("streaming", 40, "s64"), ("calm", 40, "s64")], [("calm", 40, "s64"), ("streaming", 40, "s64")])
     with Store.open(stage.store, create=False, read_only=True) as store:
         told = [o for o in store.outcomes(2) if o.facts["pair"]["what"] == "images"]
-        assert {o.facts["pair"]["arm"]: len(o.samples["psnr"]) for o in told} == {"before": 40, "after": 40}
+        assert {o.facts["pair"]["side"]: len(o.samples["psnr"]) for o in told} == {"before": 40, "after": 40}
     machine.psnr = lambda planned, options: 30.0
     machine.seen.clear()
-    code, said = rows(stage, *ARMS, "--no-aa", "--samples", 300)
+    code, said = rows(stage, *SIDES, "--no-aa", "--samples", 300)
     assert (code, said[CELL, "psnr"]) == (0, "equivalent")
     assert {(p.case.samples, p.case.seeds) for p in machine.seen} == {(300, "s2k")}
 
 
 def test_where_tokens_are_the_same_there_is_nothing_to_compare(machine: Machine, stage: Stage) -> None:
-    result = compare(stage, *ARMS, "--no-aa")
+    result = compare(stage, *SIDES, "--no-aa")
     assert "Images of 1 cell: same tokens, nothing to compare." in result.stdout
     assert machine.seen == []
     machine.changed = other_tokens
-    assert rows(stage, *ARMS, "--no-aa", "--samples", 0)[1].keys() == {(CELL, "latency"), (CELL, "kv_allocated")}
+    assert rows(stage, *SIDES, "--no-aa", "--samples", 0)[1].keys() == {(CELL, "latency"), (CELL, "kv_allocated")}
     assert machine.seen == []
 
 
@@ -203,14 +203,14 @@ def test_verdicts_on_times_outlive_images_that_break_off(error: BaseException, s
         return other_tokens(outcome, options)
 
     machine.changed = breaks
-    ended = compare(stage, *ARMS, "--no-aa")
+    ended = compare(stage, *SIDES, "--no-aa")
     assert ended.exit_code == (130 if state == "interrupted" else 2), "1 would mean regressed"
     assert ("Interrupted. The pairs measured so far are stored" in ended.stderr) == (state == "interrupted")
     with Store.open(stage.store, create=False, read_only=True) as store:
         assert store.run(2).state == state
         assert {(v.metric, v.verdict) for v in store.verdicts(2)} == {("latency", "equivalent"), ("kv_allocated", "not_compared")}
     machine.changed = other_tokens
-    assert compare(stage, *ARMS, "--no-aa").exit_code == 0
+    assert compare(stage, *SIDES, "--no-aa").exit_code == 0
     with Store.open(stage.store, create=False, read_only=True) as store:
         assert [v.metric for v in store.verdicts(3)] == ["latency", "kv_allocated", "psnr"], "each once"
 
@@ -224,14 +224,14 @@ def test_images_that_only_the_second_side_cannot_make_have_regressed(
         return Outcome(outcome.case, Status.NAN_OUTPUT, log="NaN in the images") if bad else other_tokens(outcome, options)
 
     machine.changed = fails
-    assert rows(stage, *ARMS, "--no-aa") == (
+    assert rows(stage, *SIDES, "--no-aa") == (
         code, {(CELL, "latency"): "equivalent", (CELL, "kv_allocated"): "not_compared", (CELL, "status"): verdict})
 
 
 def test_how_much_must_be_judged_can_be_told(machine: Machine, stage: Stage) -> None:
     machine.changed = lambda o, options: Outcome(o.case, Status.OOM, log="out of memory") if o.case.method == "calm" else o
     both = ("--env", "old", "new", "--no-aa")
-    assert compare(stage, *both).exit_code == 4, "one cell of three fails in both arms"
+    assert compare(stage, *both).exit_code == 4, "one cell of three fails in both sides"
     assert compare(stage, *both, "--min-coverage", 0.6).exit_code == 0
     judge = ("check", "--store", stage.store, "--run")
     assert [call(*judge, run).exit_code for run in (2, 3)] == [4, 0], "as each was held"
@@ -240,7 +240,7 @@ def test_how_much_must_be_judged_can_be_told(machine: Machine, stage: Stage) -> 
 
 def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stage, repository: Path) -> None:
     machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [4096.0 + (number(options) > 3)]})
-    where = ("--repository", repository, "--no-aa", "--case", "calm 1/2")
+    where = ("--repository", repository, "--no-aa", "--only", "calm 1/2")
     code, said = rows(stage, "--commits", "HEAD~16", "HEAD~14", *where)
     assert (code, set(said.values())) == (0, {"equivalent"})
     code, said = rows(stage, "--commits", "HEAD~16", "HEAD", *where)
@@ -250,11 +250,11 @@ def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stag
 
 
 @pytest.mark.parametrize(("more", "words"), [
-    ((), "Give exactly one of --arms A B"), (("--arms", "a", "b", "--env", "a", "b"), "Give exactly one of --arms A B"),
-    ((*ARMS, "--case", "full"), "so --case has no effect. Leave out one of the two."),
-    (("--arms", "streaming 1/2", "clam 1/2"), "Did you mean 'calm 1/2'"),
+    ((), "Give exactly one of --cases A B"), (("--cases", "a", "b", "--env", "a", "b"), "Give exactly one of --cases A B"),
+    ((*SIDES, "--only", "full"), "so --only has no effect. Leave out one of the two."),
+    (("--cases", "streaming 1/2", "clam 1/2"), "Did you mean 'calm 1/2'"),
 ])  # fmt: skip
-def test_arms_are_named_in_one_way(more: tuple[str, ...], words: str, machine: Machine, stage: Stage) -> None:
+def test_sides_are_named_in_one_way(more: tuple[str, ...], words: str, machine: Machine, stage: Stage) -> None:
     result = compare(stage, *more)
     assert (result.exit_code, machine.trials) == (2, 0)
     assert words in result.stderr
@@ -269,7 +269,7 @@ def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
         code = store.run(1).code["hash"]
     monkeypatch.setattr(executor, "identify", lambda options, device: (HERE, {"hash": code, "commit": "abc"}))
     assert call("baseline", "save", "--store", stage.store).exit_code == 0
-    commits = ("--commits", "HEAD~16", "HEAD", "--repository", repository, "--case", "calm 1/2", "--no-aa")
+    commits = ("--commits", "HEAD~16", "HEAD", "--repository", repository, "--only", "calm 1/2", "--no-aa")
 
     def of_run_1() -> str:
         """Its page in a site that is brought up to date."""
@@ -294,14 +294,14 @@ def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
     assert call("check", "--store", stage.store).exit_code == 0, "the newest comparison counts"
     assert call("check", "--store", stage.store, "--run", 2).exit_code == 1
     machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
-    assert compare(stage, *ARMS, "--no-aa").exit_code == 1
+    assert compare(stage, *SIDES, "--no-aa").exit_code == 1
     assert call("check", "--store", stage.store).exit_code == 0, "that one method is slower than another is no change"
 
 
-def test_a_gate_that_alarms_on_equal_arms_fails_nothing(machine: Machine, stage: Stage) -> None:
+def test_a_gate_that_alarms_on_equal_sides_fails_nothing(machine: Machine, stage: Stage) -> None:
     machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
     for _ in range(3):
-        assert compare(stage, *ARMS).exit_code == 1
+        assert compare(stage, *SIDES).exit_code == 1
     assert call("check", "--store", stage.store, "--run", 4).exit_code == 1
     with closing(sqlite3.connect(stage.store)) as connection, connection:
         connection.execute("UPDATE verdict SET verdict = 'regressed' WHERE label LIKE 'A/A%' AND metric = 'latency'")
@@ -310,14 +310,14 @@ def test_a_gate_that_alarms_on_equal_arms_fails_nothing(machine: Machine, stage:
     assert "an alarm in 3 of the last 3 nights" in result.stdout
     assert "the gate is advisory and fails nothing by times" in result.stdout
     assert "regressed: dot streaming 1/2" in result.stdout, "it is still said"
-    assert compare(stage, *ARMS).exit_code == 0
+    assert compare(stage, *SIDES).exit_code == 0
     machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [1.0 + (options.python == "new")]})
     assert compare(stage, "--env", "old", "new").exit_code == 1, "bytes are not noisy"
 
 
 def test_an_incident_fails_until_it_is_acknowledged_and_stays_in_the_report(machine: Machine, stage: Stage, tmp_path: Path) -> None:
     machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
-    compare(stage, *ARMS, "--no-aa")
+    compare(stage, *SIDES, "--no-aa")
     register = tmp_path / "incidents.json"
     judge = ("check", "--store", stage.store, "--run", 2, "--incidents", register)
     first, second = call(*judge), call(*judge)
@@ -350,12 +350,12 @@ def test_what_pairs_have_found_only_pairs_find_fixed(
 
     def night(slower: float, noise: float = 0.01) -> str:
         machine.noise, machine.speed = noise, lambda planned, options: slower if number(options) else 1.0
-        compare(stage, "--commits", "HEAD~16", "HEAD", "--repository", repository, "--case", "calm 1/2", "--no-aa")
+        compare(stage, "--commits", "HEAD~16", "HEAD", "--repository", repository, "--only", "calm 1/2", "--no-aa")
         return str(call("check", "--store", stage.store, "--incidents", register).stdout)
 
     said = night(1.3)
     assert f"again: cachemark compare --store {stage.store} /" in said, "the plan by its path"
-    assert ".toml --commits c0 c16 --case 'dot calm 1/2, batch 2'" in said
+    assert ".toml --commits c0 c16 --only 'dot calm 1/2, batch 2'" in said
     (held,) = json.loads(register.read_text())["incidents"]
     assert (held["metric"], held["found_by"]) == ("latency", "pairs")
     call("incident", "acknowledge", held["key"], "--register", register, "--who", "ada", "--until", "2999-01-01")
@@ -367,7 +367,7 @@ def test_what_pairs_have_found_only_pairs_find_fixed(
 
 def test_a_comparison_that_broke_off_judges_nothing(machine: Machine, stage: Stage) -> None:
     machine.changed = lambda o, options: replace(o, facts={"kernel": o.case.method})
-    compare(stage, *ARMS)
+    compare(stage, *SIDES)
     result = call("check", "--store", stage.store, "--run", 2)
     assert result.exit_code == 4
     assert "Comparison 2 is failed" in result.stderr

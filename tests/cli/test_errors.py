@@ -233,7 +233,7 @@ def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.Mon
     (["price", "demo", "--on", "tpu"], "'tpu' is not one of"),
     (["run", "demo", "--carry-quality"], "--carry-quality belongs to --fresh."),
     (["run", "demo", "--gpu", "all"], "--gpu cannot be combined with --device cpu, where this would be measured. Add --device cuda"),
-    (["compare", "demo", "--arms", "a", "b", "--gpu", "0", "--lock-clocks", "1410"], "--gpu and --lock-clocks cannot be combined"),
+    (["compare", "demo", "--cases", "a", "b", "--gpu", "0", "--lock-clocks", "1410"], "--gpu and --lock-clocks cannot be combined"),
     (["run", "demo", "--address", "here"], "--address belongs to --executor ray"),
     (["run", "demo", "--memory-cap", "24"], "'24' would be bytes. Write the unit: 24GiB or 24MiB."),
     (["run", "demo", "--memory-cap", "1048575"], "would be bytes."),

@@ -64,11 +64,11 @@ def test_a_table_fills_as_cases_end_and_lines_say_how_far_a_long_one_is(monkeypa
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(progress, "QUIET", 0.0)
     full = Case("m", "w", (4, 4), "c", Sampling(), "full", role="baseline")
-    arm = replace(full, method="rkv", budget="1/2", role="arm")
-    two = [Planned(case, Request()) for case in (full, arm)]
+    side = replace(full, method="rkv", budget="1/2", role="candidate")
+    two = [Planned(case, Request()) for case in (full, side)]
     for is_one in (True, False):
         monkeypatch.setattr(sys, "stderr", terminal := Terminal(is_one))
-        left = TimeLeft(two, {full.key: 60.0, arm.key: 120.0}.get)
+        left = TimeLeft(two, {full.key: 60.0, side.key: 120.0}.get)
         with Follower() as follower:
             follower.planned([Decision(each, each.case.key, {}, stored=False) for each in two], left)
             for each, latency, kept in zip(two, (2.0, 1.0), (4096.0, 1024.0), strict=True):

@@ -48,7 +48,7 @@ def test_a_remedy_names_the_plug_ins_that_were_given(stage: Stage) -> None:
     block = '\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\nbudgets = ["1/4"]\nbatch = 2\n'
     stage.plan.write_text(stage.plan.read_text() + block)
     given = ("--plugin", str(stage.plugin), "--store", str(stage.store))
-    result = call("compare", stage.plan, *given, "--arms", "streaming 1/2", "window 1/4")
+    result = call("compare", stage.plan, *given, "--cases", "streaming 1/2", "window 1/4")
     assert "No model of plan dots has both" in result.stderr
     command = printed_command(result.stderr, "explain")
     assert command == ["explain", *given, "PLAN"]

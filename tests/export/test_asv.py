@@ -101,7 +101,7 @@ def test_a_commit_and_a_machine_are_a_file(store: Store, here: Path, commits: li
 
 
 def test_a_comparison_is_no_point_of_a_history(store: Store, here: Path, commits: list[str]) -> None:
-    """Both of its arms are outcomes of one case, and one of them may be of another commit than that of the run."""
+    """Both of its candidates are outcomes of one case, and one of them may be of another commit than that of the run."""
     save(store, commits[1], [sample.full()])
     alone = [file.read_text() for file in exported(store, here).files]
     pairs = store.begin_run("compare/demo", {}, sample.ENVIRONMENT, {"commit": commits[1], "dirty": False, "hash": "h", "version": "0.1.0"})
@@ -112,11 +112,11 @@ def test_a_comparison_is_no_point_of_a_history(store: Store, here: Path, commits
 
 
 def test_everything_is_better_when_lower(store: Store, here: Path, commits: list[str]) -> None:
-    arm = sample.arm("linear", "1/4")
+    candidate = sample.candidate("linear", "1/4")
     better = {"latency": [1.0], "tokens_per_s_first": [4000.0], "tokens_per_s_last": [4000.0], "kl": [0.01, 0.03], "psnr": [40.0, 40.0],
               "ssim": [0.99], "token_agreement": [0.75, 1.0], "legend": [1.0], "kv_logical": [10.0]}
-    save(store, commits[0], [arm])
-    save(store, commits[1], [replace(arm, samples={**arm.samples, **better})])
+    save(store, commits[0], [candidate])
+    save(store, commits[1], [replace(candidate, samples={**candidate.samples, **better})])
     before, after = (results(file) for file in exported(store, here).files)
     case = "'linear 1/4'"
     changed = {"latency", "seconds_per_token_first", "seconds_per_token_last", "kl", "psnr_error", "ssim_lost", "token_agreement_lost",
@@ -140,7 +140,7 @@ def test_a_better_figure_of_any_metric_is_a_lower_one_above_zero(store: Store, h
     pairs = {name: (2.0, 1.0) if metric(name).better == "lower" else
              UNITLESS.get(name.split("_scene")[0]) or PAIRS.get(metric(name).unit, (0.5, 0.75)) for name in names}
     for which, commit in enumerate(commits):
-        save(store, commit, [replace(sample.arm("linear", "1/4"), samples={name: [pair[which]] for name, pair in pairs.items()})])
+        save(store, commit, [replace(sample.candidate("linear", "1/4"), samples={name: [pair[which]] for name, pair in pairs.items()})])
     before, after = ({name: held["'linear 1/4'"] or 0.0 for name, held in results(file).items()} for file in exported(store, here).files)
     assert len(before) == len(names)
     assert not [name for name in before if not 0 < after[name] < before[name]]
@@ -153,7 +153,7 @@ def test_a_better_figure_of_any_metric_is_a_lower_one_above_zero(store: Store, h
 def test_what_should_be_high_is_turned_by_a_rule_of_its_own(
     name: str, unit: str, value: float, cost: float, store: Store, here: Path, commits: list[str],
 ) -> None:
-    save(store, commits[0], [replace(sample.arm("linear", "1/4"), samples={name: [value]}, judgement="Not asked.")])
+    save(store, commits[0], [replace(sample.candidate("linear", "1/4"), samples={name: [value]}, judgement="Not asked.")])
     (file,) = exported(store, here).files
     assert [figures["'linear 1/4'"] for figures in results(file).values()] == [pytest.approx(cost)]
     assert [entry["unit"] for key, entry in benchmarks(here).items() if key != "version"] == [unit]
@@ -166,7 +166,7 @@ def test_a_metric_of_a_kind_without_a_rule_is_an_error() -> None:
 
 
 def test_versions_and_units_are_those_of_the_definitions(store: Store, here: Path, commits: list[str]) -> None:
-    save(store, commits[0], [sample.full(), sample.arm("linear", "1/4")])
+    save(store, commits[0], [sample.full(), sample.candidate("linear", "1/4")])
     (file,) = exported(store, here).files
     known = benchmarks(here)
     assert known.pop("version") == 2
@@ -186,7 +186,7 @@ def test_a_case_without_figures_is_a_gap_and_references_are_not_drawn(store: Sto
     before, after = (results(file) for file in exported(store, here).files)
     assert before["latency"]["'rkv 1/4'"] is not None
     assert after["latency"]["'rkv 1/4'"] is None
-    assert set(before["latency"]) == {f"'{o.case.label}'" for o in sample.outcomes() if o.case.role in ("arm", "baseline")}
+    assert set(before["latency"]) == {f"'{o.case.label}'" for o in sample.outcomes() if o.case.role in ("candidate", "baseline")}
 
 
 def test_what_random_weights_say_of_images_is_left_out(store: Store, here: Path, commits: list[str]) -> None:
@@ -220,7 +220,7 @@ def test_runs_that_belong_to_no_commit_are_left_out_and_named(store: Store, here
 
 def test_what_was_carried_over_is_not_drawn_again(store: Store, here: Path, commits: list[str]) -> None:
     save(store, commits[0], [replace(sample.full(), skip_key="k")])
-    run = save(store, commits[1], [sample.arm("linear", "1/4")])
+    run = save(store, commits[1], [sample.candidate("linear", "1/4")])
     store.carry(run, "k")
     assert len(store.outcomes(run)) == 2
     _, after = (results(file) for file in exported(store, here).files)
@@ -236,13 +236,13 @@ def test_the_newest_outcome_at_a_commit_counts(store: Store, here: Path, commits
 
 
 def test_what_is_there_stays_and_new_cases_are_appended(store: Store, here: Path, commits: list[str]) -> None:
-    save(store, commits[0], [sample.full(), sample.arm("window", "1/4")])
+    save(store, commits[0], [sample.full(), sample.candidate("window", "1/4")])
     exported(store, here)
     path = here / "results" / "benchmarks.json"
     foreign = {"name": "mine.time_it", "params": [], "param_names": [], "type": "time", "unit": "seconds", "version": "abc"}
     path.write_text(json.dumps({**benchmarks(here), "mine.time_it": foreign}))
     with Store.open(here / "other.sqlite") as other:
-        save(other, commits[1], [sample.arm("linear", "1/4"), sample.full()])
+        save(other, commits[1], [sample.candidate("linear", "1/4"), sample.full()])
         exported(other, here)
     known = benchmarks(here)
     assert known["mine.time_it"] == foreign
@@ -270,7 +270,8 @@ def history(store: Store, commits: list[str]) -> None:
     for number, commit in enumerate(commits):
         factor = STEP if number >= AT else 1.0
         held = []
-        for outcome, change in ((sample.full(), 1.0), (sample.arm("linear", "1/4"), factor), (sample.arm("window", "1/4"), 1 / factor)):
+        for outcome, change in ((sample.full(), 1.0), (sample.candidate("linear", "1/4"), factor),
+                                (sample.candidate("window", "1/4"), 1 / factor)):
             shake = [change * (1 + 0.01 * stream.gauss(0, 1)) for _ in range(5)]
             speed = {"latency": [2 * s for s in shake], "tokens_per_s_last": [1800 / s for s in shake]}
             held.append(replace(outcome, samples={**outcome.samples, **speed}))

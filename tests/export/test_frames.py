@@ -56,11 +56,11 @@ def test_of_pruned_values_the_stored_mean_is_shown_alone(tmp_path: Path) -> None
         assert found["value"] == found["mean"] == pytest.approx(mean)
         assert (math.isnan(found["low"]), math.isnan(found["high"]), found["n"]) == (True, True, 1)
     (group,) = case_groups(outcomes)
-    assert not any(row.to_full for row in group.arms)
-    shown = {cell.key: cell for cell in cells(group.arms[0], column_groups(group))}["psnr"]
+    assert not any(row.to_full for row in group.candidates)
+    shown = {cell.key: cell for cell in cells(group.candidates[0], column_groups(group))}["psnr"]
     assert (shown.under, shown.delta) == ("mean alone: raw values pruned", "")
-    assert any(row.to_full for row in case_groups(held)[0].arms)
-    assert not told_apart(group.arms[0], group.arms[0], image_column("psnr"))
+    assert any(row.to_full for row in case_groups(held)[0].candidates)
+    assert not told_apart(group.candidates[0], group.candidates[0], image_column("psnr"))
 
 
 def test_of_pruned_times_the_medians_are_shown_alone(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_of_pruned_times_the_medians_are_shown_alone(tmp_path: Path) -> None:
         prune(store, 0, dry=False)
         outcomes = store.outcomes(1)
     (raw,), (group,) = case_groups(held), case_groups(outcomes)
-    known = {row.case.label: row.speed_up for row in raw.arms if row.speed_up}
-    for row in (row for row in group.arms if row.speed_up):
+    known = {row.case.label: row.speed_up for row in raw.candidates if row.speed_up}
+    for row in (row for row in group.candidates if row.speed_up):
         assert row.speed_up.value == pytest.approx(known[row.case.label].value)
         assert known[row.case.label].stated
         assert not row.speed_up.stated
@@ -89,14 +89,14 @@ def test_there_is_one_row_for_each_case_and_metric() -> None:
     assert tuple(table.columns) == COLUMNS
     measured = table[table.kind != "derived"]
     assert sorted(zip(measured.case, measured.metric, strict=True)) == sorted((o.case.key, m) for o in sample.outcomes() for m in o.samples)
-    arms = [o.case.key for o in sample.outcomes() if o.case.role == "arm"]
-    assert sorted(table[table.metric == "saving"].case) == sorted(arms)
-    assert len(table[table.metric == "speed_up"]) == len(arms) - 4  # h2o and rkv are judged for quality only
+    candidates = [o.case.key for o in sample.outcomes() if o.case.role == "candidate"]
+    assert sorted(table[table.metric == "saving"].case) == sorted(candidates)
+    assert len(table[table.metric == "speed_up"]) == len(candidates) - 4  # h2o and rkv are judged for quality only
 
 
 @pytest.mark.parametrize(("metric", "value"), [("latency", statistics.median), ("kl", statistics.fmean), ("legend", statistics.fmean)])
 def test_a_value_is_the_one_of_the_report(metric: str, value: Any) -> None:
-    raw = sample.arm("linear", "1/4").samples[metric]
+    raw = sample.candidate("linear", "1/4").samples[metric]
     row = figure(frame(sample.outcomes()), "linear 1/4", metric)
     assert row["value"] == pytest.approx(value(raw), rel=1e-12)
     assert (row["mean"], row["median"]) == pytest.approx((statistics.fmean(raw), statistics.median(raw)), rel=1e-12)
@@ -108,11 +108,11 @@ def test_a_value_is_the_one_of_the_report(metric: str, value: Any) -> None:
 def test_a_speed_up_is_that_of_the_report() -> None:
     (part,) = case_groups(sample.outcomes())
     row = figure(frame(sample.outcomes()), "linear 1/4", "speed_up")
-    held = next(r.speed_up for r in part.arms if r.case.label == "linear 1/4")
+    held = next(r.speed_up for r in part.candidates if r.case.label == "linear 1/4")
     assert held is not None
     assert (row["value"], row["low"], row["high"], row["confidence"]) == (held.value, held.low, held.high, held.confidence)
-    full, arm = sample.full().samples["latency"], sample.arm("linear", "1/4").samples["latency"]
-    assert row["value"] == pytest.approx(statistics.median(full) / statistics.median(arm))
+    full, candidate = sample.full().samples["latency"], sample.candidate("linear", "1/4").samples["latency"]
+    assert row["value"] == pytest.approx(statistics.median(full) / statistics.median(candidate))
 
 
 def test_few_repeats_cover_what_they_cover_and_a_single_value_has_no_interval() -> None:
@@ -228,7 +228,7 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
 
 
 def test_half_characters_are_replaced_in_names() -> None:
-    outcome = sample.arm("linear", "1/4")
+    outcome = sample.candidate("linear", "1/4")
     held = [replace(outcome, case=replace(outcome.case, model="half \ud800 character, whole é"))]
     for table in (frame(held), samples_frame(held)):
         assert set(table.model) == {"half ? character, whole é"}

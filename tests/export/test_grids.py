@@ -34,7 +34,7 @@ def test_the_full_cache_stands_above_each_case_at_the_fixed_seeds() -> None:
 
 
 def test_all_methods_are_shown_where_none_is_named() -> None:
-    assert len(rows(grid(sample.outcomes(), sample.sprite))) == 1 + len(sample.arms())
+    assert len(rows(grid(sample.outcomes(), sample.sprite))) == 1 + len(sample.candidates())
 
 
 @pytest.mark.parametrize(("cases", "model", "said"), [(["linear 1/8"], None, "Unknown case"), ([], "tiny-vra", "Unknown model")])

@@ -73,7 +73,7 @@ def test_every_figure_is_the_text_of_the_page() -> None:
 
 def test_a_margin_reaches_to_the_farther_end() -> None:
     (part,) = case_groups(sample.outcomes())
-    row = next(r for r in part.arms if r.case.label == "linear 1/4")
+    row = next(r for r in part.candidates if r.case.label == "linear 1/4")
     found = table(sample.outcomes())
     kl, speed = row.fidelity["kl"], row.speed_up
     assert speed is not None
@@ -93,10 +93,10 @@ def reason(of: Table, line: str, key: str) -> str:
 
 
 def test_a_margin_of_a_short_time_has_its_unit() -> None:
-    arm = judged(sample.arm("linear", "1/4"), latency=[0.9, 0.9876, 1.2])
-    assert column(table([sample.full(), arm]), "latency")["linear 1/4"] == TableEntry("988 ms", ends="900–1200")
-    arm = judged(arm, latency=[0.9, 0.95, 0.9876, 0.9876, 1.1, 1.2])
-    assert column(table([sample.full(), arm]), "latency")["linear 1/4"].with_margin == "988 ms ± 212 ms", "six repeats cover 95 %"
+    candidate = judged(sample.candidate("linear", "1/4"), latency=[0.9, 0.9876, 1.2])
+    assert column(table([sample.full(), candidate]), "latency")["linear 1/4"] == TableEntry("988 ms", ends="900–1200")
+    candidate = judged(candidate, latency=[0.9, 0.95, 0.9876, 0.9876, 1.1, 1.2])
+    assert column(table([sample.full(), candidate]), "latency")["linear 1/4"].with_margin == "988 ms ± 212 ms", "six repeats cover 95 %"
 
 
 def test_what_is_missing_says_why() -> None:
@@ -113,7 +113,7 @@ def test_what_is_missing_says_why() -> None:
 
 
 def test_without_the_full_cache_there_is_no_speed_up_and_it_is_said() -> None:
-    found = table([sample.arm("linear", "1/4")])
+    found = table([sample.candidate("linear", "1/4")])
     assert reason(found, "linear 1/4", "speed_up") == "The full cache of this cell has no results."
     assert column(found, "saving")["linear 1/4"].missing
 
@@ -158,8 +158,8 @@ SPREAD = [20 + value for value in noise("seeds", 3)]  # what seeds do to every m
 def psnr_of(*others: list[float]) -> set[str]:
     """Which methods at a half are bold where ``linear`` has the values ``SPREAD`` and the others these."""
     named = zip(("linear", "random", "window"), (SPREAD, *others), strict=False)
-    arms = [judged(sample.arm(method, "1/2"), psnr=values) for method, values in named]
-    return bold(table([sample.full(), *arms, sample.other_seeds()]), "psnr")
+    candidates = [judged(sample.candidate(method, "1/2"), psnr=values) for method, values in named]
+    return bold(table([sample.full(), *candidates, sample.other_seeds()]), "psnr")
 
 
 def test_a_small_constant_difference_at_the_same_seeds_tells_two_methods_apart() -> None:
@@ -176,8 +176,9 @@ def test_what_differs_by_chance_alone_is_bold_together() -> None:
 
 def test_speed_ups_are_alike_while_their_intervals_meet() -> None:
     def of(*latency: float) -> set[str]:
-        arms = [judged(sample.arm("linear", "1/2"), latency=[1.0, 1.02, 1.04]), judged(sample.arm("random", "1/2"), latency=list(latency))]
-        return bold(table([judged(sample.full(), latency=[2.0, 2.0, 2.0]), *arms]), "speed_up")
+        candidates = [judged(sample.candidate("linear", "1/2"), latency=[1.0, 1.02, 1.04]),
+                      judged(sample.candidate("random", "1/2"), latency=list(latency))]
+        return bold(table([judged(sample.full(), latency=[2.0, 2.0, 2.0]), *candidates]), "speed_up")
 
     assert of(1.03, 1.06, 1.08) == {"linear 1/2", "random 1/2"}
     assert of(1.11, 1.12, 1.13) == {"linear 1/2", "random 1/2"}, "which two processes may differ by"
@@ -186,16 +187,18 @@ def test_speed_ups_are_alike_while_their_intervals_meet() -> None:
 
 def test_bytes_are_alike_where_they_are_equal() -> None:
     def of(one: float, other: float) -> set[str]:
-        arms = [judged(sample.arm("linear", "1/2"), kv_logical=[one]), judged(sample.arm("random", "1/2"), kv_logical=[other])]
-        return bold(table([sample.full(), *arms]), "kv_logical")
+        candidates = [judged(sample.candidate("linear", "1/2"), kv_logical=[one]),
+                      judged(sample.candidate("random", "1/2"), kv_logical=[other])]
+        return bold(table([sample.full(), *candidates]), "kv_logical")
 
     assert of(1000.0, 1000.0) == {"linear 1/2", "random 1/2"}
     assert of(1000.0, 1001.0) == {"linear 1/2"}
 
 
 def test_what_is_not_ranked_is_never_bold_and_the_full_cache_takes_no_part() -> None:
-    lost = judged(sample.arm("linear", "1/4"), latency=[0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
-    held = [sample.full(), *map(as_good, (lost, sample.arm("random", "1/4"), sample.arm("window", "1/4")))]
+    lost = judged(sample.candidate("linear", "1/4"), latency=[0.1] * 5,
+                  token_agreement=list(sample.other_seeds().samples["token_agreement"]))
+    held = [sample.full(), *map(as_good, (lost, sample.candidate("random", "1/4"), sample.candidate("window", "1/4")))]
     found = table([*held, sample.other_seeds()])
     assert column(found, "speed_up")["linear 1/4"].text > column(found, "speed_up")["window 1/4"].text
     assert "linear 1/4" not in bold(found, "speed_up")
@@ -205,7 +208,7 @@ def test_what_is_not_ranked_is_never_bold_and_the_full_cache_takes_no_part() -> 
 
 
 def test_budgets_are_compared_each_for_itself() -> None:
-    found = table([sample.full(), *map(as_good, sample.arms().values()), sample.other_seeds(), sample.other_batch()])
+    found = table([sample.full(), *map(as_good, sample.candidates().values()), sample.other_seeds(), sample.other_batch()])
     assert {name.split()[1] for name in bold(found, "kl")} == {"1/2", "1/4"}
 
 
@@ -214,13 +217,13 @@ def test_what_is_not_shown_to_be_as_good_is_never_bold() -> None:
 
 
 def test_nothing_is_bold_alone_or_with_one_seed() -> None:
-    assert bold(table([sample.full(), sample.arm("linear", "1/2")]), "psnr") == set()
-    few = [judged(sample.arm(method, "1/2"), psnr=[value]) for method, value in (("linear", 30.0), ("random", 20.0))]
+    assert bold(table([sample.full(), sample.candidate("linear", "1/2")]), "psnr") == set()
+    few = [judged(sample.candidate(method, "1/2"), psnr=[value]) for method, value in (("linear", 30.0), ("random", 20.0))]
     assert bold(table([sample.full(), *few]), "psnr") == set()
 
 
 def test_a_speed_that_is_no_gain_is_never_bold() -> None:
-    slow = [judged(sample.arm(method, "1/2"), latency=[2.3, 2.4, 4.4]) for method in ("linear", "random")]
+    slow = [judged(sample.candidate(method, "1/2"), latency=[2.3, 2.4, 4.4]) for method in ("linear", "random")]
     found = table([judged(sample.full(), latency=[2.0, 2.0, 2.0]), *map(as_good, slow)])
     assert bold(found, "speed_up") == bold(found, "latency") == set()
     assert bold(found, "kl")
@@ -278,7 +281,7 @@ def test_bold_and_margins_are_marked() -> None:
 
 def test_a_masked_model_shows_computation() -> None:
     held = [replace(o, samples={**o.samples, "flops": [flops]}, facts={**o.facts, "paradigm": "masked"})
-            for o, flops in ((sample.full(), 2e12), (sample.arm("linear", "1/2"), 1e12))]
+            for o, flops in ((sample.full(), 2e12), (sample.candidate("linear", "1/2"), 1e12))]
     found = table(held)
     assert [c.key for c in found.columns][2:5] == ["saving", "flops", "added"]
     assert column(found, "saving")["linear 1/2"].text == "50.0 %"

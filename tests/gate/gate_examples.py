@@ -18,7 +18,7 @@ SAMPLES = {
 
 
 def case(method: str, **fields: Any) -> Case:
-    budget, role = ("1", "baseline") if method == "full" else ("1/4", "arm")
+    budget, role = ("1", "baseline") if method == "full" else ("1/4", "candidate")
     base: dict[str, Any] = {"model": "tiny", "weights": "random:0", "grid": (8, 8), "conditions": "labels", "sampling": Sampling(),
                             "method": method, "budget": budget, "role": role}
     return Case(**{**base, **fields})

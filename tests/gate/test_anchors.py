@@ -44,7 +44,7 @@ def test_a_value_is_reached_within_the_tolerance_on_either_side(fid: float, stat
     ({"model": "mar-b"}, "a case of mar-b, the anchor is of mar-l"),
     ({"role": "other_seeds"}, "for the full cache"),
     ({"role": "other_batch"}, "for the full cache"),
-    ({"codec": "int8", "role": "arm"}, "in its native codec; this is full int8"),
+    ({"codec": "int8", "role": "candidate"}, "in its native codec; this is full int8"),
     ({"weights": "random:0/" + "b" * 64}, "weights are random"),
     ({"weights": "a" * 64 + "/random:0"}, "weights are random"),
     ({"sampling": dataclasses.replace(SAMPLING, steps=64)}, "steps = 64, the published ones with 256"),

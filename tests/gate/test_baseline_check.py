@@ -100,8 +100,8 @@ def test_full_cache_of_another_cell_codec_or_role_is_no_yardstick() -> None:
         assert found.exit_code == 0
 
 
-def test_arm_with_another_codec_is_measured_against_the_native_full_cache() -> None:
-    outcomes = [*plan(), ok(case("window", codec="int8")), ok(case("full", codec="int8", role="arm"), latency=[1.5])]
+def test_side_with_another_codec_is_measured_against_the_native_full_cache() -> None:
+    outcomes = [*plan(), ok(case("window", codec="int8")), ok(case("full", codec="int8", role="candidate"), latency=[1.5])]
     found = judge(outcomes, outcomes)
     assert row(found, "window", "latency").then == pytest.approx(0.55)
     assert [r.then for r in found.rows if r.label == "tiny full int8" and r.metric == "latency"] == [pytest.approx(0.75)]

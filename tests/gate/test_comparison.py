@@ -22,7 +22,7 @@ RULE = Rule(0.1, 5)
 
 def outcome(seconds: float, cell: str = "linear", **changed: Any) -> Outcome:
     samples = {"latency": [seconds] * 3, "kv_allocated": [2048.0], "peak_memory": [5000.0]} | changed.pop("samples", {})
-    return replace(ok(case(cell)), samples=samples, judgement="an arm of a pair", **changed)
+    return replace(ok(case(cell)), samples=samples, judgement="a side of a pair", **changed)
 
 
 def source(
@@ -73,7 +73,7 @@ def test_when_time_is_up_nothing_passes_silently() -> None:
     (Status.ERROR, Status.OK, "not_compared"), (Status.UNSUPPORTED, Status.OK, "not_compared"),
     (Status.ERROR, Status.ERROR, "not_compared"),
 ])  # fmt: skip
-def test_an_arm_that_fails_ends_its_cell_with_its_status(before: Status, after: Status, verdict: str) -> None:
+def test_a_side_that_fails_ends_its_cell_with_its_status(before: Status, after: Status, verdict: str) -> None:
     def end(outcome: Outcome, status: Status) -> Outcome:
         return outcome if status is Status.OK else Outcome(outcome.case, status, log="first line\nthe last line")
 
@@ -86,13 +86,13 @@ def test_an_arm_that_fails_ends_its_cell_with_its_status(before: Status, after: 
     assert "the last line" in found["fails", "status"].reason
     disturbed = {before, after} & {Status.THROTTLED, Status.CONTENDED}
     unready = after is Status.OK and before in (Status.ERROR, Status.UNSUPPORTED)
-    assert found["fails", "status"].reason.startswith("the first arm does not run") is unready
+    assert found["fails", "status"].reason.startswith("the first side does not run") is unready
     code = Tally(tuple(found.values()), 1).exit_code
     assert code == (5 if disturbed or unready else {"regressed": 1, "improved": 0, "not_compared": 4}[verdict])
 
 
 def exact(alike: str = "same", when: int = 0, **changed: Any) -> dict[str, str]:
-    """Verdicts of a cell whose second arm has something else from pair ``when`` on."""
+    """Verdicts of a cell whose second side has something else from pair ``when`` on."""
     numbers = iter(range(99))
 
     def spoil(couple: PairOfOutcomes) -> PairOfOutcomes:
@@ -147,7 +147,7 @@ def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
     ("facts", {"kernel": "math"}, "attention kernel: sdpa and math"), ("case", {"batch": 2}, "batch: 1 and 2"),
     ("environment", {"tf32": True}, "TF32 flag: False and True"),
 ])  # fmt: skip
-def test_arms_that_differ_in_more_are_refused(what: str, changed: dict[str, Any], words: str) -> None:
+def test_sides_that_differ_in_more_are_refused(what: str, changed: dict[str, Any], words: str) -> None:
     one = replace(outcome(1.0), facts={"kernel": "sdpa"})
     where = replace(ENVIRONMENT, facts={"tf32": False})
     refuse_unfair(one, one, (where, where))
@@ -166,12 +166,12 @@ def test_arms_that_differ_in_more_are_refused(what: str, changed: dict[str, Any]
     ({}, {"kernel": "mass"}, True),
 ])  # fmt: skip
 def test_a_kernel_whose_price_is_the_methods_own_may_be_compared(before: dict[str, str], after: dict[str, str], fair: bool) -> None:
-    arms = [replace(outcome(1.0), facts=facts) for facts in (before, after)]
+    sides = [replace(outcome(1.0), facts=facts) for facts in (before, after)]
     if fair:
-        refuse_unfair(*arms, (ENVIRONMENT, ENVIRONMENT))
+        refuse_unfair(*sides, (ENVIRONMENT, ENVIRONMENT))
     else:
         with pytest.raises(UnfairComparison, match="attention kernel"):
-            refuse_unfair(*arms, (ENVIRONMENT, ENVIRONMENT))
+            refuse_unfair(*sides, (ENVIRONMENT, ENVIRONMENT))
 
 
 def row(label: str, verdict: str, metric: str = "latency", reason: str = "") -> Verdict:
@@ -192,8 +192,8 @@ def test_how_a_comparison_ends() -> None:
     assert Tally((), 0).exit_code == 4
 
 
-def test_a_first_arm_that_runs_nowhere_is_no_pass_and_one_that_fails_somewhere_is_too_little() -> None:
-    broken = tuple(row(f"c{i}", "not_compared", "status", "the first arm does not run, error then, ok now: TypeError") for i in range(3))
+def test_a_first_side_that_runs_nowhere_is_no_pass_and_one_that_fails_somewhere_is_too_little() -> None:
+    broken = tuple(row(f"c{i}", "not_compared", "status", "the first side does not run, error then, ok now: TypeError") for i in range(3))
     assert Tally(broken, 3).exit_code == 5
     assert Tally((*broken[:2], row("c2", "equivalent")), 3).exit_code == 4, "this cell ran: the code can be driven"
 
@@ -211,8 +211,8 @@ def test_wall_times_beside_the_latency_are_stated_and_not_judged_as_counts() -> 
     seconds = iter([2.0, 2.2] * 6)
 
     def captured(couple: PairOfOutcomes) -> PairOfOutcomes:
-        arms = [replace(o, samples={**o.samples, "capture_seconds": [next(seconds)]}) for o in (couple.before, couple.after)]
-        return PairOfOutcomes(couple.cell, *arms)
+        sides = [replace(o, samples={**o.samples, "capture_seconds": [next(seconds)]}) for o in (couple.before, couple.after)]
+        return PairOfOutcomes(couple.cell, *sides)
 
     measure = source({"same": 0.0}, spoil=captured)
     found = rows(measure_until_decided(measure.counts, measure, RULE))
@@ -223,8 +223,8 @@ def test_wall_times_beside_the_latency_are_stated_and_not_judged_as_counts() -> 
 
 def test_a_count_that_should_be_high_is_worse_where_it_fell() -> None:
     def batched(couple: PairOfOutcomes) -> PairOfOutcomes:
-        arms = [replace(o, samples={**o.samples, "max_batch": [n]}) for o, n in ((couple.before, 8.0), (couple.after, 4.0))]
-        return PairOfOutcomes(couple.cell, *arms)
+        sides = [replace(o, samples={**o.samples, "max_batch": [n]}) for o, n in ((couple.before, 8.0), (couple.after, 4.0))]
+        return PairOfOutcomes(couple.cell, *sides)
 
     measure = source({"same": 0.0}, spoil=batched)
     found = rows(measure_until_decided(measure.counts, measure, RULE))

@@ -19,29 +19,29 @@ from cachemark.store.rows import Verdict
 
 RULE = Rule(0.1, 200)
 Fails = Callable[[int, int], bool]
-"""Whether the first (0) or second (1) arm of the n-th pair of a cell fails, n from 1."""
+"""Whether the first (0) or second (1) side of the n-th pair of a cell fails, n from 1."""
 
 
 def held(fails: Fails, peak: Callable[[int, int], float] = lambda n, side: 5000.0, rounds: int = 99) -> tuple[dict[str, Verdict], int]:
     """The rows of one cell by metric, and how many pairs it took."""
     count = 0
 
-    def arm(side: int) -> Outcome:
-        good = replace(ok(case("linear")), samples={"latency": [1.0] * 3, "peak_memory": [peak(count, side)]}, judgement="an arm")
+    def side(side: int) -> Outcome:
+        good = replace(ok(case("linear")), samples={"latency": [1.0] * 3, "peak_memory": [peak(count, side)]}, judgement="a side")
         return Outcome(good.case, Status.TIMEOUT, log="it hung") if fails(count, side) else good
 
     def measure(names: list[str]) -> list[PairOfOutcomes]:
         nonlocal count
         count += 1
-        return [PairOfOutcomes(name, arm(0), arm(1)) for name in names]
+        return [PairOfOutcomes(name, side(0), side(1)) for name in names]
 
     found = measure_until_decided(["cell"], measure, RULE, lambda: count < rounds)
     return {row.metric: row for row in verdicts(found, RULE)}, count
 
 
-def test_one_failure_of_either_arm_is_a_flake_and_the_cell_is_judged() -> None:
+def test_one_failure_of_either_side_is_a_flake_and_the_cell_is_judged() -> None:
     for side in (0, 1):
-        found, count = held(lambda n, arm, side=side: (n, arm) == (3, side))
+        found, count = held(lambda n, which, side=side: (n, which) == (3, side))
         assert {name: row.verdict for name, row in found.items()} == {
             "status": "equivalent", "latency": "equivalent", "peak_memory": "equivalent", "output_hash": "equivalent"}
         assert f"failed once, and in none of {QUIET} more pairs: taken for a flake" in found["status"].reason
@@ -49,21 +49,21 @@ def test_one_failure_of_either_arm_is_a_flake_and_the_cell_is_judged() -> None:
         assert Tally(tuple(found.values()), 1).exit_code == 0
 
 
-def test_an_arm_that_keeps_failing_has_a_cause() -> None:
-    found, count = held(lambda n, arm: arm == 1)
+def test_a_side_that_keeps_failing_has_a_cause() -> None:
+    found, count = held(lambda n, side: side == 1)
     assert (count, {name: row.verdict for name, row in found.items()}) == (1 + FlakeRule(200).enough, {"status": "regressed"})
-    late, _ = held(lambda n, arm: arm == 1 and n > 4)
+    late, _ = held(lambda n, side: side == 1 and n > 4)
     assert late["status"].verdict == "regressed"
-    both, count = held(lambda n, arm: True)
+    both, count = held(lambda n, side: True)
     assert (count, both["status"].verdict) == (1, "not_compared"), "both at once is no flake"
 
 
 def test_what_lies_between_is_not_resolved_and_ends_with_3() -> None:
-    found, count = held(lambda n, arm: arm == 1 and n in (1, 3))
+    found, count = held(lambda n, side: side == 1 and n in (1, 3))
     assert count == 1 + MOST
     assert found["status"].verdict == "inconclusive"
     assert Tally(tuple(found.values()), 1).exit_code == 3
-    early, _ = held(lambda n, arm: arm == 1, rounds=2)
+    early, _ = held(lambda n, side: side == 1, rounds=2)
     assert early["status"].verdict == "inconclusive", "time was up before it could be told"
 
 
@@ -74,14 +74,15 @@ def test_the_stated_rate_holds_by_arithmetic() -> None:
     assert FlakeRule(200, rate=0.9).enough > MOST, "where nearly everything fails, nothing can be told"
 
 
-def test_equal_arms_say_how_often_processes_fail_here() -> None:
+def test_equal_sides_say_how_often_processes_fail_here() -> None:
     good, bad = ok(case("linear")), Outcome(case("linear"), Status.ERROR, log="it broke")
     assert observed_rate([]) == observed_rate([good] * 1000) == flakes.RATE
     assert observed_rate([good] * 9 + [bad, Outcome(case("linear"), Status.THROTTLED, log="hot")]) == 0.1
 
 
 def false_nights(rate: float, nights: int, stream: np.random.Generator, cells: int = 200, pairs: int = 7) -> float:
-    """The share of nights without a change in which a failure is taken for a cause, if either arm of each of so many pairs of each cell may
+    """The share of nights without a change in which a failure is taken for a cause, if either side of each of so many pairs of each cell
+    may
     fail by chance and begin the tries."""
     rule, wrong = FlakeRule(cells), 0
     for suspects in stream.binomial(cells, 1 - (1 - rate) ** (2 * pairs), nights):
@@ -116,14 +117,14 @@ def test_flakes_fail_no_more_of_many_nights(rate: float) -> None:
 # ------------------------------------------------------------------------------------------------ peaks
 
 def night_of_peaks(stream: np.random.Generator, cells: int, sd: float, grown: float = 1.0) -> list[str]:
-    """Verdicts on the peaks of a night, the second arm's being ``grown`` times the first's in the first cell."""
-    def arm(name: str, factor: float) -> Outcome:
+    """Verdicts on the peaks of a night, the second side's being ``grown`` times the first's in the first cell."""
+    def side(name: str, factor: float) -> Outcome:
         peak = 5e6 * factor * float(np.exp(stream.normal(0, sd)))
-        return replace(ok(case(name)), samples={"latency": [1.0] * 3, "peak_memory": [peak]}, judgement="an arm")
+        return replace(ok(case(name)), samples={"latency": [1.0] * 3, "peak_memory": [peak]}, judgement="a side")
 
     rule, names = Rule(0.1, cells), [f"cell {number}" for number in range(cells)]
     found = measure_until_decided(
-        names, lambda left: [PairOfOutcomes(n, arm(n, 1.0), arm(n, grown if n == names[0] else 1.0)) for n in left], rule)
+        names, lambda left: [PairOfOutcomes(n, side(n, 1.0), side(n, grown if n == names[0] else 1.0)) for n in left], rule)
     return [row.verdict for row in verdicts(found, rule) if row.metric == "peak_memory"]
 
 
@@ -141,7 +142,7 @@ def test_a_peak_that_grew_is_found_through_its_noise() -> None:
 
 def test_a_peak_without_noise_needs_no_test() -> None:
     for size, verdict in ((5040.0, "equivalent"), (5060.0, "regressed"), (4900.0, "improved")):
-        found, count = held(lambda n, arm: False, lambda n, side, size=size: size if side else 5000.0)
+        found, count = held(lambda n, side: False, lambda n, side, size=size: size if side else 5000.0)
         assert (count, found["peak_memory"].verdict) == (6, verdict)
 
 

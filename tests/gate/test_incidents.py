@@ -80,7 +80,7 @@ def test_other_metrics_and_onsets_are_other_incidents() -> None:
 
 @pytest.mark.parametrize(("alike", "hashes"), [("same", ["output_hash", "images_hash"]), ("numerics", [])])
 def test_findings_are_the_rows_that_fail_the_gate(alike: str, hashes: list[str]) -> None:
-    """Tokens that changed fail where both arms owe the same ones; against a baseline they are stated and fail nothing."""
+    """Tokens that changed fail where both sides owe the same ones; against a baseline they are stated and fail nothing."""
     said = [("regressed", "latency"), ("improved", "latency"), ("equivalent", "latency"), ("inconclusive", "latency"),
             ("not_compared", "kl"), ("changed", "output_hash"), ("changed", "images_hash")]
     rows = tuple(Verdict(ALL[0].key, "l", metric, verdict) for verdict, metric in said)
@@ -95,11 +95,11 @@ def test_findings_are_the_rows_that_fail_the_gate(alike: str, hashes: list[str])
 
 
 @pytest.mark.parametrize(("stated", "wanted"), [
-    ({"arms": ["HEAD~1", "HEAD"], "alike": "same", "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]},
-     f"compare demo --commits {'a' * 12} {'b' * 12} --case 'a linear 1/4, batch 1'"),
-    ({"arms": ["old/python", "new/python"], "alike": "numerics", "code": [{"commit": "a" * 40}, {"commit": "a" * 40}]},
-     "compare demo --env old/python new/python --case 'a linear 1/4, batch 1'"),
-    ({"arms": ["full", "linear 1/4"], "alike": "methods"}, "compare demo --arms full 'linear 1/4'"),
+    ({"sides": ["HEAD~1", "HEAD"], "alike": "same", "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]},
+     f"compare demo --commits {'a' * 12} {'b' * 12} --only 'a linear 1/4, batch 1'"),
+    ({"sides": ["old/python", "new/python"], "alike": "numerics", "code": [{"commit": "a" * 40}, {"commit": "a" * 40}]},
+     "compare demo --env old/python new/python --only 'a linear 1/4, batch 1'"),
+    ({"sides": ["full", "linear 1/4"], "alike": "methods"}, "compare demo --cases full 'linear 1/4'"),
 ])
 def test_what_pairs_have_found_is_measured_again_in_pairs(stated: dict[str, Any], wanted: str, tmp_path: Path) -> None:
     """Whether the comparison was judged alone or beside the run of the night."""
@@ -119,7 +119,7 @@ def test_what_pairs_have_found_is_measured_again_in_pairs(stated: dict[str, Any]
 def test_what_the_baseline_has_found_is_run_again_from_a_plan_that_can_be_found(plan: str, wanted: str, tmp_path: Path) -> None:
     rows = (Verdict(ALL[0].key, "l", "latency", "regressed", change=1.3),)
     run = RunRecord(1, plan, {}, "", "", "finished", ENVIRONMENT, {})
-    night = Night(replace(run, plan_json={"arms": ["A", "B"], "cells": 1}), ())
+    night = Night(replace(run, plan_json={"sides": ["A", "B"], "cells": 1}), ())
     judged = RunJudgement(Comparison(rows, 0.15, 0.0), night, None, "", False, None)
     told = merge([], fold(judged.findings({ALL[0].key: ALL[0]}), ALL[:1]), DAY, 0.1, [])
     assert CheckResult(run, judged, told).pages()[-1] == f"  again: cachemark {wanted}"
@@ -292,7 +292,7 @@ def test_five_lines_name_the_cause_cost_onset_owner_and_command() -> None:
     (incident,) = nights([worse(of(method="linear"))])[0].pages
     lines = incidents.described(incident, incidents.command("demo", incident, ("--commits", "good", "bad")))
     assert len(lines) == 5
-    words = ("method linear, 40 cells", "+20 %", "seen at commit abc", "owner: nobody", "--commits good bad --case 'a linear 1/4, batch 1'")
+    words = ("method linear, 40 cells", "+20 %", "seen at commit abc", "owner: nobody", "--commits good bad --only 'a linear 1/4, batch 1'")
     for line, word in zip(lines, words, strict=True):
         assert word in line
     acknowledged = replace(incident, who="bob", until="2026-02-01", onset="")

@@ -66,7 +66,7 @@ def test_the_newest_run_is_no_comparison(store: Store) -> None:
     assert store.run().id == run
 
 
-def test_equal_arms_do_not_enter_the_tally(store: Store) -> None:
+def test_equal_sides_do_not_enter_the_tally(store: Store) -> None:
     night(store, aa="regressed")
     (one,) = held(store)
     assert one.tally.exit_code == 0
@@ -81,12 +81,12 @@ def test_a_gate_that_alarms_for_nothing_demotes_itself(alarms: int, nights: int,
     assert (found.nights, found.alarms, found.advisory) == (nights, alarms, advisory)
     assert found.low <= alarms / nights <= found.high
     assert ("advisory" in str(found)) is advisory
-    assert f"raised an alarm in {alarms} of the last {nights} nights ({alarms} of {nights} equal cells)" in str(found)
+    assert f"raised an alarm in {alarms} of the last {nights} nights ({alarms} of {nights} A/A tests)" in str(found)
 
 
 def test_one_alarm_in_one_night_is_counted_in_words() -> None:
     said = str(ledger.standing([made(0, aa="regressed")]))
-    assert ("raised an alarm in 1 of the last night (1 of 1 equal cell): for a night of 1 cell a realised false-alarm rate of 100 % "
+    assert ("raised an alarm in 1 of the last night (1 of 1 A/A test): for a night of 1 cell a realised false-alarm rate of 100 % "
             "(2.5 % to 100 %).") in said
 
 
@@ -103,7 +103,7 @@ def test_the_rate_is_that_of_a_night_with_all_its_cells() -> None:
     assert (found.nights, found.alarms, found.cells, found.wrong, found.family) == (10, 2, 80, 2, 200)
     assert found.rate == pytest.approx(1 - (1 - 2 / 80) ** 200)
     assert found.low < found.rate < found.high
-    assert "for a night of 200 cells a realised false-alarm rate of 99 %" in str(found), "a failure of an equal arm is an alarm as well"
+    assert "for a night of 200 cells a realised false-alarm rate of 99 %" in str(found), "a failure in an A/A test is an alarm as well"
 
 
 @pytest.mark.parametrize(("cells", "equal"), [(1, 1), (3, 2), (8, 2), (20, 5), (200, 8)])
@@ -197,15 +197,15 @@ def test_a_change_on_nights_that_follow_no_level_is_told_and_said_to_be_reported
     assert all(line.endswith(", on nights that follow no level: reported only.") for line in told)
 
 
-def arm(run: int, number: int, side: str, seconds: float, cell: str = AA_CELL) -> Outcome:
+def side(run: int, number: int, side: str, seconds: float, cell: str = AA_CELL) -> Outcome:
     return ok(case("linear"), latency=[seconds] * 3) if not side else replace(
-        ok(case("linear"), latency=[seconds] * 3), facts={"pair": {"run": run, "cell": cell, "number": number, "arm": side}})
+        ok(case("linear"), latency=[seconds] * 3), facts={"pair": {"run": run, "cell": cell, "number": number, "side": side}})
 
 
-def test_pairs_of_equal_arms_are_put_together() -> None:
-    outcomes = [arm(1, 1, "before", 1.0), arm(1, 1, "after", 1.1), arm(2, 1, "after", 2.0), arm(2, 1, "before", 4.0),
-                arm(2, 2, "before", 1.0)]  # fmt: skip
-    outcomes += [arm(1, 1, "before", 9.0, "tiny linear"), arm(1, 1, "after", 1.0, "tiny linear"), arm(1, 1, "", 1.0)]
+def test_pairs_of_equal_sides_are_put_together() -> None:
+    outcomes = [side(1, 1, "before", 1.0), side(1, 1, "after", 1.1), side(2, 1, "after", 2.0), side(2, 1, "before", 4.0),
+                side(2, 2, "before", 1.0)]  # fmt: skip
+    outcomes += [side(1, 1, "before", 9.0, "tiny linear"), side(1, 1, "after", 1.0, "tiny linear"), side(1, 1, "", 1.0)]
     assert ledger.unchanged(outcomes) == {(1, AA_CELL): [pytest.approx(math.log(1.1))], (2, AA_CELL): [pytest.approx(math.log(0.5))]}
 
 
@@ -231,7 +231,7 @@ def test_luck_that_lasts_a_night_raises_what_a_machine_can_see() -> None:
     lucky = {(run, f"{AA}{cell}"): list(stream.normal(stream.normal(0, 0.014), 0.003, 6)) for run in range(4) for cell in range(8)}
     least, said = ledger.least_effect(lucky, 200, "cuda")
     assert 0.04 < least < 0.08
-    assert "32 samples of equal arms differ by luck that lasts a night" in said
+    assert "32 A/A samples differ by luck that lasts a night" in said
     calm = {key: list(stream.normal(0, 0.003, 6)) for key in lucky}
     assert ledger.least_effect(calm, 200, "cuda")[0] == 0.02
 

@@ -30,12 +30,12 @@ def above(differences: NDArray[np.float64]) -> float:
 
 def pair(cell: str, one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr") -> PairOfOutcomes:
     base = ok(case("linear"))
-    arms = ({metric: list(map(float, arm)), "latency": [1.0] * len(arm)} for arm in (one, two))
-    return PairOfOutcomes(cell, *(replace(base, samples=samples) for samples in arms))
+    sides = ({metric: list(map(float, side)), "latency": [1.0] * len(side)} for side in (one, two))
+    return PairOfOutcomes(cell, *(replace(base, samples=samples) for samples in sides))
 
 
-def arms(change: float, share: float = 1.0, sd: float = 1.0, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """PSNR of some seeds in two arms: a share of the images of the second is ``change`` dB off, the others are the same."""
+def sides(change: float, share: float = 1.0, sd: float = 1.0, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """PSNR of some seeds in two sides: a share of the images of the second is ``change`` dB off, the others are the same."""
     stream = np.random.default_rng(seed)
     before, touched = stream.normal(30, 3, SEEDS), stream.random(SEEDS) < share
     return before, before + touched * (change + stream.normal(0, sd, SEEDS))
@@ -46,27 +46,27 @@ def rows(*couples: PairOfOutcomes) -> dict[tuple[str, str], Verdict]:
 
 
 def test_worse_better_and_equal_images_are_told_apart() -> None:
-    found = rows(pair("worse", *arms(-2)), pair("better", *arms(2)), pair("same", *arms(0, sd=0.1)), pair("open", *arms(0, sd=9)))
+    found = rows(pair("worse", *sides(-2)), pair("better", *sides(2)), pair("same", *sides(0, sd=0.1)), pair("open", *sides(0, sd=9)))
     assert {cell: row.verdict for (cell, _), row in found.items()} == {
         "worse": "regressed", "better": "improved", "same": "equivalent", "open": "inconclusive"}
     worse = found["worse", "psnr"]
     assert worse.now / worse.then == pytest.approx(worse.change)  # type: ignore[operator]
     assert "dB worse on average" in worse.reason
     assert "64 seeds" in worse.reason
-    one, two = arms(-2)
+    one, two = sides(-2)
     assert f"(standard error {np.std(one - two, ddof=1) / 8:.2g}, 64 seeds" in worse.reason
     assert " to " not in worse.reason, "no interval that would not hold where few images changed"
 
 
 def test_few_images_that_changed_much_are_found() -> None:
     """The median of Walsh averages would be nought here."""
-    before, after = arms(-8, share=0.25)
+    before, after = sides(-8, share=0.25)
     assert (before == after).mean() > 0.6
     assert rows(pair("cell", before, after))["cell", "psnr"].verdict == "regressed"
 
 
 def test_a_change_below_the_minimum_effect_fails_nothing_however_sure() -> None:
-    before, _ = arms(0)
+    before, _ = sides(0)
     found = rows(pair("cell", before, before - 0.1))["cell", "psnr"]
     assert (found.verdict, found.reason.startswith("0.1 dB worse")) == ("equivalent", True)
 
@@ -81,19 +81,19 @@ def test_figures_of_both_signs_have_the_minimum_effect_of_their_size(monkeypatch
 
 @pytest.mark.parametrize(("metric", "verdict"), [("psnr", "improved"), ("kl", "regressed"), ("legend", "improved")])
 def test_the_direction_is_the_metrics(metric: str, verdict: str) -> None:
-    before, after = arms(2)
+    before, after = sides(2)
     assert rows(pair("cell", before, after, metric))["cell", metric].verdict == verdict
 
 
-def test_swapping_the_arms_swaps_the_verdicts() -> None:
-    one, two = arms(-2, share=0.5)
+def test_swapping_the_sides_swaps_the_verdicts() -> None:
+    one, two = sides(-2, share=0.5)
     assert rows(pair("c", one, two))["c", "psnr"].verdict == "regressed"
     assert rows(pair("c", two, one))["c", "psnr"].verdict == "improved"
 
 
 def test_a_unit_changes_nothing() -> None:
     for change in (-2.0, -0.5, 0.0):
-        one, two = arms(change)
+        one, two = sides(change)
         plain, scaled = (rows(pair("c", k * one, k * two))["c", "psnr"] for k in (1.0, 1000.0))
         assert plain.verdict == scaled.verdict
 
@@ -102,7 +102,7 @@ def test_all_p_values_are_exact_where_few_seeds_differ() -> None:
     d = np.array([0.3, -0.1, 0.5, 0.2, -0.4, 0.7, 0.1])
     by_hand = np.mean([(np.array(s) @ d) >= d.sum() - 1e-12 for s in product((-1, 1), repeat=len(d))])
     assert above(d) == pytest.approx(by_hand)
-    assert above(np.concatenate((d, np.zeros(100)))) == above(d), "seeds at which arms agree say nothing"
+    assert above(np.concatenate((d, np.zeros(100)))) == above(d), "seeds at which sides agree say nothing"
     assert above(np.zeros(9)) == 1.0
 
 
@@ -134,20 +134,20 @@ def test_signs_are_drawn_in_blocks_and_are_those_of_one_draw() -> None:
     assert [below for _, below in told] == [above(-one) for one in family]
 
 
-def test_equal_arms_seldom_alarm_over_a_family() -> None:
+def test_equal_sides_seldom_alarm_over_a_family() -> None:
     """A hundred nights of twenty cells without a change in the mean: one in twenty may alarm, and then 13 or more do by a chance of 1 in
     700."""
-    nights = ([pair(str(n), *arms(0, sd=2, seed=100 * night + n)) for n in range(20)] for night in range(100))
+    nights = ([pair(str(n), *sides(0, sd=2, seed=100 * night + n)) for n in range(20)] for night in range(100))
     alarms = sum(any(row.verdict == "regressed" for row in rows(*night).values()) for night in nights)
     assert alarms <= 12
 
 
 def test_the_family_is_corrected_for() -> None:
     """A p-value of about 0.01 is a find alone and none among forty."""
-    one, two = arms(-0.6, sd=1.5, seed=4)
+    one, two = sides(-0.6, sd=1.5, seed=4)
     assert 0.002 < above(one - two) < 0.04
     assert rows(pair("cell", one, two))["cell", "psnr"].verdict == "regressed"
-    others = [pair(str(n), *arms(0, sd=1.5, seed=50 + n)) for n in range(40)]
+    others = [pair(str(n), *sides(0, sd=1.5, seed=50 + n)) for n in range(40)]
     assert rows(pair("cell", one, two), *others)["cell", "psnr"].verdict == "inconclusive"
 
 
@@ -162,11 +162,11 @@ def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
     assert (alone.verdict, "needed" in alone.reason) == ("regressed", False)
     ten = pair("worst", np.full(10, 30.0), np.arange(10.0, 20.0))
     assert rows(ten, *others)["worst", "psnr"].verdict == "regressed", "as many as were said to be needed"
-    assert "needed" not in rows(pair("c", *arms(0, sd=9)))["c", "psnr"].reason
+    assert "needed" not in rows(pair("c", *sides(0, sd=9)))["c", "psnr"].reason
 
 
-def test_an_arm_without_images_says_why() -> None:
-    good = pair("cell", *arms(0))
+def test_a_side_without_images_says_why() -> None:
+    good = pair("cell", *sides(0))
     bad = replace(good, after=Outcome(good.after.case, Status.UNSUPPORTED, log="random weights"))
     (row,) = seedwise({"cell": bad})
     assert (row.metric, row.verdict, row.reason) == ("status", "not_compared", "its images were not compared: unsupported: random weights")
@@ -180,9 +180,9 @@ def test_an_arm_without_images_says_why() -> None:
     (Status.OK, Status.TIMEOUT, "regressed"), (Status.OK, Status.UNSUPPORTED, "not_compared"),
     (Status.OK, Status.CONTENDED, "not_compared"), (Status.OOM, Status.OK, "not_compared"), (Status.OOM, Status.OOM, "not_compared"),
 ])  # fmt: skip
-def test_a_second_arm_that_alone_fails_at_its_images_has_regressed(before: Status, after: Status, verdict: str) -> None:
-    good = pair("cell", *arms(0))
-    ends = [arm if status is Status.OK else Outcome(arm.case, status, log="NaN") for arm, status in (
+def test_a_second_side_that_alone_fails_at_its_images_has_regressed(before: Status, after: Status, verdict: str) -> None:
+    good = pair("cell", *sides(0))
+    ends = [side if status is Status.OK else Outcome(side.case, status, log="NaN") for side, status in (
         (good.before, before), (good.after, after))]
     (row,) = seedwise({"cell": PairOfOutcomes("cell", *ends), "other": good})[:1]
     assert (row.label, row.metric, row.verdict) == ("cell", "status", verdict)
@@ -191,22 +191,22 @@ def test_a_second_arm_that_alone_fails_at_its_images_has_regressed(before: Statu
 
 
 def full(one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr", **hashes: str) -> PairOfOutcomes:
-    """Two full caches; ``hashes`` of their images and of the second arm's tokens."""
+    """Two full caches; ``hashes`` of their images and of the second side's tokens."""
     made, case_ = pair("full", one, two, metric), case("full")
     facts = [{"images_hash": hashes[side]} if side in hashes else {} for side in ("then", "now")]
-    before, after = (replace(arm, case=case_, facts=held) for arm, held in zip((made.before, made.after), facts, strict=True))
+    before, after = (replace(side, case=case_, facts=held) for side, held in zip((made.before, made.after), facts, strict=True))
     return PairOfOutcomes("full", before, replace(after, output_hash=hashes.get("tokens", after.output_hash)))
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_metric_that_failed_in_one_arm_is_named(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_that_failed_in_one_side_is_named(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(units.OUTSIDE, "contrast", replace(units.METRICS["psnr"], name="contrast"))
-    both = pair("cell", *arms(0, sd=0.1))
+    both = pair("cell", *sides(0, sd=0.1))
     faulty = [both.before, both.after]
     faulty[1 - which] = replace(faulty[1 - which], samples={**faulty[1 - which].samples, "contrast": [0.5] * SEEDS})
     faulty[which] = replace(faulty[which], facts={FAULTS: {"contrast": {"fault": "raised", "said": "ValueError: no edges"}}})
     row = rows(PairOfOutcomes("cell", *faulty))["cell", "contrast"]
-    assert (row.verdict, row.reason) == ("not_compared", f"the {('first', 'second')[which]} arm has no value of it: ValueError: no edges")
+    assert (row.verdict, row.reason) == ("not_compared", f"the {('first', 'second')[which]} side has no value of it: ValueError: no edges")
     faulty[1 - which] = replace(faulty[1 - which], samples=both.before.samples)
     assert ("cell", "contrast") not in rows(PairOfOutcomes("cell", *faulty)), "it never had one"
 
@@ -216,10 +216,10 @@ def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> No
     found = rows(full(sixty, sixty))
     assert {key: row.verdict for key, row in found.items()} == {("full", "status"): "not_compared"}
     assert found["full", "status"].reason.endswith("fidelity of the full cache is to itself")
-    assert rows(pair("full", sixty, sixty))["full", "psnr"].verdict == "equivalent", "an arm of a plan has its own full cache beside it"
-    quality = rows(full(*arms(-2), metric="legend"))
+    assert rows(pair("full", sixty, sixty))["full", "psnr"].verdict == "equivalent", "a side of a plan has its own full cache beside it"
+    quality = rows(full(*sides(-2), metric="legend"))
     assert quality["full", "legend"].verdict == "regressed", "quality is not to itself"
-    reference = full(*arms(-2))
+    reference = full(*sides(-2))
     ends = (replace(o, case=replace(o.case, engine="reference")) for o in (reference.before, reference.after))
     reference = PairOfOutcomes(reference.cell, *ends)
     assert rows(reference)["full", "psnr"].verdict == "regressed", "another code path than the full cache that judges it"

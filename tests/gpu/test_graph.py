@@ -313,7 +313,7 @@ def test_events_are_ordered_under_recordings() -> None:
 def test_a_case_is_measured_on_the_graph_engine(model: str, methods: list[Any]) -> None:
     table = {"model": model, "methods": methods, "batch": 4, "engine": "graph", "budgets": ["3/4"]}
     plan = Plan.model_validate({"name": "gpu", "timing": {"warmup": 1, "repeats": 3}, "fidelity": {"samples": 4}, "cells": [table]})
-    planned = [p for p in expand(plan, "cuda") if p.case.role in ("baseline", "arm")]
+    planned = [p for p in expand(plan, "cuda") if p.case.role in ("baseline", "candidate")]
     bench = Bench.load(planned[0])
     for case in planned:
         outcome, _ = run_case(case, bench)

@@ -315,7 +315,7 @@ def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
     text = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\nbatch = 1\n'
     file = tmp_path / "p.toml"
     file.write_text(text)
-    both = [p for p in expand(plans.load(str(file))) if p.case.role in ("baseline", "arm")]
+    both = [p for p in expand(plans.load(str(file))) if p.case.role in ("baseline", "candidate")]
     short = [Planned(p.case, p.request, unsupported_reason="not asked") for p in both]  # ends at once, after the model is loaded
     cards[0].pids = {1}
     watching = Watch(device.gpus(nvml)[0])

@@ -149,8 +149,8 @@ def test_a_trial_scores_every_image_at_its_seed(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_whole_trial_has_a_figure_for_each_seed(here: Path) -> None:
-    arm = cases(here, HPS.replace("HERE", str(here)))["window 1/4"]
-    outcome, _ = run_case(arm, Bench.load(arm))
+    candidate = cases(here, HPS.replace("HERE", str(here)))["window 1/4"]
+    outcome, _ = run_case(candidate, Bench.load(candidate))
     assert outcome.ok
     assert len(outcome.samples["hpsv2"]) == 2
 

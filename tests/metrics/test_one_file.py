@@ -128,7 +128,7 @@ def outcomes(view: ReportView) -> list[Outcome]:
 
 
 @pytest.fixture(scope="module")
-def arm(outcomes: list[Outcome]) -> Outcome:
+def candidate(outcomes: list[Outcome]) -> Outcome:
     return next(outcome for outcome in outcomes if outcome.case.method == "streaming")
 
 
@@ -142,58 +142,58 @@ def changed(outcome: Outcome, name: str, factor: float) -> Outcome:
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_the_case_states_it_and_the_trial_measures_it(base: str, arm: Outcome) -> None:
-    name = full_name(arm, base)
-    assert len(arm.samples[name]) == (examples.SAMPLES if base == "grey" else 1)
-    assert "metric_faults" not in arm.facts
+def test_the_case_states_it_and_the_trial_measures_it(base: str, candidate: Outcome) -> None:
+    name = full_name(candidate, base)
+    assert len(candidate.samples[name]) == (examples.SAMPLES if base == "grey" else 1)
+    assert "metric_faults" not in candidate.facts
     if base == "token_bytes":
-        slots = arm.samples["kv_allocated"][0] - arm.samples["kv_stage"][0]
-        assert arm.samples[name] == [slots / examples.TOKENS]
+        slots = candidate.samples["kv_allocated"][0] - candidate.samples["kv_stage"][0]
+        assert candidate.samples[name] == [slots / examples.TOKENS]
 
 
-def test_the_name_of_a_metric_of_sets_depends_on_the_set(arm: Outcome) -> None:
-    name = full_name(arm, "gap")
-    assert arm.case.metrics[name]["set"] == f"eyes_{IMAGES}"
+def test_the_name_of_a_metric_of_sets_depends_on_the_set(candidate: Outcome) -> None:
+    name = full_name(candidate, "gap")
+    assert candidate.case.metrics[name]["set"] == f"eyes_{IMAGES}"
     assert metric(name).title == f"Gap, eyes, {IMAGES} images"
 
 
 @pytest.mark.parametrize(("base", "verdict"), [("grey", REGRESSED), ("gap", NOT_COMPARED), ("token_bytes", REGRESSED)])
-def test_the_gate_judges_what_is_exact(base: str, verdict: str, outcomes: list[Outcome], arm: Outcome) -> None:
-    name, worse = full_name(arm, base), {"lower": 1.5, "higher": 0.5}
-    then = [outcome for outcome in outcomes if outcome.case.role in ("arm", "baseline")]
+def test_the_gate_judges_what_is_exact(base: str, verdict: str, outcomes: list[Outcome], candidate: Outcome) -> None:
+    name, worse = full_name(candidate, base), {"lower": 1.5, "higher": 0.5}
+    then = [outcome for outcome in outcomes if outcome.case.role in ("candidate", "baseline")]
     positive = [replace(o, samples={**o.samples, name: [0.5 for _ in o.samples[name]]}) for o in then]
-    now = [changed(o, name, worse[metric(name).better]) if o.case.key == arm.case.key else o for o in positive]
+    now = [changed(o, name, worse[metric(name).better]) if o.case.key == candidate.case.key else o for o in positive]
     baseline = load(dump(positive, ENVIRONMENT, {"commit": "abc"}), "baseline.json")
-    (row,) = (row for row in compare(baseline, now, ENVIRONMENT).rows if row.metric == name and row.case_key == arm.case.key)
+    (row,) = (row for row in compare(baseline, now, ENVIRONMENT).rows if row.metric == name and row.case_key == candidate.case.key)
     assert row.verdict == verdict
 
 
 @pytest.mark.parametrize(("base", "verdict"), [("grey", INCONCLUSIVE), ("token_bytes", REGRESSED)])
-def test_pairs_compare_images_and_bytes(base: str, verdict: str, arm: Outcome) -> None:
+def test_pairs_compare_images_and_bytes(base: str, verdict: str, candidate: Outcome) -> None:
     """Four seeds are too few for a verdict on images."""
-    name, rule = full_name(arm, base), Rule(0.1, 1)
-    pair, cell = PairOfOutcomes("cell", arm, changed(arm, name, 1.5)), CellPairs()
+    name, rule = full_name(candidate, base), Rule(0.1, 1)
+    pair, cell = PairOfOutcomes("cell", candidate, changed(candidate, name, 1.5)), CellPairs()
     while cell.open(rule):
         cell.add(pair, rule)
     found = {row.metric: row.verdict for row in (*verdicts({"cell": cell}, rule), *seedwise({"cell": pair}))}
     assert found[name] == verdict
 
 
-def test_a_quality_pass_without_a_value_of_it_is_made_again(arm: Outcome) -> None:
-    name = full_name(arm, "gap")
-    lacking = replace(arm, samples={other: values for other, values in arm.samples.items() if other != name})
-    earlier = Earlier.of(arm, arm.facts["skip_parts"])
+def test_a_quality_pass_without_a_value_of_it_is_made_again(candidate: Outcome) -> None:
+    name = full_name(candidate, "gap")
+    lacking = replace(candidate, samples={other: values for other, values in candidate.samples.items() if other != name})
+    earlier = Earlier.of(candidate, candidate.facts["skip_parts"])
     assert earlier is not None
-    assert earlier.quality[name] == arm.samples[name]
-    assert Earlier.of(lacking, arm.facts["skip_parts"]) is None
+    assert earlier.quality[name] == candidate.samples[name]
+    assert Earlier.of(lacking, candidate.facts["skip_parts"]) is None
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_the_report_and_its_tables_show_it(base: str, view: ReportView, arm: Outcome, folder: Path) -> None:
-    name = full_name(arm, base)
+def test_the_report_and_its_tables_show_it(base: str, view: ReportView, candidate: Outcome, folder: Path) -> None:
+    name = full_name(candidate, base)
     (chapter,) = view.chapters
     (column,) = (column for column in columns_of(column_groups(chapter.group)) if column.key == name)
-    row = next(row for row in chapter.group.arms if row.outcome.case.key == arm.case.key)
+    row = next(row for row in chapter.group.candidates if row.outcome.case.key == candidate.case.key)
     assert column.value(row) is not None
     (table,) = tables(view)
     assert name in {column.key for column in table.columns}
@@ -203,11 +203,11 @@ def test_the_report_and_its_tables_show_it(base: str, view: ReportView, arm: Out
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_frames_and_histories_have_it(base: str, folder: Path, arm: Outcome) -> None:
-    name = full_name(arm, base)
+def test_frames_and_histories_have_it(base: str, folder: Path, candidate: Outcome) -> None:
+    name = full_name(candidate, base)
     store = folder / "s.sqlite"
     rows = frame(store)
-    (row,) = rows[(rows["metric"] == name) & (rows["case"] == arm.case.key)].to_dict("records")
+    (row,) = rows[(rows["metric"] == name) & (rows["case"] == candidate.case.key)].to_dict("records")
     assert (row["unit"], row["better"], row["kind"]) == (metric(name).unit, metric(name).better, metric(name).kind)
     assert name in case_frame(store).columns
     assert (samples_frame(store)["metric"] == name).any()

@@ -77,7 +77,7 @@ def test_noise_belongs_to_seed_place_and_pass(model: MAR) -> None:
 
 
 def test_the_order_does_not_depend_on_the_number_of_steps(model: MAR) -> None:
-    """Arms of other numbers of steps draw the same first noise for the same place."""
+    """Candidates of other numbers of steps draw the same first noise for the same place."""
     key = streams.seeds_tensor([3], "cpu")
     long, short = (placed(masked_steps(shape(4, 1), total), model.order(key)) for total in (16, 4))
     assert torch.equal(torch.cat([s.generating for s in long[:1]], 1)[0], model.order(key)[0, -1:])

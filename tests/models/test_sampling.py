@@ -136,8 +136,8 @@ def test_a_draw_belongs_to_its_sample_and_position() -> None:
     assert not torch.equal(draw(logits, Sampling(), MANY[:200], 6), drawn)
 
 
-def test_arms_share_their_noise() -> None:
-    """Two arms whose logits differ by little draw mostly the same tokens; with noise of their own they would not."""
+def test_candidates_share_their_noise() -> None:
+    """Two candidates whose logits differ by little draw mostly the same tokens; with noise of their own they would not."""
     logits = normal(500, 64)
     near = logits + 0.01 * normal(500, 64, seed=1)
     agree = (draw(logits, Sampling(), MANY[:500], 0) == draw(near, Sampling(), MANY[:500], 0)).double().mean()

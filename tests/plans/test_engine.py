@@ -45,8 +45,8 @@ def test_a_method_bound_to_the_host_is_eager_beside_a_full_cache_of_its_own() ->
     assert (online.case.engine, streaming.case.engine) == ("eager", "graph")
     assert "decides on the host" in online.engine_reason
     assert not online.unsupported_reason
-    for arm in (online, streaming):
-        roles = [p.case.role for p in auto if p.case.cell == arm.case.cell and p.case.method == "full"]
+    for candidate in (online, streaming):
+        roles = [p.case.role for p in auto if p.case.cell == candidate.case.cell and p.case.method == "full"]
         assert roles == ["baseline", "other_seeds", "other_batch"]
 
 

@@ -27,7 +27,7 @@ CASES = (  # model, method, budget, the beginning of what is said
 def test_a_method_that_does_nothing_is_known_before_it_runs(model: str, method: dict[str, object], budget: str, said: str) -> None:
     plan = Plan.model_validate({"name": "x", "cells": [{"model": model, "methods": [method], "budgets": [budget]}]})
     found = {planned.case.role: planned.idle_reason for planned in expand(plan)}
-    assert found.pop("arm").startswith(said) if said else not found.pop("arm")
+    assert found.pop("candidate").startswith(said) if said else not found.pop("candidate")
     assert not any(found.values())
 
 

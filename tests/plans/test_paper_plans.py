@@ -49,12 +49,13 @@ def test_each_table_has_its_plan() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_plan_is_its_table(name: str) -> None:
-    """Every cell is one case and every arm one cell. A full cache may stand beside arms that the table compares with another one."""
+    """Every cell is one case and every candidate one cell. A full cache may stand beside candidates that the table compares with another
+    one."""
     planned, cells = expanded(name), [cell for cell in CELLS if cell.plan == name]
     found = {cell.row: [p.case.key for p in planned if cell.means(p.case)] for cell in cells}
     assert all(len(keys) == 1 for keys in found.values()), found
     named = {keys[0] for keys in found.values()}
-    assert {p.case.key for p in planned if p.case.role == "arm"} <= named
+    assert {p.case.key for p in planned if p.case.role == "candidate"} <= named
     assert not [p.unsupported_reason for p in planned if p.unsupported_reason]
     assert {p.case.method for p in planned} > {"full"}
     assert (plans.load(name).name, bool(plans.load(name).description)) == (name, True)
@@ -62,13 +63,13 @@ def test_a_plan_is_its_table(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUALITY_TABLES)
 def test_a_plan_has_the_rows_of_its_table(name: str) -> None:
-    planned = [p for p in expanded(name) if p.case.role in ("arm", "baseline")]
+    planned = [p for p in expanded(name) if p.case.role in ("candidate", "baseline")]
     assert not [p.unsupported_reason for p in planned if p.unsupported_reason]
     for model, (methods, parts) in QUALITY_TABLES[name].items():
-        arms = [p.case for p in planned if p.case.model == model and p.case.role == "arm"]
-        budgets = sorted((case.method, case.knobs["B"]) for case in arms if "B" in case.knobs)
+        candidates = [p.case for p in planned if p.case.model == model and p.case.role == "candidate"]
+        budgets = sorted((case.method, case.knobs["B"]) for case in candidates if "B" in case.knobs)
         assert budgets == sorted((method, 576 // part) for method in methods for part in parts)
-        assert {case.method for case in arms} == set(methods)
+        assert {case.method for case in candidates} == set(methods)
         assert [p.case.method for p in planned if p.case.model == model and p.case.role == "baseline"] == ["full"]
     assert {p.case.model for p in planned} == set(QUALITY_TABLES[name])
 

@@ -102,14 +102,14 @@ def test_a_wrong_name_is_answered_with_the_nearest() -> None:
 def test_the_full_cache_and_its_reference_rows_come_first(write: Write, checkpoint: Path) -> None:
     planned = expand(write(examples.plan_text('"streaming", "calm"', weights=checkpoint)))
     assert [(p.case.method, p.case.role) for p in planned] == [
-        ("full", "baseline"), ("full", "other_seeds"), ("full", "other_batch"), ("streaming", "arm"), ("calm", "arm"),
+        ("full", "baseline"), ("full", "other_seeds"), ("full", "other_batch"), ("streaming", "candidate"), ("calm", "candidate"),
     ]  # fmt: skip
     assert len({p.case.cell for p in planned}) == 1
 
 
 def test_random_weights_have_no_reference_rows(write: Write) -> None:
     planned = expand(write(examples.plan_text('"streaming"')))
-    assert [p.case.role for p in planned] == ["baseline", "arm"]
+    assert [p.case.role for p in planned] == ["baseline", "candidate"]
     assert {p.case.weights for p in planned} == {"random:0"}
 
 
@@ -148,7 +148,7 @@ def test_blocks_that_mean_the_same_are_run_once(write: Write) -> None:
 def test_each_codec_brings_the_full_cache_along(write: Write) -> None:
     planned = expand(write(examples.plan_text('"streaming"', cells='codecs = ["int8", "native", "int8"]')))
     assert labels(planned) == ["full", "full int8", "streaming 1/2 int8", "streaming 1/2"]
-    assert [p.case.role for p in planned] == ["baseline", "arm", "arm", "arm"]
+    assert [p.case.role for p in planned] == ["baseline", "candidate", "candidate", "candidate"]
 
 
 def test_a_budget_may_be_the_bytes_of_a_codec(write: Write) -> None:
@@ -296,7 +296,7 @@ def test_the_same_weights_elsewhere_are_the_same_case(checkpoint: Path, tmp_path
     assert not {p.case.key for p in one} & {p.case.key for p in expand(write(examples.plan_text('"streaming"', weights=copy)))}
 
 
-def test_a_plan_can_be_cut_down_to_some_of_its_arms() -> None:
+def test_a_plan_can_be_cut_down_to_some_of_its_candidates() -> None:
     few = load("embedded").only(models=["tiny-llamagen"], methods=["linear", "streaming"], budgets=["1/4"])
     assert [p.case.label for p in expand(few)] == ["full", "full (other seeds)", "full (other batch)", "streaming 1/4", "linear 1/4"]
     everything = {p.case.key for p in expand(load("embedded"))}
@@ -308,11 +308,11 @@ def test_a_plan_can_be_cut_down_to_some_of_its_arms() -> None:
 def test_a_variant_is_meant_by_its_name_and_its_method(write: Write) -> None:
     methods = '[{name = "linear", anchor = 0, variant = "no anchor"}, {name = "linear", variant = "plain"}, "window"]'
     plan = write(f'name = "v"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = {methods}\n')
-    def arms(*methods: str) -> list[str]:
-        return [p.case.label for p in expand(plan.only(methods=methods)) if p.case.role == "arm"]
+    def candidates(*methods: str) -> list[str]:
+        return [p.case.label for p in expand(plan.only(methods=methods)) if p.case.role == "candidate"]
 
-    assert arms("linear: no anchor") == arms("no anchor") == ["linear: no anchor 1/2"]
-    assert arms("linear") == ["linear: no anchor 1/2", "linear: plain 1/2"]
+    assert candidates("linear: no anchor") == candidates("no anchor") == ["linear: no anchor 1/2"]
+    assert candidates("linear") == ["linear: no anchor 1/2", "linear: plain 1/2"]
 
 
 @pytest.mark.parametrize(("only", "words"), [

@@ -200,7 +200,7 @@ def test_a_plan_twice_too_long_gives_every_cell_its_first_pair_and_starts_nothin
     late = [o for o in outcomes if o.status is Status.NOT_REACHED]
     assert (len(reached), len(late)) == (6, 6)
     for cell in {o.case.cell for o in outcomes}:
-        assert [c.role for c in reached if c.cell == cell][:2] == ["baseline", "arm"], "a full cache and an arm beside it"
+        assert [c.role for c in reached if c.cell == cell][:2] == ["baseline", "candidate"], "a full cache and a candidate beside it"
     assert all(begun + 10 <= 160 for _, begun in clock.begun)
     assert len(clock.begun) == 6
     assert late[0].log == "It was not begun: it takes about 10 s, and 0 s were left before the deadline."
@@ -288,9 +288,9 @@ def test_reference_rows_come_last() -> None:
         first = expand(stub.tiny_plan())[0]
         return replace(first, case=replace(first.case, role=role))
 
-    every = [made(role) for role in ("other_seeds", "baseline", "arm", "arm")]
+    every = [made(role) for role in ("other_seeds", "baseline", "candidate", "candidate")]
     order = [p.case.role for group in breadth_first(every, "case") for p in group]
-    assert order == ["baseline", "arm", "arm", "other_seeds"]
+    assert order == ["baseline", "candidate", "candidate", "other_seeds"]
 
 
 def test_the_command_line_says_what_was_not_reached(tmp_path: Path) -> None:

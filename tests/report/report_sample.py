@@ -93,7 +93,7 @@ def legend(stream: random.Random, score: float) -> dict[str, list[float]]:
     return {"legend": [sum(stream.random() < score for _ in range(4)) / 4 for _ in range(SEEDS)]}
 
 
-def arm(method: str, budget: str, **changes: Any) -> Outcome:
+def candidate(method: str, budget: str, **changes: Any) -> Outcome:
     """An ok outcome of a method at a budget."""
     stream = random.Random(f"{method} {budget}")
     factor, *fidelity, score = FIGURES[method][BUDGETS.index(budget)]
@@ -136,18 +136,18 @@ def failed(outcome: Outcome, status: Status, log: str) -> Outcome:
     return Outcome(outcome.case, status, log=log, seconds=4.0)
 
 
-def arms() -> dict[tuple[str, str], Outcome]:
-    return {(method, budget): arm(method, budget) for budget in BUDGETS for method in METHODS}
+def candidates() -> dict[tuple[str, str], Outcome]:
+    return {(method, budget): candidate(method, budget) for budget in BUDGETS for method in METHODS}
 
 
 def outcomes() -> list[Outcome]:
     """All fifteen cases, each with values."""
-    return [full(), *arms().values(), other_seeds(), other_batch()]
+    return [full(), *candidates().values(), other_seeds(), other_batch()]
 
 
 def mixed() -> list[Outcome]:
     """The fifteen cases of a run in which much happened: failures, a lossless method, one no better than other seeds."""
-    held = arms()
+    held = candidates()
     stream = random.Random("mixed")
     trace = "Traceback (most recent call last):\n  File \"trial.py\", line 88, in run\nMemoryError: 4.1 GiB wanted"
     held["rkv", "1/4"] = failed(held["rkv", "1/4"], Status.OOM, trace)
@@ -218,7 +218,7 @@ def poison(evil: str) -> tuple[RunRecord, list[Outcome], Comparison]:
     """A run, its outcomes and its comparison, in which everything that a user can write is ``evil``."""
     shared = {"model": evil, "conditions": evil, "seeds": evil}
     hostile = case(method=evil, budget="1/4", knobs={evil or "k": evil, "n": [evil]}, codec=evil, **shared)
-    good = arm("linear", "1/4")
+    good = candidate("linear", "1/4")
     facts = {**good.facts, "footnotes": [evil], "grid_seeds": [evil] * 12, "grid_classes": [evil] * 12,
              "grid_prompts": [evil] * 12, "source": evil, "layout": evil}
     bad = Outcome(replace(hostile, budget="1/2"), Status.ERROR, log=f"{evil}\nlast {evil}")

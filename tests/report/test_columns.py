@@ -24,8 +24,8 @@ RATE = Column("bytes_per_token", "Bytes per token", "Allocated bytes / 256 token
 def test_a_new_column_appears_in_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "MEMORY", replace(columns.MEMORY, columns=(*columns.MEMORY.columns, RATE)))
     outcomes = sample.outcomes()
-    arm = sample.arm("linear", "1/4")
-    value = arm.samples["kv_allocated"][0] / 256
+    candidate = sample.candidate("linear", "1/4")
+    value = candidate.samples["kv_allocated"][0] / 256
     view = build(sample.RUN, outcomes)
 
     page = Page(render(view))

@@ -20,33 +20,33 @@ from cachemark.store.rows import Verdict
 from cachemark.workflows.report import by_case, report
 
 PAIRS = 5
-LINEAR = sample.arm("linear", "1/4")
+LINEAR = sample.candidate("linear", "1/4")
 
 
-def process(outcome: Outcome, number: int, arm: str, seconds: float, what: str = "times", cell: str = "") -> Outcome:
-    pair = {"run": 1, "cell": cell or outcome.case.title, "number": number, "arm": arm, "what": what}
+def process(outcome: Outcome, number: int, side: str, seconds: float, what: str = "times", cell: str = "") -> Outcome:
+    pair = {"run": 1, "cell": cell or outcome.case.title, "number": number, "side": side, "what": what}
     timed = {"latency": [0.9 * seconds, seconds, 3 * seconds]} if outcome.ok else {}
     return replace(outcome, artifacts={}, samples={**outcome.samples, **timed}, facts={**outcome.facts, "pair": pair})
 
 
 def processes() -> list[Outcome]:
-    """Pairs of the full cache and a method, whose second arm takes 2 s instead of 1 s, and of equal arms."""
+    """Pairs of the full cache and a method, whose second side takes 2 s instead of 1 s, and of A/A tests."""
     kinds = ((sample.full(), ""), (LINEAR, ""), (LINEAR, f"{AA}linear"))
-    return [process(outcome, k, arm, seconds + k / 100, cell=cell)
-            for k in range(PAIRS) for outcome, cell in kinds for arm, seconds in (("before", 1.0), ("after", 2.0))]
+    return [process(outcome, k, side, seconds + k / 100, cell=cell)
+            for k in range(PAIRS) for outcome, cell in kinds for side, seconds in (("before", 1.0), ("after", 2.0))]
 
 
 def page(folder: Path, state: str = "finished") -> str:
     """The text of the page of a comparison that found the method slower."""
     with Store.open(folder / "s.sqlite") as store:
-        stated = {"plan": {"file": "my plan.toml"}, "arms": ["main~1", "main"], "alike": "same", "cells": 1,
+        stated = {"plan": {"file": "my plan.toml"}, "sides": ["main~1", "main"], "alike": "same", "cells": 1,
                   "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]}
         run = store.begin_run("compare/demo", stated, sample.ENVIRONMENT, sample.RUN.code)
         for outcome in processes():
             store.save(run, outcome)
         if state == "finished":
             first = store.note_baseline("a" * 64, name="main~1", plan="demo", machine_class=sample.ENVIRONMENT.machine_class,
-                                        reason="first arm", run_id=run)
+                                        reason="first side", run_id=run)
             rows = [Verdict(LINEAR.case.key, LINEAR.case.title, "latency", "regressed", "+98 % (+97 % to +99 %)", 1.02, 2.02, 1.98)]
             store.save_verdicts(run, first, rows)
         store.finish_run(run, state)
@@ -62,7 +62,7 @@ def told(*given: object) -> str:
     return CliRunner().invoke(main, [str(one) for one in given], catch_exceptions=False).stdout
 
 
-def test_each_case_is_one_row_of_the_second_arm_with_a_repeat_for_each_process() -> None:
+def test_each_case_is_one_row_of_the_second_side_with_a_repeat_for_each_process() -> None:
     full, linear = by_case(processes())
     assert [one.case.key for one in (full, linear)] == [sample.full().case.key, LINEAR.case.key]
     assert linear.samples["latency"] == pytest.approx([2.0 + k / 100 for k in range(PAIRS)])
@@ -70,8 +70,8 @@ def test_each_case_is_one_row_of_the_second_arm_with_a_repeat_for_each_process()
     assert "pair" not in linear.facts
 
 
-def test_arms_of_two_methods_are_both_shown() -> None:
-    window = sample.arm("h2o", "1/4")
+def test_sides_of_two_methods_are_both_shown() -> None:
+    window = sample.candidate("h2o", "1/4")
     rows = by_case([process(LINEAR, 0, "before", 1.0), process(window, 0, "after", 2.0)])
     assert [(row.case.method, row.samples["latency"]) for row in rows] == [("linear", [1.0]), ("h2o", [2.0])]
 
@@ -91,12 +91,12 @@ def test_a_failure_is_shown_where_no_process_ran() -> None:
 
 def test_the_page_says_what_the_pairs_decided(tmp_path: Path) -> None:
     text = page(tmp_path)
-    assert "Compared in pairs First arm: main~1 , second arm: main ." in text
+    assert "Compared in pairs First side: main~1 , second side: main ." in text
     assert "Regressed: comparison 1, main~1 → main: 1 regressed, 0 not resolved." in text
     assert "linear 1/4: Latency regressed, from 1.02 s to 2.02 s, 98.0 % more." in text
     assert "1 of 1 cell compared" in text
     assert "cachemark compare 'my plan.toml' --commits aaaaaaaaaaaa bbbbbbbbbbbb" in text
-    assert "Budget 1 " not in text, "the full cache is no arm"
+    assert "Budget 1 " not in text, "the full cache is no side"
     assert text.count("linear not ranked 1/4") == 1
 
 
@@ -112,7 +112,7 @@ def test_what_is_known_of_an_incident_stands_beside_what_the_pairs_decided(tmp_p
     assert "acknowledged by ada" in text
 
 
-def test_an_arm_that_a_store_was_edited_to_name_comes_last() -> None:
+def test_a_side_that_a_store_was_edited_to_name_comes_last() -> None:
     rows = by_case([process(LINEAR, 0, "sideways", 9.0), process(LINEAR, 1, "after", 2.0)])
     assert [row.samples["latency"] for row in rows] == [[2.0]]
 

@@ -19,9 +19,9 @@ def night(verdict: str) -> Night:
 
 
 @pytest.mark.parametrize(("false", "true", "tone", "said"), [
-    (0, 20, "good", "alarm in 0 of the last 20 nights (0 of 20 equal cells): for a night of 1 cell a realised false-alarm rate of 0 % "
+    (0, 20, "good", "alarm in 0 of the last 20 nights (0 of 20 A/A tests): for a night of 1 cell a realised false-alarm rate of 0 % "
      "(0 % to 17 %)."),
-    (1, 19, "calm", "alarm in 1 of the last 20 nights (1 of 20 equal cells): for a night of 1 cell a realised false-alarm rate of 5 % "
+    (1, 19, "calm", "alarm in 1 of the last 20 nights (1 of 20 A/A tests): for a night of 1 cell a realised false-alarm rate of 5 % "
      "(0.13 % to 25 %)."),
     (3, 7, "bad", "verdicts on times are advisory and fail nothing."),
 ])  # the ends are Clopper and Pearson's, as any table of theirs has them
@@ -33,12 +33,12 @@ def test_the_rate_has_its_exact_interval(false: int, true: int, tone: str, said:
 
 def test_an_unknown_rate_is_no_rate_of_zero() -> None:
     for none in (None, standing([])):
-        assert alarms(none).text.startswith("Unknown: the store holds no comparison of equal arms")
+        assert alarms(none).text.startswith("Unknown: the store holds no A/A test")
     page = render(build(sample.RUN, sample.mixed()))
-    assert "Unknown: the store holds no comparison of equal arms" in page
+    assert "Unknown: the store holds no A/A test" in page
     assert "realised false-alarm rate of" not in page
 
 
 def test_the_verdict_tab_says_it() -> None:
     page = render(build(sample.RUN, sample.mixed(), standing=standing([night("improved"), night("equivalent")])))
-    assert "an alarm in 1 of the last 2 nights (1 of 2 equal cells): for a night of 1 cell a realised false-alarm rate of 50 %" in page
+    assert "an alarm in 1 of the last 2 nights (1 of 2 A/A tests): for a night of 1 cell a realised false-alarm rate of 50 %" in page

@@ -27,7 +27,7 @@ class Planted:
     def lengths(self, full: Case) -> Sequence[int]:
         return 64, 256, 1024
 
-    def allowed(self, full: Case, arm: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
+    def allowed(self, full: Case, candidate: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
         assert image == 0.025
         load = batch * tokens / 256
         return (16 + load) / (16 + load / 3)
@@ -44,9 +44,9 @@ def ran(gain: float, lost: float, batch: int, **changes: Any) -> Outcome:
 def outcomes(batches: Sequence[int] = (4,), method: str = "linear") -> list[Outcome]:
     """The planted best gains by batch as bytes allow at 256 tokens; a ruined method is four times as fast at every one."""
     gains = {batch: (16 + batch) / (16 + batch / 3) for batch in batches}
-    arms = [[ran(gain, 0.0, batch, method=method, budget="1/4", knobs={"B": 64}),
+    candidates = [[ran(gain, 0.0, batch, method=method, budget="1/4", knobs={"B": 64}),
              ran(4.0, 0.4, batch, method="streaming", budget="1/4", knobs={"B": 64})] for batch, gain in gains.items()]
-    return [*(ran(1.0, 0.0, batch, role="baseline") for batch in batches), *(arm for pair in arms for arm in pair)]
+    return [*(ran(1.0, 0.0, batch, role="baseline") for batch in batches), *(candidate for pair in candidates for candidate in pair)]
 
 
 def one(held: list[Outcome], predictor: Predictor | None = None) -> AnswerMap:
@@ -82,8 +82,8 @@ def test_the_sentence_says_what_was_measured_and_where_a_method_is_predicted_to_
 
 def test_nothing_is_predicted_from_a_speed_that_is_not_believed() -> None:
     """An artefact: the measured gain is far more than bytes allow."""
-    full, arm, ruined = outcomes()
-    fast = replace(arm, samples={**arm.samples, "latency": [value / 3 for value in arm.samples["latency"]]})
+    full, candidate, ruined = outcomes()
+    fast = replace(candidate, samples={**candidate.samples, "latency": [value / 3 for value in candidate.samples["latency"]]})
     assert {cell.best for cell in one([full, fast, ruined], Planted()).cells} == {"full cache"}
 
 

@@ -42,9 +42,9 @@ def told(*outcomes: Outcome) -> Answer:
 
 
 FULL = scored(sample.full(), 1.0, 2.0)
-GOOD = scored(sample.arm("linear", "1/2"), 1.0, 1.5)
-LEAN = scored(sample.arm("linear", "1/4"), 1.0, 2.2)
-COLLAPSED = scored(sample.arm("streaming", "1/4"), 0.4, 0.5)
+GOOD = scored(sample.candidate("linear", "1/2"), 1.0, 1.5)
+LEAN = scored(sample.candidate("linear", "1/4"), 1.0, 2.2)
+COLLAPSED = scored(sample.candidate("streaming", "1/4"), 0.4, 0.5)
 
 
 def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> None:
@@ -88,7 +88,7 @@ def test_a_speed_up_beyond_what_is_saved_is_not_recommended() -> None:
 
 
 def test_a_speed_that_says_little_is_flagged_on_the_first_screen() -> None:
-    """A full cache that uses a twentieth of what its device can copy and multiply, and the arm that is recommended beside it."""
+    """A full cache that uses a twentieth of what its device can copy and multiply, and the candidate that is recommended beside it."""
     limits = [replace(o, facts={**o.facts, "limit": Limit(0.1, 0.1, 1, 1, 20.0, 20.0, {}).to_json()}) for o in (FULL, GOOD)]
     assert [mark.text for mark in told(*limits).flags] == ["implausible speedup", "low utilization"]
     first = render(view(*limits)).split("Compared with the baseline")[0]
@@ -110,7 +110,7 @@ def test_random_weights_and_what_was_not_judged_recommend_nothing() -> None:
             for o in (FULL, GOOD)]
     assert told(*bare).text == "Use the full cache: the quality of images was not measured, so no method is shown to be as good."
     (group,), _ = standing(bare)
-    assert [(row.place, row.unranked) for row in group.arms] == [(None, UNJUDGED)]
+    assert [(row.place, row.unranked) for row in group.candidates] == [(None, UNJUDGED)]
 
 
 def test_a_run_without_a_full_cache_has_no_answer() -> None:
@@ -119,7 +119,7 @@ def test_a_run_without_a_full_cache_has_no_answer() -> None:
 
 def places(outcomes: Sequence[Outcome]) -> dict[str, int | None]:
     (group,), _ = standing(outcomes)
-    return {row.case.label: row.place for row in group.arms}
+    return {row.case.label: row.place for row in group.candidates}
 
 
 def test_only_qualified_methods_have_a_place() -> None:
@@ -142,7 +142,7 @@ def test_images_stand_at_the_same_fixed_seeds() -> None:
 
 
 def test_a_front_is_drawn_through_ranked_cases_only() -> None:
-    """The collapsed arm is the fastest, and everything would be dominated by less."""
+    """The collapsed candidate is the fastest, and everything would be dominated by less."""
     (group,), _ = standing([FULL, scored(COLLAPSED, 0.4, 0.5), GOOD])
     plot = against_speed(group, signs_of(group)).plot
     assert isinstance(plot, XYPlot)
@@ -154,7 +154,7 @@ def test_a_front_is_drawn_through_ranked_cases_only() -> None:
 
 def test_a_run_that_was_looked_at_is_judged_by_the_test_that_allows_it() -> None:
     """70 seeds without a loss are enough where the number was fixed, and too few where every seed was a look."""
-    outcomes = [scored(sample.full(), 1.0, 2.0, seeds=70), scored(sample.arm("linear", "1/2"), 1.0, 1.5, seeds=70)]
+    outcomes = [scored(sample.full(), 1.0, 2.0, seeds=70), scored(sample.candidate("linear", "1/2"), 1.0, 1.5, seeds=70)]
     looked = replace(sample.RUN, plan_json={"fidelity": {"sequential": True}})
-    assert build(sample.RUN, outcomes).chapters[0].group.arms[0].unranked == ""
-    assert "70, and at least 88 are needed" in build(looked, outcomes).chapters[0].group.arms[0].unranked
+    assert build(sample.RUN, outcomes).chapters[0].group.candidates[0].unranked == ""
+    assert "70, and at least 88 are needed" in build(looked, outcomes).chapters[0].group.candidates[0].unranked

@@ -26,10 +26,11 @@ def charts(*outcomes: Outcome) -> list[dict[str, Chart]]:
 
 
 def test_throughput_and_memory_over_batches_stand_with_the_smallest() -> None:
-    full, arm = sample.full(), sample.arm("linear", "1/4")
+    full, candidate = sample.full(), sample.candidate("linear", "1/4")
     dead = sample.failed(at(full, 64, 1.0, 1.0), Status.OOM, "no room")
-    first, *rest = charts(at(full, 4, 2.0, 2.0**20), at(arm, 4, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22), at(arm, 16, 2.0, 2.0**21),
-                          dead, at(arm, 64, 4.0, 2.0**23))
+    first, *rest = charts(at(full, 4, 2.0, 2.0**20), at(candidate, 4, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22),
+                          at(candidate, 16, 2.0, 2.0**21),
+                          dead, at(candidate, 64, 4.0, 2.0**23))
     assert rest == [{}, {}]
     speed, memory = first["Images per second against batch"], first["Peak memory against batch"]
     assert speed.columns == ("Case", "Batch 4", "Batch 16", "Batch 64")
@@ -46,11 +47,11 @@ def test_one_batch_and_other_conditions_draw_nothing() -> None:
 
 def test_a_search_for_the_largest_batch_is_no_batch() -> None:
     """Its case has the batch where the search began, which an ordinary block may have too."""
-    full, arm = sample.full(), sample.arm("linear", "1/4")
-    ran = [at(full, 8, 2.0, 2.0**20), at(arm, 8, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22), at(arm, 16, 2.0, 2.0**21)]
+    full, candidate = sample.full(), sample.candidate("linear", "1/4")
+    ran = [at(full, 8, 2.0, 2.0**20), at(candidate, 8, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22), at(candidate, 16, 2.0, 2.0**21)]
     largest = {"max_batch": [640.0], "throughput_max": [9.0], "peak_memory": [2.0**30]}
     sought = [replace(o, case=replace(o.case, batch=16, evaluation={"max_batch": {"limit": 0}}), samples=largest,
-                      judgement="throughput only") for o in (full, arm)]  # fmt: skip
+                      judgement="throughput only") for o in (full, candidate)]  # fmt: skip
     (first, *_), (with_search, *_) = charts(*ran), charts(*ran, *sought)
     assert [(chart.columns, chart.rows) for chart in with_search.values()] == [(chart.columns, chart.rows) for chart in first.values()]
     assert with_search["Images per second against batch"].columns == ("Case", "Batch 8", "Batch 16")

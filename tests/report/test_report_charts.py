@@ -37,7 +37,7 @@ def whole() -> ChartSet:
 
 def test_every_timed_case_is_drawn_once_and_tabled(whole: ChartSet) -> None:
     by_bytes, by_speed, halves, phases, memory, *_ = whole.charts
-    assert len(tips(by_bytes)) == len(by_bytes.rows) == 13  # twelve arms and the full cache
+    assert len(tips(by_bytes)) == len(by_bytes.rows) == 13  # twelve candidates and the full cache
     assert len(tips(by_speed)) == len(by_speed.rows) == 9  # h2o and rkv have no speed-up
     assert len(tips(halves)) == len(tips(phases)) == 2 * len(halves.rows) == 26
     assert len(memory.rows) == 13
@@ -90,7 +90,7 @@ def test_each_tab_has_charts_of_its_own(whole: ChartSet) -> None:
 def test_time_and_bytes_are_split_into_parts_that_add_up(whole: ChartSet) -> None:
     phases, memory = whole.on_tab("speed")[1], whole.on_tab("memory")[0]
     seconds = {line[0]: line[1:] for line in phases.rows}
-    outcome = sample.arm("linear", "1/4")
+    outcome = sample.candidate("linear", "1/4")
     whole_, tokens = outcome.median("latency"), outcome.median("latency_tokens")
     assert whole_ is not None
     assert tokens is not None
@@ -117,18 +117,18 @@ def test_without_noted_bytes_there_is_no_such_chart() -> None:
 
 def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: ChartSet) -> None:
     spread, _, paired = whole.on_tab("quality")
-    kl = sorted(sample.arm("linear", "1/4").samples["kl"])
+    kl = sorted(sample.candidate("linear", "1/4").samples["kl"])
     row = next(line for line in spread.rows if line[0] == "linear 1/4")
     half = sample.SEEDS // 2
     assert row[3] == fmt.metric_value((kl[half - 1] + kl[half]) / 2, "kl")
     assert row[-1] == str(sample.SEEDS)
-    pairs = zip(sample.arm("streaming", "1/4").samples["legend"], sample.full().samples["legend"], strict=True)
+    pairs = zip(sample.candidate("streaming", "1/4").samples["legend"], sample.full().samples["legend"], strict=True)
     middle = sorted(a - b for a, b in pairs)[half - 1 : half + 1]
     assert next(line for line in paired.rows if line[0] == "streaming 1/4")[3] == fmt.metric_value(sum(middle) / 2, "legend")
 
 
 def test_one_method_is_enough_and_none_is_said() -> None:
-    one = drawing(sample.full(), sample.arm("linear", "1/4"))
+    one = drawing(sample.full(), sample.candidate("linear", "1/4"))
     assert [len(tips(chart)) for chart in one.charts] == [2, 2, 4, 4, 5, 2, 3, 3, 3]
     none = drawing(sample.full())
     assert [bool(chart.svg) for chart in none.charts] == [False, False, True, True, True, True]
@@ -139,7 +139,7 @@ def test_without_kl_the_share_of_other_tokens_is_drawn() -> None:
     def bare(outcome: Outcome) -> Outcome:
         return replace(outcome, samples={k: v for k, v in outcome.samples.items() if k != "kl"})
 
-    chart = drawing(sample.full(), bare(sample.arm("linear", "1/4"))).charts[0]
+    chart = drawing(sample.full(), bare(sample.candidate("linear", "1/4"))).charts[0]
     assert chart.columns[2] == "Tokens that differ from the full cache's (share)"
     assert chart.rows[0][2] == "0.0 %"
 
@@ -152,15 +152,16 @@ def test_random_weights_draw_speed_only() -> None:
 
 def test_equal_figures_everywhere_can_be_drawn() -> None:
     full = sample.full()
-    arm = sample.arm("linear", "1/2")
-    arm = replace(arm, samples={**arm.samples, **full.samples, "kl": [0.0], "latency": [1.0]})
-    charts = drawing(replace(full, samples={**full.samples, "latency": [1.0]}), arm).charts
+    candidate = sample.candidate("linear", "1/2")
+    candidate = replace(candidate, samples={**candidate.samples, **full.samples, "kl": [0.0], "latency": [1.0]})
+    charts = drawing(replace(full, samples={**full.samples, "latency": [1.0]}), candidate).charts
     assert all(ET.fromstring(chart.svg) is not None for chart in charts)
 
 
 def test_more_methods_than_colours_and_names_that_are_alike() -> None:
-    arms = [sample.arm("linear", "1/4") for _ in range(len(COLORS) + 3)]
-    named = [replace(arm, case=replace(arm.case, method=f"a method with quite a long name {k}")) for k, arm in enumerate(arms)]
+    candidates = [sample.candidate("linear", "1/4") for _ in range(len(COLORS) + 3)]
+    named = [replace(candidate, case=replace(candidate.case, method=f"a method with quite a long name {k}")) for k,
+             candidate in enumerate(candidates)]
     held = drawing(sample.full(), *named)
     assert held.methods[len(COLORS)].sign == COLORS[0]
     assert len(tips(held.charts[2])) == 2 * (len(named) + 1)  # labels cut to the same text stay two rows
@@ -173,8 +174,8 @@ def test_a_method_has_one_colour_in_all_sections_and_no_neighbour_has_it() -> No
     assert len(set(colors.values())) == 5  # none is taken twice while another is free
 
     def named(model: str, *methods: str) -> list[Outcome]:
-        arm = sample.arm("linear", "1/4")
-        whole = (sample.full(), *(replace(arm, case=replace(arm.case, method=method)) for method in methods))
+        candidate = sample.candidate("linear", "1/4")
+        whole = (sample.full(), *(replace(candidate, case=replace(candidate.case, method=method)) for method in methods))
         return [replace(outcome, case=replace(outcome.case, model=model)) for outcome in whole]
 
     parts = case_groups([*named("one", "streaming", "window"), *named("two", "arrows", "window")])

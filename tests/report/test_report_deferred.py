@@ -23,13 +23,13 @@ PART = re.compile(r'<script type="text/plain" id="part-(\d+)">(.*?)</script>', r
 
 def many(count: int = render.LARGE) -> list[Outcome]:
     """The full cache and one method at ``count`` budgets; the smallest has a mark."""
-    held = sample.arm("linear", "1/4")
-    arms = [replace(held, case=replace(held.case, budget=f"{k}/{count + 1}")) for k in range(1, count + 1)]
-    arms[0] = replace(arms[0], facts={**held.facts, "quality_only": "Its kernel is not fused."})
-    return [sample.full(), *arms]
+    held = sample.candidate("linear", "1/4")
+    candidates = [replace(held, case=replace(held.case, budget=f"{k}/{count + 1}")) for k in range(1, count + 1)]
+    candidates[0] = replace(candidates[0], facts={**held.facts, "quality_only": "Its kernel is not fused."})
+    return [sample.full(), *candidates]
 
 
-COUNT = 2 * MOST  # arms of the page: more than are drawn, and enough that it comes in parts
+COUNT = 2 * MOST  # candidates of the page: more than are drawn, and enough that it comes in parts
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_drawing_of_many_cases_shows_the_first_and_its_table_all(built: Page) 
 
 
 def test_rows_that_are_kept_know_the_budget_before_them() -> None:
-    (group,) = case_groups([sample.full(), sample.arm("linear", "1/4"), sample.arm("window", "1/4")])
-    rows, shown = group.arms, column_groups(group)
+    (group,) = case_groups([sample.full(), sample.candidate("linear", "1/4"), sample.candidate("window", "1/4")])
+    rows, shown = group.candidates, column_groups(group)
     leaderboard_rows = engine().get_template("rows.html").module.leaderboard_rows  # type: ignore[attr-defined]
-    assert [leaderboard_rows(rows, shown, before).count('class="arm first"') for before in ("", "1/2", "1/4")] == [1, 1, 0]
+    assert [leaderboard_rows(rows, shown, before).count('class="candidate first"') for before in ("", "1/2", "1/4")] == [1, 1, 0]

@@ -34,30 +34,31 @@ def searched(method: str = "full", role: str = "baseline") -> Outcome:
     ("\n", ""),
 ])
 def test_the_reason_of_a_failed_case_is_the_line_that_says_it(log: str, reason: str) -> None:
-    failed = sample.failed(sample.arm("linear", "1/2"), Status.ERROR, log)
+    failed = sample.failed(sample.candidate("linear", "1/2"), Status.ERROR, log)
     assert failed.reason == reason
     page = render(build(sample.RUN, [sample.full(), failed]))
     assert page.count(reason) >= 3, "in the verdict, in the tab of what is missing and with its case"
 
 
-def test_arms_that_all_failed_draw_no_curve() -> None:
-    arms = [sample.failed(sample.arm("linear", "1/2"), Status.OOM, "no room") for _ in range(3)]
-    three = [replace(arm, case=replace(arm.case, budget=budget)) for arm, budget in zip(arms, ("1/2", "1/4", "1/8"), strict=True)]
+def test_candidates_that_all_failed_draw_no_curve() -> None:
+    candidates = [sample.failed(sample.candidate("linear", "1/2"), Status.OOM, "no room") for _ in range(3)]
+    three = [replace(candidate, case=replace(candidate.case, budget=budget)) for candidate,
+             budget in zip(candidates, ("1/2", "1/4", "1/8"), strict=True)]
     assert "against budget" not in render(build(sample.RUN, [sample.full(), *three]))
-    timed = replace(sample.arm("linear", "1/2"), samples={"latency": [1.0]}, judgement="timed only")
+    timed = replace(sample.candidate("linear", "1/2"), samples={"latency": [1.0]}, judgement="timed only")
     three = [replace(timed, case=replace(timed.case, budget=budget)) for budget in ("1/2", "1/4", "1/8")]
     assert "against budget" not in render(build(sample.RUN, [sample.full(), *three]))
 
 
 def test_a_search_for_the_largest_batch_lacks_nothing_that_it_does_not_measure() -> None:
-    view = build(sample.RUN, [searched(), searched("linear", "arm")])
+    view = build(sample.RUN, [searched(), searched("linear", "candidate")])
     assert view.missing == ()
     (first, *_) = sentences(view.chapters[0].group)
     assert "searched for" in first.text
 
 
 def test_a_cell_without_latencies_has_no_history() -> None:
-    nights = [HistoryNight(replace(sample.RUN, id=number), [searched(), searched("linear", "arm")]) for number in (1, 2)]
+    nights = [HistoryNight(replace(sample.RUN, id=number), [searched(), searched("linear", "candidate")]) for number in (1, 2)]
     assert run_history(case_groups(nights[-1].outcomes)[0], nights) is None
     assert "No history yet" in render(build(sample.RUN, nights[-1].outcomes, nights=nights))
 
@@ -99,7 +100,7 @@ def test_a_case_that_is_missing_is_no_link() -> None:
 
 
 def test_the_time_of_capture_is_among_all_figures() -> None:
-    arm = sample.arm("linear", "1/4")
-    graph = replace(arm, case=replace(arm.case, engine="graph"), samples={**arm.samples, "capture_seconds": [1.25]})
+    candidate = sample.candidate("linear", "1/4")
+    graph = replace(candidate, case=replace(candidate.case, engine="graph"), samples={**candidate.samples, "capture_seconds": [1.25]})
     tables = [table for table in Page(render(build(sample.RUN, [graph]))).tables() if "Case time" in table[0]]
     assert [row[table[0].index("Capture")] for table in tables for row in table[1:] if "Capture" in table[0]] == ["1.25 s"]

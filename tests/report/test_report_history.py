@@ -27,7 +27,7 @@ def slower(outcome: Outcome, factor: float) -> Outcome:
 def night(number: int, day: float = 1.0, method: float = 1.0, fingerprint: str = "a") -> HistoryNight:
     """A run in which the machine was ``day`` times and the method ``method`` times as slow."""
     run = replace(sample.RUN, id=number, environment=replace(sample.ENVIRONMENT, fingerprint=fingerprint))
-    return HistoryNight(run, [slower(sample.full(), day), slower(sample.arm("linear", "1/4"), day * method)])
+    return HistoryNight(run, [slower(sample.full(), day), slower(sample.candidate("linear", "1/4"), day * method)])
 
 
 def drawn(nights: Sequence[HistoryNight], trend: Trend | None = None) -> list[Chart]:
@@ -67,9 +67,9 @@ def test_a_new_environment_is_marked() -> None:
 
 
 def test_of_many_cases_the_first_are_drawn_and_all_are_told() -> None:
-    one = sample.arm("linear", "1/4")
-    arms = [replace(one, case=replace(one.case, budget=f"1/{k}")) for k in range(4, CASES + 9)]
-    nights = [HistoryNight(replace(sample.RUN, id=k), [sample.full(), *arms]) for k in (1, 2)]
+    one = sample.candidate("linear", "1/4")
+    candidates = [replace(one, case=replace(one.case, budget=f"1/{k}")) for k in range(4, CASES + 9)]
+    nights = [HistoryNight(replace(sample.RUN, id=k), [sample.full(), *candidates]) for k in (1, 2)]
     relative = drawn(nights)[0]
     assert len(relative.rows) == CASES + 5
     assert relative.svg.count("<title>") <= 2 * CASES + 1
@@ -79,7 +79,7 @@ def test_of_many_cases_the_first_are_drawn_and_all_are_told() -> None:
 def test_a_failed_run_is_a_gap() -> None:
     from cachemark.core.result import Status
 
-    broken = HistoryNight(sample.RUN, [sample.full(), sample.failed(sample.arm("linear", "1/4"), Status.OOM, "too large")])
+    broken = HistoryNight(sample.RUN, [sample.full(), sample.failed(sample.candidate("linear", "1/4"), Status.OOM, "too large")])
     (_, relative, svg), _ = charts(night(1), broken, night(3))
     assert relative[0][2] == "–"
     assert len([e for e in ET.fromstring(svg).iter() if e.get("data-series")]) == 2

@@ -103,11 +103,12 @@ def test_a_page_with_half_characters_can_be_written(tmp_path: object) -> None:
 @pytest.mark.parametrize("evil", EVIL, ids=lambda e: ascii(e[:12]))
 def test_a_history_with_changes_is_text_and_well_formed(evil: str) -> None:
     """Names of methods, dates and fingerprints over thirty runs, with a step that is told in a sentence and drawn with a mark."""
-    full, arm = sample.full(), sample.arm("linear", "1/4")
-    arm = replace(arm, case=replace(arm.case, method=evil, variant=evil))
+    full, candidate = sample.full(), sample.candidate("linear", "1/4")
+    candidate = replace(candidate, case=replace(candidate.case, method=evil, variant=evil))
     environment = replace(sample.ENVIRONMENT, fingerprint=evil)
     nights = [HistoryNight(replace(sample.RUN, id=k, started=evil, environment=environment),
-                    [full, replace(arm, samples={**arm.samples, "latency": [(1 + k % 3 / 100) * (1 + (k > 15))]})]) for k in range(30)]
+                    [full, replace(candidate, samples={**candidate.samples, "latency": [(1 + k % 3 / 100) * (1 + (k > 15))]})])
+                    for k in range(30)]
     html = render.render(build(sample.RUN, nights[-1].outcomes, nights=nights, trend=changes_over_nights))
     page = Page(html)
     told = next(e for e in page.all("ul") if e.attrs.get("class") == "findings warn" and " at run 16" in e.text)

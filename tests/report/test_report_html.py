@@ -66,7 +66,7 @@ def test_a_page_of_the_demo_is_small(tmp_path: Path) -> None:
 
 
 def test_few_pictures_stand_in_the_page_as_they_were_stored() -> None:
-    html = render(build(sample.RUN, [sample.full(), sample.arm("linear", "1/4")], artifact=sample.artifact))
+    html = render(build(sample.RUN, [sample.full(), sample.candidate("linear", "1/4")], artifact=sample.artifact))
     assert base64.b64encode(sample.sprite("linear-1/4")).decode() in html
     assert "Shown as JPEG" not in html
 
@@ -114,9 +114,9 @@ def test_regressions_are_seen_and_equal_rows_are_folded(page: Page) -> None:
 
 
 def test_images_of_a_case_without_psnr_are_shown() -> None:
-    arm = sample.arm("linear", "1/4")
-    arm = replace(arm, samples={name: values for name, values in arm.samples.items() if name != "psnr"})
-    strips = Page(render(build(sample.RUN, [sample.full(), arm], artifact=sample.artifact))).all("figcaption")
+    candidate = sample.candidate("linear", "1/4")
+    candidate = replace(candidate, samples={name: values for name, values in candidate.samples.items() if name != "psnr"})
+    strips = Page(render(build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact))).all("figcaption")
     assert "linear 1/4" in [strip.text.strip() for strip in strips]
 
 
@@ -135,8 +135,8 @@ def test_an_empty_run_is_a_page_too() -> None:
 
 
 def test_two_models_have_two_chapters() -> None:
-    other = [replace(o, case=replace(o.case, model="tiny-var")) for o in (sample.full(), sample.arm("linear", "1/4"))]
-    page = Page(render(build(sample.RUN, [sample.full(), sample.arm("random", "1/2"), *other])))
+    other = [replace(o, case=replace(o.case, model="tiny-var")) for o in (sample.full(), sample.candidate("linear", "1/4"))]
+    page = Page(render(build(sample.RUN, [sample.full(), sample.candidate("random", "1/2"), *other])))
     for tab in ("leaderboard", "speed", "memory", "quality"):
         assert [e.attrs["id"] for e in page.all("h3") if e.attrs.get("id", "").startswith(tab)] == [f"{tab}-m1", f"{tab}-m2"]
     ids = [e.attrs["id"] for e in page.elements if "id" in e.attrs]
@@ -158,10 +158,10 @@ def test_the_report_needs_neither_torch_nor_the_store() -> None:
 
 
 def test_prompts_stand_under_the_images_that_they_asked_for() -> None:
-    arm = sample.arm("linear", "1/4")
+    candidate = sample.candidate("linear", "1/4")
     texts = [f"two <b>red</b> stars above stripes, number {k}" for k in range(12)]
-    arm = replace(arm, facts={**arm.facts, "grid_classes": list(range(12)), "grid_prompts": texts})
-    view = build(sample.RUN, [sample.full(), arm], artifact=sample.artifact)
+    candidate = replace(candidate, facts={**candidate.facts, "grid_classes": list(range(12)), "grid_prompts": texts})
+    view = build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact)
     tiles = view.chapters[0].albums[0].sprites[0].tiles
     assert [tile.condition for tile in tiles] == texts
     page = render(view)

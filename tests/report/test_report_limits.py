@@ -40,7 +40,7 @@ def full(latency: float = 2.0, least: float = 1.0, nbytes: float = 1e10, flops: 
     return ran(latency, limit(least, nbytes, flops), role="baseline")
 
 
-def arm(latency: float = 1.25, least: float = 0.5, **more: Any) -> Outcome:
+def candidate(latency: float = 1.25, least: float = 0.5, **more: Any) -> Outcome:
     return ran(latency, limit(least, 5e9, 2e10), method="linear", budget="1/4", knobs={"B": 64}, **more)
 
 
@@ -52,7 +52,7 @@ def decoding(latency: float, least: dict[str, Any] | None, **changes: Any) -> Ou
 
 def table(*outcomes: Outcome) -> Limits:
     (group,) = case_groups(list(outcomes))
-    limits = against_limits(group.full, group.arms)
+    limits = against_limits(group.full, group.candidates)
     assert limits is not None
     return limits
 
@@ -71,7 +71,7 @@ def decoded(*outcomes: Outcome) -> ReportRow:
 
 
 def test_what_is_derived_from_the_least_time() -> None:
-    limits = table(full(), arm(slope={"bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.99}))
+    limits = table(full(), candidate(slope={"bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.99}))
     assert limits.rates == "10.0 GB/s copied, 0.10 TFLOP/s multiplied"
     assert limits.parts == "attention 66.7 %, linear 33.3 %"
     whole, linear = map(texts, limits.rows)
@@ -83,7 +83,7 @@ def test_what_is_derived_from_the_least_time() -> None:
 
 
 def test_exports_have_the_columns_of_the_page() -> None:
-    outcomes = [full(), arm()]
+    outcomes = [full(), candidate()]
     values = frame(outcomes).query("kind == 'derived'").set_index("metric")["value"]
     assert (values["least_time"], values["mbu"], values["ideal_speed_up"], values["of_ideal"]) == (0.5, 0.4, 2.0, 0.8)
     shown = markdown(tables(build(sample.RUN, outcomes), columns=("mbu", "ideal_speed_up")))
@@ -93,12 +93,13 @@ def test_exports_have_the_columns_of_the_page() -> None:
 
 @pytest.mark.parametrize("slope", [{"bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.5}, {"bytes_per_s": None, "intercept": 0.004, "r2": 1}])
 def test_a_line_that_does_not_fit_has_no_slope(slope: dict[str, Any]) -> None:
-    assert texts(table(full(), arm(slope=slope)).rows[1])["step_slope"] == "–"
+    assert texts(table(full(), candidate(slope=slope)).rows[1])["step_slope"] == "–"
 
 
 @pytest.mark.parametrize(("outcomes", "flag", "number"), [
-    ((full(latency=5.0), arm(latency=3.0)), "low utilization", "20 %"), ((full(), arm(latency=0.8)), "implausible speedup", "2.50×"),
-    ((full(), arm(latency=2.5)), "use the full cache", "2.00×"), ((full(latency=0.9), arm()), "in a cache", ""),
+    ((full(latency=5.0), candidate(latency=3.0)), "low utilization", "20 %"), ((full(), candidate(latency=0.8)), "implausible speedup",
+                                                                               "2.50×"),
+    ((full(), candidate(latency=2.5)), "use the full cache", "2.00×"), ((full(latency=0.9), candidate()), "in a cache", ""),
 ], ids=["low utilization", "implausible speedup", "no gain", "too fast"])  # fmt: skip
 def test_each_flag_has_its_reason(outcomes: tuple[Outcome, ...], flag: str, number: str) -> None:
     marks = {mark.text: mark.reason for row in table(*outcomes).rows for mark in row.limit_marks}
@@ -106,7 +107,7 @@ def test_each_flag_has_its_reason(outcomes: tuple[Outcome, ...], flag: str, numb
 
 
 def test_other_kernels_have_an_ideal_and_no_speed_up() -> None:
-    row = texts(table(full(), replace(arm(), facts={**arm().facts, "kernel": "matmul"})).rows[1])
+    row = texts(table(full(), replace(candidate(), facts={**candidate().facts, "kernel": "matmul"})).rows[1])
     assert (row["ideal_speed_up"], row["speed_up"], row["of_ideal"]) == ("2.00×", "–", "–")
 
 
@@ -114,16 +115,16 @@ def test_without_least_times_there_is_no_table_and_another_form_is_skipped() -> 
     for outcomes in ([ran(2.0, None, role="baseline")],
                      [ran(2.0, {"floor": 1.0}, role="baseline"), ran(2.0, {**limit(1.0), "of": "tomorrow"}, method="window")]):
         (group,) = case_groups(outcomes)
-        assert against_limits(group.full, group.arms) is None
+        assert against_limits(group.full, group.candidates) is None
 
 
-def test_an_arm_without_its_full_cache_has_no_ideal() -> None:
-    limits = table(arm())
+def test_a_candidate_without_its_full_cache_has_no_ideal() -> None:
+    limits = table(candidate())
     assert (limits.rows[0].ideal, limits.parts) == (None, "")
 
 
 def test_the_page_has_the_table() -> None:
-    html = render(build(sample.RUN, [full(), arm(latency=0.8)]))
+    html = render(build(sample.RUN, [full(), candidate(latency=0.8)]))
     rows = [row for table in Page(html).tables() for row in table if row and row[0].startswith("linear 1/4 implausible speedup")]
     assert len(rows) == 1
     assert any(cell.startswith("2.50×") for cell in rows[0])
@@ -131,11 +132,11 @@ def test_the_page_has_the_table() -> None:
 
 
 def test_an_implausible_speed_is_flagged_where_it_stands() -> None:
-    plausible = replace(arm(latency=3.0), case=sample.case(method="linear", budget="1/2", knobs={"B": 128}))
-    (group,) = case_groups([full(latency=5.0), arm(latency=0.8), plausible])
+    plausible = replace(candidate(latency=3.0), case=sample.case(method="linear", budget="1/2", knobs={"B": 128}))
+    (group,) = case_groups([full(latency=5.0), candidate(latency=0.8), plausible])
     assert group.full is not None
     assert [mark.text for mark in group.full.marks] == ["low utilization"]
-    flagged = {row.case.budget: "implausible speedup" in [mark.text for mark in row.marks] for row in group.arms}
+    flagged = {row.case.budget: "implausible speedup" in [mark.text for mark in row.marks] for row in group.candidates}
     assert flagged == {"1/4": True, "1/2": False}
 
 
@@ -154,27 +155,27 @@ def test_a_decoder_is_compared_with_its_steps_and_not_with_the_flops_of_its_wind
     row = limits.rows[1]
     assert (flags(row), limits.decoders) == (expected, True)
     assert (texts(row)["ideal_speed_up"], texts(row)["of_ideal"]) == ("4.00×", f"{100 * (8.0 / latency) / 4:.1f} %")
-    assert not table(full(2.0), arm()).decoders
+    assert not table(full(2.0), candidate()).decoders
 
 
 @pytest.mark.parametrize(("latency", "flagged"), [(0.3, False), (0.2, True)])
 def test_a_decoder_beside_a_method_may_gain_what_both_allow(latency: float, flagged: bool) -> None:
-    row = decoded(full(2.0), arm(), decoding(latency, limit(9.0), method="linear", budget="1/4", knobs={"B": 64}))
+    row = decoded(full(2.0), candidate(), decoding(latency, limit(9.0), method="linear", budget="1/4", knobs={"B": 64}))
     assert row.ideal == 8.0
     assert bool(row.implausible) == flagged
 
 
 def test_a_decoder_beside_a_method_that_was_not_run_alone_has_no_ideal() -> None:
     both = decoding(0.1, limit(0.05), method="linear", budget="1/4", knobs={"B": 64})
-    other = replace(arm(), case=sample.case(method="linear", budget="1/4", knobs={"B": 65}))
+    other = replace(candidate(), case=sample.case(method="linear", budget="1/4", knobs={"B": 65}))
     row = decoded(full(2.0), both, other)
     assert (row.ideal, row.limit_marks) == (None, ())
 
 
 def test_what_is_no_faster_is_never_an_artefact() -> None:
     """A method that moves far more than the full cache and is hardly slower."""
-    (group,) = case_groups([full(2.0), arm(latency=2.1, least=3.0)])
-    assert group.arms[0].implausible == ""
+    (group,) = case_groups([full(2.0), candidate(latency=2.1, least=3.0)])
+    assert group.candidates[0].implausible == ""
 
 
 def test_a_decoder_that_draws_other_images_is_not_compared_seed_by_seed() -> None:

@@ -37,7 +37,7 @@ FOUND: dict[str, Any] = {
 def masked(outcome: Outcome, flops: float, far: float, **bytes_: float) -> Outcome:
     """The same outcome as one of a masked model."""
     samples = {k: v for k, v in outcome.samples.items() if k not in ("token_agreement", "kl")}
-    if outcome.case.role in ("arm", "baseline"):
+    if outcome.case.role in ("candidate", "baseline"):
         samples |= {"flops": [flops], **{name: [value] for name, value in bytes_.items()}}
     if "psnr" in samples:
         samples |= {"token_distance": [far, far * 1.1, far * 0.9], "forced_distance": [far / 2, far / 2.1, far / 1.9]}
@@ -49,7 +49,8 @@ def outcomes() -> list[Outcome]:
     full = masked(sample.full(), 15.5e12, 0.0, **nothing)
     full = replace(full, facts={**full.facts, "redundancy": FOUND})
     some = {"kv_logical": 2.0**20, "kv_allocated": 2.0**20, "kv_stage": 0.0, "kv_state": 2.0**20}
-    return [full, masked(sample.arm("linear", "1/2"), 6.2e12, 0.2, **some), masked(sample.arm("window", "1/2"), 7.75e12, 0.99, **some),
+    return [full, masked(sample.candidate("linear", "1/2"), 6.2e12, 0.2, **some),
+            masked(sample.candidate("window", "1/2"), 7.75e12, 0.99, **some),
             masked(sample.other_seeds(), 0, 1.0), masked(sample.other_batch(), 0, 1e-6)]
 
 
@@ -59,7 +60,7 @@ def group(held: list[Outcome] | None = None) -> CaseGroup:
 
 
 def test_both_kinds_of_table_have_as_many_columns() -> None:
-    plain = case_groups([sample.full(), sample.arm("linear", "1/2")])[0]
+    plain = case_groups([sample.full(), sample.candidate("linear", "1/2")])[0]
     shown, of_indices = ([[column.key for column in part.columns] for part in column_groups(of)[2:]] for of in (group(), plain))
     assert (column_groups(group())[:2], column_groups(plain)[:2]) == ((SPEED, COMPUTATION), (SPEED, MEMORY))
     assert shown == [["token_distance", "forced_distance", "psnr", "ssim"], ["legend"]]
@@ -68,7 +69,7 @@ def test_both_kinds_of_table_have_as_many_columns() -> None:
 
 
 def test_saving_is_of_computation_and_bytes_are_added() -> None:
-    row = next(row for row in group().arms if row.method == "linear")
+    row = next(row for row in group().candidates if row.method == "linear")
     assert row.saving == 1 - 6.2 / 15.5
     assert not row.marks, "there is no KV saving to be eaten, and none that is fake"
     shown = column_groups(group())
@@ -81,15 +82,15 @@ def test_saving_is_of_computation_and_bytes_are_added() -> None:
 
 
 def test_a_method_as_far_as_other_seeds_is_not_ranked() -> None:
-    held = {row.method: row for row in group().arms}
+    held = {row.method: row for row in group().candidates}
     assert held["window"].unranked
     assert held["linear"].place == 1
 
 
 def test_a_method_as_near_as_the_model_to_itself_is_lossless() -> None:
-    near = masked(sample.arm("linear", "1/2"), 6.2e12, 1e-7)
-    assert next(row for row in group([*outcomes()[:1], near, *outcomes()[3:]]).arms).lossless
-    assert not next(row for row in group().arms).lossless
+    near = masked(sample.candidate("linear", "1/2"), 6.2e12, 1e-7)
+    assert next(row for row in group([*outcomes()[:1], near, *outcomes()[3:]]).candidates).lossless
+    assert not next(row for row in group().candidates).lossless
 
 
 def test_sentences_speak_of_computation() -> None:

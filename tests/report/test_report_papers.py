@@ -107,9 +107,9 @@ def test_speed_ups_between_unlike_runs_are_refused() -> None:
 @pytest.mark.parametrize("order", [1, -1])
 def test_what_can_be_compared_is_chosen_among_cases_that_are_the_same_row(order: int) -> None:
     wide = {"dtype": "float32"}
-    full, arm = ran(30.0, role="baseline", **wide), ran(20.0, method="linear", knobs={"B": 144}, budget="1/4", **wide)
-    dead = [Outcome(one.case, Status.OOM, log="out of memory") for one in (full, arm)]
-    for others in (dead, [full, dead[1]], [dead[0], arm], [full]):
+    full, candidate = ran(30.0, role="baseline", **wide), ran(20.0, method="linear", knobs={"B": 144}, budget="1/4", **wide)
+    dead = [Outcome(one.case, Status.OOM, log="out of memory") for one in (full, candidate)]
+    for others in (dead, [full, dead[1]], [dead[0], candidate], [full]):
         quarter = line(table(*[*others, FULL, QUARTER][::order]), "LlamaGen-XL, LineAR 1/4")
         assert ours(quarter) == ("25.0 ms", "2.00×")
         assert quarter.case_key == QUARTER.case.key
@@ -183,12 +183,12 @@ def test_the_newest_rivals_stand_beside_what_their_gpu_allows() -> None:
     shown = {found.title: found for found in papers([run], sample.ENVIRONMENT)}
     assert set(shown) == {"ScaleKV, Table 1", "ScaleKV, Figure 7b"}
     found = shown["ScaleKV, Figure 7b"]
-    full, arm = (line(found, f"Infinity-8B, 1024 pixels, {name}") for name in ("full", "ScaleKV 10 %"))
-    assert (full.cell.gap, arm.possible) == ("0.027×", pytest.approx(1.11, abs=0.005))
-    assert arm.claimed == pytest.approx(71 / 52)
+    full, candidate = (line(found, f"Infinity-8B, 1024 pixels, {name}") for name in ("full", "ScaleKV 10 %"))
+    assert (full.cell.gap, candidate.possible) == ("0.027×", pytest.approx(1.11, abs=0.005))
+    assert candidate.claimed == pytest.approx(71 / 52)
     assert full.remark == ("71.0 ms are below the 2.66 s that an image takes at least on that GPU by its bytes and FLOPs, so they are not "
                            "the time of a whole image.")
-    assert arm.remark.startswith("52.0 ms are below the 2.39 s")
+    assert candidate.remark.startswith("52.0 ms are below the 2.39 s")
     assert line(found, "Infinity-8B, 512 pixels, full").how == "no such model here"
     assert "keys in fp32" in found.baseline
     for method, title in (("heatkv", "HeatKV, Figure 1"), ("hack", "HACK, Table 3"), ("hackpp", "HACK++, main text")):
@@ -225,9 +225,9 @@ def test_the_page_has_the_tables_and_changes_no_verdict() -> None:
     drawn, printed = rows
     assert "2.00×" in drawn
     assert {"5.18", "2.00×"} <= set(printed)
-    (arm,) = view.chapters[0].group.arms
-    assert arm.speed_up is not None
-    assert arm.speed_up.value == 2.0
+    (candidate,) = view.chapters[0].group.candidates
+    assert candidate.speed_up is not None
+    assert candidate.speed_up.value == 2.0
     assert all("5.18" not in str(sentence) for sentence in view.chapters[0].sentences)
 
 

@@ -34,9 +34,9 @@ def seen(outcome: Outcome, fid: float, precision: float = 0.8, reach: float = 0.
 def outcomes() -> list[Outcome]:
     return [
         seen(sample.full(), 5.0),
-        seen(sample.arm("linear", "1/2"), 5.4, to_full=0.4), seen(sample.arm("streaming", "1/2"), 6.2, to_full=1.2),
-        seen(sample.arm("random", "1/2"), 30.0, to_full=25.0), seen(sample.arm("h2o", "1/2"), 5.7, to_full=0.7),
-        seen(sample.arm("rkv", "1/2"), 400.0, precision=0.04, to_full=395.0),
+        seen(sample.candidate("linear", "1/2"), 5.4, to_full=0.4), seen(sample.candidate("streaming", "1/2"), 6.2, to_full=1.2),
+        seen(sample.candidate("random", "1/2"), 30.0, to_full=25.0), seen(sample.candidate("h2o", "1/2"), 5.7, to_full=0.7),
+        seen(sample.candidate("rkv", "1/2"), 400.0, precision=0.04, to_full=395.0),
         sample.other_seeds(), sample.other_batch(),
     ]
 
@@ -49,13 +49,14 @@ def group(held: list[Outcome] | None = None) -> CaseGroup:
 def test_places_are_by_fid_and_a_method_without_a_speed_up_has_one() -> None:
     held = group()
     assert held.ranked_by == FID
-    assert [row.method for row in held.arms if row.place] == ["linear", "h2o", "streaming", "random"]
-    assert [row.place for row in held.arms] == [1, 2, 3, 4, None]
-    assert next(row for row in held.arms if row.method == "h2o").speed_up is None
+    assert [row.method for row in held.candidates if row.place] == ["linear", "h2o", "streaming", "random"]
+    assert [row.place for row in held.candidates] == [1, 2, 3, 4, None]
+    assert next(row for row in held.candidates if row.method == "h2o").speed_up is None
 
 
 def test_without_a_quality_pass_places_are_by_speed_up_and_the_page_says_that_fidelity_is_the_only_judge() -> None:
-    held = [sample.full(), sample.arm("linear", "1/2"), sample.arm("streaming", "1/2"), sample.other_seeds(), sample.other_batch()]
+    held = [sample.full(), sample.candidate("linear", "1/2"), sample.candidate("streaming", "1/2"), sample.other_seeds(),
+            sample.other_batch()]
     assert group(held).ranked_by == ""
     page = render(build(sample.RUN, held))
     assert "no FID was measured" in page
@@ -63,24 +64,24 @@ def test_without_a_quality_pass_places_are_by_speed_up_and_the_page_says_that_fi
 
 
 def test_what_has_collapsed_is_not_ranked() -> None:
-    rkv = next(row for row in group().arms if row.method == "rkv")
+    rkv = next(row for row in group().candidates if row.method == "rkv")
     assert rkv.place is None
     assert "only 4 % resemble real ones" in rkv.unranked
     alive = [seen(o, 400.0, precision=0.12) if o.case.method == "rkv" else o for o in outcomes()]
-    assert next(row for row in group(alive).arms if row.method == "rkv").place == 5
+    assert next(row for row in group(alive).candidates if row.method == "rkv").place == 5
 
 
 def test_columns_stand_where_figures_are_and_nowhere_else() -> None:
     shown = column_groups(group())
     quality = next(group for group in shown if group.title == "Quality")
     assert [column.key for column in quality.columns] == ["legend", "class_accuracy", FID, PRECISION]
-    bare = column_groups(group([sample.full(), sample.arm("linear", "1/2")]))
+    bare = column_groups(group([sample.full(), sample.candidate("linear", "1/2")]))
     assert [column.key for group in bare if group.title == "Quality" for column in group.columns] == ["legend"]
 
 
 def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache() -> None:
     held = group()
-    found = {cell.key: cell for cell in cells(held.arms[0], column_groups(held))}
+    found = {cell.key: cell for cell in cells(held.candidates[0], column_groups(held))}
     assert (found[FID].text, found[FID].under, found[FID].delta) == ("5.400", "4.900–5.900", "Δ +0.300 to +0.500")
     assert (found["class_accuracy"].text, found["class_accuracy"].delta) == ("75.0 %", "Δ −0.2 to +0.2")
     assert found["legend"].delta.startswith("Δ ")
@@ -92,10 +93,10 @@ def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache(
 def test_a_difference_is_of_pairs() -> None:
     held = group()
     assert held.full is not None
-    arm = held.arms[0]
-    pairs = zip(arm.outcome.samples["legend"], held.full.outcome.samples["legend"], strict=True)
+    candidate = held.candidates[0]
+    pairs = zip(candidate.outcome.samples["legend"], held.full.outcome.samples["legend"], strict=True)
     differences = [a - b for a, b in pairs]
-    assert arm.to_full["legend"].value == pytest.approx(sum(differences) / len(differences))
+    assert candidate.to_full["legend"].value == pytest.approx(sum(differences) / len(differences))
 
 
 def test_the_sentence_names_the_best_and_who_cannot_be_told_from_it() -> None:
@@ -135,8 +136,8 @@ def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it(
     for count, shown in ((383, False), (384, True)):
         held = group([few(outcome, count) for outcome in judged])
         name = f"fid_scene_{count}"
-        assert (held.ranked_by == name, f"precision_scene_{count}" in held.arms[0].quality) == (shown, True)
-        assert (name in held.arms[0].to_full) == shown
+        assert (held.ranked_by == name, f"precision_scene_{count}" in held.candidates[0].quality) == (shown, True)
+        assert (name in held.candidates[0].to_full) == shown
         view = build(sample.RUN, [few(outcome, count) for outcome in judged])
         gaps = [gap.reason for gap in view.missing if gap.what == f"tiny-llamagen: {name}"]
         assert gaps == ([] if shown else [TOO_FEW.format(least=384)])
@@ -144,18 +145,18 @@ def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it(
 
 
 def test_a_figure_without_an_interval_is_shown_without_one() -> None:
-    first, arm, *rest = outcomes()
-    unknown = {"intervals": {**arm.facts["intervals"], FID: [None, None]}, "to_full": {FID: [0.4, None, None]}}
-    bare = replace(arm, facts={**arm.facts, **unknown})
+    first, candidate, *rest = outcomes()
+    unknown = {"intervals": {**candidate.facts["intervals"], FID: [None, None]}, "to_full": {FID: [0.4, None, None]}}
+    bare = replace(candidate, facts={**candidate.facts, **unknown})
     held = group([first, bare, *rest])
-    cell = next(cell for row in held.arms if row.method == "linear" for cell in cells(row, column_groups(held)) if cell.key == FID)
+    cell = next(cell for row in held.candidates if row.method == "linear" for cell in cells(row, column_groups(held)) if cell.key == FID)
     assert (cell.text, cell.under, cell.delta) == ("5.400", "no interval", "")
     assert "linear" in render(build(sample.RUN, [first, bare, *rest]))
 
 
 def test_what_is_missing_says_how_to_get_it() -> None:
     lacking = {"quality": {**PASS["quality"], "missing": "not measured: needs the weights, get them with: curl X"}}
-    held = [replace(o, case=replace(o.case, evaluation=lacking)) for o in (sample.full(), sample.arm("linear", "1/2"))]
+    held = [replace(o, case=replace(o.case, evaluation=lacking)) for o in (sample.full(), sample.candidate("linear", "1/2"))]
     view = build(sample.RUN, held)
     assert ("tiny-llamagen: FID, precision and recall", "not measured: needs the weights, get them with: curl X") in [
         (gap.what, gap.reason) for gap in view.missing]
@@ -175,7 +176,7 @@ def curves() -> list[Outcome]:
     held = [seen(sample.full(), 5.0)]
     for n, budget in enumerate(BUDGETS):
         for method in ("linear", "window"):
-            outcome = sample.arm(method, "1/2")
+            outcome = sample.candidate(method, "1/2")
             collapsed = method == "window" and n == 2
             held.append(seen(replace(outcome, case=replace(outcome.case, budget=budget)), 6.0 + n, precision=0.05 if collapsed else 0.8))
     return [*held, sample.other_seeds(), sample.other_batch()]
@@ -206,7 +207,7 @@ def test_a_metric_on_demand_has_a_column_where_measured_and_a_reason_where_not(
     def on_demand(outcome: Outcome, identity: dict[str, str]) -> Outcome:
         return replace(outcome, case=replace(outcome.case, evaluation={"metrics": {name: identity}}))
 
-    pair = [sample.full(), sample.arm("linear", "1/2")]
+    pair = [sample.full(), sample.candidate("linear", "1/2")]
     measured = [replace(on_demand(o, {"weights": "a/b"}), samples={**o.samples, name: values}) for o in pair]
     assert name in [column.key for part in column_groups(group(measured)) if part.title == kind for column in part.columns]
     missing = build(sample.RUN, [on_demand(o, {"missing": "not measured: needs vgg16"}) for o in pair]).missing
@@ -219,7 +220,7 @@ def test_a_benchmark_has_columns_where_it_was_measured_and_one_reason_where_it_c
     def asked(outcome: Outcome, evaluation: dict[str, dict[str, str]]) -> Outcome:
         return replace(outcome, case=replace(outcome.case, evaluation={"metrics": evaluation}))
 
-    pair = (sample.full(), sample.arm("linear", "1/2"))
+    pair = (sample.full(), sample.candidate("linear", "1/2"))
     known = {"geneval": {"detector": "a"}, "dpg": {"weights": "b"}, "hpsv2": {"missing": "not measured: needs hpsv2"}}
     scores = {"geneval": [1.0, 0.0], "geneval_counting": [1.0], "dpg": [0.5, 0.75]}
     measured = [replace(asked(o, known), samples={**o.samples, **scores}) for o in pair]
@@ -236,12 +237,12 @@ def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there()
     right = {"single_object": [1.0] * 8, "two_object": [1.0, 0.0], "counting": [0.0] * 6, "colors": [1.0] * 3 + [0.0],
              "position": [1.0, 1.0], "color_attr": [0.0, 1.0, 1.0]}  # fmt: skip
     scores = {f"geneval_{tag}": values for tag, values in right.items()}
-    pair = [replace(o, samples={**o.samples, **scores}) for o in (sample.full(), sample.arm("linear", "1/2"))]
+    pair = [replace(o, samples={**o.samples, **scores}) for o in (sample.full(), sample.candidate("linear", "1/2"))]
     pair[1] = replace(pair[1], samples={**pair[1].samples, "geneval_counting": [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]})
-    full, arm = group(pair).full, group(pair).arms[0]
+    full, candidate = group(pair).full, group(pair).candidates[0]
     assert full is not None
     assert full.quality["geneval_overall"].value == pytest.approx((1 + 1 / 2 + 0 + 3 / 4 + 1 + 2 / 3) / 6)
-    assert arm.to_full["geneval_overall"].value == pytest.approx(0.5 / 6)
+    assert candidate.to_full["geneval_overall"].value == pytest.approx(0.5 / 6)
     ends = full.quality["geneval_overall"]
     assert (0 < ends.low < ends.value < ends.high < 1, ends.n) == (True, 25)
     assert not [gap for gap in build(sample.RUN, pair).missing if "GenEval" in gap.what]

@@ -36,7 +36,7 @@ def claims(*outcomes: Outcome) -> dict[str, QualityClaim]:
     """By the label of the case."""
     parts = case_groups(outcomes)
     held = quality_claims(parts)
-    return {row.case.label: held[row.case.key] for part in parts for row in part.arms if row.case.key in held}
+    return {row.case.label: held[row.case.key] for part in parts for row in part.candidates if row.case.key in held}
 
 
 def sentence(*outcomes: Outcome) -> str:
@@ -45,17 +45,18 @@ def sentence(*outcomes: Outcome) -> str:
 
 
 def test_the_smallest_budget_that_is_not_worse_is_chosen() -> None:
-    held = found(scored(sample.full(), 1.0), scored(sample.arm("linear", "1/2"), 1.0), scored(sample.arm("linear", "1/4"), 1.0, 0.98),
-                 scored(sample.arm("streaming", "1/2"), 0.99), scored(sample.arm("streaming", "1/4"), 0.5),
-                 scored(sample.arm("window", "1/2"), 0.6))
+    held = found(scored(sample.full(), 1.0), scored(sample.candidate("linear", "1/2"), 1.0),
+                 scored(sample.candidate("linear", "1/4"), 1.0, 0.98),
+                 scored(sample.candidate("streaming", "1/2"), 0.99), scored(sample.candidate("streaming", "1/4"), 0.5),
+                 scored(sample.candidate("window", "1/2"), 0.6))
     rows = {name: choice.row.case.budget if choice.row else None for name, choice in held.items()}
     assert rows == {"full": "1", "linear": "1/4", "streaming": "1/2", "window": None}
     assert "lose the margin or more on average" in held["window"].reason
 
 
 def test_what_loses_less_but_uncertainly_is_not_chosen_and_says_how_many_seeds_would_show_it() -> None:
-    unsure = scored(sample.arm("linear", "1/2"), *[1.0] * 7, 0.75)  # 3 points below, at 64 seeds
-    held = found(scored(sample.full(), 1.0, seeds=64), scored(sample.arm("linear", "1/2"), *[1.0] * 7, 0.75, seeds=64))["linear"]
+    unsure = scored(sample.candidate("linear", "1/2"), *[1.0] * 7, 0.75)  # 3 points below, at 64 seeds
+    held = found(scored(sample.full(), 1.0, seeds=64), scored(sample.candidate("linear", "1/2"), *[1.0] * 7, 0.75, seeds=64))["linear"]
     assert held.row is None
     needed = int(held.reason.split("about ")[1].split(" seeds")[0])
     assert held.reason.startswith("Not shown to be as good at any budget: at 1/2 about ")
@@ -63,10 +64,10 @@ def test_what_loses_less_but_uncertainly_is_not_chosen_and_says_how_many_seeds_w
     assert found(scored(sample.full(), 1.0), unsure)["linear"].row is not None
 
 
-@pytest.mark.parametrize(("arms", "least"), [(1, 59), (2, 72)])
-def test_below_the_least_seeds_nothing_is_said_and_at_it_the_perfect_are(arms: int, least: int) -> None:
+@pytest.mark.parametrize(("candidates", "least"), [(1, 59), (2, 72)])
+def test_below_the_least_seeds_nothing_is_said_and_at_it_the_perfect_are(candidates: int, least: int) -> None:
     def at(seeds: int) -> list[Outcome]:
-        methods = [sample.arm(name, "1/2") for name in ("linear", "streaming")[:arms]]
+        methods = [sample.candidate(name, "1/2") for name in ("linear", "streaming")[:candidates]]
         return [scored(outcome, 1.0, seeds=seeds) for outcome in (sample.full(), *methods)]
 
     assert found(*at(least - 1))["linear"].reason == f"Too few seeds to say: {least - 1}, and at least {least} are needed."
@@ -78,8 +79,8 @@ def test_below_the_least_seeds_nothing_is_said_and_at_it_the_perfect_are(arms: i
 
 def test_every_comparison_of_the_report_counts() -> None:
     """The same images are enough alone, and not among twelve: the corrected p-value is Holm's."""
-    full, good = scored(sample.full(), 1.0, seeds=70), scored(sample.arm("linear", "1/2"), 1.0, seeds=70)
-    others = [scored(o, 0.5, seeds=70) for (method, budget), o in sample.arms().items() if (method, budget) != ("linear", "1/2")]
+    full, good = scored(sample.full(), 1.0, seeds=70), scored(sample.candidate("linear", "1/2"), 1.0, seeds=70)
+    others = [scored(o, 0.5, seeds=70) for (method, budget), o in sample.candidates().items() if (method, budget) != ("linear", "1/2")]
     alone, among = claims(full, good)["linear 1/2"], claims(full, good, *others)["linear 1/2"]
     assert (alone.non_inferior, among.non_inferior) == (True, False)
     assert among.adjusted == pytest.approx(12 * alone.p)
@@ -88,7 +89,7 @@ def test_every_comparison_of_the_report_counts() -> None:
 
 
 def test_one_seed_says_nothing() -> None:
-    held = found(scored(sample.full(), 1.0, seeds=1), scored(sample.arm("linear", "1/2"), 1.0, seeds=1))
+    held = found(scored(sample.full(), 1.0, seeds=1), scored(sample.candidate("linear", "1/2"), 1.0, seeds=1))
     assert held["linear"].reason == "Too few seeds to say: 1, and at least 59 are needed."
 
 
@@ -100,7 +101,7 @@ def test_the_page_says_what_it_needs() -> None:
 
 
 def test_a_method_that_may_not_be_ranked_is_not_chosen() -> None:
-    noise = scored(sample.arm("window", "1/2"), 1.0)
+    noise = scored(sample.candidate("window", "1/2"), 1.0)
     noise = replace(noise, samples={**noise.samples, "token_agreement": [0.01] * SEEDS})
     assert found(scored(sample.full(), 1.0), noise, sample.other_seeds())["window"].row is None
 
@@ -110,8 +111,8 @@ def test_by_fid_where_it_was_measured() -> None:
         facts = {**outcome.facts, "intervals": {FID: [fid - 0.1, fid + 0.1]}, **({"to_full": {FID: to_full}} if to_full else {})}
         return replace(outcome, case=replace(outcome.case, evaluation=PASS), samples={**outcome.samples, FID: [fid]}, facts=facts)
 
-    held = [seen(sample.full(), 5.0), seen(sample.arm("linear", "1/2"), 5.3, (0.3, 0.2, 0.49)),
-            seen(sample.arm("streaming", "1/2"), 5.4, (0.4, 0.2, 0.51))]
+    held = [seen(sample.full(), 5.0), seen(sample.candidate("linear", "1/2"), 5.3, (0.3, 0.2, 0.49)),
+            seen(sample.candidate("streaming", "1/2"), 5.4, (0.4, 0.2, 0.51))]
     rows = {name: choice.row is not None for name, choice in found(*held).items()}
     assert rows == {"full": True, "linear": True, "streaming": False}
     assert "FID, scene, 2k images" in sentence(*held)
@@ -129,10 +130,10 @@ def test_a_fid_without_an_interval_is_not_said_to_lose_the_margin(bare: tuple[st
         return replace(outcome, case=replace(outcome.case, evaluation=PASS), samples={**outcome.samples, FID: [fid]},
                        facts={**outcome.facts, **facts})
 
-    near, far = (seen(sample.arm("linear", budget), fid) for budget, fid in (("1/2", 5.1), ("1/4", 7.0)))
+    near, far = (seen(sample.candidate("linear", budget), fid) for budget, fid in (("1/2", 5.1), ("1/4", 7.0)))
     (group,), _ = standing([seen(sample.full(), 5.0), near, far])
     title = "FID, scene, 2k images"
-    assert {row.case.budget: row.unranked for row in group.arms} == {
+    assert {row.case.budget: row.unranked for row in group.candidates} == {
         "1/2": f"Not shown to lose less than 10.0 % of the full cache's {title}: {whose} {title} has no interval, since few images "
                "decide it; more images may give one.",
         "1/4": f"Its images lose 10.0 % of the full cache's {title} or more on average."}
@@ -145,12 +146,14 @@ def test_a_fid_without_an_interval_is_not_said_to_lose_the_margin(bare: tuple[st
 
 def test_what_loses_just_less_than_the_margin_is_not_said_to_lose_it() -> None:
     """Half a thousandth of a point less than the margin: no number of seeds that anybody makes would show it."""
-    almost = replace(sample.arm("linear", "1/2"), samples={**sample.arm("linear", "1/2").samples, "legend": [1.0, 0.90001] * (SEEDS // 2)})
+    almost = replace(sample.candidate("linear", "1/2"), samples={**sample.candidate("linear", "1/2").samples,
+                                                                 "legend": [1.0, 0.90001] * (SEEDS // 2)})
     held = found(scored(sample.full(), 1.0), almost)["linear"]
     assert held.reason == ("Not shown to be as good at any budget: at 1/2 even 1,000,000 seeds would not show it, if they went on "
                            "like these.")
     (group,), _ = standing([scored(sample.full(), 1.0), almost])
-    assert group.arms[0].unranked.startswith("Not shown to lose less than 5 points of color consistency (hues alone): even 1,000,000 seeds")
+    unranked = group.candidates[0].unranked
+    assert unranked.startswith("Not shown to lose less than 5 points of color consistency (hues alone): even 1,000,000 seeds")
 
 
 def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
@@ -158,18 +161,19 @@ def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
         bytes_ = {name: [values[0] * batch / 16] for name, values in outcome.samples.items() if name.startswith("kv_")}
         return replace(outcome, case=replace(outcome.case, batch=batch), samples={**outcome.samples, **bytes_, "latency": [times]})
 
-    full, arm = scored(sample.full(), 1.0), scored(sample.arm("linear", "1/4"), 1.0)
-    held = found(at(full, 16, 2.0), at(arm, 16, 2.0), at(full, 32, 3.0), at(arm, 32, 2.5), at(full, 128, 9.0), at(arm, 128, 9.0))
+    full, candidate = scored(sample.full(), 1.0), scored(sample.candidate("linear", "1/4"), 1.0)
+    held = found(at(full, 16, 2.0), at(candidate, 16, 2.0), at(full, 32, 3.0), at(candidate, 32, 2.5), at(full, 128, 9.0),
+                 at(candidate, 128, 9.0))
     linear = held["linear"].row
     assert linear is not None
     assert (linear.images_per_second, linear.equal_memory, linear.equal_memory_batch) == (8.0, 32 / 2.5, 32)
     assert (held["full"].row.equal_memory, held["full"].row.equal_memory_batch) == (8.0, 16) if held["full"].row else False
-    values = frame([at(full, 16, 2.0), at(arm, 16, 2.0), at(arm, 32, 2.5)]).query("batch == 16").set_index("metric")["value"]
+    values = frame([at(full, 16, 2.0), at(candidate, 16, 2.0), at(candidate, 32, 2.5)]).query("batch == 16").set_index("metric")["value"]
     assert values["images_per_s_equal_memory"] == 32 / 2.5
 
 
 def test_where_the_largest_batch_was_searched_for_that_is_equal_memory() -> None:
-    full, arm = scored(sample.full(), 1.0), scored(sample.arm("linear", "1/4"), 1.0)
+    full, candidate = scored(sample.full(), 1.0), scored(sample.candidate("linear", "1/4"), 1.0)
 
     def sought(outcome: Outcome, batch: int, rate: float, **other: object) -> Outcome:
         case = replace(outcome.case, evaluation={"max_batch": {"limit": 2**30}}, **other)
@@ -179,11 +183,11 @@ def test_where_the_largest_batch_was_searched_for_that_is_equal_memory() -> None
         rows = {name: choice.row for name, choice in found(*outcomes).items()}
         return {name: (row.equal_memory, row.equal_memory_batch, row.batch_searched) for name, row in rows.items() if row}
 
-    outcomes = [full, arm, sought(full, 40, 9.5), sought(arm, 150, 21.5)]
+    outcomes = [full, candidate, sought(full, 40, 9.5), sought(candidate, 150, 21.5)]
     assert at_equal_memory(*outcomes) == {"full": (9.5, 40, True), "linear": (21.5, 150, True)}
-    assert not at_equal_memory(full, arm, sought(arm, 150, 21.5, dtype="float16"))["linear"][2]
-    begun = replace(sought(arm, 150, 21.5), case=replace(sought(arm, 150, 21.5).case, batch=64))
-    assert at_equal_memory(full, arm, begun)["linear"][1] == 150, "wherever the search began"
+    assert not at_equal_memory(full, candidate, sought(candidate, 150, 21.5, dtype="float16"))["linear"][2]
+    begun = replace(sought(candidate, 150, 21.5), case=replace(sought(candidate, 150, 21.5).case, batch=64))
+    assert at_equal_memory(full, candidate, begun)["linear"][1] == 150, "wherever the search began"
     page = render(build(sample.RUN, outcomes))
     assert "21.50<small><bdi>batch 150</bdi></small>" in page
     assert "was searched for, that batch" in page

@@ -29,13 +29,13 @@ def ran(latency: float, batch: int, **changes: Any) -> Outcome:
     return Outcome(sample.case(batch=batch, **changes), Status.OK, samples, facts={"kernel": "sdpa", **changes.pop("facts", {})})
 
 
-def arm(batch: int, budget: str, gain: float, method: str = "linear") -> Outcome:
+def candidate(batch: int, budget: str, gain: float, method: str = "linear") -> Outcome:
     return ran(2.0 * batch / gain, batch, method=method, budget=budget, knobs={"B": 64 if budget == "1/4" else 128})
 
 
 def outcomes(gains: dict[int, dict[str, float]], method: str = "linear") -> list[Outcome]:
     full = [ran(2.0 * batch, batch, role="baseline") for batch in gains]
-    return [*full, *(arm(batch, budget, gain, method) for batch, found in gains.items() for budget, gain in found.items())]
+    return [*full, *(candidate(batch, budget, gain, method) for batch, found in gains.items() for budget, gain in found.items())]
 
 
 def one(gains: dict[int, dict[str, float]], method: str = "linear") -> Regime:

@@ -21,15 +21,15 @@ from cachemark.report.page.render import render
 def test_a_speed_up_that_the_latencies_of_the_table_contradict_says_why() -> None:
     """Below the table, once, with the case that is furthest off; not where rounding alone differs."""
     def beside(method: str, other: float) -> Outcome:
-        arm = timed(sample.arm(method, "1/4"), [1.0] * 5)
-        return replace(arm, facts={**arm.facts, "full_beside": [other] * 5})
+        candidate = timed(sample.candidate(method, "1/4"), [1.0] * 5)
+        return replace(candidate, facts={**candidate.facts, "full_beside": [other] * 5})
 
     full = timed(sample.full(), [2.0] * 5)
     said = paired_speed_note(group(full, beside("linear", 2.5), beside("window", 2.2)))
     assert said == ("Speed-ups are against the full cache timed in turns with each method, not against its row above: by the two rows, "
                     "linear 1/4 would be at 2.00×.")
     assert render(build(sample.RUN, [full, beside("linear", 2.5)])).count(said) == 1
-    for held in (beside("linear", 2.02), timed(sample.arm("linear", "1/4"), [1.0] * 5)):
+    for held in (beside("linear", 2.02), timed(sample.candidate("linear", "1/4"), [1.0] * 5)):
         assert paired_speed_note(group(full, held)) == ""
         assert "timed in turns with each method" not in render(build(sample.RUN, [full, held]))
 
@@ -41,10 +41,10 @@ def test_what_so_few_seeds_do_not_show_to_agree_is_not_called_lossless() -> None
         return replace(outcome, samples={**outcome.samples, **{name: outcome.samples[name][:seeds] for name in names}})
 
     exact = {"token_agreement": [1.0] * 64, "kl": [1e-9] * 64}
-    arm = timed(sample.arm("linear", "1/2"), [2.0], **exact)
+    candidate = timed(sample.candidate("linear", "1/2"), [2.0], **exact)
     for seeds, lossless in ((3, False), (64, True)):
         held = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
-                           for o in (sample.full(), arm, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
+                           for o in (sample.full(), candidate, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
         assert (held.lossless, OTHER_SEEDS not in held.unranked) == (lossless, lossless)
         assert ("lossless on this device" in [mark.text for mark in held.marks]) is lossless
 
@@ -53,22 +53,22 @@ def test_what_so_few_seeds_do_not_show_to_agree_is_not_called_lossless() -> None
 def test_the_full_cache_is_like_itself_by_definition_unless_another_engine_ran(engine: str, under: str) -> None:
     """Its images are those that it is compared with; along its own tokens it runs again."""
     full = timed(sample.full(), [2.0], token_agreement=[1.0] * 64, kl=[1e-9 * (1 + k % 3) for k in range(64)], psnr=[60.0] * 64)
-    held = group(*(replace(o, case=replace(o.case, engine=engine)) for o in (full, sample.arm("linear", "1/2"))))
+    held = group(*(replace(o, case=replace(o.case, engine=engine)) for o in (full, sample.candidate("linear", "1/2"))))
     assert held.full is not None
     found = {cell.key: cell for cell in cells(held.full, column_groups(held))}
     assert (found["token_agreement"].text, found["token_agreement"].under) == ("100.0 %", under)
     assert held.full.fidelity["psnr"].stated is (engine == "reference")
     assert held.full.fidelity["kl"].stated
     assert held.full.quality["legend"].stated
-    assert held.arms[0].fidelity["psnr"].stated
+    assert held.candidates[0].fidelity["psnr"].stated
 
 
 @pytest.mark.parametrize(("changes", "method"), [
     ({}, "linear + jacobi 8"), ({"codec": "int8"}, "linear int8 + jacobi 8"), ({"codec": "int8", "decoder": {}}, "linear int8"),
     ({"codec": "int8", "variant": "wide", "decoder": {"name": "sjd", "variant": "long"}}, "linear: wide int8 + sjd: long")])
 def test_a_method_is_its_label_without_the_budget(changes: dict[str, Any], method: str) -> None:
-    arm = sample.arm("linear", "1/4")
-    case = replace(arm.case, **{"decoder": {"name": "jacobi", "window": 8}, **changes})
+    candidate = sample.candidate("linear", "1/4")
+    case = replace(candidate.case, **{"decoder": {"name": "jacobi", "window": 8}, **changes})
     assert method_of(case) == method
     assert case.label.replace(" 1/4", "") == method
 

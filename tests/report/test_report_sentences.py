@@ -18,8 +18,8 @@ def said(*outcomes: Outcome) -> dict[str, str]:
 
 
 def at(latency: list[float], method: str = "linear", **samples: list[float]) -> Outcome:
-    arm = sample.arm(method, "1/4")
-    return replace(arm, samples={**arm.samples, "latency": latency, **samples})
+    candidate = sample.candidate(method, "1/4")
+    return replace(candidate, samples={**candidate.samples, "latency": latency, **samples})
 
 
 def full(latency: list[float]) -> Outcome:
@@ -32,21 +32,21 @@ def lost(latency: float) -> Outcome:
     return at([latency] * 3, "window", token_agreement=[0.03] * 64)
 
 
-@pytest.mark.parametrize(("arms", "text"), [
+@pytest.mark.parametrize(("candidates", "text"), [
     ([at([1.0] * 3)], "The fastest method is linear at 2.00× (1.89–2.11, n = 3)."),
     ([at([2.06] * 3), at([2.5] * 3, "random")],
      "No method is faster than the full cache here; the fastest is linear at 0.97× (0.92–1.03, n = 3)."),
     ([at([1.9, 2.0, 1.95])],
      "No method is shown to be faster than the full cache here; the fastest is linear at 1.03× (0.95–1.11, n = 3)."),
     ([at([1.0, 1.1, 2.6], "random"), at([1.4] * 3)], "The fastest method is linear at 1.43× (1.35–1.51, n = 3)."),
-    ([at([1.0] * 3), sample.arm("h2o", "1/4")], "The fastest method is linear at 2.00× (1.89–2.11, n = 3). Without a speed-up: h2o."),
+    ([at([1.0] * 3), sample.candidate("h2o", "1/4")], "The fastest method is linear at 2.00× (1.89–2.11, n = 3). Without a speed-up: h2o."),
     ([at([2.2] * 3), lost(0.5), sample.other_seeds()],
      "No ranked method is faster than the full cache here; the fastest is linear at 0.91× "
      "(0.86–0.96, n = 3). Not ranked: window at 4.00×."),
     ([lost(0.5), sample.other_seeds()], "No method is ranked. Not ranked: window at 4.00×."),
 ], ids=["faster", "slower", "not shown", "shown beats a larger guess", "untimed", "unranked is faster", "none ranked"])  # fmt: skip
-def test_what_is_said_of_a_budget(arms: list[Outcome], text: str) -> None:
-    assert said(full([2.0] * 3), *arms)["Budget 1/4"] == text
+def test_what_is_said_of_a_budget(candidates: list[Outcome], text: str) -> None:
+    assert said(full([2.0] * 3), *candidates)["Budget 1/4"] == text
 
 
 def test_random_weights_promise_nothing() -> None:
@@ -57,13 +57,13 @@ def test_random_weights_promise_nothing() -> None:
 
 
 def test_a_budget_without_results_is_named() -> None:
-    broken = [sample.failed(sample.arm(m, "1/4"), Status.OOM, "no memory") for m in ("linear", "random")]
+    broken = [sample.failed(sample.candidate(m, "1/4"), Status.OOM, "no memory") for m in ("linear", "random")]
     assert said(sample.full(), *broken)["Budget 1/4"] == "No method has results at this budget."
 
 
 @pytest.mark.parametrize(("outcomes", "text"), [
-    ([sample.arm("linear", "1/4")], "This run has no full cache, so there are no speed-ups or savings."),
-    ([sample.failed(sample.full(), Status.OOM, "x"), sample.arm("linear", "1/4")],
+    ([sample.candidate("linear", "1/4")], "This run has no full cache, so there are no speed-ups or savings."),
+    ([sample.failed(sample.full(), Status.OOM, "x"), sample.candidate("linear", "1/4")],
      "The full cache failed (oom), so there are no speed-ups or savings."),
     ([full([2.0])], "The full cache takes 2.00 s for a batch of 16 images and holds 3.78 MiB of keys and values; every speed-up and saving "
                     "below is against it."),
@@ -73,9 +73,9 @@ def test_the_full_cache_speaks_first(outcomes: list[Outcome], text: str) -> None
 
 
 def test_a_foreign_name_is_isolated_and_short() -> None:
-    arm = at([1.0] * 3)
-    arm = replace(arm, case=replace(arm.case, method="\u202e" + "x" * 10_000))
-    text = said(full([2.0] * 3), arm)["Budget 1/4"]
+    candidate = at([1.0] * 3)
+    candidate = replace(candidate, case=replace(candidate.case, method="\u202e" + "x" * 10_000))
+    text = said(full([2.0] * 3), candidate)["Budget 1/4"]
     assert "\u2068\u202exxx" in text
     assert "…\u2069 at 2.00×" in text
     assert len(text) < 500

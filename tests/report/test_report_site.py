@@ -19,7 +19,7 @@ from cachemark.report.page import site
 
 def line(number: int, **changes: object) -> site.ListedRun:
     run = replace(sample.RUN, id=number, **changes)
-    nights = [HistoryNight(sample.RUN, [sample.full(), sample.arm("linear", "1/4")])] * 2
+    nights = [HistoryNight(sample.RUN, [sample.full(), sample.candidate("linear", "1/4")])] * 2
     return site.listed(number, build(run, sample.mixed(), sample.comparison()), nights)
 
 
@@ -46,7 +46,7 @@ def test_a_sparkline_has_gaps_where_a_run_has_no_figure() -> None:
 
 def test_a_trend_is_of_the_methods_and_not_of_the_day() -> None:
     def night(day: float, method: float) -> HistoryNight:
-        held = [sample.full(), sample.arm("linear", "1/4")]
+        held = [sample.full(), sample.candidate("linear", "1/4")]
         factors = day, day * method
         return HistoryNight(sample.RUN, [replace(o, samples={**o.samples, "latency": [f * v for v in o.samples["latency"]]})
                                   for o, f in zip(held, factors, strict=True)])

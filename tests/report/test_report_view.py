@@ -28,7 +28,7 @@ def group(*outcomes: Outcome) -> CaseGroup:
 
 
 def row(held: CaseGroup, method: str, budget: str) -> ReportRow:
-    return next(r for r in held.arms if (r.case.method, r.case.budget) == (method, budget))
+    return next(r for r in held.candidates if (r.case.method, r.case.budget) == (method, budget))
 
 
 def timed(outcome: Outcome, latency: list[float], **samples: list[float]) -> Outcome:
@@ -36,8 +36,8 @@ def timed(outcome: Outcome, latency: list[float], **samples: list[float]) -> Out
 
 
 def test_speed_up_is_a_ratio_of_medians_with_its_interval() -> None:
-    full, arm = timed(sample.full(), [2.0, 2.1, 2.4]), timed(sample.arm("linear", "1/4"), [1.0, 1.2, 1.1])
-    speed_up = row(group(full, arm), "linear", "1/4").speed_up
+    full, candidate = timed(sample.full(), [2.0, 2.1, 2.4]), timed(sample.candidate("linear", "1/4"), [1.0, 1.2, 1.1])
+    speed_up = row(group(full, candidate), "linear", "1/4").speed_up
     assert speed_up is not None
     assert (speed_up.value, speed_up.n) == (pytest.approx(2.1 / 1.1), 3)
     luck = math.exp(1.959964 * math.sqrt(2) * LUCK)
@@ -46,15 +46,15 @@ def test_speed_up_is_a_ratio_of_medians_with_its_interval() -> None:
 
 def test_savings_are_shares_of_the_full_cache() -> None:
     full = timed(sample.full(), [2.0], kv_allocated=[1000.0], kv_logical=[900.0])
-    arm = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[300.0], kv_logical=[225.0])
-    held = row(group(full, arm), "linear", "1/4")
+    candidate = timed(sample.candidate("linear", "1/4"), [1.0], kv_allocated=[300.0], kv_logical=[225.0])
+    held = row(group(full, candidate), "linear", "1/4")
     assert held.saving == pytest.approx(0.7)
     assert held.saving_live == pytest.approx(0.75)
 
 
 def test_without_a_full_cache_nothing_is_derived() -> None:
     broken = sample.failed(sample.full(), Status.OOM, "out of memory")
-    for outcomes in ([sample.arm("linear", "1/4")], [broken, sample.arm("linear", "1/4")]):
+    for outcomes in ([sample.candidate("linear", "1/4")], [broken, sample.candidate("linear", "1/4")]):
         held = row(group(*outcomes), "linear", "1/4")
         assert held.speed_up is None
         assert held.saving is None
@@ -63,9 +63,9 @@ def test_without_a_full_cache_nothing_is_derived() -> None:
 
 
 def test_other_kernels_refuse_a_speed_up_and_name_the_difference() -> None:
-    arm = sample.arm("linear", "1/4")
-    arm = replace(arm, facts={**arm.facts, "kernel": "math"})
-    held = row(group(sample.full(), arm), "linear", "1/4")
+    candidate = sample.candidate("linear", "1/4")
+    candidate = replace(candidate, facts={**candidate.facts, "kernel": "math"})
+    held = row(group(sample.full(), candidate), "linear", "1/4")
     assert held.speed_up is None
     assert "math here, sdpa in the full cache" in held.no_speed_up
     assert "no speed-up" in [mark.text for mark in held.marks]
@@ -80,24 +80,24 @@ def test_a_quality_only_method_has_no_speed_up_and_no_place() -> None:
 
 
 def test_a_fused_kernel_of_its_own_is_compared_and_said() -> None:
-    arm = sample.arm("linear", "1/4")
-    arm = replace(arm, facts={**arm.facts, "kernel": "triton-with-mass", "different_kernel": "It attends with its own."})
-    held = row(group(sample.full(), arm), "linear", "1/4")
+    candidate = sample.candidate("linear", "1/4")
+    candidate = replace(candidate, facts={**candidate.facts, "kernel": "triton-with-mass", "different_kernel": "It attends with its own."})
+    held = row(group(sample.full(), candidate), "linear", "1/4")
     assert held.speed_up is not None
     assert ("different kernel", "It attends with its own.") in [(mark.text, mark.reason) for mark in held.marks]
 
 
 def test_what_was_carried_over_says_from_where() -> None:
-    arm = sample.arm("linear", "1/4")
-    marked = replace(arm, facts={**arm.facts, "carried": {"metrics": ["fid_scene_2k"], "from": "0123456789abcdef"}})
-    (found,), (plain,) = (build(sample.RUN, [outcome]).entries for outcome in (marked, arm))
+    candidate = sample.candidate("linear", "1/4")
+    marked = replace(candidate, facts={**candidate.facts, "carried": {"metrics": ["fid_scene_2k"], "from": "0123456789abcdef"}})
+    (found,), (plain,) = (build(sample.RUN, [outcome]).entries for outcome in (marked, candidate))
     assert ("Carried over", "fid_scene_2k: same tokens as 0123456789ab") in found.facts
     assert "Carried over" not in dict(plain.facts)
 
 
 def test_places_follow_speed_up_within_a_budget() -> None:
     for budget in ("1/2", "1/4"):
-        placed = [r for r in group().arms_at(budget) if r.place is not None]
+        placed = [r for r in group().candidates_at(budget) if r.place is not None]
         assert [r.place for r in placed] == list(range(1, len(placed) + 1))
         speeds = [r.speed_up.value for r in placed if r.speed_up]
         assert speeds == sorted(speeds, reverse=True)
@@ -105,9 +105,9 @@ def test_places_follow_speed_up_within_a_budget() -> None:
 
 
 def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> None:
-    arm = sample.arm("linear", "1/4")
-    lost = timed(arm, [0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
-    held = row(group(sample.full(), lost, sample.arm("random", "1/4"), sample.other_seeds()), "linear", "1/4")
+    candidate = sample.candidate("linear", "1/4")
+    lost = timed(candidate, [0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
+    held = row(group(sample.full(), lost, sample.candidate("random", "1/4"), sample.other_seeds()), "linear", "1/4")
     assert held.speed_up is not None
     assert held.place is None
     assert held.unranked
@@ -118,23 +118,23 @@ def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> Non
 @pytest.mark.parametrize(("agreement", "kl", "lossless"), [
     ([1.0] * 64, [1e-9] * 64, True), ([1.0] * 64, [1e-3] * 64, False), ([0.9] * 64, [1e-9] * 64, False)])
 def test_lossless_means_within_numerics_in_tokens_and_kl(agreement: list[float], kl: list[float], lossless: bool) -> None:
-    arm = timed(sample.arm("linear", "1/2"), [2.0], token_agreement=agreement, kl=kl)
-    held = row(group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
+    candidate = timed(sample.candidate("linear", "1/2"), [2.0], token_agreement=agreement, kl=kl)
+    held = row(group(sample.full(), candidate, sample.other_batch()), "linear", "1/2")
     assert held.lossless is lossless
     assert ("lossless on this device" in [mark.text for mark in held.marks]) is lossless
 
 
-@pytest.mark.parametrize(("full", "arm", "flag"), [
+@pytest.mark.parametrize(("full", "candidate", "flag"), [
     ((1000, 1000), {"kv_allocated": 1000, "kv_logical": 250}, "not freed"),
     ((1000, 1000), {"kv_allocated": 260, "kv_logical": 250}, ""),
     ((1400, 1000), {"kv_allocated": 650, "kv_logical": 250}, ""),  # a workspace that every case has
     ((1000, 1000), {"kv_allocated": 250, "kv_logical": 250, "kv_state": 750}, "overhead exceeds saving"),
     ((1000, 1000), {"kv_allocated": 250, "kv_logical": 250, "kv_state": 749}, ""),
 ])  # fmt: skip
-def test_savings_that_are_none_are_flagged(full: tuple[int, int], arm: dict[str, int], flag: str) -> None:
+def test_savings_that_are_none_are_flagged(full: tuple[int, int], candidate: dict[str, int], flag: str) -> None:
     whole = timed(sample.full(), [2.0], kv_allocated=[float(full[0])], kv_logical=[float(full[1])])
-    own = timed(sample.arm("linear", "1/4"), [1.0], kv_state=[0.0])
-    own = replace(own, samples={**own.samples, **{name: [float(value)] for name, value in arm.items()}})
+    own = timed(sample.candidate("linear", "1/4"), [1.0], kv_state=[0.0])
+    own = replace(own, samples={**own.samples, **{name: [float(value)] for name, value in candidate.items()}})
     flags = {mark.text for mark in row(group(whole, own), "linear", "1/4").marks} & {"not freed", "overhead exceeds saving"}
     assert flags == ({flag} if flag else set())
 
@@ -154,8 +154,8 @@ def test_reference_rows_join_the_cell_they_differ_least_from() -> None:
     def at(outcome: Outcome, batch: int) -> Outcome:
         return replace(outcome, case=replace(outcome.case, batch=batch))
 
-    small = [at(o, 1) for o in (sample.full(), sample.arm("linear", "1/4"), sample.other_seeds())]
-    large = [at(o, 64) for o in (sample.full(), sample.arm("linear", "1/4"), sample.other_seeds())]
+    small = [at(o, 1) for o in (sample.full(), sample.candidate("linear", "1/4"), sample.other_seeds())]
+    large = [at(o, 64) for o in (sample.full(), sample.candidate("linear", "1/4"), sample.other_seeds())]
     one, other = case_groups([*small, *large])
     for held, batch in ((one, 1), (other, 64)):
         other_seeds = held.reference("other_seeds")
@@ -165,16 +165,16 @@ def test_reference_rows_join_the_cell_they_differ_least_from() -> None:
 
 def test_models_and_cells_are_separate_chapters_with_telling_headings() -> None:
     other = [replace(o, case=replace(o.case, model="tiny-var")) for o in sample.outcomes()]
-    wide = [replace(o, case=replace(o.case, batch=64, engine="graph")) for o in (sample.full(), sample.arm("linear", "1/4"))]
+    wide = [replace(o, case=replace(o.case, batch=64, engine="graph")) for o in (sample.full(), sample.candidate("linear", "1/4"))]
     view = build(sample.RUN, [*sample.outcomes(), *other, *wide])
     assert [chapter.heading for chapter in view.chapters] == [
         "tiny-llamagen, batch 16, engine eager", "tiny-var", "tiny-llamagen, batch 64, engine graph"]
 
 
 def test_a_codec_is_a_method_of_the_same_cell() -> None:
-    arm = sample.arm("linear", "1/4")
-    packed = replace(arm, case=replace(arm.case, codec="int8"))
-    assert group(sample.full(), arm, packed).methods == ("linear", "linear int8")
+    candidate = sample.candidate("linear", "1/4")
+    packed = replace(candidate, case=replace(candidate.case, codec="int8"))
+    assert group(sample.full(), candidate, packed).methods == ("linear", "linear int8")
 
 
 def test_header_facts_and_counts() -> None:
@@ -220,11 +220,11 @@ def test_what_was_not_measured_is_listed_with_reasons() -> None:
     distribution = {"tiny-llamagen: FID, precision and recall": "not measured"}
     missing = what_is_missing(build(sample.RUN, sample.mixed()))
     assert missing == {"tiny-llamagen: h2o 1/4": "unsupported", "tiny-llamagen: rkv 1/4": "oom", **distribution}
-    bare = what_is_missing(build(sample.RUN, [sample.arm("linear", "1/4")]))
+    bare = what_is_missing(build(sample.RUN, [sample.candidate("linear", "1/4")]))
     assert set(bare) == {"tiny-llamagen: full cache",
                          "tiny-llamagen: different-seed reference", "tiny-llamagen: batch-size reference", *distribution}
-    arm = sample.arm("linear", "1/4")
-    without = replace(arm, samples={k: v for k, v in arm.samples.items() if k not in ("peak_memory", "ssim")})
+    candidate = sample.candidate("linear", "1/4")
+    without = replace(candidate, samples={k: v for k, v in candidate.samples.items() if k not in ("peak_memory", "ssim")})
     gaps = what_is_missing(build(sample.RUN, [sample.full(), without, sample.other_seeds(), sample.other_batch()]))
     assert gaps == {"tiny-llamagen: Peak memory": "not measured", "tiny-llamagen: SSIM": "not measured", **distribution}
 
@@ -278,9 +278,9 @@ def test_random_weights_show_no_pictures() -> None:
 
 
 def test_a_short_list_of_seeds_cannot_misname_a_tile() -> None:
-    arm = sample.arm("linear", "1/4")
-    arm = replace(arm, facts={**arm.facts, "grid_seeds": [9, 8], "grid_classes": "no list"})
-    tiles = build(sample.RUN, [sample.full(), arm], artifact=sample.artifact).chapters[0].albums[0].sprites[0].tiles
+    candidate = sample.candidate("linear", "1/4")
+    candidate = replace(candidate, facts={**candidate.facts, "grid_seeds": [9, 8], "grid_classes": "no list"})
+    tiles = build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact).chapters[0].albums[0].sprites[0].tiles
     assert [t.seed for t in tiles] == ["9", "8"] + [""] * 10
     assert {t.label for t in tiles} == {""}
 
@@ -293,8 +293,8 @@ def test_notes_are_said_once_for_all_their_rows() -> None:
 
 def test_budgets_are_ordered_as_numbers() -> None:
     def at(budget: str) -> Outcome:
-        arm = sample.arm("linear", "1/4")
-        return replace(arm, case=replace(arm.case, budget=budget))
+        candidate = sample.candidate("linear", "1/4")
+        return replace(candidate, case=replace(candidate.case, budget=budget))
 
     held = group(sample.full(), *(at(b) for b in ("1/8", "3/4", "1/16", "1/2")))
     assert [Fraction(b) for b in held.budgets] == sorted((Fraction(b) for b in held.budgets), reverse=True)

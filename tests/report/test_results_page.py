@@ -45,7 +45,7 @@ def shares(stream: random.Random, count: int, mean: float) -> list[float]:
 def outcome(case: Case, judged: bool = True) -> Outcome:
     """An outcome with invented values of the right shape: every tenth of a budget that is missing costs ten of FID."""
     stream, gone = random.Random(case.key), 1 - share_of(case.budget)
-    arm, images = case.role in ("arm", "baseline"), case.samples
+    candidate, images = case.role in ("candidate", "baseline"), case.samples
     of_vectors = case.model == "tiny-mar"
     near = 0.05 if case.role == "other_seeds" else 1 - gone / 2
     samples: dict[str, list[float]] = {"token_distance": [1 - near] * images} if of_vectors else {"token_agreement": [near] * images}
@@ -55,17 +55,17 @@ def outcome(case: Case, judged: bool = True) -> Outcome:
         samples |= {f"prompt_{part}": shares(stream, images, 0.95 - gone / 3)
                     for part in ("score", "object", "colour", "count", "position", "ground")}
     facts: dict[str, Any] = {"paradigm": "masked" if of_vectors else "next-token"}
-    if arm:
+    if candidate:
         rounded = {"native": 1.0, "int8": 0.281, "fp8": 0.281, "int4": 0.156, "kivi4": 0.18}[case.codec]
         live = 1e6 * (1 - gone) * rounded
         samples |= {"latency": [2.0 - gone, 2.01 - gone, 1.99 - gone]}
         samples |= {"kv_logical": [live], "kv_allocated": [live + 1e5], "kv_stage": [1e5], "kv_state": [0.0]}
         samples |= {"flops": [1e9 * (1 - gone)]} if of_vectors else {}
-    if arm and judged and "quality" in case.evaluation:
+    if candidate and judged and "quality" in case.evaluation:
         sets = {"fid_scene_2k": 10 + 100 * gone, "precision_scene_2k": 0.9 - gone / 4, "recall_scene_2k": 0.8, "class_accuracy": 0.9}
         samples |= {name: [value] for name, value in sets.items()}
         facts["intervals"] = {name: [0.95 * value, 1.05 * value] for name, value in sets.items()}
-        if case.role == "arm":
+        if case.role == "candidate":
             facts["to_full"] = {"fid_scene_2k": [100 * gone, 90 * gone - 1, 110 * gone + 1]}
     return Outcome(case, Status.OK, samples, facts=facts)
 
@@ -126,11 +126,11 @@ def test_every_case_of_a_plan_has_its_rows(plan: str, script: ModuleType, tmp_pa
     assert text.count("| *full, different seeds*") == text.count("| *full, different batch size*") == count
     assert len(canonical(found)) < MOST
     assert f"`cachemark run {plan}`, commit 3f9a61c0d2, Example CPU, 2 threads, torch 2.15.0, fp32" in text
-    arms = [case for case in planned if case.role == "arm" and case.model == planned[0].model]
-    assert len([row for row in first[1:] if not any(cell.startswith("*") for cell in row)]) == len(arms) + 1
+    candidates = [case for case in planned if case.role == "candidate" and case.model == planned[0].model]
+    assert len([row for row in first[1:] if not any(cell.startswith("*") for cell in row)]) == len(candidates) + 1
     if plan not in ("codecs", "gtr"):
         named = [[cell.replace("\\", "") for cell in row[:2]] for row in first[2:]]
-        assert named[: len(arms)] == [[case.method, case.label.split()[1]] for case in arms]
+        assert named[: len(candidates)] == [[case.method, case.label.split()[1]] for case in candidates]
     assert max(len(line) for line in text.splitlines() if not line.startswith(("| ", "- "))) <= 140
 
 
@@ -141,7 +141,7 @@ def test_figures_and_what_is_shown_are_the_report_s(script: ModuleType, tmp_path
     (group,), claims = standing(outcomes)
     fid, less, agreement = column(text, "FID"), column(text, "less full's"), column(text, "same tokens")
     shown, told = column(text, "not worse"), column(text, "against full's")
-    for row in group.arms:
+    for row in group.candidates:
         label, name = row.case.label, "fid_scene_2k"
         assert fid[label] == "{:.1f} [{:.1f}, {:.1f}]".format(*ends(row.quality[name]))
         assert less[label] == "{:.1f} [{:.1f}, {:.1f}]".format(*ends(row.to_full[name]))

@@ -28,7 +28,7 @@ CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=
 SAMPLING = Sampling(cfg_scale=3.0)
 OFF = dict.fromkeys(("token_cache", "condition_cache", "encoder_cache", "head_cache"), False)
 PRUNING = {"start": 1, "period": 4, "schedule": "published", "layer": 1, "table": [0.3] * 5, "extra": 2}
-ARMS: list[tuple[str, dict[str, Any]]] = [
+CANDIDATES: list[tuple[str, dict[str, Any]]] = [
     ("fewer_steps", {"steps": 3}), ("gtr", {"steps": 4, "detail": 0.3, "most": 0.9}),
     ("random_tokens", PRUNING), ("lazymar", PRUNING),
     *(("lazymar", {**PRUNING, **OFF, switch: True}) for switch in OFF),
@@ -47,7 +47,7 @@ def dispatched(config: MARConfig, sampling: Sampling, name: str, knobs: dict[str
     return flops, 2 * work(cls.build(knobs), model.layout([0, 1], sampling)).total
 
 
-@pytest.mark.parametrize(("name", "knobs"), ARMS, ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)))
+@pytest.mark.parametrize(("name", "knobs"), CANDIDATES, ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)))
 def test_the_formula_is_what_is_dispatched(name: str, knobs: dict[str, Any]) -> None:
     """MARché's choice asks for scores that the formula leaves out."""
     flops, formula = dispatched(CONFIG, SAMPLING, name, knobs)

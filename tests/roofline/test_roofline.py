@@ -87,7 +87,7 @@ def dispatched(config: Any, method: Callable[[], Method], sampling: Sampling = G
     return flops, bill(method(), model.layout([0, 1], sampling, labels.tolist()), parts, images=False)
 
 
-def arms(paradigm: str, entries: int) -> list[Any]:
+def candidates(paradigm: str, entries: int) -> list[Any]:
     """Every registered method that runs on the family, those that evict at ``entries``."""
     known = {name: METHODS.get(name) for name in METHODS}
     return [pytest.param(partial(cls, B=entries) if issubclass(cls, Evicting) else cls, id=name)
@@ -96,7 +96,7 @@ def arms(paradigm: str, entries: int) -> list[Any]:
 
 @pytest.mark.parametrize("config", [RASTER, GROUPED, PROMPTED, LINED], ids=["mha", "gqa", "prompts", "line ends"])
 @pytest.mark.parametrize("method", [
-    *arms("next-token", 12), pytest.param(partial(Window, B=9, keep_condition=False), id="window without condition"),
+    *candidates("next-token", 12), pytest.param(partial(Window, B=9, keep_condition=False), id="window without condition"),
     pytest.param(partial(Linear, B=12, score="accumulated"), id="linear by mass"), pytest.param(partial(Window, B=99), id="window of all"),
 ])
 def test_next_token_is_what_is_dispatched(config: LlamaGenConfig | JanusConfig | LuminaConfig, method: Callable[[], Method]) -> None:
@@ -106,7 +106,7 @@ def test_next_token_is_what_is_dispatched(config: LlamaGenConfig | JanusConfig |
 
 @pytest.mark.parametrize("config", [SCALES, SHARED, BITWISE], ids=["own", "shared", "bitwise"])
 @pytest.mark.parametrize("method", [
-    *arms("next-scale", 20), pytest.param(partial(AMSKV, demanding=(1,)), id="ams_kv"),
+    *candidates("next-scale", 20), pytest.param(partial(AMSKV, demanding=(1,)), id="ams_kv"),
     pytest.param(partial(AMSKV, demanding=(), c_min=8, c_max=8), id="ams_kv that drops the third scale"),
 ])
 def test_next_scale_is_what_is_dispatched(config: VARConfig | InfinityConfig, method: Callable[[], Method]) -> None:
@@ -335,18 +335,18 @@ MILLISECONDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "device", "full", "arm"), MILLISECONDS)
-def test_least_time_of_a_masked_image(name: str, device: str, full: float, arm: float) -> None:
+@pytest.mark.parametrize(("name", "device", "full", "candidate"), MILLISECONDS)
+def test_least_time_of_a_masked_image(name: str, device: str, full: float, candidate: float) -> None:
     """Within 7 %; on the H100 attention is bound by its bytes, which the reference leaves out. MARché's active set there is larger."""
     parts, layout = shape(MODELS.get(name), 128, preset="fewer")
     method = MARche() if device == "h100" else LazyMAR()
     found = [bill(m, layout, parts).least_time(GPUS[device]) / 128 * 1e3 for m in (Full(), method)]
-    assert found == pytest.approx([full, arm], rel=0.07)
+    assert found == pytest.approx([full, candidate], rel=0.07)
 
 
 @pytest.mark.parametrize(("name", "bound"), [("mar-b", 1.86), ("mar-l", 1.96), ("mar-h", 1.95)])
 def test_without_the_head_cache_lazymar_stays_below_two(name: str, bound: float) -> None:
     """Within 2 %."""
     parts, layout = shape(MODELS.get(name), 128, preset="fewer")
-    full, arm = (bill(m, layout, parts).least_time(GPUS["3090"]) for m in (Full(), LazyMAR(head_cache=False)))
-    assert full / arm == pytest.approx(bound, rel=0.02)
+    full, candidate = (bill(m, layout, parts).least_time(GPUS["3090"]) for m in (Full(), LazyMAR(head_cache=False)))
+    assert full / candidate == pytest.approx(bound, rel=0.02)

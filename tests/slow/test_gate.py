@@ -1,4 +1,4 @@
-"""The gate end to end, with real processes: equal arms pass, what is injected into the code is found, and bisection names its commit.
+"""The gate end to end, with real processes: A/A tests pass, what is injected into the code is found, and bisection names its commit.
 
 What is injected is code, in commits of a copy of this package. Cells of one comparison share their processes. The model is the tests' own
 of 16 tokens; the self-test runs on the embedded one.
@@ -63,7 +63,7 @@ def cells(tmp_path: Path, count: int) -> Stage:
 
 
 def labels(count: int) -> list[str]:
-    return [word for number in range(count) for word in ("--case", f"calm: n{number:02} 1/2")]
+    return [word for number in range(count) for word in ("--only", f"calm: n{number:02} 1/2")]
 
 
 QUICK = ("--delta", 0.5)  # where times are not what is asked
@@ -75,7 +75,7 @@ def compare(at: Stage, *more: object) -> tuple[int, dict[tuple[str, str], dict[s
     return result.exit_code, {(r["label"], r["metric"]): r for r in json.loads(result.stdout)["rows"]}
 
 
-def test_thirty_comparisons_of_equal_arms_alarm_never(tmp_path: Path) -> None:
+def test_thirty_comparisons_of_equal_sides_alarm_never(tmp_path: Path) -> None:
     at = cells(tmp_path, 30)
     code, result = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--images", 3, *labels(30))
     timed = [row["verdict"] for (_, metric), row in result.items() if metric == "latency"]
@@ -86,7 +86,7 @@ def test_thirty_comparisons_of_equal_arms_alarm_never(tmp_path: Path) -> None:
 
 
 def noise(at: Stage, count: int) -> float:
-    """Half the width of the widest interval, as a log ratio, that this machine leaves around the times of equal arms."""
+    """Half the width of the widest interval, as a log ratio, that this machine leaves around the times of A/A tests."""
     _, result = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--images", 3, *labels(count))
     reasons = [row["reason"] for (_, metric), row in result.items() if metric == "latency"]
     ends = [re.search(r"\(([-+][\d.]+) % to ([-+][\d.]+) %", reason) for reason in reasons]
@@ -97,7 +97,7 @@ def noise(at: Stage, count: int) -> float:
 
 
 def test_a_slow_down_that_this_machine_can_show_is_found_in_nine_of_ten(tmp_path: Path, repository: Repository) -> None:
-    """A fifth, or where equal arms scatter so much that no test could be sure of it, two and a half times half their interval: a machine
+    """A fifth, or where A/A tests scatter so much that no test could be sure of it, two and a half times half their interval: a machine
     whose clock others disturb gives a process of this small model half or twice its speed."""
     at = cells(tmp_path, 10)
     share = max(0.2, math.expm1(2.5 * noise(at, 10)))

@@ -1,4 +1,4 @@
-"""Months of nights whose arms have luck that lasts, from another seed than that of docs/results/validation.md."""
+"""Months of nights whose candidates have luck that lasts, from another seed than that of docs/results/validation.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def study() -> Iterator[ModuleType]:
 
 
 @pytest.mark.parametrize("lasts", ["a night", "a month"])
-def test_nights_of_lucky_arms_alarm_no_more_often_than_is_promised(study: ModuleType, lasts: str) -> None:
+def test_nights_of_lucky_candidates_alarm_no_more_often_than_is_promised(study: ModuleType, lasts: str) -> None:
     row = study.row("locked", 0.01, lasts, True, MONTHS, SEED)
     print(study.gate_page.markdown([row]))
     independent = row["nights"] if lasts == "a night" else MONTHS  # one luck a month is one chance to be wrong in it

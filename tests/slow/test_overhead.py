@@ -40,7 +40,7 @@ def test_a_twentieth_of_a_run_at_most_is_not_spent_on_its_cases(tmp_path: Path, 
     at = stage(tmp_path / "stage", variants, examples.MODEL.replace("def identity", f"{SLOW}\n\ndef identity"), samples=SAMPLES)
     result = overhead.cost(at.plan, "--plugin", str(at.plugin), "--threads", "1")
     print(result)
-    assert len(result.outcomes) == 3 + 4 + 1, "the full cache with its rows, the arms, and the plug-in's own method"
+    assert len(result.outcomes) == 3 + 4 + 1, "the full cache with its rows, the candidates, and the plug-in's own method"
     assert result.shortest >= SECONDS
     assert result.share <= 0.05
 

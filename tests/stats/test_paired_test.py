@@ -72,7 +72,7 @@ def test_sign_flip_goes_from_the_least_it_can_to_one() -> None:
 
 
 @pytest.mark.parametrize("n", [6, 8, 9, 17])
-def test_sign_flip_rejects_equal_arms_as_often_as_it_says(n: int) -> None:
+def test_sign_flip_rejects_equal_sides_as_often_as_it_says(n: int) -> None:
     """P(p ≤ level) is the level itself under symmetry, for levels that are multiples of 2⁻ⁿ. 4000 draws: 4 standard errors."""
     p = sign_flip(np.random.default_rng(n).standard_t(3, (4000, n)))
     for level in (1 / 16, 1 / 4):
@@ -140,7 +140,7 @@ def test_arrays_of_cells_give_what_the_cells_give_alone() -> None:
 
 # ------------------------------------------------------------------------------------------------ pairs of values
 
-def test_log_ratios_are_positive_where_the_second_arm_is_worse() -> None:
+def test_log_ratios_are_positive_where_the_second_side_is_worse() -> None:
     slower = log_ratios([1.0, 2.0], [1.1, 2.2])
     assert slower == pytest.approx([math.log(1.1)] * 2)
     images = log_ratios([[1.0, 1.0, 9.0]], [[2.0, 2.0, 1.0]])
@@ -327,7 +327,7 @@ def test_units_do_not_matter(family: list[tuple[float, float, int]], unit: float
 
 @settings(max_examples=25)
 @given(families)
-def test_names_and_their_order_do_not_matter_and_swapped_arms_swap_verdicts(family: list[tuple[float, float, int]]) -> None:
+def test_names_and_their_order_do_not_matter_and_swapped_sides_swap_verdicts(family: list[tuple[float, float, int]]) -> None:
     cells = {str(i): cell(*given_) for i, given_ in enumerate(family)}
     found = judge(cells, RULE)
     renamed = judge({f"other {name}": cells[name] for name in reversed(cells)}, RULE)
@@ -348,7 +348,7 @@ def test_ties_survive_a_change_of_units() -> None:
 
 # ------------------------------------------------------------------------------------------------ whole families
 
-def test_equal_arms_raise_no_alarm_and_a_changed_cell_does() -> None:
+def test_equal_sides_raise_no_alarm_and_a_changed_cell_does() -> None:
     """8 families of 200 cells, noise as of a GPU with locked clocks; the bound is far above what can happen if the rate is held."""
     alarms = 0
     for night in range(8):

@@ -118,11 +118,11 @@ def test_baselines_and_incidents_are_pinned(store: Store) -> None:
 
 
 def test_a_comparison_is_pinned_by_what_it_found_alone(store: Store) -> None:
-    """It files its first arm where a baseline would stand, and nothing else is judged against that."""
+    """It files its first side where a baseline would stand, and nothing else is judged against that."""
     for day, verdict in enumerate(("equivalent", "regressed", "equivalent")):
         run = night(store, day, day, plan="compare/nightly")
-        arm = store.note_baseline(f"{day}" * 64, name="full", plan="nightly", machine_class="m", run_id=run)
-        store.save_verdicts(run, arm, [Verdict(case(day).key, "x", "latency", verdict)])
+        side = store.note_baseline(f"{day}" * 64, name="full", plan="nightly", machine_class="m", run_id=run)
+        store.save_verdicts(run, side, [Verdict(case(day).key, "x", "latency", verdict)])
     pruned(store, 1)
     assert ["condensed" in store.outcomes(run)[0].facts for run in (1, 2, 3)] == [True, False, False]
 
@@ -248,20 +248,20 @@ def test_pruned_outcomes_stay_pruned_in_another_store(store: Store, other: Store
 
 
 def comparison(store: Store, day: int, count: int = 4, *, ends: bool = True) -> int:
-    """A comparison with so many pairs of one cell, its verdict filed against its first arm."""
+    """A comparison with so many pairs of one cell, its verdict filed against its first side."""
     run = night(store, day, plan="compare/nightly")
     for number in range(1, count + 1):
-        for arm in ("before", "after"):
-            pair = {"run": run, "cell": "A/A linear 1/4", "number": number, "arm": arm, "what": "times"}
-            store.save(run, ok(1, seconds=1.0, facts={"pair": pair}), trial=f"linear 1/4, pair {number}, {arm}")
+        for side in ("before", "after"):
+            pair = {"run": run, "cell": "A/A linear 1/4", "number": number, "side": side, "what": "times"}
+            store.save(run, ok(1, seconds=1.0, facts={"pair": pair}), trial=f"linear 1/4, pair {number}, {side}")
     with store._writing() as session:
         session.execute(update(RunRow).where(RunRow.id == run).values(state="finished" if ends else "running"))
         if not ends:
             leases.hold(session, run)
     if ends:
-        arm_baseline = store.note_baseline(f"{run}", name="main~1", plan="nightly", machine_class="ci-cpu", run_id=run)
+        side_baseline = store.note_baseline(f"{run}", name="main~1", plan="nightly", machine_class="ci-cpu", run_id=run)
         verdict = Verdict(case(1).key, "linear 1/4", "latency", "equivalent", f"{count} pairs", 1.0, 1.0, 1.0)
-        store.save_verdicts(run, arm_baseline, [verdict])
+        store.save_verdicts(run, side_baseline, [verdict])
     return run
 
 

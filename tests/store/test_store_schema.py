@@ -58,7 +58,7 @@ def test_columns_to_filter_by_agree_with_the_case(raw: sqlite3.Connection) -> No
     row = raw.execute("SELECT key, cell, model, method, budget, codec, role, batch, seeds, dtype, engine, device_class FROM \"case\" "
                         "WHERE key = ?", [ok(1).case.key]).fetchone()
     case = ok(1).case
-    assert row == (case.key, case.cell, "tiny", "linear", "1/4", "native", "arm", 1, "s64", "float32", "eager", "cpu")
+    assert row == (case.key, case.cell, "tiny", "linear", "1/4", "native", "candidate", 1, "s64", "float32", "eager", "cpu")
 
 
 def test_every_status_of_python_is_known_to_sql(store: Store) -> None:

@@ -23,5 +23,5 @@ def measured_by(work: Callable[..., Measurement]) -> Callable[..., Measured]:
     return measured
 
 
-run_case, run_arm, see_arm, probe, fill = map(measured_by, (measure.run_case, measure.run_arm, measure.see_arm, measure.probe,
+run_case, run_side, see_side, probe, fill = map(measured_by, (measure.run_case, measure.run_side, measure.see_side, measure.probe,
                                                             measure.fill))

@@ -203,7 +203,7 @@ def test_what_images_are_worth_comes_from_a_baseline_of_the_same_weights(worth: 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("fields", [{"weights": "0" * 64 + "/coder"}, {"model": "tiny-mar"}, {"role": "arm"}, {"evaluation": {}}])
+@pytest.mark.parametrize("fields", [{"weights": "0" * 64 + "/coder"}, {"model": "tiny-mar"}, {"role": "candidate"}, {"evaluation": {}}])
 def test_images_of_others_say_nothing_about_a_model(worth: Callable[..., Drawn | None], fields: dict[str, Any]) -> None:
     assert worth((6.0, 2000, fields)) is None
 

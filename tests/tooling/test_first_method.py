@@ -48,9 +48,9 @@ def test_its_method_is_short_and_passes_the_kit_at_the_smallest_size(saved: Path
 
 def test_its_plan_sets_the_method_beside_four_others_on_two_models(saved: Path) -> None:
     plan, _ = schema.prepare("newcomer.toml", ["keydiff.py"])
-    arms = [planned.case for planned in expand(plan) if planned.case.role == "arm"]
+    candidates = [planned.case for planned in expand(plan) if planned.case.role == "candidate"]
     for model in ("tiny-llamagen", "tiny-t2i"):
-        assert sorted(case.method for case in arms if case.model == model) == ["keydiff", "random", "rkv", "streaming", "window"]
+        assert sorted(case.method for case in candidates if case.model == model) == ["keydiff", "random", "rkv", "streaming", "window"]
 
 
 def steps() -> list[tuple[Block, list[str]]]:

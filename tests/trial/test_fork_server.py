@@ -34,7 +34,7 @@ def test_a_trial_says_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     with forgetting():
         plugins.load(folder / "dot.py")
         (folder / "plan.toml").write_text(examples.plan_text('"streaming"', weights=folder / "dot.safetensors"))
-        cases = [p for p in expand(plans.load(str(folder / "plan.toml"))) if p.case.role in ("other_seeds", "arm")]
+        cases = [p for p in expand(plans.load(str(folder / "plan.toml"))) if p.case.role in ("other_seeds", "candidate")]
         for forked in (True, False):
             monkeypatch.setattr(fork_server, "enabled", forked)
             request = TrialRequest(60.0, 2, plugins=(str(folder / "dot.py"),))

@@ -72,8 +72,8 @@ engine = "%s"
     for decide in ("profile", "online"):
         for name in ("eager", "graph"):
             (tmp_path / "plan.toml").write_text(text % (decide, name))
-            (arm,) = (p for p in expand(plans.load(str(tmp_path / "plan.toml")), "cuda") if p.case.method == "ams_kv")
-            found[decide, name] = "decides on the host" in arm.unsupported_reason
+            (candidate,) = (p for p in expand(plans.load(str(tmp_path / "plan.toml")), "cuda") if p.case.method == "ams_kv")
+            found[decide, name] = "decides on the host" in candidate.unsupported_reason
     assert found == {("profile", "eager"): False, ("profile", "graph"): False, ("online", "eager"): False, ("online", "graph"): True}
 
 

@@ -109,12 +109,12 @@ def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.Monke
 
 # -- the limit as a fact ----------------------------------------------------------------------------------------------
 def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
-    arm = case("linear 1/4")
-    method = Linear.build(arm.knobs)
-    held = limit.limit_facts(arm, entry(), method, RATES)[limit.LIMIT]
-    layout = replace(entry().shape(arm.sampling, 2), dtype=torch.bfloat16)
+    candidate = case("linear 1/4")
+    method = Linear.build(candidate.knobs)
+    held = limit.limit_facts(candidate, entry(), method, RATES)[limit.LIMIT]
+    layout = replace(entry().shape(candidate.sampling, 2), dtype=torch.bfloat16)
     assert Limit.from_json(json.loads(json.dumps(held))) == bill(method, layout, entry().parameter_counts()).limit(RATES)
-    single = limit.limit_facts(replace(arm, dtype="float32"), entry(), method, RATES)[limit.LIMIT]
+    single = limit.limit_facts(replace(candidate, dtype="float32"), entry(), method, RATES)[limit.LIMIT]
     assert single["nbytes"] == 2 * held["nbytes"]
 
 

@@ -29,13 +29,13 @@ from support.measuring import run_case
 from support.stages import forgetting
 
 ENTRY = 2 * 2 * BATCH * CONFIG.layers * CONFIG.dim * 4  # K and V, both guidance rows, in fp32
-ROLES = ("baseline", "arm")
+ROLES = ("baseline", "candidate")
 Measure = Callable[[str], dict[str, Outcome]]
 
 
 @pytest.fixture
 def measure(folder: Path, tmp_path: Path) -> Any:
-    """Every full cache and arm of a plan by label; no image is judged."""
+    """Every full cache and candidate of a plan by label; no image is judged."""
 
     def measure(text: str) -> dict[str, Outcome]:
         (tmp_path / "plan.toml").write_text(text)
@@ -77,11 +77,11 @@ HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 2\n
 def test_a_scale_that_is_not_kept_is_not_counted(measure: Measure) -> None:
     table = '{ name = "ams_kv", demanding = [4] }'
     found = measure(HEAD + f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]\n')
-    full, arm = (next(o for label, o in found.items() if label.startswith(name)) for name in ("full", "ams_kv"))
-    assert arm.facts[LIVE]["tokens"] == full.facts[LIVE]["tokens"]
-    assert arm.facts[LIVE]["live"][0] == full.facts[LIVE]["live"][0]
-    assert arm.facts[LIVE]["live"][-2:] == [arm.samples["kv_logical"][0]] * 2, "the last scale, which nobody reads"
-    assert full.facts[LIVE]["live"][-2] > arm.facts[LIVE]["live"][-2]
+    full, candidate = (next(o for label, o in found.items() if label.startswith(name)) for name in ("full", "ams_kv"))
+    assert candidate.facts[LIVE]["tokens"] == full.facts[LIVE]["tokens"]
+    assert candidate.facts[LIVE]["live"][0] == full.facts[LIVE]["live"][0]
+    assert candidate.facts[LIVE]["live"][-2:] == [candidate.samples["kv_logical"][0]] * 2, "the last scale, which nobody reads"
+    assert full.facts[LIVE]["live"][-2] > candidate.facts[LIVE]["live"][-2]
 
 
 def test_places_that_stand_from_the_beginning_make_no_curve(measure: Measure) -> None:

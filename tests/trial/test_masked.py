@@ -75,22 +75,22 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     cells = f'methods = [{lazy}]\nbudgets = [1]\n[[cells]]\nbatch = 2\nmodel = "{NAME}"\nmethods = ["fewer_steps"]\nbudgets = ["3/4"]\n'
     planned: list[Planned] = expand(plan(tmp_path_factory.mktemp("plan"), cells))
     bench = Bench.load(planned[0])
-    return {p.case.method if p.case.role == "arm" else p.case.role: run_case(p, bench) for p in planned}
+    return {p.case.method if p.case.role == "candidate" else p.case.role: run_case(p, bench) for p in planned}
 
 
 # ------------------------------------------------------------------------------------------------ plans
 
 def test_a_budget_is_a_share_of_the_computation(tmp_path: Path) -> None:
-    (arm,) = [p.case for p in expand(plan(tmp_path, 'methods = ["fewer_steps"]\nbudgets = ["3/4"]\n')) if p.case.role == "arm"]
+    (candidate,) = [p.case for p in expand(plan(tmp_path, 'methods = ["fewer_steps"]\nbudgets = ["3/4"]\n')) if p.case.role == "candidate"]
     method = METHODS.get("fewer_steps")
-    steps, layout = arm.knobs["steps"], shape(SAMPLING, 2)
+    steps, layout = candidate.knobs["steps"], shape(SAMPLING, 2)
     assert share(method.build({"steps": steps}), layout) <= Fraction(3, 4) < share(method.build({"steps": steps + 1}), layout)
 
 
 def test_a_budget_is_met_beside_the_given_knobs(tmp_path: Path) -> None:
     text = 'methods = [%s]\nbudgets = ["3/4"]\n'
     (case,) = [p.case for p in expand(plan(tmp_path, text % '{ name = "lazymar", layer = 0, extra = 0, start = 1, period = 50 }'))
-               if p.case.role == "arm"]  # fmt: skip
+               if p.case.role == "candidate"]  # fmt: skip
     assert share(METHODS.get("lazymar").build(case.knobs), shape(SAMPLING, 2)) <= Fraction(3, 4)
     with pytest.raises(BadBudget, match=r"at least 0\.9"):  # the published schedule makes every pass of so few a full one
         expand(plan(tmp_path, text % '"lazymar"'))
@@ -101,7 +101,7 @@ def test_a_budget_is_met_beside_the_given_knobs(tmp_path: Path) -> None:
     ('{ name = "lazymar", count = 12, start = 1, extra = 0 }', {"count": 12, "start": 1, "extra": 0}),
 ])  # fmt: skip
 def test_a_given_size_stands_in_place_of_the_budget(table: str, knobs: dict[str, int], tmp_path: Path) -> None:
-    (case,) = [p.case for p in expand(plan(tmp_path, f'methods = [{table}]\nbudgets = ["1/2", "1/4"]\n')) if p.case.role == "arm"]
+    (case,) = [p.case for p in expand(plan(tmp_path, f'methods = [{table}]\nbudgets = ["1/2", "1/4"]\n')) if p.case.role == "candidate"]
     method = METHODS.get(case.method).build(knobs)
     assert case.budget == str(method.own_budget(shape(SAMPLING, 2)))
     assert {name: case.knobs[name] for name in knobs} == knobs
@@ -194,12 +194,12 @@ def test_distance_is_a_root_mean_square() -> None:
 def test_two_tables_of_a_method_need_a_word_each(tmp_path: Path) -> None:
     both = 'methods = [{ name = "marche", active = 5%s }, { name = "marche", active = 5, period = 2%s }]\n'
     labels = [p.case.named for p in expand(plan(tmp_path, both % (', variant = "late"', ', variant = "early"')))
-              if p.case.role == "arm"]  # fmt: skip
+              if p.case.role == "candidate"]  # fmt: skip
     assert labels == ["marche: late", "marche: early"]
     text = 'methods = [{ name = "marche", period = 1, variant = "a" }, "marche"]\nbudgets = [1]\n'
     cases = [p.case for p in expand(plan(tmp_path, text))]
-    assert len({case.cell for case in cases if case.role in ("arm", "baseline")}) == 1
-    assert len({case.key for case in cases if case.role == "arm"}) == 2
+    assert len({case.cell for case in cases if case.role in ("candidate", "baseline")}) == 1
+    assert len({case.key for case in cases if case.role == "candidate"}) == 2
     with pytest.raises(BadPlan, match=r"plan\.toml:\d+: two cases are called 'marche 1'.*variant"):
         expand(plan(tmp_path, 'methods = [{ name = "marche", period = 1 }, "marche"]\nbudgets = [1]\n'))
 

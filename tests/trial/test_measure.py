@@ -37,7 +37,7 @@ from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import RANDOM
 from support import examples
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
-from support.measuring import run_arm, run_case
+from support.measuring import run_case, run_side
 from support.stages import forgetting
 
 METHODS = '"streaming", "h2o"'
@@ -219,12 +219,12 @@ def test_live_bytes_are_noted_as_the_image_grows(results: Results) -> None:
     assert "live_bytes" not in results["full (other seeds)"][0].facts
 
 
-def test_artifacts_are_the_tokens_and_for_arms_a_picture(results: Results) -> None:
+def test_artifacts_are_the_tokens_and_for_sides_a_picture(results: Results) -> None:
     for label, (outcome, files) in results.items():
         tokens = load(files["tokens.safetensors"])["tokens"]
         assert tokens.shape == (SAMPLES, TOKENS)
         assert hashlib.sha256(tokens.numpy().tobytes()).hexdigest() == outcome.output_hash
-        assert ("grid.png" in files) == (outcome.case.role == "arm"), label
+        assert ("grid.png" in files) == (outcome.case.role == "candidate"), label
     outcome, files = results["streaming 1/2"]
     tiles = SAMPLES + min(judge.FIXED, SAMPLES)  # the worst, of which there are fewer than asked for, then the first
     assert Image.open(io.BytesIO(files["grid.png"])).size == (16 * tiles, 16 * 2)
@@ -258,7 +258,7 @@ def test_the_reference_is_generated_once_for_all_cases_of_a_cell(folder: Path) -
     assert len(recorder.calls) == WARMUP + REPEATS + 2 * SAMPLES // BATCH  # timing; reference and KL
     recorder.calls.clear()
     run_case(cases[3], bench)
-    assert len(recorder.calls) == 2 * (WARMUP + REPEATS) + 2 * SAMPLES // BATCH  # the full cache is timed beside the arm again
+    assert len(recorder.calls) == 2 * (WARMUP + REPEATS) + 2 * SAMPLES // BATCH  # the full cache is timed beside the side again
 
 
 @pytest.mark.parametrize(("batch", "samples"), [(3, 4), (3, 5), (1, 3), (2, 3)])
@@ -312,7 +312,7 @@ def test_an_image_that_is_not_finite_gives_no_figures(wrong: float, folder: Path
     bench = Bench.load(cases[0])
     decode = bench.loaded.decode
     bench.loaded = replace(bench.loaded, decode=lambda tokens: decode(tokens) * torch.tensor(wrong))
-    assert {o.status for o, _ in (*run_all(cases, bench).values(), run_arm(cases[0], bench))} == {Status.NAN_OUTPUT}
+    assert {o.status for o, _ in (*run_all(cases, bench).values(), run_side(cases[0], bench))} == {Status.NAN_OUTPUT}
 
 
 def test_an_unmet_budget_is_not_tried(folder: Path) -> None:

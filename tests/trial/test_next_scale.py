@@ -41,11 +41,11 @@ def test_a_method_may_stand_for_its_own_size(write: Write) -> None:
     layout = entry.shape(entry.presets["paper"], 2)
     share = AMSKV(demanding=[4]).own_budget(layout)
     assert share == Fraction(274 + 5 * 149, 6 * 274)
-    arms = {p.case.method: p.case for p in planned if p.case.role == "arm"}
-    assert {case.budget for case in arms.values()} == {str(share)}
-    assert arms["window"].knobs["B"] == arms["streaming"].knobs["B"] == int(share * layout.cacheable)
-    assert arms["streaming"].knobs["sinks"] == 5
-    ours = AMSKV.build(arms["ams_kv"].knobs)
+    candidates = {p.case.method: p.case for p in planned if p.case.role == "candidate"}
+    assert {case.budget for case in candidates.values()} == {str(share)}
+    assert candidates["window"].knobs["B"] == candidates["streaming"].knobs["B"] == int(share * layout.cacheable)
+    assert candidates["streaming"].knobs["sinks"] == 5
+    ours = AMSKV.build(candidates["ams_kv"].knobs)
     assert (ours.c_max, ours.c_min, ours.demanding) == (405, 149, [4])
 
 
@@ -84,14 +84,14 @@ def test_a_method_of_another_family_is_refused(write: Write) -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """The embedded model with two samples: the full cache, its reference rows and three arms."""
+    """The embedded model with two samples: the full cache, its reference rows and three candidates."""
     path = tmp_path_factory.mktemp("plan") / "plan.toml"
     table = '{ name = "ams_kv", demanding = [4] }'
     path.write_text(HEAD + f'model = "tiny-var"\nmethods = [{table}, "h2o"]\nbudgets = [{table}]\n'
                     '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = ["scale_groups"]\nbudgets = [1]\n')  # fmt: skip
     planned: list[Planned] = expand(load(str(path)))
     bench = Bench.load(planned[0])
-    return {p.case.label.partition(" ")[0] if p.case.role == "arm" else p.case.role: run_case(p, bench)[0] for p in planned}
+    return {p.case.label.partition(" ")[0] if p.case.role == "candidate" else p.case.role: run_case(p, bench)[0] for p in planned}
 
 
 def test_every_case_is_ok(measured: dict[str, Outcome]) -> None:
@@ -128,7 +128,7 @@ def test_the_full_cache_is_profiled_outside_its_time(measured: dict[str, Outcome
     assert all("layers" not in outcome.facts for name, outcome in measured.items() if name != "baseline")
 
 
-def test_full_against_itself_is_exact_and_an_arm_is_not(measured: dict[str, Outcome]) -> None:
+def test_full_against_itself_is_exact_and_a_candidate_is_not(measured: dict[str, Outcome]) -> None:
     assert set(measured["baseline"].samples["kl"]) == {0.0}
     assert max(measured["other_batch"].samples["kl"]) < 1e-6
     assert min(measured["ams_kv"].samples["kl"]) > 1e-6

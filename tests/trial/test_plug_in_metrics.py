@@ -64,8 +64,8 @@ def measured(folder: Path, file: Path) -> tuple[Outcome, dict[str, bytes]]:
     """The outcome and artifacts of a case with a metric that gives values and one that raises."""
     (folder / "plan.toml").write_text(examples.plan_text('"streaming"', weights=folder / "dot.safetensors"))
     plan = plans.load(str(folder / "plan.toml")).judged_by(["grey", "raises"])
-    arm = next(planned for planned in expand(plan) if planned.case.role == "arm")
-    return run_case(arm, Bench.load(arm, plug_ins=(str(file),)))
+    candidate = next(planned for planned in expand(plan) if planned.case.role == "candidate")
+    return run_case(candidate, Bench.load(candidate, plug_ins=(str(file),)))
 
 
 def full_name(outcome: Outcome, name: str) -> str:

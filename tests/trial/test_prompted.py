@@ -93,9 +93,9 @@ batch = 2
 def test_a_trial_scores_images_by_their_prompts_and_says_what_these_were(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
     cases = {planned.case.label: planned for planned in expand(plans.load(str(tmp_path / "plan.toml")))}
-    arm = cases["window 1/4"]
-    bench = Bench.load(arm)
-    outcome, files = run_case(arm, bench)
+    candidate = cases["window 1/4"]
+    bench = Bench.load(candidate)
+    outcome, files = run_case(candidate, bench)
     assert outcome.ok
     assert {name: len(values) for name, values in outcome.samples.items() if name in FIGURES} == dict.fromkeys(FIGURES, 2)
     assert outcome.facts["grid_prompts"] == [TEXTS[label] for label in outcome.facts["grid_classes"]]

@@ -33,7 +33,7 @@ from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.quality import FeatureCache
 from support import examples
-from support.measuring import fill, run_case, see_arm
+from support.measuring import fill, run_case, see_side
 from support.stages import forgetting
 
 IMAGES, PART, BATCH = 24, 10, 4
@@ -93,11 +93,11 @@ def pass_of(case: Planned, bench: Bench) -> Outcome:
     return run_case(case, bench)[0]
 
 
-def test_arms_and_the_full_cache_are_compared_with_real_images_and_reference_rows_are_not(folder: Path, preset: Preset) -> None:
+def test_sides_and_the_full_cache_are_compared_with_real_images_and_reference_rows_are_not(folder: Path, preset: Preset) -> None:
     cases = planned(folder)
     for p in cases:
-        assert (QUALITY_PASS in p.case.evaluation) == (p.case.role in ("arm", "baseline")), p.case.label
-    stated = of_role(cases, "arm").case.evaluation[QUALITY_PASS]
+        assert (QUALITY_PASS in p.case.evaluation) == (p.case.role in ("candidate", "baseline")), p.case.label
+    stated = of_role(cases, "candidate").case.evaluation[QUALITY_PASS]
     assert stated == {"seeds": "s256", "samples": IMAGES, "batch": BATCH, **preset.identity}
 
 
@@ -124,7 +124,7 @@ def test_a_block_may_do_without_and_random_weights_always_do(folder: Path) -> No
 def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -> None:
     cases = planned(folder)
     bench = Bench.load(cases[0])
-    full, arm = (pass_of(of_role(cases, role), bench) for role in ("baseline", "arm"))
+    full, side = (pass_of(of_role(cases, role), bench) for role in ("baseline", "candidate"))
     whole = seeds.subset("s256", 10).first(IMAGES)
     tokens = bench.loaded.generator.generate(torch.tensor(whole.labels), whole.seeds, Full(), full.case.sampling, Memory())
     seen = ImageFeatures.of(bench.loaded.decode(tokens), preset.extractor)
@@ -136,9 +136,9 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -
     right = seen.logits.argmax(1) == torch.tensor(whole.labels)
     assert full.samples["class_accuracy"] == right.double().tolist()
     assert "to_full" not in full.facts
-    assert arm.samples["fid_eyes_24"] != full.samples["fid_eyes_24"]
-    (change,) = arm.facts["to_full"].values()
-    assert change[0] == pytest.approx(arm.samples["fid_eyes_24"][0] - full.samples["fid_eyes_24"][0])
+    assert side.samples["fid_eyes_24"] != full.samples["fid_eyes_24"]
+    (change,) = side.facts["to_full"].values()
+    assert change[0] == pytest.approx(side.samples["fid_eyes_24"][0] - full.samples["fid_eyes_24"][0])
     assert change[1] <= change[0] <= change[2]
     assert difference(seen, seen, preset.reference).value == 0
 
@@ -148,47 +148,47 @@ def test_what_so_few_images_cannot_state_is_not_stored(folder: Path, monkeypatch
     monkeypatch.setitem(units.SEEN, "eyes", (100, 0))
     cases = planned(folder)
     bench = Bench.load(cases[0])
-    for outcome in (pass_of(of_role(cases, role), bench) for role in ("baseline", "arm")):
+    for outcome in (pass_of(of_role(cases, role), bench) for role in ("baseline", "candidate")):
         assert FIGURES & outcome.samples.keys() == FIGURES - {f"fid_eyes_{IMAGES}"}
         assert outcome.facts["intervals"].keys() == FIGURES - {f"fid_eyes_{IMAGES}"}
         assert not {"bias", "real", "to_full"} & outcome.facts.keys()
 
 
-def test_an_arm_without_the_full_cache_beside_it_has_no_difference(folder: Path) -> None:
+def test_a_side_without_the_full_cache_beside_it_has_no_difference(folder: Path) -> None:
     cases = planned(folder)
-    outcome = pass_of(of_role(cases, "arm"), Bench.load(cases[0]))
+    outcome = pass_of(of_role(cases, "candidate"), Bench.load(cases[0]))
     assert outcome.samples.keys() >= FIGURES
     assert "to_full" not in outcome.facts
 
 
-def test_an_arm_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path, tmp_path: Path) -> None:
+def test_a_side_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path, tmp_path: Path) -> None:
     cases = planned(folder)
-    full, arm = (of_role(cases, role) for role in ("baseline", "arm"))
+    full, side = (of_role(cases, role) for role in ("baseline", "candidate"))
     bench = Bench.load(full)
     pass_of(replace(full, feature_cache=tmp_path / "full"), bench)
-    together = pass_of(arm, bench)
-    alone = replace(arm, full_features=tmp_path / "full")
-    assert pass_of(alone, Bench.load(arm)).facts["to_full"] == together.facts["to_full"]
+    together = pass_of(side, bench)
+    alone = replace(side, full_features=tmp_path / "full")
+    assert pass_of(alone, Bench.load(side)).facts["to_full"] == together.facts["to_full"]
     (tmp_path / "full" / "00002.safetensors").unlink()
-    assert "to_full" not in pass_of(alone, Bench.load(arm)).facts
+    assert "to_full" not in pass_of(alone, Bench.load(side)).facts
 
 
 def carried(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
-    """The full cache whose quality stands again under another skip key, and an arm of a later trial beside it."""
+    """The full cache whose quality stands again under another skip key, and a side of a later trial beside it."""
     cases = planned(folder)
-    full, arm = of_role(cases, "baseline"), of_role(cases, "arm")
+    full, side = of_role(cases, "baseline"), of_role(cases, "candidate")
     first = replace(pass_of(replace(full, feature_cache=shelves / "old"), Bench.load(full)), skip_key="old")
     known = Earlier.of(replace(first, facts={**first.facts, "skip_parts": {}}), {})
     again = pass_of(replace(full, feature_cache=shelves / "new", reusable=known), Bench.load(full))
-    return again, pass_of(replace(arm, feature_cache=shelves / "arm", full_features=shelves / "new"), Bench.load(arm))
+    return again, pass_of(replace(side, feature_cache=shelves / "side", full_features=shelves / "new"), Bench.load(side))
 
 
-def test_an_arm_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_carried_over(folder: Path, tmp_path: Path) -> None:
-    again, arm = carried(folder, tmp_path)
+def test_a_side_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_carried_over(folder: Path, tmp_path: Path) -> None:
+    again, side = carried(folder, tmp_path)
     assert again.facts["carried"]["from"] == "old"
     parts = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("old", "new")]
     assert parts[0] == parts[1]
-    assert list(arm.facts["to_full"]) == [f"fid_eyes_{IMAGES}"]
+    assert list(side.facts["to_full"]) == [f"fid_eyes_{IMAGES}"]
 
 
 def test_a_metric_of_a_plug_in_is_no_proof_that_images_are_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +204,9 @@ def test_a_metric_of_a_plug_in_is_no_proof_that_images_are_the_same(folder: Path
 
 def test_it_would_not_find_them_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FeatureCache, "take", lambda self, other: None)
-    again, arm = carried(folder, tmp_path)
+    again, side = carried(folder, tmp_path)
     assert again.facts["carried"]["from"] == "old"
-    assert "to_full" not in arm.facts
+    assert "to_full" not in side.facts
 
 
 def test_parts_are_copied_where_a_file_has_but_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,15 +272,15 @@ def test_each_batch_is_a_sign_of_life(folder: Path) -> None:
 
 
 def test_so_is_each_that_is_only_judged(folder: Path) -> None:
-    case, signs = of_role(planned(folder), "arm"), list[int]()
-    see_arm(case, Bench.load(case, signs.append))
+    case, signs = of_role(planned(folder), "candidate"), list[int]()
+    see_side(case, Bench.load(case, signs.append))
     assert len(signs) == 5 * examples.SAMPLES // examples.BATCH, "the reference's tokens and images, its own, and its own forced"
-    silent = see_arm(case, Bench.load(case))[0]
-    assert silent.samples == see_arm(case, Bench.load(case, signs.append))[0].samples
+    silent = see_side(case, Bench.load(case))[0]
+    assert silent.samples == see_side(case, Bench.load(case, signs.append))[0].samples
 
 
 def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
-    cases = [p for p in planned(folder, "") if p.case.role in ("baseline", "other_seeds", "arm")]
+    cases = [p for p in planned(folder, "") if p.case.role in ("baseline", "other_seeds", "candidate")]
     bench = Bench.load(cases[0])
     found = {p.case.role: run_case(p, bench) for p in cases}
     for role, (outcome, files) in found.items():
@@ -288,8 +288,8 @@ def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
         levels = ((pictures.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         assert outcome.facts["images_hash"] == hashlib.sha256(levels.numpy().tobytes()).hexdigest(), role
     assert len({outcome.facts["images_hash"] for outcome, _ in found.values()}) == 3
-    arm = of_role(cases, "arm")
-    assert see_arm(arm, Bench.load(arm))[0].facts["images_hash"] == found["arm"][0].facts["images_hash"]
+    side = of_role(cases, "candidate")
+    assert see_side(side, Bench.load(side))[0].facts["images_hash"] == found["candidate"][0].facts["images_hash"]
 
 
 def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:
@@ -328,7 +328,7 @@ def test_too_few_images_are_refused_before_anything_runs(folder: Path) -> None:
 
 @pytest.mark.parametrize("field", ["seeds", "samples", "batch", "preset", "extractor", "reference", "resize", "options"])
 def test_every_field_of_the_pass_makes_another_case(folder: Path, field: str) -> None:
-    case = of_role(planned(folder), "arm").case
+    case = of_role(planned(folder), "candidate").case
     other = replace(case, evaluation={QUALITY_PASS: {**case.evaluation[QUALITY_PASS], field: "another"}})
     assert other.key != case.key
     assert other.cell != case.cell

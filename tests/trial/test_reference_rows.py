@@ -53,7 +53,7 @@ def test_the_batch_size_reference_runs_at_another_batch(batch: int, other: list[
 
 
 def test_reference_rows_and_the_full_cache_s_own_tokens_take_the_samples_that_a_plan_gives_them(folder: Path) -> None:
-    """In any order, and the reference of the arms is made once."""
+    """In any order, and the reference of the candidates is made once."""
     few = [replace(p, case=replace(p.case, evaluation={REFERENCE_SAMPLES: 3, FORCED_SAMPLES: 2})) for p in planned(folder, '"streaming"')]
     bench, recorder = recorded(few)
     found = {p.case.role: run_case(p, bench)[0] for p in (few[1], few[0], few[2], few[3])}
@@ -63,10 +63,10 @@ def test_reference_rows_and_the_full_cache_s_own_tokens_take_the_samples_that_a_
                for role, outcome in found.items()}
     everything = {"token_agreement": SAMPLES, "psnr": SAMPLES}
     assert lengths == {"other_seeds": {"token_agreement": 3, "psnr": 3}, "baseline": everything | {"kl": 2},
-                       "other_batch": {"token_agreement": 3, "psnr": 3, "kl": 2}, "arm": everything | {"kl": 2}}
+                       "other_batch": {"token_agreement": 3, "psnr": 3, "kl": 2}, "candidate": everything | {"kl": 2}}
     whole = {outcome.case.role: outcome for outcome, _ in run_all(planned(folder, '"streaming"')).values()}
     assert found["other_batch"].samples["kl"] == pytest.approx(whole["other_batch"].samples["kl"][:2], abs=1e-6)
-    assert found["arm"].samples["kl"] == pytest.approx(whole["arm"].samples["kl"][:2], abs=1e-6)
+    assert found["candidate"].samples["kl"] == pytest.approx(whole["candidate"].samples["kl"][:2], abs=1e-6)
 
 
 def test_passes_are_looked_into_over_no_more_samples_than_reference_rows_take(folder: Path) -> None:

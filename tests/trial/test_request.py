@@ -117,7 +117,7 @@ def test_an_interpreter_that_does_not_start_says_why(tmp_path: Path) -> None:
         identify(TrialRequest(python=str(tmp_path / "none")), "cpu")
 
 
-def test_a_child_gets_the_interpreter_and_the_code_of_its_arm() -> None:
+def test_a_child_gets_the_interpreter_and_the_code_of_its_side() -> None:
     assert TrialRequest(1.0, 2).command == [sys.executable, "-P"]
     assert "PYTHONPATH" not in TrialRequest(1.0, 2).environment or TrialRequest(1.0, 2).environment["PYTHONPATH"]
     other = TrialRequest(1.0, 2, python="/py", code="/code")

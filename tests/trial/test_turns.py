@@ -1,4 +1,4 @@
-"""Speed-ups on a machine whose speed drifts: the full cache runs in turns with each arm, so both see the same machine."""
+"""Speed-ups on a machine whose speed drifts: the full cache runs in turns with each candidate, so both see the same machine."""
 
 from __future__ import annotations
 
@@ -66,32 +66,32 @@ class SlowDecoder:
 
 @pytest.fixture(scope="module")
 def drifted(folder: Path) -> tuple[Outcome, Outcome]:
-    """The full cache, and an arm that was measured when everything had become many times as slow."""
+    """The full cache, and a candidate that was measured when everything had become many times as slow."""
     planned = cases(folder)
-    arm = next(one for one in planned.values() if one.case.role == "arm")
+    candidate = next(one for one in planned.values() if one.case.role == "candidate")
     bench = Bench.load(planned["full"])
     decoder = SlowDecoder(bench.loaded.decode)
     bench.loaded = replace(bench.loaded, decode=decoder)
     full, _ = run_case(planned["full"], bench)
     decoder.seconds = 20 * (full.median("latency") or 0.0)
-    return full, run_case(arm, bench)[0]
+    return full, run_case(candidate, bench)[0]
 
 
 def test_a_slower_machine_is_no_slower_method(drifted: tuple[Outcome, Outcome]) -> None:
-    full, arm = drifted
-    assert len(arm.facts[FULL_BESIDE]) == REPEATS == len(arm.samples["latency"])
+    full, candidate = drifted
+    assert len(candidate.facts[FULL_BESIDE]) == REPEATS == len(candidate.samples["latency"])
     assert FULL_BESIDE not in full.facts
-    row = derive(arm, full)
+    row = derive(candidate, full)
     assert row.speed_up is not None
     assert 0.5 < row.speed_up.value < 2
-    alone = derive(replace(arm, facts={name: fact for name, fact in arm.facts.items() if name != FULL_BESIDE}), full)
+    alone = derive(replace(candidate, facts={name: fact for name, fact in candidate.facts.items() if name != FULL_BESIDE}), full)
     assert alone.speed_up is not None
     assert alone.speed_up.value < 0.2  # what a store from before says
 
 
 def test_the_gate_compares_the_same_ratio(drifted: tuple[Outcome, Outcome]) -> None:
-    full, arm = drifted
-    ratio = baseline_check._ratio("latency", arm, {full.case.cell: full})
+    full, candidate = drifted
+    ratio = baseline_check._ratio("latency", candidate, {full.case.cell: full})
     assert ratio is not None
     assert 0.5 < ratio < 2
 
@@ -102,8 +102,8 @@ def test_a_full_cache_that_does_not_fit_beside_is_left_out(folder: Path, monkeyp
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     planned = cases(folder)
-    arm = next(one for one in planned.values() if one.case.role == "arm")
+    candidate = next(one for one in planned.values() if one.case.role == "candidate")
     monkeypatch.setattr(measure, "Memory", Exhausted)
-    outcome, _ = run_case(arm, Bench.load(arm))
+    outcome, _ = run_case(candidate, Bench.load(candidate))
     assert outcome.ok
     assert FULL_BESIDE not in outcome.facts

@@ -13,8 +13,8 @@ from cachemark.trial.request import Task
 
 @pytest.fixture
 def quick_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans are measured; the arms of pairs answer at once."""
-    from cli.arms import Machine
+    """Plans are measured; the candidates of pairs answer at once."""
+    from cli.quick_machine import Machine
 
     made, real = Machine(), executor.run_trials
 

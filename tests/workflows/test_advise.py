@@ -42,7 +42,7 @@ class Planted:
         cell = {"model": "llamagen-xl", "methods": ["linear"], "budgets": list(truth), "dtype": "bfloat16"}
         plan = Plan.model_validate({"name": "planted", "cells": [{**cell, "batch": batch} for batch in batches],
                                     "fidelity": {"seeds": "s2k", "samples": SEEDS}})
-        cases = [p.case for p in expand(plan, "cuda" if where is H100 else "cpu") if p.case.role in ("arm", "baseline")]
+        cases = [p.case for p in expand(plan, "cuda" if where is H100 else "cpu") if p.case.role in ("candidate", "baseline")]
         with Store.open(self.path) as store, store.new_run("planted", plan.model_dump(mode="json"), where, {}) as run:
             for case in cases:
                 store.save(run, outcome(replace(case, weights=weights), truth))
@@ -78,7 +78,7 @@ def outcome(case: Case, truth: Truth) -> Outcome:
     spoilt, kv = round(lost * SEEDS), case.batch * 212e6 * (1.0 if case.role == "baseline" else case.knobs["B"] / 576)
     samples = {"latency": [seconds * (1 + 0.0005 * k) for k in range(9)], "kv_allocated": [kv], "kv_logical": [kv], "kv_state": [0.0],
                "peak_memory": [kv + case.batch * 40e6], "legend": [0.0] * spoilt + [1.0] * (SEEDS - spoilt)}
-    if case.role == "arm":
+    if case.role == "candidate":
         stream = random.Random(f"{case.label} {case.batch}")
         samples["token_agreement"] = [0.6 + 0.1 * stream.random() for _ in range(SEEDS)]
     return Outcome(case, Status.OK, samples, seconds=1.0, facts={"kernel": "sdpa", "limit": limit(case).to_json()})
@@ -314,9 +314,9 @@ def changed(store: Planted, batch: int, **facts: Any) -> None:
     cell = {"model": "llamagen-xl", "methods": ["linear"], "budgets": ["1/4"], "dtype": "bfloat16", "batch": batch}
     plan = Plan.model_validate({"name": "changed", "cells": [cell], "fidelity": {"seeds": "s2k", "samples": SEEDS}})
     with Store.open(store.path) as held, held.new_run("changed", plan.model_dump(mode="json"), H100, {}) as run:
-        for case in (p.case for p in expand(plan, "cuda") if p.case.role in ("arm", "baseline")):
+        for case in (p.case for p in expand(plan, "cuda") if p.case.role in ("candidate", "baseline")):
             made = outcome(replace(case, weights="9c2e/5b71"), TRUTH)
-            held.save(run, replace(made, facts={**made.facts, **facts}) if case.role == "arm" else made)
+            held.save(run, replace(made, facts={**made.facts, **facts}) if case.role == "candidate" else made)
 
 
 def test_a_case_without_a_speed_up_was_measured_all_the_same(store: Planted) -> None:

@@ -83,7 +83,7 @@ def test_a_run_is_not_held_against_itself_nor_against_a_comparison(store: Path) 
     pairs = again(store, lambda outcome: outcome, plan=f"{ledger.COMPARISON}dots")
     with pytest.raises(Unsupported, match="Run 1 does not differ from itself"):
         verdicts(store, 1, 1)
-    with pytest.raises(Unsupported, match="two arms of its own"):
+    with pytest.raises(Unsupported, match="two sides of its own"):
         verdicts(store, 1, pairs)
 
 

@@ -31,7 +31,7 @@ PLAN = Plan.model_validate({
 
 @dataclass
 class Planted:
-    """Runs of a plan as they would end in a world where arms lose these points of color consistency, by label."""
+    """Runs of a plan as they would end in a world where candidates lose these points of color consistency, by label."""
 
     store: Path
     truth: Mapping[str, float]
@@ -42,7 +42,7 @@ class Planted:
         self.asked.append(plan.fidelity.samples)
         with Store.open(store) as target, target.new_run(plan.name, plan.model_dump(mode="json"), HERE, {}) as number:
             for planned in expand(plan):
-                if planned.case.role in ("arm", "baseline"):
+                if planned.case.role in ("candidate", "baseline"):
                     outcome = self.outcome(planned)
                     if target.carry(number, outcome.skip_key) is None:
                         target.save(number, outcome)

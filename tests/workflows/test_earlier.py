@@ -21,8 +21,8 @@ NAME = "fid_eyes_24"
 
 @pytest.fixture
 def decision() -> Decision:
-    """An arm with a quality pass."""
-    planned = next(p for p in expand(stub.tiny_plan()) if p.case.role == "arm")
+    """A side with a quality pass."""
+    planned = next(p for p in expand(stub.tiny_plan()) if p.case.role == "candidate")
     evaluation = {"quality": {"preset": "eyes", "samples": 24, "batch": 4, "seeds": "s256"}}
     return Decision(replace(planned, case=replace(planned.case, evaluation=evaluation)), "key", {"numerics": "n", "metrics": "m"}, False)
 

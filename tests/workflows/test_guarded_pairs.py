@@ -103,7 +103,7 @@ def at(tmp_path: Path) -> Stage:
 @pytest.fixture
 def python(tmp_path: Path) -> str:
     """An interpreter whose trials answer at once, and well."""
-    return python_of(tmp_path, Status.OK, {"latency": [1.0] * 3}, "an arm", output_hash="cafe", facts={"kernel": "sdpa"})
+    return python_of(tmp_path, Status.OK, {"latency": [1.0] * 3}, "a side", output_hash="cafe", facts={"kernel": "sdpa"})
 
 
 def python_of(tmp_path: Path, *ended: Any, **more: Any) -> str:
@@ -123,10 +123,10 @@ def compare(at: Stage, python: str, nvml: FakeNvml, **machine: Any) -> PairedCom
 
 
 def pairs(at: Stage) -> list[tuple[int, int, tuple[str, str]]]:
-    """Number of each stored pair, how often it was measured again, and on which devices its arms ran."""
+    """Number of each stored pair, how often it was measured again, and on which devices its sides ran."""
     with Store.open(at.store, create=False, read_only=True) as store:
         found = [(o.facts["pair"], o.facts["device"]["uuid"]) for o in store.outcomes(1)]
-    sides = {arm: {told["number"]: (told["redone"], uuid) for told, uuid in found if told["arm"] == arm} for arm in ("before", "after")}
+    sides = {side: {told["number"]: (told["redone"], uuid) for told, uuid in found if told["side"] == side} for side in ("before", "after")}
     return [(number, redone, (uuid, sides["after"][number][1])) for number, (redone, uuid) in sorted(sides["before"].items())]
 
 
@@ -147,7 +147,7 @@ def test_a_pair_that_the_device_disturbed_is_measured_again_and_the_verdict_stan
     assert (found.exit_code, {row.verdict for row in found.tally.rows}) == (0, {"equivalent"})
     again = {number for number, redone, _ in pairs(at) if redone}
     assert again == {2, 3}, "the third case belongs to the second pair, the eighth to the third, which was the fourth to run"
-    assert len(script.ran) == 2 * (6 + 2), "both arms of a pair, each time"
+    assert len(script.ran) == 2 * (6 + 2), "both sides of a pair, each time"
     assert {device for _, _, devices in pairs(at) for device in devices} == {"GPU-aaaa"}
 
 
@@ -160,7 +160,7 @@ def test_a_device_that_never_comes_to_rest_is_to_blame(at: Stage, python: str, n
     assert pairs(at) == [(1, 3, ("GPU-aaaa", "GPU-aaaa"))]
 
 
-def test_of_several_devices_another_takes_the_pair_and_both_arms_share_one(
+def test_of_several_devices_another_takes_the_pair_and_both_sides_share_one(
     at: Stage, python: str, nvml: FakeNvml, script: Script,
 ) -> None:
     script.events = {2: throttles}

@@ -35,8 +35,8 @@ def ran(seconds: float, engine: str = "eager", floor: float | None = None, facts
     return Outcome(Case(**{**held, **changes}), Status.OK, {"latency": [seconds] * 5}, "random weights: not measured", facts=told)
 
 
-def arm(seconds: float, engine: str = "eager", **more: Any) -> Outcome:
-    return ran(seconds, engine, **{"method": "linear", "budget": "1/4", "role": "arm", "knobs": {"B": 144}, **more})
+def candidate(seconds: float, engine: str = "eager", **more: Any) -> Outcome:
+    return ran(seconds, engine, **{"method": "linear", "budget": "1/4", "role": "candidate", "knobs": {"B": 144}, **more})
 
 
 def one(*outcomes: Outcome) -> Any:
@@ -49,7 +49,8 @@ def steps(found: Any) -> dict[tuple[str, str], Any]:
 
 
 def test_a_method_is_set_against_every_rung_and_stands_on_its_highest() -> None:
-    found = one(ran(60, "reference", 8.0), ran(20, floor=8.0), ran(10, "graph", 8.0), arm(12, floor=4.0), arm(5, "graph", floor=4.0))
+    found = one(ran(60, "reference", 8.0), ran(20, floor=8.0), ran(10, "graph", 8.0), candidate(12, floor=4.0),
+                candidate(5, "graph", floor=4.0))
     held = steps(found)
     assert ("linear 1/4", "eager") not in held
     best = held["linear 1/4", "graph"]
@@ -62,7 +63,7 @@ def test_a_method_is_set_against_every_rung_and_stands_on_its_highest() -> None:
 
 def test_a_missing_rung_is_left_out_with_its_reason() -> None:
     dead = Outcome(ran(1, "graph").case, Status.OOM, log="Traceback\nout of memory")
-    found = one(ran(20), arm(10), dead)
+    found = one(ran(20), candidate(10), dead)
     assert found.missing == {"paper-faithful": "not in this plan", "graph": "oom: out of memory"}
     assert steps(found)["linear 1/4", "eager"].over == {"paper-faithful": None, "flash on live keys": 2.0, "graph": None}
     assert "graph engine" in one(ran(20)).missing["graph"]
@@ -75,12 +76,13 @@ def test_another_batch_model_dtype_or_sampling_is_another_ladder() -> None:
 
 
 def test_what_is_quality_only_has_no_speed_up() -> None:
-    found = one(ran(20, "reference"), ran(20), arm(10, facts={"quality_only": "needs mass"}))
+    found = one(ran(20, "reference"), ran(20), candidate(10, facts={"quality_only": "needs mass"}))
     assert set(steps(found)["linear 1/4", "eager"].over.values()) == {None}
 
 
 def test_the_table_in_markdown() -> None:
-    text = script().markdown(script().ladders([ran(60, "reference"), ran(20, floor=8.0), arm(12, floor=4.0)]), HERE, "0123456789abcdef")
+    text = script().markdown(script().ladders([ran(60, "reference"), ran(20, floor=8.0), candidate(12, floor=4.0)]), HERE,
+                             "0123456789abcdef")
     rungs = [f"over {rung}" for rung in script().RUNGS.values()]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     assert rows[0] == ["model, batch, dtype", "method", "engine", "s a batch", *rungs, "ideal"]
@@ -91,7 +93,7 @@ def test_the_table_in_markdown() -> None:
 
 
 @pytest.mark.parametrize("name", ["ladder", "ladder-gpu"])
-def test_the_plans_have_a_full_cache_on_both_rungs_for_every_arm(name: str) -> None:
+def test_the_plans_have_a_full_cache_on_both_rungs_for_every_candidate(name: str) -> None:
     from cachemark.plans import schema as plans
     from cachemark.plans.expand import expand
 
@@ -99,5 +101,5 @@ def test_the_plans_have_a_full_cache_on_both_rungs_for_every_arm(name: str) -> N
     rungs = {(case.model, case.batch, case.sampling, case.engine) for case in found if case.role == "baseline"}
     for case in found:
         assert (case.model, case.batch, case.sampling, "reference") in rungs
-        assert case.role != "arm" or case.engine == "eager"
+        assert case.role != "candidate" or case.engine == "eager"
     assert {model for model, *_ in rungs} >= ({"llamagen-xl", "var-d30", "mar-l"} if name == "ladder-gpu" else {"llamagen-b", "tiny-mar"})

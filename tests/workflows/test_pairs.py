@@ -24,8 +24,8 @@ from cachemark.trial.executors.local import Local
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import pairs
-from cachemark.workflows.pairs import Arm, Pair, PairRunner, arms_of, cells_of, image_arm, orders
-from support.measuring import run_arm, see_arm
+from cachemark.workflows.pairs import Pair, PairRunner, Side, cells_of, image_side, orders, sides_of
+from support.measuring import run_side, see_side
 from support.stages import Stage
 
 REQUEST = TrialRequest(60.0, 1, task=Task.TIMES)
@@ -38,7 +38,7 @@ def plan() -> Plan:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """Every trial that would have run: the code of its arm and its cases' labels."""
+    """Every trial that would have run: the code of its side and its cases' labels."""
     found: list[tuple[str, list[str]]] = []
 
     def run_trials(planned: list[Planned], options: TrialRequest, started: Callable[[Planned], None], **_: Any) -> Iterator[Finished]:
@@ -51,14 +51,14 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
 
 
 def answer(planned: Planned, options: TrialRequest) -> Outcome:
-    return Outcome(planned.case, Status.OK, {"latency": [1.0]}, "an arm")
+    return Outcome(planned.case, Status.OK, {"latency": [1.0]}, "a side")
 
 
-def sides(cells: dict[str, Planned]) -> tuple[Arm, Arm, Local]:
-    return Arm("a", cells, replace(REQUEST, code="a")), Arm("b", cells, replace(REQUEST, code="b")), Local()
+def sides(cells: dict[str, Planned]) -> tuple[Side, Side, Local]:
+    return Side("a", cells, replace(REQUEST, code="a")), Side("b", cells, replace(REQUEST, code="b")), Local()
 
 
-def test_half_of_the_pairs_begin_with_either_arm_by_chance() -> None:
+def test_half_of_the_pairs_begin_with_either_side_by_chance() -> None:
     drawn = list(itertools.islice(orders(0), 400))
     assert sum(drawn) == 200
     assert all(one != two for one, two in zip(drawn[::2], drawn[1::2], strict=True))
@@ -67,7 +67,7 @@ def test_half_of_the_pairs_begin_with_either_arm_by_chance() -> None:
     assert drawn != list(itertools.islice(orders(1), 400))
 
 
-def test_a_round_is_a_fresh_process_for_each_arm_and_model(plan: Plan, ran: list[tuple[str, list[str]]]) -> None:
+def test_a_round_is_a_fresh_process_for_each_side_and_model(plan: Plan, ran: list[tuple[str, list[str]]]) -> None:
     cells = {name: p for name, p in cells_of(plan, "cpu").items() if p.case.label in ("full", "window 1/2")}
     models = len({p.case.model for p in cells.values()})
     runner, order = PairRunner(*sides(cells), seed=3), orders(3)
@@ -81,7 +81,7 @@ def test_a_round_is_a_fresh_process_for_each_arm_and_model(plan: Plan, ran: list
         assert sorted(label for code, labels in ran for label in labels if code == "a") == sorted(p.case.label for p in cells.values())
 
 
-def test_arms_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sides_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch) -> None:
     cells = cells_of(plan, "cpu", ["tiny-llamagen window 1/4"])
     monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OK, {"latency": [1.0]}, o.code))
     runner = PairRunner(*sides(cells))
@@ -101,7 +101,7 @@ def test_what_the_machine_spoilt_is_measured_again(
 
     def spoilt(planned: Planned, options: TrialRequest) -> Outcome:
         bad = planned.case.label == "window 1/4" and options.code == "b" and next(left, None) is not None
-        return Outcome(planned.case, status, log="too hot") if bad else Outcome(planned.case, Status.OK, {"latency": [1.0]}, "an arm")
+        return Outcome(planned.case, status, log="too hot") if bad else Outcome(planned.case, Status.OK, {"latency": [1.0]}, "a side")
 
     monkeypatch.setattr(sys.modules[__name__], "answer", spoilt)
     measured: list[Pair] = []
@@ -115,7 +115,7 @@ def test_what_the_machine_spoilt_is_measured_again(
     assert {c.cell: c.number for c in measured} == dict.fromkeys(cells, 1)
 
 
-def test_an_arm_that_fails_by_itself_is_not_measured_again(
+def test_a_side_that_fails_by_itself_is_not_measured_again(
     plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cells = cells_of(plan, "cpu", ["tiny-llamagen window 1/4"])
@@ -124,11 +124,11 @@ def test_an_arm_that_fails_by_itself_is_not_measured_again(
     assert (pair.ok, pair.redone, len(ran)) == (False, 0, 2)
 
 
-# ------------------------------------------------------------------------------------------------ arms
+# ------------------------------------------------------------------------------------------------ sides
 
 def test_the_cells_of_a_plan_are_its_timed_cases(plan: Plan) -> None:
     found = cells_of(plan, "cpu")
-    assert {p.case.role for p in found.values()} == {"arm", "baseline"}
+    assert {p.case.role for p in found.values()} == {"candidate", "baseline"}
     told = {(p.case.repeats, p.case.warmup, p.case.samples - p.case.batch, len(p.case.evaluation)) for p in found.values()}
     assert told == {(8, 2, 0, 0)}
     assert all(name == f"{p.case.model} {p.case.label}" for name, p in found.items())
@@ -138,72 +138,72 @@ def test_the_cells_of_a_plan_are_its_timed_cases(plan: Plan) -> None:
         cells_of(plan, "cpu", ["windw 1/2"])
 
 
-def test_two_cases_are_arms_where_one_model_has_both(plan: Plan) -> None:
-    before, after = arms_of(plan, "cpu", ("window 1/2", "linear 1/2"))
+def test_two_cases_are_sides_where_one_model_has_both(plan: Plan) -> None:
+    before, after = sides_of(plan, "cpu", ("window 1/2", "linear 1/2"))
     assert list(before) == list(after) == [f"{model} window 1/2 → linear 1/2" for model in ("tiny-llamagen", "tiny-t2i")]
     assert [p.case.method for side in (before, after) for p in side.values()] == ["window"] * 2 + ["linear"] * 2
     (masked, *_) = (p.case.label for p in cells_of(plan, "cpu").values() if p.case.method == "lazymar")
     with pytest.raises(CachemarkError, match="No model of plan embedded has both"):
-        arms_of(plan, "cpu", ("linear 1/2", masked))
+        sides_of(plan, "cpu", ("linear 1/2", masked))
 
 
-def test_an_arm_is_timed_and_its_tokens_hashed_and_nothing_is_judged(stage: Stage) -> None:
+def test_a_side_is_timed_and_its_tokens_hashed_and_nothing_is_judged(stage: Stage) -> None:
     loaded = plans.load(str(stage.plan))
     (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], 4).values()
     bench = Bench.load(planned)
-    one, artifacts = run_arm(planned, bench)
+    one, artifacts = run_side(planned, bench)
     assert artifacts == {}
     assert len(one.samples["latency"]) == 4
-    assert one.judgement.startswith("an arm of a pair")
+    assert one.judgement.startswith("a side of a pair")
     assert {"kv_allocated", "peak_memory"} <= set(one.samples)
     assert not {"kl", "token_agreement"} & set(one.samples)
     assert one.facts["kernel"]
-    assert run_arm(planned, bench)[0].output_hash == one.output_hash != ""
+    assert run_side(planned, bench)[0].output_hash == one.output_hash != ""
     other = replace(planned, case=replace(planned.case, knobs={**planned.case.knobs, "B": 6}))
-    assert run_arm(other, bench)[0].output_hash != one.output_hash
+    assert run_side(other, bench)[0].output_hash != one.output_hash
 
 
-def test_images_of_an_arm_are_judged_and_nothing_is_timed(stage: Stage) -> None:
+def test_images_of_a_side_are_judged_and_nothing_is_timed(stage: Stage) -> None:
     loaded = plans.load(str(stage.plan))
-    (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], 3, image_arm).values()
+    (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], 3, image_side).values()
     bench = Bench.load(planned)
-    one, artifacts = see_arm(planned, bench)
+    one, artifacts = see_side(planned, bench)
     assert artifacts == {}
     assert {"token_agreement", "kl", "psnr", "ssim"} <= set(one.samples)
     assert not {"latency", "kv_allocated"} & set(one.samples)
     assert {len(values) for values in one.samples.values()} == {3}
-    assert see_arm(planned, bench)[0].samples == one.samples
+    assert see_side(planned, bench)[0].samples == one.samples
     bench.loaded = replace(bench.loaded, weights="random:0")
     with pytest.raises(Unsupported, match="random weights"):
-        see_arm(planned, bench)
+        see_side(planned, bench)
 
 
-def test_an_arm_gives_signs_of_life_while_its_images_are_made(stage: Stage) -> None:
+def test_a_side_gives_signs_of_life_while_its_images_are_made(stage: Stage) -> None:
     """A batch of them is what a time without a word may last, and not all of them."""
     loaded = plans.load(str(stage.plan))
     counts = []
     for samples in (2, 12):
-        (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], samples, image_arm).values()
+        (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], samples, image_side).values()
         said: list[int] = []
-        see_arm(planned, Bench.load(planned, said.append))
+        see_side(planned, Bench.load(planned, said.append))
         counts.append(len(said))
         assert planned.case.batch == 2
     assert counts[1] == 6 * counts[0] > 0
 
 
-def test_an_arm_has_the_hash_of_its_images_too(stage: Stage) -> None:
+def test_a_side_has_the_hash_of_its_images_too(stage: Stage) -> None:
     (planned,) = cells_of(plans.load(str(stage.plan)), "cpu", ["streaming 1/2"], 3).values()
     bench = Bench.load(planned)
-    one, again = run_arm(planned, bench)[0], run_arm(planned, bench)[0]
+    one, again = run_side(planned, bench)[0], run_side(planned, bench)[0]
     assert one.facts["images_hash"] == again.facts["images_hash"] != ""
     decode = bench.loaded.decode
     bench.loaded = replace(bench.loaded, decode=lambda tokens: -decode(tokens))
-    other = run_arm(planned, bench)[0]
+    other = run_side(planned, bench)[0]
     assert (other.output_hash == one.output_hash, other.facts["images_hash"] == one.facts["images_hash"]) == (True, False)
 
 
 def test_images_come_from_as_many_seeds_as_are_asked(plan: Plan) -> None:
-    own, few, many = (next(iter(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"], n, image_arm).values())).case for n in (0, 5, 300))
+    own, few, many = (next(iter(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"], n, image_side).values())).case for n in (0, 5, 300))
     assert (own.seeds, own.samples) == (plan.fidelity.seeds, plan.fidelity.samples)
     assert (few.seeds, few.samples) == (plan.fidelity.seeds, 5)
     assert (many.seeds, many.samples) == ("s2k", 300)
@@ -217,30 +217,30 @@ def test_more_seeds_are_of_the_same_series(plan_has: str, asked_for: int, found:
     """What a method was tuned on shares no seed with what it is measured on."""
     planned = next(iter(cells_of(plan, "cpu").values()))
     planned = replace(planned, case=replace(planned.case, seeds=plan_has))
-    assert image_arm(planned, asked_for).case.seeds == found
+    assert image_side(planned, asked_for).case.seeds == found
     assert set(seeds.subset(plan_has, 10).seeds[:5]) <= set(seeds.subset(found, 10).seeds)
 
 
 def test_a_series_that_is_too_short_is_refused(plan: Plan) -> None:
     planned = next(iter(cells_of(plan, "cpu").values()))
     tuned = replace(planned, case=replace(planned.case, seeds="tune64"))
-    assert image_arm(tuned, 256).case.seeds == "tune256"
+    assert image_side(tuned, 256).case.seeds == "tune256"
     with pytest.raises(BadPlan, match=r"257 images at the seeds of 'tune64'.*has 256"):
-        image_arm(tuned, 257)
+        image_side(tuned, 257)
 
 
-def test_an_arm_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
+def test_a_side_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
     """It has no times, and the newest outcome of a case says how long that takes."""
-    own = {p.case.label: p.case for p in expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("arm", "baseline")}
-    arms = {p.case.label: p.case for p in cells_of(plans.load(str(stage.plan)), "cpu", images=0, arm=image_arm).values()}
-    assert own.keys() == arms.keys()
-    assert not {c.key for c in own.values()} & {c.key for c in arms.values()}
-    plain = [{replace(c, evaluation={}).key for c in cases.values()} for cases in (own, arms)]
+    own = {p.case.label: p.case for p in expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("candidate", "baseline")}
+    sides = {p.case.label: p.case for p in cells_of(plans.load(str(stage.plan)), "cpu", images=0, side=image_side).values()}
+    assert own.keys() == sides.keys()
+    assert not {c.key for c in own.values()} & {c.key for c in sides.values()}
+    plain = [{replace(c, evaluation={}).key for c in cases.values()} for cases in (own, sides)]
     assert plain[0] == plain[1], "only by its mark"
-    assert all(dict(arms[label].evaluation) == {**own[label].evaluation, "arm": "images"} for label in own)
+    assert all(dict(sides[label].evaluation) == {**own[label].evaluation, "only": "images"} for label in own)
 
 
-def test_a_case_whose_largest_batch_is_searched_is_no_arm() -> None:
+def test_a_case_whose_largest_batch_is_searched_is_no_side() -> None:
     blocks = [{"model": "llamagen-b", "methods": ["window"], "batch": batch} for batch in (4, "max")]
     both, fixed, searched = (Plan.model_validate({"name": "p", "cells": cells}) for cells in (blocks, blocks[:1], blocks[1:]))
     assert {p.case.batch for p in expand(both, "cpu")} == {4, FIRST}
@@ -259,7 +259,7 @@ def test_blocks_that_differ_in_their_batch_are_cells_of_their_own() -> None:
     (cell,) = cells_of(both, "cpu", ["window 1/2, batch 8"])
     assert cell == "llamagen-b window 1/2, batch 8"
     assert list(cells_of(both, "cpu", ["llamagen-b window 1/2"])) == [cell.replace("8", "4"), cell]
-    before, after = arms_of(both, "cpu", ("window 1/2", "linear 1/2"))
+    before, after = sides_of(both, "cpu", ("window 1/2", "linear 1/2"))
     assert list(before) == list(after) == [f"llamagen-b window 1/2 → linear 1/2, batch {batch}" for batch in (4, 8)]
     assert [p.case.batch for side in (before, after) for p in side.values()] == [4, 8, 4, 8]
 

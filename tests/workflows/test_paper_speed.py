@@ -29,25 +29,25 @@ def pair(model: str = "llamagen-b", method: str = "streaming", batch: int = 8) -
 def test_on_the_models_own_grid_it_is_what_the_limits_of_a_run_allow(model: str, method: str) -> None:
     cases = pair(model, method)
     bills = [case_bill(case, MODELS.get(model), method_factory(case)()) for case in cases]
-    full, arm = (found.limit(RATES) for found in bills if found is not None)
+    full, candidate = (found.limit(RATES) for found in bills if found is not None)
     tokens = cases[0].grid[0] * cases[0].grid[1]
-    assert PaperSpeed().allowed(*cases, RATES, full.by["decode"] / 8, 8, tokens) == pytest.approx(ideal(full, arm))
+    assert PaperSpeed().allowed(*cases, RATES, full.by["decode"] / 8, 8, tokens) == pytest.approx(ideal(full, candidate))
 
 
 def test_more_images_and_longer_sequences_allow_more() -> None:
-    full, arm = pair()
+    full, candidate = pair()
     paper = PaperSpeed()
     assert paper.lengths(full) == (64, 256, 1024)
-    by_batch = [paper.allowed(full, arm, RATES, 0.0, batch, 256) or 0 for batch in (1, 16, 64)]
-    by_length = [paper.allowed(full, arm, RATES, 0.0, 16, tokens) or 0 for tokens in paper.lengths(full)]
+    by_batch = [paper.allowed(full, candidate, RATES, 0.0, batch, 256) or 0 for batch in (1, 16, 64)]
+    by_length = [paper.allowed(full, candidate, RATES, 0.0, 16, tokens) or 0 for tokens in paper.lengths(full)]
     assert by_batch == sorted(by_batch)
     assert by_length == sorted(by_length)
     assert by_length[-1] > 1.1 * by_length[0] > 1.1
 
 
 def test_the_image_decoder_takes_its_part_of_the_gain() -> None:
-    full, arm = pair()
-    bare, decoded = (PaperSpeed().allowed(full, arm, RATES, image, 64, 256) or 0 for image in (0.0, 1.0))
+    full, candidate = pair()
+    bare, decoded = (PaperSpeed().allowed(full, candidate, RATES, image, 64, 256) or 0 for image in (0.0, 1.0))
     assert bare > decoded > 1.0
     assert decoded < 1.01
 
@@ -58,9 +58,9 @@ def test_another_length_is_asked_of_next_token_models_alone() -> None:
 
 
 def test_nothing_is_said_of_a_model_that_is_not_here_or_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    full, arm = pair()
+    full, candidate = pair()
     gone = replace(full, model="no-such-model")
     assert PaperSpeed().lengths(gone) == ()
-    assert PaperSpeed().allowed(gone, replace(arm, model="no-such-model"), RATES, 0.0, 1, 256) is None
+    assert PaperSpeed().allowed(gone, replace(candidate, model="no-such-model"), RATES, 0.0, 1, 256) is None
     monkeypatch.setitem(sys.modules, "cachemark.models.registry", None)
     assert PaperSpeed().lengths(full) == ()

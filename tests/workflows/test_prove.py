@@ -50,7 +50,7 @@ class Trials:
         for item in planned:
             self.ran.add((item.case.device_class, request.gpu))
             latency = 1.0 + self.sees * item.case.knobs.get("wait", 0.0)
-            yield Finished(Outcome(item.case, Status.OK, {"latency": [latency] * 3}, "an arm", output_hash="cafe"), {})
+            yield Finished(Outcome(item.case, Status.OK, {"latency": [latency] * 3}, "a side", output_hash="cafe"), {})
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -93,6 +93,6 @@ def test_on_a_gpu_the_device_waits_and_not_the_host(monkeypatch: pytest.MonkeyPa
     assert time.perf_counter() - begun < 100, "the host goes on"
     assert slept[-1] == 600 * 2 * 10**9, "10^8 cycles in 50 ms"
     scope["wait"](0.0, torch.device("cuda"))
-    assert len(slept) == 3, "equal arms do not wait"
+    assert len(slept) == 3, "A/A tests do not wait"
     scope["wait"](0.01, torch.device("cpu"))
     assert time.perf_counter() - begun >= 0.01

@@ -151,7 +151,7 @@ def test_quality_is_carried_over_where_tokens_did_not_change(measured: Path) -> 
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_new_arm_is_compared_with_the_images_of_a_stored_full_cache(kept: bool, measured: Path) -> None:
+def test_a_new_candidate_is_compared_with_the_images_of_a_stored_full_cache(kept: bool, measured: Path) -> None:
     """Where nobody has pruned them; without them there is nothing to compare with."""
     full = measured / "s.sqlite.artifacts" / "parts" / outcomes(measured)["full"].skip_key
     if not kept:
@@ -183,7 +183,7 @@ def test_a_night_measures_times_anew_and_carries_quality(measured: Path) -> None
         path.unlink()
     run(measured, "--fresh", "--carry-quality")
     assert {label for label, o in outcomes(measured).items() if "carried" in o.facts} == {"streaming 1/2", "calm 1/2"}, (
-        "the full cache's features are gone, and arms of other code would be compared with them")
+        "the full cache's features are gone, and candidates of other code would be compared with them")
 
 
 def test_another_image_decoder_has_its_own_quality(measured: Path) -> None:

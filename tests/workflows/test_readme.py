@@ -50,10 +50,10 @@ def test_the_example_of_the_readme(demo: Path, quick_pairs: None) -> None:
 @pytest.mark.parametrize("given", [False, True])
 def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the plan names its plug-in, whose method it gives a knob, or the user does."""
-    from cli import arms
+    from cli import quick_machine
 
-    monkeypatch.setattr(executor, "run_trials", arms.Machine().run_trials)
-    monkeypatch.setattr(executor, "identify", arms.Machine().identify)
+    monkeypatch.setattr(executor, "run_trials", quick_machine.Machine().run_trials)
+    monkeypatch.setattr(executor, "identify", quick_machine.Machine().identify)
     method, top = ('"calm"', "") if given else ('{ name = "calm", sinks = 2 }', 'plugins = ["dot.py"]')
     plugin = MODEL.replace("methods.window import Window", "methods.streaming import Streaming as Window")
     stage = stages.stage(tmp_path, f'"window", {method}', plugin, top=top)

@@ -84,7 +84,7 @@ def test_a_page_names_range_bisection_and_the_plans_file() -> None:
     assert any(f"its cause came after {'b' * 12}, up to {'c' * 12}" in line for line in lines)
     assert lines[-2:] == [
         f"  find: cachemark bisect 'tiny-var linear 1/4, batch 4' --plan '/plans/my own.toml' --good {'b' * 12} --bad {'c' * 12}",
-        f"  again: cachemark compare '/plans/my own.toml' --commits {'b' * 12} {'c' * 12} --case 'tiny-var linear 1/4, batch 4'"]
+        f"  again: cachemark compare '/plans/my own.toml' --commits {'b' * 12} {'c' * 12} --only 'tiny-var linear 1/4, batch 4'"]
 
 
 def test_a_first_night_is_run_again() -> None:

@@ -51,7 +51,7 @@ def lived(
 
 
 def work(planned: Planned) -> float:
-    """Batches that a case generates: an arm twice as many as its full cache, which is timed in turns with it."""
+    """Batches that a case generates: a candidate twice as many as its full cache, which is timed in turns with it."""
     return sum(times for _, times in generated(planned))
 
 

@@ -29,7 +29,7 @@ class Predictor(Protocol):
     def lengths(self, full: Case) -> Sequence[int]:
         """Lengths of the sequence at which a model can be priced, its own among them."""
 
-    def allowed(self, full: Case, arm: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
+    def allowed(self, full: Case, candidate: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
         """Return the speed-up that the bytes and FLOPs saved allow there, None where it is unknown.
 
         ``image`` is the least time in seconds to decode one image on the model's own grid.
@@ -95,7 +95,7 @@ def answer_maps(groups: Iterable[CaseGroup], claims: Claims, predictor: Predicto
 
 
 def _map(family: Sequence[CaseGroup], claims: Claims, predictor: Predictor | None) -> AnswerMap | None:
-    qualified = {_name(row): (group, row) for group in family for row in group.arms
+    qualified = {_name(row): (group, row) for group in family for row in group.candidates
                  if row.ok and candidate(row, claims).qualified and row.speed_up is not None}
     if not qualified:
         return None
@@ -121,7 +121,7 @@ def _measured(group: CaseGroup, qualified: set[tuple[str, str]], claims: Claims,
 
     Images do not depend on the batch: a method is qualified at all if it is at one.
     """
-    rows = {row.case.key: row for row in group.arms if row.ok}
+    rows = {row.case.key: row for row in group.candidates if row.ok}
     able = [replace(candidate(row, claims), qualified=_name(row) in qualified) for row in rows.values()]
     chosen = select(able).best
     best = FULL if chosen is None else named(rows[chosen.key].case)
@@ -156,6 +156,6 @@ def _predicted(
 
 def _nearest(family: Sequence[CaseGroup], row: ReportRow, batch: int) -> tuple[CaseGroup, ReportRow]:
     """The row of the same method and budget whose batch is nearest, with its group."""
-    same = [(group, other) for group in family for other in group.arms
+    same = [(group, other) for group in family for other in group.candidates
             if other.ok and other.speed_up is not None and _name(other) == _name(row)]
     return min(same, key=lambda pair: max(pair[1].case.batch / batch, batch / pair[1].case.batch))

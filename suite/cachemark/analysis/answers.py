@@ -72,9 +72,11 @@ def select(candidates: Iterable[Candidate], *, full_fits: bool = True) -> Select
 class Answer:
     """One sentence for one model.
 
-    ``row`` is the recommended arm, None where it is the full cache; ``lean`` the qualified arm that saves most memory or computation where
+    ``row`` is the recommended candidate, None where it is the full cache; ``lean`` the qualified candidate that saves most memory or
+    computation where
     that is another; ``ruined`` the one of the others whose images are worst, for comparison; ``needed`` about the number of seeds at which
-    one more arm would be decided. ``numbers`` are the recommended arm's speed, saving and quality, each with its name and its interval as
+    one more candidate would be decided. ``numbers`` are the recommended candidate's speed, saving and quality, each with its name and its
+    interval as
     text; ``flags`` say why the speed is not to be believed.
     """
 
@@ -88,17 +90,18 @@ class Answer:
 
 
 def answer(group: CaseGroup, claims: Claims) -> Answer:
-    """The arm that :func:`select` recommends, else the full cache with the reason."""
+    """The candidate that :func:`select` recommends, else the full cache with the reason."""
     if group.full is None or not group.full.ok:
         return Answer("No answer: this run has no full cache to compare with.")
-    rows = {row.case.key: row for row in group.arms if row.ok}
+    rows = {row.case.key: row for row in group.candidates if row.ok}
     candidates = [candidate(row, claims) for row in rows.values()]
     chosen, ruined = select(candidates), _ruined(group)
     lean = rows[chosen.lean.key] if chosen.lean else None
     if chosen.best is not None:
         row = rows[chosen.best.key]
         return Answer(_use(row, claims), row, lean, ruined, numbers=tuple(_numbers(row, group)), flags=_flags(row, group))
-    needed = min((claim.needed for row in group.arms if (claim := claims.get(row.case.key)) and not claim.non_inferior and claim.needed),
+    needed = min((claim.needed for row in group.candidates if (claim := claims.get(row.case.key)) and not claim.non_inferior
+                  and claim.needed),
                  default=None)
     qualified = [each for each in candidates if each.qualified]
     doubt = next((f" {named(rows[each.key].case)}: {each.doubt}" for each in qualified if each.doubt), "")
@@ -108,7 +111,7 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
 
 
 def candidate(row: ReportRow, claims: Claims) -> Candidate:
-    """A measured arm as the rule sees it."""
+    """A measured candidate as the rule sees it."""
     return Candidate(row.case.key, row.speed_up, row.saving, qualified=row.place is not None and row.case.key in claims,
                      doubt=row.implausible)
 
@@ -143,9 +146,9 @@ def _ends(interval: Interval, name: str) -> str:
 
 
 def _ruined(group: CaseGroup) -> ReportRow | None:
-    """The arm with the lowest score of single images, or the highest FID, among those without a place."""
+    """The candidate with the lowest score of single images, or the highest FID, among those without a place."""
     name = criterion(group)
-    unplaced = [row for row in group.arms if row.ok and row.place is None and name in row.quality]
+    unplaced = [row for row in group.candidates if row.ok and row.place is None and name in row.quality]
     if not unplaced:
         return None
     worst = metric(name).worst(row.quality[name].value for row in unplaced)
@@ -177,13 +180,13 @@ def saving_in_words(saving: float | None, paradigm: str) -> str:
 
 
 def loss_in_words(claim: QualityClaim) -> str:
-    """The margin within which an arm's images are shown to be."""
+    """The margin within which a candidate's images are shown to be."""
     return f"and its images are shown to lose less than {claim.allowed}"
 
 
 def _reason(group: CaseGroup, lean: ReportRow | None, claims: Claims, needed: int | None, *, qualified: bool) -> str:
     """The reason for the full cache, and what would change it."""
-    mine = [claim for row in group.arms if (claim := claims.get(row.case.key))]
+    mine = [claim for row in group.candidates if (claim := claims.get(row.case.key))]
     if not mine:
         return f"{why_unjudged(random=group.random)}, so no method is shown to be as good."
     allowed = mine[0].allowed
@@ -219,6 +222,6 @@ def recommendations(group: CaseGroup, claims: Claims) -> tuple[Recommendation, .
 
 
 def _recommendation(method: str, group: CaseGroup, claims: Claims) -> Recommendation:
-    rows = sorted((row for row in group.arms if row.method == method), key=lambda row: share_of_full(row.case.budget))
+    rows = sorted((row for row in group.candidates if row.method == method), key=lambda row: share_of_full(row.case.budget))
     good = next((row for row in rows if not row.unranked and (claim := claims.get(row.case.key)) is not None and claim.non_inferior), None)
     return Recommendation(method, good, "" if good else not_shown(rows, claims))

@@ -50,7 +50,7 @@ class Alarms:
 def alarms(standing: GateStanding | None) -> Alarms:
     """The realized false-alarm rate of the gate, from comparisons of equal code."""
     if standing is None or not standing.nights:
-        return Alarms("calm", "Unknown: the store holds no comparison of equal arms yet.")
+        return Alarms("calm", "Unknown: the store holds no A/A test yet.")
     text = f"Paired test: {standing.sentence}"
     if standing.advisory:
         return Alarms("bad", f"{text} That is too many: verdicts on times are advisory and fail nothing.")

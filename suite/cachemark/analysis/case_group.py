@@ -24,26 +24,26 @@ OTHER_SEEDS = "Not shown to agree with the full cache better than the full cache
 
 @dataclass(frozen=True)
 class CaseGroup:
-    """A cell of the plan. ``arms`` stand in table order: larger budgets first, then place."""
+    """A cell of the plan. ``candidates`` stand in table order: larger budgets first, then place."""
 
     model: str
     case: Case
     full: ReportRow | None
-    arms: tuple[ReportRow, ...]
+    candidates: tuple[ReportRow, ...]
     references: tuple[ReportRow, ...]
 
     @cached_property
     def rows(self) -> tuple[ReportRow, ...]:
-        return (*((self.full,) if self.full else ()), *self.arms, *self.references)
+        return (*((self.full,) if self.full else ()), *self.candidates, *self.references)
 
     @cached_property
     def budgets(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(row.case.budget for row in self.arms))
+        return tuple(dict.fromkeys(row.case.budget for row in self.candidates))
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
-        """Every method of the arms, in a stable order that does not depend on the values."""
-        return tuple(sorted({row.method for row in self.arms}))
+        """Every method of the candidates, in a stable order that does not depend on the values."""
+        return tuple(sorted({row.method for row in self.candidates}))
 
     @cached_property
     def paradigm(self) -> str:
@@ -53,7 +53,7 @@ class CaseGroup:
     @cached_property
     def ranked_by(self) -> str:
         """The metric that ranks: the name of the FID that was measured; empty for speed-up."""
-        return next((fid[0] for row in self.arms if (fid := row.of_set(FID))), "")
+        return next((fid[0] for row in self.candidates if (fid := row.of_set(FID))), "")
 
     @property
     def random(self) -> bool:
@@ -69,15 +69,15 @@ class CaseGroup:
         """True where the largest batch was searched for; the batch of its case only began the search."""
         return MAX_BATCH in self.case.evaluation
 
-    def arms_at(self, budget: str) -> tuple[ReportRow, ...]:
+    def candidates_at(self, budget: str) -> tuple[ReportRow, ...]:
         return self._by_budget.get(budget, ())
 
     @cached_property
     def _by_budget(self) -> dict[str, tuple[ReportRow, ...]]:
         rows: dict[str, list[ReportRow]] = {}
-        for row in self.arms:
+        for row in self.candidates:
             rows.setdefault(row.case.budget, []).append(row)
-        return {budget: tuple(arms) for budget, arms in rows.items()}
+        return {budget: tuple(candidates) for budget, candidates in rows.items()}
 
     def reference(self, role: str) -> ReportRow | None:
         """The reference row of that role if it has values."""
@@ -130,10 +130,10 @@ def _group(model: str, measured: list[Outcome], references: list[Outcome]) -> Ca
     for (k, name), mean in means(named, lambda key: key[1]).items():
         intervals[k][name] = mean
     rows = with_limits([derive(o, full, means_) for o, means_ in zip(measured, intervals, strict=True)])
-    arms = [_against_references(row, reference_rows) for row in rows if row.outcome is not baseline]
+    candidates = [_against_references(row, reference_rows) for row in rows if row.outcome is not baseline]
     own = next((row for row in rows if row.outcome is baseline), None)
     first = (measured or references)[0].case
-    return CaseGroup(model, baseline.case if baseline else first, own, ordered(arms), reference_rows)
+    return CaseGroup(model, baseline.case if baseline else first, own, ordered(candidates), reference_rows)
 
 
 # -- throughput at equal memory ---------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
         return replace(row, equal_memory=largest_row.images_per_second, equal_memory_batch=largest_row.case.batch)
 
     return tuple(replace(group, full=at_equal_memory(group.full, group) if group.full else None,
-                         arms=tuple(at_equal_memory(row, group) for row in group.arms)) for group in groups)
+                         candidates=tuple(at_equal_memory(row, group) for row in group.candidates)) for group in groups)
 
 
 # -- places -----------------------------------------------------------------------------------------------------------

@@ -369,7 +369,7 @@ def cells(row: ReportRow, groups: tuple[ColumnGroup, ...]) -> tuple[TableCell, .
 def budget_cell(row: ReportRow) -> TableCell:
     """The budget, and below it the share of visual entries that was really kept."""
     true = row.outcome.facts.get("true_ratio")
-    share = f"true {true:.3f}" if isinstance(true, (int, float)) and row.case.role == "arm" else ""
+    share = f"true {true:.3f}" if isinstance(true, (int, float)) and row.case.role == "candidate" else ""
     return TableCell("budget", shown_share(row.case.budget), share, share_of_full(row.case.budget))
 
 
@@ -379,7 +379,7 @@ def paired_speed_note(group: CaseGroup) -> str:
     Empty where the table shows no difference.
     """
     full = group.full.median(TIME) if group.full else None
-    ratios = [(abs(ratio - row.speed_up.value) / row.speed_up.value, row.case.label, ratio) for row in group.arms
+    ratios = [(abs(ratio - row.speed_up.value) / row.speed_up.value, row.case.label, ratio) for row in group.candidates
               if full and row.speed_up and row.outcome.facts.get(FULL_BESIDE) and (ratio := full / (row.median(TIME) or full))]
     distance, label, ratio = max(ratios, default=(0.0, "", 1.0))
     if distance <= VISIBLE:

@@ -98,9 +98,9 @@ class Limits:
         return any(row.case.decoder for row in self.rows)
 
 
-def against_limits(full: ReportRow | None, arms: Sequence[ReportRow]) -> Limits | None:
+def against_limits(full: ReportRow | None, candidates: Sequence[ReportRow]) -> Limits | None:
     """The table of a group, None where no row has a least time."""
-    rows = tuple(row for row in (*((full,) if full else ()), *arms) if row.limit)
+    rows = tuple(row for row in (*((full,) if full else ()), *candidates) if row.limit)
     if not rows or (first := rows[0].limit) is None:
         return None
     rates = f"{first.copy / 1e9:,.1f} GB/s copied, {first.matmul / 1e12:,.2f} TFLOP/s multiplied"

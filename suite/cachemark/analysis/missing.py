@@ -97,13 +97,13 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
     for role, name in (("other_seeds", "different-seed"), ("other_batch", "batch-size")):
         if group.reference(role) is None and not group.random and not group.searched:
             yield Missing(f"{group.model}: {name} reference", "absent", "Fidelity is shown without this reference.")
-    arms = [row for row in group.rows if row.ok and row.case.role == "arm"]
-    for row in arms:
+    candidates = [row for row in group.rows if row.ok and row.case.role == "candidate"]
+    for row in candidates:
         if row.no_judgement and not group.searched:
             yield Missing(f"{group.model}: {row.case.label}, fidelity and quality", "not judged", row.no_judgement)
     for name in _wanted(group):
-        without = [row.case.label for row in arms if not row.outcome.samples.get(name) and name not in row.quality
+        without = [row.case.label for row in candidates if not row.outcome.samples.get(name) and name not in row.quality
                    and not (row.same_law and name in FIDELITY)]
         if without:
-            why = "No method has samples." if len(without) == len(arms) else f"No samples for {', '.join(without)}."
+            why = "No method has samples." if len(without) == len(candidates) else f"No samples for {', '.join(without)}."
             yield Missing(f"{group.model}: {METRICS[name].title}", "not measured", why)

@@ -78,7 +78,7 @@ class PaperCell:
 
     def means(self, case: Case) -> bool:
         """Return whether a case is this row, whatever device ran it."""
-        if case.role not in ("arm", "baseline") or case.codec != "native" or case.engine == "reference" or case.decoder:
+        if case.role not in ("candidate", "baseline") or case.codec != "native" or case.engine == "reference" or case.decoder:
             return False
         printed_case = (self.model, self.batch, self.steps, self.ours["method"], self.ours.get("variant", case.variant))
         if printed_case != (case.model, case.batch, case.sampling.steps, case.method, case.variant):
@@ -194,12 +194,12 @@ def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[Paper
     A full cache alone may belong to several.
     """
     outcomes, figures = list(outcomes), published()
-    arms = [outcome.case for outcome in outcomes if outcome.case.role == "arm"]
+    candidates = [outcome.case for outcome in outcomes if outcome.case.role == "candidate"]
     cells = [cell for cell in figures.cells if cell.model]
     models = {cell.model for cell in cells}
-    candidates = [case for case in arms if case.model in models]
-    here = dict.fromkeys(cell.table for cell in cells if any(map(cell.means, candidates)))
-    methods = {case.method for case in arms} - SHARED
+    published_cases = [case for case in candidates if case.model in models]
+    here = dict.fromkeys(cell.table for cell in cells if any(map(cell.means, published_cases)))
+    methods = {case.method for case in candidates} - SHARED
     related = dict.fromkeys(cell.table for cell in cells if cell.ours["method"] in methods)
     return tuple(_table(figures, title, outcomes, environment, title in here) for title in here | related)
 

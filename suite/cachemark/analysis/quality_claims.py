@@ -114,12 +114,12 @@ Claims = Mapping[str, QualityClaim]
 
 
 def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS, *, sequential: bool = False) -> Claims:
-    """The claim of every arm that has values of quality, by the key of its case.
+    """The claim of every candidate that has values of quality, by the key of its case.
 
     All that a report could claim are one family, also those that another rule leaves out of its ranking: which these are depends on the
     same images. ``sequential``: they were looked at while seeds were added, and are judged by the test that allows it.
     """
-    claims = [(group, row, claim) for group in groups for row in group.arms if (claim := _alone(row, group, margins, sequential))]
+    claims = [(group, row, claim) for group in groups for row in group.candidates if (claim := _alone(row, group, margins, sequential))]
     adjusted, worse = holm([claim.p for _, _, claim in claims]), holm([claim.p_worse for _, _, claim in claims])
     return {row.case.key: replace(_among(claim, p, len(claims), row, group, sequential), adjusted_worse=p_worse)
             for (group, row, claim), p, p_worse in zip(claims, adjusted, worse, strict=True)}
@@ -132,7 +132,8 @@ def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS, *, sequent
     """
     groups = case_groups(list(outcomes))
     claims = quality_claims(groups, margins, sequential=sequential)
-    return tuple(replace(group, arms=ordered([_qualified(row, group, claims) for row in group.arms])) for group in groups), claims
+    return tuple(replace(group, candidates=ordered([_qualified(row, group, claims) for row in group.candidates]))
+                 for group in groups), claims
 
 
 def _qualified(row: ReportRow, group: CaseGroup, claims: Claims) -> ReportRow:
@@ -150,7 +151,7 @@ def criterion(group: CaseGroup) -> str:
     """The metric of quality: FID where it was measured, else the score of single images; or empty."""
     if group.random:
         return ""
-    return group.ranked_by or next((name for name in scores() if any(name in row.to_full for row in group.arms)), "")
+    return group.ranked_by or next((name for name in scores() if any(name in row.to_full for row in group.candidates)), "")
 
 
 def scope(group: CaseGroup) -> str:
@@ -162,7 +163,7 @@ def scope(group: CaseGroup) -> str:
 def margin_sentence(group: CaseGroup, claims: Claims) -> str:
     """Explain "not worse" and what so many seeds can show; empty where quality was not measured."""
     name = criterion(group)
-    mine = [claims[row.case.key] for row in group.arms if row.case.key in claims]
+    mine = [claims[row.case.key] for row in group.candidates if row.case.key in claims]
     if name == "" or not mine:
         return ""
     claim = mine[0]

@@ -49,7 +49,7 @@ def _by_batch(rows: Iterable[ReportRow], name: Callable[[ReportRow], str]) -> tu
 
 
 def _regime(groups: Sequence[CaseGroup], name: str) -> Regime | None:
-    rows = _by_batch((row for part in groups for row in part.arms if row.method == name and row.ok and not row.case.decoder),
+    rows = _by_batch((row for part in groups for row in part.candidates if row.method == name and row.ok and not row.case.decoder),
                      lambda row: row.case.budget)
     measured = [row.case for row in rows if row.speed_up is not None]
     if not measured:
@@ -85,7 +85,7 @@ def decoder_regimes(parts: Iterable[CaseGroup]) -> tuple[Regime, ...]:
 
 
 def _decoder_regime(groups: Sequence[CaseGroup]) -> Regime | None:
-    timed = [row for part in groups for row in part.arms if row.ok and row.speed_up is not None]
+    timed = [row for part in groups for row in part.candidates if row.ok and row.speed_up is not None]
     several = [row for row in timed if row.case.decoder]
     if len({row.case.batch for row in several}) < 2:
         return None

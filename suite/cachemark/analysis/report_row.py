@@ -101,7 +101,7 @@ class ReportRow:
     @property
     def timed(self) -> bool:
         """Reference rows of fidelity carry neither speed nor bytes."""
-        return self.case.role in ("arm", "baseline")
+        return self.case.role in ("candidate", "baseline")
 
     @cached_property
     def method(self) -> str:
@@ -270,7 +270,7 @@ def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mappi
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
     intervals = {**intervals, **_overall(intervals), **_overall(intervals, APART)}
     sets = {name: (outcome.samples[name][0], *ends) for name, ends in facts.get("intervals", {}).items() if outcome.samples.get(name)}
-    sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "arm" else {}
+    sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "candidate" else {}
     apart = {name: intervals[key] for name in quality_of(outcome) if (key := f"{APART}{name}") in intervals}
     fidelity = {name: intervals[name] for name in fidelity_of(outcome) if name in intervals}
     fidelity.update({name: exactly(mean.value, mean.n) for name, mean in fidelity.items() if by_definition(outcome.case, name)})
@@ -305,8 +305,8 @@ def _of_set(value: float, low: float | None, high: float | None, images: int) ->
 
 
 def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
-    """Differences of quality to the full cache at the same seeds, for arms only."""
-    if full is None or outcome.case.role != "arm":
+    """Differences of quality to the full cache at the same seeds, for candidates only."""
+    if full is None or outcome.case.role != "candidate":
         return {}
     pairs = {name: (outcome.raw(name), full.raw(name)) for name in quality_of(outcome)}
     return {name: [a - b for a, b in zip(mine, its, strict=True)] for name, (mine, its) in pairs.items()
@@ -318,7 +318,7 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
     marks = []
     if row.outcome.facts.get("quality_only"):
         marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speed_up}"))
-    elif row.case.role == "arm" and row.speed_up is None:
+    elif row.case.role == "candidate" and row.speed_up is None:
         marks.append(Mark("no speed-up", "warn", row.no_speed_up))
     elif own := row.outcome.facts.get("different_kernel"):
         marks.append(Mark("different kernel", "calm", str(own)))

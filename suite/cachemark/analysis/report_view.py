@@ -79,7 +79,7 @@ class Chapter:
 class ReportView:
     """The whole page.
 
-    ``differences`` is None where there is no baseline to differ from. ``arms``: of a comparison, None of any other run, empty where it
+    ``differences`` is None where there is no baseline to differ from. ``sides``: of a comparison, None of any other run, empty where it
     broke off.
     """
 
@@ -104,7 +104,7 @@ class ReportView:
     regimes: tuple[Regime, ...] = ()
     maps: tuple[AnswerMap, ...] = ()
     alarms: Alarms = field(default_factory=lambda: alarms(None))
-    arms: tuple[str, ...] | None = None
+    sides: tuple[str, ...] | None = None
 
 
 def build(
@@ -116,15 +116,15 @@ def build(
     """The view of one run.
 
     ``comparison`` is a ``gate.baseline_check.Comparison`` (``rows``, ``exit_code``, ``cases``, ``summary()``), ``baseline`` what it was
-    compared with; for a comparison in pairs it is a ``workflows.report.PairedVerdicts`` (``arms`` and ``command`` too). ``artifact``
+    compared with; for a comparison in pairs it is a ``workflows.report.PairedVerdicts`` (``sides`` and ``command`` too). ``artifact``
     gives the bytes of a stored file by its name, and without it no pictures are shown; ``not_reproduced`` says why a model's values do not
     compare with published ones, or nothing. ``nights`` are runs of this plan, oldest first and this one last; ``trials`` names the process
-    of each case by its key, ``standing`` says how often equal arms raised an alarm, ``trend`` finds the changes over the nights,
+    of each case by its key, ``standing`` says how often A/A tests raised an alarm, ``trend`` finds the changes over the nights,
     ``predictor`` prices what was not measured.
     """
     results, environment, code = list(outcomes), run.environment, dict(run.code)
     groups, claims = standing_of(results, sequential=run.sequential)
-    arms = getattr(comparison, "arms", None if comparison else ()) if run.is_comparison else None
+    sides = getattr(comparison, "sides", None if comparison else ()) if run.is_comparison else None
     return ReportView(
         plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
@@ -132,13 +132,13 @@ def build(
         conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
         chapters=tuple(_chapter(group, groups, claims, artifact, not_reproduced(group.case), run_history(group, nights, trend))
                        for group in groups),
-        changes=changes(comparison, in_pairs=bool(arms)), environment=environment_facts(environment, code),
+        changes=changes(comparison, in_pairs=bool(sides)), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
         missing=tuple(missing(run.id, run.state, groups)), entries=case_records(results, str(run.id), trials or {}),
         differences=differences(baseline.environment, environment) if baseline else None,
         papers=papers(results, environment), regimes=(*regimes(groups), *decoder_regimes(groups)),
         maps=answer_maps(groups, claims, predictor), alarms=alarms(standing),
-        arms=arms,
+        sides=sides,
     )
 
 
@@ -175,11 +175,12 @@ def _chapter(
 ) -> Chapter:
     twins = [other for other in groups if other.model == group.model]
     heading = group.model if len(twins) == 1 else f"{group.model}, {_difference(group, twins)}"
-    sure = [row.speed_up.confidence for row in group.arms if row.speed_up and row.speed_up.stated]
+    sure = [row.speed_up.confidence for row in group.candidates if row.speed_up and row.speed_up.stated]
     use, pictures = answer(group, claims), albums(group, artifact)
     evidence = strip(pictures, [row for row in (use.row or use.lean, use.ruined) if row is not None])
     return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), pictures,
-                   min(sure) if sure else None, layers(group.full), against_limits(group.full, group.arms), recommendations(group, claims),
+                   min(sure) if sure else None, layers(group.full), against_limits(group.full, group.candidates),
+                   recommendations(group, claims),
                    margin_sentence(group, claims), scope(group),
                    not_reproduced, history, use, evidence)
 

@@ -54,12 +54,12 @@ class CaseHistory:
 class RunHistory:
     """The runs of a group's cell, oldest first, with each case that has a value in any of them.
 
-    ``full`` is the full cache's own latency, which shows what the ratios of ``arms`` hide.
+    ``full`` is the full cache's own latency, which shows what the ratios of ``candidates`` hide.
     """
 
     names: tuple[str, ...]
     fingerprints: tuple[str, ...]
-    arms: tuple[CaseHistory, ...]
+    candidates: tuple[CaseHistory, ...]
     full: CaseHistory | None
 
 
@@ -74,16 +74,17 @@ def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend |
         return None
     names, fingerprints = tuple(night.name for night in recent), tuple(night.run.environment.fingerprint for night in recent)
     rows = [_rows(group, night) for night in recent]
-    arms = (_followed(row, rows, lambda history: 1 / history.speed_up.value if history.speed_up else None) for row in group.arms)
+    candidates = (_followed(row, rows, lambda history: 1 / history.speed_up.value if history.speed_up else None)
+                  for row in group.candidates)
     days = [night.run.day for night in recent]
-    cases = (_changed(case, names, fingerprints, days, trend) for case in arms if case)
+    cases = (_changed(case, names, fingerprints, days, trend) for case in candidates if case)
     full = _followed(group.full, rows, lambda history: history.median(TIME) if history.ok else None) if group.full else None
     history = RunHistory(names, fingerprints, tuple(cases), full)
-    return history if history.arms or history.full else None
+    return history if history.candidates or history.full else None
 
 
 def _rows(group: CaseGroup, night: HistoryNight) -> dict[str, ReportRow]:
-    groups = case_groups([o for o in night.outcomes if o.case.cell == group.case.cell and o.case.role in ("arm", "baseline")])
+    groups = case_groups([o for o in night.outcomes if o.case.cell == group.case.cell and o.case.role in ("candidate", "baseline")])
     return {row.case.key: row for part in groups for row in part.rows}
 
 

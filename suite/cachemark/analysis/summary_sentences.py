@@ -23,7 +23,7 @@ class Sentence:
 def sentences(group: CaseGroup) -> tuple[Sentence, ...]:
     """One sentence for the full cache and one for every budget."""
     return (Sentence("Full cache", _about_full(group)),
-            *(Sentence(f"Budget {shown_share(b)}", _about_budget(group, group.arms_at(b))) for b in group.budgets))
+            *(Sentence(f"Budget {shown_share(b)}", _about_budget(group, group.candidates_at(b))) for b in group.budgets))
 
 
 def _about_full(group: CaseGroup) -> str:

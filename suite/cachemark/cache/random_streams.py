@@ -3,7 +3,7 @@
 Integers come from a counter: each is a hash of (seed, purpose, branch, position, inner step, counter), computed in wrapping
 int64 tensor operations, so they are the same on every device and for any batch size or order. The hash is the output
 function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, Fig. 17),
-applied once per key word. Purposes never share a stream, and the key is a position, not a step, so that arms with other step
+applied once per key word. Purposes never share a stream, and the key is a position, not a step, so that sides with other step
 counts stay paired.
 """
 

@@ -43,7 +43,7 @@ OF_MACHINE = ("--device", "--threads", "--gpu", "--lock-clocks", "--memory-cap",
 @click.option("--propose", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
               help="Where there is no baseline yet, write the run to FOLDER as one to be accepted, and pass.")
 @click.option("--self-test", is_flag=True,
-              help="Judge nothing; prove that the gate catches a slow-down and passes equal arms, on the device that these options name:")
+              help="Judge nothing; prove that the gate catches a slow-down and passes A/A tests, on the device that these options name:")
 @machine_options_with(None, threads=1)
 @json_option
 def check(

@@ -1,4 +1,4 @@
-"""``cachemark compare``: two arms, pair by pair, judged by a test."""
+"""``cachemark compare``: two sides, pair by pair, judged by a test."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def _samples(context: click.Context, parameter: click.Parameter, value: int | No
 
 @click.command()
 @click.argument("plan")
-@click.option("--arms", nargs=2, metavar="A B", help="Two cases of the plan, by label, such as \"window 1/2\" \"linear 1/2\".")
+@click.option("--cases", nargs=2, metavar="A B", help="Two cases of the plan, by label, such as \"window 1/2\" \"linear 1/2\".")
 @click.option("--commits", nargs=2, metavar="A B", help="Two commits; every case of the plan runs at both.")
 @click.option("--env", "environments", nargs=2, metavar="OLD NEW", help="Two Python interpreters; every case runs in both.")
-@click.option("--case", "cases", multiple=True, help="Only this case of the plan, by label; repeatable. Not with --arms.")
+@click.option("--only", multiple=True, help="Only this case of the plan, by label; repeatable. Not with --cases.")
 @repository_option
 @store_option
 @plugin_option
@@ -57,11 +57,11 @@ def _samples(context: click.Context, parameter: click.Parameter, value: int | No
               help=f"Seeds at which images are compared where tokens differ: 0 for none, or {LEAST} and more.  [default: the plan's]")
 @click.option("--minutes", type=Finite(0, MOST_SECONDS / 60), help="Start no new pair after this many minutes.  [default: no limit]")
 @click.option("--aa/--no-aa", default=True, show_default=True, help="Also compare one cell with itself, to know the false-alarm rate.")
-@click.option("--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Seed for the order of the arms.")
+@click.option("--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Seed for the order of the sides.")
 @coverage_option
 @json_option
 def compare(
-    plan: str, arms: tuple[str, str] | None, commits: tuple[str, str] | None, environments: tuple[str, str] | None, cases: tuple[str, ...],
+    plan: str, cases: tuple[str, str] | None, commits: tuple[str, str] | None, environments: tuple[str, str] | None, only: tuple[str, ...],
     repository: Path | None, store_url: str, plugin_files: tuple[str, ...], machine: Machine, delta: float | None, images: int,
     samples: int | None, minutes: float | None, aa: bool, seed: int, min_coverage: float | None, as_json: bool,
 ) -> None:
@@ -76,7 +76,7 @@ def compare(
     from ..workflows.compare import compare as measure
 
     result = measure(
-        plan, store_url, arms=arms, commits=commits, environments=environments, cases=cases, repository=repository, machine=machine,
+        plan, store_url, cases=cases, commits=commits, environments=environments, only=only, repository=repository, machine=machine,
         plugins=plugin_files, images=images, samples=samples, terms=Terms(delta, minutes, aa, seed, min_coverage), on_pair=_tell,
     )
     if as_json:

@@ -155,7 +155,7 @@ plugin_option = click.option("--plugin", "plugin_files", multiple=True, type=cli
 repository_option = click.option("--repository", type=click.Path(exists=True, file_okay=False, path_type=Path),
                                  help="Where the commits are.  [default: the checkout around this package]")
 images_option = click.option("--images", type=click.IntRange(3, MOST_IMAGES), default=8, show_default=True,
-                             help="Counted generations of an arm in a pair.")
+                             help="Counted generations of a side in a pair.")
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def refuse_empty(run: Run) -> None:
     """Raise NothingMeasured for a run in which neither a full cache nor a method has values."""
     from ..core.errors import NothingMeasured
 
-    compared = [o for o in run.outcomes if o.case.role in ("baseline", "arm")]
+    compared = [o for o in run.outcomes if o.case.role in ("baseline", "candidate")]
     if not any(o.ok for o in compared or run.outcomes):
         raise NothingMeasured("No case of the plan was measured: neither a full cache nor a method has values.",
                               remedy="See the reasons above, or `cachemark show`.")

@@ -73,7 +73,7 @@ class BadResults(CachemarkError):
 
 
 class UnfairComparison(CachemarkError):
-    """Two arms that differ in more than what is compared."""
+    """Two sides that differ in more than what is compared."""
 
 
 class BadPlugin(CachemarkError):

@@ -78,6 +78,6 @@ class Limit:
         return seconds / self.least_time
 
 
-def ideal(full: Limit, arm: Limit) -> float:
+def ideal(full: Limit, candidate: Limit) -> float:
     """Return the speedup over the full cache that the bytes and FLOPs saved allow at equal batch."""
-    return full.least_time / arm.least_time
+    return full.least_time / candidate.least_time

@@ -35,7 +35,7 @@ INFRASTRUCTURE = (*DISTURBED, Status.NOT_REACHED)  # the machine is the reason, 
 JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
 SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)
-FULL_BESIDE = "full_beside"  # of an arm's facts: latencies of the full cache, each taken right before or after one of its own
+FULL_BESIDE = "full_beside"  # of a candidate's facts: latencies of the full cache, each taken right before or after one of its own
 CONDENSED = "condensed"  # the fact that names metrics of which quantiles remain: {"count": of raw values, "mean": of them}
 
 

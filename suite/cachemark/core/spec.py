@@ -21,7 +21,7 @@ from .wording import shown
 
 FULL, SEQUENTIAL = "full", "sequential"
 TOKENS, LAW = "tokens", "law"  # of sequential decoding: what a decoder keeps
-OWN = ("method", "variant", "knobs", "budget", "role", "codec", "decoder")  # what an arm does not share with the full cache beside it
+OWN = ("method", "variant", "knobs", "budget", "role", "codec", "decoder")  # what a candidate does not share with the full cache beside it
 REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: how many samples its reference rows take, where these are not all
 FORCED_SAMPLES = "forced_samples"  # likewise: how many are compared along the full cache's own tokens
 QUALITY_PASS = "quality"  # of a case's evaluation: the pass over many images that compares them with real ones
@@ -114,7 +114,7 @@ class Case:
     """One cell: everything that changes the numbers. ``knobs`` are resolved, defaults written out.
 
     ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file, then a slash and the same of the image decoder.
-    ``seeds`` names a fixed subset, ``samples`` says how many of it. ``role`` tells an arm of the plan from the full cache it is
+    ``seeds`` names a fixed subset, ``samples`` says how many of it. ``role`` tells a candidate of the plan from the full cache it is
     measured against (``baseline``) and from the two reference rows of fidelity: ``other_seeds`` (full, other seeds) and ``other_batch``
     (full at half the batch). ``variant`` is the plan's word for these knobs where it has a method more than once. ``decoder`` is empty for
     sequential decoding, else the ``name`` of a decoder with its resolved knobs, and its own ``variant`` where the plan gives one.
@@ -137,7 +137,7 @@ class Case:
     device_class: str = "cpu"
     warmup: int = 2
     repeats: int = 5
-    role: str = "arm"
+    role: str = "candidate"
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     variant: str = ""
     decoder: Mapping[str, Any] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Case:
 
     @cached_property
     def cell(self) -> str:
-        """Hash of what an arm shares with the full cache it is compared to: everything but what is its own."""
+        """Hash of what a candidate shares with the full cache it is compared to: everything but what is its own."""
         return digest({name: value for name, value in self._body().items() if name not in OWN})
 
     def _body(self) -> dict[str, Any]:

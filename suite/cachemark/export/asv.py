@@ -60,7 +60,8 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".", *, cha
 
     What is there stays: benchmarks of others as they are, ours with new cases appended, so that old files keep their meaning. A run of
     a changed working tree belongs to no commit and is left out unless ``changed`` says otherwise, and so is an outcome that a run
-    carried over from an earlier one. A comparison, whose arms may be two commits, is passed over. Of several outcomes of a case at one
+    carried over from an earlier one. A comparison, whose candidates may be two commits, is passed over. Of several outcomes of a case at
+    one
     commit the newest counts. A case without values is a gap.
 
     Raises Unsupported where the folder holds a ``benchmarks.json`` of another format, and Infrastructure where it cannot be written.
@@ -96,7 +97,7 @@ def _collect(store: Store, run: RunRecord, repository: str | Path, changed: bool
     if resolved is None:
         return f"its commit {commit[:12]} is not in {repository}"
     carried = store.carried(run.id)
-    mine = [o for o in store.outcomes(run.id) if o.case.role in ("arm", "baseline") and o.case.key not in carried]
+    mine = [o for o in store.outcomes(run.id) if o.case.role in ("candidate", "baseline") and o.case.key not in carried]
     facets, machine = _facets(run)
     point = points.setdefault(digest([resolved[0], facets]), _Point(*resolved, facets, machine))
     point.outcomes.update({outcome.case.key: outcome for outcome in mine})

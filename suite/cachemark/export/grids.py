@@ -26,10 +26,10 @@ def grid(outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: S
     if model is not None and model not in (models := [group.model for group in groups]):
         raise unknown("model", model, models)
     mine = [group for group in groups if model in (None, group.model)]
-    labels = dict.fromkeys(row.case.label for group in mine for row in group.arms)
+    labels = dict.fromkeys(row.case.label for group in mine for row in group.candidates)
     if wrong := next((label for label in cases if label not in labels), ""):
         raise unknown("case", wrong, labels)
-    chosen = [(group, [row for row in group.arms if not cases or row.case.label in cases]) for group in mine]
+    chosen = [(group, [row for row in group.candidates if not cases or row.case.label in cases]) for group in mine]
     drawn = {group.model: strip_ for group, rows in chosen if rows and (strip_ := strip(albums(group, artifact), rows))}
     if not drawn:
         raise NothingMeasured("No pictures of these cases were kept, or they differ in size.",

@@ -100,7 +100,7 @@ def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str]
     The full cache and the references are always there. What is bold is best among the rows shown. Raises UnknownName.
     """
     columns_by_key = dict.fromkeys(key for chapter in view.chapters for key in known_columns(chapter.group))
-    named = dict.fromkeys(name for chapter in view.chapters for row in chapter.group.arms for name in (row.method, row.case.method))
+    named = dict.fromkeys(name for chapter in view.chapters for row in chapter.group.candidates for name in (row.method, row.case.method))
     for kind, wanted_names, among in (("column", columns, columns_by_key), ("method", methods, named)):
         if wrong := next((name for name in wanted_names if name not in among), ""):
             raise unknown(kind, wrong, among)
@@ -128,10 +128,10 @@ def _chosen(groups: tuple[ColumnGroup, ...], columns: Sequence[str]) -> tuple[Co
 def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: Sequence[str]) -> Table:
     group, reasons = chapter.group, dict[str, int]()
     groups = _chosen((*column_groups(group), *((LIMITS, RECOMMENDED) if columns else ())), columns)
-    arms = [tuple(row for row in group.arms_at(budget) if not methods or {row.method, row.case.method} & set(methods))
+    candidates = [tuple(row for row in group.candidates_at(budget) if not methods or {row.method, row.case.method} & set(methods))
             for budget in group.budgets]
-    best = {(id(row), column.key) for column in columns_of(groups) for rows in arms for row in _best(rows, column)}
-    parts = [(group.full,) if group.full else (), *arms, group.references]
+    best = {(id(row), column.key) for column in columns_of(groups) for rows in candidates for row in _best(rows, column)}
+    parts = [(group.full,) if group.full else (), *candidates, group.references]
     blocks = tuple(tuple(_table_line(row, columns_of(groups), best, reasons) for row in part) for part in parts if part)
     labels = {row.case.label for part in parts for row in part}
     return Table(chapter.heading, groups, blocks, tuple(reasons), tuple(_notes(view, chapter, labels)))

@@ -1,1 +1,1 @@
-"""Verdicts: runs against baselines, pairs of arms, nights, incidents and anchors."""
+"""Verdicts: runs against baselines, pairs of sides, nights, incidents and anchors."""

@@ -273,11 +273,11 @@ def _status(old: Outcome, new: Outcome) -> tuple[str, str]:
 def _is_reference(outcome: Outcome) -> bool:
     case = outcome.case
     plain = (case.method, case.codec, case.budget) == (FULL, "native", "1") and not case.decoder
-    return outcome.ok and plain and case.role in ("arm", "baseline")
+    return outcome.ok and plain and case.role in ("candidate", "baseline")
 
 
 def _full_caches(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
-    """The full cache of each cell; one that ran as the baseline of its arms goes before one that is an arm itself."""
+    """The full cache of each cell; one that ran as the baseline of its candidates goes before one that is a candidate itself."""
     ordered = sorted(filter(_is_reference, outcomes), key=lambda o: o.case.role == "baseline")
     return {o.case.cell: o for o in ordered}
 

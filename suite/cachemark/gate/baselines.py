@@ -113,7 +113,7 @@ def propose(store: Store, run_id: int, root: Path) -> Path:
 def _baseline_text(store: Store, run: RunRecord, name: str, **meta: Any) -> str:
     """A finished run as the text of a baseline. BadBaseline where it is a comparison or did not finish."""
     if run.is_comparison:
-        raise BadBaseline(f"Run {run.id} is a comparison, which has two arms of its own.", remedy="Name a run of a plan with --run.")
+        raise BadBaseline(f"Run {run.id} is a comparison, which has two sides of its own.", remedy="Name a run of a plan with --run.")
     if run.state != "finished":
         raise BadBaseline(f"Run {run.id} is {run.state}, so cases are missing from it.",
                           remedy="Run the plan again; what is done is skipped.")

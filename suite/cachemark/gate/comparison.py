@@ -1,8 +1,8 @@
-"""Comparison of two arms in pairs: the sequential measurement of its cells, and the verdict on each.
+"""Comparison of two sides in pairs: the sequential measurement of its cells, and the verdict on each.
 
 Pairs come from a function that is handed in, so nothing here knows how they are measured. Latency is judged by
 :mod:`cachemark.stats.paired_test`, and so is the allocator's peak where it varies, in a family of its own; bytes, FLOPs and output hashes
-exactly, in every pair; other wall times are stated and not judged. A cell of which an arm keeps failing is judged by its status
+exactly, in every pair; other wall times are stated and not judged. A cell of which a side keeps failing is judged by its status
 (:mod:`cachemark.gate.flakes`).
 """
 
@@ -22,18 +22,18 @@ from ..store.rows import Verdict
 from . import flakes
 from .flakes import FlakeRule
 
-AA = "A/A "  # begins the name of a cell whose arms are equal
+AA = "A/A "  # begins the name of a cell whose sides are equal
 COVERAGE = 0.95  # share of the cells of which something must be said
 PEAK_SHARE = 0.01  # by which the allocator's peak may differ
-CURABLE = (Status.OOM, Status.TIMEOUT, Status.NAN_OUTPUT)  # ends of a first arm that ran: if the second is well, it is better
-NEVER_RAN = "the first arm does not run"  # begins the reason of a cell whose first arm is no measure of the second
+CURABLE = (Status.OOM, Status.TIMEOUT, Status.NAN_OUTPUT)  # ends of a first side that ran: if the second is well, it is better
+NEVER_RAN = "the first side does not run"  # begins the reason of a cell whose first side is no measure of the second
 SAME_TOKENS = "same tokens, nothing to compare"
 SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
 
 
 @dataclass(frozen=True)
 class PairOfOutcomes:
-    """A measured pair: the outcomes of both arms of a cell."""
+    """A measured pair: the outcomes of both sides of a cell."""
 
     cell: str
     before: Outcome
@@ -46,8 +46,8 @@ class PairOfOutcomes:
 
 @dataclass
 class CellPairs(PairRatios):
-    """The pairs of one cell with their log ratios, and those of which an arm failed. ``tries``: pairs since the first of these, the further
-    ones included; ``counted``: whether the arms owe the same bytes, so that a peak that looks changed is worth more pairs."""
+    """The pairs of one cell with their log ratios, and those of which a side failed. ``tries``: pairs since the first of these, the further
+    ones included; ``counted``: whether the sides owe the same bytes, so that a peak that looks changed is worth more pairs."""
 
     screening: list[float] = field(default_factory=list)
     fresh: list[float] = field(default_factory=list)
@@ -59,7 +59,7 @@ class CellPairs(PairRatios):
 
     @property
     def further(self) -> list[PairOfOutcomes]:
-        """The failures after the first one of the arm that had more of them."""
+        """The failures after the first one of the side that had more of them."""
         sides = [[pair for pair in self.failures[1:] if not _outcome(pair, side).ok] for side in (0, 1)]
         return max(sides, key=len)
 
@@ -101,7 +101,7 @@ def peak_rule(rule: Rule) -> Rule:
 
 
 def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
-    """Log ratios of the allocator's peak, pair by pair; None where an arm has none, or each arm has the same one in all pairs, which needs
+    """Log ratios of the allocator's peak, pair by pair; None where a side has none, or each side has the same one in all pairs, which needs
     no test."""
     sides = [[_outcome(pair, side).samples.get(PEAK, [0.0])[0] for pair in measured] for side in (0, 1)]
     if not measured or min(map(min, sides)) <= 0 or all(len(set(side)) == 1 for side in sides):
@@ -126,7 +126,7 @@ def measure_until_decided(
 
 # -- what may be compared -----------------------------------------------------------------------------------------------
 def refuse_unequal(before: Case, after: Case, where: tuple[Environment, Environment]) -> None:
-    """Raise UnfairComparison where the arms differ in a condition that would be measured instead of them, as far as it is known before
+    """Raise UnfairComparison where the sides differ in a condition that would be measured instead of them, as far as it is known before
     they run."""
     _refuse(before, after, {
         "compute dtype": (before.dtype, after.dtype), "engine": (before.engine, after.engine), "batch": (before.batch, after.batch),
@@ -136,7 +136,7 @@ def refuse_unequal(before: Case, after: Case, where: tuple[Environment, Environm
 
 
 def refuse_unfair(before: Outcome, after: Outcome, where: tuple[Environment, Environment]) -> None:
-    """Raise UnfairComparison as :func:`refuse_unequal` does, and also where the arms ran on different attention kernels. A kernel that a
+    """Raise UnfairComparison as :func:`refuse_unequal` does, and also where the sides ran on different attention kernels. A kernel that a
     method needs and whose price is in its time is no difference: see :func:`cachemark.core.result.kernels_apart`."""
     refuse_unequal(before.case, after.case, where)
     _refuse(before.case, after.case, {"attention kernel": kernels_apart(before, after) or (None, None)})
@@ -146,18 +146,18 @@ def _refuse(before: Case, after: Case, sides: Mapping[str, tuple[object, object]
     for what, (then, now) in sides.items():
         if then != now and None not in (then, now):
             raise UnfairComparison(f"{before.label} and {after.label} differ in {what}: {then} and {now}.",
-                                   remedy=f"Compare arms with the same {what}; otherwise the {what} is what would be measured.")
+                                   remedy=f"Compare sides with the same {what}; otherwise the {what} is what would be measured.")
 
 
 def other_tokens(cells: Mapping[str, CellPairs]) -> list[str]:
-    """Cells with arms that gave different tokens, or other images of the same ones, so that there are images to compare."""
+    """Cells with sides that gave different tokens, or other images of the same ones, so that there are images to compare."""
     return [cell for cell, pairs in cells.items() if pairs.failed is None and pairs.measured and (
             len({outcome.output_hash for pair in pairs.measured for outcome in (pair.before, pair.after)}) > 1 or _redrawn(pairs.measured))]
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
 def verdicts(cells: Mapping[str, CellPairs], rule: Rule, alike: str = SAME) -> list[Verdict]:
-    """The rows of a comparison. ``alike`` says what the arms share: everything (``same``: both claim to be one thing, so bytes and
+    """The rows of a comparison. ``alike`` says what the sides share: everything (``same``: both claim to be one thing, so bytes and
     hashes must be equal), all but the method (``methods``), or all but the numerics (``numerics``: bytes must be equal)."""
     well = {cell: pairs for cell, pairs in cells.items() if pairs.failed is None}
     judgements = judge(well, rule)
@@ -178,7 +178,7 @@ def verdicts(cells: Mapping[str, CellPairs], rule: Rule, alike: str = SAME) -> l
 
 
 def _flaked(cell: str, pairs: CellPairs) -> Verdict:
-    """A cell of which an arm failed without a cause that could be shown."""
+    """A cell of which a side failed without a cause that could be shown."""
     pair, further = pairs.failures[0], len(pairs.further)
     more = f"failed once, and in {further or 'none'} of {pairs.tries} more pairs"
     reason = f"{pair.before.status} then, {pair.after.status} now: {more}: "
@@ -194,7 +194,7 @@ def _time(cell: str, of: CellPairs, judgement: PairedVerdict) -> Verdict:
 
 
 def failure(cell: str, pair: PairOfOutcomes) -> Verdict:
-    """Verdict on a cell by the status of both arms. A first arm with an error says nothing of the second: it may be code that this
+    """Verdict on a cell by the status of both sides. A first side with an error says nothing of the second: it may be code that this
     harness cannot drive."""
     reason = f"{pair.before.status} then, {pair.after.status} now"
     bad = pair.before if not pair.before.ok else pair.after
@@ -224,10 +224,10 @@ def _exact(cell: str, measured: Sequence[PairOfOutcomes], alike: str, peak: Pair
 
 
 def _tokens(row: Verdict, measured: Sequence[PairOfOutcomes], alike: str) -> Iterable[Verdict]:
-    """Compare the tokens of both arms in every pair: arms that claim to be one thing must give the same."""
+    """Compare the tokens of both sides in every pair: sides that claim to be one thing must give the same."""
     then, now = ({_outcome(c, side).output_hash for c in measured} for side in (0, 1))
     if len(then) > 1 or len(now) > 1:
-        yield replace(row, verdict=CHANGED, reason="one arm gave other tokens in another pair: it is not deterministic")
+        yield replace(row, verdict=CHANGED, reason="one side gave other tokens in another pair: it is not deterministic")
     elif then == now and _redrawn(measured):
         yield replace(row, reason="")
         yield images(row, measured, alike)
@@ -238,14 +238,14 @@ def _tokens(row: Verdict, measured: Sequence[PairOfOutcomes], alike: str) -> Ite
 
 
 def images(row: Verdict, measured: Sequence[PairOfOutcomes], alike: str) -> Verdict:
-    """Compare the images of arms that gave the same tokens and hashed what they decoded: the images must be equal, except under other
+    """Compare the images of sides that gave the same tokens and hashed what they decoded: the images must be equal, except under other
     numerics."""
     then, now = (_drawn(measured, side) for side in (0, 1))
     row = replace(row, metric=IMAGES)
     if then == now and len(then) == 1:
         return replace(row, verdict=EQUIVALENT, reason="same images")
     if len(then) > 1 or len(now) > 1:
-        return replace(row, verdict=CHANGED, reason="one arm decoded the same tokens otherwise in another pair: it is not deterministic")
+        return replace(row, verdict=CHANGED, reason="one side decoded the same tokens otherwise in another pair: it is not deterministic")
     reason = f"other images of the same tokens: {min(then)[:16]} then, {min(now)[:16]} now"
     return replace(row, verdict=NOT_COMPARED if alike == OTHER_NUMERICS else CHANGED, reason=reason)
 
@@ -257,7 +257,7 @@ def _redrawn(measured: Sequence[PairOfOutcomes]) -> bool:
 
 
 def _drawn(measured: Sequence[PairOfOutcomes], side: int) -> set[str]:
-    """The hashes of one arm's images; an empty one stands for a hash that was not taken."""
+    """The hashes of one side's images; an empty one stands for a hash that was not taken."""
     return {str(_outcome(c, side).facts.get(IMAGES) or "") for c in measured}
 
 
@@ -309,7 +309,7 @@ class Tally:
 
     @property
     def unready(self) -> set[str]:
-        """Cells whose first arm does not run at all."""
+        """Cells whose first side does not run at all."""
         return {r.label for r in self.rows if r.metric == "status" and r.reason.startswith(NEVER_RAN)}
 
     @property
@@ -328,7 +328,8 @@ class Tally:
 
     @property
     def exit_code(self) -> int:
-        """The exit code: 4 where nothing or too little was judged, 5 where the machine is the reason or the first arm runs nowhere, 1 where
+        """The exit code: 4 where nothing or too little was judged, 5 where the machine is the reason or the first side runs nowhere, 1
+        where
         something regressed, 3 where too much is left open, else 0."""
         if not self.cells or not self.covered or len(self.covered) / self.cells < self.min_coverage:
             return 5 if self.disturbed and (any(_by_machine(r) for r in self.rows) or len(self.unready) == self.cells) else 4

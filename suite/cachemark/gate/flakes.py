@@ -1,10 +1,10 @@
-"""Failures of one arm: tried again until a flake is told from a cause, at a stated rate of error.
+"""Failures of one side: tried again until a flake is told from a cause, at a stated rate of error.
 
-A process fails now and then for no reason that lies in its code. A cell of which one arm failed is therefore measured again, in fresh pairs
-that the first failure did not choose: ``QUIET`` of them without another failure make it a flake, and ``enough`` further failures of the
-same arm among at most ``MOST`` make it a cause. If no process fails by chance more often than ``rate``, all cells of a family together are
-taken for worse, or for better, in at most ``q`` of the nights; what lies between is not resolved. ``tests/gate/test_flakes.py`` simulates
-it.
+A process fails now and then for no reason that lies in its code. A cell of which one side failed is therefore measured again, in fresh
+pairs that the first failure did not choose: ``QUIET`` of them without another failure make it a flake, and ``enough`` further failures of
+the same side among at most ``MOST`` make it a cause. If no process fails by chance more often than ``rate``, all cells of a family together
+are taken for worse, or for better, in at most ``q`` of the nights; what lies between is not resolved. ``tests/gate/test_flakes.py``
+simulates it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class FlakeRule:
         return _enough(self.q / self.family, self.rate)
 
     def caused(self, further: int) -> bool:
-        """Return whether so many further failures of one arm have a cause."""
+        """Return whether so many further failures of one side have a cause."""
         return further >= self.enough
 
     def open(self, further: int, tries: int) -> bool:
-        """Return whether another pair is to be tried after so many ``tries`` with so many ``further`` failures of the arm that failed
+        """Return whether another pair is to be tried after so many ``tries`` with so many ``further`` failures of the side that failed
         more."""
         return not self.caused(further) and tries < (MOST if further else QUIET)
 
@@ -53,7 +53,7 @@ def _enough(level: float, rate: float) -> int:
 
 
 def observed_rate(outcomes: Iterable[Outcome]) -> float:
-    """The share of processes of equal arms that failed, and no less than ``RATE``: what the rule must withstand on this machine."""
+    """The share of processes of A/A tests that failed, and no less than ``RATE``: what the rule must withstand on this machine."""
     succeeded = [outcome.ok for outcome in outcomes if outcome.status not in FINAL]
     return max(RATE, (len(succeeded) - sum(succeeded)) / len(succeeded)) if succeeded else RATE
 
@@ -64,5 +64,5 @@ def quiet(further: int, tries: int) -> bool:
 
 
 def alone(sides: Sequence[Outcome]) -> bool:
-    """Return whether one arm of two failed, of itself: both at once is no flake."""
+    """Return whether one side of two failed, of itself: both at once is no flake."""
     return [o.ok for o in sides].count(False) == 1 and all(o.ok or o.status not in FINAL for o in sides)

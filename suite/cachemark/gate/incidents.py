@@ -125,7 +125,7 @@ def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str =
 def judged_metrics(rows: Iterable[Verdict], cases: Mapping[str, Case], judge: str) -> set[JudgedMetric]:
     """Return the metrics on which the rows of a judge decide. ``cases``: all cases by key.
 
-    Arms with the same tokens have the same images, which are then not compared. A cell with values has ended well, and has no row of its
+    Sides with the same tokens have the same images, which are then not compared. A cell with values has ended well, and has no row of its
     status. Where every row of a family is decided, so are the metrics of the family without a row."""
     decided, undecided_families = set[tuple[str, str]](), set[tuple[str, str]]()
     ended, unknown_end = set[str](), set[str]()
@@ -172,7 +172,7 @@ def _cause(remaining: Sequence[Finding], covered: Sequence[Case]) -> tuple[str, 
     for factor in FACTORS:
         for value in dict.fromkeys(str(getattr(f.case, factor)) for f in remaining):
             with_value = [f for f in remaining if str(getattr(f.case, factor)) == value]
-            worse_cells = {f.case.full_title for f in with_value}  # by title: a case and its arm in pairs are one cell
+            worse_cells = {f.case.full_title for f in with_value}  # by title: a case and its side in pairs are one cell
             cells = len(worse_cells)
             share = cells / len({c.full_title for c in covered if str(getattr(c, factor)) == value} | worse_cells)
             if cells > 1 and share >= SHARE and (cells, share) > best[:2]:
@@ -352,9 +352,9 @@ def described(incident: Incident, command: str, among: str = "", commits: Sequen
     ]
 
 
-def command(plan: str, incident: Incident, arms: Sequence[str] = ()) -> str:
-    """Return the command that measures an incident again: a comparison of the two ``arms``, else a run of the plan."""
-    if not arms:
+def command(plan: str, incident: Incident, sides: Sequence[str] = ()) -> str:
+    """Return the command that measures an incident again: a comparison of the two ``sides``, else a run of the plan."""
+    if not sides:
         return shlex.join(["cachemark", "run", plan, "--fresh"])
-    case = [] if arms[0] == "--arms" else ["--case", incident.cells[0]]  # arms are cases themselves
-    return shlex.join(["cachemark", "compare", plan, *arms, *case])
+    case = [] if sides[0] == "--cases" else ["--only", incident.cells[0]]
+    return shlex.join(["cachemark", "compare", plan, *sides, *case])

@@ -1,4 +1,4 @@
-"""Earlier comparisons in the store: their nights, the alarms of equal arms in them, and the standing of the gate that follows."""
+"""Earlier comparisons in the store: their nights, the alarms of their A/A tests, and the standing of the gate that follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..store.db import Store
 from ..store.rows import COMPARISON, RunRecord, Verdict
 from .comparison import AA, COVERAGE, OTHER_METHODS, Tally
 
-ENOUGH = 30  # pairs of equal arms from which a machine's least effect is taken
+ENOUGH = 30  # A/A pairs from which a machine's least effect is taken
 WATCHED, MOST_ALARMS = 30, 3  # nights that are looked back at, and those among them with an alarm that demote the gate
 MOST_EFFECT = 0.5  # beyond which the minimum effect is not raised
 MOST_EQUAL = 8  # cells that are also compared with themselves
@@ -37,15 +37,15 @@ class Night:
 
     @property
     def stated(self) -> Mapping[str, Any]:
-        """Its settings: arms, minimum effect, cells."""
+        """Its settings: sides, minimum effect, cells."""
         return self.run.plan_json
 
     @property
-    def arms(self) -> list[str]:
-        """The options of `cachemark compare` that name its arms; of two commits those that they were then."""
-        names, commits = map(str, self.stated["arms"]), [str(code.get("commit") or "")[:12] for code in self.stated.get("code", ())]
+    def sides(self) -> list[str]:
+        """The options of `cachemark compare` that name its sides; of two commits those that they were then."""
+        names, commits = map(str, self.stated["sides"]), [str(code.get("commit") or "")[:12] for code in self.stated.get("code", ())]
         if self.stated.get("alike") == OTHER_METHODS:
-            return ["--arms", *names]
+            return ["--cases", *names]
         return ["--commits", *commits] if all(commits) and len(set(commits)) == 2 else ["--env", *names]
 
     def holds(self, case: Case) -> bool:
@@ -54,14 +54,14 @@ class Night:
 
     @property
     def tally(self) -> Tally:
-        """Its rows without the equal arms, and how they end."""
+        """Its rows without the A/A tests, and how they end."""
         rows = tuple(r for r in self.rows if not r.label.startswith(AA))
         required = self.stated.get("min_coverage", COVERAGE) if self.min_coverage is None else self.min_coverage
         return Tally(rows, int(self.stated.get("cells", 0)), float(required), fail_on_change=self.stated.get("alike") == "same")
 
     @property
     def equal_cells(self) -> dict[str, bool]:
-        """Its cells of equal arms that were timed or failed, and whether anything of each raised an alarm."""
+        """Its A/A tests that were timed or failed, and whether anything of each raised an alarm."""
         labels = {r.label for r in self.rows if r.label.startswith(AA) and r.metric in (TIME, "status") and r.verdict != NOT_COMPARED}
         return {label: any(r.label == label and r.verdict in (REGRESSED, IMPROVED) for r in self.rows) for label in sorted(labels)}
 
@@ -81,18 +81,18 @@ def equal_cells(cells: Sequence[str], turn: int = 0) -> list[str]:
     return [cells[(number * len(cells) // count + turn) % len(cells)] for number in range(count)]
 
 
-def equal_arms(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The outcomes of equal arms among those of comparisons."""
+def aa_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The outcomes of A/A tests among those of comparisons."""
     return [outcome for outcome in outcomes if str(outcome.facts.get("pair", {}).get("cell", "")).startswith(AA)]
 
 
 def unchanged(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], list[float]]:
-    """Log ratios of the pairs of equal arms among the outcomes of comparisons, by comparison and cell."""
+    """Log ratios of the A/A pairs among the outcomes of comparisons, by comparison and cell."""
     pairs: dict[tuple[int, str, int], dict[str, Outcome]] = {}
-    for outcome in equal_arms(outcomes):
+    for outcome in aa_outcomes(outcomes):
         if outcome.ok:
             pair_facts = outcome.facts["pair"]
-            pairs.setdefault((pair_facts["run"], pair_facts["cell"], pair_facts["number"]), {})[pair_facts["arm"]] = outcome
+            pairs.setdefault((pair_facts["run"], pair_facts["cell"], pair_facts["number"]), {})[pair_facts["side"]] = outcome
     ratios: dict[tuple[int, str], list[float]] = {}
     for (run, cell, _), pair in pairs.items():
         if {"before", "after"} <= pair.keys():
@@ -108,17 +108,17 @@ def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, 
     lucky = _lucky(equal, family)
     visible = sees(ratios, family) if len(ratios) >= ENOUGH else 0.0
     if lucky > max(floor, visible):
-        return lucky, f"This machine can see ≥ {100 * lucky:.2g} %: {len(equal)} samples of equal arms differ by luck that lasts a night."
+        return lucky, f"This machine can see ≥ {100 * lucky:.2g} %: {len(equal)} A/A samples differ by luck that lasts a night."
     if len(ratios) < ENOUGH:
-        return floor, (f"This machine is taken to see {100 * floor:g} % and more: {len(ratios)} pairs of equal arms are stored, "
+        return floor, (f"This machine is taken to see {100 * floor:g} % and more: {len(ratios)} A/A pairs are stored, "
                        f"{ENOUGH} are needed to say it from them.")
     if math.isinf(visible):
-        return MOST_EFFECT, f"This machine sees no change below 50 %: {len(ratios)} pairs of equal arms differ too much."
-    return max(floor, visible), f"This machine can see ≥ {100 * max(floor, visible):g} % ({len(ratios)} pairs of equal arms)."
+        return MOST_EFFECT, f"This machine sees no change below 50 %: {len(ratios)} A/A pairs differ too much."
+    return max(floor, visible), f"This machine can see ≥ {100 * max(floor, visible):g} % ({len(ratios)} A/A pairs)."
 
 
 def lasting_luck(outcomes: Iterable[Outcome], family: int) -> float:
-    """The minimum effect that the luck of equal arms asks for, 0 where they show none: see :func:`cachemark.stats.paired_test.luck`."""
+    """The minimum effect that the luck of A/A tests asks for, 0 where they show none: see :func:`cachemark.stats.paired_test.luck`."""
     return _lucky(unchanged(outcomes), family)
 
 
@@ -129,8 +129,8 @@ def _lucky(equal: Mapping[tuple[int, str], Sequence[float]], family: int) -> flo
 # -- how often the gate was wrong ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class GateStanding:
-    """Alarms of equal arms in the last nights. ``nights``: those that had equal arms, ``alarms``: those in which any of them raised one;
-    ``cells``: equal cells of all these nights, ``wrong``: those that raised one. A night of ``family`` cells has a false alarm at the
+    """Alarms of A/A tests in the last nights. ``nights``: those that had A/A tests, ``alarms``: those in which any of them raised one;
+    ``cells``: A/A tests of all these nights, ``wrong``: those that raised one. A night of ``family`` cells has a false alarm at the
     ``rate``, whose exact 95 % interval (Clopper and Pearson) has the ends ``low`` and ``high``: it is the rate of a cell, in so many cells.
     ``advisory``: the gate is not to be trusted, and fails nothing by times."""
 
@@ -150,21 +150,21 @@ class GateStanding:
 
     @property
     def sentence(self) -> str:
-        """The rate in one sentence, of nights that had equal arms."""
+        """The rate in one sentence, of nights that had A/A tests."""
         last = "night" if self.nights == 1 else count(self.nights, "night")
-        return (f"Equal arms raised an alarm in {self.alarms} of the last {last} ({self.wrong} of {count(self.cells, 'equal cell')}): for "
+        return (f"A/A tests raised an alarm in {self.alarms} of the last {last} ({self.wrong} of {count(self.cells, 'A/A test')}): for "
                 f"a night of {count(self.family, 'cell')} a realised false-alarm rate of {percent(self.rate)} ({percent(self.low)} to "
                 f"{percent(self.high)}).")
 
     def __str__(self) -> str:
         if not self.nights:
-            return "Equal arms have not been compared yet: the realised false-alarm rate is unknown."
+            return "No A/A test is stored yet: the realised false-alarm rate is unknown."
         noisy = f" {MOST_ALARMS} such nights or more in {WATCHED}: the gate is advisory and fails nothing by times."
         return self.sentence + (noisy if self.advisory else "")
 
 
 def standing(earlier: Sequence[Night]) -> GateStanding:
-    """The standing of the gate after nights, the oldest first. An improvement of equal arms is an alarm as much as a regression."""
+    """The standing of the gate after nights, the oldest first. An improvement of A/A tests is an alarm as much as a regression."""
     watched = [(cells, night) for night in earlier if (cells := night.equal_cells)][-WATCHED:]
     alarms = sum(any(cells.values()) for cells, _ in watched)
     verdicts = [wrong for cells, _ in watched for wrong in cells.values()]

@@ -1,7 +1,7 @@
-"""Images of two arms compared seed by seed, to find where those of the second are worse, in a family of its own.
+"""Images of two sides compared seed by seed, to find where those of the second are worse, in a family of its own.
 
-Both arms made images at the same seeds, so every value that is known image by image (agreement, PSNR, color consistency)
-gives one difference per seed. Which of two equal arms a difference favours is chance, and the exact sign-flip test asks how often chance
+Both sides made images at the same seeds, so every value that is known image by image (agreement, PSNR, color consistency)
+gives one difference per seed. Which of two A/A tests a difference favours is chance, and the exact sign-flip test asks how often chance
 alone would add up to so much. Fidelity and quality of all cells are one family, apart from that of times (Benjamini and Hochberg).
 
 Here the mean over seeds counts, not the Hodges–Lehmann estimate: a method often changes few images much and most of them not at all, and
@@ -27,13 +27,13 @@ from ..stats.sign_flip import Floats, sign_flips
 from ..store.rows import Verdict
 from .comparison import SAME, PairOfOutcomes, failure, images
 
-LEAST = 0.01  # minimum effect, as a share of the mean size of the first arm's values
+LEAST = 0.01  # minimum effect, as a share of the mean size of the first side's values
 ITSELF = "fidelity of the full cache is to itself"
 
 
 @dataclass(frozen=True)
 class SeedwiseRow:
-    """One value of one cell, seed by seed. ``worse``: how much worse the second arm is at each seed, in the metric's unit, (seeds,)."""
+    """One value of one cell, seed by seed. ``worse``: how much worse the second side is at each seed, in the metric's unit, (seeds,)."""
 
     pair: PairOfOutcomes
     metric: Metric
@@ -46,7 +46,7 @@ class SeedwiseRow:
 
     @property
     def effect(self) -> float:
-        """By how much the second arm is worse on average."""
+        """By how much the second side is worse on average."""
         return float(self.worse.mean())
 
     @property
@@ -61,10 +61,10 @@ class SeedwiseRow:
 
 
 def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = SAME) -> list[Verdict]:
-    """The rows of cells of which both arms' images were judged, one for each value that is known seed by seed. ``q`` is the false
-    discovery rate of the family, ``alike`` what the arms share (see :func:`cachemark.gate.comparison.verdicts`). A cell without such a
-    value has a row that says why, one whose second arm alone failed has regressed, and of two full caches the hashes of their images
-    are compared where they were taken: fidelity is to the arm's own full cache, so here it is to itself and says nothing."""
+    """The rows of cells of which both sides' images were judged, one for each value that is known seed by seed. ``q`` is the false
+    discovery rate of the family, ``alike`` what the sides share (see :func:`cachemark.gate.comparison.verdicts`). A cell without such a
+    value has a row that says why, one whose second side alone failed has regressed, and of two full caches the hashes of their images
+    are compared where they were taken: fidelity is to the side's own full cache, so here it is to itself and says nothing."""
     lines = {cell: list(_lines(pair)) for cell, pair in pairs.items()}
     flat = [line for cell_lines in lines.values() for line in cell_lines]
     sides = sign_flips([line.worse for line in flat])
@@ -78,11 +78,12 @@ def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = 
 
 
 def _lost(cell: str, pair: PairOfOutcomes) -> Iterator[Verdict]:
-    """A row for each metric of a plug-in that failed in one arm alone: whether that is its own doing or that of the images nobody knows."""
+    """A row for each metric of a plug-in that failed in one side alone: whether that is its own doing or that of the images nobody
+    knows."""
     for which, failed, other in (("first", pair.before, pair.after), ("second", pair.after, pair.before)):
         for name, fault in failed.facts.get(FAULTS, {}).items():
             if name in other.samples:
-                yield Verdict(pair.after.case.key, cell, name, NOT_COMPARED, f"the {which} arm has no value of it: {fault['said']}")
+                yield Verdict(pair.after.case.key, cell, name, NOT_COMPARED, f"the {which} side has no value of it: {fault['said']}")
 
 
 def _whole_cell(cell: str, pair: PairOfOutcomes, alike: str, images_differ: bool) -> Iterator[Verdict]:
@@ -101,7 +102,7 @@ def _whole_cell(cell: str, pair: PairOfOutcomes, alike: str, images_differ: bool
 
 
 def _to_itself(pair: PairOfOutcomes) -> bool:
-    """Return whether both arms are the full cache that their own fidelity is measured against. That of a ``reference`` engine is another
+    """Return whether both sides are the full cache that their own fidelity is measured against. That of a ``reference`` engine is another
     code path."""
     return all(o.ok and o.case.role == "baseline" and o.case.engine != "reference" for o in (pair.before, pair.after))
 

@@ -75,7 +75,7 @@ def draw(logits: Tensor, sampling: Sampling, seeds: Tensor, position: int | Tens
     """One token per row by Gumbel-max in fp32: argmax(filtered logits + Gumbel noise). (rows, vocab) → (rows,) int64, or
     (rows, tokens, vocab) → (rows, tokens) with ``seeds`` (rows, 1) and ``position`` (tokens,).
 
-    The noise is keyed by (seed, position), so arms that share a seed share their noise. Temperature 0 is greedy.
+    The noise is keyed by (seed, position), so candidates that share a seed share their noise. Temperature 0 is greedy.
     """
     if sampling.temperature == 0:
         return logits.argmax(-1)

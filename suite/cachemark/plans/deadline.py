@@ -11,7 +11,7 @@ from itertools import groupby
 from ..core.result import Outcome
 from .expand import Planned
 
-LAST = 10**6  # the turn of what comes behind every arm
+LAST = 10**6  # the turn of what comes behind every candidate
 TRUSTED = 1.0  # least share of its price that a case is expected to take; what paper overstates, it has overstated before
 
 
@@ -52,7 +52,8 @@ class Deadline:
 
 def breadth_first(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
     """Groups of cases in the order in which a run with a deadline takes them: by declared priority, then every cell's full cache and first
-    arm before any cell's second arm, reference rows of fidelity last. Cases that follow each other on one model share a process."""
+    candidate before any cell's second candidate, reference rows of fidelity last. Cases that follow each other on one model share a
+    process."""
     turns: dict[tuple[str, str], int] = {}
     ordered = sorted(planned, key=lambda each: (each.priority, _turn(each, turns)))  # of equal ones the order stays
     return _groups(ordered, trial)
@@ -76,11 +77,11 @@ def _groups(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
 
 
 def _turn(planned: Planned, turns: dict[tuple[str, str], int]) -> int:
-    """In which round of its cell a case comes: 0 for the full cache and the first arm, 1 for the second arm and so on."""
+    """In which round of its cell a case comes: 0 for the full cache and the first candidate, 1 for the second and so on."""
     role, cell = planned.case.role, (planned.case.model, planned.case.cell)
     if role == "baseline":
         return 0
-    if role != "arm":
+    if role != "candidate":
         return LAST
     turns[cell] = turns.get(cell, -1) + 1
     return turns[cell]

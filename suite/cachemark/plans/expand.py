@@ -89,7 +89,7 @@ def _expanded(plan: Plan, device: str) -> list[Planned]:
                 raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
                               remedy="Give each table of that method, or of that decoder, a variant, a word of its own.")
             needs = plugins.needs(METHODS.get(case.method), MODELS.get(case.model), decoder_class(case))
-            idle = _idle_reason(planned) if case.role == "arm" and case.key not in cases else ""
+            idle = _idle_reason(planned) if case.role == "candidate" and case.key not in cases else ""
             cases.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs, idle_reason=idle))
     return list(cases.values())
 
@@ -128,7 +128,8 @@ def _in(place: str) -> Iterator[None]:
 
 
 def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
-    """The cases of a block. ``auto`` becomes graph, and eager where that is refused: arms that cannot be recorded stand in an eager cell,
+    """The cases of a block. ``auto`` becomes graph, and eager where that is refused: candidates that cannot be recorded stand in an eager
+    cell,
     beside a full cache of their own, since a speed-up over one of another engine would measure the engines."""
     if cells.engine != AUTO:
         yield from _block(plan, cells, number, device)
@@ -145,13 +146,13 @@ def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator
         else:
             yield planned
     for planned in _block(plan, eager, number, device) if not_recorded else ():
-        if planned.case.role != "arm" or planned.case.label in not_recorded:
+        if planned.case.role != "candidate" or planned.case.label in not_recorded:
             yield replace(planned, engine_reason=not_recorded.get(planned.case.label, f"beside {', '.join(not_recorded)}"))
 
 
 def _left_out(case: Case) -> str:
-    """The reason why an arm does not run on the graph engine, or nothing."""
-    return _unrecorded(METHODS.get(case.method), dict(case.knobs)) if case.role == "arm" and case.knobs else ""
+    """The reason why a candidate does not run on the graph engine, or nothing."""
+    return _unrecorded(METHODS.get(case.method), dict(case.knobs)) if case.role == "candidate" and case.knobs else ""
 
 
 def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
@@ -198,13 +199,13 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     with _at(plan, "cells", number, "decoders"):
         decoding = [resolved_decoder(each) for each in cells.decoders]
     for decoder, name in product(decoding, codecs):
-        base, wrong = replace(with_quality, codec=name, role="arm", decoder=decoder), barred or _ungrouped(codec(name), layout)
+        base, wrong = replace(with_quality, codec=name, role="candidate", decoder=decoder), barred or _ungrouped(codec(name), layout)
         if name != full.codec or decoder:
             yield Planned(base, request, wrong or refused_decoder(base, METHODS.get(FULL), {}, layout))
         for method in cells.methods:
             with _in(plan.place_of(number, method)):
-                arms = list(_arms(plan, base, method, budgets, layout))
-            yield from (Planned(case, request, wrong or reason) for case, reason in arms)
+                candidates = list(_candidates(plan, base, method, budgets, layout))
+            yield from (Planned(case, request, wrong or reason) for case, reason in candidates)
 
 
 def _ungrouped(stored: Codec, layout: Layout) -> str:
@@ -301,7 +302,7 @@ def _row_bytes(stored: Codec, layout: Layout) -> int:
     return layout.stored * pair + shared
 
 
-def _arms(plan: Plan, base: Case, table: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
+def _candidates(plan: Plan, base: Case, table: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
     """The cases of a method, one for each budget, each with the reason why the method cannot meet it, or nothing."""
     table = MethodTable(name=table) if isinstance(table, str) else table
     name, knobs = table.name, dict(table.model_extra or {})
@@ -331,7 +332,7 @@ def _own_size(cls: type[Method], knobs: dict[str, Any], layout: Layout, weights:
 
 
 def _idle_reason(planned: Planned) -> str:
-    """The reason why the method of an arm changes nothing on its model, or nothing; nothing too where it cannot run there."""
+    """The reason why the method of a candidate changes nothing on its model, or nothing; nothing too where it cannot run there."""
     case = planned.case
     if planned.unsupported_reason:
         return ""

@@ -154,9 +154,9 @@ def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, flo
     judged, those of one attempt."""
     case = planned.case
     searched = MAX_BATCH in case.evaluation
-    beside = 2 if case.role == "arm" and not searched else 1  # the full cache runs in turns with an arm
+    beside = 2 if case.role == "candidate" and not searched else 1  # the full cache runs in turns with a candidate
     repeats = max(case.repeats, min(BATCHES, case.samples // case.batch)) if case.decoder else case.repeats
-    counts = [(case.batch, float(beside * (case.warmup + repeats)))] if case.role in ("arm", "baseline") else []
+    counts = [(case.batch, float(beside * (case.warmup + repeats)))] if case.role in ("candidate", "baseline") else []
     if not (case.weights.startswith("random:") or searched):
         compared_batch = min(int(case.evaluation.get("batch", case.batch)), case.samples)
         counts.append((compared_batch, (case.compared + forced * case.forced) / compared_batch))

@@ -127,7 +127,8 @@ class AnchorTable(PlanTable):
 class Cells(PlanTable):
     """A block of the matrix: one model, methods × budgets × codecs × decoders. ``decoders`` say how many tokens a pass draws; the full
     cache that all are compared with is always sequential. ``batch = "max"`` asks for the largest that fits, of the full cache and
-    of every arm for itself, and for throughput there: nothing is judged. ``samples`` compares fewer or more with the full cache than the
+    of every candidate for itself, and for throughput there: nothing is judged. ``samples`` compares fewer or more with the full cache than
+    the
     plan says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here. ``engine = "auto"`` is graph
     where the device and the method allow it, else eager. With a deadline the lowest
     ``priority`` comes first."""

@@ -1,12 +1,12 @@
-"""Paired arms judged by a test: pure functions from log ratios of pairs to verdicts of a whole family of cells.
+"""Paired sides judged by a test: pure functions from log ratios of pairs to verdicts of a whole family of cells.
 
-A pair is two fresh processes on one device, one per arm, with the same seeds and the arms in random order. Only the pair is a
-replicate: images within a process share its luck. A cell's pairs are log ratios of costs, positive where the second arm is worse.
+A pair is two fresh processes on one device, one per side, with the same seeds and the sides in random order. Only the pair is a
+replicate: images within a process share its luck. A cell's pairs are log ratios of costs, positive where the second side is worse.
 
 - **Estimate**: Hodges–Lehmann (the median of Walsh averages), with the interval that belongs to it: two Walsh averages whose ranks
   come from the exact distribution of the signed-rank sum (Hollander, Wolfe and Chicken, *Nonparametric Statistical Methods*, 3.2, 3.3).
-- **Test**: exact one-sided sign flip. If the arms do not differ, each log ratio might as well have had the other sign, because the
-  order of the arms was drawn. Its smallest p-value is 2⁻ⁿ for n pairs, hence the number of confirming pairs.
+- **Test**: exact one-sided sign flip. If the sides do not differ, each log ratio might as well have had the other sign, because the
+  order of the sides was drawn. Its smallest p-value is 2⁻ⁿ for n pairs, hence the number of confirming pairs.
 - **Two stages**: few pairs of every cell *screen*; a cell that looks changed is *confirmed* on fresh pairs alone, so that choosing it
   by its first pairs costs nothing. The false discovery rate is held over the whole family (Benjamini and Hochberg 1995; ``by`` is
   Benjamini and Yekutieli 2001), in which a cell without confirmation has p = 1. A change must also be at least the minimum effect.
@@ -48,14 +48,14 @@ def log_ratios(before: ArrayLike, after: ArrayLike) -> Floats:
     ``before`` and ``after``: positive values in one unit, (pairs,) or (pairs, images); of several images the median of logs
     counts. Raises CachemarkError for other shapes and values.
     """
-    a, b = (np.asarray(arm, dtype=np.float64) for arm in (before, after))
+    a, b = (np.asarray(side, dtype=np.float64) for side in (before, after))
     if len(a.shape) not in (1, 2) or a.shape[:1] != b.shape[:1] or len(a.shape) != len(b.shape) or 0 in (*a.shape, *b.shape):
-        raise CachemarkError(f"Arms of the shapes {a.shape} and {b.shape} make no pairs.",
-                             remedy="Give both arms as (pairs,) or (pairs, images), with as many pairs in both.")
-    if not all(np.isfinite(arm).all() and (arm > 0).all() for arm in (a, b)):
+        raise CachemarkError(f"Sides of the shapes {a.shape} and {b.shape} make no pairs.",
+                             remedy="Give both sides as (pairs,) or (pairs, images), with as many pairs in both.")
+    if not all(np.isfinite(side).all() and (side > 0).all() for side in (a, b)):
         raise CachemarkError("Some values of the pairs are not positive numbers, and only those have a ratio.",
-                             remedy="Leave out pairs of which an arm failed.")
-    then, now = (np.log(arm) if arm.ndim == 1 else np.median(np.log(arm), axis=1) for arm in (a, b))
+                             remedy="Leave out pairs of which a side failed.")
+    then, now = (np.log(side) if side.ndim == 1 else np.median(np.log(side), axis=1) for side in (a, b))
     return now - then
 
 
@@ -300,8 +300,8 @@ def _reason(verdict: str, effect: Effect, rule: Rule) -> str:
 def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, cells: int = 400) -> float:
     """Return the smallest minimum effect, in steps of 0.5 %, that ``most`` pairs on average can decide.
 
-    Infinite where not even 50 % will do. ``unchanged``: log ratios of pairs of equal arms, of any cells of the machine class. Cells are
-    drawn from them with random signs, by a frozen stream; which of two equal arms came first is chance, so the signs carry nothing."""
+    Infinite where not even 50 % will do. ``unchanged``: log ratios of A/A pairs, of any cells of the machine class. Cells are
+    drawn from them with random signs, by a frozen stream; which of two equal sides came first is chance, so the signs carry nothing."""
     pool = rows(ratios=np.ravel(np.asarray(unchanged, dtype=np.float64)))
     stream = np.random.RandomState(0)  # a legacy stream never changes
     shape = (cells, Rule(0.01, family).looks[-1])
@@ -314,10 +314,10 @@ def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, cells: int = 400
 def luck(equal: Sequence[ArrayLike], family: int, cells: Sequence[Hashable] | None = None, q: float = 0.05) -> float:
     """Return the minimum effect that constant bias between processes requires, a fraction.
 
-    The bias of an arm that lasts for a whole comparison, such as where its code lies in memory, is in all pairs of a cell and no test of
-    pairs can see it. 0 where equal arms do not show any.
+    The bias of a side that lasts for a whole comparison, such as where its code lies in memory, is in all pairs of a cell and no test of
+    pairs can see it. 0 where A/A tests do not show any.
 
-    ``equal``: log ratios of pairs of equal arms, one sample for each cell and night, the arms being apart as those of a comparison are;
+    ``equal``: log ratios of A/A pairs, one sample for each cell and night, the sides being apart as those of a comparison are;
     ``cells``: the cell of each (None: each is of another), because a cell may have the same bias every night, and then its nights are no
     more than one. With bias the centers vary more than random signs of their pairs explain (at 1 %, by a frozen stream). Its standard
     deviation, the upper end of its one-sided 95 % interval, and the noise of the confirming pairs give the effect that none of ``family``

@@ -1,7 +1,7 @@
 """Sign-flip tests of paired differences: exact where all signs can be counted, else by draws of them.
 
-If two arms do not differ, each difference might as well have had the other sign. The p-value is the fraction of sign choices that add up to
-at least as much as the observed differences."""
+If two sides do not differ, each difference might as well have had the other sign. The p-value is the fraction of sign choices that add up
+to at least as much as the observed differences."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Pruning of a store: of old nights quantiles stay, of the newest ones and of what matters every raw value.
 
 What is never pruned: outcomes of the newest nights, of a run that a baseline was saved from or that a gate called regressed, and those
-that a newer run has carried over. The first arm of a comparison, against which it alone is judged, is no such baseline. What is pruned
+that a newer run has carried over. The first side of a comparison, against which it alone is judged, is no such baseline. What is pruned
 keeps its row, its facts, and quantiles of each metric; its artifacts go.
 """
 
@@ -74,7 +74,7 @@ def _doomed(session: Session, nights: int) -> set[int]:
     """Numbers of the outcomes that nothing protects and that still have raw values."""
     days: dict[int, str] = {number: started[:10] for number, started in session.execute(select(RunRow.id, RunRow.started))}
     newest = sorted(set(days.values()), reverse=True)[:nights]
-    accepted = select(RunRow.id).join(BaselineRow).where(RunRow.plan.not_like(f"{COMPARISON}%"))  # it files its own first arm as one
+    accepted = select(RunRow.id).join(BaselineRow).where(RunRow.plan.not_like(f"{COMPARISON}%"))  # it files its own first side as one
     pinned = set(session.scalars(accepted))
     pinned |= set(session.scalars(select(VerdictRow.run_id).where(VerdictRow.verdict == REGRESSED)))
     protected = {run for run, day in days.items() if day in newest} | pinned

@@ -187,7 +187,7 @@ class _Advisor:
 
     def _forecast(self, case: Case, full: Forecast) -> Forecast:
         """The case at its best batch, its gain in images per second over the full cache at that one's."""
-        forecast = self._best([self.forecaster.arm(case, batch) for batch in self._batches()])
+        forecast = self._best([self.forecaster.candidate(case, batch) for batch in self._batches()])
         if forecast.batch == full.batch:
             return forecast
         beside = self.forecaster.full(forecast.batch)

@@ -19,7 +19,7 @@ from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .git import BAD, GOOD, SKIP, checkouts, code_of, repository_of, search
-from .pairs import IMAGES, Arm, Pair, PairRunner, cells_of
+from .pairs import IMAGES, Pair, PairRunner, Side, cells_of
 from .session import Machine
 
 OnRow = Callable[[str, Verdict], None]  # called with a commit and each row about it
@@ -91,7 +91,7 @@ class _Hunt:
     def compared(self, code: str, commit: str, rule: Rule, once: bool = False) -> Sequence[Verdict]:
         """Compare the case at a commit with the good end; with ``once`` until a first pair has succeeded."""
         cells, so_far = {self.name: self.planned}, len(self.pairs)
-        before, after = (Arm(each, cells, replace(self.request, code=each)) for each in (self.good, code))
+        before, after = (Side(each, cells, replace(self.request, code=each)) for each in (self.good, code))
         runner = PairRunner(before, after, self.executor, on_pair=self.pairs.append)
         go_on = (lambda: not any(pair.ok for pair in self.pairs[so_far:])) if once else (lambda: True)
         rows = verdicts(measure_until_decided(cells, runner.round, rule, go_on), rule)
@@ -126,7 +126,7 @@ def _wall_time(name: str) -> bool:
 
 
 def _failed(rows: Sequence[Verdict]) -> list[Verdict]:
-    """The rows of an arm that keeps failing: one that failed once and then ended well is no answer."""
+    """The rows of a side that keeps failing: one that failed once and then ended well is no answer."""
     return [row for row in rows if row.metric == "status" and row.verdict not in (EQUIVALENT, INCONCLUSIVE)]
 
 

@@ -112,8 +112,9 @@ class RunJudgement:
         """Return lines about pairs, the environment, and the false-alarm record of the test on pairs."""
         lines = []
         if self.night is not None:
-            arms, tally = " → ".join(map(str, self.night.stated.get("arms", ()))), self.night.tally
-            lines.append(f"Comparison {self.night.run.id}, {arms}: {len(tally.regressed)} regressed, {len(tally.unresolved)} not resolved.")
+            sides, tally = " → ".join(map(str, self.night.stated.get("sides", ()))), self.night.tally
+            lines.append(f"Comparison {self.night.run.id}, {sides}: {len(tally.regressed)} regressed, "
+                         f"{len(tally.unresolved)} not resolved.")
         if self.environment is not None and self.environment.alert:
             lines.append(str(self.environment))
         lines += self.history
@@ -150,7 +151,7 @@ def judge_against(store: Store, run: RunRecord, other: RunRecord) -> tuple[RunJu
     if other.id == run.id:
         raise Unsupported(f"Run {run.id} does not differ from itself.", remedy="Name another run.")
     if run.is_comparison or other.is_comparison:
-        raise Unsupported("A comparison in pairs has two arms of its own.", remedy="Name runs of plans.")
+        raise Unsupported("A comparison in pairs has two sides of its own.", remedy="Name runs of plans.")
     facts = {"name": f"run {other.id}", "run": other.id, "plan": other.plan, "saved": other.started}
     baseline = exchange.load(exchange.dump(store.outcomes(other.id), other.environment, other.code, **facts), f"Run {other.id}")
     outcomes = store.outcomes(run.id)
@@ -295,12 +296,12 @@ class CheckResult:
         plan, note = _as_commands_name(self.run)
         lines = []
         for incident in self.incidents.pages if self.incidents else ():
-            arms = self.judgement.night.arms if self.judgement.night and incident.found_by == PAIRS else ()
+            sides = self.judgement.night.sides if self.judgement.night and incident.found_by == PAIRS else ()
             among = suspects(incident, self.nights)
             if among is None:
-                lines += incidents.described(incident, incidents.command(plan, incident, arms) + note)
+                lines += incidents.described(incident, incidents.command(plan, incident, sides) + note)
                 continue
-            again = incidents.command(plan, incident, arms or ("--commits", among.good, among.bad))
+            again = incidents.command(plan, incident, sides or ("--commits", among.good, among.bad))
             find = among.bisect(plan, incident.cells[0])
             lines += incidents.described(incident, again + note, among.range, among.newest, find + note)
         return lines

@@ -1,4 +1,4 @@
-"""Comparison of two arms, pair by pair: measured on one place of an executor, judged by a test, and stored with every pair."""
+"""Comparison of two sides, pair by pair: measured on one place of an executor, judged by a test, and stored with every pair."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .git import checkouts, code_of, repository_of
-from .pairs import IMAGES, Arm, Cells, MakeArm, Pair, PairRunner, arms_of, cells_of, image_arm, timed_arm
+from .pairs import IMAGES, Cells, MakeSide, Pair, PairRunner, Side, cells_of, image_side, sides_of, timed_side
 from .session import Machine
 from .stores import DEFAULT_STORE
 
@@ -92,35 +92,35 @@ class PairedComparison:
 
 
 def compare(
-    plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, arms: tuple[str, str] | None = None,
-    commits: tuple[str, str] | None = None, environments: tuple[str, str] | None = None, cases: tuple[str, ...] = (),
+    plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, cases: tuple[str, str] | None = None,
+    commits: tuple[str, str] | None = None, environments: tuple[str, str] | None = None, only: tuple[str, ...] = (),
     repository: Path | None = None, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (), images: int = IMAGES,
     samples: int | None = None, terms: Terms = Terms(), on_pair: OnPair | None = None,
 ) -> PairedComparison:
-    """Compare two arms of a plan in pairs of fresh processes, and judge every cell by a test with a known false-alarm rate.
+    """Compare two sides of a plan in pairs of fresh processes, and judge every cell by a test with a known false-alarm rate.
 
-    ``arms`` are labels of two cases, ``commits`` two commits of ``repository`` (None: that around this package), ``environments`` two
-    interpreters: one of the three. ``cases`` limits commits and environments to these labels. ``images`` generations count in a pair;
+    ``cases`` are labels of two cases, ``commits`` two commits of ``repository`` (None: that around this package), ``environments`` two
+    interpreters: one of the three. ``only`` limits commits and environments to these labels. ``images`` generations count in a pair;
     images are compared at ``samples`` seeds where tokens differ (None: the plan's, 0: nowhere). Every pair and verdict is stored. Raises
-    UnfairComparison for arms that differ in more than what is compared, NothingMeasured where the plan has no case, Unsupported for a
+    UnfairComparison for sides that differ in more than what is compared, NothingMeasured where the plan has no case, Unsupported for a
     commit of another trial protocol, and Infrastructure where the device is not to be had or is lost."""
-    if sum(way is not None for way in (arms, commits, environments)) != 1:
-        raise BadPlan("A comparison needs two arms.", remedy="Give exactly one of --arms A B, --commits A B, --env OLD NEW.")
-    if arms and cases:
-        raise BadPlan("--arms names the two cases that are compared, so --case has no effect.", remedy="Leave out one of the two.")
+    if sum(way is not None for way in (cases, commits, environments)) != 1:
+        raise BadPlan("A comparison needs two sides.", remedy="Give exactly one of --cases A B, --commits A B, --env OLD NEW.")
+    if cases and only:
+        raise BadPlan("--cases names the two cases that are compared, so --only has no effect.", remedy="Leave out one of the two.")
     machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins)
     machine.require()
     trial = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)
 
-    def cells(count: int, make: MakeArm) -> tuple[Cells, Cells]:
-        """Those of both arms; with cases as arms those of two labels, else the same ones twice."""
-        if arms:
-            return arms_of(loaded, machine.device, arms, count, make)
-        planned = cells_of(loaded, machine.device, cases, count, make)
+    def cells(count: int, make: MakeSide) -> tuple[Cells, Cells]:
+        """Those of both sides; with cases as sides those of two labels, else the same ones twice."""
+        if cases:
+            return sides_of(loaded, machine.device, cases, count, make)
+        planned = cells_of(loaded, machine.device, only, count, make)
         return planned, planned
 
-    timed, imaged = cells(images, timed_arm), None if samples == 0 else cells(samples or 0, image_arm)
-    with Store.open(store) as target, machine.places(target) as places, _sides(trial, arms, commits, environments, repository) as sides:
+    timed, imaged = cells(images, timed_side), None if samples == 0 else cells(samples or 0, image_side)
+    with Store.open(store) as target, machine.places(target) as places, _sides(trial, cases, commits, environments, repository) as sides:
         compared = _identified(sides, timed, imaged, places, machine.device)
         return _PairedRun(loaded, compared, target, terms, places, on_pair).run(machine.device)
 
@@ -134,18 +134,18 @@ class _Sides(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ComparedArms:
+class ComparedSides:
     """Both sides, what they share, and the environment and code of each.
 
     ``images``: both sides once more, to compare images; None where that is not asked.
     """
 
-    before: Arm
-    after: Arm
+    before: Side
+    after: Side
     alike: str
     where: tuple[Environment, Environment]
     code: tuple[dict[str, Any], dict[str, Any]]
-    images: tuple[Arm, Arm] | None = None
+    images: tuple[Side, Side] | None = None
 
     @property
     def names(self) -> tuple[str, str]:
@@ -153,39 +153,39 @@ class ComparedArms:
 
 
 @contextmanager
-def _equal(arm: Arm, names: Sequence[str]) -> Iterator[tuple[Arm, Arm]]:
+def _equal(side: Side, names: Sequence[str]) -> Iterator[tuple[Side, Side]]:
     """Yield one side twice over some of its cells.
 
     The second one runs a copy of the code in another folder, as two sides do: a bias that depends on the folder must show in an A/A test
     as well.
     """
-    copy = replace(arm, cells={AA + name: arm.cells[name] for name in names})
+    copy = replace(side, cells={AA + name: side.cells[name] for name in names})
     with tempfile.TemporaryDirectory(prefix="cachemark-equal-") as folder:
         if names:
-            shutil.copytree(Path(arm.request.code or PACKAGE.parent, PACKAGE.name), Path(folder, PACKAGE.name),
+            shutil.copytree(Path(side.request.code or PACKAGE.parent, PACKAGE.name), Path(folder, PACKAGE.name),
                             ignore=shutil.ignore_patterns("__pycache__"))
-        yield copy, replace(copy, request=replace(arm.request, code=folder))
+        yield copy, replace(copy, request=replace(side.request, code=folder))
 
 
 @contextmanager
 def _sides(
-    trial: TrialRequest, arms: tuple[str, str] | None, commits: tuple[str, str] | None, environments: tuple[str, str] | None,
+    trial: TrialRequest, cases: tuple[str, str] | None, commits: tuple[str, str] | None, environments: tuple[str, str] | None,
     repository: Path | None,
 ) -> Iterator[_Sides]:
-    """The two arms in the one way in which they are named, as long as the block lasts."""
+    """The two sides in the one way in which they are named, as long as the block lasts."""
     if commits:
         with checkouts(repository_of(repository), commits) as (old, new):
             yield _Sides(commits, (replace(trial, code=code_of(old, commits[0])), replace(trial, code=code_of(new, commits[1]))), SAME)
     elif environments:
         old_python, new_python = (replace(trial, python=python, code=str(PACKAGE.parent)) for python in environments)
         yield _Sides(environments, (old_python, new_python), OTHER_NUMERICS)
-    elif arms:
-        yield _Sides(arms, (trial, trial), OTHER_METHODS)
+    elif cases:
+        yield _Sides(cases, (trial, trial), OTHER_METHODS)
 
 
 def _identified(
     sides: _Sides, timed: tuple[Cells, Cells], imaged: tuple[Cells, Cells] | None, executor: Executor, device: str,
-) -> ComparedArms:
+) -> ComparedSides:
     """Return both sides with the environments that they report; refuse an unfair comparison before the first pair.
 
     Two environments with equal fingerprints count as one.
@@ -198,20 +198,20 @@ def _identified(
         refuse_unequal(planned.case, timed[1][name].case, where)
     if alike == OTHER_NUMERICS and where[0].fingerprint == where[1].fingerprint:
         alike = SAME
-    before, after = (Arm(names[n], timed[n], trials[n]) for n in (0, 1))
+    before, after = (Side(names[n], timed[n], trials[n]) for n in (0, 1))
     images = None
     if imaged:
-        first, second = (Arm(names[n], imaged[n], replace(trials[n], task=Task.IMAGES)) for n in (0, 1))
+        first, second = (Side(names[n], imaged[n], replace(trials[n], task=Task.IMAGES)) for n in (0, 1))
         images = first, second
-    return ComparedArms(before, after, alike, where, code, images)
+    return ComparedSides(before, after, alike, where, code, images)
 
 
 @dataclass
 class _PairedRun:
-    """A comparison under way: measures its arms in pairs, judges them and stores both."""
+    """A comparison under way: measures its sides in pairs, judges them and stores both."""
 
     plan: Plan
-    both: ComparedArms
+    both: ComparedSides
     store: Store
     terms: Terms
     executor: Executor
@@ -227,10 +227,10 @@ class _PairedRun:
             raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark explain PLAN")
         earlier = ledger.nights(self.store, plan.name, machine)
         self.turn = len(earlier)
-        self.equal = [o for night in earlier[-ledger.WATCHED:] for o in ledger.equal_arms(self.store.outcomes(night.run.id))]
+        self.equal = [o for night in earlier[-ledger.WATCHED:] for o in ledger.aa_outcomes(self.store.outcomes(night.run.id))]
         least, _ = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.cells), device)
         rule = Rule(self.terms.delta or least, len(both.after.cells))
-        record = {"arms": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": self.terms.seed,
+        record = {"sides": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": self.terms.seed,
                   "min_coverage": COVERAGE if self.terms.min_coverage is None else self.terms.min_coverage,
                   "code": [dict(code) for code in both.code], "plan": plan.stored()}
         with self.store.new_run(ledger.COMPARISON + plan.name, record, both.where[1], both.code[1]) as self.run_id:
@@ -259,7 +259,7 @@ class _PairedRun:
 
             pairs = measure_until_decided([*cells, *one.cells], measure, rule, going, alike=both.alike,
                                           flake_rate=flakes.observed_rate(self.equal))
-        self.equal += ledger.equal_arms(self.store.outcomes(self.run_id))
+        self.equal += ledger.aa_outcomes(self.store.outcomes(self.run_id))
         rule = replace(rule, delta=max(rule.delta, ledger.lasting_luck(self.equal, rule.family)))
         rows = [*verdicts({c: pairs[c] for c in cells}, rule, both.alike), *verdicts({c: pairs[c] for c in one.cells}, rule)]
         self._file(rows)  # the images may take long, and may fail
@@ -286,24 +286,24 @@ class _PairedRun:
             image_pairs |= {pair.cell: pair for pair in runner.round(again)}
         return seedwise(image_pairs, alike=self.both.alike)
 
-    def _runner(self, before: Arm, after: Arm, seed: int = 0, what: str = "times") -> PairRunner:
+    def _runner(self, before: Side, after: Side, seed: int = 0, what: str = "times") -> PairRunner:
         return PairRunner(before, after, self.executor, seed, lambda pair: self._keep(pair, (before.name, after.name), what))
 
     def _keep(self, pair: Pair, names: tuple[str, str], what: str) -> None:
-        """Store both arms of a pair, each under the name of its process, and tell of it."""
+        """Store both sides of a pair, each under the name of its process, and tell of it."""
         pair_facts = {"run": self.run_id, "cell": pair.cell, "number": pair.number, "swapped": pair.swapped, "redone": pair.redone,
                       "what": what}
         trial = f"{pair.cell}, {'pair' if what == 'times' else what} {pair.number}"
-        for arm, outcome, name in (("before", pair.before, names[0]), ("after", pair.after, names[1])):
-            facts = {**outcome.facts, "pair": {**pair_facts, "arm": arm, "name": name}}
-            self.store.save(self.run_id, replace(outcome, facts=facts), trial=f"{trial}, {arm}")
+        for side, outcome, name in (("before", pair.before, names[0]), ("after", pair.after, names[1])):
+            facts = {**outcome.facts, "pair": {**pair_facts, "side": side, "name": name}}
+            self.store.save(self.run_id, replace(outcome, facts=facts), trial=f"{trial}, {side}")
         if self.on_pair is not None:
             self.on_pair(pair, what)
 
     def _file(self, rows: list[Verdict]) -> None:
         """Store the verdicts, with the first side in place of a baseline."""
         name, plan = self.both.names[0], self.plan.name
-        about = {"run": self.run_id, "arm": name, "plan": plan, "code": dict(self.both.code[0])}
+        about = {"run": self.run_id, "side": name, "plan": plan, "code": dict(self.both.code[0])}
         number = self.store.note_baseline(digest(about, 64), name=name, plan=plan, machine_class=self.both.where[0].machine_class,
-                                          reason="first arm of a comparison", run_id=self.run_id)
+                                          reason="first side of a comparison", run_id=self.run_id)
         self.store.save_verdicts(self.run_id, number, rows)

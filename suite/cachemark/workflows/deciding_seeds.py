@@ -93,7 +93,7 @@ def _at(plan: Plan, fidelity: Fidelity, times: int) -> Plan:
 
 def _interim(found: Run, samples: int) -> Interim:
     groups, claims = standing(found.outcomes, sequential=True)
-    rows = {row.case.key: row.case.title for group in groups for row in group.arms if row.case.key in claims}
+    rows = {row.case.key: row.case.title for group in groups for row in group.candidates if row.case.key in claims}
     if not rows:
         raise NothingMeasured("No case has a value of quality for each image, so nothing can be decided.",
                               remedy="Models that come with the package have one; `cachemark show` says how each case ended.")

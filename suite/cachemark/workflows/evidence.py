@@ -70,10 +70,10 @@ class Held:
 
 
 def _cells(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
-    """Arms and their full cache by cell, where that has values."""
+    """Candidates and their full cache by cell, where that has values."""
     found: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        if outcome.case.role in ("arm", "baseline"):
+        if outcome.case.role in ("candidate", "baseline"):
             found.setdefault(outcome.case.cell, []).append(outcome)
     return {cell: held for cell, held in found.items() if any(o.ok and o.case.role == "baseline" for o in held)}
 
@@ -118,7 +118,7 @@ class Known:
         """The claim of each method that rests on most seeds, where there are several: all of them are one family."""
         claims: dict[str, Claimed] = {}
         for group in self.groups:
-            for row in group.arms:
+            for row in group.candidates:
                 claim, name = self.claims.get(row.case.key), identity(row.case)
                 if claim is not None and (name not in claims or claim.n > claims[name].claim.n):
                     claims[name] = Claimed(claim, row, group)
@@ -127,12 +127,12 @@ class Known:
     @property
     def unjudged(self) -> dict[str, str]:
         """The reason why nothing is claimed of the images of a method that was measured."""
-        return {identity(row.case): row.unranked for group in reversed(self.groups) for row in group.arms if row.ok and row.unranked}
+        return {identity(row.case): row.unranked for group in reversed(self.groups) for row in group.candidates if row.ok and row.unranked}
 
     @property
     def savings(self) -> dict[str, float]:
         """The share that each method saves, wherever it was measured: bytes do not depend on the device."""
-        return {identity(row.case): row.saving for group in self.groups for row in group.arms if row.ok and row.saving is not None}
+        return {identity(row.case): row.saving for group in self.groups for row in group.candidates if row.ok and row.saving is not None}
 
     def rates(self, gpu: str) -> Rates:
         """Of the device: as measured beside its outcomes, else as its data sheet says, of a CPU as measured here."""
@@ -161,8 +161,9 @@ def known_of(store: Store | None, model: str, paradigm: str, gpu: str, batch: in
     full = (here or groups)[0].case
     if not here and gpu != CPU:
         full = replace(full, dtype="bfloat16")
-    arms = {identity(row.case): row.case for group in groups for row in group.arms if row.ok and row.case.sampling == full.sampling}
-    return Known(full, groups, here, claims, arms, plan, notes)
+    candidates = {identity(row.case): row.case for group in groups for row in group.candidates if row.ok
+                  and row.case.sampling == full.sampling}
+    return Known(full, groups, here, claims, candidates, plan, notes)
 
 
 def _alike(groups: Sequence[CaseGroup], batch: int) -> tuple[CaseGroup, ...]:
@@ -220,7 +221,7 @@ def _on_paper(expanded: Sequence[Planned], claims: Claims, plan: Plan, notes: tu
     full = next((case for case in planned if case.role == "baseline"), None)
     if full is None:
         raise Unsupported(next((p.unsupported_reason for p in expanded if p.case.role == "baseline"), "") or "It has no full cache.")
-    return Known(full, (), (), claims, {identity(case): case for case in planned if case.role == "arm"}, plan, notes)
+    return Known(full, (), (), claims, {identity(case): case for case in planned if case.role == "candidate"}, plan, notes)
 
 
 def _usual(entry: ModelEntry, paradigm: str, batch: int, gpu: str) -> tuple[Plan, tuple[str, ...]]:
@@ -236,7 +237,8 @@ def _usual(entry: ModelEntry, paradigm: str, batch: int, gpu: str) -> tuple[Plan
             notes.append(f"Left out: {error}")
             continue
         tables.append(table)
-        notes += [f"Left out at {p.case.budget}: {p.unsupported_reason}" for p in planned if p.case.role == "arm" and p.unsupported_reason]
+        notes += [f"Left out at {p.case.budget}: {p.unsupported_reason}" for p in planned if p.case.role == "candidate"
+                  and p.unsupported_reason]
     return _plan_of(entry.name, tables or [{"name": FULL}], budgets, batch, gpu), tuple(notes)
 
 

@@ -76,7 +76,7 @@ class Forecaster:
             return Forecast(batch, one, 1.0, latency, memory, MEASURED)
         return Forecast(batch, one, 1.0, least * max(latency / self.least_time(self._full, near.case.batch), 1.0), memory, PREDICTED)
 
-    def arm(self, case: Case, batch: int) -> Forecast:
+    def candidate(self, case: Case, batch: int) -> Forecast:
         """A method with its sizes."""
         full, allowed = self.full(batch), self.allowed(case, batch)
         seen = sorted(self._measured(case), key=lambda pair: _apart(pair[1].case.batch, batch))
@@ -129,7 +129,7 @@ class Forecaster:
 
     def _measured(self, case: Case) -> list[tuple[CaseGroup, ReportRow]]:
         mine = identity(case)
-        return [(group, row) for group in self._groups for row in group.arms if row.ok and identity(row.case) == mine]
+        return [(group, row) for group in self._groups for row in group.candidates if row.ok and identity(row.case) == mine]
 
     def _memory(self, case: Case, batch: int, near: ReportRow | None) -> int:
         """Bytes: of the weights, and of what was allocated above them at the nearest batch, in proportion. Where nothing was measured, of

@@ -125,7 +125,7 @@ class ImageModel:
             "name": "generate", "fidelity": {"seeds": smallest_subset(samples), "samples": samples, "prompts": prompts},
             "cells": [{**self.settings, "methods": [method], "batch": samples, **axes}],
         })
-        planned = [each for each in expand(plan, self.device) if each.case.role in ("baseline", "arm")][-1]
+        planned = [each for each in expand(plan, self.device) if each.case.role in ("baseline", "candidate")][-1]
         if planned.unsupported_reason:
             raise Unsupported(planned.unsupported_reason)
         return planned

@@ -31,11 +31,11 @@ def glance(outcome: Outcome, full: Outcome | None) -> Glance:
     if not outcome.ok:
         return Glance()
     row, latency = derive(outcome, full, {}), outcome.median(TIME)
-    arm = outcome.case.role == "arm"
+    candidate = outcome.case.role == "candidate"
     score = next((name for name in scores() if outcome.mean(name) is not None), "")
     judged = outcome.mean(score) if score else None
     return Glance(
         "" if latency is None or not row.timed else fmt.seconds(latency),
-        fmt.times(row.speed_up.value) if arm and row.speed_up else "",
-        f"{fmt.percent(row.saving)} {'fewer FLOPs' if row.paradigm == MASKED else 'less KV'}" if arm and row.saving else "",
+        fmt.times(row.speed_up.value) if candidate and row.speed_up else "",
+        f"{fmt.percent(row.saving)} {'fewer FLOPs' if row.paradigm == MASKED else 'less KV'}" if candidate and row.saving else "",
         "" if judged is None else f"{metric(score).title.lower()} {fmt.metric_value(judged, score)}")

@@ -90,8 +90,8 @@ def least_times(
             if isinstance(method, str):
                 found.append(LeastTime(name, budget, batch, method))
                 continue
-            arm = _line(name, budget, batch, bill(method, layout, parts), rates, full, apart)
-            found.append(replace(arm, attended=_attended(method, layout)))
+            candidate = _line(name, budget, batch, bill(method, layout, parts), rates, full, apart)
+            found.append(replace(candidate, attended=_attended(method, layout)))
     return found
 
 

@@ -23,26 +23,26 @@ from ..plans.schema import Plan
 from ..trial.executors.local import REDOS, Executor
 from ..trial.request import TrialRequest
 
-IMAGES, WARMUP = 8, 2  # counted generations of an arm, and those before them
-ARM = "arm"  # of an arm's evaluation: what alone is measured of it
+IMAGES, WARMUP = 8, 2  # counted generations of a side, and those before them
+ONLY = "only"  # key of a side's evaluation: the one thing that is measured
 Cells = Mapping[str, Planned]
-MakeArm = Callable[[Planned, int], Planned]
+MakeSide = Callable[[Planned, int], Planned]
 
 
-def timed_arm(planned: Planned, images: int = IMAGES) -> Planned:
+def timed_side(planned: Planned, images: int = IMAGES) -> Planned:
     """Return the case as one side of a pair: ``images`` generations of one batch, and no pass over images."""
     case = replace(planned.case, warmup=WARMUP, repeats=images, samples=planned.case.batch, evaluation={})
     return replace(planned, case=case, feature_cache=None, full_features=None)
 
 
-def image_arm(planned: Planned, samples: int = 0) -> Planned:
+def image_side(planned: Planned, samples: int = 0) -> Planned:
     """Return the case with ``samples`` images to compare (0: as many as its plan has) and nothing to time.
 
     More images than the plan has come from a larger subset of the same series, which begins with the same seeds. The evaluation is marked,
     since the outcome has no times and must not be reused for the plan's own case. Raises BadPlan where the series has fewer.
     """
     case = planned.case
-    evaluation = {key: value for key, value in case.evaluation.items() if key != QUALITY_PASS} | {ARM: "images"}
+    evaluation = {key: value for key, value in case.evaluation.items() if key != QUALITY_PASS} | {ONLY: "images"}
     case = replace(case, evaluation=evaluation, seeds=_reaching(case.seeds, samples), samples=samples or case.samples)
     return replace(planned, case=case, feature_cache=None, full_features=None)
 
@@ -62,16 +62,16 @@ def _series(subset: str) -> str:
 
 
 def cells_of(
-    plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES, arm: MakeArm = timed_arm,
+    plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES, side: MakeSide = timed_side,
 ) -> dict[str, Planned]:
     """Return the cases of a plan that can run, by their names of :func:`names_of`.
 
-    ``labels`` selects cases: a name, also without its model or its conditions. ``arm`` prepares each of them (:func:`timed_arm` or
-    :func:`image_arm`) with ``images``. Cases whose largest batch is searched have no batch of their own and are left out; raises
+    ``labels`` selects cases: a name, also without its model or its conditions. ``side`` prepares each of them (:func:`timed_side` or
+    :func:`image_side`) with ``images``. Cases whose largest batch is searched have no batch of their own and are left out; raises
     NothingMeasured where there are no others.
     """
     labels = [shown_label(label) for label in labels]
-    runnable = [p for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unsupported_reason]
+    runnable = [p for p in expand(plan, device) if p.case.role in ("candidate", "baseline") and not p.unsupported_reason]
     fixed = [p for p in runnable if MAX_BATCH not in p.case.evaluation]
     if runnable and not fixed:
         raise NothingMeasured(f"Plan {plan.name} asks for nothing but the largest batch, which is searched for and not compared.",
@@ -81,7 +81,7 @@ def cells_of(
     for label in labels:
         if not any(label in own for own in labels_of.values()):
             raise unknown("case", label, [label for own in labels_of.values() for label in own])
-    return {name: arm(planned, images) for name, planned in cases.items() if not labels or labels_of[name] & set(labels)}
+    return {name: side(planned, images) for name, planned in cases.items() if not labels or labels_of[name] & set(labels)}
 
 
 def _labels(name: str, case: Case) -> set[str]:
@@ -110,8 +110,8 @@ def _conditions(case: Case) -> dict[str, Any]:
             if name not in ("sampling", "knobs", "evaluation", "role", "decoder")}
 
 
-def arms_of(
-    plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES, arm: MakeArm = timed_arm,
+def sides_of(
+    plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES, side: MakeSide = timed_side,
 ) -> tuple[dict[str, Planned], dict[str, Planned]]:
     """Return the cases of two labels, paired by model and conditions, for each side by the name of the pair.
 
@@ -119,7 +119,7 @@ def arms_of(
     model, both labels, and the conditions where there are several. Raises CachemarkError where no model has both.
     """
     labels = shown_label(labels[0]), shown_label(labels[1])
-    sides = [cells_of(plan, device, [label], images, arm) for label in labels]
+    sides = [cells_of(plan, device, [label], images, side) for label in labels]
     pairs = {_pair_name(name, p.case, labels): (p, other) for name, p in sides[0].items() if (other := _counterpart(p, sides))}
     if not pairs:
         raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r}.",
@@ -129,7 +129,7 @@ def arms_of(
 
 
 def _counterpart(planned: Planned, sides: Sequence[Cells]) -> Planned | None:
-    """The case of the second arm that one of the first is compared with."""
+    """The case of the second side that one of the first is compared with."""
     ours, theirs = ([p for p in side.values() if p.case.model == planned.case.model] for side in sides)
     same = [p for p in theirs if p.case.cell == planned.case.cell]
     return same[0] if same else theirs[0] if len(ours) == len(theirs) == 1 else None
@@ -142,7 +142,7 @@ def _pair_name(name: str, case: Case, labels: tuple[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Arm:
+class Side:
     """One side of every configuration, by name; ``request`` holds the interpreter and the copy of the code that run it."""
 
     name: str
@@ -158,14 +158,14 @@ class Arm:
         return list(groups.values())
 
 
-def measure(arms: Sequence[Arm], names: Sequence[str], executor: Executor) -> list[dict[str, Outcome]]:
-    """Measure some cells of each arm, one arm right after the other on one device. Raises Infrastructure where it is lost."""
-    groups = [(number, group) for number, arm in enumerate(arms) for group in arm.groups(names)]
-    ended = executor.in_turn([([arms[number].cells[name] for name in group], arms[number].request) for number, group in groups])
+def measure(sides: Sequence[Side], names: Sequence[str], executor: Executor) -> list[dict[str, Outcome]]:
+    """Measure some cells of each side, one side right after the other on one device. Raises Infrastructure where it is lost."""
+    groups = [(number, group) for number, side in enumerate(sides) for group in side.groups(names)]
+    ended = executor.in_turn([([sides[number].cells[name] for name in group], sides[number].request) for number, group in groups])
     if lost_case := next((finished for part in ended for finished in part if finished.lost), None):
         raise Infrastructure(f"The comparison ends with its device. {lost_case.outcome.log.strip().splitlines()[0]}",
                              remedy="See `cachemark doctor`; the pairs measured so far are stored.")
-    outcomes: list[dict[str, Outcome]] = [{} for _ in arms]
+    outcomes: list[dict[str, Outcome]] = [{} for _ in sides]
     for (number, group), part in zip(groups, ended, strict=True):
         outcomes[number] |= {name: finished.outcome for name, finished in zip(group, part, strict=True)}
     return outcomes
@@ -187,10 +187,10 @@ class Pair(PairOfOutcomes):
 
 @dataclass
 class PairRunner:
-    """Measures pairs of two arms. Half of the pairs, chosen by ``seed``, run the second arm first; ``on_pair`` receives each pair."""
+    """Measures pairs of two sides. Half of the pairs, chosen by ``seed``, run the second side first; ``on_pair`` receives each pair."""
 
-    before: Arm
-    after: Arm
+    before: Side
+    after: Side
     executor: Executor
     seed: int = 0
     on_pair: Callable[[Pair], None] | None = None
@@ -222,7 +222,7 @@ class PairRunner:
 
 
 def orders(seed: int) -> Iterator[bool]:
-    """Yield for each pair whether the second arm runs first: once in every two pairs, in random order."""
+    """Yield for each pair whether the second side runs first: once in every two pairs, in random order."""
     chance = random.Random(seed)
     while True:
         first = chance.random() < 0.5

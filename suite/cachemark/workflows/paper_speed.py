@@ -30,10 +30,10 @@ class PaperSpeed:
         sides = SIDES if raster and not any(side % 2 for side in full.grid) else (Fraction(1),)
         return tuple(int(tokens * side**2) for side in sides)
 
-    def allowed(self, full: Case, arm: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
-        """The speed-up of an arm over its full cache that bytes and FLOPs allow at a batch and length; None where nobody can say.
+    def allowed(self, full: Case, candidate: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
+        """The speed-up of a candidate over its full cache that bytes and FLOPs allow at a batch and length; None where nobody can say.
         ``image``: seconds at least to decode one, on the model's own grid; on another they go with its area."""
-        whole, part = (self._least_time(case, rates, batch, tokens) for case in (replace(full, method=FULL, knobs={}), arm))
+        whole, part = (self._least_time(case, rates, batch, tokens) for case in (replace(full, method=FULL, knobs={}), candidate))
         if not whole or not part:
             return None
         decoding = image * batch * tokens / (full.grid[0] * full.grid[1])

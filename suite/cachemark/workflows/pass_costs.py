@@ -64,8 +64,8 @@ def pass_costs(
     for batch in batches:
         layout = replace(entry.shape(entry.presets["paper"], batch), dtype=getattr(torch, dtype))
         whole = bill(METHODS.get(FULL)(), layout, parts, images=False).least_time(rates)
-        arms = priced_methods(methods or own_methods, budgets or own_budgets, layout, None, entry)
-        for name, budget, method in ((FULL, "1", METHODS.get(FULL)()), *arms):
+        candidates = priced_methods(methods or own_methods, budgets or own_budgets, layout, None, entry)
+        for name, budget, method in ((FULL, "1", METHODS.get(FULL)()), *candidates):
             line = PassCost(name, budget, batch, f"{decoder.name} {decoder.reach}{' ahead' if decoder.ahead else ''}", tokens=tokens)
             found.append(replace(line, unsupported_reason=method) if isinstance(method, str)
                          else _priced(line, method, layout, parts, rates, decoder, whole))

@@ -43,7 +43,7 @@ from ..stats.paired_test import Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
-from .pairs import Arm, Pair, PairRunner, cells_of, measure
+from .pairs import Pair, PairRunner, Side, cells_of, measure
 from .session import Machine
 from .stores import reading
 
@@ -57,8 +57,8 @@ SILENCE = 600.0  # seconds without a check, after which none is expected
 ENDS = "every check comes to its end"
 ENDS_ASKS = "No check ends the process that it is made in, or keeps it for good."
 SELF_TEST = Path(__file__).parents[1] / "data" / "self_test"
-DELTA, SLOWER = 0.20, 0.60  # minimum effect, and how much longer the slowed arm takes
-EQUAL, SLOWED = "equal arms", "slowed arm"
+DELTA, SLOWER = 0.20, 0.60  # minimum effect, and how much longer the slowed side takes
+EQUAL, SLOWED = "A/A test", "slowed side"
 
 
 def _silent(checked: Checked) -> None:
@@ -237,7 +237,7 @@ def newest_device(store: str | Path) -> str:
 
 
 def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda said: None) -> tuple[Proof, ...]:
-    """Show the gate equal arms, a slowed arm and a comparison of nothing, timed by the clock of the machine's device. ``on_step`` is called
+    """Show the gate A/A tests, a slowed side and a comparison of nothing, timed by the clock of the machine's device. ``on_step`` is called
     with a line before it measures and after each pair. Raises Infrastructure where the device is not to be had, or the model does not run
     on it."""
     machine = Machine.of(machine)
@@ -254,7 +254,7 @@ def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda said: Non
 
 
 def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step: OnStep) -> list[Proof]:
-    """Equal arms and a slowed arm, measured in the same processes and judged by the same rule."""
+    """A/A tests and a slowed side, measured in the same processes and judged by the same rule."""
     before = {EQUAL: _delayed(planned, 0.0, 3), SLOWED: _delayed(planned, 0.0, 4)}
     on_step("How long does a generation take?")
     seconds = SLOWER * _latency(before, request, executor)
@@ -265,7 +265,7 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
     def tell(pair: Pair) -> None:
         on_step(f"{pair.cell}: pair {pair.number} of {rule.looks[0]} to {most}")
 
-    runner = PairRunner(Arm("before", before, request), Arm("after", after, request), executor, on_pair=tell)
+    runner = PairRunner(Side("before", before, request), Side("after", after, request), executor, on_pair=tell)
     rows = verdicts(measure_until_decided(before, runner.round, rule, alike=OTHER_METHODS), rule, OTHER_METHODS)
     timed = {row.label: row for row in rows if row.metric in (TIME, "status")}
     return [_proof(timed[EQUAL], REGRESSED, False), _proof(timed[SLOWED], REGRESSED, True)]
@@ -279,7 +279,7 @@ def _delayed(planned: Planned, wait: float, images: int) -> Planned:
 
 def _latency(cells: Mapping[str, Planned], request: TrialRequest, executor: Executor) -> float:
     """Seconds of a generation as it is, from a process of its own."""
-    outcome = measure([Arm("before", cells, request)], [EQUAL], executor)[0][EQUAL]
+    outcome = measure([Side("before", cells, request)], [EQUAL], executor)[0][EQUAL]
     found = outcome.median(TIME)
     if found is None:
         last = (outcome.log.strip().splitlines() or [str(outcome.status)])[-1]

@@ -39,7 +39,7 @@ from .paper_speed import PaperSpeed
 from .stores import DEFAULT_STORE, reading
 
 ROOMS = ("core", "stats", "gate", "analysis", "report")  # whose code decides what a page shows
-_ARMS = ("after", "before")
+_SIDES = ("after", "before")
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class WrittenSite:
 class PairedVerdicts:
     """The verdicts of a comparison in pairs, without those on equal code.
 
-    ``arms`` are the names of both sides; ``cases`` counts the cells that were judged and all cells; ``command`` measures it again.
+    ``sides`` are the names of both sides; ``cases`` counts the cells that were judged and all cells; ``command`` measures it again.
     """
 
-    arms: tuple[str, ...]
+    sides: tuple[str, ...]
     rows: tuple[Verdict, ...]
     cases: tuple[int, int]
     exit_code: int
@@ -143,7 +143,7 @@ def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
 
 def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
     """The baseline at ``path``, else the accepted one of this plan and machine class, if there is one."""
-    if path or record.is_comparison:  # a comparison has two arms of its own and no accepted baseline
+    if path or record.is_comparison:  # a comparison has two sides of its own and no accepted baseline
         return Path(path) if path else None
     if not re.fullmatch(NAME, record.plan):  # a store may hold names that no baseline can have
         return None
@@ -248,24 +248,25 @@ def paired_verdicts(store: Store, run: RunRecord, register: Path | None = None) 
     night, tally, remarks = judgement.night, judgement.night.tally, judgement.remarks()
     lines = (f"{ENDED[judgement.exit_code]}: {remarks[0][0].lower()}{remarks[0][1:]}", *judgement.summary()[: -len(remarks)], *remarks[1:])
     plan = str(run.stored_plan.get("file") or run.plan.removeprefix(ledger.COMPARISON))
-    return PairedVerdicts(tuple(map(str, night.stated.get("arms", ()))), tally.rows, (len(tally.covered), tally.cells),
-                          judgement.exit_code, lines, shlex.join(["cachemark", "compare", plan, *night.arms]))
+    return PairedVerdicts(tuple(map(str, night.stated.get("sides", ()))), tally.rows, (len(tally.covered), tally.cells),
+                          judgement.exit_code, lines, shlex.join(["cachemark", "compare", plan, *night.sides]))
 
 
 def by_case(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """One outcome for each case of a comparison, in the order in which cells were first measured.
 
-    It is the second arm's where both arms are the same case; equal arms are left out. A process counts as one repeat, its median, since
+    It is the second side's where both sides are the same case; A/A tests are left out. A process counts as one repeat, its median, since
     pairs are independent and what is timed within a process is not. Images are those made for the comparison, where there are any.
     """
-    by_arm: dict[str, dict[str, list[Outcome]]] = {}
+    by_side: dict[str, dict[str, list[Outcome]]] = {}
     outcomes = list(outcomes)
-    equal = {id(outcome) for outcome in ledger.equal_arms(outcomes)}
+    equal = {id(outcome) for outcome in ledger.aa_outcomes(outcomes)}
     for outcome in (outcome for outcome in outcomes if id(outcome) not in equal):
-        arm = str(outcome.facts.get("pair", {}).get("arm", ""))
-        by_arm.setdefault(outcome.case.key, {}).setdefault(arm, []).append(outcome)
-    # an arm that is neither, as in an edited store, comes last
-    return [_joined(arms[min(arms, key=lambda arm: _ARMS.index(arm) if arm in _ARMS else len(_ARMS))]) for arms in by_arm.values()]
+        side = str(outcome.facts.get("pair", {}).get("side", ""))
+        by_side.setdefault(outcome.case.key, {}).setdefault(side, []).append(outcome)
+    # a side that is neither, as in an edited store, comes last
+    return [_joined(sides[min(sides, key=lambda side: _SIDES.index(side) if side in _SIDES else len(_SIDES))])
+            for sides in by_side.values()]
 
 
 def _joined(processes: Sequence[Outcome]) -> Outcome:
@@ -282,7 +283,7 @@ def _joined(processes: Sequence[Outcome]) -> Outcome:
 
 # -- what anybody may see ---------------------------------------------------------------------------------------------
 def _public_pairs(pairs: PairedVerdicts | None) -> PairedVerdicts | None:
-    return pairs and replace(pairs, arms=tuple(map(scrubbed, pairs.arms)), rows=public_verdicts(pairs.rows),
+    return pairs and replace(pairs, sides=tuple(map(scrubbed, pairs.sides)), rows=public_verdicts(pairs.rows),
                              lines=tuple(map(scrubbed, pairs.lines)), command=scrubbed(pairs.command))
 
 

@@ -78,7 +78,7 @@ class Run:
         return tuple(RunCase(self.store, outcome) for outcome in self.outcomes)
 
     def __getitem__(self, case: str) -> RunCase:
-        """A case by its label (``linear 1/4``), its key, or the beginning of that; of a comparison the first arm of its first pair.
+        """A case by its label (``linear 1/4``), its key, or the beginning of that; of a comparison the first side of its first pair.
         UnknownName where it names none, or several."""
         return RunCase(self.store, outcomes_of(case, self.outcomes)[0])
 
@@ -120,7 +120,7 @@ class Run:
         machine = machine or (self.measured.machine if self.measured else self._device())
         plan, files = self.plan, self.measured.plugins if self.measured else ()
         own = {str(file.resolve()) for file in plan.files()}  # they load with the plan, and their methods join nothing
-        return comparing.compare(plan, self.store, arms=(first, second), machine=machine, terms=terms or comparing.Terms(),
+        return comparing.compare(plan, self.store, cases=(first, second), machine=machine, terms=terms or comparing.Terms(),
                                  plugins=[file for file in files if file not in own])
 
     def _device(self) -> str:
@@ -173,7 +173,7 @@ def open_run(store: str | Path = DEFAULT_STORE, run: int | None = None) -> Run:
 
 def outcomes_of(case: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
     """The outcomes of the case with this label (``linear 1/4``), this title (``tiny-var linear 1/4``, or with its batch) or this key, of
-    which four digits suffice: one, or in a comparison one for each arm of a pair. UnknownName where there is none, or where several cases
+    which four digits suffice: one, or in a comparison one for each side of a pair. UnknownName where there is none, or where several cases
     are called so, with what tells them apart."""
     among, named = list(outcomes), shown_label(case)
     found = [o for o in among

@@ -120,7 +120,7 @@ def max_batch(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False, watcher: RunWatcher = UNWATCHED,
 ) -> Run:
-    """The largest batch that fits for the full cache and every arm of a plan, and throughput there. On a CPU the machine needs a
+    """The largest batch that fits for the full cache and every candidate of a plan, and throughput there. On a CPU the machine needs a
     ``memory_cap``."""
     machine, loaded, files, cases = _checked(plan, machine, plugins, methods, searches=True)
     with Store.open(store) as target, machine.places(target) as places:
@@ -227,9 +227,10 @@ class PlanRunner:
         return found
 
     def measure_largest(self, *, fresh: bool = False) -> Measured:
-        """For every full cache and arm the largest batch that fits into the memory cap (0: all that a GPU has), and throughput there and at
+        """For every full cache and candidate the largest batch that fits into the memory cap (0: all that a GPU has), and throughput there
+        and at
         the plan's batch. Each batch that is tried is a trial of its own. What no process could do is an outcome too."""
-        cases = [p for p in self.cases if p.case.role in ("baseline", "arm")]
+        cases = [p for p in self.cases if p.case.role in ("baseline", "candidate")]
         here, decisions = self._decided([largest.asked(planned, self.machine.memory_cap) for planned in cases], fresh)
         with self._new_run(here, decisions) as found:
             todo = [d for d in decisions if not d.stored]

@@ -107,8 +107,8 @@ def spreads(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     if group.random:
         return
     for name in (compared_tokens(masked=group.paradigm == MASKED, forced=True), PIXELS):
-        rows = [row for row in (*group.arms, *group.references) if row.ok and len(row.outcome.samples.get(name, ())) > 1]
-        if any(row.case.role == "arm" for row in rows):
+        rows = [row for row in (*group.candidates, *group.references) if row.ok and len(row.outcome.samples.get(name, ())) > 1]
+        if any(row.case.role == "candidate" for row in rows):
             values = [list(row.outcome.samples[name]) for row in rows]
             yield _spread(f"{metric(name).title} over seeds", name, rows, values, signs, "")
     yield from _paired(group, signs)
@@ -117,7 +117,7 @@ def spreads(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 def _paired(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     for name in scores():
         full = group.full.outcome.samples.get(name, ()) if group.full else ()
-        rows = [row for row in group.arms if row.ok and len(row.outcome.samples.get(name, ())) == len(full) > 1]
+        rows = [row for row in group.candidates if row.ok and len(row.outcome.samples.get(name, ())) == len(full) > 1]
         if rows:
             values = [[mine - its for mine, its in zip(row.outcome.samples[name], full, strict=True)] for row in rows]
             title = f"{metric(name).title} minus the full cache's, by seed"

@@ -113,8 +113,8 @@ def history(runs: RunHistory | None, signs: Signs) -> Iterable[Chart]:
     """The latency of each method over the full cache's, with its changes, and the full cache's own."""
     if runs is None:
         return
-    if runs.arms:
-        yield _run_chart("Latency over the full cache's, run by run", "Latency over the full cache's (×)", runs.arms, runs, signs,
+    if runs.candidates:
+        yield _run_chart("Latency over the full cache's, run by run", "Latency over the full cache's (×)", runs.candidates, runs, signs,
                      "Lower is faster; 1 is the full cache of the same run.", fmt.times)
     if runs.full:
         yield _run_chart("The full cache's own latency, run by run", "Latency (s)", (runs.full,), runs, Signs({}, {}),

@@ -31,7 +31,7 @@ class _Quantity:
     def ends(self, row: ReportRow) -> tuple[float, float] | None:
         """The ends of its interval; the full cache, to which the others are compared, is drawn without one."""
         value = self.of(row)
-        return (value.low, value.high) if isinstance(value, Interval) and value.stated and row.case.role == "arm" else None
+        return (value.low, value.high) if isinstance(value, Interval) and value.stated and row.case.role == "candidate" else None
 
 
 def _distance(group: CaseGroup) -> _Quantity:
@@ -50,7 +50,7 @@ def _distance(group: CaseGroup) -> _Quantity:
         agreement = row.fidelity.get(compared_tokens(masked=masked))
         return 0.0 if row.case.role == "baseline" else None if agreement is None else 1 - agreement.value
 
-    if masked or any(row.ok and name in row.fidelity for row in group.arms):
+    if masked or any(row.ok and name in row.fidelity for row in group.candidates):
         return _Quantity(title, mean, lambda value: fmt.metric_value(value, name))
     return _Quantity("Tokens that differ from the full cache's (share)", differing, fmt.percent)
 
@@ -79,7 +79,7 @@ def _scatter(title: str, group: CaseGroup, across: _Quantity, less: bool, signs:
     """Distance from the full cache over ``across``; ``less`` says whether less of it is better."""
     up = _distance(group)
     rows = [row for row in group.rows if row.ok and row.timed and across.value(row) is not None and up.value(row) is not None]
-    if group.random or not any(row.case.role == "arm" for row in rows):
+    if group.random or not any(row.case.role == "candidate" for row in rows):
         why = "Weights are random, so there is no fidelity to show." if group.random else "No method has both values."
         return Chart("leaderboard", title, empty=why)
     points = tuple(_point(row, across, up, signs) for row in rows)
@@ -97,7 +97,7 @@ def curves(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     quality = [_Quantity(metric(by).title, lambda row: row.quality.get(by), lambda value: fmt.metric_value(value, by))] if by else []
     drawn = (("Quality against budget", quality), ("Fidelity against budget", [_distance(group)]))
     for title, up in ((title, up) for title, ups in drawn if not group.random for up in ups):
-        rows = [row for row in group.arms if row.ok and up.value(row) is not None]
+        rows = [row for row in group.candidates if row.ok and up.value(row) is not None]
         if any(len({row.case.budget for row in rows if row.method == name}) > 2 for name in group.methods):
             yield _curve(title, group, rows, signs, up)
 
@@ -121,10 +121,10 @@ def _curve(title: str, group: CaseGroup, rows: Sequence[ReportRow], signs: Signs
 
 
 def _point(row: ReportRow, across: _Quantity, up: _Quantity, signs: Signs) -> Point:
-    x, y, arm = across.value(row) or 0.0, up.value(row) or 0.0, row.case.role == "arm"
+    x, y, candidate = across.value(row) or 0.0, up.value(row) or 0.0, row.case.role == "candidate"
     label = tip(row, f"{across.title}: {across.text(x)}", f"{up.title}: {up.text(y)}")
     return Point(x, y, signs.color(row), label, signs.series(row), signs.shape(row), across.ends(row), up.ends(row),
-                 hollow=not arm or bool(row.unranked), name="" if arm else "full")
+                 hollow=not candidate or bool(row.unranked), name="" if candidate else "full")
 
 
 def front(points: Sequence[tuple[float, float]], less: bool) -> list[tuple[float, float]]:

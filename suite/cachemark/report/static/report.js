@@ -220,7 +220,7 @@
   const tables = [];
   function table(within) {
     all("table.headline", within).forEach((table) => {
-      const heads = all("th[data-k]", table), body = table.querySelector("tbody.arms"), rows = held(body);
+      const heads = all("th[data-k]", table), body = table.querySelector("tbody.candidates"), rows = held(body);
       sortable(heads, rows, heads.map((head) => head.dataset.k), heads.map((head) => (head.dataset.best === "higher" ? "descending" : "ascending")),
         (sorted) => body.classList.toggle("sorted", sorted));
       filter(table.closest(".scroll"), "methods", rows.count, rows.text, rows.keep);

@@ -47,7 +47,7 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
         decoder_facts = {"source": bounded_text(decoder().source), "rows": "together", "keeps": decoder().keeps}
         facts |= {"decoder": decoder_facts, "different_kernel": WINDOWED}
         facts["footnotes"] += bounded_notes(decoder().footnotes)
-    if case.role == "arm" and (reason := idle_reason(method, layout)):
+    if case.role == "candidate" and (reason := idle_reason(method, layout)):
         facts["footnotes"] += [reason]
     if planned.engine_reason:
         facts[ENGINE_REASON] = planned.engine_reason
@@ -62,7 +62,8 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
 
 
 def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:
-    """Facts for a reader where an arm attends otherwise than the full cache: that its speed is not compared, or, where its kernel is as
+    """Facts for a reader where a candidate attends otherwise than the full cache: that its speed is not compared, or, where its kernel is
+    as
     fused as the full cache's and reads no more than the method needs, that its price is in the time."""
     if not codec(case.codec).exact:
         return {"quality_only": f"What the codec {case.codec} stores is decoded into a buffer before each attention, which a kernel that "
@@ -85,9 +86,10 @@ def _kernel(method: Method, layout: Layout) -> str:
 
 # -- the least cost ------------------------------------------------------------------------------------------------------
 def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | None, steps: Sequence[Step] = ()) -> dict[str, Any]:
-    """The limit as a fact of an arm or a full cache whose rates are known; else nothing. The reference engine has the full cache's: its
+    """The limit as a fact of a candidate or a full cache whose rates are known; else nothing. The reference engine has the full cache's:
+    its
     padding and copies are what it is shown for. Under a decoder it is that of the ``steps`` that ran, and without them there is none."""
-    if rates is None or case.role not in ("arm", "baseline") or (case.decoder and not steps):
+    if rates is None or case.role not in ("candidate", "baseline") or (case.decoder and not steps):
         return {}
     bill = case_bill(case, entry, method, steps)
     return {} if bill is None else {LIMIT: bill.limit(rates).to_json()}

@@ -27,7 +27,7 @@ from ..bounds import bounded_log
 from ..measurement import Measurement, failed
 from ..request import Task, TrialRequest
 from .bench import Bench
-from .measure import fill, probe, run_arm, run_case, see_arm
+from .measure import fill, probe, run_case, run_side, see_side
 from .talk import Talk
 
 Work = Callable[[Planned, Bench], Measurement]
@@ -46,7 +46,7 @@ def main() -> None:
     if request.memory_cap:
         cap(request.cases[0].case.device_class, request.memory_cap)
     works: dict[Task, Work] = {
-        Task.CASE: run_case, Task.TIMES: run_arm, Task.IMAGES: see_arm, Task.PROBE: probe,
+        Task.CASE: run_case, Task.TIMES: run_side, Task.IMAGES: see_side, Task.PROBE: probe,
         Task.FEATURES: partial(fill, share=request.share),
     }
     trial = _Trial(request, works[request.task], talk.alive)

@@ -40,7 +40,7 @@ OfSet = tuple[dict[str, list[float]], dict[str, Any], dict[str, dict[str, str]]]
 WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
 PER_PASS, REDRAWN = "tokens_per_pass", "redrawn"  # of an outcome's facts, under a decoder
 RANDOM = "random weights: fidelity and quality are not measured"
-PAIRED = "an arm of a pair: both arms' tokens are compared by their hash"
+PAIRED = "a side of a pair: both sides' tokens are compared by their hash"
 
 
 def run_case(planned: Planned, bench: Bench) -> Measurement:
@@ -60,7 +60,7 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
         bench.reference(case, _judged_job(case, job))
     facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
     samples, faults = dict[str, list[float]](), dict[str, dict[str, str]]()
-    if case.role in ("arm", "baseline"):
+    if case.role in ("candidate", "baseline"):
         costs, noted = _costs(planned, bench, job, compared="quality_only" not in facts)
         facts |= noted
         facts["footnotes"] += [in_words(noted[PER_PASS])] if PER_PASS in noted else []
@@ -131,15 +131,15 @@ def _asked(facts: Mapping[str, Any], prompts: Sequence[str]) -> dict[str, list[s
 
 
 def _full_beside(case: Case, job: Job) -> Job | None:
-    """The job of an arm as its full cache would do it, in a storage of its own; None of the full cache itself."""
-    if case.role != "arm":
+    """The job of a candidate as its full cache would do it, in a storage of its own; None of the full cache itself."""
+    if case.role != "candidate":
         return None
     full = method_factory(replace(case, method=FULL, knobs={}))
     return replace(job, method=full, memory=Memory(job.device, engine=job.memory.engine.another()), decoder=None)
 
 
-def run_arm(planned: Planned, bench: Bench) -> Measurement:
-    """Measure one case as an arm of a pair: its bytes and times, and the hashes of the tokens of one batch and of its images. No image is
+def run_side(planned: Planned, bench: Bench) -> Measurement:
+    """Measure one case as a side of a pair: its bytes and times, and the hashes of the tokens of one batch and of its images. No image is
     judged."""
     job, samples, facts = _one_batch(planned, bench)
     tokens = job.generate(slice(len(job.subset)))
@@ -150,8 +150,8 @@ def run_arm(planned: Planned, bench: Bench) -> Measurement:
     return Measurement(Status.OK, samples, PAIRED, output_hash=hashed(storable(job, tokens)), facts=facts)
 
 
-def see_arm(planned: Planned, bench: Bench) -> Measurement:
-    """Judge the images of one case as an arm of a pair, against the full cache of its own code; nothing is timed and no picture is kept."""
+def see_side(planned: Planned, bench: Bench) -> Measurement:
+    """Judge the images of one case as a side of a pair, against the full cache of its own code; nothing is timed and no picture is kept."""
     case = planned.case
     if planned.unsupported_reason or bench.loaded.random:
         raise Unsupported(planned.unsupported_reason or RANDOM)
@@ -216,13 +216,14 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
     paired = job.decoder is None or job.decoder().keeps == TOKENS
     forced = 0 if job.method().reorders else case.forced
     plugin_metrics = bench.plugin_metrics(case)
-    return judge(job, reference, bench.metrics(case), forced=forced, sprite=case.role == "arm", itself=itself, paired=paired,
+    return judge(job, reference, bench.metrics(case), forced=forced, sprite=case.role == "candidate", itself=itself, paired=paired,
                  plugin_values=lambda shown: plugin_metrics.images(shown, job.batch, bench.alive, paired))
 
 
 def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:
-    """The quality of an earlier outcome of the case, where that can be reused. Arms are compared with the full cache's features,
-    so its own pass stands only as long as these are kept, and then they lie in its own feature cache too, where arms in other processes
+    """The quality of an earlier outcome of the case, where that can be reused. Candidates are compared with the full cache's features,
+    so its own pass stands only as long as these are kept, and then they lie in its own feature cache too, where candidates in other
+    processes
     look for them. What does not stand leaves no old part there."""
     earlier, case, mine = planned.reusable, planned.case, planned.feature_cache
     if earlier is None:
@@ -242,7 +243,7 @@ def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> 
 
 
 def _distribution(planned: Planned, job: Job, bench: Bench) -> OfSet:
-    """Samples, facts and faults of the quality pass. What the full cache's images look like is kept for the arms beside it."""
+    """Samples, facts and faults of the quality pass. What the full cache's images look like is kept for the candidates beside it."""
     case = planned.case
     began, preset, wide = time.perf_counter(), bench.preset(case), quality.job_of(job, case, bench.entry.classes)
     features = ImageFeatures.joined(list(quality.parts(wide, preset, quality.FeatureCache(planned.feature_cache))))

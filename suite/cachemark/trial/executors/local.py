@@ -46,7 +46,7 @@ class Executor(Protocol):
         """Every case of the groups once, in the order in which they end. ``started`` and ``advanced`` may be called from other threads."""
 
     def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
-        """Environment and code identity of an arm, where its trials run."""
+        """Environment and code identity of a side, where its trials run."""
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
         """Groups of cases, one right after the other on one device, each once and in a process of its own."""
@@ -102,7 +102,7 @@ class Local:
             yield self._rejected.get(planned.case.key) or unmeasured(planned, Status.NOT_REACHED, _NO_DEVICE)
 
     def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
-        """Environment and code identity of an arm on the place whose turn it is."""
+        """Environment and code identity of a side on the place whose turn it is."""
         return identify(_at(self._place, request), device)
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:

@@ -68,7 +68,7 @@ class Ray:
                 yield from self._received(done, waiting.pop(done))
 
     def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
-        """Environment and code identity of an arm on a worker."""
+        """Environment and code identity of a side on a worker."""
         self._kind = self._kind or self.environment(device, request.threads).fingerprint
         result: tuple[Environment, dict[str, Any]] = self.ray.get(self._task(identify, request.threads).remote(request, device))
         return result

@@ -1,4 +1,4 @@
-"""Arms that answer at once, and the commands that compare them."""
+"""Sides that answer at once, and the commands that compare them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE = environment("cpu", 1)
 
 
 class Machine:
-    """Arms that answer at once. ``speed`` says how many seconds a case takes in a copy of the code, ``changed`` what else differs."""
+    """Sides that answer at once. ``speed`` says how many seconds a case takes in a copy of the code, ``changed`` what else differs."""
 
     def __init__(self) -> None:
         self.speed: Callable[[Planned, TrialRequest], float] = lambda planned, options: 1.0
@@ -37,7 +37,7 @@ class Machine:
             if options.task is Task.IMAGES:
                 self.seen.append(item)
                 samples = {"psnr": [self.psnr(item, options) + self.chance.gauss(0, 0.1) for _ in range(item.case.samples)]}
-            outcome = Outcome(item.case, Status.OK, samples, "an arm of a pair", output_hash="cafe", facts={"kernel": "sdpa"})
+            outcome = Outcome(item.case, Status.OK, samples, "a side of a pair", output_hash="cafe", facts={"kernel": "sdpa"})
             yield Finished(self.changed(outcome, options), {})
 
     def identify(self, options: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
@@ -58,5 +58,5 @@ def rows(stage: Stage, *more: object) -> tuple[int, dict[tuple[str, str], str]]:
     return result.exit_code, {(r["label"], r["metric"]): r["verdict"] for r in json.loads(result.stdout)["rows"]}
 
 
-ARMS = ("--arms", "streaming 1/2", "calm 1/2")
+SIDES = ("--cases", "streaming 1/2", "calm 1/2")
 CELL = "dot streaming 1/2 → calm 1/2"
