@@ -38,7 +38,7 @@ def markdown(rows: Sequence[Row], names: Iterable[str] = ()) -> str:
 
 
 def nights(rows: Sequence[Row]) -> Iterator[Row]:
-    """What unchanged nights of 200 cells cost, profile by profile; ``at most``: with 95 % confidence, where none had an alarm."""
+    """What unchanged nights of 200 configurations cost, profile by profile; ``at most``: with 95 % confidence, where none had an alarm."""
     for row in rows:
         if row["effect"] == 0 and row["family"] == 200:
             alarms = row["nights with a false alarm"]
@@ -49,7 +49,7 @@ def nights(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def powers(rows: Sequence[Row]) -> Iterator[Row]:
-    """Power by effect, for one changed cell, a tenth of them, and all."""
+    """Power by effect, for one changed configuration, a tenth of them, and all."""
     for profile in dict.fromkeys(row["profile"] for row in rows):
         for affected in (1, 20, 200):
             mine = [r for r in rows if (r["profile"], r["affected"], r["family"]) == (profile, affected, 200) and r["effect"] > 0]

@@ -1,15 +1,15 @@
 """What the gate misses and what it raises for nothing, by simulation, beside the rules that other tools use.
 
-Time is simulated as log y = cell + effect + day + process + mode + warmth + AR(1) of t-distributed noise + outliers, in three profiles
-whose parameters are assumed, not measured: a GPU with locked clocks, one without, and a shared CPU. Left out: the timer's quantum (far
-below all other noise), throttled pairs (the gate redoes them, so they cost time and no verdicts) and the difference between GPUs
-(the gate pairs on one device; for the other rules it would be part of the day).
+Time is simulated as log y = configuration + effect + day + process + mode + warmth + AR(1) of t-distributed noise + outliers, in three
+profiles whose parameters are assumed, not measured: a GPU with locked clocks, one without, and a shared CPU. Left out: the timer's quantum
+(far below all other noise), throttled pairs (the gate redoes them, so they cost time and no verdicts) and the difference between GPUs (the
+gate pairs on one device; for the other rules it would be part of the day).
 
-- ``gate``: whole nights of a family of cells through :mod:`cachemark.stats.paired_test`, the minimum effect chosen as on a real machine
-  (``sees``, at least 2 %, on a shared CPU 10 %). Alarms are nights with any false regression.
-- ``rules``: other tools' decisions cell by cell (``gate_rivals.py``); a family of m cells raises a false alarm with 1 − (1 − f)^m. They
-  compare today's run with a stored one of another day, as these tools do. *Matched* is the power that is left when the rule's own
-  threshold is moved to where a family of 200 gives 5 % false alarms; *equal cost*: with as many images as the gate takes.
+- ``gate``: whole nights of a family of configurations through :mod:`cachemark.stats.paired_test`, the minimum effect chosen as on a real
+machine (``sees``, at least 2 %, on a shared CPU 10 %). Alarms are nights with any false regression.
+- ``rules``: other tools' decisions configuration by configuration (``gate_rivals.py``); a family of m configurations raises a false alarm
+with 1 − (1 − f)^m. They compare today's run with a stored one of another day, as these tools do. *Matched* is the power that is left when
+the rule's own threshold is moved to where a family of 200 gives 5 % false alarms; *equal cost*: with as many images as the gate takes.
 - ``roc``: the gate with its minimum effect moved, for the drawings.
 - ``history``: nightly series with a change and without. Only the ratio to the canary is followed by the gate; the other rules follow
   absolute times. ``waits``: nights until the first false alarm in any of 200 series that do not change.
@@ -44,7 +44,7 @@ from history_study import may_change
 Floats = NDArray[np.float64]
 FAMILY, IMAGES, LONE, RHO, TAU, STICKY = 200, 8, 10, 0.3, 10.0, 0.5
 EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10, 0.20)
-PER_CELL = 1 - 0.95 ** (1 / FAMILY)  # the rate per cell at which a family of 200 has 5 % false alarms
+PER_CONFIG = 1 - 0.95 ** (1 / FAMILY)  # the rate per configuration at which a family of 200 has 5 % false alarms
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ ALLOWED = {"locked": 0.02, "unlocked": 0.02, "shared CPU": 0.10}
 
 @dataclass(frozen=True)
 class Size:
-    """How much is simulated: nights of the gate, cells of each other rule (unchanged, changed), histories; nights of a wait for a false
+    """How much is simulated: nights of the gate, configurations of each other rule (unchanged, changed), histories; nights of a wait for a
+    false
     alarm, how many waits, and series that are watched in each."""
 
     nights: int
@@ -107,7 +108,8 @@ def images(noise: Noise, stream: Generator, shape: tuple[int, ...], count: int, 
 
 
 def paired(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
-    """Log ratios of pairs of cells with these effects (log ratios), (cells, count): the sides of a pair share a day, one runs into the
+    """Log ratios of pairs of configurations with these effects (log ratios), (configs, count): the sides of a pair share a day, one runs
+    into the
     other's warmth, in random order, and the mode sticks for half of them."""
     shape = (len(effect), count, 2)
     mode = stream.random(shape) < noise.mode
@@ -119,7 +121,7 @@ def paired(noise: Noise, stream: Generator, effect: Floats, count: int) -> Float
 
 
 def lone(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
-    """Times of one process per cell on a day of its own, (cells, count)."""
+    """Times of one process per configuration on a day of its own, (configs, count)."""
     shape = effect.shape
     times = images(noise, stream, shape, count, stream.random(shape) < noise.mode, np.zeros(shape))
     return np.exp(times + (effect + stream.normal(0, noise.day, shape))[:, None])
@@ -127,7 +129,7 @@ def lone(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
 
 # -- our gate, as whole nights ------------------------------------------------------------------------------------------
 def night(noise: Noise, stream: Generator, effect: Floats, rule: Rule) -> tuple[list[str], NDArray[np.int64]]:
-    """Verdicts of one night's cells and the pairs each took. Later pairs are drawn only for cells that ask for them."""
+    """Verdicts of one night's configurations and the pairs each took. Later pairs are drawn only for configurations that ask for them."""
     ratios = paired(noise, stream, effect, rule.looks[0])
     seen = pairs.screen(ratios, rule)
     side, equal, used = seen.side, seen.equal, seen.pairs
@@ -143,8 +145,8 @@ def night(noise: Noise, stream: Generator, effect: Floats, rule: Rule) -> tuple[
     if suspects.size:
         p[(1 - side[suspects]) // 2, suspects] = pairs.sign_flip(fresh * side[suspects, None])
     adjusted = pairs.adjusted(p, rule)
-    for row, cell in zip(fresh, suspects, strict=True):
-        verdicts[cell] = pairs.verdict_of(row, int(side[cell]), float(adjusted[(1 - side[cell]) // 2, cell]), rule)
+    for row, config in zip(fresh, suspects, strict=True):
+        verdicts[config] = pairs.verdict_of(row, int(side[config]), float(adjusted[(1 - side[config]) // 2, config]), rule)
     return verdicts, used + rule.fresh * (side != 0)
 
 
@@ -154,7 +156,7 @@ def least_effect(name: str, stream: Generator) -> float:
 
 
 def nights(noise: Noise, stream: Generator, rule: Rule, effect: float, affected: int, count: int) -> dict[str, float]:
-    """Figures of ``count`` nights of ``rule.family`` cells, the first ``affected`` of which are changed by ``effect``."""
+    """Figures of ``count`` nights of ``rule.family`` configurations, the first ``affected`` of which are changed by ``effect``."""
     truth = np.zeros(rule.family)
     truth[:affected] = math.log1p(effect)
     runs = [night(noise, stream, truth, rule) for _ in range(count)]
@@ -173,7 +175,7 @@ def nights(noise: Noise, stream: Generator, rule: Rule, effect: float, affected:
 
 
 def gate_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
-    """All settings of the gate: no change in families of 1, 50 and 200, then every effect in one cell, a tenth and all."""
+    """All settings of the gate: no change in families of 1, 50 and 200, then every effect in one configuration, a tenth and all."""
     for name, noise in PROFILES.items():
         stream = np.random.default_rng([seed, *name.encode()])
         delta = least_effect(name, stream)
@@ -186,22 +188,22 @@ def gate_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
                 yield {"profile": name, **nights(noise, stream, Rule(delta, FAMILY), effect, affected, count)}
 
 
-# -- other tools' rules, cell by cell -----------------------------------------------------------------------------------
-def scored(name: str, noise: Noise, stream: Generator, effect: float, cells: int, count: int) -> Floats:
-    """Scores of a rule for cells with this effect, each from a stored run and today's of ``count`` images."""
+# -- other tools' rules, configuration by configuration -----------------------------------------------------------------------------------
+def scored(name: str, noise: Noise, stream: Generator, effect: float, configs: int, count: int) -> Floats:
+    """Scores of a rule for configurations with this effect, each from a stored run and today's of ``count`` images."""
     score = SCORES[name]
-    before = lone(noise, stream, np.zeros(cells), count)
-    after = lone(noise, stream, np.full(cells, math.log1p(effect)), count)
+    before = lone(noise, stream, np.zeros(configs), count)
+    after = lone(noise, stream, np.full(configs, math.log1p(effect)), count)
     return np.array([score(a, b) for a, b in zip(before, after, strict=True)])
 
 
-def family_rate(per_cell: float) -> float:
-    return 1 - (1 - per_cell) ** FAMILY
+def family_rate(per_config: float) -> float:
+    return 1 - (1 - per_config) ** FAMILY
 
 
 def curve(none: Floats, some: Floats) -> list[tuple[float, float]]:
     """Points (false alarms of a family of 200, power) of a score whose knob is moved."""
-    rates = np.linspace(0, PER_CELL * 20, 60)
+    rates = np.linspace(0, PER_CONFIG * 20, 60)
     knobs = [max(float(np.quantile(none, 1 - rate)), 1.0) for rate in rates]
     return [(family_rate(float((none > knob).mean())), float((some > knob).mean())) for knob in knobs]
 
@@ -211,11 +213,11 @@ def rule_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
     images and with as many as the gate takes for both sides (these rules compare with a stored run, so all of them are today's)."""
     for name, noise in PROFILES.items():
         stream = np.random.default_rng([seed, 1, *name.encode()])
-        pairs_of_a_cell = float(night(noise, stream, np.zeros(2000), Rule(least_effect(name, stream), 2000))[1].mean())
+        pairs_of_a_config = float(night(noise, stream, np.zeros(2000), Rule(least_effect(name, stream), 2000))[1].mean())
         for score in SCORES:
             drawn: dict[bool, tuple[int, Floats, dict[float, Floats]]] = {}
             for many in (False, True):
-                count = math.ceil(2 * pairs_of_a_cell * IMAGES) if many else LONE
+                count = math.ceil(2 * pairs_of_a_config * IMAGES) if many else LONE
                 none = scored(score, noise, stream, 0.0, size.unchanged, count)
                 drawn[many] = count, none, {e: scored(score, noise, stream, e, size.changed, count) for e in COMPARED}
             for rule in (r for r in rivals.RULES if r.score == score):
@@ -229,14 +231,15 @@ def rule_row(profile: str, rule: rivals.Rule, drawn: dict[bool, tuple[int, Float
                               "false alarms of 200": family_rate(rate)}
     row |= {f"power {e:.0%}": float((some[e] > rule.knob).mean()) for e in COMPARED}
     for many, (_, none, some) in drawn.items():
-        matched = max(float(np.quantile(none, 1 - PER_CELL)), 1.0)
+        matched = max(float(np.quantile(none, 1 - PER_CONFIG)), 1.0)
         row |= {f"matched {e:.0%}{', equal cost' if many else ''}": float((some[e] > matched).mean()) for e in COMPARED}
     row["curve"] = curve(drawn[True][1], drawn[True][2][TARGET[profile]])
     return row
 
 
 def roc_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
-    """The gate with its own knob, the minimum effect, moved: false alarms of 200 cells, and power for one changed cell."""
+    """The gate with its own knob, the minimum effect, moved: false alarms of 200 configurations, and power for one changed
+    configuration."""
     for name, noise in PROFILES.items():
         stream = np.random.default_rng([seed, 3, *name.encode()])
         delta = least_effect(name, stream)

@@ -2,10 +2,10 @@
 
     python benchmarks/luck_study.py [--months 20] [--seed 17] [--page docs/results/validation.md]
 
-Luck is what a side of a cell has in all pairs of a night, such as where its code lies in memory: a normal share, drawn for each side of
-each cell, of equal cells too, every night anew or once for a month. Every month begins with an empty store; its nights are judged as
-`cachemark compare` judges them: the minimum effect by the A/A tests of all nights so far, tonight's included, and the standing by those of
-the last thirty. *The effect kept* is the same gate without that raise.
+Luck is what a side of a configuration has in all pairs of a night, such as where its code lies in memory: a normal share, drawn for each
+side of each configuration, of equal configurations too, every night anew or once for a month. Every month begins with an empty store; its
+nights are judged as `cachemark compare` judges them: the minimum effect by the A/A tests of all nights so far, tonight's included, and the
+standing by those of the last thirty. *The effect kept* is the same gate without that raise.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from gate_study import FAMILY, PROFILES, Floats, paired
 from pages import put
 
 SEED, MONTHS, NIGHTS = 17, 20, 30
-CELLS = [str(cell) for cell in range(FAMILY)]
-EQUAL = len(ledger.equal_cells(CELLS))
-CHANGED, EFFECT = 10, 0.10  # cells of the last night of a month that are truly slower, and by how much
+CONFIGS = [str(config) for config in range(FAMILY)]
+EQUAL = len(ledger.equal_configs(CONFIGS))
+CHANGED, EFFECT = 10, 0.10  # configurations of the last night of a month that are truly slower, and by how much
 BEGIN, END = "<!-- written by benchmarks/luck_study.py -->", "<!-- end of what luck_study.py has written -->"
 ENVIRONMENT = Environment("simulated", "simulated", "cuda", {})
 SETTINGS = ((0.0, "a night"), (0.005, "a night"), (0.01, "a night"), (0.01, "a month"))
@@ -45,7 +45,7 @@ SETTINGS = ((0.0, "a night"), (0.005, "a night"), (0.01, "a night"), (0.01, "a m
 @dataclass
 class Month:
     """A store of nights of one profile: what A/A tests have shown so far. ``raised``: whether their luck raises the minimum effect;
-    ``found``: the share of the truly slower cells of the last night that is found."""
+    ``found``: the share of the truly slower configurations of the last night that is found."""
 
     name: str
     stream: Generator
@@ -62,42 +62,42 @@ class Month:
         self._sides, self._aa_luck = self._drawn(), self._drawn()
 
     def _drawn(self) -> Floats:
-        """The log ratio that luck gives to two sides of every cell, (cells,)."""
+        """The log ratio that luck gives to two sides of every configuration, (configurations,)."""
         return self.stream.normal(0, self.luck, FAMILY) - self.stream.normal(0, self.luck, FAMILY)
 
     def night(self) -> None:
-        """Measure and judge one more night. On the last one some cells are truly slower."""
+        """Measure and judge one more night. On the last one some configurations are truly slower."""
         number = len(self.nights)
         if self.lasts == "a night":
             self._sides, self._aa_luck = self._drawn(), self._drawn()
         truth, changed = self._sides.copy(), CHANGED if number == NIGHTS - 1 else 0
         truth[:changed] += math.log1p(EFFECT)
-        tonight = ledger.equal_cells(CELLS, number)
-        cells = self._measured(CELLS, truth)
-        equal = self._measured([f"{AA}{cell}" for cell in tonight], self._aa_luck[[int(cell) for cell in tonight]])
-        self.equal |= {(number, name): [*cell.screening, *cell.fresh] for name, cell in equal.items()}
+        tonight = ledger.equal_configs(CONFIGS, number)
+        configs = self._measured(CONFIGS, truth)
+        equal = self._measured([f"{AA}{config}" for config in tonight], self._aa_luck[[int(config) for config in tonight]])
+        self.equal |= {(number, name): [*config.screening, *config.fresh] for name, config in equal.items()}
         if self.raised:  # what was stored before tonight was seen at the end of the night before
             self.delta = max(ledger.FLOOR["cuda"], ledger.least_effect(self.equal, FAMILY, "cuda")[0])
-        said, of_equal = self._judged(cells), self._judged(equal)
-        self.alarms.append(any(said[cell] != EQUIVALENT for cell in CELLS[changed:]))
+        said, of_equal = self._judged(configs), self._judged(equal)
+        self.alarms.append(any(said[config] != EQUIVALENT for config in CONFIGS[changed:]))
         if changed:
-            self.found = float(np.mean([said[cell] == REGRESSED for cell in CELLS[:changed]]))
+            self.found = float(np.mean([said[config] == REGRESSED for config in CONFIGS[:changed]]))
         rows = tuple(Verdict("", name, TIME, verdict) for name, verdict in of_equal.items())
-        self.nights.append(ledger.Night(RunRecord(number, "", {"cells": FAMILY}, "", "", "finished", ENVIRONMENT, {}), rows))
+        self.nights.append(ledger.Night(RunRecord(number, "", {"configurations": FAMILY}, "", "", "finished", ENVIRONMENT, {}), rows))
 
     def _measured(self, names: Sequence[str], truth: Floats) -> dict[str, PairRatios]:
-        """The pairs of each cell, as many as the rule asks for."""
+        """The pairs of each configuration, as many as the rule asks for."""
         rule, noise = Rule(self.delta, FAMILY), PROFILES[self.name]
         screening, fresh = (paired(noise, self.stream, truth, count) for count in (rule.looks[-1], rule.fresh))
         seen = pairs.screen(screening, rule)
         return {name: PairRatios(screening[i, : seen.pairs[i]].tolist(), fresh[i].tolist() if seen.side[i] else ())
                 for i, name in enumerate(names)}
 
-    def _judged(self, cells: Mapping[str, PairRatios]) -> dict[str, str]:
-        """What is told of each cell: what was not confirmed raises no alarm, and is not judged here, which saves time."""
-        found = pairs.judge({name: cell for name, cell in cells.items() if cell.fresh}, Rule(self.delta, FAMILY))
+    def _judged(self, configs: Mapping[str, PairRatios]) -> dict[str, str]:
+        """What is told of each configuration: what was not confirmed raises no alarm, and is not judged here, which saves time."""
+        found = pairs.judge({name: config for name, config in configs.items() if config.fresh}, Rule(self.delta, FAMILY))
         alarms = {name: verdict.verdict for name, verdict in found.items() if verdict.verdict in (REGRESSED, IMPROVED)}
-        return {name: alarms.get(name, EQUIVALENT) for name in cells}
+        return {name: alarms.get(name, EQUIVALENT) for name in configs}
 
 
 def row(name: str, luck: float, lasts: str, raised: bool, months: int, seed: int) -> dict[str, Any]:

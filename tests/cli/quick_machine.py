@@ -59,4 +59,4 @@ def rows(stage: Stage, *more: object) -> tuple[int, dict[tuple[str, str], str]]:
 
 
 SIDES = ("--cases", "streaming 1/2", "calm 1/2")
-CELL = "dot streaming 1/2 → calm 1/2"
+CONFIG = "dot streaming 1/2 → calm 1/2"

@@ -22,7 +22,7 @@ from cachemark.workflows.compare import Terms
 from cachemark.workflows.results import open_run
 from support.stages import Stage, call, forgetting
 
-from .quick_machine import CELL, HERE, SIDES, Machine, compare, number, rows
+from .quick_machine import CONFIG, HERE, SIDES, Machine, compare, number, rows
 
 
 def test_two_cases_are_compared_and_everything_is_stored(machine: Machine, stage: Stage) -> None:
@@ -30,15 +30,16 @@ def test_two_cases_are_compared_and_everything_is_stored(machine: Machine, stage
     result = compare(stage, *SIDES)
     assert result.exit_code == 1
     assert result.stdout.startswith("Regressed: streaming 1/2 → calm 1/2, comparison 2.")
-    assert f"regressed: {CELL}, latency: +30 %" in result.stdout
+    assert f"regressed: {CONFIG}, latency: +30 %" in result.stdout
     assert "30 are needed to say it" in result.stdout
     assert "A/A tests raised an alarm in 0 of the last night (0 of 1 A/A test)" in result.stdout
     with Store.open(stage.store, create=False, read_only=True) as store:
         run = store.run(2)
-        assert (run.plan, run.state, run.plan_json["sides"], run.plan_json["cells"]) == ("compare/dots", "finished", list(SIDES[1:]), 1)
+        assert (run.plan, run.state, run.plan_json["sides"], run.plan_json["configurations"]) == ("compare/dots", "finished",
+                                                                                                  list(SIDES[1:]), 1)
         told = [o.facts["pair"] for o in store.outcomes(2)]
-        assert {t["cell"] for t in told} == {CELL, f"A/A {CELL}"}
-        assert [t["side"] for t in told if t["cell"] == CELL].count("after") == 20
+        assert {t["configuration"] for t in told} == {CONFIG, f"A/A {CONFIG}"}
+        assert [t["side"] for t in told if t["configuration"] == CONFIG].count("after") == 20
         assert store.run().id == 1, "a comparison is not what reports and checks take for the newest run"
     assert machine.trials == 2 * (20 + 6)
 
@@ -58,10 +59,10 @@ def test_an_opened_comparison_has_its_plan_and_is_held_again(machine: Machine, s
 
 def test_equal_sides_pass_and_improvements_too(machine: Machine, stage: Stage) -> None:
     code, said = rows(stage, *SIDES, "--no-aa")
-    assert (code, said[CELL, "latency"], machine.trials) == (0, "equivalent", 12)
+    assert (code, said[CONFIG, "latency"], machine.trials) == (0, "equivalent", 12)
     machine.speed = lambda planned, options: 0.7 if planned.case.method == "calm" else 1.0
     code, said = rows(stage, *SIDES, "--no-aa")
-    assert (code, said[CELL, "latency"]) == (0, "improved")
+    assert (code, said[CONFIG, "latency"]) == (0, "improved")
 
 
 def test_a_store_of_comparisons_alone_says_what_can_be_done_with_them(machine: Machine, stage: Stage) -> None:
@@ -85,7 +86,7 @@ def test_what_time_does_not_allow_stays_open(machine: Machine, stage: Stage) -> 
     assert compare(stage, *SIDES, "--minutes", 0).exit_code == 4
     machine.noise = 0.3
     code, said = rows(stage, *SIDES, "--no-aa")
-    assert (code, said[CELL, "latency"]) == (3, "inconclusive")
+    assert (code, said[CONFIG, "latency"]) == (3, "inconclusive")
 
 
 BROKEN = "TypeError: Request.__init__() got an unexpected keyword argument"
@@ -148,7 +149,7 @@ def test_two_environments_may_give_other_tokens(machine: Machine, stage: Stage) 
     machine.psnr = lambda planned, options: 30.0 if options.python == "old" else 20.0
     code, said = rows(stage, "--env", "old", "new", "--no-aa", "--samples", 20)
     assert code == 1, "images decide where tokens may differ"
-    assert {cell: said.get((cell, "psnr"), said.get((cell, "status"))) for cell, _ in said} == {
+    assert {config: said.get((config, "psnr"), said.get((config, "status"))) for config, _ in said} == {
         "dot full": "not_compared", "dot streaming 1/2": "regressed", "dot calm 1/2": "regressed"}, "the full cache's are to itself"
     machine.where = lambda options: HERE
     code, said = rows(stage, "--env", "old", "new", "--no-aa", "--only", "full")
@@ -173,7 +174,7 @@ def test_images_are_compared_seed_by_seed_where_tokens_differ(machine: Machine, 
     machine.psnr = lambda planned, options: 25.0 if planned.case.method == "calm" else 30.0
     result = compare(stage, *SIDES, "--no-aa", "--samples", 40)
     assert result.exit_code == 1
-    assert re.search(rf"regressed: {CELL}, psnr: (4\.9|5)[.\d]* dB worse on average \(.*40 seeds", result.stdout)
+    assert re.search(rf"regressed: {CONFIG}, psnr: (4\.9|5)[.\d]* dB worse on average \(.*40 seeds", result.stdout)
     assert [(p.case.method, p.case.samples, p.case.seeds) for p in machine.seen] in (
         [("streaming", 40, "s64"), ("calm", 40, "s64")], [("calm", 40, "s64"), ("streaming", 40, "s64")])
     with Store.open(stage.store, create=False, read_only=True) as store:
@@ -182,16 +183,16 @@ def test_images_are_compared_seed_by_seed_where_tokens_differ(machine: Machine, 
     machine.psnr = lambda planned, options: 30.0
     machine.seen.clear()
     code, said = rows(stage, *SIDES, "--no-aa", "--samples", 300)
-    assert (code, said[CELL, "psnr"]) == (0, "equivalent")
+    assert (code, said[CONFIG, "psnr"]) == (0, "equivalent")
     assert {(p.case.samples, p.case.seeds) for p in machine.seen} == {(300, "s2k")}
 
 
 def test_where_tokens_are_the_same_there_is_nothing_to_compare(machine: Machine, stage: Stage) -> None:
     result = compare(stage, *SIDES, "--no-aa")
-    assert "Images of 1 cell: same tokens, nothing to compare." in result.stdout
+    assert "Images of 1 configuration: same tokens, nothing to compare." in result.stdout
     assert machine.seen == []
     machine.changed = other_tokens
-    assert rows(stage, *SIDES, "--no-aa", "--samples", 0)[1].keys() == {(CELL, "latency"), (CELL, "kv_allocated")}
+    assert rows(stage, *SIDES, "--no-aa", "--samples", 0)[1].keys() == {(CONFIG, "latency"), (CONFIG, "kv_allocated")}
     assert machine.seen == []
 
 
@@ -225,13 +226,13 @@ def test_images_that_only_the_second_side_cannot_make_have_regressed(
 
     machine.changed = fails
     assert rows(stage, *SIDES, "--no-aa") == (
-        code, {(CELL, "latency"): "equivalent", (CELL, "kv_allocated"): "not_compared", (CELL, "status"): verdict})
+        code, {(CONFIG, "latency"): "equivalent", (CONFIG, "kv_allocated"): "not_compared", (CONFIG, "status"): verdict})
 
 
 def test_how_much_must_be_judged_can_be_told(machine: Machine, stage: Stage) -> None:
     machine.changed = lambda o, options: Outcome(o.case, Status.OOM, log="out of memory") if o.case.method == "calm" else o
     both = ("--env", "old", "new", "--no-aa")
-    assert compare(stage, *both).exit_code == 4, "one cell of three fails in both sides"
+    assert compare(stage, *both).exit_code == 4, "one configuration of three fails in both sides"
     assert compare(stage, *both, "--min-coverage", 0.6).exit_code == 0
     judge = ("check", "--store", stage.store, "--run")
     assert [call(*judge, run).exit_code for run in (2, 3)] == [4, 0], "as each was held"
@@ -326,7 +327,7 @@ def test_an_incident_fails_until_it_is_acknowledged_and_stays_in_the_report(mach
     assert "Known: " in second.stdout
     (held,) = json.loads(call("incident", "list", "--register", register, "--json").stdout)
     key = held["key"]
-    assert f"{key}  new  latency, cell dot calm 1/2, batch 2" in call("incident", "list", "--register", register).stdout
+    assert f"{key}  new  latency, configuration dot calm 1/2, batch 2" in call("incident", "list", "--register", register).stdout
     assert call("incident", "acknowledge", key, "--register", register, "--who", "ada", "--until", "2999-01-01").exit_code == 0
     acknowledged = call(*judge)
     assert acknowledged.exit_code == 0

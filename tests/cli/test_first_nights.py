@@ -120,7 +120,7 @@ def test_what_is_acknowledged_is_said_in_report_junit_comment_and_annotations(st
     assert call(*judging).exit_code == 0
     failures, annotations, comment, page = told()
     assert (failures, "::error" in annotations) == ([], False)
-    settled = f"Known incident {held['key']}, cell dot streaming 1/2, batch 2: acknowledged by ada until 2999-01-01 (1 row)."
+    settled = f"Known incident {held['key']}, configuration dot streaming 1/2, batch 2: acknowledged by ada until 2999-01-01 (1 row)."
     assert settled in page
     assert "acknowledged by ada until 2999-01-01" in comment
     assert "every regression is acknowledged or accepted" in page

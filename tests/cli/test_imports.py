@@ -104,7 +104,7 @@ def test_the_probe_can_tell(arguments: list[str], tmp_path: Path) -> None:
 
 
 def test_a_trial_loads_nothing_that_only_judging_needs() -> None:
-    """Every pair of a comparison starts two trials: what they import in vain is paid 48 times for each cell."""
+    """Every pair of a comparison starts two trials: what they import in vain is paid 48 times for each configuration."""
     loaded = "import json, sys; import cachemark.trial.child.main; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     modules = set(json.loads(done.stdout))

@@ -47,7 +47,7 @@ def test_progress_names_cases_and_failures_whatever_they_are_called(is_one: bool
     assert "[1/2] m [/x] 1/2: error, 0.0 s" in text
     assert "[/bold] first" in text
     assert ("\x1b[" in text) == is_one
-    assert ("[2/2] m [/x] 1/2: ok, 2.0 s" in text) == (not is_one)  # a table says so in its cells
+    assert ("[2/2] m [/x] 1/2: ok, 2.0 s" in text) == (not is_one)  # a table says so in its configurations
 
 
 def test_progress_of_nothing_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

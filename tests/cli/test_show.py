@@ -17,7 +17,7 @@ def test_show_prints_each_side_of_the_pairs_of_a_case(stage: Stage) -> None:
     with Store.open(stage.store) as store:
         run, (full, *_) = store.run(1), store.outcomes(1)
         number = store.begin_run("compare/dots", {}, run.environment, run.code)
-        told = {"run": number, "cell": "full", "side": "before", "what": "times"}
+        told = {"run": number, "configuration": "full", "side": "before", "what": "times"}
         for pair in (1, 2):
             store.save(number, replace(full, facts={**full.facts, "pair": {**told, "number": pair}}), trial=f"pair {pair}")
         store.finish_run(number, "finished")

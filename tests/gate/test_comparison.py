@@ -1,4 +1,4 @@
-"""A comparison from made-up pairs: when it asks for more, what it says of each cell, and how it ends."""
+"""A comparison from made-up pairs: when it asks for more, what it says of each configuration, and how it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gate_examples import ENVIRONMENT, case, ok
 
 from cachemark.core.errors import UnfairComparison
 from cachemark.core.result import Outcome, Status
-from cachemark.gate.comparison import CellPairs, PairOfOutcomes, Tally, measure_until_decided, other_tokens, refuse_unfair, verdicts
+from cachemark.gate.comparison import ConfigPairs, PairOfOutcomes, Tally, measure_until_decided, other_tokens, refuse_unfair, verdicts
 from cachemark.gate.flakes import FINAL, FlakeRule
 from cachemark.stats.paired_test import Rule
 from cachemark.store.rows import Verdict
@@ -20,15 +20,15 @@ from cachemark.store.rows import Verdict
 RULE = Rule(0.1, 5)
 
 
-def outcome(seconds: float, cell: str = "linear", **changed: Any) -> Outcome:
+def outcome(seconds: float, config: str = "linear", **changed: Any) -> Outcome:
     samples = {"latency": [seconds] * 3, "kv_allocated": [2048.0], "peak_memory": [5000.0]} | changed.pop("samples", {})
-    return replace(ok(case(cell)), samples=samples, judgement="a side of a pair", **changed)
+    return replace(ok(case(config)), samples=samples, judgement="a side of a pair", **changed)
 
 
 def source(
     effects: dict[str, float], sd: float = 0.01, seed: int = 0, spoil: Callable[[PairOfOutcomes], PairOfOutcomes] = lambda pair: pair,
 ) -> Any:
-    """A function that measures pairs of cells with these effects, and counts them."""
+    """A function that measures pairs of configurations with these effects, and counts them."""
     stream, counts = np.random.default_rng(seed), dict.fromkeys(effects, 0)
 
     def measure(names: list[str]) -> Iterable[PairOfOutcomes]:
@@ -41,15 +41,15 @@ def source(
     return measure
 
 
-def rows(held: dict[str, CellPairs], alike: str = "same", rule: Rule = RULE) -> dict[tuple[str, str], Verdict]:
+def rows(held: dict[str, ConfigPairs], alike: str = "same", rule: Rule = RULE) -> dict[tuple[str, str], Verdict]:
     return {(r.label, r.metric): r for r in verdicts(held, rule, alike)}
 
 
-def test_each_cell_is_measured_as_often_as_it_needs() -> None:
+def test_each_config_is_measured_as_often_as_it_needs() -> None:
     measure = source({"same": 0.0, "slower": 0.3, "faster": -0.3})
     found = rows(measure_until_decided(measure.counts, measure, RULE))
     assert measure.counts == {"same": 6, "slower": 20, "faster": 20}
-    said = {cell: found[cell, "latency"].verdict for cell in measure.counts}
+    said = {config: found[config, "latency"].verdict for config in measure.counts}
     assert said == {"same": "equivalent", "slower": "regressed", "faster": "improved"}
     assert found["slower", "latency"].change == pytest.approx(1.3, rel=0.02)
     assert found["slower", "latency"].now / found["slower", "latency"].then == pytest.approx(1.3, rel=0.05)  # type: ignore[operator]
@@ -61,7 +61,7 @@ def test_when_time_is_up_nothing_passes_silently() -> None:
                    lambda: next(rounds, None) is not None)
     found = rows(held)
     assert measure.counts == {"slower": 8, "noisy": 8}
-    assert {found[cell, "latency"].verdict for cell in measure.counts} == {"inconclusive"}
+    assert {found[config, "latency"].verdict for config in measure.counts} == {"inconclusive"}
     assert found["never", "status"].verdict == "not_compared"
     assert Tally(tuple(found.values()), 3, min_coverage=0.5).exit_code == 3
 
@@ -73,11 +73,11 @@ def test_when_time_is_up_nothing_passes_silently() -> None:
     (Status.ERROR, Status.OK, "not_compared"), (Status.UNSUPPORTED, Status.OK, "not_compared"),
     (Status.ERROR, Status.ERROR, "not_compared"),
 ])  # fmt: skip
-def test_a_side_that_fails_ends_its_cell_with_its_status(before: Status, after: Status, verdict: str) -> None:
+def test_a_side_that_fails_ends_its_config_with_its_status(before: Status, after: Status, verdict: str) -> None:
     def end(outcome: Outcome, status: Status) -> Outcome:
         return outcome if status is Status.OK else Outcome(outcome.case, status, log="first line\nthe last line")
 
-    measure = source({"fails": 0.0}, spoil=lambda c: PairOfOutcomes(c.cell, end(c.before, before), end(c.after, after)))
+    measure = source({"fails": 0.0}, spoil=lambda c: PairOfOutcomes(c.config, end(c.before, before), end(c.after, after)))
     found = rows(measure_until_decided(measure.counts, measure, RULE))
     one_alone = (before, after).count(Status.OK) == 1 and not {before, after} & FINAL
     assert measure.counts == {"fails": 1 + FlakeRule(RULE.family).enough if one_alone else 1}
@@ -92,14 +92,14 @@ def test_a_side_that_fails_ends_its_cell_with_its_status(before: Status, after: 
 
 
 def exact(alike: str = "same", when: int = 0, **changed: Any) -> dict[str, str]:
-    """Verdicts of a cell whose second side has something else from pair ``when`` on."""
+    """Verdicts of a configuration whose second side has something else from pair ``when`` on."""
     numbers = iter(range(99))
 
     def spoil(couple: PairOfOutcomes) -> PairOfOutcomes:
         given = {**changed, "samples": {**couple.after.samples, **changed.get("samples", {})}}
-        return couple if next(numbers) < when else PairOfOutcomes(couple.cell, couple.before, replace(couple.after, **given))
+        return couple if next(numbers) < when else PairOfOutcomes(couple.config, couple.before, replace(couple.after, **given))
 
-    measure = source({"cell": 0.0}, spoil=spoil)
+    measure = source({"configuration": 0.0}, spoil=spoil)
     return {metric: row.verdict for (_, metric), row in rows(measure_until_decided(measure.counts, measure, RULE), alike).items()}
 
 
@@ -128,7 +128,7 @@ def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
         def hashed(outcome: Outcome, images: str) -> Outcome:
             return replace(outcome, facts={"images_hash": images} if images else {})
 
-        measure = source({"c": 0.0}, spoil=lambda c: PairOfOutcomes(c.cell, hashed(c.before, before), hashed(c.after, after)))
+        measure = source({"c": 0.0}, spoil=lambda c: PairOfOutcomes(c.config, hashed(c.before, before), hashed(c.after, after)))
         held = measure_until_decided(measure.counts, measure, RULE)
         return {metric: row for (_, metric), row in rows(held, alike).items()}, other_tokens(held)
 
@@ -195,7 +195,7 @@ def test_how_a_comparison_ends() -> None:
 def test_a_first_side_that_runs_nowhere_is_no_pass_and_one_that_fails_somewhere_is_too_little() -> None:
     broken = tuple(row(f"c{i}", "not_compared", "status", "the first side does not run, error then, ok now: TypeError") for i in range(3))
     assert Tally(broken, 3).exit_code == 5
-    assert Tally((*broken[:2], row("c2", "equivalent")), 3).exit_code == 4, "this cell ran: the code can be driven"
+    assert Tally((*broken[:2], row("c2", "equivalent")), 3).exit_code == 4, "this configuration ran: the code can be driven"
 
 
 def test_an_advisory_gate_excuses_times_and_not_what_was_left_open() -> None:
@@ -212,7 +212,7 @@ def test_wall_times_beside_the_latency_are_stated_and_not_judged_as_counts() -> 
 
     def captured(couple: PairOfOutcomes) -> PairOfOutcomes:
         sides = [replace(o, samples={**o.samples, "capture_seconds": [next(seconds)]}) for o in (couple.before, couple.after)]
-        return PairOfOutcomes(couple.cell, *sides)
+        return PairOfOutcomes(couple.config, *sides)
 
     measure = source({"same": 0.0}, spoil=captured)
     found = rows(measure_until_decided(measure.counts, measure, RULE))
@@ -224,7 +224,7 @@ def test_wall_times_beside_the_latency_are_stated_and_not_judged_as_counts() -> 
 def test_a_count_that_should_be_high_is_worse_where_it_fell() -> None:
     def batched(couple: PairOfOutcomes) -> PairOfOutcomes:
         sides = [replace(o, samples={**o.samples, "max_batch": [n]}) for o, n in ((couple.before, 8.0), (couple.after, 4.0))]
-        return PairOfOutcomes(couple.cell, *sides)
+        return PairOfOutcomes(couple.config, *sides)
 
     measure = source({"same": 0.0}, spoil=batched)
     found = rows(measure_until_decided(measure.counts, measure, RULE))

@@ -19,11 +19,11 @@ from cachemark.store.rows import Verdict
 
 RULE = Rule(0.1, 200)
 Fails = Callable[[int, int], bool]
-"""Whether the first (0) or second (1) side of the n-th pair of a cell fails, n from 1."""
+"""Whether the first (0) or second (1) side of the n-th pair of a configuration fails, n from 1."""
 
 
 def held(fails: Fails, peak: Callable[[int, int], float] = lambda n, side: 5000.0, rounds: int = 99) -> tuple[dict[str, Verdict], int]:
-    """The rows of one cell by metric, and how many pairs it took."""
+    """The rows of one configuration by metric, and how many pairs it took."""
     count = 0
 
     def side(side: int) -> Outcome:
@@ -35,11 +35,11 @@ def held(fails: Fails, peak: Callable[[int, int], float] = lambda n, side: 5000.
         count += 1
         return [PairOfOutcomes(name, side(0), side(1)) for name in names]
 
-    found = measure_until_decided(["cell"], measure, RULE, lambda: count < rounds)
+    found = measure_until_decided(["configuration"], measure, RULE, lambda: count < rounds)
     return {row.metric: row for row in verdicts(found, RULE)}, count
 
 
-def test_one_failure_of_either_side_is_a_flake_and_the_cell_is_judged() -> None:
+def test_one_failure_of_either_side_is_a_flake_and_the_config_is_judged() -> None:
     for side in (0, 1):
         found, count = held(lambda n, which, side=side: (n, which) == (3, side))
         assert {name: row.verdict for name, row in found.items()} == {
@@ -80,12 +80,13 @@ def test_equal_sides_say_how_often_processes_fail_here() -> None:
     assert observed_rate([good] * 9 + [bad, Outcome(case("linear"), Status.THROTTLED, log="hot")]) == 0.1
 
 
-def false_nights(rate: float, nights: int, stream: np.random.Generator, cells: int = 200, pairs: int = 7) -> float:
-    """The share of nights without a change in which a failure is taken for a cause, if either side of each of so many pairs of each cell
+def false_nights(rate: float, nights: int, stream: np.random.Generator, configs: int = 200, pairs: int = 7) -> float:
+    """The share of nights without a change in which a failure is taken for a cause, if either side of each of so many pairs of each
+    configuration
     may
     fail by chance and begin the tries."""
-    rule, wrong = FlakeRule(cells), 0
-    for suspects in stream.binomial(cells, 1 - (1 - rate) ** (2 * pairs), nights):
+    rule, wrong = FlakeRule(configs), 0
+    for suspects in stream.binomial(configs, 1 - (1 - rate) ** (2 * pairs), nights):
         later = stream.random((suspects, MOST)) < rate
         wrong += bool((later[:, :QUIET].any(axis=1) & (later.sum(axis=1) >= rule.enough)).any())
     return wrong / nights
@@ -110,19 +111,19 @@ def test_flakes_fail_no_more_nights_than_stated(rate: float) -> None:
 @pytest.mark.parametrize("rate", [1e-4, 1e-3, 1e-2])
 def test_flakes_fail_no_more_of_many_nights(rate: float) -> None:
     found = false_nights(rate, 4000, np.random.default_rng(2202))
-    print(f"{rate}: {found:.5f} of 4000 nights of 200 cells")
+    print(f"{rate}: {found:.5f} of 4000 nights of 200 configurations")
     assert found <= 0.05
 
 
 # ------------------------------------------------------------------------------------------------ peaks
 
-def night_of_peaks(stream: np.random.Generator, cells: int, sd: float, grown: float = 1.0) -> list[str]:
-    """Verdicts on the peaks of a night, the second side's being ``grown`` times the first's in the first cell."""
+def night_of_peaks(stream: np.random.Generator, configs: int, sd: float, grown: float = 1.0) -> list[str]:
+    """Verdicts on the peaks of a night, the second side's being ``grown`` times the first's in the first configuration."""
     def side(name: str, factor: float) -> Outcome:
         peak = 5e6 * factor * float(np.exp(stream.normal(0, sd)))
         return replace(ok(case(name)), samples={"latency": [1.0] * 3, "peak_memory": [peak]}, judgement="a side")
 
-    rule, names = Rule(0.1, cells), [f"cell {number}" for number in range(cells)]
+    rule, names = Rule(0.1, configs), [f"configuration {number}" for number in range(configs)]
     found = measure_until_decided(
         names, lambda left: [PairOfOutcomes(n, side(n, 1.0), side(n, grown if n == names[0] else 1.0)) for n in left], rule)
     return [row.verdict for row in verdicts(found, rule) if row.metric == "peak_memory"]
@@ -151,5 +152,5 @@ def test_peaks_raise_few_alarms_over_many_nights() -> None:
     stream = np.random.default_rng(2205)
     nights = [night_of_peaks(stream, 50, 0.005) for _ in range(100)]
     wrong = sum("regressed" in said for said in nights) / len(nights)
-    print(f"{wrong:.4f} of 100 nights of 50 cells")
+    print(f"{wrong:.4f} of 100 nights of 50 configurations")
     assert wrong <= 0.05

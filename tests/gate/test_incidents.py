@@ -26,31 +26,31 @@ METHODS, MODELS = ("full", "linear", "h2o", "window", "rkv"), ("a", "b", "c", "d
 ALL = [case(m, model=model, batch=b) for m in METHODS for model in MODELS for b in range(1, 11)]
 
 
-def worse(cells: list[Case], change: float = 1.2, metric: str = "latency", onset: str = "abc") -> list[Finding]:
-    return [Finding(c, c.label, metric, change, "why", onset) for c in cells]
+def worse(configs: list[Case], change: float = 1.2, metric: str = "latency", onset: str = "abc") -> list[Finding]:
+    return [Finding(c, c.label, metric, change, "why", onset) for c in configs]
 
 
 def of(**fields: str) -> list[Case]:
     return [c for c in ALL if all(getattr(c, name) == value for name, value in fields.items())]
 
 
-def names(cells: list[Case]) -> list[str]:
-    return [c.full_title for c in cells]
+def names(configs: list[Case]) -> list[str]:
+    return [c.full_title for c in configs]
 
 
-def figures(cells: list[Case]) -> set[incidents.JudgedMetric]:
+def figures(configs: list[Case]) -> set[incidents.JudgedMetric]:
     """All of which nights speak here, judged by the baseline."""
-    return {incidents.JudgedMetric(c.full_title, metric, "baseline") for c in cells for metric in ("latency", "psnr")}
+    return {incidents.JudgedMetric(c.full_title, metric, "baseline") for c in configs for metric in ("latency", "psnr")}
 
 
 # ------------------------------------------------------------------------------------------------ one cause
 
 @pytest.mark.parametrize(("factor", "value", "count"), [("method", "linear", 40), ("model", "b", 50)])
-def test_a_cause_is_what_its_cells_share(factor: str, value: str, count: int) -> None:
+def test_a_cause_is_what_its_configs_share(factor: str, value: str, count: int) -> None:
     (found,) = fold(worse(of(**{factor: value})), ALL)
     assert (found.factor, found.value, found.metric, found.onset) == (factor, value, "latency", "abc")
     assert len(of(**{factor: value})) == count
-    assert set(found.cells) == set(names(of(**{factor: value})))
+    assert set(found.configurations) == set(names(of(**{factor: value})))
     assert found.change == 1.2
 
 
@@ -59,22 +59,22 @@ def test_everything_is_one_incident() -> None:
     assert (found.factor, found.value) == ("engine", "eager")
 
 
-def test_two_causes_are_two_incidents_and_a_lone_cell_one_of_its_own() -> None:
+def test_two_causes_are_two_incidents_and_a_lone_config_one_of_its_own() -> None:
     lone = of(method="rkv", model="d")[:1]
     found = fold(worse(of(method="linear")) + worse(of(method="h2o"), 1.5) + worse(lone), ALL)
-    assert [(i.factor, i.value) for i in found] == [("method", "linear"), ("method", "h2o"), ("cell", "d rkv 1/4, batch 1")]
+    assert [(i.factor, i.value) for i in found] == [("method", "linear"), ("method", "h2o"), ("configuration", "d rkv 1/4, batch 1")]
     assert [i.change for i in found] == [1.2, 1.5, 1.2]
 
 
-def test_what_few_of_its_cells_share_is_no_cause() -> None:
+def test_what_few_of_its_configs_share_is_no_cause() -> None:
     few = of(method="linear", model="a")[:2]
-    assert [i.factor for i in fold(worse(few), ALL)] == ["cell", "cell"]
+    assert [i.factor for i in fold(worse(few), ALL)] == ["configuration", "configuration"]
     assert [i.factor for i in fold(worse(few), few)] == ["method"], "all that were judged are worse"
 
 
 def test_other_metrics_and_onsets_are_other_incidents() -> None:
-    cells = of(method="linear")
-    found = fold(worse(cells) + worse(cells, metric="kv_allocated") + worse(cells, onset="def"), ALL)
+    configs = of(method="linear")
+    found = fold(worse(configs) + worse(configs, metric="kv_allocated") + worse(configs, onset="def"), ALL)
     assert len(found) == 3
 
 
@@ -84,7 +84,7 @@ def test_findings_are_the_rows_that_fail_the_gate(alike: str, hashes: list[str])
     said = [("regressed", "latency"), ("improved", "latency"), ("equivalent", "latency"), ("inconclusive", "latency"),
             ("not_compared", "kl"), ("changed", "output_hash"), ("changed", "images_hash")]
     rows = tuple(Verdict(ALL[0].key, "l", metric, verdict) for verdict, metric in said)
-    run = RunRecord(1, "compare/p", {"cells": 1, "alike": alike}, "", "", "finished", ENVIRONMENT, {})
+    run = RunRecord(1, "compare/p", {"configurations": 1, "alike": alike}, "", "", "finished", ENVIRONMENT, {})
     pairs = RunJudgement(None, Night(run, rows), None, "", False, None)
     plain = RunJudgement(Comparison(rows, 0.15, 0.0), None, None, "", False, None)
     for judged, judge, failing in ((pairs, "pairs", ["latency", *hashes]), (plain, "baseline", ["latency"])):
@@ -103,13 +103,14 @@ def test_findings_are_the_rows_that_fail_the_gate(alike: str, hashes: list[str])
 ])
 def test_what_pairs_have_found_is_measured_again_in_pairs(stated: dict[str, Any], wanted: str, tmp_path: Path) -> None:
     """Whether the comparison was judged alone or beside the run of the night."""
-    cell = next(c for c in ALL if c.full_title == "a linear 1/4, batch 1")
-    rows = (Verdict(cell.key, "l", "latency", "regressed", change=1.3),)
-    comparison, run = (RunRecord(1, plan, {"cells": 1, **stated}, "", "", "finished", ENVIRONMENT, {}) for plan in ("compare/demo", "demo"))
-    equal = Comparison((Verdict(cell.key, "l", "latency", "equivalent"),), 0.15, 0.0)
+    config = next(c for c in ALL if c.full_title == "a linear 1/4, batch 1")
+    rows = (Verdict(config.key, "l", "latency", "regressed", change=1.3),)
+    comparison, run = (RunRecord(1, plan, {"configurations": 1, **stated}, "", "", "finished", ENVIRONMENT, {})
+                       for plan in ("compare/demo", "demo"))
+    equal = Comparison((Verdict(config.key, "l", "latency", "equivalent"),), 0.15, 0.0)
     for judged_run, baseline in ((comparison, None), (run, equal)):
         judged = RunJudgement(baseline, Night(comparison, rows), None, "", False, None)
-        told = merge([], fold(judged.findings({cell.key: cell}), [cell]), DAY, 0.1, [])
+        told = merge([], fold(judged.findings({config.key: config}), [config]), DAY, 0.1, [])
         assert CheckResult(judged_run, judged, told).pages()[-1] == f"  again: cachemark {wanted}"
 
 
@@ -119,7 +120,7 @@ def test_what_pairs_have_found_is_measured_again_in_pairs(stated: dict[str, Any]
 def test_what_the_baseline_has_found_is_run_again_from_a_plan_that_can_be_found(plan: str, wanted: str, tmp_path: Path) -> None:
     rows = (Verdict(ALL[0].key, "l", "latency", "regressed", change=1.3),)
     run = RunRecord(1, plan, {}, "", "", "finished", ENVIRONMENT, {})
-    night = Night(replace(run, plan_json={"sides": ["A", "B"], "cells": 1}), ())
+    night = Night(replace(run, plan_json={"sides": ["A", "B"], "configurations": 1}), ())
     judged = RunJudgement(Comparison(rows, 0.15, 0.0), night, None, "", False, None)
     told = merge([], fold(judged.findings({ALL[0].key: ALL[0]}), ALL[:1]), DAY, 0.1, [])
     assert CheckResult(run, judged, told).pages()[-1] == f"  again: cachemark {wanted}"
@@ -136,10 +137,10 @@ def nights(changes: list[list[Finding]], register: tuple[Incident, ...] = (), fi
     return found
 
 
-def test_one_cause_in_forty_cells_over_ten_nights_is_one_page() -> None:
-    cells = of(method="linear")
-    assert len(cells) == 40
-    found = nights([worse(cells, 1.2 + n / 1000) for n in range(10)])
+def test_one_cause_in_forty_configs_over_ten_nights_is_one_page() -> None:
+    configs = of(method="linear")
+    assert len(configs) == 40
+    found = nights([worse(configs, 1.2 + n / 1000) for n in range(10)])
     assert [len(night.pages) for night in found] == [1, *[0] * 9]
     assert [len(night.known) for night in found] == [0, *[1] * 9]
     (last,) = found[-1].register
@@ -148,21 +149,21 @@ def test_one_cause_in_forty_cells_over_ten_nights_is_one_page() -> None:
     assert last.change == pytest.approx(1.209)
 
 
-def test_some_cells_that_come_and_go_do_not_make_another() -> None:
-    cells = of(method="linear")
-    found = nights([worse(cells), worse(cells[:30]), worse(cells[5:])])
+def test_some_configs_that_come_and_go_do_not_make_another() -> None:
+    configs = of(method="linear")
+    found = nights([worse(configs), worse(configs[:30]), worse(configs[5:])])
     assert [len(night.pages) for night in found] == [1, 0, 0]
 
 
 def test_it_pages_again_where_it_becomes_worse_by_the_minimum_effect() -> None:
-    cells = of(method="linear")
-    found = nights([worse(cells, 1.2), worse(cells, 1.31), worse(cells, 1.33), worse(cells, 1.4)])
+    configs = of(method="linear")
+    found = nights([worse(configs, 1.2), worse(configs, 1.31), worse(configs, 1.33), worse(configs, 1.4)])
     assert [len(night.pages) for night in found] == [1, 0, 1, 0], "1.2 × 1.1 is 1.32; then 1.33 is what people were told"
 
 
 def test_what_is_gone_is_fixed_and_what_comes_back_is_new() -> None:
-    cells = of(method="linear")
-    found = nights([worse(cells), [], worse(cells)])
+    configs = of(method="linear")
+    found = nights([worse(configs), [], worse(configs)])
     assert [i.state for i in found[1].fixed] == ["fixed"]
     assert [len(night.pages) for night in found] == [1, 0, 1]
     assert len({i.key for i in found[2].register}) == 2
@@ -175,7 +176,7 @@ def test_what_was_not_judged_is_not_fixed() -> None:
     assert again.register == first.register
 
 
-SAID = [  # metric and judge of an incident; what the baseline says of its cell tonight, then the pairs; whether it is fixed
+SAID = [  # metric and judge of an incident; what the baseline says of its configuration tonight, then the pairs; whether it is fixed
     ("latency", "baseline", [("latency", "equivalent")], [], True),
     ("latency", "baseline", [("latency", "not_compared"), ("kv_allocated", "equivalent")], [], False),
     ("latency", "baseline", [("status", "regressed")], [], False),
@@ -197,12 +198,12 @@ SAID = [  # metric and judge of an incident; what the baseline says of its cell 
 def test_an_incident_is_fixed_where_the_judge_that_found_it_judged_its_metric(
     metric: str, found_by: str, baseline: list[tuple[str, str]], pairs: list[tuple[str, str]], fixed: bool,
 ) -> None:
-    cell = ALL[0]
-    old = Incident("k", metric, "cell", cell.full_title, (cell.full_title,), 1.05, state="acknowledged", found_by=found_by)
+    config = ALL[0]
+    old = Incident("k", metric, "configuration", config.full_title, (config.full_title,), 1.05, state="acknowledged", found_by=found_by)
     said = set[incidents.JudgedMetric]()
     for judge, rows in (("baseline", baseline), ("pairs", pairs)):
-        told = [Verdict(cell.key, "l", name, verdict, SAME_TOKENS if name == "output_hash" else "") for name, verdict in rows]
-        said |= incidents.judged_metrics([*told, Verdict("", "l", metric, "equivalent")], {cell.key: cell}, judge)
+        told = [Verdict(config.key, "l", name, verdict, SAME_TOKENS if name == "output_hash" else "") for name, verdict in rows]
+        said |= incidents.judged_metrics([*told, Verdict("", "l", metric, "equivalent")], {config.key: config}, judge)
     night = merge([old], [], DAY, 0.1, said)
     assert [i.key for i in night.fixed] == ["k"] * fixed
     assert night.register == ((replace(old, state="fixed") if fixed else old),)
@@ -210,24 +211,24 @@ def test_an_incident_is_fixed_where_the_judge_that_found_it_judged_its_metric(
 
 def test_what_pairs_have_found_stays_theirs() -> None:
     """A night whose comparison broke off finds it by the baseline, and does not make it the baseline's."""
-    cells = of(method="linear")
-    in_pairs = [replace(f, found_by="pairs") for f in worse(cells)]
-    found = nights([worse(cells), [*in_pairs, *worse(cells[:1])], worse(cells)])
+    configs = of(method="linear")
+    in_pairs = [replace(f, found_by="pairs") for f in worse(configs)]
+    found = nights([worse(configs), [*in_pairs, *worse(configs[:1])], worse(configs)])
     assert [night.register[0].found_by for night in found] == ["baseline", "pairs", "pairs"]
 
 
 def test_acknowledged_until_a_day_and_accepted_for_good() -> None:
-    cells = of(method="linear")
-    (first,) = nights([worse(cells)])
+    configs = of(method="linear")
+    (first,) = nights([worse(configs)])
     key = first.pages[0].key
     acknowledged = incidents.acknowledge(first.register, key, "ada", DAY + timedelta(days=2), "https://example.org/1")
     assert (acknowledged[0].state, acknowledged[0].who, acknowledged[0].link) == ("acknowledged", "ada", "https://example.org/1")
-    found = nights([worse(cells)] * 4, tuple(acknowledged), DAY + timedelta(days=1))
+    found = nights([worse(configs)] * 4, tuple(acknowledged), DAY + timedelta(days=1))
     assert [len(night.pages) for night in found] == [0, 0, 1, 0], "until the day itself it is known"
     assert found[2].pages[0].state == "new"
     accepted = incidents.accept(first.register, key, "ada")
-    assert not any(night.pages for night in nights([worse(cells)] * 40, tuple(accepted)))
-    assert nights([worse(cells, 1.4)], tuple(accepted))[0].pages
+    assert not any(night.pages for night in nights([worse(configs)] * 40, tuple(accepted)))
+    assert nights([worse(configs, 1.4)], tuple(accepted))[0].pages
     with pytest.raises(UnknownName, match=f"Known: {key}"):
         incidents.accept(first.register, "nothing", "ada")
 
@@ -257,17 +258,17 @@ def row(of: Case, metric: str, then: float, now: float) -> Verdict:
     ("latency", 1.0, 1.25, 1.25), ("tokens_per_s_last", 50.0, 40.0, 1.25), ("psnr", 30.0, 24.0, 1.25), ("legend", 0.5, 0.0, 1e6),
 ])
 def test_a_loss_is_a_cost_whatever_the_direction_of_the_metric(metric: str, then: float, now: float, cost: float) -> None:
-    cells = of(method="linear")
-    found = fold(incidents.findings([row(c, metric, then, now) for c in cells], {c.key: c for c in cells}), ALL)
+    configs = of(method="linear")
+    found = fold(incidents.findings([row(c, metric, then, now) for c in configs], {c.key: c for c in configs}), ALL)
     assert [i.change for i in found] == [pytest.approx(cost)]
     assert f"{percent(cost - 1, '+')} cost" in incidents.described(found[0], "again")[1]
 
 
 def test_an_accepted_incident_pages_where_the_loss_grows_and_not_where_it_shrinks() -> None:
-    cells = of(method="linear")
+    configs = of(method="linear")
 
     def night(now: float) -> list[Finding]:
-        return incidents.findings([row(c, "psnr", 30.0, now) for c in cells], {c.key: c for c in cells})
+        return incidents.findings([row(c, "psnr", 30.0, now) for c in configs], {c.key: c for c in configs})
 
     (first,) = nights([night(25.0)])
     accepted = incidents.accept(first.register, first.pages[0].key, "ada")
@@ -276,14 +277,14 @@ def test_an_accepted_incident_pages_where_the_loss_grows_and_not_where_it_shrink
 
 
 def test_it_fails_every_night_until_somebody_acknowledges_or_accepts_it() -> None:
-    cells = of(method="linear")
-    found = nights([worse(cells)] * 3)
+    configs = of(method="linear")
+    found = nights([worse(configs)] * 3)
     assert [len(night.pages) for night in found] == [1, 0, 0]
     assert [len(night.failing) for night in found] == [1, 1, 1]
     key = found[-1].register[0].key
     for settled in (incidents.acknowledge(found[-1].register, key, "ada", DAY + timedelta(days=9)),
                     incidents.accept(found[-1].register, key, "ada")):
-        assert not any(night.pages or night.failing for night in nights([worse(cells)] * 3, tuple(settled)))
+        assert not any(night.pages or night.failing for night in nights([worse(configs)] * 3, tuple(settled)))
 
 
 # ------------------------------------------------------------------------------------------------ whom to tell
@@ -292,7 +293,8 @@ def test_five_lines_name_the_cause_cost_onset_owner_and_command() -> None:
     (incident,) = nights([worse(of(method="linear"))])[0].pages
     lines = incidents.described(incident, incidents.command("demo", incident, ("--commits", "good", "bad")))
     assert len(lines) == 5
-    words = ("method linear, 40 cells", "+20 %", "seen at commit abc", "owner: nobody", "--commits good bad --only 'a linear 1/4, batch 1'")
+    words = ("method linear, 40 configurations", "+20 %", "seen at commit abc", "owner: nobody",
+             "--commits good bad --only 'a linear 1/4, batch 1'")
     for line, word in zip(lines, words, strict=True):
         assert word in line
     acknowledged = replace(incident, who="bob", until="2026-02-01", onset="")

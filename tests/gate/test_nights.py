@@ -1,4 +1,4 @@
-"""What the store knows of earlier comparisons: the rate of false alarms, what a machine can see, and a cell's history."""
+"""What the store knows of earlier comparisons: the rate of false alarms, what a machine can see, and a configuration's history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord, Verdict
 
 NEWER = replace(ENVIRONMENT, fingerprint="new torch")
-AA_CELL = f"{AA}tiny linear"
+AA_CONFIG = f"{AA}tiny linear"
 
 
 @pytest.fixture
@@ -32,19 +32,19 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def night(store: Store, change: float | None = 1.0, aa: str = "equivalent", environment: Environment = ENVIRONMENT, plan: str = "demo",
           state: str = "finished", verdict: str = "equivalent") -> int:  # fmt: skip
-    run = store.begin_run(ledger.COMPARISON + plan, {"cells": 1, "alike": "same"}, environment, CODE)
+    run = store.begin_run(ledger.COMPARISON + plan, {"configurations": 1, "alike": "same"}, environment, CODE)
     store.finish_run(run, state)
     number = store.note_baseline(f"{run:064}", name="canary", plan=plan, machine_class=environment.machine_class)
     rows = [Verdict("k", "tiny linear", "latency", verdict, "", 1.0, change, change)] if change else []
-    store.save_verdicts(run, number, [*rows, Verdict("k", AA_CELL, "latency", aa, "", 1.0, 1.0, 1.0)])
+    store.save_verdicts(run, number, [*rows, Verdict("k", AA_CONFIG, "latency", aa, "", 1.0, 1.0, 1.0)])
     return run
 
 
 def made(number: int, change: float | None = 1.0, aa: str = "equivalent", environment: Environment = ENVIRONMENT) -> Night:
     """A night as :func:`night` files it and :func:`ledger.nights` reads it, without a database."""
-    run = RunRecord(number, "compare/demo", {"cells": 1, "alike": "same"}, "2026", "2026", "finished", environment, CODE)
+    run = RunRecord(number, "compare/demo", {"configurations": 1, "alike": "same"}, "2026", "2026", "finished", environment, CODE)
     rows = [Verdict("k", "tiny linear", "latency", "equivalent", "", 1.0, change, change)] if change else []
-    return Night(run, (*rows, Verdict("k", AA_CELL, "latency", aa, "", 1.0, 1.0, 1.0)))
+    return Night(run, (*rows, Verdict("k", AA_CONFIG, "latency", aa, "", 1.0, 1.0, 1.0)))
 
 
 def held(store: Store) -> list[Night]:
@@ -71,7 +71,7 @@ def test_equal_sides_do_not_enter_the_tally(store: Store) -> None:
     (one,) = held(store)
     assert one.tally.exit_code == 0
     assert [r.label for r in one.tally.rows] == ["tiny linear"]
-    assert one.equal_cells == {AA_CELL: True}
+    assert one.equal_configs == {AA_CONFIG: True}
 
 
 @pytest.mark.parametrize(("alarms", "nights", "advisory"), [(0, 5, False), (2, 30, False), (3, 30, True), (3, 3, True)])
@@ -86,40 +86,40 @@ def test_a_gate_that_alarms_for_nothing_demotes_itself(alarms: int, nights: int,
 
 def test_one_alarm_in_one_night_is_counted_in_words() -> None:
     said = str(ledger.standing([made(0, aa="regressed")]))
-    assert ("raised an alarm in 1 of the last night (1 of 1 A/A test): for a night of 1 cell a realised false-alarm rate of 100 % "
+    assert ("raised an alarm in 1 of the last night (1 of 1 A/A test): for a night of 1 configuration a realised false-alarm rate of 100 % "
             "(2.5 % to 100 %).") in said
 
 
-def test_the_rate_is_that_of_a_night_with_all_its_cells() -> None:
-    """What happens to one cell in forty happens to most nights of two hundred."""
+def test_the_rate_is_that_of_a_night_with_all_its_configs() -> None:
+    """What happens to one configuration in forty happens to most nights of two hundred."""
     def held(number: int) -> Night:
         night = made(number)
-        said = ["regressed" if (number, cell) == (3, 2) else "equivalent" for cell in range(8)]
-        equal = [Verdict("k", f"{AA}cell {cell}", "latency", verdict) for cell, verdict in enumerate(said)]
-        failed = Verdict("k", f"{AA}cell 1", "status", "regressed" if number == 4 else "equivalent")
-        return replace(night, run=replace(night.run, plan_json={"cells": 200, "alike": "same"}), rows=(*equal, failed))
+        said = ["regressed" if (number, config) == (3, 2) else "equivalent" for config in range(8)]
+        equal = [Verdict("k", f"{AA}configuration {config}", "latency", verdict) for config, verdict in enumerate(said)]
+        failed = Verdict("k", f"{AA}configuration 1", "status", "regressed" if number == 4 else "equivalent")
+        return replace(night, run=replace(night.run, plan_json={"configurations": 200, "alike": "same"}), rows=(*equal, failed))
 
     found = ledger.standing([held(number) for number in range(10)])
-    assert (found.nights, found.alarms, found.cells, found.wrong, found.family) == (10, 2, 80, 2, 200)
+    assert (found.nights, found.alarms, found.configs, found.wrong, found.family) == (10, 2, 80, 2, 200)
     assert found.rate == pytest.approx(1 - (1 - 2 / 80) ** 200)
     assert found.low < found.rate < found.high
-    assert "for a night of 200 cells a realised false-alarm rate of 99 %" in str(found), "a failure in an A/A test is an alarm as well"
+    assert "for a night of 200 configurations a realised false-alarm rate of 99 %" in str(found)
 
 
-@pytest.mark.parametrize(("cells", "equal"), [(1, 1), (3, 2), (8, 2), (20, 5), (200, 8)])
-def test_several_cells_are_compared_with_themselves(cells: int, equal: int) -> None:
-    names = [f"cell {number}" for number in range(cells)]
-    found = ledger.equal_cells(names)
+@pytest.mark.parametrize(("configs", "equal"), [(1, 1), (3, 2), (8, 2), (20, 5), (200, 8)])
+def test_several_configs_are_compared_with_themselves(configs: int, equal: int) -> None:
+    names = [f"configuration {number}" for number in range(configs)]
+    found = ledger.equal_configs(names)
     assert len(set(found)) == len(found) == equal
     assert set(found) <= set(names)
-    assert equal < 4 or names.index(found[-1]) >= cells // 2, "spread over all of them"
+    assert equal < 4 or names.index(found[-1]) >= configs // 2, "spread over all of them"
 
 
-@pytest.mark.parametrize(("cells", "turns"), [(3, 3), (20, 4), (200, 25)])
-def test_other_cells_are_compared_with_themselves_on_other_nights(cells: int, turns: int) -> None:
-    names = [f"cell {number}" for number in range(cells)]
-    assert {cell for turn in range(turns) for cell in ledger.equal_cells(names, turn)} == set(names)
-    assert all(len(set(ledger.equal_cells(names, turn))) == len(ledger.equal_cells(names)) for turn in range(2 * cells))
+@pytest.mark.parametrize(("configs", "turns"), [(3, 3), (20, 4), (200, 25)])
+def test_other_configs_are_compared_with_themselves_on_other_nights(configs: int, turns: int) -> None:
+    names = [f"configuration {number}" for number in range(configs)]
+    assert {config for turn in range(turns) for config in ledger.equal_configs(names, turn)} == set(names)
+    assert all(len(set(ledger.equal_configs(names, turn))) == len(ledger.equal_configs(names)) for turn in range(2 * configs))
 
 
 def test_old_alarms_are_forgotten_after_thirty_nights() -> None:
@@ -134,7 +134,7 @@ def test_the_interval_of_a_rate_is_exact() -> None:
     assert found.low == 0
 
 
-def test_a_cell_night_by_night_with_its_epochs(store: Store) -> None:
+def test_a_config_night_by_night_with_its_epochs(store: Store) -> None:
     for change in (1.0, 1.1, None):
         night(store, change)
     night(store, 0.9, environment=NEWER)
@@ -145,7 +145,7 @@ def test_a_cell_night_by_night_with_its_epochs(store: Store) -> None:
     assert epochs == [ENVIRONMENT.fingerprint] * 3 + ["new torch"]
 
 
-def test_a_step_of_a_cell_is_found_and_never_across_an_upgrade() -> None:
+def test_a_step_of_a_config_is_found_and_never_across_an_upgrade() -> None:
     stream = np.random.default_rng(1)
     stepped = [made(n, float(np.exp(stream.normal(0, 0.004) + 0.05 * (n >= 15)))) for n in range(30)]
     (epoch,) = changepoints.changes(*ledger.series(stepped, "tiny linear"), 0.02)
@@ -197,23 +197,23 @@ def test_a_change_on_nights_that_follow_no_level_is_told_and_said_to_be_reported
     assert all(line.endswith(", on nights that follow no level: reported only.") for line in told)
 
 
-def side(run: int, number: int, side: str, seconds: float, cell: str = AA_CELL) -> Outcome:
+def side(run: int, number: int, side: str, seconds: float, config: str = AA_CONFIG) -> Outcome:
     return ok(case("linear"), latency=[seconds] * 3) if not side else replace(
-        ok(case("linear"), latency=[seconds] * 3), facts={"pair": {"run": run, "cell": cell, "number": number, "side": side}})
+        ok(case("linear"), latency=[seconds] * 3), facts={"pair": {"run": run, "configuration": config, "number": number, "side": side}})
 
 
 def test_pairs_of_equal_sides_are_put_together() -> None:
     outcomes = [side(1, 1, "before", 1.0), side(1, 1, "after", 1.1), side(2, 1, "after", 2.0), side(2, 1, "before", 4.0),
                 side(2, 2, "before", 1.0)]  # fmt: skip
     outcomes += [side(1, 1, "before", 9.0, "tiny linear"), side(1, 1, "after", 1.0, "tiny linear"), side(1, 1, "", 1.0)]
-    assert ledger.unchanged(outcomes) == {(1, AA_CELL): [pytest.approx(math.log(1.1))], (2, AA_CELL): [pytest.approx(math.log(0.5))]}
+    assert ledger.unchanged(outcomes) == {(1, AA_CONFIG): [pytest.approx(math.log(1.1))], (2, AA_CONFIG): [pytest.approx(math.log(0.5))]}
 
 
 def test_what_a_machine_can_see() -> None:
     stream = np.random.default_rng(0)
 
     def pairs(sd: float, count: int = 40) -> dict[tuple[int, str], list[float]]:
-        return {(1, AA_CELL): list(stream.normal(0, sd, count))}
+        return {(1, AA_CONFIG): list(stream.normal(0, sd, count))}
 
     assert ledger.least_effect(pairs(0.0, 29), 5, "cpu")[0] == 0.10
     quiet, said = ledger.least_effect(pairs(0.001), 5, "cpu")
@@ -226,9 +226,9 @@ def test_what_a_machine_can_see() -> None:
 
 
 def test_luck_that_lasts_a_night_raises_what_a_machine_can_see() -> None:
-    """Pairs of one cell agree among themselves, so that nothing but other cells and nights can show it."""
+    """Pairs of one configuration agree among themselves, so that nothing but other configurations and nights can show it."""
     stream = np.random.default_rng(5)
-    lucky = {(run, f"{AA}{cell}"): list(stream.normal(stream.normal(0, 0.014), 0.003, 6)) for run in range(4) for cell in range(8)}
+    lucky = {(run, f"{AA}{config}"): list(stream.normal(stream.normal(0, 0.014), 0.003, 6)) for run in range(4) for config in range(8)}
     least, said = ledger.least_effect(lucky, 200, "cuda")
     assert 0.04 < least < 0.08
     assert "32 A/A samples differ by luck that lasts a night" in said
@@ -239,7 +239,7 @@ def test_luck_that_lasts_a_night_raises_what_a_machine_can_see() -> None:
 def test_the_same_luck_every_night_is_no_more_than_one_sample_of_it() -> None:
     stream = np.random.default_rng(6)
     once = stream.normal(0, 0.014, 8)
-    same = {(run, f"{AA}{cell}"): list(stream.normal(once[cell], 0.002, 6)) for run in range(20) for cell in range(8)}
+    same = {(run, f"{AA}{config}"): list(stream.normal(once[config], 0.002, 6)) for run in range(20) for config in range(8)}
     anew = {key: list(stream.normal(stream.normal(0, once.std()), 0.002, 6)) for key in same}
     of_one, of_many = (ledger.least_effect(equal, 200, "cuda")[0] for equal in (same, anew))
     assert of_one > 1.4 * of_many

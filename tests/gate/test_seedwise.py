@@ -28,10 +28,10 @@ def above(differences: NDArray[np.float64]) -> float:
     return sign_flips([differences])[0][0]
 
 
-def pair(cell: str, one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr") -> PairOfOutcomes:
+def pair(config: str, one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr") -> PairOfOutcomes:
     base = ok(case("linear"))
     sides = ({metric: list(map(float, side)), "latency": [1.0] * len(side)} for side in (one, two))
-    return PairOfOutcomes(cell, *(replace(base, samples=samples) for samples in sides))
+    return PairOfOutcomes(config, *(replace(base, samples=samples) for samples in sides))
 
 
 def sides(change: float, share: float = 1.0, sd: float = 1.0, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -42,12 +42,12 @@ def sides(change: float, share: float = 1.0, sd: float = 1.0, seed: int = 0) -> 
 
 
 def rows(*couples: PairOfOutcomes) -> dict[tuple[str, str], Verdict]:
-    return {(r.label, r.metric): r for r in seedwise({c.cell: c for c in couples})}
+    return {(r.label, r.metric): r for r in seedwise({c.config: c for c in couples})}
 
 
 def test_worse_better_and_equal_images_are_told_apart() -> None:
     found = rows(pair("worse", *sides(-2)), pair("better", *sides(2)), pair("same", *sides(0, sd=0.1)), pair("open", *sides(0, sd=9)))
-    assert {cell: row.verdict for (cell, _), row in found.items()} == {
+    assert {config: row.verdict for (config, _), row in found.items()} == {
         "worse": "regressed", "better": "improved", "same": "equivalent", "open": "inconclusive"}
     worse = found["worse", "psnr"]
     assert worse.now / worse.then == pytest.approx(worse.change)  # type: ignore[operator]
@@ -62,12 +62,12 @@ def test_few_images_that_changed_much_are_found() -> None:
     """The median of Walsh averages would be nought here."""
     before, after = sides(-8, share=0.25)
     assert (before == after).mean() > 0.6
-    assert rows(pair("cell", before, after))["cell", "psnr"].verdict == "regressed"
+    assert rows(pair("configuration", before, after))["configuration", "psnr"].verdict == "regressed"
 
 
 def test_a_change_below_the_minimum_effect_fails_nothing_however_sure() -> None:
     before, _ = sides(0)
-    found = rows(pair("cell", before, before - 0.1))["cell", "psnr"]
+    found = rows(pair("configuration", before, before - 0.1))["configuration", "psnr"]
     assert (found.verdict, found.reason.startswith("0.1 dB worse")) == ("equivalent", True)
 
 
@@ -75,14 +75,15 @@ def test_figures_of_both_signs_have_the_minimum_effect_of_their_size(monkeypatch
     """Of a balance around 0 a share of the mean would be no effect at all."""
     monkeypatch.setitem(units.OUTSIDE, "balance", replace(units.METRICS["psnr"], name="balance", within=(-math.inf, math.inf)))
     before = np.tile([1.0, -1.0], SEEDS // 2)
-    small, large = (rows(pair("cell", before, before - off, "balance"))["cell", "balance"].verdict for off in (0.005, 0.02))
+    small, large = (rows(pair("configuration", before, before - off, "balance"))["configuration", "balance"].verdict
+                    for off in (0.005, 0.02))
     assert (small, large) == ("equivalent", "regressed")
 
 
 @pytest.mark.parametrize(("metric", "verdict"), [("psnr", "improved"), ("kl", "regressed"), ("legend", "improved")])
 def test_the_direction_is_the_metrics(metric: str, verdict: str) -> None:
     before, after = sides(2)
-    assert rows(pair("cell", before, after, metric))["cell", metric].verdict == verdict
+    assert rows(pair("configuration", before, after, metric))["configuration", metric].verdict == verdict
 
 
 def test_swapping_the_sides_swaps_the_verdicts() -> None:
@@ -135,7 +136,8 @@ def test_signs_are_drawn_in_blocks_and_are_those_of_one_draw() -> None:
 
 
 def test_equal_sides_seldom_alarm_over_a_family() -> None:
-    """A hundred nights of twenty cells without a change in the mean: one in twenty may alarm, and then 13 or more do by a chance of 1 in
+    """A hundred nights of twenty configurations without a change in the mean: one in twenty may alarm, and then 13 or more do by a chance
+    of 1 in
     700."""
     nights = ([pair(str(n), *sides(0, sd=2, seed=100 * night + n)) for n in range(20)] for night in range(100))
     alarms = sum(any(row.verdict == "regressed" for row in rows(*night).values()) for night in nights)
@@ -146,9 +148,9 @@ def test_the_family_is_corrected_for() -> None:
     """A p-value of about 0.01 is a find alone and none among forty."""
     one, two = sides(-0.6, sd=1.5, seed=4)
     assert 0.002 < above(one - two) < 0.04
-    assert rows(pair("cell", one, two))["cell", "psnr"].verdict == "regressed"
+    assert rows(pair("configuration", one, two))["configuration", "psnr"].verdict == "regressed"
     others = [pair(str(n), *sides(0, sd=1.5, seed=50 + n)) for n in range(40)]
-    assert rows(pair("cell", one, two), *others)["cell", "psnr"].verdict == "inconclusive"
+    assert rows(pair("configuration", one, two), *others)["configuration", "psnr"].verdict == "inconclusive"
 
 
 def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
@@ -166,11 +168,11 @@ def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
 
 
 def test_a_side_without_images_says_why() -> None:
-    good = pair("cell", *sides(0))
+    good = pair("configuration", *sides(0))
     bad = replace(good, after=Outcome(good.after.case, Status.UNSUPPORTED, log="random weights"))
-    (row,) = seedwise({"cell": bad})
+    (row,) = seedwise({"configuration": bad})
     assert (row.metric, row.verdict, row.reason) == ("status", "not_compared", "its images were not compared: unsupported: random weights")
-    (row,) = seedwise({"cell": pair("cell", np.ones(1), np.ones(1))})
+    (row,) = seedwise({"configuration": pair("configuration", np.ones(1), np.ones(1))})
     assert row.reason.endswith("no value is known seed by seed")
     assert seedwise({}) == []
 
@@ -181,11 +183,11 @@ def test_a_side_without_images_says_why() -> None:
     (Status.OK, Status.CONTENDED, "not_compared"), (Status.OOM, Status.OK, "not_compared"), (Status.OOM, Status.OOM, "not_compared"),
 ])  # fmt: skip
 def test_a_second_side_that_alone_fails_at_its_images_has_regressed(before: Status, after: Status, verdict: str) -> None:
-    good = pair("cell", *sides(0))
+    good = pair("configuration", *sides(0))
     ends = [side if status is Status.OK else Outcome(side.case, status, log="NaN") for side, status in (
         (good.before, before), (good.after, after))]
-    (row,) = seedwise({"cell": PairOfOutcomes("cell", *ends), "other": good})[:1]
-    assert (row.label, row.metric, row.verdict) == ("cell", "status", verdict)
+    (row,) = seedwise({"configuration": PairOfOutcomes("configuration", *ends), "other": good})[:1]
+    assert (row.label, row.metric, row.verdict) == ("configuration", "status", verdict)
     assert row.reason.startswith("its images")
     assert row.reason.endswith("NaN")
 
@@ -201,14 +203,14 @@ def full(one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_metric_that_failed_in_one_side_is_named(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(units.OUTSIDE, "contrast", replace(units.METRICS["psnr"], name="contrast"))
-    both = pair("cell", *sides(0, sd=0.1))
+    both = pair("configuration", *sides(0, sd=0.1))
     faulty = [both.before, both.after]
     faulty[1 - which] = replace(faulty[1 - which], samples={**faulty[1 - which].samples, "contrast": [0.5] * SEEDS})
     faulty[which] = replace(faulty[which], facts={FAULTS: {"contrast": {"fault": "raised", "said": "ValueError: no edges"}}})
-    row = rows(PairOfOutcomes("cell", *faulty))["cell", "contrast"]
+    row = rows(PairOfOutcomes("configuration", *faulty))["configuration", "contrast"]
     assert (row.verdict, row.reason) == ("not_compared", f"the {('first', 'second')[which]} side has no value of it: ValueError: no edges")
     faulty[1 - which] = replace(faulty[1 - which], samples=both.before.samples)
-    assert ("cell", "contrast") not in rows(PairOfOutcomes("cell", *faulty)), "it never had one"
+    assert ("configuration", "contrast") not in rows(PairOfOutcomes("configuration", *faulty)), "it never had one"
 
 
 def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> None:
@@ -221,7 +223,7 @@ def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> No
     assert quality["full", "legend"].verdict == "regressed", "quality is not to itself"
     reference = full(*sides(-2))
     ends = (replace(o, case=replace(o.case, engine="reference")) for o in (reference.before, reference.after))
-    reference = PairOfOutcomes(reference.cell, *ends)
+    reference = PairOfOutcomes(reference.config, *ends)
     assert rows(reference)["full", "psnr"].verdict == "regressed", "another code path than the full cache that judges it"
 
 

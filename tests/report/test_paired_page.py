@@ -23,8 +23,8 @@ PAIRS = 5
 LINEAR = sample.candidate("linear", "1/4")
 
 
-def process(outcome: Outcome, number: int, side: str, seconds: float, what: str = "times", cell: str = "") -> Outcome:
-    pair = {"run": 1, "cell": cell or outcome.case.title, "number": number, "side": side, "what": what}
+def process(outcome: Outcome, number: int, side: str, seconds: float, what: str = "times", config: str = "") -> Outcome:
+    pair = {"run": 1, "configuration": config or outcome.case.title, "number": number, "side": side, "what": what}
     timed = {"latency": [0.9 * seconds, seconds, 3 * seconds]} if outcome.ok else {}
     return replace(outcome, artifacts={}, samples={**outcome.samples, **timed}, facts={**outcome.facts, "pair": pair})
 
@@ -32,14 +32,14 @@ def process(outcome: Outcome, number: int, side: str, seconds: float, what: str 
 def processes() -> list[Outcome]:
     """Pairs of the full cache and a method, whose second side takes 2 s instead of 1 s, and of A/A tests."""
     kinds = ((sample.full(), ""), (LINEAR, ""), (LINEAR, f"{AA}linear"))
-    return [process(outcome, k, side, seconds + k / 100, cell=cell)
-            for k in range(PAIRS) for outcome, cell in kinds for side, seconds in (("before", 1.0), ("after", 2.0))]
+    return [process(outcome, k, side, seconds + k / 100, config=config)
+            for k in range(PAIRS) for outcome, config in kinds for side, seconds in (("before", 1.0), ("after", 2.0))]
 
 
 def page(folder: Path, state: str = "finished") -> str:
     """The text of the page of a comparison that found the method slower."""
     with Store.open(folder / "s.sqlite") as store:
-        stated = {"plan": {"file": "my plan.toml"}, "sides": ["main~1", "main"], "alike": "same", "cells": 1,
+        stated = {"plan": {"file": "my plan.toml"}, "sides": ["main~1", "main"], "alike": "same", "configurations": 1,
                   "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]}
         run = store.begin_run("compare/demo", stated, sample.ENVIRONMENT, sample.RUN.code)
         for outcome in processes():
@@ -94,7 +94,7 @@ def test_the_page_says_what_the_pairs_decided(tmp_path: Path) -> None:
     assert "Compared in pairs First side: main~1 , second side: main ." in text
     assert "Regressed: comparison 1, main~1 → main: 1 regressed, 0 not resolved." in text
     assert "linear 1/4: Latency regressed, from 1.02 s to 2.02 s, 98.0 % more." in text
-    assert "1 of 1 cell compared" in text
+    assert "1 of 1 configuration compared" in text
     assert "cachemark compare 'my plan.toml' --commits aaaaaaaaaaaa bbbbbbbbbbbb" in text
     assert "Budget 1 " not in text, "the full cache is no side"
     assert text.count("linear not ranked 1/4") == 1

@@ -19,9 +19,11 @@ def night(verdict: str) -> Night:
 
 
 @pytest.mark.parametrize(("false", "true", "tone", "said"), [
-    (0, 20, "good", "alarm in 0 of the last 20 nights (0 of 20 A/A tests): for a night of 1 cell a realised false-alarm rate of 0 % "
+    (0, 20, "good", "alarm in 0 of the last 20 nights (0 of 20 A/A tests): for a night of 1 configuration "
+     "a realised false-alarm rate of 0 % "
      "(0 % to 17 %)."),
-    (1, 19, "calm", "alarm in 1 of the last 20 nights (1 of 20 A/A tests): for a night of 1 cell a realised false-alarm rate of 5 % "
+    (1, 19, "calm", "alarm in 1 of the last 20 nights (1 of 20 A/A tests): for a night of 1 configuration "
+     "a realised false-alarm rate of 5 % "
      "(0.13 % to 25 %)."),
     (3, 7, "bad", "verdicts on times are advisory and fail nothing."),
 ])  # the ends are Clopper and Pearson's, as any table of theirs has them
@@ -41,4 +43,5 @@ def test_an_unknown_rate_is_no_rate_of_zero() -> None:
 
 def test_the_verdict_tab_says_it() -> None:
     page = render(build(sample.RUN, sample.mixed(), standing=standing([night("improved"), night("equivalent")])))
-    assert "an alarm in 1 of the last 2 nights (1 of 2 A/A tests): for a night of 1 cell a realised false-alarm rate of 50 %" in page
+    assert "an alarm in 1 of the last 2 nights (1 of 2 A/A tests): for a night of 1 configuration a realised "\
+        "false-alarm rate of 50 %" in page

@@ -1,7 +1,7 @@
 """The gate end to end, with real processes: A/A tests pass, what is injected into the code is found, and bisection names its commit.
 
-What is injected is code, in commits of a copy of this package. Cells of one comparison share their processes. The model is the tests' own
-of 16 tokens; the self-test runs on the embedded one.
+What is injected is code, in commits of a copy of this package. Configurations of one comparison share their processes. The model is the
+tests' own of 16 tokens; the self-test runs on the embedded one.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "repository")
 
 
-def cells(tmp_path: Path, count: int) -> Stage:
-    """A plan of that many cells that do the same."""
+def configs(tmp_path: Path, count: int) -> Stage:
+    """A plan of that many configurations that do the same."""
     variants = ", ".join(f'{{ name = "calm", variant = "n{number:02}" }}' for number in range(count))
     return stage(tmp_path / "stage", variants, examples.MODEL)
 
@@ -76,7 +76,7 @@ def compare(at: Stage, *more: object) -> tuple[int, dict[tuple[str, str], dict[s
 
 
 def test_thirty_comparisons_of_equal_sides_alarm_never(tmp_path: Path) -> None:
-    at = cells(tmp_path, 30)
+    at = configs(tmp_path, 30)
     code, result = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--images", 3, *labels(30))
     timed = [row["verdict"] for (_, metric), row in result.items() if metric == "latency"]
     assert len(timed) == 30
@@ -99,20 +99,20 @@ def noise(at: Stage, count: int) -> float:
 def test_a_slow_down_that_this_machine_can_show_is_found_in_nine_of_ten(tmp_path: Path, repository: Repository) -> None:
     """A fifth, or where A/A tests scatter so much that no test could be sure of it, two and a half times half their interval: a machine
     whose clock others disturb gives a process of this small model half or twice its speed."""
-    at = cells(tmp_path, 10)
+    at = configs(tmp_path, 10)
     share = max(0.2, math.expm1(2.5 * noise(at, 10)))
     assert share < 3, "a machine so noisy shows nothing"
     slow = repository.commit("slower", "models/llamagen.py", SLOWER.format(share=share))
     code, result = compare(
         at, "--commits", repository.first, slow, "--repository", repository.folder, "--no-aa", "--images", 3, *labels(10))
-    timed = {cell: (row["verdict"], row["reason"]) for (cell, metric), row in result.items() if metric == "latency"}
+    timed = {config: (row["verdict"], row["reason"]) for (config, metric), row in result.items() if metric == "latency"}
     assert len(timed) == 10
     assert sum(verdict == "regressed" for verdict, _ in timed.values()) >= 9, (share, timed)
     assert code == 1
 
 
 def test_more_bytes_and_another_token_are_caught_exactly(tmp_path: Path, repository: Repository) -> None:
-    at = cells(tmp_path, 2)
+    at = configs(tmp_path, 2)
     wide = repository.commit("wider", "methods/window.py", WIDER)
     code, result = compare(at, "--commits", repository.first, wide, "--repository", repository.folder, "--no-aa", *QUICK, *labels(2))
     assert code == 1
@@ -140,7 +140,7 @@ def bisected(at: Stage, repository: Repository, last: str) -> str:
 
 def test_bisection_names_the_commit_in_four_of_five(tmp_path: Path) -> None:
     """Two at a time: each measures on one thread, and what is sought is far larger than what two of them do to each other."""
-    at, hunts = cells(tmp_path, 1), []
+    at, hunts = configs(tmp_path, 1), []
     for seed in range(5):
         repository = Repository(tmp_path / f"repository{seed}")
         bad = random.Random(seed).randint(1, 16)

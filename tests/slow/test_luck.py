@@ -35,5 +35,5 @@ def test_a_gate_that_did_not_see_luck_would_alarm_nearly_every_night_and_say_so(
     row = study.row("locked", 0.01, "a night", False, 2, SEED)
     print(study.gate_page.markdown([row]))
     assert row["with a false alarm"] > 0.95
-    assert row["printed"] > 0.9, "a share of equal cells is not that of nights"
+    assert row["printed"] > 0.9, "a share of equal configurations is not that of nights"
     assert row["advisory"] == 1

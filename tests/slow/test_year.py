@@ -14,7 +14,7 @@ from cachemark.store.prune import prune
 from store.store_examples import CODE, ENVIRONMENT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
-NIGHTS, CELLS, SAMPLED = 365, 300, 10
+NIGHTS, CONFIGS, SAMPLED = 365, 300, 10
 LIMIT = 10e9  # bytes
 VALUES = random.Random(0)
 METRICS = {
@@ -29,11 +29,12 @@ FACTS = {
 }  # fmt: skip
 
 
-def outcome(cell: int, night: int) -> Outcome:
+def outcome(config: int, night: int) -> Outcome:
     """As large as those of a real run, which have 14 metrics, most of 64 samples."""
-    case = Case("llamagen-xl", "ab" * 32, (24, 24), "1000 classes, balanced", Sampling(), "linear", {"cell": cell, "B": 144}, budget="1/4")
+    case = Case("llamagen-xl", "ab" * 32, (24, 24), "1000 classes, balanced", Sampling(), "linear", {"configuration": config, "B": 144},
+                budget="1/4")
     samples = {name: [VALUES.random() for _ in range(count)] for name, count in METRICS.items()}
-    return Outcome(case, Status.OK, samples, skip_key=f"{cell} {night}", output_hash="0" * 64, seconds=9.0, facts=FACTS)
+    return Outcome(case, Status.OK, samples, skip_key=f"{config} {night}", output_hash="0" * 64, seconds=9.0, facts=FACTS)
 
 
 def size(path: Path) -> int:
@@ -47,10 +48,10 @@ def test_a_year_of_nights_fits_into_ten_gigabytes(tmp_path: Path) -> None:
     with Store.open(path) as store:
         for night in range(SAMPLED):
             run = store.begin_run("nightly", {}, ENVIRONMENT, CODE)
-            for cell in range(CELLS):
-                store.save(run, outcome(cell, night))
+            for config in range(CONFIGS):
+                store.save(run, outcome(config, night))
     rows = size(path) / SAMPLED * NIGHTS
-    artifacts = NIGHTS / 7 * CELLS * (64 * 576 * 2 + 200_000)  # tokens of 64 samples in 16 bits, and a grid of pictures
+    artifacts = NIGHTS / 7 * CONFIGS * (64 * 576 * 2 + 200_000)  # tokens of 64 samples in 16 bits, and a grid of pictures
     with Store.open(path) as store:
         taken = prune(store, 0)
     share = taken.nbytes / size(path)

@@ -74,7 +74,7 @@ def test_pairs_know_no_day_and_carry_the_effect(study: ModuleType) -> None:
 
 
 def test_a_night_is_judged_as_the_gate_judges_it(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The study draws by stages; the same numbers given to ``judge`` as cells give the same verdicts."""
+    """The study draws by stages; the same numbers given to ``judge`` as configurations give the same verdicts."""
     rule, noise = Rule(0.03, 40), study.PROFILES["unlocked"]
     effect = np.repeat([0.0, 0.05, -0.05, 0.02], 10)
     drawn: list[np.ndarray] = []
@@ -84,14 +84,14 @@ def test_a_night_is_judged_as_the_gate_judges_it(study: ModuleType, monkeypatch:
     first, later, fresh = drawn
     seen = pairs.screen(first, rule)
     still = np.flatnonzero((seen.side == 0) & ~seen.equal)
-    cells = {i: PairRatios(tuple(row)) for i, row in enumerate(first)}
-    cells |= {i: PairRatios((*first[i], *row)) for i, row in zip(still, later, strict=True)}
-    sides = {i: pairs.screen([cell.screening], rule).side[0] for i, cell in cells.items()}
-    for i, row in zip([i for i in cells if sides[i]], fresh, strict=True):
-        cells[i] = replace(cells[i], fresh=tuple(row))
-    found = pairs.judge({str(i): cell for i, cell in cells.items()}, rule)
-    assert verdicts == [found[str(i)].verdict for i in cells]
-    assert used.tolist() == [found[str(i)].pairs for i in cells]
+    configs = {i: PairRatios(tuple(row)) for i, row in enumerate(first)}
+    configs |= {i: PairRatios((*first[i], *row)) for i, row in zip(still, later, strict=True)}
+    sides = {i: pairs.screen([config.screening], rule).side[0] for i, config in configs.items()}
+    for i, row in zip([i for i in configs if sides[i]], fresh, strict=True):
+        configs[i] = replace(configs[i], fresh=tuple(row))
+    found = pairs.judge({str(i): config for i, config in configs.items()}, rule)
+    assert verdicts == [found[str(i)].verdict for i in configs]
+    assert used.tolist() == [found[str(i)].pairs for i in configs]
     assert set(verdicts) >= {"regressed", "improved", "equivalent"}
 
 
@@ -142,7 +142,7 @@ def test_a_curve_rises_with_what_it_may_cost(study: ModuleType) -> None:
     assert curve == sorted(curve)
     assert curve[-1][0] > 0.5
     assert curve[-1][1] > curve[0][1] + 0.2
-    assert study.family_rate(study.PER_CELL) == pytest.approx(0.05)
+    assert study.family_rate(study.PER_CONFIG) == pytest.approx(0.05)
 
 
 def test_histories_have_the_noise_of_six_pairs_and_missing_nights(study: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""What the history of a cell tells in simulated years, in small; tests/slow/test_history.py simulates them in full."""
+"""What the history of a configuration tells in simulated years, in small; tests/slow/test_history.py simulates them in full."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def test_luck_is_told_from_the_first_night_on_and_raises_what_is_asked(study: Mo
     assert sum(seen.alarms) <= 1
 
 
-def test_the_rate_that_is_printed_is_of_nights_and_not_of_cells(study: ModuleType) -> None:
+def test_the_rate_that_is_printed_is_of_nights_and_not_of_configs(study: ModuleType) -> None:
     standing = ledger.standing(month(study, raised=False, nights=12).nights)
-    assert standing.wrong / standing.cells < 0.3
+    assert standing.wrong / standing.configs < 0.3
     assert standing.rate > 0.9
     assert standing.advisory

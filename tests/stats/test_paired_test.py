@@ -35,11 +35,11 @@ ratios = st.floats(-0.3, 0.3).map(lambda x: round(x, 4))
 rows = st.lists(ratios, min_size=1, max_size=12)
 
 
-def noise(cells: int, n: int, sd: float = 0.005, centre: float = 0.0, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(centre, sd, (cells, n))
+def noise(configs: int, n: int, sd: float = 0.005, centre: float = 0.0, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(centre, sd, (configs, n))
 
 
-# ------------------------------------------------------------------------------------------------ statistics of one cell
+# ------------------------------------------------------------------------------------------------ statistics of one configuration
 
 def enumerated(d: list[float]) -> float:
     """The definition: the share of choices of signs whose mean is at least the one found. Integers, so sums are exact."""
@@ -129,7 +129,7 @@ def test_few_pairs_say_how_little_they_carry(n: int, sure: float) -> None:
     assert bool(pairs.within(0 * d, RULE)) == (n >= 5), "equality is not shown by so few pairs, however equal they are"
 
 
-def test_arrays_of_cells_give_what_the_cells_give_alone() -> None:
+def test_arrays_of_configs_give_what_the_configs_give_alone() -> None:
     for n in (6, 13):
         d = noise(7, n)
         assert sign_flip(d).tolist() == [float(sign_flip(row)) for row in d]
@@ -169,7 +169,7 @@ def test_confirming_pairs_grow_with_the_family() -> None:
     assert [Rule(0.02, m).fresh for m in (1, 50, 102, 103, 200, 600)] == [14, 14, 14, 15, 15, 17]
     for m in (1, 200, 600, 5000):
         rule = Rule(0.02, m)
-        assert 2.0**-rule.fresh * m <= rule.q / 8, "one changed cell of the family can stand out"
+        assert 2.0**-rule.fresh * m <= rule.q / 8, "one changed configuration of the family can stand out"
 
 
 @pytest.mark.parametrize(("fields", "words"), [
@@ -189,7 +189,7 @@ def test_adjusted_is_benjamini_hochberg_over_the_whole_family() -> None:
     assert pairs.adjusted(p, RULE) == pytest.approx([expected[x] for x in p])
     harmonic = sum(1 / i for i in range(1, 201))
     assert pairs.adjusted([1e-6], Rule(0.02, 200, control="by")) == pytest.approx([200e-6 * harmonic])
-    with pytest.raises(CachemarkError, match="201 cells are more than the family of 200"):
+    with pytest.raises(CachemarkError, match="201 configurations exceed the family of 200"):
         pairs.adjusted([1.0] * 201, RULE)
 
 
@@ -218,14 +218,14 @@ def test_a_suspect_needs_both_a_small_p_and_three_quarters_of_the_effect() -> No
 
 # ------------------------------------------------------------------------------------------------ verdicts
 
-def cell(centre: float, sd: float = 0.003, seed: int = 0, rule: Rule = RULE) -> PairRatios:
+def config(centre: float, sd: float = 0.003, seed: int = 0, rule: Rule = RULE) -> PairRatios:
     drawn = noise(1, 24 + rule.fresh, sd, centre, seed)[0]
     return PairRatios(tuple(drawn[:24]), tuple(drawn[24:]))
 
 
 def test_the_four_verdicts() -> None:
-    cells = {"slow": cell(0.06), "fast": cell(-0.06), "same": cell(0.0), "noisy": cell(0.0, sd=0.2)}
-    found = judge(cells, RULE)
+    configs = {"slow": config(0.06), "fast": config(-0.06), "same": config(0.0), "noisy": config(0.0, sd=0.2)}
+    found = judge(configs, RULE)
     assert {name: j.verdict for name, j in found.items()} == {
         "slow": "regressed", "fast": "improved", "same": "equivalent", "noisy": "inconclusive"}
     assert found["slow"].adjusted == 200 * 2.0**-RULE.fresh
@@ -245,8 +245,8 @@ def test_effects_are_in_words() -> None:
 
 
 def test_only_fresh_pairs_convict() -> None:
-    """A cell that was chosen because its first pairs were bad is judged by the others."""
-    lucky = PairRatios(cell(0.06).screening, cell(0.0).fresh)
+    """A configuration that was chosen because its first pairs were bad is judged by the others."""
+    lucky = PairRatios(config(0.06).screening, config(0.0).fresh)
     found = judge({"a": lucky}, RULE)["a"]
     assert (found.verdict, found.pairs) == ("equivalent", 6 + RULE.fresh)
     assert found.effect == Effect.of(lucky.fresh)
@@ -254,14 +254,14 @@ def test_only_fresh_pairs_convict() -> None:
 
 def test_a_change_below_the_minimum_effect_is_none_however_sure() -> None:
     rule = dataclasses.replace(RULE, delta=0.05)
-    small = judge({"a": cell(0.045, sd=0.001, rule=rule)}, rule)["a"]
+    small = judge({"a": config(0.045, sd=0.001, rule=rule)}, rule)["a"]
     assert small.adjusted < 0.05
     assert small.verdict == "equivalent"
-    assert judge({"a": cell(0.055, sd=0.001, rule=rule)}, rule)["a"].verdict == "regressed"
+    assert judge({"a": config(0.055, sd=0.001, rule=rule)}, rule)["a"].verdict == "regressed"
 
 
 def test_a_suspect_without_confirmation_is_never_passed_and_never_convicted() -> None:
-    slow = cell(0.06)
+    slow = config(0.06)
     for taken in (0, RULE.fresh - 1):
         found = judge({"a": PairRatios(slow.screening, slow.fresh[:taken])}, RULE)["a"]
         assert (found.verdict, found.adjusted) == ("inconclusive", 1.0)
@@ -271,13 +271,13 @@ def test_a_suspect_without_confirmation_is_never_passed_and_never_convicted() ->
 
 
 def test_pairs_beyond_the_plan_do_not_count() -> None:
-    slow = cell(0.06)
+    slow = config(0.06)
     more = PairRatios(slow.screening, (*slow.fresh, -9.0, -9.0))
     assert judge({"a": more}, RULE) == judge({"a": slow}, RULE)
 
 
 def test_the_family_is_corrected_for() -> None:
-    """Four negative pairs among those that confirm: enough alone, not enough for one cell among many."""
+    """Four negative pairs among those that confirm: enough alone, not enough for one configuration among many."""
     rule = Rule(0.02, 1)
     fresh = np.linspace(0.03, 0.05, rule.fresh)
     fresh[:4] = -0.004, -0.005, -0.006, -0.007
@@ -286,12 +286,12 @@ def test_the_family_is_corrected_for() -> None:
     many = dataclasses.replace(rule, family=102)
     assert many.fresh == rule.fresh
     assert judge({"a": suspect}, many)["a"].verdict == "inconclusive"
-    assert judge({str(i): suspect for i in range(102)}, many)["0"].verdict == "regressed", "many such cells support each other"
+    assert judge({str(i): suspect for i in range(102)}, many)["0"].verdict == "regressed", "many such configurations support each other"
 
 
 def test_needed_leads_to_the_verdict() -> None:
     for centre, sd, stages in ((0.06, 0.003, ["screen", "confirm"]), (0.0, 0.003, ["screen"]), (0.0, 0.2, ["screen"] * 5)):
-        whole, have, asked = cell(centre, sd), PairRatios(()), []
+        whole, have, asked = config(centre, sd), PairRatios(()), []
         while (ask := needed(have, RULE))[0] != "done":
             asked.append(ask[0])
             screening, fresh = len(have.screening) + (ask[0] == "screen") * ask[1], len(have.fresh) + (ask[0] == "confirm") * ask[1]
@@ -311,15 +311,15 @@ families = st.lists(st.tuples(st.sampled_from([0.0, 0.03, 0.06, -0.06]), st.samp
 @settings(max_examples=25)
 @given(families, st.floats(1e-9, 1e9))
 def test_units_do_not_matter(family: list[tuple[float, float, int]], unit: float) -> None:
-    def cells(scale: float) -> dict[str, PairRatios]:
+    def configs(scale: float) -> dict[str, PairRatios]:
         made = {}
         for i, (centre, sd, seed) in enumerate(family):
-            ratio = cell(centre, sd, seed)
+            ratio = config(centre, sd, seed)
             before = scale * np.exp(noise(1, 24, 1.0, seed=seed)[0])
             made[str(i)] = PairRatios(tuple(log_ratios(before, before * np.exp(ratio.screening))), ratio.fresh)
         return made
 
-    plain, scaled = judge(cells(1.0), RULE), judge(cells(unit), RULE)
+    plain, scaled = judge(configs(1.0), RULE), judge(configs(unit), RULE)
     for name in plain:
         assert (plain[name].verdict, plain[name].pairs) == (scaled[name].verdict, scaled[name].pairs)
         assert plain[name].adjusted == scaled[name].adjusted
@@ -328,11 +328,11 @@ def test_units_do_not_matter(family: list[tuple[float, float, int]], unit: float
 @settings(max_examples=25)
 @given(families)
 def test_names_and_their_order_do_not_matter_and_swapped_sides_swap_verdicts(family: list[tuple[float, float, int]]) -> None:
-    cells = {str(i): cell(*given_) for i, given_ in enumerate(family)}
-    found = judge(cells, RULE)
-    renamed = judge({f"other {name}": cells[name] for name in reversed(cells)}, RULE)
+    configs = {str(i): config(*given_) for i, given_ in enumerate(family)}
+    found = judge(configs, RULE)
+    renamed = judge({f"other {name}": configs[name] for name in reversed(configs)}, RULE)
     assert {name.removeprefix("other "): j for name, j in renamed.items()} == found
-    swapped = judge({n: PairRatios([-x for x in c.screening], [-x for x in c.fresh]) for n, c in cells.items()}, RULE)
+    swapped = judge({n: PairRatios([-x for x in c.screening], [-x for x in c.fresh]) for n, c in configs.items()}, RULE)
     for name, one in found.items():
         assert swapped[name].verdict == OPPOSITE.get(one.verdict, one.verdict)
         assert (swapped[name].pairs, swapped[name].adjusted) == (one.pairs, one.adjusted)
@@ -348,8 +348,9 @@ def test_ties_survive_a_change_of_units() -> None:
 
 # ------------------------------------------------------------------------------------------------ whole families
 
-def test_equal_sides_raise_no_alarm_and_a_changed_cell_does() -> None:
-    """8 families of 200 cells, noise as of a GPU with locked clocks; the bound is far above what can happen if the rate is held."""
+def test_equal_sides_raise_no_alarm_and_a_changed_config_does() -> None:
+    """8 families of 200 configurations, noise as of a GPU with locked clocks; the bound is far above what can happen if the rate is
+    held."""
     alarms = 0
     for night in range(8):
         drawn = noise(200, 24 + RULE.fresh, 0.004, seed=night)

@@ -248,11 +248,11 @@ def test_pruned_outcomes_stay_pruned_in_another_store(store: Store, other: Store
 
 
 def comparison(store: Store, day: int, count: int = 4, *, ends: bool = True) -> int:
-    """A comparison with so many pairs of one cell, its verdict filed against its first side."""
+    """A comparison with so many pairs of one configuration, its verdict filed against its first side."""
     run = night(store, day, plan="compare/nightly")
     for number in range(1, count + 1):
         for side in ("before", "after"):
-            pair = {"run": run, "cell": "A/A linear 1/4", "number": number, "side": side, "what": "times"}
+            pair = {"run": run, "configuration": "A/A linear 1/4", "number": number, "side": side, "what": "times"}
             store.save(run, ok(1, seconds=1.0, facts={"pair": pair}), trial=f"linear 1/4, pair {number}, {side}")
     with store._writing() as session:
         session.execute(update(RunRow).where(RunRow.id == run).values(state="finished" if ends else "running"))
@@ -295,7 +295,7 @@ def test_an_older_comparison_is_not_the_newest_night_where_it_is_merged(store: S
     assert listed_nights[-1].run.id == mine
 
 
-def test_pairs_of_a_cell_are_told_apart_and_a_broken_merge_of_them_is_completed(
+def test_pairs_of_a_config_are_told_apart_and_a_broken_merge_of_them_is_completed(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     comparison(other, 6)

@@ -118,7 +118,7 @@ def python_of(tmp_path: Path, *ended: Any, **more: Any) -> str:
 
 def compare(at: Stage, python: str, nvml: FakeNvml, **machine: Any) -> PairedComparison:
     terms = Terms(delta=0.5, aa=False)
-    return measure_pairs(at.plan, at.store, environments=(python, python), cases=("calm 1/2",), plugins=[at.plugin], samples=0,
+    return measure_pairs(at.plan, at.store, environments=(python, python), only=("calm 1/2",), plugins=[at.plugin], samples=0,
                              terms=terms, machine=Watched("cpu", 1, driver=nvml, **machine))
 
 

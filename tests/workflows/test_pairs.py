@@ -24,7 +24,7 @@ from cachemark.trial.executors.local import Local
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import pairs
-from cachemark.workflows.pairs import Pair, PairRunner, Side, cells_of, image_side, orders, sides_of
+from cachemark.workflows.pairs import Pair, PairRunner, Side, configs_of, image_side, orders, sides_of
 from support.measuring import run_side, see_side
 from support.stages import Stage
 
@@ -54,8 +54,8 @@ def answer(planned: Planned, options: TrialRequest) -> Outcome:
     return Outcome(planned.case, Status.OK, {"latency": [1.0]}, "a side")
 
 
-def sides(cells: dict[str, Planned]) -> tuple[Side, Side, Local]:
-    return Side("a", cells, replace(REQUEST, code="a")), Side("b", cells, replace(REQUEST, code="b")), Local()
+def sides(configs: dict[str, Planned]) -> tuple[Side, Side, Local]:
+    return Side("a", configs, replace(REQUEST, code="a")), Side("b", configs, replace(REQUEST, code="b")), Local()
 
 
 def test_half_of_the_pairs_begin_with_either_side_by_chance() -> None:
@@ -68,24 +68,24 @@ def test_half_of_the_pairs_begin_with_either_side_by_chance() -> None:
 
 
 def test_a_round_is_a_fresh_process_for_each_side_and_model(plan: Plan, ran: list[tuple[str, list[str]]]) -> None:
-    cells = {name: p for name, p in cells_of(plan, "cpu").items() if p.case.label in ("full", "window 1/2")}
-    models = len({p.case.model for p in cells.values()})
-    runner, order = PairRunner(*sides(cells), seed=3), orders(3)
+    configs = {name: p for name, p in configs_of(plan, "cpu").items() if p.case.label in ("full", "window 1/2")}
+    models = len({p.case.model for p in configs.values()})
+    runner, order = PairRunner(*sides(configs), seed=3), orders(3)
     for number in (1, 2):
         ran.clear()
-        found = runner.round(list(cells))
+        found = runner.round(list(configs))
         swapped = next(order)
-        assert [c.cell for c in found] == list(cells)
+        assert [c.config for c in found] == list(configs)
         assert {(c.number, c.swapped, c.redone) for c in found} == {(number, swapped, 0)}
         assert [code for code, _ in ran] == (["b"] * models + ["a"] * models if swapped else ["a"] * models + ["b"] * models)
-        assert sorted(label for code, labels in ran for label in labels if code == "a") == sorted(p.case.label for p in cells.values())
+        assert sorted(label for code, labels in ran for label in labels if code == "a") == sorted(p.case.label for p in configs.values())
 
 
 def test_sides_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = cells_of(plan, "cpu", ["tiny-llamagen window 1/4"])
+    configs = configs_of(plan, "cpu", ["tiny-llamagen window 1/4"])
     monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OK, {"latency": [1.0]}, o.code))
-    runner = PairRunner(*sides(cells))
-    found = [c for _ in range(6) for c in runner.round(list(cells))]
+    runner = PairRunner(*sides(configs))
+    found = [c for _ in range(6) for c in runner.round(list(configs))]
     assert {c.swapped for c in found} == {True, False}
     assert {(c.before.judgement, c.after.judgement) for c in found} == {("a", "b")}
     assert [c.number for c in found] == [1, 2, 3, 4, 5, 6]
@@ -96,7 +96,7 @@ def test_sides_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], mo
 def test_what_the_machine_spoilt_is_measured_again(
     status: Status, times: int, redone: int, plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cells = {n: p for n, p in cells_of(plan, "cpu").items() if n in ("tiny-llamagen window 1/2", "tiny-llamagen window 1/4")}
+    configs = {n: p for n, p in configs_of(plan, "cpu").items() if n in ("tiny-llamagen window 1/2", "tiny-llamagen window 1/4")}
     left = iter(range(times))
 
     def spoilt(planned: Planned, options: TrialRequest) -> Outcome:
@@ -105,51 +105,51 @@ def test_what_the_machine_spoilt_is_measured_again(
 
     monkeypatch.setattr(sys.modules[__name__], "answer", spoilt)
     measured: list[Pair] = []
-    runner = PairRunner(*sides(cells), on_pair=measured.append)
-    found = {c.cell: c for c in runner.round(list(cells))}
+    runner = PairRunner(*sides(configs), on_pair=measured.append)
+    found = {c.config: c for c in runner.round(list(configs))}
     assert found["tiny-llamagen window 1/2"].redone == 0
     assert found["tiny-llamagen window 1/4"].redone == redone
     assert found["tiny-llamagen window 1/4"].ok is (times <= pairs.REDOS)
     assert len(ran) == 2 + 2 * redone
     assert all(labels == ["window 1/4"] for _, labels in ran[2:]), "only what was spoilt"
-    assert {c.cell: c.number for c in measured} == dict.fromkeys(cells, 1)
+    assert {c.config: c.number for c in measured} == dict.fromkeys(configs, 1)
 
 
 def test_a_side_that_fails_by_itself_is_not_measured_again(
     plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cells = cells_of(plan, "cpu", ["tiny-llamagen window 1/4"])
+    configs = configs_of(plan, "cpu", ["tiny-llamagen window 1/4"])
     monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OOM, log="out of memory"))
-    (pair,) = PairRunner(*sides(cells)).round(list(cells))
+    (pair,) = PairRunner(*sides(configs)).round(list(configs))
     assert (pair.ok, pair.redone, len(ran)) == (False, 0, 2)
 
 
 # ------------------------------------------------------------------------------------------------ sides
 
-def test_the_cells_of_a_plan_are_its_timed_cases(plan: Plan) -> None:
-    found = cells_of(plan, "cpu")
+def test_the_configs_of_a_plan_are_its_timed_cases(plan: Plan) -> None:
+    found = configs_of(plan, "cpu")
     assert {p.case.role for p in found.values()} == {"candidate", "baseline"}
     told = {(p.case.repeats, p.case.warmup, p.case.samples - p.case.batch, len(p.case.evaluation)) for p in found.values()}
     assert told == {(8, 2, 0, 0)}
     assert all(name == f"{p.case.model} {p.case.label}" for name, p in found.items())
-    assert {p.case.model for p in cells_of(plan, "cpu", ["full"], 3).values()} == {"tiny-llamagen", "tiny-t2i", "tiny-var", "tiny-mar"}
-    assert list(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"])) == ["tiny-llamagen window 1/2"]
+    assert {p.case.model for p in configs_of(plan, "cpu", ["full"], 3).values()} == {"tiny-llamagen", "tiny-t2i", "tiny-var", "tiny-mar"}
+    assert list(configs_of(plan, "cpu", ["tiny-llamagen window 1/2"])) == ["tiny-llamagen window 1/2"]
     with pytest.raises(UnknownName, match="Did you mean 'window 1/2'"):
-        cells_of(plan, "cpu", ["windw 1/2"])
+        configs_of(plan, "cpu", ["windw 1/2"])
 
 
 def test_two_cases_are_sides_where_one_model_has_both(plan: Plan) -> None:
     before, after = sides_of(plan, "cpu", ("window 1/2", "linear 1/2"))
     assert list(before) == list(after) == [f"{model} window 1/2 → linear 1/2" for model in ("tiny-llamagen", "tiny-t2i")]
     assert [p.case.method for side in (before, after) for p in side.values()] == ["window"] * 2 + ["linear"] * 2
-    (masked, *_) = (p.case.label for p in cells_of(plan, "cpu").values() if p.case.method == "lazymar")
+    (masked, *_) = (p.case.label for p in configs_of(plan, "cpu").values() if p.case.method == "lazymar")
     with pytest.raises(CachemarkError, match="No model of plan embedded has both"):
         sides_of(plan, "cpu", ("linear 1/2", masked))
 
 
 def test_a_side_is_timed_and_its_tokens_hashed_and_nothing_is_judged(stage: Stage) -> None:
     loaded = plans.load(str(stage.plan))
-    (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], 4).values()
+    (planned,) = configs_of(loaded, "cpu", ["streaming 1/2"], 4).values()
     bench = Bench.load(planned)
     one, artifacts = run_side(planned, bench)
     assert artifacts == {}
@@ -165,7 +165,7 @@ def test_a_side_is_timed_and_its_tokens_hashed_and_nothing_is_judged(stage: Stag
 
 def test_images_of_a_side_are_judged_and_nothing_is_timed(stage: Stage) -> None:
     loaded = plans.load(str(stage.plan))
-    (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], 3, image_side).values()
+    (planned,) = configs_of(loaded, "cpu", ["streaming 1/2"], 3, image_side).values()
     bench = Bench.load(planned)
     one, artifacts = see_side(planned, bench)
     assert artifacts == {}
@@ -183,7 +183,7 @@ def test_a_side_gives_signs_of_life_while_its_images_are_made(stage: Stage) -> N
     loaded = plans.load(str(stage.plan))
     counts = []
     for samples in (2, 12):
-        (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], samples, image_side).values()
+        (planned,) = configs_of(loaded, "cpu", ["streaming 1/2"], samples, image_side).values()
         said: list[int] = []
         see_side(planned, Bench.load(planned, said.append))
         counts.append(len(said))
@@ -192,7 +192,7 @@ def test_a_side_gives_signs_of_life_while_its_images_are_made(stage: Stage) -> N
 
 
 def test_a_side_has_the_hash_of_its_images_too(stage: Stage) -> None:
-    (planned,) = cells_of(plans.load(str(stage.plan)), "cpu", ["streaming 1/2"], 3).values()
+    (planned,) = configs_of(plans.load(str(stage.plan)), "cpu", ["streaming 1/2"], 3).values()
     bench = Bench.load(planned)
     one, again = run_side(planned, bench)[0], run_side(planned, bench)[0]
     assert one.facts["images_hash"] == again.facts["images_hash"] != ""
@@ -203,7 +203,7 @@ def test_a_side_has_the_hash_of_its_images_too(stage: Stage) -> None:
 
 
 def test_images_come_from_as_many_seeds_as_are_asked(plan: Plan) -> None:
-    own, few, many = (next(iter(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"], n, image_side).values())).case for n in (0, 5, 300))
+    own, few, many = (next(iter(configs_of(plan, "cpu", ["tiny-llamagen window 1/2"], n, image_side).values())).case for n in (0, 5, 300))
     assert (own.seeds, own.samples) == (plan.fidelity.seeds, plan.fidelity.samples)
     assert (few.seeds, few.samples) == (plan.fidelity.seeds, 5)
     assert (many.seeds, many.samples) == ("s2k", 300)
@@ -215,14 +215,14 @@ def test_images_come_from_as_many_seeds_as_are_asked(plan: Plan) -> None:
 ])  # fmt: skip
 def test_more_seeds_are_of_the_same_series(plan_has: str, asked_for: int, found: str, plan: Plan) -> None:
     """What a method was tuned on shares no seed with what it is measured on."""
-    planned = next(iter(cells_of(plan, "cpu").values()))
+    planned = next(iter(configs_of(plan, "cpu").values()))
     planned = replace(planned, case=replace(planned.case, seeds=plan_has))
     assert image_side(planned, asked_for).case.seeds == found
     assert set(seeds.subset(plan_has, 10).seeds[:5]) <= set(seeds.subset(found, 10).seeds)
 
 
 def test_a_series_that_is_too_short_is_refused(plan: Plan) -> None:
-    planned = next(iter(cells_of(plan, "cpu").values()))
+    planned = next(iter(configs_of(plan, "cpu").values()))
     tuned = replace(planned, case=replace(planned.case, seeds="tune64"))
     assert image_side(tuned, 256).case.seeds == "tune256"
     with pytest.raises(BadPlan, match=r"257 images at the seeds of 'tune64'.*has 256"):
@@ -232,7 +232,7 @@ def test_a_series_that_is_too_short_is_refused(plan: Plan) -> None:
 def test_a_side_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
     """It has no times, and the newest outcome of a case says how long that takes."""
     own = {p.case.label: p.case for p in expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("candidate", "baseline")}
-    sides = {p.case.label: p.case for p in cells_of(plans.load(str(stage.plan)), "cpu", images=0, side=image_side).values()}
+    sides = {p.case.label: p.case for p in configs_of(plans.load(str(stage.plan)), "cpu", images=0, side=image_side).values()}
     assert own.keys() == sides.keys()
     assert not {c.key for c in own.values()} & {c.key for c in sides.values()}
     plain = [{replace(c, evaluation={}).key for c in cases.values()} for cases in (own, sides)]
@@ -242,23 +242,23 @@ def test_a_side_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
 
 def test_a_case_whose_largest_batch_is_searched_is_no_side() -> None:
     blocks = [{"model": "llamagen-b", "methods": ["window"], "batch": batch} for batch in (4, "max")]
-    both, fixed, searched = (Plan.model_validate({"name": "p", "cells": cells}) for cells in (blocks, blocks[:1], blocks[1:]))
+    both, fixed, searched = (Plan.model_validate({"name": "p", "cells": configs}) for configs in (blocks, blocks[:1], blocks[1:]))
     assert {p.case.batch for p in expand(both, "cpu")} == {4, FIRST}
-    assert cells_of(both, "cpu") == cells_of(fixed, "cpu")
-    assert {p.case.batch for p in cells_of(both, "cpu").values()} == {4}
+    assert configs_of(both, "cpu") == configs_of(fixed, "cpu")
+    assert {p.case.batch for p in configs_of(both, "cpu").values()} == {4}
     with pytest.raises(NothingMeasured, match="nothing but the largest batch"):
-        cells_of(searched, "cpu")
+        configs_of(searched, "cpu")
 
 
-def test_blocks_that_differ_in_their_batch_are_cells_of_their_own() -> None:
+def test_blocks_that_differ_in_their_batch_are_configs_of_their_own() -> None:
     blocks = [{"model": "llamagen-b", "methods": ["window", "linear"], "batch": batch} for batch in (4, 8)]
     both = Plan.model_validate({"name": "p", "cells": blocks})
-    found = cells_of(both, "cpu")
+    found = configs_of(both, "cpu")
     assert len(found) == len({p.case.key for p in found.values()}) == 2 * len({p.case.label for p in found.values()}) > 4
     assert all(name == f"{p.case.model} {p.case.label}, batch {p.case.batch}" for name, p in found.items())
-    (cell,) = cells_of(both, "cpu", ["window 1/2, batch 8"])
-    assert cell == "llamagen-b window 1/2, batch 8"
-    assert list(cells_of(both, "cpu", ["llamagen-b window 1/2"])) == [cell.replace("8", "4"), cell]
+    (config,) = configs_of(both, "cpu", ["window 1/2, batch 8"])
+    assert config == "llamagen-b window 1/2, batch 8"
+    assert list(configs_of(both, "cpu", ["llamagen-b window 1/2"])) == [config.replace("8", "4"), config]
     before, after = sides_of(both, "cpu", ("window 1/2", "linear 1/2"))
     assert list(before) == list(after) == [f"llamagen-b window 1/2 → linear 1/2, batch {batch}" for batch in (4, 8)]
     assert [p.case.batch for side in (before, after) for p in side.values()] == [4, 8, 4, 8]
@@ -266,7 +266,7 @@ def test_blocks_that_differ_in_their_batch_are_cells_of_their_own() -> None:
 
 def test_blocks_that_differ_in_more_are_told_apart_by_it() -> None:
     blocks = [{"model": "llamagen-b", "methods": ["window"], "sampling": {"cfg_scale": scale}} for scale in (2.0, 3.0)]
-    found = cells_of(Plan.model_validate({"name": "p", "cells": blocks}), "cpu", ["window 1/2"])
+    found = configs_of(Plan.model_validate({"name": "p", "cells": blocks}), "cpu", ["window 1/2"])
     assert list(found) == [f"llamagen-b window 1/2, cfg_scale {scale}" for scale in (2.0, 3.0)]
 
 

@@ -53,7 +53,8 @@ def check(
     """Check a run against its baseline; the exit code is the verdict.
 
     The newest comparison of the same plan and code counts too, if there is one. Exit codes: 0 pass, 1 regressed, 2 usage, 3 more than a
-    tenth of the compared cells not resolved, 4 nothing or too little measured, 5 infrastructure. Bytes, tokens and fidelity are compared
+    tenth of the compared configurations not resolved, 4 nothing or too little measured, 5 infrastructure. Bytes, tokens and fidelity are
+    compared
     exactly. Times are tested by `cachemark compare`, in pairs; where the commits of the run and of the baseline are known, `check` only
     prints them, else it compares their ratios to the same run's full cache with a fixed threshold, which has no known false-alarm rate.
     --run may name a comparison.

@@ -56,7 +56,8 @@ def _samples(context: click.Context, parameter: click.Parameter, value: int | No
 @click.option("--samples", type=click.IntRange(0, MOST), callback=_samples,
               help=f"Seeds at which images are compared where tokens differ: 0 for none, or {LEAST} and more.  [default: the plan's]")
 @click.option("--minutes", type=Finite(0, MOST_SECONDS / 60), help="Start no new pair after this many minutes.  [default: no limit]")
-@click.option("--aa/--no-aa", default=True, show_default=True, help="Also compare one cell with itself, to know the false-alarm rate.")
+@click.option("--aa/--no-aa", default=True, show_default=True,
+              help="Also compare one configuration with itself, to know the false-alarm rate.")
 @click.option("--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Seed for the order of the sides.")
 @coverage_option
 @json_option
@@ -90,7 +91,7 @@ def compare(
 def _tell(pair: Pair, what: str) -> None:
     """Say on standard error that a pair was measured."""
     statuses = "" if pair.ok else f": {pair.before.status}, {pair.after.status}"
-    click.echo(f"[{pair.number}] {pair.cell}{', images' if what == 'images' else ''}{statuses}", err=True)
+    click.echo(f"[{pair.number}] {pair.config}{', images' if what == 'images' else ''}{statuses}", err=True)
 
 
 def _print(result: PairedComparison) -> None:
@@ -99,5 +100,5 @@ def _print(result: PairedComparison) -> None:
         if row.telling:
             click.echo(f"  {result.tally.word(row)}: {row.label}, {row.metric}: {row.reason}")
     if result.same_tokens:
-        click.echo(f"Images of {count(result.same_tokens, 'cell')}: same tokens, nothing to compare.")
+        click.echo(f"Images of {count(result.same_tokens, 'configuration')}: same tokens, nothing to compare.")
     click.echo(str(result.standing))

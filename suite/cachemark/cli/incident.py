@@ -66,5 +66,5 @@ def _line(item: Incident) -> str:
     by = f", {item.who}" if item.who else ""
     until = f" until {item.until}" if item.until else ""
     change = f", {percent(item.change - 1, '+')}" if item.change else ""
-    cause = f"{item.factor} {item.value}, {count(len(item.cells), 'cell')}"
+    cause = f"{item.factor} {item.value}, {count(len(item.configurations), 'configuration')}"
     return f"{item.key}  {item.state}{by}{until}  {item.metric}, {cause}{change}, since {item.since}"

@@ -1,8 +1,8 @@
-"""Comparison of two sides in pairs: the sequential measurement of its cells, and the verdict on each.
+"""Comparison of two sides in pairs: the sequential measurement of its configurations, and the verdict on each.
 
 Pairs come from a function that is handed in, so nothing here knows how they are measured. Latency is judged by
 :mod:`cachemark.stats.paired_test`, and so is the allocator's peak where it varies, in a family of its own; bytes, FLOPs and output hashes
-exactly, in every pair; other wall times are stated and not judged. A cell of which a side keeps failing is judged by its status
+exactly, in every pair; other wall times are stated and not judged. A configuration of which a side keeps failing is judged by its status
 (:mod:`cachemark.gate.flakes`).
 """
 
@@ -22,20 +22,20 @@ from ..store.rows import Verdict
 from . import flakes
 from .flakes import FlakeRule
 
-AA = "A/A "  # begins the name of a cell whose sides are equal
-COVERAGE = 0.95  # share of the cells of which something must be said
+AA = "A/A "  # begins the name of a configuration whose sides are equal
+COVERAGE = 0.95  # share of the configurations of which something must be said
 PEAK_SHARE = 0.01  # by which the allocator's peak may differ
 CURABLE = (Status.OOM, Status.TIMEOUT, Status.NAN_OUTPUT)  # ends of a first side that ran: if the second is well, it is better
-NEVER_RAN = "the first side does not run"  # begins the reason of a cell whose first side is no measure of the second
+NEVER_RAN = "the first side does not run"  # begins the reason of a configuration whose first side is no measure of the second
 SAME_TOKENS = "same tokens, nothing to compare"
 SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
 
 
 @dataclass(frozen=True)
 class PairOfOutcomes:
-    """A measured pair: the outcomes of both sides of a cell."""
+    """A measured pair: the outcomes of both sides of a configuration."""
 
-    cell: str
+    config: str
     before: Outcome
     after: Outcome
 
@@ -45,8 +45,9 @@ class PairOfOutcomes:
 
 
 @dataclass
-class CellPairs(PairRatios):
-    """The pairs of one cell with their log ratios, and those of which a side failed. ``tries``: pairs since the first of these, the further
+class ConfigPairs(PairRatios):
+    """The pairs of one configuration with their log ratios, and those of which a side failed. ``tries``: pairs since the first of these,
+    the further
     ones included; ``counted``: whether the sides owe the same bytes, so that a peak that looks changed is worth more pairs."""
 
     screening: list[float] = field(default_factory=list)
@@ -75,7 +76,7 @@ class CellPairs(PairRatios):
         return bool(self.failures) and self.failed is None and not flakes.quiet(len(self.further), self.tries)
 
     def add(self, pair: PairOfOutcomes, rule: Rule) -> None:
-        """Add a pair: it screens or confirms, whichever the cell needs."""
+        """Add a pair: it screens or confirms, whichever the configuration needs."""
         self.tries += bool(self.failures)
         if not pair.ok:
             self.failures.append(pair)
@@ -111,16 +112,18 @@ def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
 
 
 def measure_until_decided(
-    cells: Iterable[str], measure: Callable[[list[str]], Iterable[PairOfOutcomes]], rule: Rule, go_on: Callable[[], bool] = lambda: True, *,
+    configs: Iterable[str], measure: Callable[[list[str]], Iterable[PairOfOutcomes]], rule: Rule, go_on: Callable[[],
+                                                                                                                  bool] = lambda: True, *,
     alike: str = SAME, flake_rate: float = flakes.RATE,
-) -> dict[str, CellPairs]:
-    """Measure pairs, one of each open cell a round, until every cell is decided or ``go_on`` says that time is up. ``alike``: see
+) -> dict[str, ConfigPairs]:
+    """Measure pairs, one of each open configuration a round, until every configuration is decided or ``go_on`` says that time is up.
+    ``alike``: see
     :func:`verdicts`; ``flake_rate``: how often processes fail by chance."""
     by = FlakeRule(rule.family, rule.q, flake_rate)
-    pairs_of = {cell: CellPairs(flakes=by, counted=alike != OTHER_METHODS) for cell in cells}
-    while (undecided := [cell for cell, pairs in pairs_of.items() if pairs.open(rule)]) and go_on():
+    pairs_of = {config: ConfigPairs(flakes=by, counted=alike != OTHER_METHODS) for config in configs}
+    while (undecided := [config for config, pairs in pairs_of.items() if pairs.open(rule)]) and go_on():
         for pair in measure(undecided):
-            pairs_of[pair.cell].add(pair, rule)
+            pairs_of[pair.config].add(pair, rule)
     return pairs_of
 
 
@@ -149,52 +152,53 @@ def _refuse(before: Case, after: Case, sides: Mapping[str, tuple[object, object]
                                    remedy=f"Compare sides with the same {what}; otherwise the {what} is what would be measured.")
 
 
-def other_tokens(cells: Mapping[str, CellPairs]) -> list[str]:
-    """Cells with sides that gave different tokens, or other images of the same ones, so that there are images to compare."""
-    return [cell for cell, pairs in cells.items() if pairs.failed is None and pairs.measured and (
+def other_tokens(configs: Mapping[str, ConfigPairs]) -> list[str]:
+    """Configurations with sides that gave different tokens, or other images of the same ones, so that there are images to compare."""
+    return [config for config, pairs in configs.items() if pairs.failed is None and pairs.measured and (
             len({outcome.output_hash for pair in pairs.measured for outcome in (pair.before, pair.after)}) > 1 or _redrawn(pairs.measured))]
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
-def verdicts(cells: Mapping[str, CellPairs], rule: Rule, alike: str = SAME) -> list[Verdict]:
+def verdicts(configs: Mapping[str, ConfigPairs], rule: Rule, alike: str = SAME) -> list[Verdict]:
     """The rows of a comparison. ``alike`` says what the sides share: everything (``same``: both claim to be one thing, so bytes and
     hashes must be equal), all but the method (``methods``), or all but the numerics (``numerics``: bytes must be equal)."""
-    well = {cell: pairs for cell, pairs in cells.items() if pairs.failed is None}
+    well = {config: pairs for config, pairs in configs.items() if pairs.failed is None}
     judgements = judge(well, rule)
-    varied = {cell: peak_ratios for cell, pairs in well.items() if pairs.counted and (peak_ratios := peaks(pairs.measured, rule))}
+    varied = {config: peak_ratios for config, pairs in well.items() if pairs.counted and (peak_ratios := peaks(pairs.measured, rule))}
     of_peaks = judge(varied, peak_rule(rule))
     rows: list[Verdict] = []
-    for cell, pairs in cells.items():
+    for config, pairs in configs.items():
         if pairs.failed is not None:
-            rows.append(failure(cell, pairs.failed))
+            rows.append(failure(config, pairs.failed))
             continue
         if pairs.failures:
-            rows.append(_flaked(cell, pairs))
+            rows.append(_flaked(config, pairs))
         if pairs.measured:
-            rows += [_time(cell, pairs, judgements[cell]), *_exact(cell, pairs.measured, alike, of_peaks.get(cell))]
+            rows += [_time(config, pairs, judgements[config]), *_exact(config, pairs.measured, alike, of_peaks.get(config))]
         elif not pairs.failures:
-            rows.append(Verdict("", cell, "status", NOT_COMPARED, "time was up before its first pair"))
+            rows.append(Verdict("", config, "status", NOT_COMPARED, "time was up before its first pair"))
     return rows
 
 
-def _flaked(cell: str, pairs: CellPairs) -> Verdict:
-    """A cell of which a side failed without a cause that could be shown."""
+def _flaked(config: str, pairs: ConfigPairs) -> Verdict:
+    """A configuration of which a side failed without a cause that could be shown."""
     pair, further = pairs.failures[0], len(pairs.further)
     more = f"failed once, and in {further or 'none'} of {pairs.tries} more pairs"
     reason = f"{pair.before.status} then, {pair.after.status} now: {more}: "
     if not pairs.in_doubt:
-        return Verdict(pair.after.case.key, cell, "status", EQUIVALENT, f"{reason}taken for a flake")
-    return Verdict(pair.after.case.key, cell, "status", INCONCLUSIVE, f"{reason}neither a flake nor shown to have a cause")
+        return Verdict(pair.after.case.key, config, "status", EQUIVALENT, f"{reason}taken for a flake")
+    return Verdict(pair.after.case.key, config, "status", INCONCLUSIVE, f"{reason}neither a flake nor shown to have a cause")
 
 
-def _time(cell: str, of: CellPairs, judgement: PairedVerdict) -> Verdict:
+def _time(config: str, of: ConfigPairs, judgement: PairedVerdict) -> Verdict:
     then, now = (statistics.median([_outcome(c, side).median(TIME) or 0.0 for c in of.measured]) for side in (0, 1))
     change = 1 + judgement.effect.value if judgement.effect else None
-    return Verdict(of.measured[0].after.case.key, cell, TIME, judgement.verdict, judgement.reason, then, now, change)
+    return Verdict(of.measured[0].after.case.key, config, TIME, judgement.verdict, judgement.reason, then, now, change)
 
 
-def failure(cell: str, pair: PairOfOutcomes) -> Verdict:
-    """Verdict on a cell by the status of both sides. A first side with an error says nothing of the second: it may be code that this
+def failure(config: str, pair: PairOfOutcomes) -> Verdict:
+    """Verdict on a configuration by the status of both sides. A first side with an error says nothing of the second: it may be code that
+    this
     harness cannot drive."""
     reason = f"{pair.before.status} then, {pair.after.status} now"
     bad = pair.before if not pair.before.ok else pair.after
@@ -207,20 +211,20 @@ def failure(cell: str, pair: PairOfOutcomes) -> Verdict:
     else:
         verdict, reason = NOT_COMPARED, f"{NEVER_RAN}, {reason}" if pair.after.ok else reason
     last = (bad.log.strip().splitlines() or [""])[-1][:200]
-    return Verdict(pair.after.case.key, cell, "status", verdict, f"{reason}: {last}")
+    return Verdict(pair.after.case.key, config, "status", verdict, f"{reason}: {last}")
 
 
-def _exact(cell: str, measured: Sequence[PairOfOutcomes], alike: str, peak: PairedVerdict | None) -> Iterable[Verdict]:
+def _exact(config: str, measured: Sequence[PairOfOutcomes], alike: str, peak: PairedVerdict | None) -> Iterable[Verdict]:
     key, same = measured[0].after.case.key, alike != OTHER_METHODS
     for name in (name for name in in_order(measured[0].after.samples) if metric(name).kind in ("memory", "work")):
         sides = [[_outcome(c, side).samples[name][0] for c in measured if name in _outcome(c, side).samples] for side in (0, 1)]
         if not all(sides):
             continue
         if name == PEAK and peak is not None:
-            yield _peak(Verdict(key, cell, name, EQUIVALENT), sides, peak)
+            yield _peak(Verdict(key, config, name, EQUIVALENT), sides, peak)
             continue
-        yield _counted(Verdict(key, cell, name, EQUIVALENT), metric(name), sides, same)
-    yield from _tokens(Verdict(key, cell, "output_hash", EQUIVALENT, SAME_TOKENS), measured, alike)
+        yield _counted(Verdict(key, config, name, EQUIVALENT), metric(name), sides, same)
+    yield from _tokens(Verdict(key, config, "output_hash", EQUIVALENT, SAME_TOKENS), measured, alike)
 
 
 def _tokens(row: Verdict, measured: Sequence[PairOfOutcomes], alike: str) -> Iterable[Verdict]:
@@ -289,27 +293,27 @@ def _outcome(pair: PairOfOutcomes, side: int) -> Outcome:
 # -- the exit code ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Tally:
-    """The rows of a comparison and the exit code that follows. ``cells``: how many cells were to be compared."""
+    """The rows of a comparison and the exit code that follows. ``configs``: how many configurations were to be compared."""
 
     rows: tuple[Verdict, ...]
-    cells: int
+    configs: int
     min_coverage: float = COVERAGE
     most_open: float = 0.10
     fail_on_change: bool = True
 
     @property
     def covered(self) -> set[str]:
-        """Cells with a row that was judged."""
+        """Configurations with a row that was judged."""
         return {r.label for r in self.rows if r.verdict != NOT_COMPARED}
 
     @property
     def disturbed(self) -> set[str]:
-        """Cells that could not be judged because of the machine."""
+        """Configurations that could not be judged because of the machine."""
         return {r.label for r in self.rows if r.metric == "status" and r.verdict == NOT_COMPARED} - self.covered
 
     @property
     def unready(self) -> set[str]:
-        """Cells whose first side does not run at all."""
+        """Configurations whose first side does not run at all."""
         return {r.label for r in self.rows if r.metric == "status" and r.reason.startswith(NEVER_RAN)}
 
     @property
@@ -331,8 +335,8 @@ class Tally:
         """The exit code: 4 where nothing or too little was judged, 5 where the machine is the reason or the first side runs nowhere, 1
         where
         something regressed, 3 where too much is left open, else 0."""
-        if not self.cells or not self.covered or len(self.covered) / self.cells < self.min_coverage:
-            return 5 if self.disturbed and (any(_by_machine(r) for r in self.rows) or len(self.unready) == self.cells) else 4
+        if not self.configs or not self.covered or len(self.covered) / self.configs < self.min_coverage:
+            return 5 if self.disturbed and (any(_by_machine(r) for r in self.rows) or len(self.unready) == self.configs) else 4
         if self.regressed:
             return 1
         return self._left_open
@@ -345,7 +349,7 @@ class Tally:
 
     @property
     def _left_open(self) -> int:
-        return 3 if len(self.unresolved) > self.most_open * self.cells else 0
+        return 3 if len(self.unresolved) > self.most_open * self.configs else 0
 
 
 def _by_machine(row: Verdict) -> bool:

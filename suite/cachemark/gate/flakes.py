@@ -1,10 +1,10 @@
 """Failures of one side: tried again until a flake is told from a cause, at a stated rate of error.
 
-A process fails now and then for no reason that lies in its code. A cell of which one side failed is therefore measured again, in fresh
-pairs that the first failure did not choose: ``QUIET`` of them without another failure make it a flake, and ``enough`` further failures of
-the same side among at most ``MOST`` make it a cause. If no process fails by chance more often than ``rate``, all cells of a family together
-are taken for worse, or for better, in at most ``q`` of the nights; what lies between is not resolved. ``tests/gate/test_flakes.py``
-simulates it.
+A process fails now and then for no reason that lies in its code. A configuration of which one side failed is therefore measured again, in
+fresh pairs that the first failure did not choose: ``QUIET`` of them without another failure make it a flake, and ``enough`` further
+failures of the same side among at most ``MOST`` make it a cause. If no process fails by chance more often than ``rate``, all configurations
+of a family together are taken for worse, or for better, in at most ``q`` of the nights; what lies between is not resolved.
+``tests/gate/test_flakes.py`` simulates it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from scipy.stats import binom
 
 from ..core.result import INFRASTRUCTURE, Outcome, Status
 
-RATE = 0.01  # failures by chance, per process and cell, that the gate withstands
+RATE = 0.01  # failures by chance, per process and configuration, that the gate withstands
 QUIET, MOST = 6, 24  # pairs after a failure: without another it was a flake, and after so many nothing more is tried
 FINAL = frozenset({Status.UNSUPPORTED, *INFRASTRUCTURE})  # trying again is somebody else's matter, or tells nothing
 
 
 @dataclass(frozen=True)
 class FlakeRule:
-    """Rule for failures of a family of cells: together they are judged wrongly in at most ``q`` of the nights where processes fail by
+    """Rule for failures of a family of configurations: together they are judged wrongly in at most ``q`` of the nights where processes fail
+    by
     chance at most at ``rate``."""
 
     family: int

@@ -1,4 +1,4 @@
-"""Incidents: cells that became worse for one cause, reported once.
+"""Incidents: configurations that became worse for one cause, reported once.
 
 The register is a file in version control: its diff shows who acknowledged what, until when, and where it is discussed.
 """
@@ -30,7 +30,7 @@ from .comparison import SAME_TOKENS
 NEW, ACKNOWLEDGED, FIXED, ACCEPTED = "new", "acknowledged", "fixed", "accepted"
 BASELINE, PAIRS = "baseline", "pairs"  # the judges of a night
 FACTORS = ("method", "model", "engine", "device_class")
-SHARE = 0.5  # of the judged cells with one factor that must have become worse for it to be called the cause
+SHARE = 0.5  # of the judged configurations with one factor that must have become worse for it to be called the cause
 FORMAT = 2
 OF_IMAGES = frozenset({IMAGES, *(name for name, entry in METRICS.items() if entry.kind in JUDGING)})
 OUTPUT = "output"  # family of what follows from the tokens: other tokens have other hashes, another KL, another PSNR
@@ -39,7 +39,7 @@ MOST = 1e6  # cost ratio that stands for any larger one: JSON has no infinity
 
 @dataclass(frozen=True)
 class Finding:
-    """One cell that became worse.
+    """One configuration that became worse.
 
     ``change``: cost now over cost then (1.05: 5 % worse), None where there is no ratio. ``onset``: the first commit with the regression,
     or empty. ``found_by``: ``baseline`` or ``pairs``."""
@@ -54,26 +54,27 @@ class Finding:
 
 
 class JudgedMetric(NamedTuple):
-    """A metric of a cell, by its full title, on which a judge has decided."""
+    """A metric of a configuration, by its full title, on which a judge has decided."""
 
-    cell: str
+    config: str
     metric: str
     judge: str
 
 
 @dataclass(frozen=True)
 class Incident:
-    """Cells that became worse for one cause.
+    """Configurations that became worse for one cause.
 
-    ``factor`` and ``value``: what they share (``method`` ``linear``), or ``cell`` and its label. ``key`` never changes while it lasts.
-    ``change``: the median cost ratio of its cells; ``worst``: the largest that was ever reported. ``found_by``: the judge that alone can
+    ``factor`` and ``value``: what they share (``method`` ``linear``), or ``config`` and its label. ``key`` never changes while it lasts.
+    ``change``: the median cost ratio of its configurations; ``worst``: the largest that was ever reported. ``found_by``: the judge that
+    alone can
     close it. ``metrics``: all metrics of the family of ``metric`` that are worse; empty: ``metric`` alone."""
 
     key: str
     metric: str
     factor: str
     value: str
-    cells: tuple[str, ...]
+    configurations: tuple[str, ...]
     change: float | None
     reason: str = ""
     onset: str = ""
@@ -125,19 +126,21 @@ def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str =
 def judged_metrics(rows: Iterable[Verdict], cases: Mapping[str, Case], judge: str) -> set[JudgedMetric]:
     """Return the metrics on which the rows of a judge decide. ``cases``: all cases by key.
 
-    Sides with the same tokens have the same images, which are then not compared. A cell with values has ended well, and has no row of its
+    Sides with the same tokens have the same images, which are then not compared. A configuration with values has ended well, and has no row
+    of its
     status. Where every row of a family is decided, so are the metrics of the family without a row."""
     decided, undecided_families = set[tuple[str, str]](), set[tuple[str, str]]()
     ended, unknown_end = set[str](), set[str]()
     for row in (row for row in rows if row.case_key in cases):
-        cell, is_decided = cases[row.case_key].full_title, row.verdict in JUDGED
-        decided |= {(cell, name) for name in (OF_IMAGES if row.reason == SAME_TOKENS else set()) | ({row.metric} if is_decided else set())}
-        undecided_families |= set() if is_decided else {(cell, family(row.metric))}
-        (unknown_end if row.metric == "status" and not is_decided else ended).add(cell)
-    decided |= {(cell, relative) for cell, name in set(decided) if (cell, family(name)) not in undecided_families
+        config, is_decided = cases[row.case_key].full_title, row.verdict in JUDGED
+        decided |= {(config, name) for name in (OF_IMAGES if row.reason == SAME_TOKENS else set()) | ({row.metric}
+                                                                                                      if is_decided else set())}
+        undecided_families |= set() if is_decided else {(config, family(row.metric))}
+        (unknown_end if row.metric == "status" and not is_decided else ended).add(config)
+    decided |= {(config, relative) for config, name in set(decided) if (config, family(name)) not in undecided_families
                 for relative in _relatives(name)}
-    decided |= {(cell, "status") for cell in ended - unknown_end}
-    return {JudgedMetric(cell, name, judge) for cell, name in decided}
+    decided |= {(config, "status") for config in ended - unknown_end}
+    return {JudgedMetric(config, name, judge) for config, name in decided}
 
 
 def _cost(name: str, change: float | None) -> float | None:
@@ -150,8 +153,10 @@ def _cost(name: str, change: float | None) -> float | None:
 def fold(failing: Sequence[Finding], covered: Iterable[Case]) -> list[Incident]:
     """Fold findings into one incident for each cause. ``covered``: every case that was judged, worse or not.
 
-    For each family of metrics (:func:`family`) and onset, take the factor value that explains most of the cells, as long as at least half
-    of the judged cells that have it became worse and there are two or more of them; then the next one. Each remaining cell is an incident
+    For each family of metrics (:func:`family`) and onset, take the factor value that explains most of the configurations, as long as at
+    least half
+    of the judged configurations that have it became worse and there are two or more of them; then the next one. Each remaining
+    configuration is an incident
     of its own."""
     everything = list(covered)
     groups: dict[tuple[str, str], list[Finding]] = {}
@@ -172,14 +177,14 @@ def _cause(remaining: Sequence[Finding], covered: Sequence[Case]) -> tuple[str, 
     for factor in FACTORS:
         for value in dict.fromkeys(str(getattr(f.case, factor)) for f in remaining):
             with_value = [f for f in remaining if str(getattr(f.case, factor)) == value]
-            worse_cells = {f.case.full_title for f in with_value}  # by title: a case and its side in pairs are one cell
-            cells = len(worse_cells)
-            share = cells / len({c.full_title for c in covered if str(getattr(c, factor)) == value} | worse_cells)
-            if cells > 1 and share >= SHARE and (cells, share) > best[:2]:
-                best = (cells, share, factor, value)
+            worse_configs = {f.case.full_title for f in with_value}  # by title: a case and its side in pairs are one configuration
+            configs = len(worse_configs)
+            share = configs / len({c.full_title for c in covered if str(getattr(c, factor)) == value} | worse_configs)
+            if configs > 1 and share >= SHARE and (configs, share) > best[:2]:
+                best = (configs, share, factor, value)
     if not best[0]:
         title = remaining[0].case.full_title
-        return "cell", title, [f for f in remaining if f.case.full_title == title]
+        return "configuration", title, [f for f in remaining if f.case.full_title == title]
     return best[2], best[3], [f for f in remaining if str(getattr(f.case, best[2])) == best[3]]
 
 
@@ -190,16 +195,17 @@ def _incident(factor: str, value: str, members: Sequence[Finding]) -> Incident:
     ratios = {name: [f.change for f in members if f.metric == name and f.change is not None] for name in names}
     head = max(names, key=lambda name: len(ratios[name]))
     change = statistics.median(ratios[head]) if ratios[head] else None
-    cells = tuple(sorted({f.case.full_title for f in members}))
+    configs = tuple(sorted({f.case.full_title for f in members}))
     first = next(f for f in members if f.metric == head)
     judge = PAIRS if any(f.found_by == PAIRS for f in members) else BASELINE
-    return Incident("", head, factor, value, cells, change, first.reason, first.onset, worst=change, found_by=judge, metrics=tuple(names))
+    return Incident("", head, factor, value, configs, change, first.reason, first.onset, worst=change, found_by=judge, metrics=tuple(names))
 
 
 INCIDENT = {  # what a register must hold of each, for people edit it
     "key": Expectation("1 to 40 letters and digits",
                        lambda value: isinstance(value, str) and bool(re.fullmatch("[A-Za-z0-9]{1,40}", value))),
-    "metric": LINE, "factor": one_of(*FACTORS, "cell"), "value": LINE, "cells": many(LINE, 1), "change": maybe(number(0, 1e9), None),
+    "metric": LINE, "factor": one_of(*FACTORS, "configuration"), "value": LINE, "configurations": many(LINE, 1),
+    "change": maybe(number(0, 1e9), None),
     "reason": LINE, "onset": LINE, "since": maybe(DAY, ""), "state": one_of(NEW, ACKNOWLEDGED, FIXED, ACCEPTED), "who": LINE,
     "until": maybe(DAY, ""), "link": LINE, "worst": maybe(number(0, 1e9), None), "found_by": one_of(BASELINE, PAIRS),
     "metrics": many(LINE, 1),
@@ -230,8 +236,10 @@ def merge(
 ) -> IncidentNight:
     """Update the register by the incidents of a night.
 
-    An open incident is matched by metric and factor, or by half of its cells. ``covered``: the metrics decided tonight. An incident is
-    fixed only when the judge that found it decided all of its metrics in all of its cells and none is worse: a regression that pairs
+    An open incident is matched by metric and factor, or by half of its configurations. ``covered``: the metrics decided tonight. An
+    incident is
+    fixed only when the judge that found it decided all of its metrics in all of its configurations and none is worse: a regression that
+    pairs
     detect may be too small for the baseline's threshold."""
     unmatched, matched, decided = list(tonight), list[Incident](), set(covered)
     updated, pages, known, fixed = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
@@ -241,7 +249,7 @@ def merge(
             continue
         new = _same(old, unmatched) or _same(old, matched)  # two incidents may turn out to have one cause
         if new is None:
-            is_over = all((cell, name, old.found_by) in decided for cell in old.cells for name in old.metrics)
+            is_over = all((config, name, old.found_by) in decided for config in old.configurations for name in old.metrics)
             updated.append(replace(old, state=FIXED, until="") if is_over else old)
             fixed += [updated[-1]] if is_over else []
             continue
@@ -252,7 +260,8 @@ def merge(
         updated.append(now)
         (pages if due else known).append(now)
     for new in unmatched:
-        fresh = replace(new, key=digest([*new.matches, new.onset, today.isoformat(), sorted(new.cells)], 10), since=today.isoformat())
+        fresh = replace(new, key=digest([*new.matches, new.onset, today.isoformat(), sorted(new.configurations)], 10),
+                        since=today.isoformat())
         updated.append(fresh)
         pages.append(fresh)
     return IncidentNight(tuple(updated), tuple(pages), tuple(known), tuple(fixed))
@@ -260,7 +269,8 @@ def merge(
 
 def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:
     def shared(new: Incident) -> bool:
-        return family(new.metric) == family(old.metric) and 2 * len(set(new.cells) & set(old.cells)) >= max(len(new.cells), len(old.cells))
+        larger = max(len(new.configurations), len(old.configurations))
+        return family(new.metric) == family(old.metric) and 2 * len(set(new.configurations) & set(old.configurations)) >= larger
 
     return next((new for new in tonight if new.matches == old.matches), None) or next(filter(shared, tonight), None)
 
@@ -268,7 +278,8 @@ def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:
 def _carried(old: Incident, new: Incident, today: date, delta: float) -> tuple[Incident, bool]:
     """Return the incident as it is tonight, and whether to report it again."""
     judge = PAIRS if old.found_by == PAIRS else new.found_by
-    now = replace(old, metric=new.metric, metrics=new.metrics, cells=new.cells, change=new.change, reason=new.reason, found_by=judge,
+    now = replace(old, metric=new.metric, metrics=new.metrics, configurations=new.configurations, change=new.change, reason=new.reason,
+                  found_by=judge,
                   worst=old.worst if new.metric == old.metric else new.worst)
     expired = bool(old.state == ACKNOWLEDGED and old.until and date.fromisoformat(old.until) < today)
     worse = bool(new.change and now.worst and new.change >= now.worst * (1 + delta))
@@ -308,7 +319,7 @@ def load(path: Path) -> list[Incident]:
     file.check(data, {"format": Expectation(str(FORMAT), lambda value: value == FORMAT), "incidents": many(TABLE)})
     for place, item in enumerate(data["incidents"]):
         file.check(item, INCIDENT, f"incidents.{place}.", closed=True)
-    return [Incident(**{**item, "cells": tuple(item["cells"])}) for item in data["incidents"]]
+    return [Incident(**{**item, "configurations": tuple(item["configurations"])}) for item in data["incidents"]]
 
 
 def save(path: Path, register: Sequence[Incident]) -> None:
@@ -324,7 +335,7 @@ def decisions(failing: Iterable[Finding], register: Sequence[Incident], today: d
     Expired acknowledgements do not count."""
     decided = [i for i in register if i.decided and not (i.state == ACKNOWLEDGED and i.until and date.fromisoformat(i.until) < today)]
     return {(f.case.key, f.metric): incident for f in failing for incident in decided
-            if f.case.full_title in incident.cells and family(incident.metric) == family(f.metric)}
+            if f.case.full_title in incident.configurations and family(incident.metric) == family(f.metric)}
 
 
 # -- lines of text ------------------------------------------------------------------------------------------------------
@@ -332,8 +343,8 @@ def described(incident: Incident, command: str, among: str = "", commits: Sequen
     """Return lines that report an incident: cause, cost, onset, owner, and the command that measures it again.
 
     ``among``: the range of commits with the cause, where it is known; ``commits``: its commits; ``find``: the command that bisects it."""
-    count = f"{len(incident.cells)} cells" if len(incident.cells) > 1 else incident.cells[0]
-    cause = "one cell" if incident.factor == "cell" else f"{incident.factor.removesuffix('_class')} {incident.value}"
+    count = f"{len(incident.configurations)} configurations" if len(incident.configurations) > 1 else incident.configurations[0]
+    cause = "one configuration" if incident.factor == "configuration" else f"{incident.factor.removesuffix('_class')} {incident.value}"
     change = f"{percent(incident.change - 1, '+')} cost (median of {count}). " if incident.change is not None else ""
     first_seen = f"first seen at commit {incident.onset}" if incident.onset else f"first seen {incident.since or 'now'}"
     since = f"{first_seen}; its cause came {among}" if among else first_seen
@@ -356,5 +367,5 @@ def command(plan: str, incident: Incident, sides: Sequence[str] = ()) -> str:
     """Return the command that measures an incident again: a comparison of the two ``sides``, else a run of the plan."""
     if not sides:
         return shlex.join(["cachemark", "run", plan, "--fresh"])
-    case = [] if sides[0] == "--cases" else ["--only", incident.cells[0]]
+    case = [] if sides[0] == "--cases" else ["--only", incident.configurations[0]]
     return shlex.join(["cachemark", "compare", plan, *sides, *case])

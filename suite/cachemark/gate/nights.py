@@ -23,7 +23,7 @@ from .comparison import AA, COVERAGE, OTHER_METHODS, Tally
 ENOUGH = 30  # A/A pairs from which a machine's least effect is taken
 WATCHED, MOST_ALARMS = 30, 3  # nights that are looked back at, and those among them with an alarm that demote the gate
 MOST_EFFECT = 0.5  # beyond which the minimum effect is not raised
-MOST_EQUAL = 8  # cells that are also compared with themselves
+MOST_EQUAL = 8  # configurations that are also compared with themselves
 FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
 
 
@@ -37,7 +37,7 @@ class Night:
 
     @property
     def stated(self) -> Mapping[str, Any]:
-        """Its settings: sides, minimum effect, cells."""
+        """Its settings: sides, minimum effect, configurations."""
         return self.run.plan_json
 
     @property
@@ -49,7 +49,8 @@ class Night:
         return ["--commits", *commits] if all(commits) and len(set(commits)) == 2 else ["--env", *names]
 
     def holds(self, case: Case) -> bool:
-        """Return whether a case was one of its cells: by its title, to which conditions are added where several cells have the same."""
+        """Return whether a case was one of its configurations: by its title, to which conditions are added where several configurations
+        have the same."""
         return any(row.label == case.title or row.label.startswith(f"{case.title}, ") for row in self.rows)
 
     @property
@@ -57,10 +58,10 @@ class Night:
         """Its rows without the A/A tests, and how they end."""
         rows = tuple(r for r in self.rows if not r.label.startswith(AA))
         required = self.stated.get("min_coverage", COVERAGE) if self.min_coverage is None else self.min_coverage
-        return Tally(rows, int(self.stated.get("cells", 0)), float(required), fail_on_change=self.stated.get("alike") == "same")
+        return Tally(rows, int(self.stated.get("configurations", 0)), float(required), fail_on_change=self.stated.get("alike") == "same")
 
     @property
-    def equal_cells(self) -> dict[str, bool]:
+    def equal_configs(self) -> dict[str, bool]:
         """Its A/A tests that were timed or failed, and whether anything of each raised an alarm."""
         labels = {r.label for r in self.rows if r.label.startswith(AA) and r.metric in (TIME, "status") and r.verdict != NOT_COMPARED}
         return {label: any(r.label == label and r.verdict in (REGRESSED, IMPROVED) for r in self.rows) for label in sorted(labels)}
@@ -74,35 +75,37 @@ def nights(store: Store, plan: str, machine_class: str) -> list[Night]:
     return [night for night in all_nights if night.rows]
 
 
-def equal_cells(cells: Sequence[str], turn: int = 0) -> list[str]:
-    """The cells that are also compared with themselves: a quarter of all, spread over them, at least two and at most ``MOST_EQUAL``. With
-    every ``turn``, such as a night, they are the next ones: a cell may have the same luck every night, and a few say little of all."""
-    count = min(len(cells), max(2, min(MOST_EQUAL, len(cells) // 4)))
-    return [cells[(number * len(cells) // count + turn) % len(cells)] for number in range(count)]
+def equal_configs(configs: Sequence[str], turn: int = 0) -> list[str]:
+    """The configurations that are also compared with themselves: a quarter of all, spread over them, at least two and at most
+    ``MOST_EQUAL``. With
+    every ``turn``, such as a night, they are the next ones: a configuration may have the same luck every night, and a few say little of
+    all."""
+    count = min(len(configs), max(2, min(MOST_EQUAL, len(configs) // 4)))
+    return [configs[(number * len(configs) // count + turn) % len(configs)] for number in range(count)]
 
 
 def aa_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """The outcomes of A/A tests among those of comparisons."""
-    return [outcome for outcome in outcomes if str(outcome.facts.get("pair", {}).get("cell", "")).startswith(AA)]
+    return [outcome for outcome in outcomes if str(outcome.facts.get("pair", {}).get("configuration", "")).startswith(AA)]
 
 
 def unchanged(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], list[float]]:
-    """Log ratios of the A/A pairs among the outcomes of comparisons, by comparison and cell."""
+    """Log ratios of the A/A pairs among the outcomes of comparisons, by comparison and configuration."""
     pairs: dict[tuple[int, str, int], dict[str, Outcome]] = {}
     for outcome in aa_outcomes(outcomes):
         if outcome.ok:
             pair_facts = outcome.facts["pair"]
-            pairs.setdefault((pair_facts["run"], pair_facts["cell"], pair_facts["number"]), {})[pair_facts["side"]] = outcome
+            pairs.setdefault((pair_facts["run"], pair_facts["configuration"], pair_facts["number"]), {})[pair_facts["side"]] = outcome
     ratios: dict[tuple[int, str], list[float]] = {}
-    for (run, cell, _), pair in pairs.items():
+    for (run, config, _), pair in pairs.items():
         if {"before", "after"} <= pair.keys():
             (ratio,) = log_ratios([pair["before"].samples[TIME]], [pair["after"].samples[TIME]])
-            ratios.setdefault((run, cell), []).append(float(ratio))
+            ratios.setdefault((run, config), []).append(float(ratio))
     return ratios
 
 
 def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, device_class: str) -> tuple[float, str]:
-    """The minimum effect for a family of cells on a machine, and the sentence that says where it comes from. ``equal``: see
+    """The minimum effect for a family of configurations on a machine, and the sentence that says where it comes from. ``equal``: see
     :func:`unchanged`."""
     floor, ratios = FLOOR.get(device_class, max(FLOOR.values())), [ratio for pairs in equal.values() for ratio in pairs]
     lucky = _lucky(equal, family)
@@ -123,20 +126,22 @@ def lasting_luck(outcomes: Iterable[Outcome], family: int) -> float:
 
 
 def _lucky(equal: Mapping[tuple[int, str], Sequence[float]], family: int) -> float:
-    return min(luck(list(equal.values()), family, [cell for _, cell in equal]), MOST_EFFECT)
+    return min(luck(list(equal.values()), family, [config for _, config in equal]), MOST_EFFECT)
 
 
 # -- how often the gate was wrong ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class GateStanding:
     """Alarms of A/A tests in the last nights. ``nights``: those that had A/A tests, ``alarms``: those in which any of them raised one;
-    ``cells``: A/A tests of all these nights, ``wrong``: those that raised one. A night of ``family`` cells has a false alarm at the
-    ``rate``, whose exact 95 % interval (Clopper and Pearson) has the ends ``low`` and ``high``: it is the rate of a cell, in so many cells.
+    ``configs``: A/A tests of all these nights, ``wrong``: those that raised one. A night of ``family`` configurations has a false alarm at
+    the
+    ``rate``, whose exact 95 % interval (Clopper and Pearson) has the ends ``low`` and ``high``: it is the rate of a configuration, in so
+    many configurations.
     ``advisory``: the gate is not to be trusted, and fails nothing by times."""
 
     nights: int
     alarms: int
-    cells: int
+    configs: int
     wrong: int
     family: int
     low: float
@@ -145,16 +150,16 @@ class GateStanding:
 
     @property
     def rate(self) -> float:
-        """The share of nights of ``family`` unchanged cells in which the gate would have raised an alarm."""
-        return of_a_night(self.wrong / self.cells, self.family) if self.cells else math.nan
+        """The share of nights of ``family`` unchanged configurations in which the gate would have raised an alarm."""
+        return of_a_night(self.wrong / self.configs, self.family) if self.configs else math.nan
 
     @property
     def sentence(self) -> str:
         """The rate in one sentence, of nights that had A/A tests."""
         last = "night" if self.nights == 1 else count(self.nights, "night")
-        return (f"A/A tests raised an alarm in {self.alarms} of the last {last} ({self.wrong} of {count(self.cells, 'A/A test')}): for "
-                f"a night of {count(self.family, 'cell')} a realised false-alarm rate of {percent(self.rate)} ({percent(self.low)} to "
-                f"{percent(self.high)}).")
+        return (f"A/A tests raised an alarm in {self.alarms} of the last {last} ({self.wrong} of {count(self.configs, 'A/A test')}): for "
+                f"a night of {count(self.family, 'configuration')} a realised false-alarm rate of {percent(self.rate)} "
+                f"({percent(self.low)} to {percent(self.high)}).")
 
     def __str__(self) -> str:
         if not self.nights:
@@ -165,38 +170,38 @@ class GateStanding:
 
 def standing(earlier: Sequence[Night]) -> GateStanding:
     """The standing of the gate after nights, the oldest first. An improvement of A/A tests is an alarm as much as a regression."""
-    watched = [(cells, night) for night in earlier if (cells := night.equal_cells)][-WATCHED:]
-    alarms = sum(any(cells.values()) for cells, _ in watched)
-    verdicts = [wrong for cells, _ in watched for wrong in cells.values()]
-    family = max(1, int(watched[-1][1].stated.get("cells", 1))) if watched else 1
+    watched = [(configs, night) for night in earlier if (configs := night.equal_configs)][-WATCHED:]
+    alarms = sum(any(configs.values()) for configs, _ in watched)
+    verdicts = [wrong for configs, _ in watched for wrong in configs.values()]
+    family = max(1, int(watched[-1][1].stated.get("configurations", 1))) if watched else 1
     low, high = binomtest(sum(verdicts), len(verdicts)).proportion_ci(0.95, method="exact") if verdicts else (0.0, 1.0)
     return GateStanding(len(watched), alarms, len(verdicts), sum(verdicts), family, of_a_night(float(low), family),
                         of_a_night(float(high), family), alarms >= MOST_ALARMS)
 
 
 def of_a_night(rate: float, family: int) -> float:
-    """The rate at which any of so many cells raises an alarm, from that of one."""
+    """The rate at which any of so many configurations raises an alarm, from that of one."""
     return 1.0 - (1.0 - rate) ** family
 
 
 # -- history ------------------------------------------------------------------------------------------------------------
-def series(earlier: Sequence[Night], cell: str, name: str = TIME) -> tuple[list[float], list[str]]:
-    """A cell night by night: log ratio of cost to the canary, NaN where it was not measured, and the environment's fingerprint."""
-    change_of = {id(night): row.change for night in earlier for row in night.rows if row.label == cell and row.metric == name}
+def series(earlier: Sequence[Night], config: str, name: str = TIME) -> tuple[list[float], list[str]]:
+    """A configuration night by night: log ratio of cost to the canary, NaN where it was not measured, and the environment's fingerprint."""
+    change_of = {id(night): row.change for night in earlier for row in night.rows if row.label == config and row.metric == name}
     ratios = (metric(name).cost_ratio(1.0, change) if (change := change_of.get(id(night))) else math.nan for night in earlier)
     return [math.log(ratio) if ratio > 0 else math.nan for ratio in ratios], [night.run.environment.fingerprint for night in earlier]
 
 
-def history_lines(earlier: Sequence[Night], cell: str, delta: float) -> list[str]:
-    """Sentences of the newest epoch of a cell: the changes that count, with the commit of the night on which each began; what
+def history_lines(earlier: Sequence[Night], config: str, delta: float) -> list[str]:
+    """Sentences of the newest epoch of a configuration: the changes that count, with the commit of the night on which each began; what
     became worse on nights that follow no level; and that its nights could not show a change of ``delta``, where that is so."""
     if not earlier:
         return []
-    epoch = history.changes(*series(earlier, cell), delta, [night.run.day for night in earlier])[-1]
+    epoch = history.changes(*series(earlier, config), delta, [night.run.day for night in earlier])[-1]
     worse = [change for change in epoch.changes if change.kind != history.SPREAD and change.size > 0]
     ends = "" if epoch.stationary else ", on nights that follow no level: reported only"
-    lines = [f"History of {cell}: a {c.kind} of {percent(c.size, '+')} since {_when(earlier[c.first].run)}{ends}." for c in worse]
-    return lines if lines or not epoch.shows > delta else [f"History of {cell}: {epoch.blind}."]
+    lines = [f"History of {config}: a {c.kind} of {percent(c.size, '+')} since {_when(earlier[c.first].run)}{ends}." for c in worse]
+    return lines if lines or not epoch.shows > delta else [f"History of {config}: {epoch.blind}."]
 
 
 def _when(run: RunRecord) -> str:

@@ -2,7 +2,7 @@
 
 Both sides made images at the same seeds, so every value that is known image by image (agreement, PSNR, color consistency)
 gives one difference per seed. Which of two A/A tests a difference favours is chance, and the exact sign-flip test asks how often chance
-alone would add up to so much. Fidelity and quality of all cells are one family, apart from that of times (Benjamini and Hochberg).
+alone would add up to so much. Fidelity and quality of all configurations are one family, apart from that of times (Benjamini and Hochberg).
 
 Here the mean over seeds counts, not the Hodges–Lehmann estimate: a method often changes few images much and most of them not at all, and
 then the median of Walsh averages is nought. "Equivalent" is said of these seeds: what happens at one image in fifty, 64 seeds seldom show,
@@ -33,7 +33,8 @@ ITSELF = "fidelity of the full cache is to itself"
 
 @dataclass(frozen=True)
 class SeedwiseRow:
-    """One value of one cell, seed by seed. ``worse``: how much worse the second side is at each seed, in the metric's unit, (seeds,)."""
+    """One value of one configuration, seed by seed. ``worse``: how much worse the second side is at each seed, in the metric's unit,
+    (seeds,)."""
 
     pair: PairOfOutcomes
     metric: Metric
@@ -61,37 +62,38 @@ class SeedwiseRow:
 
 
 def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = SAME) -> list[Verdict]:
-    """The rows of cells of which both sides' images were judged, one for each value that is known seed by seed. ``q`` is the false
-    discovery rate of the family, ``alike`` what the sides share (see :func:`cachemark.gate.comparison.verdicts`). A cell without such a
+    """The rows of configurations of which both sides' images were judged, one for each value that is known seed by seed. ``q`` is the false
+    discovery rate of the family, ``alike`` what the sides share (see :func:`cachemark.gate.comparison.verdicts`). A configuration without
+    such a
     value has a row that says why, one whose second side alone failed has regressed, and of two full caches the hashes of their images
     are compared where they were taken: fidelity is to the side's own full cache, so here it is to itself and says nothing."""
-    lines = {cell: list(_lines(pair)) for cell, pair in pairs.items()}
-    flat = [line for cell_lines in lines.values() for line in cell_lines]
+    lines = {config: list(_lines(pair)) for config, pair in pairs.items()}
+    flat = [line for config_lines in lines.values() for line in config_lines]
     sides = sign_flips([line.worse for line in flat])
     p = iter(false_discovery_control(sides, axis=0).tolist() if sides else ())
     rows: list[Verdict] = []
-    for cell, cell_lines in lines.items():
-        rows += [_row(cell, line, next(p), q, len(flat)) for line in cell_lines]
-        rows += _lost(cell, pairs[cell])
-        rows += _whole_cell(cell, pairs[cell], alike, bool(cell_lines))
+    for config, config_lines in lines.items():
+        rows += [_row(config, line, next(p), q, len(flat)) for line in config_lines]
+        rows += _lost(config, pairs[config])
+        rows += _whole_config(config, pairs[config], alike, bool(config_lines))
     return rows
 
 
-def _lost(cell: str, pair: PairOfOutcomes) -> Iterator[Verdict]:
+def _lost(config: str, pair: PairOfOutcomes) -> Iterator[Verdict]:
     """A row for each metric of a plug-in that failed in one side alone: whether that is its own doing or that of the images nobody
     knows."""
     for which, failed, other in (("first", pair.before, pair.after), ("second", pair.after, pair.before)):
         for name, fault in failed.facts.get(FAULTS, {}).items():
             if name in other.samples:
-                yield Verdict(pair.after.case.key, cell, name, NOT_COMPARED, f"the {which} side has no value of it: {fault['said']}")
+                yield Verdict(pair.after.case.key, config, name, NOT_COMPARED, f"the {which} side has no value of it: {fault['said']}")
 
 
-def _whole_cell(cell: str, pair: PairOfOutcomes, alike: str, images_differ: bool) -> Iterator[Verdict]:
-    """The row of a cell as a whole, if it needs one. ``images_differ``: it has rows of values."""
-    row = Verdict(pair.after.case.key, cell, "status", NOT_COMPARED)
+def _whole_config(config: str, pair: PairOfOutcomes, alike: str, images_differ: bool) -> Iterator[Verdict]:
+    """The row of a configuration as a whole, if it needs one. ``images_differ``: it has rows of values."""
+    row = Verdict(pair.after.case.key, config, "status", NOT_COMPARED)
     hashed = all(outcome.facts.get(IMAGES) for outcome in (pair.before, pair.after))
     if pair.before.ok and not pair.after.ok and pair.after.status not in (Status.UNSUPPORTED, *INFRASTRUCTURE):
-        failed = failure(cell, pair)
+        failed = failure(config, pair)
         yield replace(failed, reason=f"its images: {failed.reason}")
     elif _to_itself(pair) and hashed and pair.before.output_hash == pair.after.output_hash:
         yield images(row, [pair], alike)
@@ -124,7 +126,7 @@ def _reason(pair: PairOfOutcomes) -> str:
     return f"{failed.status}: {(failed.log.strip().splitlines() or [''])[-1][:200]}"
 
 
-def _row(cell: str, line: SeedwiseRow, adjusted: tuple[float, float], q: float, family: int) -> Verdict:
+def _row(config: str, line: SeedwiseRow, adjusted: tuple[float, float], q: float, family: int) -> Verdict:
     """``adjusted``: the p-values of worse and of better, in a ``family`` of so many lines."""
     side, p = (1, adjusted[0]) if line.effect > 0 else (-1, adjusted[1])
     low, high = line.effect - line.margin, line.effect + line.margin
@@ -139,4 +141,4 @@ def _row(cell: str, line: SeedwiseRow, adjusted: tuple[float, float], q: float, 
     least = math.ceil(math.log2(family / q))  # the smallest p-value is 2^-n, and the family multiplies it
     if len(line.worse) < least and verdict not in (REGRESSED, IMPROVED):
         reason += f"; alone among {family} values none can be told by so few: {least} seeds are needed"
-    return Verdict(line.pair.after.case.key, cell, name, verdict, reason, then, now, now / then if then else None)
+    return Verdict(line.pair.after.case.key, config, name, verdict, reason, then, now, now / then if then else None)

@@ -1,7 +1,8 @@
-"""One verdict on the environment, for a change that all cells share, instead of an alarm for every cell.
+"""One verdict on the environment, for a change that all configurations share, instead of an alarm for every configuration.
 
-A new driver, a new torch or a warmer room moves every cell, the full caches and the canary among them. The gate judges ratios, in which
-that cancels; here it is made visible: how far everything moved together, which cells did not follow, and whether outputs changed.
+A new driver, a new torch or a warmer room moves every configuration, the full caches and the canary among them. The gate judges ratios, in
+which that cancels; here it is made visible: how far everything moved together, which configurations did not follow, and whether outputs
+changed.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from ..core.wording import percent
 from ..stats.paired_test import hodges_lehmann
 from ..store.exchange import Exchange
 
-MOST = 0.9  # share of the cells that must have moved, or changed their outputs, to call it the environment
-FEWEST = 3  # cells from which "all" means something
+MOST = 0.9  # share of the configurations that must have moved, or changed their outputs, to call it the environment
+FEWEST = 3  # configurations from which "all" means something
 
 
 @dataclass(frozen=True)
 class EnvironmentVerdict:
-    """Changes of all cells at once. ``shift``: the change of cost that they have in common (0.05: everything is 5 % slower), None where too
-    few were timed; ``off``: cells that moved otherwise, by label, with their own change; ``outputs``: how many of how many have other
+    """Changes of all configurations at once. ``shift``: the change of cost that they have in common (0.05: everything is 5 % slower), None
+    where too
+    few were timed; ``off``: configurations that moved otherwise, by label, with their own change; ``outputs``: how many of how many have
+    other
     output hashes; ``upgraded``: facts of the environment that are new, then and now."""
 
     shift: float | None
@@ -41,24 +44,24 @@ class EnvironmentVerdict:
 
     @property
     def alert(self) -> bool:
-        """True where there is something to report: one alert, however many cells it concerns."""
+        """True where there is something to report: one alert, however many configurations it concerns."""
         return self.moved or self.rehashed or bool(self.upgraded)
 
     def __str__(self) -> str:
         new = ", ".join(f"{name} {then} → {now}" for name, (then, now) in self.upgraded.items())
         parts = [f"Environment: {new or 'no change that is recorded'}."]
         if self.moved and self.shift is not None:
-            parts.append(f"All cells share a change of cost of {percent(self.shift, '+')}, full caches included.")
+            parts.append(f"All configurations share a change of cost of {percent(self.shift, '+')}, full caches included.")
         if self.off:
             worst = max(self.off, key=lambda label: abs(self.off[label]))
-            parts.append(f"{len(self.off)} cells moved otherwise, most of all {worst} ({percent(self.off[worst], '+')}).")
+            parts.append(f"{len(self.off)} configurations moved otherwise, most of all {worst} ({percent(self.off[worst], '+')}).")
         if self.rehashed:
-            parts.append(f"Outputs changed in {self.outputs[0]} of {self.outputs[1]} cells: compare quality, not hashes.")
+            parts.append(f"Outputs changed in {self.outputs[0]} of {self.outputs[1]} configurations: compare quality, not hashes.")
         return " ".join(parts)
 
 
 def environment_verdict(baseline: Exchange, outcomes: Sequence[Outcome], environment: Environment, delta: float) -> EnvironmentVerdict:
-    """Compare absolute times and output hashes of all cells with a baseline's. ``delta``: from which share on a change counts."""
+    """Compare absolute times and output hashes of all configurations with a baseline's. ``delta``: from which share on a change counts."""
     then, now = ({o.case.key: o for o in side if o.ok} for side in (baseline.outcomes, outcomes))
     shared = [(then[key], now[key]) for key in then if key in now]
     changes = {new.case.key: change for old, new in shared if (change := _change(old, new)) is not None}

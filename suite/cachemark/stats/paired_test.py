@@ -1,19 +1,19 @@
-"""Paired sides judged by a test: pure functions from log ratios of pairs to verdicts of a whole family of cells.
+"""Paired sides judged by a test: pure functions from log ratios of pairs to verdicts of a whole family of configurations.
 
 A pair is two fresh processes on one device, one per side, with the same seeds and the sides in random order. Only the pair is a
-replicate: images within a process share its luck. A cell's pairs are log ratios of costs, positive where the second side is worse.
+replicate: images within a process share its luck. A configuration's pairs are log ratios of costs, positive where the second side is worse.
 
 - **Estimate**: Hodges–Lehmann (the median of Walsh averages), with the interval that belongs to it: two Walsh averages whose ranks
   come from the exact distribution of the signed-rank sum (Hollander, Wolfe and Chicken, *Nonparametric Statistical Methods*, 3.2, 3.3).
 - **Test**: exact one-sided sign flip. If the sides do not differ, each log ratio might as well have had the other sign, because the
   order of the sides was drawn. Its smallest p-value is 2⁻ⁿ for n pairs, hence the number of confirming pairs.
-- **Two stages**: few pairs of every cell *screen*; a cell that looks changed is *confirmed* on fresh pairs alone, so that choosing it
-  by its first pairs costs nothing. The false discovery rate is held over the whole family (Benjamini and Hochberg 1995; ``by`` is
-  Benjamini and Yekutieli 2001), in which a cell without confirmation has p = 1. A change must also be at least the minimum effect.
+- **Two stages**: few pairs of every configuration *screen*; a configuration that looks changed is *confirmed* on fresh pairs alone, so that
+choosing it by its first pairs costs nothing. The false discovery rate is held over the whole family (Benjamini and Hochberg 1995; ``by`` is
+Benjamini and Yekutieli 2001), in which a configuration without confirmation has p = 1. A change must also be at least the minimum effect.
 - What is neither changed nor shown to be equal is *inconclusive* and buys more screening pairs, at fixed looks, up to a cap.
 
-Equivalence is looked at several times, so a cell that is off by just the minimum effect is called equivalent more often than the
-5 % of a single look; ``benchmarks/gate_study.py`` prints how often. All of this assumes that the log ratios of a cell are
+Equivalence is looked at several times, so a configuration that is off by just the minimum effect is called equivalent more often than the
+5 % of a single look; ``benchmarks/gate_study.py`` prints how often. All of this assumes that the log ratios of a configuration are
 independent and, under equality, symmetric around zero.
 """
 
@@ -41,7 +41,7 @@ SCREEN_SHARE = 0.75  # of the minimum effect
 LEAST_OF_LUCK, DRAWS_OF_LUCK = 5, 999  # pairs of a sample that can show luck, and draws of their signs
 
 
-# -- statistics of one cell ---------------------------------------------------------------------------------------------
+# -- statistics of one configuration ---------------------------------------------------------------------------------------------
 def log_ratios(before: ArrayLike, after: ArrayLike) -> Floats:
     """Log ratio of cost of each pair, shape (pairs,), positive where ``after`` is worse.
 
@@ -101,11 +101,12 @@ def _walsh(ratios: ArrayLike) -> Floats:
 # -- the rule -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Rule:
-    """The rule that decides on cells.
+    """The rule that decides on configurations.
 
-    ``delta``: the minimum effect, a fraction (0.02 is 2 %). ``family``: the number of cells decided together, one timed metric each. ``q``:
+    ``delta``: the minimum effect, a fraction (0.02 is 2 %). ``family``: the number of configurations decided together, one timed metric
+    each. ``q``:
     the false discovery rate. ``looks``: numbers of pairs at which screening looks, the last being the cap. ``control``: ``bh``, or ``by``
-    where cells may depend on each other in any way. Raises CachemarkError for other values."""
+    where configurations may depend on each other in any way. Raises CachemarkError for other values."""
 
     delta: float
     family: int
@@ -116,7 +117,7 @@ class Rule:
     def __post_init__(self) -> None:
         if not (0 < self.delta < 1 and 0 < self.q < 1 and self.family >= 1):
             raise CachemarkError(f"A minimum effect of {self.delta}, a rate of {self.q} and a family of {self.family} cannot be used.",
-                                 remedy="Give shares above 0 and below 1, such as 0.02 and 0.05, and at least one cell.")
+                                 remedy="Give shares above 0 and below 1, such as 0.02 and 0.05, and at least one configuration.")
         if not self.looks or list(self.looks) != sorted(set(self.looks)) or not 5 <= self.looks[0] <= self.looks[-1] <= MOST_PAIRS:
             raise CachemarkError(f"Looks after {self.looks} pairs cannot be used.", remedy=f"Give growing numbers from 5 to {MOST_PAIRS}.")
         if self.control not in ("bh", "by"):
@@ -129,13 +130,13 @@ class Rule:
 
     @property
     def fresh(self) -> int:
-        """Number of confirming pairs: enough for one changed cell of the family, and three to spare."""
+        """Number of confirming pairs: enough for one changed configuration of the family, and three to spare."""
         return max(14, math.ceil(math.log2(self.family / self.q)) + 3)
 
 
 @dataclass(frozen=True)
 class Screened:
-    """The result of screening cells, arrays of one shape.
+    """The result of screening configurations, arrays of one shape.
 
     ``side``: 1 looks worse, −1 looks better, else 0. ``equal``: equivalent within the minimum effect. ``pairs``: the number of pairs used.
     """
@@ -146,7 +147,7 @@ class Screened:
 
 
 def screen(ratios: ArrayLike, rule: Rule) -> Screened:
-    """Screen cells, (cells, available pairs).
+    """Screen configurations, (configs, available pairs).
 
     Each is decided at the first look that decides it and not looked at again; looks that need more pairs are left for later."""
     d = rows(ratios)
@@ -161,7 +162,7 @@ def screen(ratios: ArrayLike, rule: Rule) -> Screened:
 
 
 def within(ratios: ArrayLike, rule: Rule) -> NDArray[np.bool_]:
-    """True where the interval of a cell lies inside the minimum effect on either side. (..., n) -> (...)."""
+    """True where the interval of a configuration lies inside the minimum effect on either side. (..., n) -> (...)."""
     low, high, sure = interval(ratios)
     return (low > -rule.limit) & (high < rule.limit) & (sure >= CONFIDENCE)
 
@@ -178,14 +179,14 @@ def _sides(d: Floats, rule: Rule) -> NDArray[np.int64]:
 
 
 def adjusted(p: ArrayLike, rule: Rule) -> Floats:
-    """Return adjusted p-values of a family, (..., cells) -> (..., cells).
+    """Return adjusted p-values of a family, (..., configurations) -> (..., configurations).
 
-    Missing cells of the family count with p = 1."""
+    Missing configurations of the family count with p = 1."""
     p_values = np.asarray(p, dtype=np.float64)
     missing = rule.family - p_values.shape[-1]
     if missing < 0:
-        raise CachemarkError(f"{p_values.shape[-1]} cells are more than the family of {rule.family} that the pairs were planned for.",
-                             remedy="Give the rule the number of all cells.")
+        raise CachemarkError(f"{p_values.shape[-1]} configurations exceed the family of {rule.family} that the pairs were planned for.",
+                             remedy="Give the rule the number of all configurations.")
     padded = np.concatenate((p_values, np.ones((*p_values.shape[:-1], missing))), axis=-1)
     return np.asarray(false_discovery_control(padded, axis=-1, method=rule.control))[..., : p_values.shape[-1]]
 
@@ -193,7 +194,7 @@ def adjusted(p: ArrayLike, rule: Rule) -> Floats:
 # -- verdicts -----------------------------------------------------------------------------------------------------------
 @dataclass
 class PairRatios:
-    """Log ratios of one cell: screening pairs in the order of measurement, and fresh confirming ones."""
+    """Log ratios of one configuration: screening pairs in the order of measurement, and fresh confirming ones."""
 
     screening: Sequence[float]
     fresh: Sequence[float] = ()
@@ -217,7 +218,7 @@ class Effect(Interval):
 
 @dataclass(frozen=True)
 class PairedVerdict:
-    """The verdict on one cell: ``regressed``, ``improved``, ``equivalent`` or ``inconclusive``.
+    """The verdict on one configuration: ``regressed``, ``improved``, ``equivalent`` or ``inconclusive``.
 
     ``adjusted``: the p-value after the correction for the family, 1 without confirmation. ``pairs``: all that were used. ``reason`` is for
     people."""
@@ -229,61 +230,62 @@ class PairedVerdict:
     reason: str
 
 
-def needed(cell: PairRatios, rule: Rule) -> tuple[str, int]:
+def needed(config: PairRatios, rule: Rule) -> tuple[str, int]:
     """Return the pairs to measure next: ``("screen", n)``, ``("confirm", n)`` or ``("done", 0)``."""
-    screened = _screened(cell, rule)
+    screened = _screened(config, rule)
     if screened.side[0]:
-        missing = rule.fresh - len(cell.fresh)
+        missing = rule.fresh - len(config.fresh)
         return ("confirm", missing) if missing > 0 else ("done", 0)
     later = [look for look in rule.looks if look > screened.pairs[0]]
-    return ("screen", later[0] - len(cell.screening)) if later and not screened.equal[0] else ("done", 0)
+    return ("screen", later[0] - len(config.screening)) if later and not screened.equal[0] else ("done", 0)
 
 
-def judge(cells: Mapping[str, PairRatios], rule: Rule) -> dict[str, PairedVerdict]:
-    """Return the verdicts of a family, by cell.
+def judge(configs: Mapping[str, PairRatios], rule: Rule) -> dict[str, PairedVerdict]:
+    """Return the verdicts of a family, by configuration.
 
     Regressions and improvements are corrected separately: an improvement fails no gate. Of the fresh pairs the first ``rule.fresh`` count,
-    and with fewer a cell is not confirmed: the number of pairs may not depend on their values."""
-    screened = {name: _screened(cell, rule) for name, cell in cells.items()}
+    and with fewer a configuration is not confirmed: the number of pairs may not depend on their values."""
+    screened = {name: _screened(config, rule) for name, config in configs.items()}
     sides = {name: int(screen_result.side[0]) for name, screen_result in screened.items()}
-    worse, better = (_confirmed(cells, sides, side, rule) for side in (1, -1))
-    return {name: _judgement(cell, screened[name], worse[name] if sides[name] > 0 else better[name], rule) for name, cell in cells.items()}
+    worse, better = (_confirmed(configs, sides, side, rule) for side in (1, -1))
+    return {name: _judgement(config, screened[name], worse[name] if sides[name] > 0 else better[name], rule) for name,
+            config in configs.items()}
 
 
-def _screened(cell: PairRatios, rule: Rule) -> Screened:
-    if not len(cell.screening):
+def _screened(config: PairRatios, rule: Rule) -> Screened:
+    if not len(config.screening):
         return Screened(np.zeros(1, dtype=np.int64), np.zeros(1, dtype=bool), np.zeros(1, dtype=np.int64))
-    return screen(np.asarray(cell.screening, dtype=np.float64)[None], rule)
+    return screen(np.asarray(config.screening, dtype=np.float64)[None], rule)
 
 
-def _confirmed(cells: Mapping[str, PairRatios], sides: Mapping[str, int], side: int, rule: Rule) -> dict[str, float]:
-    """Adjusted p-values that cells changed to that side, by cell."""
-    def p(name: str, cell: PairRatios) -> float:
-        ready = sides[name] == side and len(cell.fresh) >= rule.fresh
-        return float(sign_flip(side * rows(cell.fresh[: rule.fresh]))) if ready else 1.0
+def _confirmed(configs: Mapping[str, PairRatios], sides: Mapping[str, int], side: int, rule: Rule) -> dict[str, float]:
+    """Adjusted p-values that configurations changed to that side, by configuration."""
+    def p(name: str, config: PairRatios) -> float:
+        ready = sides[name] == side and len(config.fresh) >= rule.fresh
+        return float(sign_flip(side * rows(config.fresh[: rule.fresh]))) if ready else 1.0
 
-    return dict(zip(cells, map(float, adjusted([p(name, cell) for name, cell in cells.items()], rule)), strict=True))
+    return dict(zip(configs, map(float, adjusted([p(name, config) for name, config in configs.items()], rule)), strict=True))
 
 
-def _judgement(cell: PairRatios, screened: Screened, p: float, rule: Rule) -> PairedVerdict:
+def _judgement(config: PairRatios, screened: Screened, p: float, rule: Rule) -> PairedVerdict:
     side, used = int(screened.side[0]), int(screened.pairs[0])
     if not used:
-        return PairedVerdict(INCONCLUSIVE, None, 1.0, 0, f"{len(cell.screening)} of the {rule.looks[0]} pairs that are needed")
+        return PairedVerdict(INCONCLUSIVE, None, 1.0, 0, f"{len(config.screening)} of the {rule.looks[0]} pairs that are needed")
     if not side:
-        effect = Effect.of(cell.screening[:used])
+        effect = Effect.of(config.screening[:used])
         verdict = EQUIVALENT if screened.equal[0] else INCONCLUSIVE
         return PairedVerdict(verdict, effect, 1.0, used, _reason(verdict, effect, rule))
-    if len(cell.fresh) < rule.fresh:
-        effect = Effect.of(cell.screening[:used])
-        reason = f"looks changed, but {len(cell.fresh)} of {rule.fresh} pairs confirm it: {effect}"
+    if len(config.fresh) < rule.fresh:
+        effect = Effect.of(config.screening[:used])
+        reason = f"looks changed, but {len(config.fresh)} of {rule.fresh} pairs confirm it: {effect}"
         return PairedVerdict(INCONCLUSIVE, effect, 1.0, used, reason)
-    fresh = cell.fresh[: rule.fresh]
+    fresh = config.fresh[: rule.fresh]
     effect, verdict = Effect.of(fresh), verdict_of(fresh, side, p, rule)
     return PairedVerdict(verdict, effect, p, used + rule.fresh, _reason(verdict, effect, rule))
 
 
 def verdict_of(fresh: ArrayLike, side: int, p: float, rule: Rule) -> str:
-    """Return the verdict on a cell from its confirming pairs, (n,).
+    """Return the verdict on a configuration from its confirming pairs, (n,).
 
     ``side``: 1 looked worse, −1 better. ``p`` is adjusted."""
     if p <= rule.q and side * hodges_lehmann(fresh) >= rule.limit:
@@ -297,62 +299,65 @@ def _reason(verdict: str, effect: Effect, rule: Rule) -> str:
 
 
 # -- what a machine can see ---------------------------------------------------------------------------------------------
-def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, cells: int = 400) -> float:
+def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, configs: int = 400) -> float:
     """Return the smallest minimum effect, in steps of 0.5 %, that ``most`` pairs on average can decide.
 
-    Infinite where not even 50 % will do. ``unchanged``: log ratios of A/A pairs, of any cells of the machine class. Cells are
+    Infinite where not even 50 % will do. ``unchanged``: log ratios of A/A pairs, of any configurations of the machine class. Configurations
+    are
     drawn from them with random signs, by a frozen stream; which of two equal sides came first is chance, so the signs carry nothing."""
     pool = rows(ratios=np.ravel(np.asarray(unchanged, dtype=np.float64)))
     stream = np.random.RandomState(0)  # a legacy stream never changes
-    shape = (cells, Rule(0.01, family).looks[-1])
+    shape = (configs, Rule(0.01, family).looks[-1])
     drawn = stream.choice(pool, size=shape) * stream.choice([-1.0, 1.0], size=shape)
-    steps = range(1, 101)  # the larger the minimum effect, the sooner a cell is decided
+    steps = range(1, 101)  # the larger the minimum effect, the sooner a configuration is decided
     first = bisect.bisect_left(steps, True, key=lambda step: _mean_pairs(drawn, Rule(step / 200, family)) <= pairs)
     return steps[first] / 200 if first < len(steps) else math.inf
 
 
-def luck(equal: Sequence[ArrayLike], family: int, cells: Sequence[Hashable] | None = None, q: float = 0.05) -> float:
+def luck(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hashable] | None = None, q: float = 0.05) -> float:
     """Return the minimum effect that constant bias between processes requires, a fraction.
 
-    The bias of a side that lasts for a whole comparison, such as where its code lies in memory, is in all pairs of a cell and no test of
+    The bias of a side that lasts for a whole comparison, such as where its code lies in memory, is in all pairs of a configuration and no
+    test of
     pairs can see it. 0 where A/A tests do not show any.
 
-    ``equal``: log ratios of A/A pairs, one sample for each cell and night, the sides being apart as those of a comparison are;
-    ``cells``: the cell of each (None: each is of another), because a cell may have the same bias every night, and then its nights are no
+    ``equal``: log ratios of A/A pairs, one sample for each configuration and night, the sides being apart as those of a comparison are;
+    ``configs``: the configuration of each (None: each is of another), because a configuration may have the same bias every night, and then
+    its nights are no
     more than one. With bias the centers vary more than random signs of their pairs explain (at 1 %, by a frozen stream). Its standard
     deviation, the upper end of its one-sided 95 % interval, and the noise of the confirming pairs give the effect that none of ``family``
-    unchanged cells reaches on either side in all but ``q`` of the nights, if the bias is normal."""
-    names = range(len(equal)) if cells is None else cells
-    pairs_by_cell = [(np.asarray(pairs, dtype=np.float64), cell) for pairs, cell in zip(equal, names, strict=True)
+    unchanged configurations reaches on either side in all but ``q`` of the nights, if the bias is normal."""
+    names = range(len(equal)) if configs is None else configs
+    pairs_by_config = [(np.asarray(pairs, dtype=np.float64), config) for pairs, config in zip(equal, names, strict=True)
                      if np.size(pairs) >= LEAST_OF_LUCK]
-    if len(pairs_by_cell) < 3:
+    if len(pairs_by_config) < 3:
         return 0.0
     stream = np.random.RandomState(0)  # a legacy stream never changes
-    drawn = np.array([hodges_lehmann(x * stream.choice([-1.0, 1.0], size=(DRAWS_OF_LUCK, len(x)))) ** 2 for x, _ in pairs_by_cell])
-    centres = np.array([float(hodges_lehmann(x)) for x, _ in pairs_by_cell])
-    sizes, noise = np.array([len(x) for x, _ in pairs_by_cell]), drawn.mean(axis=1)
+    drawn = np.array([hodges_lehmann(x * stream.choice([-1.0, 1.0], size=(DRAWS_OF_LUCK, len(x)))) ** 2 for x, _ in pairs_by_config])
+    centres = np.array([float(hodges_lehmann(x)) for x, _ in pairs_by_config])
+    sizes, noise = np.array([len(x) for x, _ in pairs_by_config]), drawn.mean(axis=1)
     if (1 + (drawn.mean(axis=0) >= np.mean(centres**2)).sum()) / (1 + DRAWS_OF_LUCK) > 0.01:
         return 0.0
     variance = max(0.0, float(np.mean((centres**2 - noise) * sizes / (sizes - 1))))  # signs turn a share 1/n of luck into noise
     of_verdicts = max(0.0, float(np.mean(noise * sizes - variance))) / Rule(0.5, family).fresh  # luck comes with it
-    free = _independent(centres, [cell for _, cell in pairs_by_cell], variance)
+    free = _independent(centres, [config for _, config in pairs_by_config], variance)
     return math.expm1(float(norm.isf(q / 2 / family)) * math.sqrt(variance * free / chi2.ppf(0.05, free) + of_verdicts))
 
 
-def _independent(centres: Floats, cells: Sequence[Hashable], variance: float) -> float:
+def _independent(centres: Floats, configs: Sequence[Hashable], variance: float) -> float:
     """Return the effective number of independent centers for the uncertainty of their mean square.
 
-    Centers of one cell may correlate: squares of normal values that correlate by r correlate by r²."""
-    of_cell = [centres[[i for i, other in enumerate(cells) if other == cell]] for cell in dict.fromkeys(cells)]
-    twos = sum(len(nights) * (len(nights) - 1) for nights in of_cell)
+    Centers of one configuration may correlate: squares of normal values that correlate by r correlate by r²."""
+    of_config = [centres[[i for i, other in enumerate(configs) if other == config]] for config in dict.fromkeys(configs)]
+    twos = sum(len(nights) * (len(nights) - 1) for nights in of_config)
     if not twos:
         return len(centres)
-    shared = sum(float(nights.sum() ** 2 - (nights**2).sum()) for nights in of_cell) / twos
+    shared = sum(float(nights.sum() ** 2 - (nights**2).sum()) for nights in of_config) / twos
     alike = min(max(shared / variance, 0.0), 1.0) if variance else 0.0
     return len(centres) / (1 + twos / len(centres) * alike**2)
 
 
 def _mean_pairs(ratios: Floats, rule: Rule) -> float:
-    """Pairs per cell, those that confirm included."""
+    """Pairs per configuration, those that confirm included."""
     screened = screen(ratios, rule)
     return float((screened.pairs + np.where(screened.side != 0, rule.fresh, 0)).mean())

@@ -24,7 +24,7 @@ def rows(ratios: ArrayLike) -> Floats:
     """Return log ratios as an array, (..., n). Raises CachemarkError for none or a non-finite number."""
     d = np.asarray(ratios, dtype=np.float64)
     if d.ndim == 0 or d.shape[-1] == 0 or not np.isfinite(d).all():
-        raise CachemarkError("Log ratios must be finite numbers, at least one per cell.", remedy="Make them with log_ratios.")
+        raise CachemarkError("Log ratios must be finite numbers, at least one per configuration.", remedy="Make them with log_ratios.")
     return d
 
 

@@ -19,7 +19,7 @@ from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .git import BAD, GOOD, SKIP, checkouts, code_of, repository_of, search
-from .pairs import IMAGES, Pair, PairRunner, Side, cells_of
+from .pairs import IMAGES, Pair, PairRunner, Side, configs_of
 from .session import Machine
 
 OnRow = Callable[[str, Verdict], None]  # called with a commit and each row about it
@@ -51,7 +51,7 @@ def bisect(
     the device is not to be had or is lost."""
     machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins)
     machine.require()
-    (name, planned), *namesakes = cells_of(loaded, machine.device, [case], images).items()
+    (name, planned), *namesakes = configs_of(loaded, machine.device, [case], images).items()
     if namesakes:
         raise BadPlan(f"{case!r} names several cases: {', '.join([name, *(other for other, _ in namesakes)])}.", remedy="Give one in full.")
     request = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)
@@ -90,11 +90,11 @@ class _Hunt:
 
     def compared(self, code: str, commit: str, rule: Rule, once: bool = False) -> Sequence[Verdict]:
         """Compare the case at a commit with the good end; with ``once`` until a first pair has succeeded."""
-        cells, so_far = {self.name: self.planned}, len(self.pairs)
-        before, after = (Side(each, cells, replace(self.request, code=each)) for each in (self.good, code))
+        configs, so_far = {self.name: self.planned}, len(self.pairs)
+        before, after = (Side(each, configs, replace(self.request, code=each)) for each in (self.good, code))
         runner = PairRunner(before, after, self.executor, on_pair=self.pairs.append)
         go_on = (lambda: not any(pair.ok for pair in self.pairs[so_far:])) if once else (lambda: True)
-        rows = verdicts(measure_until_decided(cells, runner.round, rule, go_on), rule)
+        rows = verdicts(measure_until_decided(configs, runner.round, rule, go_on), rule)
         self.shown += [(commit, row) for row in rows]
         for row in rows:
             if self.on_row is not None:

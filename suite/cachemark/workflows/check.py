@@ -215,8 +215,8 @@ def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
     """Return lines about changes over the nights up to a comparison."""
     if night is None:
         return ()
-    cells, delta = [row.label for row in night.tally.rows if row.metric == TIME], float(night.stated.get("delta", 0.1))
-    return tuple(line for cell in cells for line in ledger.history_lines(nights, cell, delta))
+    configs, delta = [row.label for row in night.tally.rows if row.metric == TIME], float(night.stated.get("delta", 0.1))
+    return tuple(line for config in configs for line in ledger.history_lines(nights, config, delta))
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ class CheckResult:
                 lines += incidents.described(incident, incidents.command(plan, incident, sides) + note)
                 continue
             again = incidents.command(plan, incident, sides or ("--commits", among.good, among.bad))
-            find = among.bisect(plan, incident.cells[0])
+            find = among.bisect(plan, incident.configurations[0])
             lines += incidents.described(incident, again + note, among.range, among.newest, find + note)
         return lines
 

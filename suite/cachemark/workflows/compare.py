@@ -26,7 +26,7 @@ from ..gate.comparison import (
     OTHER_NUMERICS,
     SAME,
     SAME_TOKENS,
-    CellPairs,
+    ConfigPairs,
     Tally,
     measure_until_decided,
     other_tokens,
@@ -44,7 +44,7 @@ from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .git import checkouts, code_of, repository_of
-from .pairs import IMAGES, Cells, MakeSide, Pair, PairRunner, Side, cells_of, image_side, sides_of, timed_side
+from .pairs import IMAGES, Configs, MakeSide, Pair, PairRunner, Side, configs_of, image_side, sides_of, timed_side
 from .session import Machine
 from .stores import DEFAULT_STORE
 
@@ -55,8 +55,9 @@ OnPair = Callable[[Pair, str], None]  # called with each pair and with what was 
 class Terms:
     """Terms of a comparison.
 
-    ``delta``: minimum effect (None: what the machine can resolve); ``minutes``: None for no limit; ``aa``: also compare one cell with
-    itself; ``seed`` of the order; ``min_coverage``: fraction of the cells that must be judged (None: the usual one).
+    ``delta``: minimum effect (None: what the machine can resolve); ``minutes``: None for no limit; ``aa``: also compare one configuration
+    with
+    itself; ``seed`` of the order; ``min_coverage``: fraction of the configurations that must be judged (None: the usual one).
     """
 
     delta: float | None = None
@@ -87,7 +88,7 @@ class PairedComparison:
 
     @property
     def same_tokens(self) -> int:
-        """The number of cells whose images are equal because their tokens are."""
+        """The number of configurations whose images are equal because their tokens are."""
         return sum(row.reason == SAME_TOKENS for row in self.tally.rows)
 
 
@@ -97,7 +98,7 @@ def compare(
     repository: Path | None = None, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (), images: int = IMAGES,
     samples: int | None = None, terms: Terms = Terms(), on_pair: OnPair | None = None,
 ) -> PairedComparison:
-    """Compare two sides of a plan in pairs of fresh processes, and judge every cell by a test with a known false-alarm rate.
+    """Compare two sides of a plan in pairs of fresh processes, and judge every configuration by a test with a known false-alarm rate.
 
     ``cases`` are labels of two cases, ``commits`` two commits of ``repository`` (None: that around this package), ``environments`` two
     interpreters: one of the three. ``only`` limits commits and environments to these labels. ``images`` generations count in a pair;
@@ -112,14 +113,14 @@ def compare(
     machine.require()
     trial = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)
 
-    def cells(count: int, make: MakeSide) -> tuple[Cells, Cells]:
+    def configs(count: int, make: MakeSide) -> tuple[Configs, Configs]:
         """Those of both sides; with cases as sides those of two labels, else the same ones twice."""
         if cases:
             return sides_of(loaded, machine.device, cases, count, make)
-        planned = cells_of(loaded, machine.device, only, count, make)
+        planned = configs_of(loaded, machine.device, only, count, make)
         return planned, planned
 
-    timed, imaged = cells(images, timed_side), None if samples == 0 else cells(samples or 0, image_side)
+    timed, imaged = configs(images, timed_side), None if samples == 0 else configs(samples or 0, image_side)
     with Store.open(store) as target, machine.places(target) as places, _sides(trial, cases, commits, environments, repository) as sides:
         compared = _identified(sides, timed, imaged, places, machine.device)
         return _PairedRun(loaded, compared, target, terms, places, on_pair).run(machine.device)
@@ -154,12 +155,12 @@ class ComparedSides:
 
 @contextmanager
 def _equal(side: Side, names: Sequence[str]) -> Iterator[tuple[Side, Side]]:
-    """Yield one side twice over some of its cells.
+    """Yield one side twice over some of its configurations.
 
     The second one runs a copy of the code in another folder, as two sides do: a bias that depends on the folder must show in an A/A test
     as well.
     """
-    copy = replace(side, cells={AA + name: side.cells[name] for name in names})
+    copy = replace(side, configs={AA + name: side.configs[name] for name in names})
     with tempfile.TemporaryDirectory(prefix="cachemark-equal-") as folder:
         if names:
             shutil.copytree(Path(side.request.code or PACKAGE.parent, PACKAGE.name), Path(folder, PACKAGE.name),
@@ -184,7 +185,7 @@ def _sides(
 
 
 def _identified(
-    sides: _Sides, timed: tuple[Cells, Cells], imaged: tuple[Cells, Cells] | None, executor: Executor, device: str,
+    sides: _Sides, timed: tuple[Configs, Configs], imaged: tuple[Configs, Configs] | None, executor: Executor, device: str,
 ) -> ComparedSides:
     """Return both sides with the environments that they report; refuse an unfair comparison before the first pair.
 
@@ -223,19 +224,20 @@ class _PairedRun:
     def run(self, device: str) -> PairedComparison:
         """Hold the comparison, as a run of the store."""
         both, plan, machine = self.both, self.plan, self.both.where[1].machine_class
-        if not both.after.cells:
+        if not both.after.configs:
             raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark explain PLAN")
         earlier = ledger.nights(self.store, plan.name, machine)
         self.turn = len(earlier)
         self.equal = [o for night in earlier[-ledger.WATCHED:] for o in ledger.aa_outcomes(self.store.outcomes(night.run.id))]
-        least, _ = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.cells), device)
-        rule = Rule(self.terms.delta or least, len(both.after.cells))
-        record = {"sides": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": self.terms.seed,
+        least, _ = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.configs), device)
+        rule = Rule(self.terms.delta or least, len(both.after.configs))
+        record = {"sides": list(both.names), "alike": both.alike, "delta": rule.delta, "configurations": rule.family,
+                  "seed": self.terms.seed,
                   "min_coverage": COVERAGE if self.terms.min_coverage is None else self.terms.min_coverage,
                   "code": [dict(code) for code in both.code], "plan": plan.stored()}
         with self.store.new_run(ledger.COMPARISON + plan.name, record, both.where[1], both.code[1]) as self.run_id:
             rule = self._measure_and_judge(rule)
-        _, sees = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.cells), device)
+        _, sees = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.configs), device)
         nights = ledger.nights(self.store, plan.name, machine)
         (ours,) = (night for night in nights if night.run.id == self.run_id)
         return PairedComparison(self.run_id, both.names, ours.tally, rule, sees, ledger.standing(nights))
@@ -247,43 +249,43 @@ class _PairedRun:
         """
         both, minutes = self.both, self.terms.minutes
         end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
-        cells, going = list(both.after.cells), lambda: time.monotonic() < end
-        with _equal(both.before, ledger.equal_cells(cells, self.turn) if self.terms.aa else []) as (one, other):
+        configs, going = list(both.after.configs), lambda: time.monotonic() < end
+        with _equal(both.before, ledger.equal_configs(configs, self.turn) if self.terms.aa else []) as (one, other):
             runner, equal = self._runner(both.before, both.after, self.terms.seed), self._runner(one, other, self.terms.seed + 1)
 
             def measure(names: list[str]) -> list[Pair]:
-                new_pairs = runner.round([name for name in names if name not in one.cells])
+                new_pairs = runner.round([name for name in names if name not in one.configs])
                 for pair in new_pairs:
                     refuse_unfair(pair.before, pair.after, both.where)
-                return new_pairs + equal.round([name for name in names if name in one.cells])
+                return new_pairs + equal.round([name for name in names if name in one.configs])
 
-            pairs = measure_until_decided([*cells, *one.cells], measure, rule, going, alike=both.alike,
+            pairs = measure_until_decided([*configs, *one.configs], measure, rule, going, alike=both.alike,
                                           flake_rate=flakes.observed_rate(self.equal))
         self.equal += ledger.aa_outcomes(self.store.outcomes(self.run_id))
         rule = replace(rule, delta=max(rule.delta, ledger.lasting_luck(self.equal, rule.family)))
-        rows = [*verdicts({c: pairs[c] for c in cells}, rule, both.alike), *verdicts({c: pairs[c] for c in one.cells}, rule)]
+        rows = [*verdicts({c: pairs[c] for c in configs}, rule, both.alike), *verdicts({c: pairs[c] for c in one.configs}, rule)]
         self._file(rows)  # the images may take long, and may fail
-        if images := self._images({c: pairs[c] for c in cells}, end):
+        if images := self._images({c: pairs[c] for c in configs}, end):
             self._file([*rows, *images])
         return rule
 
-    def _images(self, pairs: dict[str, CellPairs], end: float) -> list[Verdict]:
-        """Return rows about the images of cells whose tokens differ. One pair suffices, since no time is involved.
+    def _images(self, pairs: dict[str, ConfigPairs], end: float) -> list[Verdict]:
+        """Return rows about the images of configurations whose tokens differ. One pair suffices, since no time is involved.
 
         Failed ones are repeated often enough to tell a flake from a cause.
         """
-        if self.both.images is None or not (cells := other_tokens(pairs)):
+        if self.both.images is None or not (configs := other_tokens(pairs)):
             return []
         if time.monotonic() >= end:
             reason = "time was up before its images were compared"
-            return [Verdict(pairs[cell].measured[0].after.case.key, cell, "status", NOT_COMPARED, reason) for cell in cells]
+            return [Verdict(pairs[config].measured[0].after.case.key, config, "status", NOT_COMPARED, reason) for config in configs]
         runner = self._runner(*self.both.images, what="images")
-        image_pairs = {pair.cell: pair for pair in runner.round(cells)}
+        image_pairs = {pair.config: pair for pair in runner.round(configs)}
         for _ in range(FlakeRule(len(pairs)).enough):
-            again = [cell for cell, pair in image_pairs.items() if flakes.alone((pair.before, pair.after))]
+            again = [config for config, pair in image_pairs.items() if flakes.alone((pair.before, pair.after))]
             if not again or time.monotonic() >= end:
                 break
-            image_pairs |= {pair.cell: pair for pair in runner.round(again)}
+            image_pairs |= {pair.config: pair for pair in runner.round(again)}
         return seedwise(image_pairs, alike=self.both.alike)
 
     def _runner(self, before: Side, after: Side, seed: int = 0, what: str = "times") -> PairRunner:
@@ -291,9 +293,10 @@ class _PairedRun:
 
     def _keep(self, pair: Pair, names: tuple[str, str], what: str) -> None:
         """Store both sides of a pair, each under the name of its process, and tell of it."""
-        pair_facts = {"run": self.run_id, "cell": pair.cell, "number": pair.number, "swapped": pair.swapped, "redone": pair.redone,
+        pair_facts = {"run": self.run_id, "configuration": pair.config, "number": pair.number, "swapped": pair.swapped,
+                      "redone": pair.redone,
                       "what": what}
-        trial = f"{pair.cell}, {'pair' if what == 'times' else what} {pair.number}"
+        trial = f"{pair.config}, {'pair' if what == 'times' else what} {pair.number}"
         for side, outcome, name in (("before", pair.before, names[0]), ("after", pair.after, names[1])):
             facts = {**outcome.facts, "pair": {**pair_facts, "side": side, "name": name}}
             self.store.save(self.run_id, replace(outcome, facts=facts), trial=f"{trial}, {side}")

@@ -25,7 +25,7 @@ from ..trial.request import TrialRequest
 
 IMAGES, WARMUP = 8, 2  # counted generations of a side, and those before them
 ONLY = "only"  # key of a side's evaluation: the one thing that is measured
-Cells = Mapping[str, Planned]
+Configs = Mapping[str, Planned]
 MakeSide = Callable[[Planned, int], Planned]
 
 
@@ -61,7 +61,7 @@ def _series(subset: str) -> str:
     return subset.rstrip(f"{string.digits}k")
 
 
-def cells_of(
+def configs_of(
     plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES, side: MakeSide = timed_side,
 ) -> dict[str, Planned]:
     """Return the cases of a plan that can run, by their names of :func:`names_of`.
@@ -119,7 +119,7 @@ def sides_of(
     model, both labels, and the conditions where there are several. Raises CachemarkError where no model has both.
     """
     labels = shown_label(labels[0]), shown_label(labels[1])
-    sides = [cells_of(plan, device, [label], images, side) for label in labels]
+    sides = [configs_of(plan, device, [label], images, side) for label in labels]
     pairs = {_pair_name(name, p.case, labels): (p, other) for name, p in sides[0].items() if (other := _counterpart(p, sides))}
     if not pairs:
         raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r}.",
@@ -128,7 +128,7 @@ def sides_of(
     return before, after
 
 
-def _counterpart(planned: Planned, sides: Sequence[Cells]) -> Planned | None:
+def _counterpart(planned: Planned, sides: Sequence[Configs]) -> Planned | None:
     """The case of the second side that one of the first is compared with."""
     ours, theirs = ([p for p in side.values() if p.case.model == planned.case.model] for side in sides)
     same = [p for p in theirs if p.case.cell == planned.case.cell]
@@ -146,22 +146,22 @@ class Side:
     """One side of every configuration, by name; ``request`` holds the interpreter and the copy of the code that run it."""
 
     name: str
-    cells: Cells
+    configs: Configs
     request: TrialRequest
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Group the cells that share a process: one model, one request, the same plug-ins."""
+        """Group the configurations that share a process: one model, one request, the same plug-ins."""
         groups: dict[Any, list[str]] = {}
         for name in names:
-            cell = self.cells[name]
-            groups.setdefault((cell.case.model, cell.request, cell.needs), []).append(name)
+            config = self.configs[name]
+            groups.setdefault((config.case.model, config.request, config.needs), []).append(name)
         return list(groups.values())
 
 
 def measure(sides: Sequence[Side], names: Sequence[str], executor: Executor) -> list[dict[str, Outcome]]:
-    """Measure some cells of each side, one side right after the other on one device. Raises Infrastructure where it is lost."""
+    """Measure some configurations of each side, one side right after the other on one device. Raises Infrastructure where it is lost."""
     groups = [(number, group) for number, side in enumerate(sides) for group in side.groups(names)]
-    ended = executor.in_turn([([sides[number].cells[name] for name in group], sides[number].request) for number, group in groups])
+    ended = executor.in_turn([([sides[number].configs[name] for name in group], sides[number].request) for number, group in groups])
     if lost_case := next((finished for part in ended for finished in part if finished.lost), None):
         raise Infrastructure(f"The comparison ends with its device. {lost_case.outcome.log.strip().splitlines()[0]}",
                              remedy="See `cachemark doctor`; the pairs measured so far are stored.")
@@ -200,15 +200,15 @@ class PairRunner:
         self._orders = orders(self.seed)
 
     def round(self, names: Sequence[str]) -> list[Pair]:
-        """Measure one more pair of each of these cells, again where the machine disturbed it."""
+        """Measure one more pair of each of these configurations, again where the machine disturbed it."""
         pending, done, redone = list(names), list[Pair](), 0
         while pending:
             pairs = self._round(pending, redone)
-            pending = [pair.cell for pair in pairs if pair.disturbed and redone < REDOS]
-            done += [pair for pair in pairs if pair.cell not in pending]
+            pending = [pair.config for pair in pairs if pair.disturbed and redone < REDOS]
+            done += [pair for pair in pairs if pair.config not in pending]
             redone += 1
         for pair in done:
-            self._counts[pair.cell] = pair.number
+            self._counts[pair.config] = pair.number
             if self.on_pair is not None:
                 self.on_pair(pair)
         return done

@@ -43,7 +43,7 @@ from ..stats.paired_test import Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
-from .pairs import Pair, PairRunner, Side, cells_of, measure
+from .pairs import Pair, PairRunner, Side, configs_of, measure
 from .session import Machine
 from .stores import reading
 
@@ -249,7 +249,7 @@ def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda said: Non
             plugins.load(plugin)
         loaded = plans.load(str(SELF_TEST / "plan.toml"))
         request = TrialRequest(loaded.timeout, machine.threads, (str(plugin),), Task.TIMES, memory_cap=machine.memory_cap)
-        (planned,) = cells_of(loaded, machine.device, ["delayed 1/2"], images=3).values()
+        (planned,) = configs_of(loaded, machine.device, ["delayed 1/2"], images=3).values()
         return (*_pairs(planned, request, places, on_step), _empty())
 
 
@@ -263,7 +263,7 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
     most = max(rule.looks[-1], rule.looks[0] + rule.fresh)
 
     def tell(pair: Pair) -> None:
-        on_step(f"{pair.cell}: pair {pair.number} of {rule.looks[0]} to {most}")
+        on_step(f"{pair.config}: pair {pair.number} of {rule.looks[0]} to {most}")
 
     runner = PairRunner(Side("before", before, request), Side("after", after, request), executor, on_pair=tell)
     rows = verdicts(measure_until_decided(before, runner.round, rule, alike=OTHER_METHODS), rule, OTHER_METHODS)
@@ -272,14 +272,14 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
 
 
 def _delayed(planned: Planned, wait: float, images: int) -> Planned:
-    """The case with that wait; cells of one process differ in how often they generate."""
+    """The case with that wait; configurations of one process differ in how often they generate."""
     case = replace(planned.case, knobs={**planned.case.knobs, "wait": wait}, repeats=images)
     return replace(planned, case=case)
 
 
-def _latency(cells: Mapping[str, Planned], request: TrialRequest, executor: Executor) -> float:
+def _latency(configs: Mapping[str, Planned], request: TrialRequest, executor: Executor) -> float:
     """Seconds of a generation as it is, from a process of its own."""
-    outcome = measure([Side("before", cells, request)], [EQUAL], executor)[0][EQUAL]
+    outcome = measure([Side("before", configs, request)], [EQUAL], executor)[0][EQUAL]
     found = outcome.median(TIME)
     if found is None:
         last = (outcome.log.strip().splitlines() or [str(outcome.status)])[-1]
@@ -294,6 +294,6 @@ def _proof(row: Verdict, verdict: str, wanted: bool) -> Proof:
 
 
 def _empty() -> Proof:
-    """A comparison of no cells must not pass."""
+    """A comparison of no configurations must not pass."""
     code = Tally((), 0).exit_code
     return Proof("an empty plan must not pass", code == 4, f"exit code {code}")

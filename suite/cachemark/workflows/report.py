@@ -248,7 +248,7 @@ def paired_verdicts(store: Store, run: RunRecord, register: Path | None = None) 
     night, tally, remarks = judgement.night, judgement.night.tally, judgement.remarks()
     lines = (f"{ENDED[judgement.exit_code]}: {remarks[0][0].lower()}{remarks[0][1:]}", *judgement.summary()[: -len(remarks)], *remarks[1:])
     plan = str(run.stored_plan.get("file") or run.plan.removeprefix(ledger.COMPARISON))
-    return PairedVerdicts(tuple(map(str, night.stated.get("sides", ()))), tally.rows, (len(tally.covered), tally.cells),
+    return PairedVerdicts(tuple(map(str, night.stated.get("sides", ()))), tally.rows, (len(tally.covered), tally.configs),
                           judgement.exit_code, lines, shlex.join(["cachemark", "compare", plan, *night.sides]))
 
 
