@@ -22,7 +22,7 @@ from cachemark.export.documents import latex
 from cachemark.export.tables import tables
 from cachemark.gate import incidents
 from cachemark.gate.baseline_check import compare
-from cachemark.gate.comparison import CellPairs, PairOfOutcomes, verdicts
+from cachemark.gate.comparison import ConfigPairs, PairOfOutcomes, verdicts
 from cachemark.gate.incidents import described
 from cachemark.gate.seedwise import seedwise
 from cachemark.stats.paired_test import Rule
@@ -156,7 +156,7 @@ def test_the_check_against_a_baseline(row: Row) -> None:
 def test_the_comparison_in_pairs(row: Row) -> None:
     for kind in KINDS:
         pair = PairOfOutcomes("cell", outcome(row, "linear", row.then), outcome(row, "linear", figure(row, kind)))
-        cell = CellPairs()
+        cell = ConfigPairs()
         while cell.open(RULE):
             cell.add(pair, RULE)
         by_name = {r.metric: r.verdict for r in (*verdicts({"cell": cell}, RULE), *seedwise({"cell": pair}))}

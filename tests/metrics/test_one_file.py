@@ -19,7 +19,7 @@ from cachemark.export.documents import latex
 from cachemark.export.frames import case_frame, frame, samples_frame
 from cachemark.export.tables import tables
 from cachemark.gate.baseline_check import compare
-from cachemark.gate.comparison import CellPairs, PairOfOutcomes, verdicts
+from cachemark.gate.comparison import ConfigPairs, PairOfOutcomes, verdicts
 from cachemark.gate.seedwise import seedwise
 from cachemark.metrics.compute import named_presets as presets
 from cachemark.plans.reuse import Earlier
@@ -172,7 +172,7 @@ def test_the_gate_judges_what_is_exact(base: str, verdict: str, outcomes: list[O
 def test_pairs_compare_images_and_bytes(base: str, verdict: str, candidate: Outcome) -> None:
     """Four seeds are too few for a verdict on images."""
     name, rule = full_name(candidate, base), Rule(0.1, 1)
-    pair, cell = PairOfOutcomes("cell", candidate, changed(candidate, name, 1.5)), CellPairs()
+    pair, cell = PairOfOutcomes("cell", candidate, changed(candidate, name, 1.5)), ConfigPairs()
     while cell.open(rule):
         cell.add(pair, rule)
     found = {row.metric: row.verdict for row in (*verdicts({"cell": cell}, rule), *seedwise({"cell": pair}))}

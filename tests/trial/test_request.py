@@ -22,14 +22,14 @@ from cachemark.plans.reuse import Earlier
 from cachemark.trial.identity import identify
 from cachemark.trial.request import PARENT_ONLY, PROTOCOL, Task, TrialRequest
 from cachemark.trial.supervisor import run_trials
-from cachemark.workflows.pairs import cells_of
+from cachemark.workflows.pairs import configs_of
 
 PACKAGE = Path(cachemark.__file__).parent
 
 
 @pytest.fixture
 def planned() -> Planned:
-    (found,) = cells_of(plans.load("embedded"), "cpu", ["tiny-llamagen window 1/2"]).values()
+    (found,) = configs_of(plans.load("embedded"), "cpu", ["tiny-llamagen window 1/2"]).values()
     return found
 
 
