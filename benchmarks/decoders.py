@@ -57,7 +57,7 @@ class Replay(Decoder):
     def reach(self) -> int:
         return [*self.ran.fed, 1][len(self.fed)]
 
-    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
+    def judge(self, known: int, logits: Tensor, tokens: Tensor) -> int:
         if known == 0:
             tokens.copy_(self.known)
         return self.ran.kept[len(self.kept)]

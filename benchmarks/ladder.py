@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import get_args
 
 from cachemark.analysis.formatting import DASH, times
-from cachemark.core.limits import Limit, ideal
+from cachemark.core.limits import Limit, roofline_speedup
 from cachemark.core.result import Environment, Outcome
 from cachemark.core.spec import FULL, OWN, digest
 from cachemark.plans import schema as plans
@@ -95,11 +95,11 @@ def _step(outcome: Outcome, fulls: dict[str, Outcome]) -> LadderRow:
 
 
 def _allowed(outcome: Outcome, fulls: dict[str, Outcome]) -> float | None:
-    """The ideal speed-up over the full cache of the same engine, or None for a full cache and where a least time is not known."""
+    """The roofline speedup over the full cache of the same engine, or None for a full cache and where a roofline time is not known."""
     full = fulls.get(outcome.case.engine)
     if full is None or outcome.case.method == FULL or not {"limit"} <= outcome.facts.keys() & full.facts.keys():
         return None
-    return ideal(Limit.from_json(full.facts["limit"]), Limit.from_json(outcome.facts["limit"]))
+    return roofline_speedup(Limit.from_json(full.facts["limit"]), Limit.from_json(outcome.facts["limit"]))
 
 
 def markdown(found: Sequence[Ladder], environment: Environment, commit: str = "") -> str:

@@ -1,7 +1,7 @@
 """What packed weights are worth: a linear layer over few rows, plain and packed, as gigabytes of weights read per second.
 
 Weights are taken in turn from a set that no cache holds, as in a model. Each value is the best of five tries. Beside the table stands the
-machine's copy rate, reading and writing counted, as everywhere.
+machine's bandwidth, reading and writing counted, as everywhere.
 
     python benchmarks/packed.py [--threads 2] [--json FILE]
 """
@@ -36,7 +36,7 @@ def seconds(call: Callable[[], object], calls: int) -> float:
     return best
 
 
-def copy_rate() -> float:
+def measured_bandwidth() -> float:
     """Bytes read and written per second by a large copy."""
     source = torch.ones(COLD // 2)
     target = torch.empty_like(source)
@@ -69,8 +69,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     origin = Origin(arguments.threads)
-    rate = copy_rate()
-    print(f"{origin}, copy rate {rate / 1e9:.1f} GB/s")
+    rate = measured_bandwidth()
+    print(f"{origin}, bandwidth {rate / 1e9:.1f} GB/s")
     table = []
     for row in measured():
         table.append(row)

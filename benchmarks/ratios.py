@@ -104,12 +104,12 @@ def linear(model: LlamaGen, batch: int, budget: str) -> Linear:
 
 
 def ideals(model: LlamaGen, batch: int, rates: Rates) -> dict[str, float]:
-    """Speed-ups over the full cache that bytes and FLOPs allow, image decoding left out; and the full cache's least time in seconds."""
+    """Speed-ups over the full cache that bytes and FLOPs allow, image decoding left out; and the full cache's roofline time in seconds."""
     parts, layout = costs.llamagen(model.config, lambda: torch.relu), model.layout(range(batch), SAMPLING)
-    full = bill(Full(), layout, parts, images=False).least_time(rates)
+    full = bill(Full(), layout, parts, images=False).roofline_time(rates)
     variants = {f"full/linear {budget}": linear(model, batch, budget) for budget in BUDGETS}
-    gains = {name: full / bill(variant, layout, parts, images=False).least_time(rates) for name, variant in variants.items()}
-    return {"least time of full": full, **gains}
+    gains = {name: full / bill(variant, layout, parts, images=False).roofline_time(rates) for name, variant in variants.items()}
+    return {"roofline time of full": full, **gains}
 
 
 def measure(grid: int, batch: int, rounds: int, rates: Rates) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def step_bytes(model: LlamaGen, batch: int) -> dict[str, float]:
 
 
 def share(ratio: float, allowed: float | None) -> str:
-    """How much of the ideal speed-up a ratio is."""
+    """How much of the roofline speedup a ratio is."""
     return "" if allowed is None else f"; ideal {allowed:.3f}, of which {ratio / allowed:.0%}"
 
 
@@ -157,7 +157,7 @@ def main() -> None:
     origin = Origin(arguments.threads)
     print(origin)
     here_rates = rates("cpu", arguments.threads, ["float32"])["float32"]
-    print(f"copy {here_rates.copy / 1e9:.1f} GB/s, matmul {here_rates.matmul / 1e9:.0f} GFLOP/s")
+    print(f"{here_rates.bandwidth / 1e9:.1f} GB/s, {here_rates.peak_flops / 1e9:.0f} GFLOP/s")
     results = []
     for grid, batch in SHAPES:
         result = measure(grid, batch, arguments.rounds, here_rates)
@@ -167,8 +167,8 @@ def main() -> None:
         for name, values in result["ratios"].items():
             low, middle, high = statistics.quantiles(values, n=4)
             print(f"  time {name}: median {middle:.3f}, quartiles {low:.3f} … {high:.3f}{share(middle, result['ideal'].get(name))}")
-        least = result["ideal"]["least time of full"]
-        print(f"  full: {statistics.median(result['seconds']['full']) / least:.2f} times its least time of {least:.2f} s")
+        least = result["ideal"]["roofline time of full"]
+        print(f"  full: {statistics.median(result['seconds']['full']) / least:.2f} times its roofline time of {least:.2f} s")
     origin.write(arguments.json, results=results)
 
 

@@ -1,4 +1,4 @@
-"""Least times, ideal speed-ups and flags: arithmetic on bills of operations."""
+"""Roofline times, roofline speedups and flags: arithmetic on bills of operations."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cachemark.core.errors import UnknownName
 from cachemark.core.limits import Limit, Rates
 from cachemark.roofline.operations import Bill, Op
 
-RATES = Rates(copy=100.0, matmul=1000.0)
+RATES = Rates(bandwidth=100.0, peak_flops=1000.0)
 MOVES = Op("attention", flops=10, read=200)  # 2 s of bytes, 0.01 s of arithmetic
-COMPUTES = Op("linear", flops=3000, weights=50, activations=50)  # 3 s of arithmetic, 1 s of bytes
+COMPUTES = Op("matmul", flops=3000, weights=50, activations=50)  # 3 s of arithmetic, 1 s of bytes
 
 
 def bill(*ops: Op) -> Bill:
@@ -21,31 +21,31 @@ def bill(*ops: Op) -> Bill:
 
 def test_an_operation_takes_what_takes_longer_and_operations_follow_each_other() -> None:
     assert (MOVES.seconds(RATES), COMPUTES.seconds(RATES)) == (2.0, 3.0)
-    assert bill(MOVES, COMPUTES, COMPUTES).least_time(RATES) == 8.0
+    assert bill(MOVES, COMPUTES, COMPUTES).roofline_time(RATES) == 8.0
 
 
 def test_activations_apart_are_moved_by_kernels_of_their_own() -> None:
     assert COMPUTES.seconds(RATES, apart=True) == 3.5
-    assert bill(COMPUTES).least_time(RATES, apart=True) == 3.5
+    assert bill(COMPUTES).roofline_time(RATES, apart=True) == 3.5
 
 
 def test_alike_operations_become_one_and_nothing_is_lost() -> None:
     total = bill(MOVES, COMPUTES._replace(times=3), MOVES)
-    assert {op.part: op.times for op in total.ops} == {"attention": 2, "linear": 3}
+    assert {op.part: op.times for op in total.ops} == {"attention": 2, "matmul": 3}
     assert (total.flops, total.moved(), total.moved("read", "weights")) == (9020, 700, 550)
-    assert total.only("linear").flops + total.without("linear").flops == total.flops
+    assert total.only("matmul").flops + total.without("matmul").flops == total.flops
 
 
 def test_what_was_measured_stands_beside_the_limit() -> None:
     limit = bill(MOVES, COMPUTES, Op("decode", flops=1000)).limit(RATES)
-    assert (limit.least_time, limit.tokens, limit.by) == (6.0, 5.0, {"attention": 2.0, "linear": 3.0, "decode": 1.0})
+    assert (limit.roofline_time, limit.tokens, limit.by) == (6.0, 5.0, {"attention": 2.0, "matmul": 3.0, "decode": 1.0})
     assert (limit.over(12.0), limit.mbu(12.0), limit.mfu(12.0)) == (2.0, 3.0 / 12, 4.01 / 12)
     assert Limit.from_json(limit.to_json()) == limit
 
 
-def test_the_ideal_speed_up_is_that_of_the_least_times() -> None:
+def test_the_ideal_speed_up_is_that_of_the_roofline_times() -> None:
     full, candidate = (bill(*ops).limit(RATES) for ops in ((MOVES, MOVES, COMPUTES), (MOVES, COMPUTES)))
-    assert limits.ideal(full, candidate) == 7 / 5
+    assert limits.roofline_speedup(full, candidate) == 7 / 5
 
 
 def test_a_speed_up_beyond_the_ideal_is_an_artefact() -> None:
@@ -57,7 +57,7 @@ def test_a_full_cache_that_leaves_the_device_idle_is_flagged() -> None:
     limit = bill(MOVES).limit(RATES)
     assert not limit_flags.idle(limit, 2.0 / limit_flags.IDLE - 0.01)
     assert limit_flags.idle(limit, 2.0 / limit_flags.IDLE + 0.01) == (
-        "The full cache leaves the device idle: it uses 40 % of the copy rate and 0 % of the matmul rate, neither of them 40 %. "
+        "The full cache leaves the device idle: it uses 40 % of the bandwidth and 0 % of the peak FLOP/s, neither of them 40 %. "
         "A speed-up over it says little of a device that is used.")
 
 
@@ -67,7 +67,7 @@ def test_a_busy_matmul_unit_is_enough() -> None:
     assert not limit_flags.idle(limit, 6.0)
 
 
-def test_a_time_below_the_least_time_is_said_to_come_from_a_cache() -> None:
+def test_a_time_below_the_roofline_time_is_said_to_come_from_a_cache() -> None:
     limit = bill(MOVES).limit(RATES)
     assert "fit a cache" in limit_flags.too_fast(limit, 1.8)
     assert not limit_flags.too_fast(limit, 2.0)

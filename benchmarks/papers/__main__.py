@@ -56,7 +56,7 @@ def _print_size_claim(claim: dict[str, Any], dtype: str) -> None:
 @click.option("--method", "methods", multiple=True, help="A method; repeatable.  [default: all]")
 @click.option("--budget", "budgets", multiple=True, help="A fraction of the full cache, or `own`; repeatable.  [default: all]")
 @click.option("--batch", "batches", type=click.IntRange(1, 1_000_000), multiple=True, help="Images per batch; repeatable.  [default: all]")
-@click.option("--gpu", default="h200", show_default=True, help="Compute least times of this GPU in 16 bit, beside those of the paper's.")
+@click.option("--gpu", default="h200", show_default=True, help="Compute roofline times of this GPU in 16 bit, beside those of the paper's.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True, help="Data type of weights, K and V.")
 @click.option("--store", help="File or URL of the store whose measurements stand beside.  [default: none]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -65,7 +65,7 @@ def speeds(
     as_json: bool,
 ) -> None:
     """Print published speedups of MODEL beside what their GPU and another one allow, and beside measurements."""
-    from cachemark.workflows.least_times import device_rates
+    from cachemark.workflows.roofline_times import device_rates
 
     from .speed_claims import speed_claims
 
@@ -78,8 +78,8 @@ def speeds(
     columns = ("published", "least there", "least on this", "measured")
     click.echo(f"{'':58}{'batch':>6}" + "".join(f"{column:>20}" for column in columns))
     for claim in claims:
-        pairs = ((claim.seconds, claim.speed_up), (claim.least_there, claim.ideal_there), (claim.least_here, claim.ideal_here),
-                 (claim.measured, claim.measured_speed_up))
+        pairs = ((claim.seconds, claim.speed_up), (claim.roofline_there, claim.speedup_bound_there),
+                 (claim.roofline_here, claim.speedup_bound_here), (claim.measured, claim.measured_speed_up))
         batch = f"{claim.batch}{'' if claim.batch_stated else '*'}"
         click.echo(f"{f'{claim.table}: {claim.row}':58}{batch:>6}" + "".join(f"{_pair(*pair):>20}" for pair in pairs))
         if claim.remark:

@@ -18,7 +18,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
 from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
-from cachemark.workflows.least_times import check_demanding
+from cachemark.workflows.roofline_times import check_demanding
 from cachemark.workflows.stand_ins import calibration_knob, sixth
 
 from .published_sizes import MIXED, PAPER_UNIT

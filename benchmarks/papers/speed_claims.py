@@ -41,10 +41,11 @@ class SpeedClaim:
     """One row of a paper's table.
 
     ``baseline`` describes its full cache, the row ``against``, that ``speed_up`` is over, by the printed ``seconds`` per image.
-    ``allocated`` and ``live``: fractions of the full cache, None of a masked model. ``least_there`` seconds per image and the
-    ``ideal_there`` speedup are those of the paper's ``gpu``, ``least_here`` and ``ideal_here`` of the requested one. ``measured`` seconds
-    and ``measured_speed_up``, on ``machine``, come from the newest run that has the row beside its full cache, else from the newest that
-    has the row. ``remark``: why the claim is implausible, and ``mark`` a word for it; ``notes``: those of the table."""
+    ``allocated`` and ``live``: fractions of the full cache, None of a masked model. ``roofline_there`` seconds per image and the
+    ``speedup_bound_there`` speedup are those of the paper's ``gpu``, ``roofline_here`` and ``speedup_bound_here`` of the
+    requested one. ``measured`` seconds and ``measured_speed_up``, on ``machine``, come from the newest run that has the row beside its
+    full cache, else from the newest that has the row.
+    ``remark``: why the claim is implausible, and ``mark`` a word for it; ``notes``: those of the table."""
 
     table: str
     row: str
@@ -60,10 +61,10 @@ class SpeedClaim:
     printed: Mapping[str, str]
     seconds: float | None
     speed_up: float | None
-    least_there: float
-    ideal_there: float
-    least_here: float
-    ideal_here: float
+    roofline_there: float
+    speedup_bound_there: float
+    roofline_here: float
+    speedup_bound_here: float
     measured: float | None = None
     measured_speed_up: float | None = None
     machine: str = ""
@@ -92,14 +93,14 @@ def speed_claims(
 def _claim(cell: PaperCell, rates: Rates, dtype: str, runs: Iterable[tuple[str, list[Outcome]]]) -> SpeedClaim:
     full = published().row(cell.table, cell.against)
     (machine, row), counts = _measured(cell, runs), _entry_counts(cell)
-    assert cell.least_time is not None
-    assert full.least_time is not None
-    least, full_least = (_least_time(paper_cell, rates, dtype) for paper_cell in (cell, full))
+    assert cell.roofline_time is not None
+    assert full.roofline_time is not None
+    least, full_least = (_roofline_time(paper_cell, rates, dtype) for paper_cell in (cell, full))
     return SpeedClaim(
         cell.table, cell.row, full.row, published().baselines[cell.table], cell.ours["method"],
         counts.allocated / counts.full if counts else None, counts.live / counts.full if counts else None, cell.batch,
-        cell.batch_stated, cell.hardware, gpu(cell.gpu).device, cell.printed, cell.seconds, row.claimed, cell.least_time,
-        full.least_time / cell.least_time, least, full_least / least, row.measured, row.reached, machine, row.remark,
+        cell.batch_stated, cell.hardware, gpu(cell.gpu).device, cell.printed, cell.seconds, row.claimed, cell.roofline_time,
+        full.roofline_time / cell.roofline_time, least, full_least / least, row.measured, row.reached, machine, row.remark,
         row.mark if row.remark else "", published().notes[cell.table],
     )
 
@@ -137,12 +138,12 @@ def _planned(plan: str, model: str) -> list[Planned]:
     return expand(load(plan).only(models=[model]))
 
 
-def _least_time(cell: PaperCell, rates: Rates, dtype: str) -> float:
+def _roofline_time(cell: PaperCell, rates: Rates, dtype: str) -> float:
     """Return the roofline time of an image in seconds, image decoding included."""
     layout, method = built(cell)
     counts = MODELS.get(cell.model).parameter_counts()
     assert counts is not None, "papers' models are counted"
-    return bill(method, replace(layout, dtype=getattr(torch, dtype)), counts).least_time(rates) / cell.batch
+    return bill(method, replace(layout, dtype=getattr(torch, dtype)), counts).roofline_time(rates) / cell.batch
 
 
 def _entry_counts(cell: PaperCell) -> EntryCounts | None:

@@ -45,7 +45,7 @@ def images_per_second(outcome: Outcome, full: Outcome) -> float | None:
 
 
 def copy_share(outcome: Outcome, full: Outcome) -> float | None:
-    """Share of the copy rate that the bytes which had to be moved used."""
+    """Share of the bandwidth that the bytes which had to be moved used."""
     seconds, limit = outcome.median("latency_tokens"), limit_of(outcome)
     return limit.mbu(seconds) if seconds and limit else None
 
@@ -56,7 +56,7 @@ def over_full(outcome: Outcome, full: Outcome) -> float | None:
     return its / mine if mine and its else None
 
 
-def of_ideal(outcome: Outcome, full: Outcome) -> float | None:
+def of_roofline(outcome: Outcome, full: Outcome) -> float | None:
     """The share of the speed-up that bytes and FLOPs allow which was reached."""
     reached, mine, its = over_full(outcome, full), limit_of(outcome), limit_of(full)
     return reached / (its.tokens / mine.tokens) if reached and mine and its else None
@@ -72,8 +72,8 @@ XL, D30 = "llamagen-xl", "var-d30"
 TARGETS = (
     Target(XL, 256, "full", "1", "images/s", {"H100": 25, "H200": 35}, images_per_second),
     Target(XL, 256, "linear", "1/6", "images/s", {"H100": 50, "H200": 70}, images_per_second),
-    Target(XL, 256, "linear", "1/6", "share of its ideal speed-up", {"H100": 0.9, "H200": 0.9}, of_ideal),
-    Target(XL, 1, "full", "1", "share of the copy rate", {"H100": 0.6, "H200": 0.6}, copy_share, engine="graph"),
+    Target(XL, 256, "linear", "1/6", "share of its roofline speedup", {"H100": 0.9, "H200": 0.9}, of_roofline),
+    Target(XL, 1, "full", "1", "share of the bandwidth", {"H100": 0.6, "H200": 0.6}, copy_share, engine="graph"),
     Target(D30, 64, "full", "1", "images/s", {"H100": 70, "H200": 95}, images_per_second),
     Target(D30, 64, "ams_kv", "", "speed over the full cache", {"H100": 0.98, "H200": 0.98}, over_full, "×"),
     Target(D30, 64, "ams_kv", "", "of the full cache's bytes saved", {"H100": 0.68, "H200": 0.68}, memory_saved),
@@ -128,7 +128,7 @@ def table(outcomes: Sequence[Outcome], record: RunRecord, folder: Folder) -> str
 
 
 def limit_of(outcome: Outcome) -> Limit | None:
-    """The least time in its facts."""
+    """The roofline time in its facts."""
     held = outcome.facts.get("limit")
     return Limit.from_json(held) if held else None
 
@@ -168,7 +168,7 @@ def _published(outcome: Outcome | None) -> str:
         return "–"
     for cell in published().cells:
         if cell.model and cell.means(outcome.case) and cell.seconds:
-            bound = f" of {said(1 / cell.least_time)}" if cell.least_time else ""
+            bound = f" of {said(1 / cell.roofline_time)}" if cell.roofline_time else ""
             return f"{said(1 / cell.seconds)}{bound} images/s, {cell.table}, {cell.hardware}"
     return "–"
 
@@ -197,4 +197,4 @@ def _where(record: RunRecord, folder: Folder) -> str:
     if here["hash"] == record.code.get("hash") and here["commit"]:
         commit = f"{here['commit'][:10]}, whose measuring code is that of this run by its hash"
     return (f"`python ci/gpu_campaign.py run`, {record.environment.device}, driver {facts.get('driver')}, torch {facts.get('torch')}, "
-            f"commit {commit}. Random weights; bf16; medians; image decoding left out. Bounds by measured copy and matmul rates.")
+            f"commit {commit}. Random weights; bf16; medians; image decoding left out. Bounds by measured bandwidth and FLOP/s.")

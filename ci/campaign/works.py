@@ -111,12 +111,13 @@ def measured(stage: int) -> Work:
 
 # -- the device -------------------------------------------------------------------------------------------------------
 def device_facts(task: Task) -> int:
-    """What the device can do: its driver, copy and matmul rates by dtype, noise, and what a launch costs."""
+    """What the device can do: its driver, bandwidth and FLOP/s by dtype, noise, and what a launch costs."""
     threads = task.machine.threads
     found = {dtype: vars(rate) for dtype, rate in rates.rates(task.device, threads, DTYPES[:1] if task.rehearse else DTYPES).items()}
     facts = {"rates": found, "launches": kernels.launches(task.device), "doctor": doctor(quick=task.rehearse)}
     task.folder.write(DEVICE, facts)
-    print(", ".join(f"{dtype}: {rate['copy'] / 1e12:.3g} TB/s, {rate['matmul'] / 1e12:.4g} TFLOP/s" for dtype, rate in found.items()))
+    print(", ".join(f"{dtype}: {rate['bandwidth'] / 1e12:.3g} TB/s, "
+                    f"{rate['peak_flops'] / 1e12:.4g} TFLOP/s" for dtype, rate in found.items()))
     return 0
 
 

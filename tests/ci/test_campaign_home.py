@@ -51,8 +51,8 @@ def test_a_target_stands_beside_what_was_measured_the_bound_and_what_is_publishe
 def test_what_misses_its_target_says_so() -> None:
     outcomes = [ran(8.0, 4.0), linear(6.0, 2.0)]
     assert row(outcomes, "linear", "images/s")[4] == "42.7 (missed)"
-    assert row(outcomes, "linear", "share of its ideal speed-up")[4] == "0.667 (missed)", "1.33 of 2"
-    assert row([ran(8.0, 4.0), linear(4.2, 2.0)], "linear", "share of its ideal speed-up")[4] == "0.952"
+    assert row(outcomes, "linear", "share of its roofline speedup")[4] == "0.667 (missed)", "1.33 of 2"
+    assert row([ran(8.0, 4.0), linear(4.2, 2.0)], "linear", "share of its roofline speedup")[4] == "0.952"
 
 
 def test_what_was_not_measured_says_why() -> None:
@@ -61,9 +61,9 @@ def test_what_was_not_measured_says_why() -> None:
     assert row([], "linear", "images/s")[4] == "not in this campaign"
 
 
-def test_the_copy_rate_is_that_of_the_recorded_engine() -> None:
+def test_the_bandwidth_is_that_of_the_recorded_engine() -> None:
     eager, graph = (ran(seconds, batch=1, engine=engine) for seconds, engine in ((2.0, "eager"), (0.5, "graph")))
-    assert row([eager, graph], "full", "share of the copy rate", 1)[4] == "0.667", "10^12 bytes of 3·10^12 a second in half a second"
+    assert row([eager, graph], "full", "share of the bandwidth", 1)[4] == "0.667", "10^12 bytes of 3·10^12 a second in half a second"
     assert home._recorded([eager, graph]).split("|")[5].strip() == "4×"
     assert home._recorded([eager]).split("|")[5].strip() == "not in this campaign"
 

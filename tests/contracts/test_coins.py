@@ -1,5 +1,4 @@
-"""Decoders that accept drafts by a coin, on a model: what they keep, read and hold. That they keep the law is shown on a toy, where it can
-be counted (tests/decoders)."""
+"""Speculative decoders on a model. tests/decoders shows by counting that they keep the distribution."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def test_a_window_takes_fewer_passes_than_tokens(make: Callable[..., Decoder]) -
 
 @every
 def test_greedy_tokens_are_those_of_sequential_decoding(make: Callable[..., Decoder]) -> None:
-    """Then a law allows one token only."""
+    """Then a distribution allows one token only."""
     decoder = make(window=8)
     assert torch.equal(generate(decoder, SAMPLINGS["greedy"]), sequential(SAMPLINGS["greedy"]))
     assert len(decoder.kept) < N
@@ -62,7 +61,7 @@ def test_greedy_tokens_past_the_end_of_a_line_are_those_of_the_method(make: Call
 
 @every
 @pytest.mark.parametrize("name", ["top-k", "top-p", "interval"])
-def test_truncated_laws_give_tokens_that_they_allow(make: Callable[..., Decoder], name: str) -> None:
+def test_truncated_distributions_give_tokens_that_they_allow(make: Callable[..., Decoder], name: str) -> None:
     decoder, allowed = make(window=8, proposals="newest"), []
 
     def see(first: int, logits: torch.Tensor) -> None:
@@ -100,7 +99,7 @@ def test_it_composes_with_a_method_up_to_its_horizon(make: Callable[..., Decoder
 
 
 @every
-def test_laws_of_drafts_are_counted(make: Callable[..., Decoder]) -> None:
+def test_distributions_of_drafts_are_counted(make: Callable[..., Decoder]) -> None:
     sizes = {}
     for window in (1, 8):
         memory = Memory()

@@ -23,7 +23,7 @@ from cachemark.cache.slot import Slot
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Sampling
-from cachemark.kit.tape import Tape, taped
+from cachemark.kit.cpu_graphs import CpuGraphs, record_on_cpu
 from cachemark.methods.streaming import Streaming
 from cachemark.models.llamagen import LlamaGen
 
@@ -45,7 +45,7 @@ MASKED = masked.cells(masked.MODES)
 
 def fresh(cell: token.Cell) -> Memory:
     model = token.model(cell.attention, cell.grid)
-    return taped(cell.memory(), [*model.parameters(), model.rope])
+    return record_on_cpu(cell.memory(), [*model.parameters(), model.rope])
 
 
 def same(cell: token.Cell, memory: Memory, seeds: Sequence[int], method: Method | None = None, forced: Tensor | None = None) -> bool:
@@ -110,7 +110,7 @@ def test_bf16_repeats_to_the_last_bit(family: str, cell: Any) -> None:
     model, sampling = rounded(family)
     lasting = [tensor for _, tensor in (*model.named_parameters(), *model.named_buffers())]
     extra = [model.rope] if family == "token" else [*model.quantizer.parameters()] if family == "scale" else []
-    memory = taped(cell.memory(), [*lasting, *extra])
+    memory = record_on_cpu(cell.memory(), [*lasting, *extra])
 
     def ran(seeds: Sequence[int], given: Memory) -> list[Tensor]:
         seen: list[Tensor] = []
@@ -135,7 +135,7 @@ def test_a_position_in_the_recording_is_caught(monkeypatch: pytest.MonkeyPatch) 
 
     def memory(cell: token.Cell) -> Memory:
         model = token.model(cell.attention, cell.grid)
-        return taped(cell.memory(), [*model.parameters(), model.rope, places])
+        return record_on_cpu(cell.memory(), [*model.parameters(), model.rope, places])
 
     monkeypatch.setattr(LlamaGen, "_pass", baked)
     for name, right in (("full", True), ("streaming", False)):
@@ -237,8 +237,8 @@ def test_what_a_method_reads_of_the_step_is_part_of_the_key(cls: type[Method], r
 
 
 # -- the engine itself ------------------------------------------------------------------------------------------------
-class Short(Tape):
-    """A tape that is full after so many recordings."""
+class Short(CpuGraphs):
+    """An emulator that is full after so many recordings."""
 
     def __init__(self, lasting: Any, left: int) -> None:
         super().__init__(lasting)
@@ -271,7 +271,7 @@ def test_where_memory_runs_out_passes_run_as_written(left: int) -> None:
 @pytest.mark.parametrize("cell", token.sampled(SCALED, token.one_a_method(SCALED)))
 def test_next_scale_repeats_to_the_last_bit(cell: test_scales.ScaleCell) -> None:
     model = test_scales.MODEL
-    memory = taped(cell.memory(), [*model.parameters(), *model.quantizer.parameters()])
+    memory = record_on_cpu(cell.memory(), [*model.parameters(), *model.quantizer.parameters()])
     for seeds in ([0, 1, 2], [9, 4, 7]):
         expected, found = (test_scales.generate(cell, seeds, memory=given) for given in (cell.memory(), memory))
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
@@ -284,7 +284,7 @@ def test_next_scale_repeats_to_the_last_bit(cell: test_scales.ScaleCell) -> None
 # -- masked -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("cell", token.sampled(MASKED, token.one_a_method(MASKED)))
 def test_masked_repeats_to_the_last_bit(cell: masked.MaskedCell) -> None:
-    memory = taped(cell.memory(), [*masked.MODEL.parameters()])
+    memory = record_on_cpu(cell.memory(), [*masked.MODEL.parameters()])
     for seeds in (masked.SEEDS, (40, 2, 8)):
         expected, found = (masked.generate(cell.build(), given, seeds) for given in (cell.memory(), memory))
         assert torch.equal(found, expected)

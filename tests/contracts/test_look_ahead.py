@@ -28,7 +28,7 @@ from cachemark.models.registry import MODELS
 
 from .cells import GRID, model
 from .test_graph import recorded
-from .test_windows import GUIDED, SAMPLINGS, SEEDS, N, generate, tape
+from .test_windows import GUIDED, SAMPLINGS, SEEDS, N, generate, graph_memory
 
 WINDOWS = (2, 5, GRID, GRID + 1, 16, N)
 METHODS: dict[str, Callable[[], Method]] = {
@@ -123,7 +123,7 @@ def test_forced_tokens_are_fed_line_by_line() -> None:
 # -- recordings -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["linear", "long"])
 def test_a_tape_gives_the_same_tokens_and_records_nothing_behind_a_rehearsal(name: str) -> None:
-    memory, window = tape(), GRID + 1
+    memory, window = graph_memory(), GRID + 1
     generate(Rehearsal(window=window, look_ahead=True), SAMPLINGS["interval"], SEEDS[:2], METHODS[name], memory=memory)
     whole = recorded(memory)
     for seeds in (SEEDS[2:4], SEEDS[4:6]):

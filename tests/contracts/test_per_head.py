@@ -21,7 +21,7 @@ from cachemark.methods.full import Full
 
 from .per_head import BUILT_IN, KV_HEADS, PER_VECTOR, LiveBytes, Scored, Staggered, lengths, made, planned, run
 from .scales import SIDES, Feed, drive, layout_of
-from .test_graph import OTHER, recorded, taped
+from .test_graph import OTHER, record_on_cpu, recorded
 from .test_scales import MODEL, SAMPLING
 
 TOLERANCE = 1e-5
@@ -170,7 +170,7 @@ def test_keys_that_share_ranges_are_refused() -> None:
 
 @METHODS
 def test_a_recorded_pass_repeats_to_the_last_bit(cls: type[PerHead]) -> None:
-    memory = taped(Memory(), [*MODEL.parameters(), *MODEL.quantizer.parameters()])
+    memory = record_on_cpu(Memory(), [*MODEL.parameters(), *MODEL.quantizer.parameters()])
 
     def drawn(seeds: Sequence[int], given: Memory) -> list[Tensor]:
         logits: list[Tensor] = []

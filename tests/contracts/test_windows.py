@@ -26,7 +26,7 @@ from cachemark.methods.streaming import Streaming
 from cachemark.models.sampling import draw
 
 from .cells import GRID, model
-from .test_graph import recorded, taped
+from .test_graph import record_on_cpu, recorded
 
 N = GRID**2
 SEEDS = list(range(8))
@@ -138,14 +138,14 @@ def test_two_generations_of_a_case_use_the_same_storage() -> None:
     assert memory.pointers() == held
 
 
-def tape() -> Memory:
+def graph_memory() -> Memory:
     whole = model("mha")
-    return taped(Memory(), [*whole.parameters(), whole.rope])
+    return record_on_cpu(Memory(), [*whole.parameters(), whole.rope])
 
 
 @pytest.mark.parametrize("name", ["guided", "interval", "greedy"])
 def test_a_tape_gives_the_same_tokens(name: str) -> None:
-    memory = tape()
+    memory = graph_memory()
     for _ in range(2):  # the first records, the second repeats
         assert torch.equal(generate(Jacobi(window=5), SAMPLINGS[name], memory=memory), sequential(SAMPLINGS[name]))
 
@@ -159,7 +159,7 @@ RECORDED: dict[str, Callable[[], Method]] = {
 @pytest.mark.parametrize("name", RECORDED)
 def test_nothing_is_recorded_behind_a_rehearsal(name: str) -> None:
     """Else a timed image would meet a pass that no image before it has run, and pay for its recording."""
-    memory, window = tape(), 5
+    memory, window = graph_memory(), 5
     generate(Rehearsal(window=window), SAMPLINGS["interval"], SEEDS[:2], RECORDED[name], memory=memory)
     whole = recorded(memory)
     assert whole == N if name == "full" else whole < N, "one for every number of known tokens; methods that evict come back to lengths"
@@ -172,7 +172,7 @@ def test_nothing_is_recorded_behind_a_rehearsal(name: str) -> None:
 
 
 def test_without_a_rehearsal_other_images_meet_other_passes() -> None:
-    memory = tape()
+    memory = graph_memory()
     counts = []
     for seeds in (SEEDS[:2], SEEDS[2:4], SEEDS[4:6]):
         generate(Jacobi(window=5), seeds=seeds, memory=memory)

@@ -1,4 +1,4 @@
-"""A table of conditionals over three letters and five places, on which decoders that keep a law can be held to it by counting."""
+"""A table of conditionals over three letters and five places, on which decoders that keep a distribution can be held to it by counting."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def numbered(tokens: Tensor) -> Tensor:
     return (tokens * LETTERS ** torch.arange(tokens.size(1) - 1, -1, -1)).sum(1)
 
 
-def law(known: int, count: int, tokens: Tensor, edge: int = 0) -> Tensor:
+def distribution(known: int, count: int, tokens: Tensor, edge: int = 0) -> Tensor:
     """What a model gives for the places from ``known`` on, each of which saw those before it: (batch, count, letters) log-probabilities.
-    Places from ``edge`` on have another law as long as the one before it is not known: a method evicts there."""
+    Places from ``edge`` on have another distribution as long as the one before it is not known: a method evicts there."""
     logits = ((BEFORE if known < edge <= at else CONDITIONALS)[at][numbered(tokens[:, :at])] for at in range(known, known + count))
     return torch.stack(list(logits), 1).log_softmax(-1)
 
@@ -74,7 +74,7 @@ def drawn(make: Callable[[], Decoder], seeds: Tensor, together: int = 1, edge: i
 
 def _go_on(decoder: Decoder, known: int, count: int, tokens: Tensor, images: Tensor, together: int, edge: int, result: Drawn) -> None:
     decoder.most = most(known, count, edge)
-    decoder.judge(known, law(known, count, tokens, edge), tokens)
+    decoder.judge(known, distribution(known, count, tokens, edge), tokens)
     accepted = (reached(decoder) - known).clamp(max=decoder.most).view(-1, together).amin(1).repeat_interleave(together)
     for some in accepted.unique().tolist():
         rows = (accepted == some).nonzero()[:, 0]

@@ -1,6 +1,6 @@
-"""The graph engine on a CUDA device: what the CPU's tape stands for, and what it cannot show.
+"""The graph engine on a CUDA device: what the CPU graph emulator covers, and what it cannot show.
 
-With CACHEMARK_REHEARSE in the environment these tests run on a CPU, on that tape: so that none fails on a device for a reason that has
+With CACHEMARK_REHEARSE in the environment these tests run on a CPU, on that emulator: so that none fails on a device for a reason that has
 nothing to do with it. Those that are about the device alone are left out.
 """
 
@@ -29,7 +29,7 @@ from cachemark.contract.decoder import Rehearsal
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.decoders.jacobi import Jacobi
-from cachemark.kit.tape import Tape
+from cachemark.kit.cpu_graphs import CpuGraphs
 from cachemark.machine.memory import peak_bytes
 from cachemark.machine.timer import EventClock
 from cachemark.methods.full import Full
@@ -91,7 +91,7 @@ def generated(
 
 
 def graphed() -> Memory:
-    return Memory(DEVICE, engine=Graph(Tape()) if REHEARSED else engine("graph", "cuda"))
+    return Memory(DEVICE, engine=Graph(CpuGraphs()) if REHEARSED else engine("graph", "cuda"))
 
 
 def graph(memory: Memory) -> Graph:
@@ -210,7 +210,7 @@ def test_a_read_on_the_host_is_unsupported_and_harms_nobody_else() -> None:
     assert torch.equal(result, expected)
 
 
-class Short(Tape if REHEARSED else CudaGraphs):  # type: ignore[misc]
+class Short(CpuGraphs if REHEARSED else CudaGraphs):  # type: ignore[misc]
     """Has room for five graphs: the allocator fails in the middle of recording the sixth."""
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:

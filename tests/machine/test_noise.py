@@ -38,8 +38,8 @@ def test_a_doctor_that_measures_says_rates_and_noise() -> None:
     result = stages.call("doctor", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert found["rates"]["cpu"]["copy"].endswith("GB/s")
-    assert found["rates"]["cpu"]["matmul"].endswith("TFLOP/s")
+    assert found["rates"]["cpu"]["bandwidth"].endswith("GB/s")
+    assert found["rates"]["cpu"]["peak_flops"].endswith("TFLOP/s")
     assert set(found["noise"]["cpu"]) == {"score", "worst", "sees"}
     quick = json.loads(stages.call("doctor", "--quick", "--json").stdout)
     assert set(found) - set(quick) == {"rates", "noise"}

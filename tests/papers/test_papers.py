@@ -17,7 +17,7 @@ from cachemark.core.spec import Sampling
 from cachemark.methods.base.calibrated import Calibrated
 from cachemark.methods.registry import METHODS
 from cachemark.store.db import Store
-from cachemark.workflows.least_times import device_rates, least_times
+from cachemark.workflows.roofline_times import device_rates, roofline_times
 from report import report_sample as sample
 
 
@@ -100,13 +100,14 @@ def test_a_published_speed_up_stands_beside_what_its_gpu_and_the_asked_one_allow
     assert row["speed_up"] == pytest.approx(5.18, abs=0.005)
     assert "padded buffer" in row["baseline"]
     assert row["allocated"] == row["live"] == 144 / 575
-    least = {gpu: least_times("llamagen-xl", device_rates(gpu, "bfloat16"), methods=["linear"], budgets=["1/4"], batches=[256])[1]
+    least = {gpu: roofline_times("llamagen-xl", device_rates(gpu, "bfloat16"), methods=["linear"], budgets=["1/4"], batches=[256])[1]
              for gpu in ("h200", "a800")}
-    assert (row["least_here"], row["ideal_here"]) == pytest.approx((least["h200"].seconds / 256, least["h200"].speed_up))
-    assert (row["least_there"], row["ideal_there"]) == pytest.approx((least["a800"].seconds / 256, least["a800"].speed_up), rel=1e-3)
+    assert (row["roofline_here"], row["speedup_bound_here"]) == pytest.approx((least["h200"].seconds / 256, least["h200"].speed_up))
+    there = row["roofline_there"], row["speedup_bound_there"]
+    assert there == pytest.approx((least["a800"].seconds / 256, least["a800"].speed_up), rel=1e-3)
     lines = call("speeds", "llamagen-xl", "--gpu", "h200", *selected).stdout.splitlines()
     assert any(line.startswith(": ".join(QUARTER)) and "5.18×" in line and "1.85×" in line for line in lines)
-    assert "  beyond the ideal: 5.18× is more than the 1.85×" in "\n".join(lines)
+    assert "  above the roofline speedup: 5.18× is more than the 1.85×" in "\n".join(lines)
     assert any("their full cache: the released models: a padded buffer" in line for line in lines)
 
 
@@ -115,7 +116,7 @@ def test_a_time_that_no_image_can_take_is_said_to_be_one_and_notes_of_the_table_
     (row,) = (place for place, line in enumerate(lines) if line.startswith("ScaleKV, Figure 7b: Infinity-8B, 1024"))
     assert "52.00 ms" in lines[row]
     assert "2.387 s" in lines[row]
-    assert lines[row + 1].startswith("  below the least time: 52.0 ms are below the 2.39 s that an image takes at least on that GPU")
+    assert lines[row + 1].startswith("  below the roofline time: 52.0 ms are below the 2.39 s that an image takes at least on that GPU")
     assert not any("the full cache beside it is slow" in line for line in lines)
     (title,) = (place for place, line in enumerate(lines) if line.startswith("ScaleKV, Figure 7b: on NVIDIA H20"))
     assert any("71 ms is not the time of an image" in line for line in lines[title + 1 : title + 6])
@@ -136,7 +137,7 @@ def test_a_row_with_knobs_of_its_own_is_that_of_its_plan() -> None:
     claims = claimed("mar-h", "--method", "gtr", "--method", "lazymar")
     assert claims["GtR, MAR-H", "GtR-H, 32"]["speed_up"] == pytest.approx(0.81 / 0.22)
     published, described = (claims["LazyMAR, Table 1", row] for row in ("LazyMAR-H, 64", "LazyMAR-H, 64, as described"))
-    assert published["ideal_here"] > described["ideal_here"]
+    assert published["speedup_bound_here"] > described["speedup_bound_here"]
     assert published["allocated"] is None
 
 

@@ -57,7 +57,8 @@ def test_decoders_are_listed_with_their_knobs() -> None:
     rows = {row["name"]: row for row in listing("decoders")}
     assert rows.keys() >= {"sequential", "jacobi"}
     assert rows["jacobi"]["knobs"] == {"window": 16, "proposals": "newest", "look_ahead": False}
-    assert {name: row["keeps"] for name, row in rows.items()} == {"sequential": "tokens", "jacobi": "tokens", "sjd": "law", "scd": "law"}
+    assert {name: row["keeps"] for name, row in rows.items()} == {
+        "sequential": "tokens", "jacobi": "tokens", "sjd": "distribution", "scd": "distribution"}
     assert rows["jacobi"]["summary"].startswith("Redraws a window")
 
 

@@ -136,16 +136,16 @@ def test_more_work_costs_more(change: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("model", ["llamagen-b", "tiny-var", "tiny-mar"])
-def test_the_price_stands_on_the_least_time_that_reports_hold_times_against(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_price_stands_on_the_roofline_time_that_reports_hold_times_against(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"name": "p", "cells": [{"model": model, "methods": ["full"], "batch": 4, "dtype": "bfloat16"}]}
     planned = expand(plans.Plan.model_validate(table))[0]
     case, entry, rates = planned.case, MODELS.get(model), by_name("bfloat16")
-    counted = costs.case_bill(case, entry, Full()).least_time(rates)  # type: ignore[union-attr]
-    assert price.least_time(planned, rates) > counted, "launches come on top"
+    counted = costs.case_bill(case, entry, Full()).roofline_time(rates)  # type: ignore[union-attr]
+    assert price.roofline_time(planned, rates) > counted, "launches come on top"
     monkeypatch.setattr(price, "CALL", 0.0)
-    assert price.least_time(planned, rates) == counted
+    assert price.roofline_time(planned, rates) == counted
     monkeypatch.setattr(price, "case_bill", lambda *_: None)
-    assert counted / 4 < price.least_time(planned, rates) < 2 * counted, "of a model that nobody has counted"
+    assert counted / 4 < price.roofline_time(planned, rates) < 2 * counted, "of a model that nobody has counted"
 
 
 def test_a_store_knows_how_long_a_case_took_on_this_class_of_machine(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rows against the limits of their device: what follows from a least time, and which flags are raised when."""
+"""Rows against the limits of their device: what follows from a roofline time, and which flags are raised when."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ JACOBI = {"name": "jacobi", "window": 8}
 
 
 def limit(least: float, nbytes: float = 0.0, flops: float = 0.0) -> dict[str, Any]:
-    """A least time of attention and linear products, two to one."""
-    return Limit(least, least, int(nbytes), int(flops), COPY, MATMUL, {"attention": least * 2 / 3, "linear": least / 3}).to_json()
+    """A roofline time of attention and linear products, two to one."""
+    return Limit(least, least, int(nbytes), int(flops), COPY, MATMUL, {"attention": least * 2 / 3, "matmul": least / 3}).to_json()
 
 
 def ran(latency: float, least: dict[str, Any] | None, slope: dict[str, Any] | None = None, **changes: Any) -> Outcome:
@@ -70,13 +70,14 @@ def decoded(*outcomes: Outcome) -> ReportRow:
     return next(row for row in group.rows if row.case.decoder)
 
 
-def test_what_is_derived_from_the_least_time() -> None:
+def test_what_is_derived_from_the_roofline_time() -> None:
     limits = table(full(), candidate(slope={"bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.99}))
-    assert limits.rates == "10.0 GB/s copied, 0.10 TFLOP/s multiplied"
+    assert limits.rates == "10.0 GB/s copied, 0.10 TFLOP/s"
     assert limits.parts == "attention 66.7 %, linear 33.3 %"
     whole, linear = map(texts, limits.rows)
-    assert [whole[key] for key in ("over_least", "mbu", "mfu", "ideal_speed_up", "of_ideal")] == ["2.00×", "50.0 %", "10.0 %", "–", "–"]
-    assert [linear[key] for key in ("least_time", "over_least", "ideal_speed_up", "speed_up", "of_ideal", "step_slope")] == [
+    assert [whole[key] for key in ("over_roofline", "mbu", "mfu", "roofline_speedup", "of_roofline")] == [
+        "2.00×", "50.0 %", "10.0 %", "–", "–"]
+    assert [linear[key] for key in ("roofline_time", "over_roofline", "roofline_speedup", "speed_up", "of_roofline", "step_slope")] == [
         "500 ms", "2.50×", "2.00×", "1.60×", "80.0 %", "3.0 GB/s"]
     assert LIMITS.columns[-1].cell(limits.rows[1]).under == "+ 4.00 ms"
     assert not [mark for row in limits.rows for mark in row.limit_marks]
@@ -85,9 +86,9 @@ def test_what_is_derived_from_the_least_time() -> None:
 def test_exports_have_the_columns_of_the_page() -> None:
     outcomes = [full(), candidate()]
     values = frame(outcomes).query("kind == 'derived'").set_index("metric")["value"]
-    assert (values["least_time"], values["mbu"], values["ideal_speed_up"], values["of_ideal"]) == (0.5, 0.4, 2.0, 0.8)
-    shown = markdown(tables(build(sample.RUN, outcomes), columns=("mbu", "ideal_speed_up")))
-    assert "| method | budget | MBU ↑ | Ideal speed-up ↑ |" in shown
+    assert (values["roofline_time"], values["mbu"], values["roofline_speedup"], values["of_roofline"]) == (0.5, 0.4, 2.0, 0.8)
+    shown = markdown(tables(build(sample.RUN, outcomes), columns=("mbu", "roofline_speedup")))
+    assert "| method | budget | MBU ↑ | Roofline speedup ↑ |" in shown
     assert "40.0 %" in shown
 
 
@@ -106,21 +107,21 @@ def test_each_flag_has_its_reason(outcomes: tuple[Outcome, ...], flag: str, numb
     assert number in marks[flag]
 
 
-def test_other_kernels_have_an_ideal_and_no_speed_up() -> None:
+def test_other_kernels_have_a_roofline_speedup_and_no_speed_up() -> None:
     row = texts(table(full(), replace(candidate(), facts={**candidate().facts, "kernel": "matmul"})).rows[1])
-    assert (row["ideal_speed_up"], row["speed_up"], row["of_ideal"]) == ("2.00×", "–", "–")
+    assert (row["roofline_speedup"], row["speed_up"], row["of_roofline"]) == ("2.00×", "–", "–")
 
 
-def test_without_least_times_there_is_no_table_and_another_form_is_skipped() -> None:
+def test_without_roofline_times_there_is_no_table_and_another_form_is_skipped() -> None:
     for outcomes in ([ran(2.0, None, role="baseline")],
                      [ran(2.0, {"floor": 1.0}, role="baseline"), ran(2.0, {**limit(1.0), "of": "tomorrow"}, method="window")]):
         (group,) = case_groups(outcomes)
         assert against_limits(group.full, group.candidates) is None
 
 
-def test_a_candidate_without_its_full_cache_has_no_ideal() -> None:
+def test_a_candidate_without_its_full_cache_has_no_roofline_speedup() -> None:
     limits = table(candidate())
-    assert (limits.rows[0].ideal, limits.parts) == (None, "")
+    assert (limits.rows[0].roofline_speedup, limits.parts) == (None, "")
 
 
 def test_the_page_has_the_table() -> None:
@@ -142,7 +143,7 @@ def test_an_implausible_speed_is_flagged_where_it_stands() -> None:
 
 @pytest.mark.parametrize(("latency", "flagged"), [(0.4, True), (0.6, False)])
 def test_a_decoder_cannot_gain_more_than_its_tokens_per_step(latency: float, flagged: bool) -> None:
-    """With or without a least time: fewer steps are all that it can gain."""
+    """With or without a roofline time: fewer steps are all that it can gain."""
     row = decoded(full(2.0), decoding(latency, None))
     assert row.method == "full + jacobi 8"
     assert ("implausible speedup" in flags(row), "4.00 tokens" in row.implausible) == (flagged, flagged)
@@ -154,22 +155,22 @@ def test_a_decoder_is_compared_with_its_steps_and_not_with_the_flops_of_its_wind
     limits = table(full(8.0), decoding(latency, limit(1.5)))
     row = limits.rows[1]
     assert (flags(row), limits.decoders) == (expected, True)
-    assert (texts(row)["ideal_speed_up"], texts(row)["of_ideal"]) == ("4.00×", f"{100 * (8.0 / latency) / 4:.1f} %")
+    assert (texts(row)["roofline_speedup"], texts(row)["of_roofline"]) == ("4.00×", f"{100 * (8.0 / latency) / 4:.1f} %")
     assert not table(full(2.0), candidate()).decoders
 
 
 @pytest.mark.parametrize(("latency", "flagged"), [(0.3, False), (0.2, True)])
 def test_a_decoder_beside_a_method_may_gain_what_both_allow(latency: float, flagged: bool) -> None:
     row = decoded(full(2.0), candidate(), decoding(latency, limit(9.0), method="linear", budget="1/4", knobs={"B": 64}))
-    assert row.ideal == 8.0
+    assert row.roofline_speedup == 8.0
     assert bool(row.implausible) == flagged
 
 
-def test_a_decoder_beside_a_method_that_was_not_run_alone_has_no_ideal() -> None:
+def test_a_decoder_beside_a_method_that_was_not_run_alone_has_no_roofline_speedup() -> None:
     both = decoding(0.1, limit(0.05), method="linear", budget="1/4", knobs={"B": 64})
     other = replace(candidate(), case=sample.case(method="linear", budget="1/4", knobs={"B": 65}))
     row = decoded(full(2.0), both, other)
-    assert (row.ideal, row.limit_marks) == (None, ())
+    assert (row.roofline_speedup, row.limit_marks) == (None, ())
 
 
 def test_what_is_no_faster_is_never_an_artefact() -> None:
@@ -181,7 +182,7 @@ def test_what_is_no_faster_is_never_an_artefact() -> None:
 def test_a_decoder_that_draws_other_images_is_not_compared_seed_by_seed() -> None:
     outcome = ran(0.9, None, method="full", budget="1", decoder={"name": "sjd", "window": 8})
     outcome = replace(outcome, samples={"latency": [0.9] * 5, "kl": [1e-9] * 64, "legend": [0.9] * 64},
-                      facts={**outcome.facts, "different_kernel": "x", "decoder": {"keeps": "law"}})
+                      facts={**outcome.facts, "different_kernel": "x", "decoder": {"keeps": "distribution"}})
     row = decoded(full(2.0), outcome)
-    assert row.marks[0].text == "same law, other images"
+    assert row.marks[0].text == "same distribution, other images"
     assert (row.place, bool(row.unranked)) == (None, True)

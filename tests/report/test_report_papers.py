@@ -1,4 +1,4 @@
-"""The papers' values beside the least times and beside ours: three columns that are never mixed."""
+"""The papers' values beside the roofline times and beside ours: three columns that are never mixed."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_published_least_and_ours_stand_side_by_side() -> None:
     quarter = line(found, "LlamaGen-XL, LineAR 1/4")
     assert (quarter.setting, quarter.how) == ("batch 256", "bfloat16, eager; random weights: quality not measured")
     assert {name: text for name, (text, _) in texts(quarter).items()} == {
-        "Published: Per image": "250 ms", "Published: Speed-up": "5.18", "Allowed there: Least time": "20.3 ms",
-        "Allowed there: Ideal speed-up": "1.85×", "Allowed there: Published over least": "12.3×", "Here: Per image": "25.0 ms",
+        "Published: Per image": "250 ms", "Published: Speed-up": "5.18", "Allowed there: Roofline time": "20.3 ms",
+        "Allowed there: Roofline speedup": "1.85×", "Allowed there: Published over roofline": "12.3×", "Here: Per image": "25.0 ms",
         "Here: Speed-up": "2.00×"}
     assert texts(quarter)["Published: Per image"][1] == "latency 63.99 s a batch; throughput 4.00 it/s; memory 25.51 GB"
     assert quarter.remark.startswith("5.18× is more than the 1.85×")
@@ -74,12 +74,12 @@ def test_published_least_and_ours_stand_side_by_side() -> None:
 
 def test_what_was_not_run_and_what_cannot_be_run_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     known = published()
-    cells = [replace(cell, plan="", model="", least_time=None) if cell.row == "Lumina-mGPT-768, full" else cell for cell in known.cells]
+    cells = [replace(cell, plan="", model="", roofline_time=None) if cell.row == "Lumina-mGPT-768, full" else cell for cell in known.cells]
     monkeypatch.setattr("cachemark.analysis.papers.published", lambda: replace(known, cells=tuple(cells)))
     found = table(FULL, QUARTER)
     assert line(found, "LlamaGen-XL, LineAR 1/6").how == "not in this run"
     assert line(found, "Lumina-mGPT-768, full").how == "no such model here"
-    assert texts(line(found, "Lumina-mGPT-768, full"))["Allowed there: Least time"][0] == "–"
+    assert texts(line(found, "Lumina-mGPT-768, full"))["Allowed there: Roofline time"][0] == "–"
 
 
 def test_another_batch_budget_or_engine_is_another_row() -> None:
@@ -198,7 +198,7 @@ def test_the_newest_rivals_stand_beside_what_their_gpu_allows() -> None:
         assert one.plans == (("heatkv-figure1",) if method == "heatkv" else ())
 
 
-def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_least_time_alone() -> None:
+def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_roofline_time_alone() -> None:
     """576 tokens at 1912 and 3099 a second, 128 images at once; nothing says how fast the full cache was."""
     (found,) = papers([FULL, ran(1.0, method="ssd_heads", model="tiny-llamagen")], sample.ENVIRONMENT)
     assert (found.title, found.plans) == ("SSD heads, main text", ())
@@ -236,7 +236,7 @@ def test_the_file_holds_what_it_says() -> None:
     assert len(data["cells"]) == len(published().cells) == len({(c["table"], c["row"]) for c in data["cells"]})
     for cell in published().cells:
         assert published().row(cell.table, cell.against).ours["method"] == "full"
-        assert bool(cell.model) == (cell.least_time is not None)
+        assert bool(cell.model) == (cell.roofline_time is not None)
         assert cell.model or not cell.plan
     assert {cell.table for cell in published().cells} == set(published().baselines) == set(published().notes)
     assert all(len({cell.hardware for cell in published().cells if cell.table == table}) == 1 for table in published().notes)

@@ -190,17 +190,17 @@ def test_header_facts_and_counts() -> None:
 
 
 def test_rates_of_a_machine_are_in_their_units_and_near_ones_are_equal() -> None:
-    def machine(copy: float, matmul: float) -> Environment:
-        rates = {"float32": {"copy": copy, "matmul": matmul}}
+    def machine(bandwidth: float, peak_flops: float) -> Environment:
+        rates = {"float32": {"bandwidth": bandwidth, "peak_flops": peak_flops}}
         return replace(sample.ENVIRONMENT, facts={**sample.ENVIRONMENT.facts, "rates": rates, "cpus": 2, "tf32": None})
 
     then, now = machine(20.9e9, 0.5e12), machine(21.2e9, 0.2513e12)
     view = build(replace(sample.RUN, environment=now), sample.mixed(), baseline=Exchange((), then, {}, {}))
     facts = dict(view.environment)
-    assert (facts["Rates float32 copy"], facts["Rates float32 matmul"]) == ("21.2 GB/s", "0.251 TFLOP/s")
+    assert (facts["Rates float32 bandwidth"], facts["Rates float32 peak FLOP/s"]) == ("21.2 GB/s", "0.251 TFLOP/s")
     assert (facts["CPUs"], facts["TF32"]) == ("2", "–")
     assert view.differences is not None
-    assert list(view.differences) == [("Rates float32 matmul", "0.5 TFLOP/s", "0.251 TFLOP/s")]
+    assert list(view.differences) == [("Rates float32 peak FLOP/s", "0.5 TFLOP/s", "0.251 TFLOP/s")]
 
 
 def test_commands_quote_a_plan_with_spaces() -> None:

@@ -216,7 +216,7 @@ def test_bytes_of_a_decode_step(name: str, batch: int, budget: str, weights: flo
 def test_written_bytes_and_activations_of_a_decode_step() -> None:
     found, _ = raster("llamagen-xl", 256, "1")
     assert found.moved("written") / found.passes == 184_320 * 512
-    assert found.only("linear").moved("activations") / found.passes / 1e9 == pytest.approx(1.09, abs=0.005)
+    assert found.only("matmul").moved("activations") / found.passes / 1e9 == pytest.approx(1.09, abs=0.005)
 
 
 def test_less_is_read_than_the_budget_says_because_the_full_cache_is_half_full() -> None:
@@ -255,10 +255,10 @@ def test_keys_in_groups_read_the_ranges_of_what_is_live() -> None:
     assert small / native == pytest.approx(expected)
 
 
-# -- FLOPs and least times ---------------------------------------------------------------------------------------------
-PAPER = [("llamagen-xl", "linear", 1.73), ("llamagen-xl", "attention", 0.06), ("llamagen-xl", "decode", 0.57),
-         ("llamagen-xxl", "linear", 3.19), ("llamagen-xxl", "attention", 0.10), ("var-d30", "linear", 3.66),
-         ("var-d30", "attention", 0.13), ("var-d30", "decode", 0.39), ("var-d36-512", "linear", 20.6),
+# -- FLOPs and roofline times ---------------------------------------------------------------------------------------------
+PAPER = [("llamagen-xl", "matmul", 1.73), ("llamagen-xl", "attention", 0.06), ("llamagen-xl", "decode", 0.57),
+         ("llamagen-xxl", "matmul", 3.19), ("llamagen-xxl", "attention", 0.10), ("var-d30", "matmul", 3.66),
+         ("var-d30", "attention", 0.13), ("var-d30", "decode", 0.39), ("var-d36-512", "matmul", 20.6),
          ("var-d36-512", "attention", 2.17), ("var-d36-512", "decode", 1.58)]  # fmt: skip
 
 
@@ -273,7 +273,7 @@ def whole(name: str) -> Bill:
 def test_flops_of_an_image(name: str, part: str, tera: float) -> None:
     """Within 2 % or half of the last digit. The reference's *linear* includes logits and modulations."""
     found = whole(name)
-    names = ("linear", "logits", "once") if part == "linear" else (part,)
+    names = ("matmul", "logits", "once") if part == "matmul" else (part,)
     assert found.only(*names).flops / 1e12 == pytest.approx(tera, rel=0.02, abs=0.005)
 
 
@@ -287,20 +287,20 @@ STEPS = [("1", 16.5, 2.5, 13.4), ("1/4", 9.2, 2.5, 5.5), ("1/6", 7.2, 2.5, 3.7),
 
 
 @pytest.mark.parametrize(("budget", "step", "linear", "attention"), STEPS)
-def test_least_time_of_a_decode_step_on_an_a800(budget: str, step: float, linear: float, attention: float) -> None:
+def test_roofline_time_of_a_decode_step_on_an_a800(budget: str, step: float, linear: float, attention: float) -> None:
     """Within 6 %: the reference rewrites everything that is kept once a line, here only the holes are filled, which is a fifth of it.
     Activations apart, as there; the part for linear products is given without them."""
     found, _ = raster("llamagen-xl", 256, budget)
     a800, passes = GPUS["a800"], found.passes / 1e3
-    assert found.without("decode").least_time(a800, apart=True) / passes == pytest.approx(step, rel=0.06)
-    assert found.only("linear", "logits").least_time(a800) / passes == pytest.approx(linear, rel=0.02)
-    assert found.only("attention").least_time(a800) / passes == pytest.approx(attention, rel=0.02)
+    assert found.without("decode").roofline_time(a800, apart=True) / passes == pytest.approx(step, rel=0.06)
+    assert found.only("matmul", "logits").roofline_time(a800) / passes == pytest.approx(linear, rel=0.02)
+    assert found.only("attention").roofline_time(a800) / passes == pytest.approx(attention, rel=0.02)
 
 
 @pytest.mark.parametrize(("budget", "honest"), [("1/4", 1.73), ("1/6", 2.17), ("1/8", 2.51)])
 def test_the_honest_speed_up_of_linear(budget: str, honest: float) -> None:
     """Within 5 %, for the same reason; the paper prints 5.18 and 7.57."""
-    least = [raster("llamagen-xl", 256, b)[0].least_time(GPUS["a800"], apart=True) for b in ("1", budget)]
+    least = [raster("llamagen-xl", 256, b)[0].roofline_time(GPUS["a800"], apart=True) for b in ("1", budget)]
     assert least[0] == pytest.approx(9.95, rel=0.01)
     assert least[0] / least[1] == pytest.approx(honest, rel=0.05)
 
@@ -308,22 +308,22 @@ def test_the_honest_speed_up_of_linear(budget: str, honest: float) -> None:
 @pytest.mark.parametrize(("batch", "gain"), [(1, 1.05), (8, 1.33), (32, 1.88), (64, 2.22), (128, 2.3)])
 def test_the_gain_vanishes_with_the_batch(batch: int, gain: float) -> None:
     """Within 6 %."""
-    least = [raster("llamagen-xl", batch, b)[0].least_time(GPUS["a800"], apart=True) for b in ("1", "1/6")]
+    least = [raster("llamagen-xl", batch, b)[0].roofline_time(GPUS["a800"], apart=True) for b in ("1", "1/6")]
     assert least[0] / least[1] == pytest.approx(gain, rel=0.06)
 
 
 @pytest.mark.parametrize(("name", "batch", "milliseconds"), [("var-d30", 64, 15.3), ("var-d36-512", 25, 86.4)])
-def test_least_time_of_an_image_by_scales_on_an_a100(name: str, batch: int, milliseconds: float) -> None:
+def test_roofline_time_of_an_image_by_scales_on_an_a100(name: str, batch: int, milliseconds: float) -> None:
     """Within 2 %, activations apart."""
     parts, layout = shape(MODELS.get(name), batch)
-    assert bill(Full(), layout, parts).least_time(GPUS["a100"], apart=True) / batch * 1e3 == pytest.approx(milliseconds, rel=0.02)
+    assert bill(Full(), layout, parts).roofline_time(GPUS["a100"], apart=True) / batch * 1e3 == pytest.approx(milliseconds, rel=0.02)
 
 
 def test_ams_kv_saves_memory_and_hardly_time() -> None:
     """KV of an image 99.8 of 313 MB with five demanding layers, and 0.6 % faster: here 1 %."""
     parts, layout = shape(MODELS.get("var-d30"), 64)
     method = AMSKV(demanding=tuple(range(5)))
-    full, ams = (bill(m, layout, parts).least_time(GPUS["a100"], apart=True) for m in (Full(), method))
+    full, ams = (bill(m, layout, parts).roofline_time(GPUS["a100"], apart=True) for m in (Full(), method))
     assert 1.0 < full / ams < 1.015
     entries = 5 * method.c_max + 25 * method.c_min
     assert entries * layout.heads * layout.head_dim * 2 * 4 / 1e6 == pytest.approx(99.8, abs=0.05), "two branches, K and V, 16 bit"
@@ -336,11 +336,11 @@ MILLISECONDS = [
 
 
 @pytest.mark.parametrize(("name", "device", "full", "candidate"), MILLISECONDS)
-def test_least_time_of_a_masked_image(name: str, device: str, full: float, candidate: float) -> None:
+def test_roofline_time_of_a_masked_image(name: str, device: str, full: float, candidate: float) -> None:
     """Within 7 %; on the H100 attention is bound by its bytes, which the reference leaves out. MARché's active set there is larger."""
     parts, layout = shape(MODELS.get(name), 128, preset="fewer")
     method = MARche() if device == "h100" else LazyMAR()
-    found = [bill(m, layout, parts).least_time(GPUS[device]) / 128 * 1e3 for m in (Full(), method)]
+    found = [bill(m, layout, parts).roofline_time(GPUS[device]) / 128 * 1e3 for m in (Full(), method)]
     assert found == pytest.approx([full, candidate], rel=0.07)
 
 
@@ -348,5 +348,5 @@ def test_least_time_of_a_masked_image(name: str, device: str, full: float, candi
 def test_without_the_head_cache_lazymar_stays_below_two(name: str, bound: float) -> None:
     """Within 2 %."""
     parts, layout = shape(MODELS.get(name), 128, preset="fewer")
-    full, candidate = (bill(m, layout, parts).least_time(GPUS["3090"]) for m in (Full(), LazyMAR(head_cache=False)))
+    full, candidate = (bill(m, layout, parts).roofline_time(GPUS["3090"]) for m in (Full(), LazyMAR(head_cache=False)))
     assert full / candidate == pytest.approx(bound, rel=0.02)

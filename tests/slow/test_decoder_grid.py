@@ -1,5 +1,6 @@
-"""Jacobi iteration over the whole grid, on a small random model, whose laws are flat and whose drafts are mostly wrong: 64 seeds at every
-window, guidance and sampling, in one batch, on tape, and alone. `tests/slow/test_decoders.py` has the grid of the trained model."""
+"""Jacobi decoding on a small random model, whose drafts are mostly wrong: 64 seeds at every window, guidance and sampling.
+
+`tests/slow/test_decoders.py` has the grid of the trained model."""
 
 from __future__ import annotations
 
@@ -11,16 +12,16 @@ from cachemark.cache.arena import Memory
 from cachemark.contract.decoder import Decoder
 from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
+from cachemark.kit.cpu_graphs import record_on_cpu
 from cachemark.kit.next_token import model
-from cachemark.kit.tape import taped
 from cachemark.methods.full import Full
 
 pytestmark = pytest.mark.slow
 GRID, SEEDS = 9, list(range(64))  # more tokens than the widest window
 WINDOWS = (4, 8, 16, 32, 64)
 GUIDANCE = {"guided": {"cfg_scale": 1.5}, "free": {}, "interval": {"cfg_scale": 1.5, "cfg_interval": 30}}
-LAWS = {"T = 1": {}, "T = 0.7": {"temperature": 0.7}, "top-k": {"top_k": 20}, "top-p": {"top_p": 0.9}, "greedy": {"temperature": 0.0}}
-SAMPLINGS = {f"{by}, {law}": Sampling(**how, **cut) for by, how in GUIDANCE.items() for law, cut in LAWS.items()}  # type: ignore[arg-type]
+FILTERS = {"T = 1": {}, "T = 0.7": {"temperature": 0.7}, "top-k": {"top_k": 20}, "top-p": {"top_p": 0.9}, "greedy": {"temperature": 0.0}}
+SAMPLINGS = {f"{by}, {name}": Sampling(**how, **cut) for by, how in GUIDANCE.items() for name, cut in FILTERS.items()}  # type: ignore[arg-type]
 
 
 def generate(seeds: list[int], sampling: Sampling, decoder: Decoder | None = None, memory: Memory | None = None) -> Tensor:
@@ -28,24 +29,24 @@ def generate(seeds: list[int], sampling: Sampling, decoder: Decoder | None = Non
     return model("mha", GRID).generate(labels, seeds, Full(), sampling, memory or Memory(), decoder=decoder)
 
 
-def tape() -> Memory:
+def graph_memory() -> Memory:
     small = model("mha", GRID)
-    return taped(Memory(), [*small.parameters(), small.rope])
+    return record_on_cpu(Memory(), [*small.parameters(), small.rope])
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_every_image_is_that_of_sequential_decoding(name: str) -> None:
-    """On tape the first half of the seeds records and the second one repeats. Alone, each seed runs at one of the windows."""
+    """With graphs the first half of the seeds records and the second one repeats. Alone, each seed runs at one of the windows."""
     sampling = SAMPLINGS[name]
     own = generate(SEEDS, sampling)
     for number, window in enumerate(WINDOWS):
         result, passes = {}, []
         decoder = Jacobi(window=window)
         result["batch"] = generate(SEEDS, sampling, decoder), own
-        memory = tape()
+        memory = graph_memory()
         halves = [generate(seeds, sampling, Jacobi(window=window), memory) for seeds in (SEEDS[:32], SEEDS[32:])]
-        result["tape"] = torch.cat(halves), own
+        result["graph"] = torch.cat(halves), own
         some = SEEDS[number :: len(WINDOWS)]
         for seed in some:
             single = Jacobi(window=window)

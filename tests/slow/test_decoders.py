@@ -24,7 +24,7 @@ from cachemark.models.llamagen import LlamaGen
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.models.sampling import draw, guide
-from decoders.test_law import BOUND, Retested
+from decoders.test_distribution import BOUND, Retested
 
 pytestmark = pytest.mark.slow
 SEEDS, ALONE, TOKENS = 64, 16, 256
@@ -32,8 +32,8 @@ PASSES = {4: 128.6, 8: 100.2, 16: 74.5, 32: 61.4, 64: 56.4}  # means over 16 ima
 AHEAD = {"1/2": {8: 100.8, 16: 77.9, 32: 63.9}, "1/4": {8: 102.8, 16: 83.2, 32: 75.8}}  # of that prototype under linear, looking ahead
 TOGETHER = {4: 64, 8: 64, 16: 16, 32: 16, 64: 8}  # images of a batch, by window: a wide one would compute much for the slowest image
 GUIDANCE = {"guided": {"cfg_scale": 1.5}, "free": {}, "interval": {"cfg_scale": 1.5, "cfg_interval": 100}}
-LAWS = {"": {}, "cold": {"temperature": 0.7}, "top-k": {"top_k": 50}, "top-p": {"top_p": 0.9}, "greedy": {"temperature": 0.0}}
-SAMPLINGS = {f"{by} {law}".strip(): Sampling(**how, **cut) for by, how in GUIDANCE.items() for law, cut in LAWS.items()}  # type: ignore[arg-type]
+FILTERS = {"": {}, "cold": {"temperature": 0.7}, "top-k": {"top_k": 50}, "top-p": {"top_p": 0.9}, "greedy": {"temperature": 0.0}}
+SAMPLINGS = {f"{by} {name}".strip(): Sampling(**how, **cut) for by, how in GUIDANCE.items() for name, cut in FILTERS.items()}  # type: ignore[arg-type]
 
 
 @cache
@@ -129,7 +129,7 @@ COINS = {"sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal")}
 
 
 @pytest.mark.parametrize(("name", "window"), [(name, window) for name, means in PUBLISHED.items() for window in means])
-def test_passes_of_decoders_that_keep_the_law(name: str, window: int) -> None:
+def test_passes_of_decoders_that_keep_the_distribution(name: str, window: int) -> None:
     passes = []
     for seed in range(ALONE):
         decoder = COINS[name](window=window)
@@ -155,16 +155,17 @@ def test_one_uncached_pass_draws_every_token_again() -> None:
 
 
 def surprise(decoder: Callable[[], Decoder], images: int = 100, together: int = 25) -> float:
-    """How far −log p of the tokens of ``images`` images lies from the entropy of the laws that they were drawn from, in standard deviations
-    of what chance allows: the laws are those of one uncached pass over the finished tokens, in fp64."""
+    """Return how far −log p of the tokens of ``images`` images lies from the entropy of their distributions, in standard deviations.
+
+    The distributions come from one uncached pass over the finished tokens, in fp64."""
     result, variance, sampling = 0.0, 0.0, SAMPLINGS["guided"]
     for first in range(0, images, together):
         seeds = list(range(first, first + together))
         tokens = generate(seeds, sampling, decoder())
-        laws = guide(model().teacher(*twice(seeds, tokens)), sampling, 0).double().log_softmax(-1)
-        entropy = -(laws.exp() * laws).sum(-1)
-        result += float((-laws.gather(-1, tokens[..., None])[..., 0] - entropy).sum())
-        variance += float(((laws.exp() * laws.square()).sum(-1) - entropy.square()).sum())
+        log_probs = guide(model().teacher(*twice(seeds, tokens)), sampling, 0).double().log_softmax(-1)
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+        result += float((-log_probs.gather(-1, tokens[..., None])[..., 0] - entropy).sum())
+        variance += float(((log_probs.exp() * log_probs.square()).sum(-1) - entropy.square()).sum())
     return result / variance**0.5
 
 

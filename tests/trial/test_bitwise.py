@@ -13,7 +13,7 @@ from cachemark.cache.engine.graph import Graph
 from cachemark.contract.method import Method
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
-from cachemark.kit.tape import Tape
+from cachemark.kit.cpu_graphs import CpuGraphs
 from cachemark.methods.full import Full
 from cachemark.methods.window import Window
 from cachemark.metrics.tokens import TokenAgreement
@@ -39,7 +39,7 @@ def job(method: Callable[[], Method] = Full, memory: Memory | None = None) -> Jo
 
 
 def test_recorded_passes_are_those_of_the_texts_of_their_batch() -> None:
-    eager, recorded = job(), job(memory=Memory(engine=Graph(Tape())))
+    eager, recorded = job(), job(memory=Memory(engine=Graph(CpuGraphs())))
     for part in recorded.chunks():
         for _ in range(2):
             assert torch.equal(recorded.generate(part), eager.generate(part))

@@ -1,6 +1,6 @@
 """Cases of the graph engine: which plans have them, and that their values are those of the eager engine and two more.
 
-There is no CUDA device here: a tape stands for CUDA graphs, below the same engine.
+There is no CUDA device here: an emulator stands in for CUDA graphs, below the same engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
 from cachemark.core.units import METRICS
-from cachemark.kit.tape import Tape
+from cachemark.kit.cpu_graphs import CpuGraphs
 from cachemark.models.llamagen import layout
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
@@ -89,7 +89,7 @@ def test_an_engine_by_its_name() -> None:
 def outcomes(folder: Path) -> dict[str, dict[str, Outcome]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cachemark.plans.expand.refused", lambda *_: "")
-        patch.setattr(benches, "engine", lambda name, device: Graph(Tape()) if name == "graph" else EAGER)
+        patch.setattr(benches, "engine", lambda name, device: Graph(CpuGraphs()) if name == "graph" else EAGER)
         found = {}
         for name in ("eager", "graph"):
             cases = planned(folder, name)
@@ -147,14 +147,14 @@ def test_on_a_cuda_device_the_written_out_formula_is_shut_out() -> None:
 
 
 def test_another_case_has_an_engine_of_its_own() -> None:
-    first = Graph(Tape())
+    first = Graph(CpuGraphs())
     second = first.another()
     assert (second is first, second.recorded, second.nbytes) == (False, 0, 0)
     assert EAGER.another() is EAGER
 
 
 def test_held_tensors_belong_to_one_case() -> None:
-    kept = Graph(Tape())
+    kept = Graph(CpuGraphs())
     held = kept.hold("seeds", torch.tensor([1, 2]))
     assert kept.hold("seeds", torch.tensor([3, 4])) is held
     assert held.tolist() == [3, 4]
@@ -167,7 +167,7 @@ def test_numbers_go_in_as_tensors(given: float) -> None:
     class Nothing:
         lengths = ()
 
-    engine = Graph(Tape())
+    engine = Graph(CpuGraphs())
     for number in (given, 2 * given):
         (doubled,) = engine.run("double", lambda x: (x * 2 + torch.zeros(1),), (number,), Nothing())
         assert doubled.item() == 2 * number

@@ -1,4 +1,4 @@
-"""Rates of a device, and what they make of a case: its least time and the slope of its steps."""
+"""Rates of a device, and what they make of a case: its roofline time and the slope of its steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cachemark.trial.child import facts as limit
 from cachemark.workflows import run as session
 from cachemark.workflows.deciding import decide
 
-RATES = Rates(copy=1e10, matmul=1e11)
+RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 PLAN = plans.Plan.model_validate({
     "name": "small", "timing": {"warmup": 1, "repeats": 3}, "fidelity": {"samples": 2},
     "cells": [{"model": "llamagen-b", "methods": ["linear"], "budgets": ["1/4"], "batch": 2, "dtype": "bfloat16"}],
@@ -46,20 +46,20 @@ def case(label: str) -> Case:
 # -- rates ------------------------------------------------------------------------------------------------------------
 def test_a_copy_counts_what_is_read_and_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "fastest", lambda device, work: 0.5)
-    assert rates.copy_rate("cpu") == 2 * rates.COPIED["cpu"] / 0.5
+    assert rates.measured_bandwidth("cpu") == 2 * rates.COPIED["cpu"] / 0.5
 
 
 def test_reading_alone_counts_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter((0.5, 0.2))
     monkeypatch.setattr(rates, "fastest", lambda device, work: next(taken))
-    assert rates.copy_rate("cpu") == rates.COPIED["cpu"] / 0.2
+    assert rates.measured_bandwidth("cpu") == rates.COPIED["cpu"] / 0.2
 
 
 def test_the_faster_product_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter((1.0, 4.0))
     monkeypatch.setattr(rates, "fastest", lambda device, work: next(taken))
     small, large = rates.SIDES["cpu"]
-    assert rates.matmul_rate("cpu", torch.float32) == max(2 * small**3, 2 * large**3 / 4)
+    assert rates.measured_flops("cpu", torch.float32) == max(2 * small**3, 2 * large**3 / 4)
 
 
 def test_the_fastest_attempt_counts_and_the_first_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_this_machine_has_rates_and_keeps_its_threads() -> None:
     before = torch.get_num_threads()
     found = rates.rates("cpu", 1, ["float32", "float32"])
     assert found.keys() == {"float32"}
-    assert found["float32"].copy > 0 < found["float32"].matmul
+    assert found["float32"].bandwidth > 0 < found["float32"].peak_flops
     assert rates.rates("cpu", 1, ["float32"]) == found, "measured once"
     assert torch.get_num_threads() == before
 
@@ -140,7 +140,7 @@ def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment(
     here = environment("cpu", 1)
     decisions = decide(expand(PLAN), None, here)
     rated, todo = session._rated(here, decisions, measured)
-    assert rated.facts[limit.RATES] == {"bfloat16": {"copy": 1e10, "matmul": 1e11}}
+    assert rated.facts[limit.RATES] == {"bfloat16": {"bandwidth": 1e10, "peak_flops": 1e11}}
     assert rated.fingerprint == here.fingerprint
     assert all(d.planned.rates == RATES for d in todo)
     done = [replace(d, stored=True) for d in decisions]

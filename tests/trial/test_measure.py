@@ -41,7 +41,7 @@ from support.measuring import run_case, run_side
 from support.stages import forgetting
 
 METHODS = '"streaming", "h2o"'
-RATES = Rates(copy=1e10, matmul=1e11)
+RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 SPEED = {"latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last"}
 BYTES = {"kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory"}
 LIKENESS = {"token_agreement", "psnr", "ssim"}
@@ -377,12 +377,12 @@ def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(
 # ------------------------------------------------------------------------------------------------ what the device allows
 
 def test_a_timed_case_says_what_it_costs_at_least(folder: Path) -> None:
-    """The least time needs rates of the device and a model whose products somebody has counted; the slope needs neither."""
+    """The roofline time needs rates of the device and a model whose products somebody has counted; the slope needs neither."""
     full, reference = planned(folder, '"full"')[:2]
     bench = Bench.load(full)
     assert "limit" not in run_case(replace(full, rates=RATES), bench)[0].facts
     bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: torch.relu))
     told = run_case(replace(full, rates=RATES), bench)[0].facts
-    assert Limit.from_json(told["limit"]).least_time > 0
+    assert Limit.from_json(told["limit"]).roofline_time > 0
     assert told["slope"]["lines"] == CONFIG.grid - 1
     assert not {"limit", "slope"} & run_case(replace(reference, rates=RATES), bench)[0].facts.keys()

@@ -29,7 +29,7 @@ from support.measuring import run_case
 from support.stages import forgetting
 
 DECODERS = 'decoders = [{ name = "jacobi", window = 8 }]'
-RATES = Rates(copy=1e10, matmul=1e11)
+RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -126,10 +126,10 @@ def test_other_tokens_in_fp32_are_an_error(folder: Path, monkeypatch: pytest.Mon
     """A decoder that keeps a draft which it has not drawn."""
     judge = Jacobi.judge
 
-    def lenient(self: Jacobi, known: int, laws: Tensor, tokens: Tensor) -> int:
-        drafts = tokens[:, known : known + laws.size(1) - 1].clone()
-        kept = judge(self, known, laws, tokens)
-        if kept < laws.size(1) and known > 2:
+    def lenient(self: Jacobi, known: int, logits: Tensor, tokens: Tensor) -> int:
+        drafts = tokens[:, known : known + logits.size(1) - 1].clone()
+        kept = judge(self, known, logits, tokens)
+        if kept < logits.size(1) and known > 2:
             tokens[:, known : known + kept] = torch.cat((drafts, tokens[:, known + drafts.size(1) :]), 1)[:, :kept]
         return kept
 
@@ -158,7 +158,7 @@ def test_a_decoder_that_keeps_the_law_alone_is_not_compared_seed_by_seed(folder:
     assert found.output_hash != full.output_hash
     assert not {"token_agreement", "psnr", "ssim"} & found.samples.keys()
     assert max(found.samples["kl"]) < 1e-6, "a window's logits are those of single tokens"
-    assert found.facts["decoder"]["keeps"] == "law"
+    assert found.facts["decoder"]["keeps"] == "distribution"
     assert any("other" in note for note in found.facts["footnotes"])
     assert found.facts["tokens_per_pass"]["mean"] > 1
     assert files["grid.png"]

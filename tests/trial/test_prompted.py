@@ -18,7 +18,7 @@ from cachemark.contract.method import Method
 from cachemark.core import seeds
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
-from cachemark.kit.tape import Tape
+from cachemark.kit.cpu_graphs import CpuGraphs
 from cachemark.metrics.compute import prompt_scores
 from cachemark.metrics.compute.prompt_scores import FIGURES, PromptScores
 from cachemark.models.catalogue.captioned import TEXTS
@@ -57,7 +57,7 @@ def test_batches_with_prompts_of_other_lengths_give_the_same_samples() -> None:
 
 
 def test_recorded_passes_are_those_of_their_own_lengths() -> None:
-    eager, recorded = job(), job(Memory(engine=Graph(Tape())))
+    eager, recorded = job(), job(Memory(engine=Graph(CpuGraphs())))
     for part in recorded.chunks():
         for _ in range(2):
             assert torch.equal(recorded.generate(part), eager.generate(part))

@@ -72,9 +72,9 @@ def limit(case: Case) -> Limit:
 
 
 def outcome(case: Case, truth: Truth) -> Outcome:
-    """A case as the truth has it: the full cache takes 1.4 times its least time."""
+    """A case as the truth has it: the full cache takes 1.4 times its roofline time."""
     reached, lost = (1.0, 0.0) if case.role == "baseline" else truth[case.budget]
-    seconds = 1.4 * (limit(case).least_time if case.role == "baseline" else limit(case).least_time / reached)
+    seconds = 1.4 * (limit(case).roofline_time if case.role == "baseline" else limit(case).roofline_time / reached)
     spoilt, kv = round(lost * SEEDS), case.batch * 212e6 * (1.0 if case.role == "baseline" else case.knobs["B"] / 576)
     samples = {"latency": [seconds * (1 + 0.0005 * k) for k in range(9)], "kv_allocated": [kv], "kv_logical": [kv], "kv_state": [0.0],
                "peak_memory": [kv + case.batch * 40e6], "legend": [0.0] * spoilt + [1.0] * (SEEDS - spoilt)}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cachemark.core.limits import GPUS, ideal
+from cachemark.core.limits import GPUS, roofline_speedup
 from cachemark.core.spec import Case
 from cachemark.models.costs import case_bill
 from cachemark.models.registry import MODELS
@@ -31,7 +31,7 @@ def test_on_the_models_own_grid_it_is_what_the_limits_of_a_run_allow(model: str,
     bills = [case_bill(case, MODELS.get(model), method_factory(case)()) for case in cases]
     full, candidate = (found.limit(RATES) for found in bills if found is not None)
     tokens = cases[0].grid[0] * cases[0].grid[1]
-    assert PaperSpeed().allowed(*cases, RATES, full.by["decode"] / 8, 8, tokens) == pytest.approx(ideal(full, candidate))
+    assert PaperSpeed().allowed(*cases, RATES, full.by["decode"] / 8, 8, tokens) == pytest.approx(roofline_speedup(full, candidate))
 
 
 def test_more_images_and_longer_sequences_allow_more() -> None:

@@ -137,9 +137,10 @@ def sizes() -> list[Size]:
 
 
 def speeds() -> list[Speed]:
-    """Published times, each with the least time of its GPU and the bytes of keys and values, of whole models of which nothing is built."""
+    """Published times, each with the roofline time of its GPU and the bytes of keys and values, of models that are not built."""
     return [Speed(cell.model, cell.table, cell.row, f"{cell.batch}{'' if cell.batch_stated else ' (ours)'}", cell.hardware,
-                  fmt.seconds(cell.seconds) if cell.seconds else fmt.DASH, fmt.seconds(cell.least_time) if cell.least_time else fmt.DASH,
+                  fmt.seconds(cell.seconds) if cell.seconds else fmt.DASH,
+                  fmt.seconds(cell.roofline_time) if cell.roofline_time else fmt.DASH,
                   cell.gap or fmt.DASH, _kept(cell))
             for cell in published().cells if cell.model in MODELS]
 

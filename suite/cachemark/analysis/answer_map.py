@@ -32,7 +32,7 @@ class Predictor(Protocol):
     def allowed(self, full: Case, candidate: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
         """Return the speed-up that the bytes and FLOPs saved allow there, None where it is unknown.
 
-        ``image`` is the least time in seconds to decode one image on the model's own grid.
+        ``image`` is the roofline time in seconds to decode one image on the model's own grid.
         """
 
 
@@ -139,7 +139,7 @@ def _predicted(
         limit = group.full.limit if group.full else None
         if limit is None or near.speed_up is None:
             continue
-        rates, image = Rates(limit.copy, limit.matmul), limit.by.get("decode", 0.0) / near.case.batch
+        rates, image = Rates(limit.bandwidth, limit.peak_flops), limit.by.get("decode", 0.0) / near.case.batch
         own = near.case.batch, full.grid[0] * full.grid[1]
         there, here = (predictor.allowed(full, row.case, rates, image, *place) for place in ((batch, tokens), own))
         if there is None or not here:

@@ -17,7 +17,7 @@ from .quality_claims import Claims, QualityClaim, criterion, not_shown
 from .report_row import MASKED, Mark, ReportRow, method_of, share_of_full
 
 FULL_CACHE = "Use the full cache"
-WORTH_MEASURING = ARTEFACT  # the least gain for which a prediction counts: least times are not known better than that
+WORTH_MEASURING = ARTEFACT  # the least gain for which a prediction counts: roofline times are not known better than that
 
 @dataclass(frozen=True)
 class Candidate:

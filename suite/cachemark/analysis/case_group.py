@@ -18,7 +18,7 @@ from .report_row import MASKED, Mark, ReportRow, derive, is_random, means, share
 _REFERENCES = ("other_seeds", "other_batch")
 _OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
 COLLAPSED = 0.1  # precision below which images are no longer compared
-SAME_LAW = "Its decoder draws other images by the same law: they are judged by their quality, and not compared seed by seed."
+SAME_DISTRIBUTION = "Its decoder draws other images from the same distribution: compare their quality, not single seeds."
 OTHER_SEEDS = "Not shown to agree with the full cache better than the full cache at other seeds does."
 
 
@@ -175,7 +175,7 @@ def _against_references(row: ReportRow, references: Sequence[ReportRow]) -> Repo
         return row
     why = _unranked(row, _reference(references, "other_seeds"))
     lossless = why != OTHER_SEEDS and _lossless(row, _reference(references, "other_batch"))  # so few seeds show no agreement at all
-    mark = Mark("same law, other images", "calm", why) if row.same_law else Mark("not ranked", "warn", why)
+    mark = Mark("same distribution, other images", "calm", why) if row.same_distribution else Mark("not ranked", "warn", why)
     marks = (mark, *row.marks) if why and row.fidelity else row.marks
     if lossless:
         marks = (Mark("lossless on this device", "good", "Differs from the full cache no more than the full cache differs "
@@ -201,8 +201,8 @@ def _unranked(row: ReportRow, other_seeds: ReportRow | None) -> str:
     Its interval must lie on the better side of that of the full cache with other seeds.
     """
     mine = nearness(row)
-    if row.same_law:
-        return SAME_LAW
+    if row.same_distribution:
+        return SAME_DISTRIBUTION
     if mine is None:
         return row.no_judgement or "Fidelity was not measured."
     other = nearness(other_seeds) if other_seeds else None

@@ -207,7 +207,7 @@ def image_column(name: str) -> Column:
         return f"Δ {' to '.join(signed)}"
 
     def empty(row: ReportRow) -> str:
-        return "other images" if row.same_law and name in FIDELITY else fmt.DASH
+        return "other images" if row.same_distribution and name in FIDELITY else fmt.DASH
 
     title = about.heading or about.title.replace(", ", " ").removesuffix(" images")
     return Column(name, title, about.tip or about.meaning, mean, under, delta, empty=empty)
@@ -253,8 +253,8 @@ def _limit_column(key: str, title: str, tip: str, value: Callable[[Limit, float]
                   unit=unit, better=better, write=write, counted=True)
 
 
-def _of_ideal(row: ReportRow) -> Interval | None:
-    return exactly(row.speed_up.value / row.ideal) if row.speed_up and row.ideal else None
+def _of_roofline(row: ReportRow) -> Interval | None:
+    return exactly(row.speed_up.value / row.roofline_speedup) if row.speed_up and row.roofline_speedup else None
 
 
 def _slope(row: ReportRow) -> Interval | None:
@@ -266,17 +266,17 @@ def _slope(row: ReportRow) -> Interval | None:
 
 LIMITS = ColumnGroup("Physical limit", "at the best rates measured on this device", (
     LATENCY,
-    _limit_column("least_time", "Least time", "Time that weights, live keys and values, and FLOPs take at the device's best rates.",
-                  lambda limit, latency: limit.least_time, "s", "lower", fmt.seconds),
-    _limit_column("over_least", "Over the least", "Median latency / least time.", Limit.over, "×", "lower", fmt.times),
-    _limit_column("mbu", "MBU", "Memory bandwidth utilization: share of the copy rate used by the bytes that must be moved.",
+    _limit_column("roofline_time", "Roofline time", "Time that weights, live keys and values, and FLOPs take at the device's best rates.",
+                  lambda limit, latency: limit.roofline_time, "s", "lower", fmt.seconds),
+    _limit_column("over_roofline", "Over the roofline", "Median latency / roofline time.", Limit.over, "×", "lower", fmt.times),
+    _limit_column("mbu", "MBU", "Memory bandwidth utilization: share of the bandwidth used by the bytes that must be moved.",
                   Limit.mbu, "share", "higher", fmt.percent),
-    _limit_column("mfu", "MFU", "Model FLOPs utilization: share of the matmul rate used by the FLOPs that must be computed.",
+    _limit_column("mfu", "MFU", "Model FLOPs utilization: share of the peak FLOP/s used by the FLOPs that must be computed.",
                   Limit.mfu, "share", "higher", fmt.percent),
-    Column("ideal_speed_up", "Ideal speed-up", "Speed-up that the bytes and FLOPs saved allow at this batch.",
-           lambda row: _counted(row.ideal), unit="×", better="higher", write=fmt.times, counted=True),
+    Column("roofline_speedup", "Roofline speedup", "Speed-up that the bytes and FLOPs saved allow at this batch.",
+           lambda row: _counted(row.roofline_speedup), unit="×", better="higher", write=fmt.times, counted=True),
     SPEED_UP,
-    Column("of_ideal", "Of the ideal", "Speed-up / ideal speed-up.", _of_ideal, unit="share", better="higher", write=fmt.percent,
+    Column("of_roofline", "Of the roofline", "Speed-up / roofline speedup.", _of_roofline, unit="share", better="higher", write=fmt.percent,
            counted=True),
     Column("step_slope", "Slope of a step", "Growth of a step's time with the bytes it attends to; below it, its time with none.", _slope,
            lambda row: f"+ {fmt.seconds(row.outcome.facts['slope']['intercept'])}", unit="B/s", better="higher",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..core.limits import Limit, ideal
+from ..core.limits import Limit, roofline_speedup
 from ..core.spec import FULL, Case
 from ..core.units import TIME
 from . import formatting as fmt
@@ -39,7 +39,7 @@ def with_limits(rows: Sequence[ReportRow]) -> list[ReportRow]:
         bound = _bound(row, full, rows)
         flags = _flags(row, bound)
         marks = (*(mark for mark in flags if mark.text in OF_SPEED), *row.marks)
-        checked.append(replace(row, ideal=bound.allowed if bound else None, limit_marks=flags, marks=marks))
+        checked.append(replace(row, roofline_speedup=bound.allowed if bound else None, limit_marks=flags, marks=marks))
     return checked
 
 
@@ -64,7 +64,7 @@ def _bound(row: ReportRow, full: ReportRow | None, rows: Sequence[ReportRow]) ->
     if case.role == "baseline":
         return None
     if not case.decoder:
-        alone = _ideal(row, full)
+        alone = _speedup_bound(row, full)
         return None if alone is None else _Bound(alone)
     stored = row.outcome.facts.get("tokens_per_pass")
     tokens = stored.get("mean") if isinstance(stored, dict) else None
@@ -72,12 +72,13 @@ def _bound(row: ReportRow, full: ReportRow | None, rows: Sequence[ReportRow]) ->
         return None
     if (case.method, case.codec, case.budget) == (FULL, "native", "1"):
         return _Bound(1.0, tokens)
-    alone = next((_ideal(other, full) for other in rows if not other.case.decoder and _settings(other.case) == _settings(case)), None)
+    sequential = (row for row in rows if not row.case.decoder and _settings(row.case) == _settings(case))
+    alone = next((_speedup_bound(row, full) for row in sequential), None)
     return None if alone is None else _Bound(alone, tokens)
 
 
-def _ideal(row: ReportRow, full: ReportRow | None) -> float | None:
-    return ideal(full.limit, row.limit) if full and full.limit and row.limit else None
+def _speedup_bound(row: ReportRow, full: ReportRow | None) -> float | None:
+    return roofline_speedup(full.limit, row.limit) if full and full.limit and row.limit else None
 
 
 def _settings(case: Case) -> tuple[object, ...]:
@@ -86,7 +87,7 @@ def _settings(case: Case) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Limits:
-    """The rows of a group with a least time, the ``rates`` behind it, and its longest ``parts``."""
+    """The rows of a group with a roofline time, the ``rates`` behind it, and its longest ``parts``."""
 
     rates: str
     parts: str
@@ -99,14 +100,14 @@ class Limits:
 
 
 def against_limits(full: ReportRow | None, candidates: Sequence[ReportRow]) -> Limits | None:
-    """The table of a group, None where no row has a least time."""
+    """The table of a group, None where no row has a roofline time."""
     rows = tuple(row for row in (*((full,) if full else ()), *candidates) if row.limit)
     if not rows or (first := rows[0].limit) is None:
         return None
-    rates = f"{first.copy / 1e9:,.1f} GB/s copied, {first.matmul / 1e12:,.2f} TFLOP/s multiplied"
+    rates = f"{first.bandwidth / 1e9:,.1f} GB/s, {first.peak_flops / 1e12:,.2f} TFLOP/s"
     return Limits(rates, _longest_parts(full.limit) if full and full.limit else "", rows)
 
 
 def _longest_parts(limit: Limit) -> str:
     longest = sorted(limit.by.items(), key=lambda part: -part[1])[:3]
-    return ", ".join(f"{name} {fmt.percent(seconds / limit.least_time)}" for name, seconds in longest)
+    return ", ".join(f"{name} {fmt.percent(seconds / limit.roofline_time)}" for name, seconds in longest)

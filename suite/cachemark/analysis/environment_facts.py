@@ -11,7 +11,7 @@ from ..store.differences import flat
 from . import formatting as fmt
 
 NEAR = 0.1  # share by which two measured rates of one machine may differ and still count as equal
-RATES = ("copy", 1e9, "GB/s"), ("matmul", 1e12, "TFLOP/s")
+RATES = ("bandwidth", 1e9, "GB/s"), ("peak_flops", 1e12, "TFLOP/s")
 ABBREVIATIONS = {"cpu": "CPU", "cpus": "CPUs", "cuda": "CUDA", "os": "OS", "tf32": "TF32", "gpu": "GPU"}
 
 

@@ -20,7 +20,7 @@ FLAGS = {
     "different kernel": "The method needs something that the full cache's attention kernel does not return, and has an equally fused "
                         "kernel of its own.",
     "no speed-up": "The full cache of the same cell has no results, latency was not measured, or the attention kernels differ.",
-    "low utilization": "The full cache uses less than 40 % of both the copy rate and the matmul rate of its device.",
+    "low utilization": "The full cache uses less than 40 % of both the bandwidth and the peak FLOP/s of its device.",
     "implausible speedup": "The speed-up is above 1, and more than 1.1 times what the bytes and FLOPs saved allow; under a decoder, than "
                            "that of its method at one token a pass, times the tokens that are drawn a pass.",
     "not reproduced": "This code has not been shown to reach the model's published values with these weights.",

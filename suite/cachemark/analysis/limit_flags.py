@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..core.limits import Limit
 
-ARTEFACT = 1.1  # measured over ideal speed-up from which the baseline, not the method, is the likelier cause
-IDLE = 0.4  # of a full cache that uses less of both the copy and the matmul rate, a speed-up says little
+ARTEFACT = 1.1  # measured over roofline speedup from which the baseline, not the method, is the likelier cause
+IDLE = 0.4  # of a full cache that uses less of both the copy and the peak FLOP/s, a speed-up says little
 FITS = 0.9  # fraction of the variance that a line must explain before its slope is stated
-CACHED = 0.95  # measured over least time below which the device's own caches must have served
+CACHED = 0.95  # measured over roofline time below which the device's own caches must have served
 
 
 def artefact(measured: float, allowed: float) -> str:
@@ -35,7 +35,7 @@ def idle(full: Limit, seconds: float) -> str:
     mbu, mfu = full.mbu(seconds), full.mfu(seconds)
     if max(mbu, mfu) >= IDLE:
         return ""
-    return (f"The full cache leaves the device idle: it uses {100 * mbu:.0f} % of the copy rate and {100 * mfu:.0f} % of the matmul rate, "
+    return (f"The full cache leaves the device idle: it uses {100 * mbu:.0f} % of the bandwidth and {100 * mfu:.0f} % of the peak FLOP/s, "
             f"neither of them {100 * IDLE:.0f} %. A speed-up over it says little of a device that is used.")
 
 
@@ -56,8 +56,8 @@ def no_gain_by_passes(measured: float, tokens: float) -> str:
 
 
 def too_fast(limit: Limit, seconds: float) -> str:
-    """Return why a time is below its least time, or nothing: the copy rate does not bind where everything fits a cache of the device."""
+    """Return why a time is below its roofline time, or nothing: the bandwidth does not bind where everything fits a cache of the device."""
     if limit.over(seconds) >= CACHED:
         return ""
-    return ("Faster than its least time: keys, values or weights fit a cache of the device, which is faster than the memory that was "
+    return ("Faster than its roofline time: keys, values or weights fit a cache of the device, which is faster than the memory that was "
             "measured.")

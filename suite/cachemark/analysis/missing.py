@@ -103,7 +103,7 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
             yield Missing(f"{group.model}: {row.case.label}, fidelity and quality", "not judged", row.no_judgement)
     for name in _wanted(group):
         without = [row.case.label for row in candidates if not row.outcome.samples.get(name) and name not in row.quality
-                   and not (row.same_law and name in FIDELITY)]
+                   and not (row.same_distribution and name in FIDELITY)]
         if without:
             why = "No method has samples." if len(without) == len(candidates) else f"No samples for {', '.join(without)}."
             yield Missing(f"{group.model}: {METRICS[name].title}", "not measured", why)

@@ -1,4 +1,4 @@
-"""Published speed beside the least time of the paper's GPU and beside what was measured here.
+"""Published speed beside the roofline time of the paper's GPU and beside what was measured here.
 
 A table of which a row was measured stands first; then those of the same methods, of which this run has other cases. Three columns that
 are never mixed: a published value has another machine and another baseline than ours, so it takes no part in any verdict, rank or
@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from ..core.limits import Limit, ideal
+from ..core.limits import Limit, roofline_speedup
 from ..core.result import Environment, Outcome, full_latencies, kernels_apart
 from ..core.spec import Case
 from ..core.units import TIME
@@ -25,7 +25,7 @@ from .limit_flags import artefact
 from .report_row import is_random
 
 SHARED = {"full", "fewer_steps"}  # rows that stand in several papers: they alone do not make a table one of this run's
-TOO_FAST, IMPOSSIBLE = "beyond the ideal", "below the least time"  # marks of a published row that is not believed
+TOO_FAST, IMPOSSIBLE = "above the roofline speedup", "below the roofline time"  # marks of a published row that is not believed
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PaperCell:
 
     ``plan`` measures it again and ``ours`` says which of its cases; both are empty where there is no such model.
 
-    ``seconds`` of an image as printed, or None; ``least_time`` those that the GPU named by ``gpu`` takes at least, 16 bit, with image
+    ``seconds`` of an image as printed, or None; ``roofline_time`` those that the GPU named by ``gpu`` takes at least, 16 bit, with image
     decoding.
     ``against`` is the row of the same table that its speed-up is against. ``steps`` is 0 where the family has none. ``batch_stated``:
     whether the paper states it.
@@ -53,23 +53,23 @@ class PaperCell:
     gpu: str
     seconds: float | None
     printed: Mapping[str, str]
-    least_time: float | None
+    roofline_time: float | None
 
     @property
     def gap(self) -> str:
-        """The printed seconds over the least time, as text; below 1 is more than the GPU can do."""
-        if not self.seconds or not self.least_time:
+        """The printed seconds over the roofline time, as text; below 1 is more than the GPU can do."""
+        if not self.seconds or not self.roofline_time:
             return ""
-        times = self.seconds / self.least_time
+        times = self.seconds / self.roofline_time
         return f"{times:.1f}×" if times >= 0.1 else f"{times:.2g}×"
 
     @property
     def impossible(self) -> str:
         """The reason for which the printed seconds are not those of an image, or nothing."""
-        if not self.seconds or not self.least_time or self.seconds >= self.least_time:
+        if not self.seconds or not self.roofline_time or self.seconds >= self.roofline_time:
             return ""
-        return (f"{fmt.seconds(self.seconds)} are below the {fmt.seconds(self.least_time)} that an image takes at least on that GPU by its "
-                "bytes and FLOPs, so they are not the time of a whole image.")
+        return (f"{fmt.seconds(self.seconds)} are below the {fmt.seconds(self.roofline_time)} that an image takes at least "
+                "on that GPU by its bytes and FLOPs, so they are not the time of a whole image.")
 
     @property
     def claimed(self) -> float | None:
@@ -111,8 +111,8 @@ def published() -> PublishedSpeeds:
 class PaperRow:
     """One row of a table beside what was measured here.
 
-    Speed-ups are numbers, None where there is none: ``claimed`` by the published seconds or else as printed, ``possible`` by the least
-    times, ``reached`` here, and ``ideal_here`` what the device of our case, ``case_key``, allows. ``measured`` are our seconds per image;
+    Speed-ups are numbers, None where there is none: ``claimed`` by the published seconds or else as printed, ``possible`` by the
+    roofline, ``reached`` here, ``speedup_bound_here`` by the roofline of our device for ``case_key``. ``measured``: our seconds per image;
     ``how`` names dtype and engine or says why there are none, and ``no_speed_up`` why there is no speed-up. ``remark`` says why a
     published value is not plausible, and ``mark`` names the flag.
     """
@@ -121,7 +121,7 @@ class PaperRow:
     claimed: float | None
     possible: float | None
     reached: float | None
-    ideal_here: float | None
+    speedup_bound_here: float | None
     measured: float | None
     how: str
     no_speed_up: str
@@ -161,9 +161,9 @@ PAPER_COLUMNS = (
         TextColumn("Per image", lambda row: _or_dash(fmt.seconds, row.cell.seconds), lambda row: row.printed),
         TextColumn("Speed-up", lambda row: row.cell.printed.get("speedup", fmt.DASH)))),
     PaperColumns("Allowed there", lambda table: "16 bit, image decoding included", (
-        TextColumn("Least time", lambda row: _or_dash(fmt.seconds, row.cell.least_time)),
-        TextColumn("Ideal speed-up", lambda row: _or_dash(fmt.times, row.possible)),
-        TextColumn("Published over least", lambda row: row.cell.gap or fmt.DASH))),
+        TextColumn("Roofline time", lambda row: _or_dash(fmt.seconds, row.cell.roofline_time)),
+        TextColumn("Roofline speedup", lambda row: _or_dash(fmt.times, row.possible)),
+        TextColumn("Published over roofline", lambda row: row.cell.gap or fmt.DASH))),
     PaperColumns("Here", lambda table: table.machine, (
         TextColumn("Per image", lambda row: _or_dash(fmt.seconds, row.measured), lambda row: row.how),
         TextColumn("Speed-up", lambda row: row.no_speed_up or _or_dash(fmt.times, row.reached)))),
@@ -216,7 +216,7 @@ def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
     """A row of the tables, beside what was measured of it in one run."""
     full = published().row(cell.table, cell.against)
     mine, its = _pair(cell, full, outcomes)
-    possible = full.least_time / cell.least_time if cell.least_time and full.least_time else None
+    possible = full.roofline_time / cell.roofline_time if cell.roofline_time and full.roofline_time else None
     claimed = full.seconds / cell.seconds if cell.seconds and full.seconds else cell.claimed
     latency = mine.median(TIME) if mine is not None and mine.ok else None
     reached, no_speed_up = _speed_up(mine, its)
@@ -233,7 +233,7 @@ def _allowed(mine: Outcome | None, its: Outcome | None) -> float | None:
     if mine is None or its is None or mine is its:
         return None
     try:
-        return ideal(*(Limit.from_json(outcome.facts["limit"]) for outcome in (its, mine)))
+        return roofline_speedup(*(Limit.from_json(outcome.facts["limit"]) for outcome in (its, mine)))
     except (KeyError, TypeError, ZeroDivisionError):
         return None
 

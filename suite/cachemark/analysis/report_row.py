@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ..core.limits import Limit
 from ..core.result import Outcome, full_latencies, kernels_apart
-from ..core.spec import LAW, Case
+from ..core.spec import DISTRIBUTION, Case
 from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, image_count, least_images, metric, of_plug_ins
 from ..stats.intervals import LEVEL, Interval, mean_of_means, means_over_seeds, ratio_of_medians
 from . import formatting as fmt
@@ -46,7 +46,7 @@ class ReportRow:
     ``no_judgement`` says why. ``to_full`` holds differences of quality, this row less the full cache, at the same seeds.
     ``place`` orders the ranked methods of one budget, by FID where it was measured, else by speed-up; ``unranked`` says why there is
     none, and ``unproven`` that it is for want of proof alone. ``lossless``: no further from the full cache than it is from itself.
-    ``ideal`` is the speed-up that the device allows, and ``limit_marks`` flag what contradicts its limits. ``equal_memory`` is the
+    ``roofline_speedup``: the speedup that the device allows; ``limit_marks`` flag what contradicts its limits. ``equal_memory``: the
     throughput (images per second) at the largest batch, ``equal_memory_batch``, that needs no more memory than the full cache.
     """
 
@@ -64,7 +64,7 @@ class ReportRow:
     unproven: bool = False
     lossless: bool = False
     marks: tuple[Mark, ...] = ()
-    ideal: float | None = None
+    roofline_speedup: float | None = None
     limit_marks: tuple[Mark, ...] = ()
     equal_memory: float | None = None
     equal_memory_batch: int = 0
@@ -86,7 +86,7 @@ class ReportRow:
 
     @cached_property
     def limit(self) -> Limit | None:
-        """The least time of the case on its device; None where it is unknown or stored in another form."""
+        """The roofline time of the case on its device; None where it is unknown or stored in another form."""
         stored = self.outcome.facts.get("limit") if self.ok and self.median(TIME) else None
         try:
             return Limit.from_json(stored) if isinstance(stored, dict) else None
@@ -124,10 +124,10 @@ class ReportRow:
         return room is not None and self.held_bytes is not None and self.held_bytes <= room
 
     @property
-    def same_law(self) -> bool:
-        """True under a decoder whose tokens follow the law of the full cache's and are others."""
+    def same_distribution(self) -> bool:
+        """True under a decoder whose tokens follow the distribution of the full cache's and are others."""
         stored = self.outcome.facts.get("decoder")
-        return isinstance(stored, Mapping) and stored.get("keeps") == LAW
+        return isinstance(stored, Mapping) and stored.get("keeps") == DISTRIBUTION
 
     def of_set(self, base: str) -> tuple[str, Interval] | None:
         """The value of a whole set of images whose name begins so, ``fid`` say, with its whole name."""

@@ -11,8 +11,8 @@ from .options import Finite, echo_json, json_option
 
 if TYPE_CHECKING:
     from ..contract.decoder import Decoder
-    from ..workflows.least_times import LeastTime
     from ..workflows.pass_costs import PassCost
+    from ..workflows.roofline_times import RooflineTime
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_GPU = "h200"
@@ -41,25 +41,25 @@ def roofline(
 ) -> None:
     """Print lower bounds on the time and memory of a model.
 
-    For each method on a device: the least time by part, and the speedup that it allows. No operation is faster than its bytes at the copy
-    rate or its FLOPs at the matmul rate; measured times lie above that least time.
+    For each method on a device: the roofline time by part, and the speedup that it allows. No operation is faster than its bytes at the
+    bandwidth or its FLOPs at the peak FLOP/s; measured times lie above the roofline time.
     """
-    from ..workflows.least_times import device_rates, least_times
     from ..workflows.pass_costs import pass_costs
+    from ..workflows.roofline_times import device_rates, roofline_times
 
     drawing = _decoder(decoder, tokens_per_pass)
     if gpu and here:
         raise click.UsageError("--gpu and --here cannot be combined.")
     rates = device_rates(None if here else DEFAULT_GPU if gpu is None else gpu, dtype)
-    found = least_times(model, rates, methods=methods, budgets=budgets, batches=batches, dtype=dtype, steps=steps or 0, demanding=demanding,
-                   apart=apart)
+    found = roofline_times(model, rates, methods=methods, budgets=budgets, batches=batches, dtype=dtype, steps=steps or 0,
+                           demanding=demanding, apart=apart)
     priced = pass_costs(model, rates, drawing, methods=methods, budgets=budgets, batches=batches, dtype=dtype,
                         tokens=tokens_per_pass) if drawing else []
     if as_json:
-        echo_json({"model": model, "dtype": dtype, "device": rates.device, "copy": rates.copy, "matmul": rates.matmul,
-                   "least_times": [_json(line) for line in found], **({"passes": [_json(line) for line in priced]} if priced else {})})
+        echo_json({"model": model, "dtype": dtype, "device": rates.device, "bandwidth": rates.bandwidth, "peak_flops": rates.peak_flops,
+                   "roofline_times": [_json(line) for line in found], **({"passes": [_json(line) for line in priced]} if priced else {})})
         return
-    click.echo(f"{model}, {dtype}, {rates.device}: copy {rates.copy / 1e9:,.0f} GB/s, matmul {rates.matmul / 1e12:,.3g} TFLOP/s")
+    click.echo(f"{model}, {dtype}, {rates.device}: {rates.bandwidth / 1e9:,.0f} GB/s, {rates.peak_flops / 1e12:,.3g} TFLOP/s")
     for line in _table(found):
         click.echo(line)
     click.echo("Parts: milliseconds per pass. Ideal: the speed-up over the full cache at equal batch that bytes and FLOPs allow.")
@@ -82,12 +82,12 @@ def _decoder(name: str | None, tokens: float | None) -> Decoder | None:
     return found
 
 
-def _json(line: LeastTime | PassCost) -> dict[str, Any]:
+def _json(line: RooflineTime | PassCost) -> dict[str, Any]:
     """A line under the names that readers of the JSON know."""
     return {"unmet" if name == "unsupported_reason" else name: value for name, value in vars(line).items()}
 
 
-def _table(rows: list[LeastTime]) -> list[str]:
+def _table(rows: list[RooflineTime]) -> list[str]:
     """Lines of text; columns of the parts that occur."""
     parts = list(dict.fromkeys(part for row in rows for part in row.parts or {}))
     widths = [max(len(part), 8) + 2 for part in parts]
@@ -115,7 +115,7 @@ def _passes(priced: list[PassCost]) -> list[str]:
         gain = "–" if line.speed_up is None else f"{line.speed_up:.2f}×"
         lines.append(f"{name:36}{line.batch:6d}  " + (line.unsupported_reason or f"{line.cost:12.2f}{gain:>10}"))
     if priced:
-        lines.append("A pass costs: in least times of a pass of one token, so a decoder that keeps fewer tokens of it loses. Gain: over "
+        lines.append("A pass costs: in roofline times of a pass of one token, so a decoder that keeps fewer tokens of it loses. Gain: over "
                      "the full cache, one token a pass, at --tokens-per-pass.")
     return lines
 

@@ -1,5 +1,4 @@
-"""A decoder: how many tokens a pass of a next-token model draws, and which of them stay. It stands beside the method, which knows nothing
-of it but :meth:`~.method.Method.horizon`, :meth:`~.method.Method.beyond` and :meth:`~.method.Method.roll_back`."""
+"""Decoders: how many tokens a forward pass of a next-token model draws, and how many of them are accepted."""
 
 from __future__ import annotations
 
@@ -15,19 +14,23 @@ from ..core.spec import SEQUENTIAL, TOKENS
 from .method import SCOPES, Method
 from .planning import Knobs
 
-DECIDING = (*SCOPES, "capacity", "evict", "evict_after", "end_step", "roll_back")  # what may make an inherited horizon untrue
+DECIDING = (*SCOPES, "capacity", "evict", "evict_after", "end_step", "roll_back")  # overriding one of them invalidates an inherited horizon
 
 
 @dataclass
 class Decoder(Knobs):
-    """Accepts tokens from the left. A pass feeds the last accepted token and then drafts of those behind it, which gives the law of each
-    place after them. It is made anew for each generation; all that it keeps comes from the memory, and only here may a pass be read on
-    the host.
+    """Base class of decoders. A pass feeds the last accepted token and the drafts behind it, and accepts tokens from the left.
 
-    Class attributes: ``keeps`` says what it keeps of sequential decoding: its ``TOKENS``, each of them in fp32; its ``LAW`` alone, so that
-    images are others of the same quality; or neither. ``source`` names its paper; ``footnotes`` are printed with its values; ``later`` are
-    knobs that came after values were stored: at their default they stand in no case, so that it is the same case as before. ``fed`` and
-    ``kept`` are the tokens that each pass has drawn and those of them that stayed, ``most`` those of the pass that runs that may stay.
+    A decoder knows a method only by :meth:`~.method.Method.horizon`, :meth:`~.method.Method.beyond` and
+    :meth:`~.method.Method.roll_back`. Each generation has a new decoder; its tensors come from the memory, and only here may a pass be
+    read on the host.
+
+    Class attributes: ``keeps`` is what it preserves of sequential decoding, the ``TOKENS`` (bit for bit in fp32), their ``DISTRIBUTION``,
+    or neither (empty). ``source`` names the paper, ``footnotes`` are printed with its values. ``later`` lists parameters added after
+    results were stored: at their defaults they are left out of the case.
+
+    Attributes of a generation: ``fed`` and ``kept`` are the tokens drawn and accepted by each pass; ``most`` is the largest number that
+    the current pass may accept.
     """
 
     keeps: ClassVar[str] = ""
@@ -37,43 +40,44 @@ class Decoder(Knobs):
 
     @property
     def reach(self) -> int:
-        """The most tokens that a pass may draw."""
+        """The largest number of tokens that a pass draws."""
         return 1
 
     @property
     def ahead(self) -> int:
-        """The most tokens that a pass may draw behind those that the method lets it keep. They are drafts whatever :meth:`judge` says."""
+        """The largest number of tokens that a pass draws beyond the method's horizon. They are always drafts."""
         return 0
 
     def check(self) -> None:
-        """Raise BadKnob where the knobs cannot be used."""
+        """Raise BadKnob for parameters that cannot be used."""
 
     def begin(self, layout: Layout, seeds: Tensor, greedy: bool, memory: Memory) -> None:
-        """Start a generation of the samples of ``seeds`` (batch,), after the method has. ``greedy``: the most probable token is drawn."""
+        """Start a generation with ``seeds`` (batch,), after the method. ``greedy``: draw the most probable token."""
         self.layout, self.seeds, self.greedy, self.memory = layout, seeds, greedy, memory
         self.fed: list[int] = []
         self.kept: list[int] = []
         self.most = 1
 
     def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
-        """Write drafts to the ``count`` − 1 places of ``tokens`` (batch, N) from ``accepted`` on that hold none yet."""
+        """Write drafts to those of the ``count`` − 1 positions of ``tokens`` (batch, N) from ``accepted`` on that have none."""
 
-    def judge(self, accepted: int, laws: Tensor, tokens: Tensor) -> int:
+    def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         """Sample ``tokens`` from position ``accepted`` on and return how many are accepted.
 
-        ``laws`` (batch, count, vocab) are filtered fp32 logits of these positions, each given the tokens before it. The result lies in
-        1 … count and is the same for all samples; later tokens become drafts."""
+        ``logits`` (batch, count, vocab) are the filtered fp32 logits of these positions, each given the tokens before it. The result is
+        in 1 … count and the same for all samples; later tokens become drafts.
+        """
         raise NotImplementedError
 
     def note(self, fed: int, accepted: int) -> None:
-        """Count a pass."""
+        """Record the tokens that a pass has drawn and accepted."""
         self.fed.append(fed)
         self.kept.append(accepted)
 
 
 @dataclass
 class Sequential(Decoder):
-    """Draws one token a pass: the loop that every value is compared with."""
+    """Draws one token per pass: the loop that all values are compared with."""
 
     name = SEQUENTIAL
     keeps = TOKENS
@@ -82,10 +86,9 @@ class Sequential(Decoder):
 
 @dataclass
 class Rehearsal(Decoder):
-    """Draws as many tokens a pass as a decoder of this ``window``, as many of them ``ahead``, and keeps one: behind it every pass that
-    the other can run has run once.
+    """Warm-up that runs every pass that a decoder with this ``window`` can run; accepts one token per pass.
 
-    What is fed and how much is live follow from the number of tokens that are known, and here that takes every value. Its tokens are none.
+    The shape of a pass depends only on the number of accepted tokens, which takes every value here. Its tokens mean nothing.
     """
 
     window: int = 1
@@ -99,50 +102,49 @@ class Rehearsal(Decoder):
     def ahead(self) -> int:
         return self.window - 1 if self.look_ahead else 0
 
-    def judge(self, accepted: int, laws: Tensor, tokens: Tensor) -> int:
+    def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         return 1
 
 
 def widest(method: Method, layout: Layout) -> int:
-    """The most tokens that a method lets a decoder keep at once on a layout. The method is not begun."""
-    _placed(method, layout)
+    """Return the largest number of tokens that a decoder may accept at once beside a method, which need not have begun."""
+    _resolve(method, layout)
     return max(horizon(method, first) for first in range(layout.visual))
 
 
 def spare(method: Method, layout: Layout, decoder: Decoder) -> int:
-    """Entries above its capacity that a slot of the method holds while a decoder looks ahead. The method is not begun."""
+    """Return how many entries above its capacity a layer cache needs while a decoder looks ahead. The method need not have begun."""
     if not decoder.ahead:
         return 0
-    _placed(method, layout)
+    _resolve(method, layout)
     return max(drawn - most for drawn, most in (window(method, decoder, accepted) for accepted in range(1, layout.visual)))
 
 
 def window(method: Method, decoder: Decoder, accepted: int) -> tuple[int, int]:
-    """Of the pass that follows ``accepted`` tokens, how many it draws, and the most of them that may stay."""
+    """Return how many tokens the pass after ``accepted`` tokens draws, and how many of them it may accept."""
     remaining = method.layout.visual - accepted
     most = min(decoder.reach, remaining, horizon(method, accepted - 1))
     return min(decoder.reach, remaining, most + min(decoder.ahead, beyond(method, accepted - 1))), most
 
 
 def horizon(method: Method, first: int) -> int:
-    """:meth:`Method.horizon` where the class that says what is evicted and when says it too, else 1: a method derived from one that keeps
-    everything may not. Keys that share their ranges with their neighbours cannot be cut off, so there it is 1."""
+    """Return :meth:`Method.horizon`, or 1 where the method's class overrides what that depends on, or its keys share their ranges."""
     return max(1, method.horizon(first)) if _states("horizon", method, DECIDING) else 1
 
 
 def beyond(method: Method, first: int) -> int:
-    """:meth:`Method.beyond` where the class that says all this and the horizon says it too, else 0."""
+    """Return :meth:`Method.beyond`, or 0 where the method's class overrides what that depends on."""
     return max(0, method.beyond(first)) if _states("beyond", method, (*DECIDING, "horizon")) else 0
 
 
-def _placed(method: Method, layout: Layout) -> None:
-    """Let a method that is not begun be asked."""
+def _resolve(method: Method, layout: Layout) -> None:
+    """Prepare a method that has not begun for questions about its horizon."""
     method.resolve(layout)
     method.layout, method.banks = layout, []
 
 
 def _states(name: str, method: Method, deciding: Sequence[str]) -> bool:
-    """True where no class between the one that defines ``name`` and that of the method defines what may make it untrue."""
+    """Return whether no class derived from the one that defines ``name`` overrides a method of ``deciding``."""
     if any(bank.codec.grouped for bank in method.banks):
         return False
     for cls in type(method).__mro__:

@@ -13,10 +13,10 @@ from .errors import unknown
 class Rates:
     """Rates of one device and dtype.
 
-    ``copy``: bytes read and written per second. ``matmul``: FLOPs per second."""
+    ``bandwidth``: bytes read and written per second. ``peak_flops``: FLOPs per second."""
 
-    copy: float
-    matmul: float
+    bandwidth: float
+    peak_flops: float
     device: str = ""
 
 
@@ -40,22 +40,22 @@ def gpu(name: str, dtype: str = "bfloat16") -> Rates:
     """Return the rates of a GPU. Raises UnknownName with the nearest name."""
     if name not in GPUS:
         raise unknown("GPU", name, GPUS)
-    return replace(GPUS[name], matmul=SINGLE[name]) if dtype == "float32" else GPUS[name]
+    return replace(GPUS[name], peak_flops=SINGLE[name]) if dtype == "float32" else GPUS[name]
 
 
 @dataclass(frozen=True)
 class Limit:
     """The least cost of a case on the device that measured it, stored among the facts of its outcome.
 
-    ``least_time``: seconds per batch. ``tokens``: the part of it without image decoding. ``nbytes`` and ``flops``: per batch with image
-    decoding. ``by``: seconds of the least time by part."""
+    ``roofline_time``: seconds per batch. ``tokens``: the part of it without image decoding. ``nbytes`` and ``flops``: per batch with image
+    decoding. ``by``: seconds of the roofline time by part."""
 
-    least_time: float
+    roofline_time: float
     tokens: float
     nbytes: int
     flops: int
-    copy: float
-    matmul: float
+    bandwidth: float
+    peak_flops: float
     by: Mapping[str, float]
 
     @classmethod
@@ -66,18 +66,18 @@ class Limit:
         return asdict(self)
 
     def mbu(self, seconds: float) -> float:
-        """Share of the copy rate that the bytes which had to be moved used: what is read in vain lowers it."""
-        return self.nbytes / self.copy / seconds
+        """Share of the bandwidth that the bytes which had to be moved used: what is read in vain lowers it."""
+        return self.nbytes / self.bandwidth / seconds
 
     def mfu(self, seconds: float) -> float:
-        """Share of the matmul rate that the FLOPs which had to be computed used."""
-        return self.flops / self.matmul / seconds
+        """Share of the peak FLOP/s that the FLOPs which had to be computed used."""
+        return self.flops / self.peak_flops / seconds
 
     def over(self, seconds: float) -> float:
-        """Measured time as a multiple of the least time."""
-        return seconds / self.least_time
+        """Measured time as a multiple of the roofline time."""
+        return seconds / self.roofline_time
 
 
-def ideal(full: Limit, candidate: Limit) -> float:
+def roofline_speedup(full: Limit, candidate: Limit) -> float:
     """Return the speedup over the full cache that the bytes and FLOPs saved allow at equal batch."""
-    return full.least_time / candidate.least_time
+    return full.roofline_time / candidate.roofline_time

@@ -20,7 +20,7 @@ from .outside_metrics import know
 from .wording import shown
 
 FULL, SEQUENTIAL = "full", "sequential"
-TOKENS, LAW = "tokens", "law"  # of sequential decoding: what a decoder keeps
+TOKENS, DISTRIBUTION = "tokens", "law"  # of sequential decoding: what a decoder keeps
 OWN = ("method", "variant", "knobs", "budget", "role", "codec", "decoder")  # what a candidate does not share with the full cache beside it
 REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: how many samples its reference rows take, where these are not all
 FORCED_SAMPLES = "forced_samples"  # likewise: how many are compared along the full cache's own tokens

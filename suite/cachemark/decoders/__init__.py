@@ -1,1 +1,1 @@
-"""Decoders that draw several tokens in one forward pass, one per file."""
+"""Parallel decoders, one per file."""

@@ -1,4 +1,4 @@
-"""Fixed-point iteration on the tokens of a window, under noise that does not change: several tokens a pass, and the sequential ones."""
+"""Jacobi decoding: fixed-point iteration under fixed noise, which gives the tokens of sequential decoding."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..core.spec import TOKENS
-from .base.windowed import Windowed
 from .registry import decoder
+from .windowed import Windowed
 
 
 @decoder("jacobi")
@@ -17,21 +17,20 @@ class Jacobi(Windowed):
     """Redraws a window of drafts until they stay: the tokens of sequential decoding, in fewer passes.
 
     Wiggers and Hoogeboom, "Predictive Sampling with Forecasting Autoregressive Models" (ICML 2020), ARM fixed-point iteration. The token
-    of a place is argmax(law + noise), and the noise belongs to the sample and the place. So the sequential tokens are the only ones of
-    which each is drawn again from those before it. A pass redraws a window: its first token is right, and every further one as long as the
-    drafts before it were. Drafts may be anything, they only decide how many passes it takes: what a pass has drawn behind the kept tokens
-    are the next ones, and ``proposals`` says what stands where no pass has drawn yet. All images of a batch advance by the shortest.
+    of a position is argmax(logits + noise); the noise depends on the sample and the position alone, so the sequential tokens are the only
+    fixed point. The first token of a pass is correct, and each further one as long as the drafts before it were. Tokens drawn behind the
+    accepted ones are the next drafts; ``proposals`` initializes the others. All images of a batch advance by the shortest acceptance.
     """
 
     keeps = TOKENS
     source = "ARM fixed-point iteration, arXiv 2002.09928"
 
-    def judge(self, accepted: int, laws: Tensor, tokens: Tensor) -> int:
-        count = laws.size(1)
-        fresh = self.draw(laws, accepted, count)
+    def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
+        count = logits.size(1)
+        fresh = self.draw(logits, accepted, count)
         behind = accepted + count
         right = tokens[:, accepted : behind - 1] == fresh[:, :-1]
         correct = 1 + int(right.cumprod(1).sum(1).min()) if count > 1 else 1
         tokens[:, accepted:behind] = fresh
-        self.note_drawn(laws, behind)
+        self.note_drawn(logits, behind)
         return correct

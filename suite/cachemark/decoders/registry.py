@@ -1,4 +1,4 @@
-"""Decoders by name. A file of this folder holds the decoder that is called as the file is; it is imported when it is looked up."""
+"""Registry of decoders. Each file of this folder defines the decoder of its name and is imported on first use."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from ..core.spec import SEQUENTIAL
 DECODERS: Registry[type[Decoder]] = Registry("decoder", Decoder, classes=True,
                                              built_in={name: f"{__package__}.{name}" for name in ("jacobi", "scd", "sjd")})
 decoder = DECODERS.add
-"""Decorator that gives the class of a decoder its name: ``@cm.decoder("mine")``."""
+"""Decorator that registers a decoder class by name: ``@cm.decoder("mine")``."""
 decoder(SEQUENTIAL)(Sequential)

@@ -13,13 +13,13 @@ from ..contract.method import Method
 from ..core.errors import CachemarkError, Unsupported
 from .capture import Capture, NotCapturable, capturing
 from .common import DECIDES, Found, KitRun, MethodCell, Poison, finding
+from .cpu_graphs import record_on_cpu
 from .driver import Place, entries_of
 from .findings import Flaw
 from .next_token import OTHER_SEEDS, SAMPLING, SEEDS, Cell
 from .oracle import apart
 from .reachable import outside
 from .settings import settings_restored
-from .tape import taped
 
 
 # -- the full cache ---------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def graph_is_eager(cell: Cell) -> Found:
     false."""
     if not cell.tight().capturable:
         raise Unsupported(DECIDES)
-    memory = taped(cell.memory(), [*cell.parameters, cell.model.rope])
+    memory = record_on_cpu(cell.memory(), [*cell.parameters, cell.model.rope])
     for seeds in (SEEDS, OTHER_SEEDS):
         expected = cell.run(cell.tight(), seeds=seeds, bare=True)
         try:

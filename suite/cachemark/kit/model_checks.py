@@ -18,11 +18,11 @@ from ..core.spec import Sampling
 from ..methods.registry import METHODS
 from ..models import checkpoints
 from ..models.protocol import Loaded, ModelEntry, Request
+from .cpu_graphs import record_on_cpu
 from .driver import Onlooker, watched
 from .findings import Flaw
 from .oracle import Shadow
 from .settings import settings_restored
-from .tape import taped
 
 Found = Iterator[Flaw]
 SEEDS = (5, 11, 2)
@@ -281,7 +281,7 @@ def graph_is_eager(model: ModelExample) -> Found:
     for seeds in (SEEDS, others):
         expected = model.generate(Method(), seeds=seeds)
         try:
-            found = model.generate(Method(), seeds=seeds, memory=taped(memory, model.loaded.parameters))
+            found = model.generate(Method(), seeds=seeds, memory=record_on_cpu(memory, model.loaded.parameters))
         except Unsupported as error:
             yield finding(model, "passes that can be recorded", error.message, seeds)
             return

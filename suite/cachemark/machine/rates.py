@@ -1,7 +1,7 @@
-"""Rates of copying and multiplying on this device, from which a least time is stated.
+"""Measured bandwidth and FLOP/s of this device, from which roofline times are computed.
 
-The best of several attempts, because a least time is what the device can do, not what it does on average. Buffers are far larger than any
-cache of a CPU; a small model may fit one all the same, and then a case can be faster than its least time (the report says so).
+The best of several attempts, because a roofline time is a bound. Buffers are far larger than any CPU cache; a small model may fit into
+one all the same, and then a case can be faster than its roofline time (the report says so).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def rate(device: str, threads: int, dtype: str) -> Rates:
 @cache
 def _cpu(threads: int, dtypes: tuple[str, ...]) -> tuple[tuple[str, Rates], ...]:
     with torch_threads(threads):
-        copy = copy_rate("cpu")
-        return tuple((name, Rates(copy, matmul_rate("cpu", getattr(torch, name)))) for name in dtypes)
+        bandwidth = measured_bandwidth("cpu")
+        return tuple((name, Rates(bandwidth, measured_flops("cpu", getattr(torch, name)))) for name in dtypes)
 
 
 @cache
@@ -56,18 +56,18 @@ def _elsewhere(device: str, dtypes: tuple[str, ...], uuid: str) -> tuple[tuple[s
     environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": uuid} if uuid else {})}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     results = json.loads(done.stdout) if done.returncode == 0 else {}
-    return tuple((name, Rates(copy, matmul)) for name, (copy, matmul) in results.items())
+    return tuple((name, Rates(bandwidth, flops)) for name, (bandwidth, flops) in results.items())
 
 
-def copy_rate(device: str) -> float:
+def measured_bandwidth(device: str) -> float:
     """Bytes per second, by the faster of a copy, which counts what it reads and what it writes, and of reading alone: a CPU also reads
-    what it overwrites, which a copy's count leaves out, and a least time must not be longer than it is."""
+    what it overwrites, which a copy's count leaves out, and a roofline time must not be longer than it is."""
     source = torch.ones(COPIED[device] // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     return max(2 * source.nbytes / fastest(device, lambda: target.copy_(source)), source.nbytes / fastest(device, source.sum))
 
 
-def matmul_rate(device: str, dtype: torch.dtype) -> float:
+def measured_flops(device: str, dtype: torch.dtype) -> float:
     """FLOPs per second of a square product."""
     return max(_matmul(device, dtype, side) for side in SIDES[device])
 
@@ -94,8 +94,8 @@ def fastest(device: str, work: Callable[[], object]) -> float:
 def main() -> None:
     """Rates of a device and dtypes as JSON."""
     device, *names = sys.argv[1:]
-    copy = copy_rate(device)
-    print(json.dumps({name: [copy, matmul_rate(device, getattr(torch, name))] for name in names}))
+    bandwidth = measured_bandwidth(device)
+    print(json.dumps({name: [bandwidth, measured_flops(device, getattr(torch, name))] for name in names}))
 
 
 if __name__ == "__main__":

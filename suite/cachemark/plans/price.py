@@ -140,7 +140,7 @@ def _on_paper(planned: Planned, rates: Callable[[str], Rates], more: float, foun
         return 0.0
     own = STARTUP if MAX_BATCH in planned.case.evaluation else 0.0  # of a search each attempt is a process
     found = found or paper(planned)
-    return own + MARGIN * (generations(planned) + more) * least_time(planned, rates(planned.case.dtype), found)
+    return own + MARGIN * (generations(planned) + more) * roofline_time(planned, rates(planned.case.dtype), found)
 
 
 def generations(planned: Planned) -> float:
@@ -166,13 +166,12 @@ def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, flo
     return counts
 
 
-def least_time(planned: Planned, rates: Rates, found: Bill | None = None) -> float:
-    """Seconds of one batch that arithmetic and the host allow: the least time of the bill that a report holds times against, and a launch
-    for each kernel, or a call."""
+def roofline_time(planned: Planned, rates: Rates, found: Bill | None = None) -> float:
+    """Return the seconds of one batch at least: the roofline time of its bill, and a launch for each kernel or call."""
     found = found or paper(planned)
     called = planned.case.device_class == "cpu"
     blocks = _launched(_layout(planned), HEAD if called else 1.0)
-    return found.least_time(rates) + found.passes * blocks * LAUNCHES * (CALL if called else LAUNCH)
+    return found.roofline_time(rates) + found.passes * blocks * LAUNCHES * (CALL if called else LAUNCH)
 
 
 def paper(planned: Planned) -> Bill:

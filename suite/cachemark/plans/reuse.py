@@ -1,9 +1,9 @@
 """Reuse of stored outcomes: the key under which one counts again, and the quality that one measured anew may take over.
 
 A stored outcome counts as long as nothing has changed that its values come from. Of the code that is (``COUNTED``) what runs between a
-case and its values in the child process: storage, contract, models and methods, the arithmetic of FLOPs and least times, the metrics, the
-child itself with its clock, its counting of memory and the processors it is held to, and the seeds. It is not what decides whether, when
-or where a child is started (plans, prices, deadlines, the supervisor, executors, leases, clocks), what watches the machine meanwhile, or
+case and its values in the child process: storage, contract, models and methods, FLOPs and roofline times, the metrics, the
+child itself with its clock, its counting of memory and its CPU affinity, and the seeds. Not counted is what decides whether, when or where
+a child is started (plans, prices, deadlines, the supervisor, executors, leases, clocks), what watches the machine meanwhile, or
 what stores, judges or shows. Whatever a plan decides stands in the case, and definitions of metrics have versions.
 
 Plug-ins that a run loads beside are not in the key, because they are not in the process: none has ever been imported where a case runs

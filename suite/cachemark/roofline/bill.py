@@ -97,10 +97,10 @@ def _pass(method: Method, layout: Layout, counts: ParameterCounts, codec: Codec,
     rows, width = layout.rows, layout.dtype.itemsize
     tokens = step.count or layout.longest_condition
     fed = rows * tokens
-    yield Op("linear", 2 * fed * counts.block, counts.block * width, activations=fed * counts.between * width, times=layout.layers)
+    yield Op("matmul", 2 * fed * counts.block, counts.block * width, activations=fed * counts.between * width, times=layout.layers)
     if counts.text:
         read, across = rows * counts.text, layout.heads * layout.head_dim
-        yield Op("linear", 2 * read * counts.text_block, counts.text_block * width, times=layout.layers)
+        yield Op("matmul", 2 * read * counts.text_block, counts.text_block * width, times=layout.layers)
         yield Op("attention", 4 * fed * across * counts.text, activations=2 * read * across * width, times=layout.layers)
     for site, times in alike:
         read_by_heads, entry = method.attended_by_heads(layout, site, step), rows * codec.pair_bytes(layout.head_dim, layout.dtype)

@@ -1,7 +1,7 @@
-"""Operations of a generation and their least time on a device.
+"""Operations of a generation and their roofline time on a device.
 
-No operation is faster than its bytes at the device's copy rate or its FLOPs at its matmul rate, whichever takes longer, and operations run
-one after the other: their sum is the *least time*. It assumes that everything is read once, and that nothing is launched, waited for or
+No operation is faster than its bytes at the device's bandwidth or its FLOPs at its peak FLOP/s, whichever takes longer, and operations run
+one after the other: their sum is the *roofline time*. It assumes that everything is read once, and that nothing is launched, waited for or
 padded.
 """
 
@@ -38,11 +38,11 @@ class Op(NamedTuple):
         return self.weights + self.read + self.written + self.activations + self.own
 
     def seconds(self, rates: Rates, *, apart: bool = False) -> float:
-        """Return the least time of one execution.
+        """Return the roofline time of one execution.
 
         ``apart``: its activations are moved by kernels of their own, which nothing hides."""
         hidden = self.nbytes - self.activations if apart else self.nbytes
-        return max(hidden / rates.copy, self.flops / rates.matmul) + (self.activations / rates.copy if apart else 0.0)
+        return max(hidden / rates.bandwidth, self.flops / rates.peak_flops) + (self.activations / rates.bandwidth if apart else 0.0)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Bill:
         """Return bytes of these kinds, of all where none is named."""
         return sum(getattr(op, kind) * op.times for op in self.ops for kind in kinds or BYTES)
 
-    def least_time(self, rates: Rates, *, apart: bool = False) -> float:
+    def roofline_time(self, rates: Rates, *, apart: bool = False) -> float:
         """Return the least seconds of the batch.
 
         ``apart`` as in :meth:`Op.seconds`: a stricter sum, which fused kernels may beat."""
@@ -92,6 +92,6 @@ class Bill:
 
     def limit(self, rates: Rates) -> Limit:
         """Return the least cost on a device of these rates."""
-        by = {part: self.only(part).least_time(rates) for part in self.parts}
-        tokens = self.without("decode").least_time(rates)
-        return Limit(sum(by.values()), tokens, self.moved(), self.flops, rates.copy, rates.matmul, by)
+        by = {part: self.only(part).roofline_time(rates) for part in self.parts}
+        tokens = self.without("decode").roofline_time(rates)
+        return Limit(sum(by.values()), tokens, self.moved(), self.flops, rates.bandwidth, rates.peak_flops, by)

@@ -62,7 +62,8 @@ def _gpus() -> list[dict[str, Any]]:
 def _rates(name: str) -> dict[str, str]:
     """Measured rates as text, in the data type that matters there; nothing where that fails."""
     rates_by_dtype = rates.rates(name, os.cpu_count() or 1, ["float32" if name == "cpu" else "bfloat16"]).values()
-    return next(({"copy": f"{r.copy / 1e9:.4g} GB/s", "matmul": f"{r.matmul / 1e12:.4g} TFLOP/s"} for r in rates_by_dtype), {})
+    return next(({"bandwidth": f"{r.bandwidth / 1e9:.4g} GB/s", "peak_flops": f"{r.peak_flops / 1e12:.4g} TFLOP/s"}
+                 for r in rates_by_dtype), {})
 
 
 def _noise(name: str) -> dict[str, float]:

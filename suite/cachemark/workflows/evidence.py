@@ -26,7 +26,7 @@ from ..plans.price import without_missing
 from ..plans.schema import FILE, Plan
 from ..store.db import Store
 from .forecasts import identity
-from .least_times import device_rates
+from .roofline_times import device_rates
 from .stand_ins import stand_in, with_stand_ins
 
 CPU = "cpu"
@@ -138,7 +138,7 @@ class Known:
         """Of the device: as measured beside its outcomes, else as its data sheet says, of a CPU as measured here."""
         for group in self.here:
             if (limit := group.full.limit if group.full else None) is not None:
-                return Rates(limit.copy, limit.matmul)
+                return Rates(limit.bandwidth, limit.peak_flops)
         return device_rates(None, self.full.dtype) if gpu == CPU else limits.gpu(gpu, self.full.dtype)
 
 

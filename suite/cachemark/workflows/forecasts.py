@@ -64,7 +64,7 @@ class Forecaster:
 
     def full(self, batch: int) -> Forecast:
         """The full cache."""
-        least = self.least_time(self._full, batch)
+        least = self.roofline_time(self._full, batch)
         near = min((row for row in (group.full for group in self._groups) if row and row.median(TIME)),
                    key=lambda row: _apart(row.case.batch, batch), default=None)
         one = Interval(1.0, 1.0, 1.0, 0.0, 0)
@@ -74,7 +74,7 @@ class Forecaster:
         latency = near.median(TIME) or 0.0
         if near.case.batch == batch:
             return Forecast(batch, one, 1.0, latency, memory, MEASURED)
-        return Forecast(batch, one, 1.0, least * max(latency / self.least_time(self._full, near.case.batch), 1.0), memory, PREDICTED)
+        return Forecast(batch, one, 1.0, least * max(latency / self.roofline_time(self._full, near.case.batch), 1.0), memory, PREDICTED)
 
     def candidate(self, case: Case, batch: int) -> Forecast:
         """A method with its sizes."""
@@ -102,11 +102,11 @@ class Forecaster:
 
     def allowed(self, case: Case, batch: int) -> float:
         """The speed-up over the full cache that the bytes and FLOPs saved allow."""
-        return self.least_time(self._full, batch) / self.least_time(case, batch)
+        return self.roofline_time(self._full, batch) / self.roofline_time(case, batch)
 
-    def least_time(self, case: Case, batch: int) -> float:
+    def roofline_time(self, case: Case, batch: int) -> float:
         """The least seconds of a batch."""
-        return self._bill(case, batch).least_time(self._rates)
+        return self._bill(case, batch).roofline_time(self._rates)
 
     @cached_property
     def passes_weights(self) -> int | None:

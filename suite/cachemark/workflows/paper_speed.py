@@ -33,23 +33,23 @@ class PaperSpeed:
     def allowed(self, full: Case, candidate: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
         """The speed-up of a candidate over its full cache that bytes and FLOPs allow at a batch and length; None where nobody can say.
         ``image``: seconds at least to decode one, on the model's own grid; on another they go with its area."""
-        whole, part = (self._least_time(case, rates, batch, tokens) for case in (replace(full, method=FULL, knobs={}), candidate))
+        whole, part = (self._roofline_time(case, rates, batch, tokens) for case in (replace(full, method=FULL, knobs={}), candidate))
         if not whole or not part:
             return None
         decoding = image * batch * tokens / (full.grid[0] * full.grid[1])
         return (whole + decoding) / (part + decoding)
 
-    def _least_time(self, case: Case, rates: Rates, batch: int, tokens: int) -> float | None:
+    def _roofline_time(self, case: Case, rates: Rates, batch: int, tokens: int) -> float | None:
         name = case.method, case.key, batch, tokens
         if name not in self._known:
             try:
-                self._known[name] = _least_time(case, rates, batch, tokens)
+                self._known[name] = _roofline_time(case, rates, batch, tokens)
             except Exception:  # budgets that do not fit, plug-ins that fail: as above
                 self._known[name] = None
         return self._known[name]
 
 
-def _least_time(case: Case, rates: Rates, batch: int, tokens: int) -> float | None:
+def _roofline_time(case: Case, rates: Rates, batch: int, tokens: int) -> float | None:
     """Seconds of a batch at least, without image decoding. A method on another grid has its share of that."""
     import torch
 
@@ -71,4 +71,4 @@ def _least_time(case: Case, rates: Rates, batch: int, tokens: int) -> float | No
         layout = replace(layout, lines=int(layout.lines * side), line=int(layout.line * side))
         own = {name: value for name, value in knobs.items() if name not in ("B", *cls.sizes)}
         knobs = resolve(cls, Budget.parse(case.budget), layout, own, case.weights) if case.method != FULL else knobs
-    return bill(cls.build(knobs), layout, counts, codec=codec(case.codec), images=False).least_time(rates)
+    return bill(cls.build(knobs), layout, counts, codec=codec(case.codec), images=False).roofline_time(rates)

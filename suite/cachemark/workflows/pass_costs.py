@@ -19,13 +19,13 @@ from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
 from ..roofline.bill import ParameterCounts, bill
-from .least_times import DEFAULTS, priced_methods
+from .roofline_times import DEFAULTS, priced_methods
 
 
 @dataclass(frozen=True)
 class PassCost:
-    """A method under a decoder at a batch, or the ``unsupported_reason`` why there is no such line. ``cost``: the least time of a pass of
-    as many tokens as the decoder draws over that of a pass of one, mean over an image, which is also the number of tokens a pass below
+    """A method under a decoder at a batch, or the ``unsupported_reason`` why there is no such line. ``cost``: the roofline time of a pass
+    of as many tokens as the decoder draws over that of a pass of one, mean over an image, which is also the number of tokens a pass below
     which it loses. ``speed_up`` over the sequential full cache at ``tokens`` a pass, None where nobody said how many there are."""
 
     method: str
@@ -63,7 +63,7 @@ def pass_costs(
     found = []
     for batch in batches:
         layout = replace(entry.shape(entry.presets["paper"], batch), dtype=getattr(torch, dtype))
-        whole = bill(METHODS.get(FULL)(), layout, parts, images=False).least_time(rates)
+        whole = bill(METHODS.get(FULL)(), layout, parts, images=False).roofline_time(rates)
         candidates = priced_methods(methods or own_methods, budgets or own_budgets, layout, None, entry)
         for name, budget, method in ((FULL, "1", METHODS.get(FULL)()), *candidates):
             line = PassCost(name, budget, batch, f"{decoder.name} {decoder.reach}{' ahead' if decoder.ahead else ''}", tokens=tokens)
@@ -75,12 +75,12 @@ def pass_costs(
 def _priced(
     line: PassCost, method: Method, layout: Layout, parts: ParameterCounts, rates: Rates, decoder: Decoder, whole: float,
 ) -> PassCost:
-    """The line with its values; ``whole`` is the least time of the sequential full cache."""
+    """The line with its values; ``whole`` is the roofline time of the sequential full cache."""
     steps = windows(method, layout, decoder)
     if max(step.count for step in steps) <= 1 < decoder.reach:
         return replace(line, unsupported_reason=f"{line.method} states no horizon, so it runs one token a pass")
-    alone = bill(method, layout, parts, images=False).least_time(rates)
-    cost = bill(method, layout, parts, images=False, steps=steps).least_time(rates) / alone
+    alone = bill(method, layout, parts, images=False).roofline_time(rates)
+    cost = bill(method, layout, parts, images=False, steps=steps).roofline_time(rates) / alone
     return replace(line, cost=cost, speed_up=None if line.tokens is None else whole / alone * line.tokens / cost)
 
 

@@ -21,7 +21,7 @@ UNSET = object()
 
 
 class Recorder(Protocol):
-    """A recorder: CUDA graphs, or in tests a tape. A recording repeats the same operations on the same storage."""
+    """A recorder: CUDA graphs, or in tests their CPU emulator. A recording repeats the same operations on the same storage."""
 
     def record(self, work: Callable[[], None]) -> Replay:
         """Record ``work`` without a lasting effect on any tensor. Raises RuntimeError where it holds what cannot be repeated, and

@@ -171,7 +171,7 @@ def paper_bars(table: PaperTable) -> Chart:
             allowed = f"{line.name} · allowed by the GPU: {fmt.times(line.possible)}"
             spans.append(Span(k, line.possible, line.possible, INK, allowed, thick=0.9))
     which = "Upper bar: published seconds. Lower bar: measured here" if table.here else "Bar: published seconds"
-    caption = f"{which}. Tick: the limit by the least times of the paper's GPU. Dashed: no speed-up."
+    caption = f"{which}. Tick: the limit by the roofline times of the paper's GPU. Dashed: no speed-up."
     lines = tuple((line.name, *(fmt.times(value) if value else fmt.DASH for value in (line.claimed, line.possible, line.reached)))
                   for line in rows)
     plot = _bars(tuple(line.name for line in rows), "Speed-up (×)", spans, 24.0, (1.0,))

@@ -1,4 +1,4 @@
-"""Arithmetic before anything is measured: least times of a model under methods, budgets and batches."""
+"""Arithmetic before anything is measured: roofline times of a model under methods, budgets and batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DEFAULTS = {
 
 
 @dataclass(frozen=True)
-class LeastTime:
+class RooflineTime:
     """One line: a method under a budget at a batch, or the ``unsupported_reason`` why there is none. ``seconds`` of the batch at least,
     ``parts`` of them by operation; ``speed_up`` over the full cache that bytes and FLOPs allow; ``nbytes`` of the batch by kind;
     ``attended``: entries that a query looks at on average, None in a masked model."""
@@ -66,10 +66,10 @@ def device_rates(gpu: str | None, dtype: str) -> Rates:
     return replace(measured.rate(device, threads, dtype), device=environment(device, threads).machine_class)
 
 
-def least_times(
+def roofline_times(
     model: str, rates: Rates, *, methods: Sequence[str] = (), budgets: Sequence[str] = (), batches: Sequence[int] = (1,),
     dtype: str = "bfloat16", preset: str = "paper", steps: int = 0, demanding: int | None = None, apart: bool = False,
-) -> list[LeastTime]:
+) -> list[RooflineTime]:
     """The full cache and each method under each budget, at each batch. Empty ``methods`` and ``budgets`` are the family's own;
     the budget ``own`` is what a method's sizes are. ``steps`` replaces the passes of a masked model; ``demanding`` layers of ams_kv have
     the larger budget, a sixth where it is None. ``apart`` charges activations as operations of their own. Raises BadBudget for a budget
@@ -88,7 +88,7 @@ def least_times(
         found.append(replace(full, attended=_attended(METHODS.get(FULL)(), layout)))
         for name, budget, method in priced_methods(methods or own_methods, budgets or own_budgets, layout, demanding, entry):
             if isinstance(method, str):
-                found.append(LeastTime(name, budget, batch, method))
+                found.append(RooflineTime(name, budget, batch, method))
                 continue
             candidate = _line(name, budget, batch, bill(method, layout, parts), rates, full, apart)
             found.append(replace(candidate, attended=_attended(method, layout)))
@@ -149,11 +149,11 @@ def priced_methods(
                 yield name, budget, str(error)
 
 
-def _line(name: str, budget: str, batch: int, found: Bill, rates: Rates, full: LeastTime | None, apart: bool) -> LeastTime:
-    seconds = found.least_time(rates, apart=apart)
-    return LeastTime(
+def _line(name: str, budget: str, batch: int, found: Bill, rates: Rates, full: RooflineTime | None, apart: bool) -> RooflineTime:
+    seconds = found.roofline_time(rates, apart=apart)
+    return RooflineTime(
         name, budget, batch, "", found.passes, seconds, (full.seconds if full else seconds) / seconds,
-        {part: found.only(part).least_time(rates, apart=apart) for part in found.parts}, {kind: found.moved(kind) for kind in BYTES},
+        {part: found.only(part).roofline_time(rates, apart=apart) for part in found.parts}, {kind: found.moved(kind) for kind in BYTES},
         found.flops,
     )
 

@@ -1,4 +1,4 @@
-"""Decoders that promise the law of sequential decoding, held to it on a toy: 150 000 words, counted; and copies with known faults fail."""
+"""Decoders keep the distribution of sequential decoding: 150 000 words of a toy model, counted; faulty copies fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cachemark.contract.decoder import Decoder
 from cachemark.decoders.scd import SCD
 from cachemark.decoders.sjd import SJD
 
-from .toy import LAYOUT, PLACES, drawn, law, most, off
+from .toy import LAYOUT, PLACES, distribution, drawn, most, off
 
 DRAWS, BOUND = 150_000, 3.0  # words, and standard deviations of χ² that chance is allowed
 DECODERS = {"sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal")}
@@ -25,7 +25,7 @@ DAILY = 4, "newest", 2
 @pytest.mark.parametrize(("window", "proposals", "together"),
                          [pytest.param(*case, marks=[] if case == DAILY else [pytest.mark.slow]) for case in GRID])
 @pytest.mark.parametrize("name", DECODERS)
-def test_the_law_is_kept(name: str, window: int, proposals: str, together: int) -> None:
+def test_the_distribution_is_kept(name: str, window: int, proposals: str, together: int) -> None:
     sample = drawn(partial(DECODERS[name], window=window, proposals=proposals), SEEDS, together)
     print(f"{name} {window} {proposals} {together}: {off(sample.words):.2f} σ, {sample.passes.double().mean():.3f} passes")
     assert abs(off(sample.words)) < BOUND
@@ -37,7 +37,7 @@ AHEAD = [(name, window, edge, together) for name in DECODERS for window, edge in
 
 @pytest.mark.parametrize(("name", "window", "edge", "together"), [
     pytest.param(*case, marks=[] if case[1:] == (4, 3, 2) else [pytest.mark.slow]) for case in AHEAD])
-def test_the_law_is_kept_by_windows_that_look_past_an_eviction(name: str, window: int, edge: int, together: int) -> None:
+def test_the_distribution_is_kept_by_windows_that_look_past_an_eviction(name: str, window: int, edge: int, together: int) -> None:
     sample = drawn(partial(DECODERS[name], window=window, proposals="newest"), SEEDS, together, edge)
     print(f"{name} {window} past {edge}, {together}: {off(sample.words):.2f} σ, {sample.passes.double().mean():.3f} passes")
     assert abs(off(sample.words)) < BOUND
@@ -45,11 +45,11 @@ def test_the_law_is_kept_by_windows_that_look_past_an_eviction(name: str, window
 
 
 class Decided(SJD):
-    """Counts what passes its test behind an eviction as decided, by the law before it."""
+    """Counts what passes its test behind an eviction as decided, by the distribution before it."""
 
-    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
-        allowed, self.most = self.most, laws.size(1)
-        accepted = super().judge(known, laws, tokens)
+    def judge(self, known: int, logits: Tensor, tokens: Tensor) -> int:
+        allowed, self.most = self.most, logits.size(1)
+        accepted = super().judge(known, logits, tokens)
         self.most = allowed
         return accepted
 
@@ -60,25 +60,25 @@ def test_what_is_decided_before_an_eviction_is_found_out() -> None:
     assert off(sample.words) > BOUND
 
 
-class OldLaw(SCD):
-    """Keeps the old law of a draft that is kept behind the first one that fails, as the published code does."""
+class OldDistribution(SCD):
+    """Keeps the old distribution of a draft that is kept behind the first one that fails, as the published code does."""
 
     def remembered(self, p: Tensor, q: Tensor, right: Tensor) -> Tensor:
         return torch.where(right[..., None], q, p)
 
 
 @pytest.mark.parametrize(("window", "proposals"), [pytest.param(3, "uniform", marks=pytest.mark.slow), (4, "newest")])
-def test_maximal_coupling_with_the_old_law_is_found_out(window: int, proposals: str) -> None:
-    sample = drawn(partial(OldLaw, window=window, proposals=proposals, coupling="maximal"), SEEDS)
-    print(f"old law, {window} {proposals}: {off(sample.words):.1f} σ")
+def test_maximal_coupling_with_the_old_distribution_is_found_out(window: int, proposals: str) -> None:
+    sample = drawn(partial(OldDistribution, window=window, proposals=proposals, coupling="maximal"), SEEDS)
+    print(f"old distribution, {window} {proposals}: {off(sample.words):.1f} σ")
     assert off(sample.words) > BOUND
 
 
 class Retested(SJD):
-    """Tests again what an image has accepted while another of its batch has not, against the law that it was first tested against."""
+    """Tests again what an image has accepted while another of its batch has not, against the distribution of the first test."""
 
-    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
-        accepted = super().judge(known, laws, tokens)
+    def judge(self, known: int, logits: Tensor, tokens: Tensor) -> int:
+        accepted = super().judge(known, logits, tokens)
         self.reached, self.final = self.final, torch.zeros_like(self.final)
         return accepted
 
@@ -111,7 +111,7 @@ def alone(decoder: Decoder, seeds: Tensor) -> Tensor:
     tokens, known, count = torch.zeros(len(seeds), PLACES, dtype=torch.int64), 0, 1
     while known < PLACES:
         decoder.most = most(known, count, 0)
-        accepted = decoder.judge(known, law(known, count, tokens), tokens)
+        accepted = decoder.judge(known, distribution(known, count, tokens), tokens)
         decoder.note(count, accepted)
         known += accepted
         count = min(decoder.reach, PLACES - known)

@@ -1,8 +1,8 @@
-"""A graph for the CPU: what CUDA graphs do, so that everything above them is tested without a device.
+"""CPU graph emulator: does what CUDA graphs do, so that everything above them is tested without a device.
 
 Recording notes every operation with its arguments and leaves no effect. Replaying runs the operations, in order and on the very
 tensors that were recorded, and none of the Python that made them. Refused is what a CUDA graph could not hold: reads by the host,
-shapes that depend on values, numbers that Python puts into a tensor, and tensors that will be gone when the tape is replayed.
+shapes that depend on values, numbers that Python puts into a tensor, and tensors that will be gone when the recording is replayed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NotRecordable(RuntimeError):
     """An operation that a recording cannot hold."""
 
 
-class Tape:
+class CpuGraphs:
     """A recorder. ``lasting()``: tensors that live as long as the recordings, beside those that a recording makes itself; without it a
     recording may read anything."""
 
@@ -36,8 +36,8 @@ class Tape:
         self._lasting = lasting
         self.nbytes = 0
 
-    def another(self) -> Tape:
-        return Tape(self._lasting)
+    def another(self) -> CpuGraphs:
+        return CpuGraphs(self._lasting)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         recording = _Recording({_place(t) for t in self._lasting()} if self._lasting else None)
@@ -160,11 +160,11 @@ def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def taped(memory: Memory, lasting: Iterable[Tensor]) -> Memory:
-    """The memory with an engine that records on tape. ``lasting``: what a model has for good."""
+def record_on_cpu(memory: Memory, lasting: Iterable[Tensor]) -> Memory:
+    """Return the memory with an engine that records with the CPU graph emulator. ``lasting``: tensors that a model keeps."""
     if isinstance(memory.engine, Graph):
         return memory
     kept = list(lasting)
-    tape = Tape(lambda: [*kept, *(tensor for _, tensor in memory.tensors.values()), *engine.storage])
-    engine = memory.engine = Graph(tape)
+    recorder = CpuGraphs(lambda: [*kept, *(tensor for _, tensor in memory.tensors.values()), *engine.storage])
+    engine = memory.engine = Graph(recorder)
     return memory

@@ -1,4 +1,4 @@
-"""Every stage of a campaign with the recording tape in place of CUDA graphs: what would fail on first contact fails here."""
+"""Every stage of a campaign with the CPU graph emulator in place of CUDA graphs: what would fail on first contact fails here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from cachemark.cache.engine.engine import EAGER
 from cachemark.cache.engine.graph import Graph
-from cachemark.kit.tape import Tape
+from cachemark.kit.cpu_graphs import CpuGraphs
 from cachemark.models.catalogue.family import register
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
@@ -32,13 +32,13 @@ from support.measuring import run_case
 def _taped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph engine on a CPU."""
     monkeypatch.setattr("cachemark.plans.expand.refused", lambda *_: "")
-    monkeypatch.setattr(benches, "engine", lambda name, device: Graph(Tape()) if name == "graph" else EAGER)
+    monkeypatch.setattr(benches, "engine", lambda name, device: Graph(CpuGraphs()) if name == "graph" else EAGER)
 
 
 @pytest.fixture
 def models(tmp_path: Path) -> dict[str, str]:
     """Small models by family, their weights called random, so that nothing is judged; of the next-token family one of 64 tokens, since a
-    tape runs hardly faster than the operations on it."""
+    emulator runs hardly faster than the operations on it."""
     text = examples.MODEL.replace("grid=4", "grid=8").replace("(4, 4)", "(8, 8)").replace("view(-1, 1, 4, 4)", "view(-1, 1, 8, 8)")
     (tmp_path / "dot.py").write_text(text)
     plugins.load(tmp_path / "dot.py")
