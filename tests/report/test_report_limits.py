@@ -73,7 +73,7 @@ def decoded(*outcomes: Outcome) -> ReportRow:
 def test_what_is_derived_from_the_roofline_time() -> None:
     limits = table(full(), candidate(slope={"bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.99}))
     assert limits.rates == "10.0 GB/s copied, 0.10 TFLOP/s"
-    assert limits.parts == "attention 66.7 %, linear 33.3 %"
+    assert limits.parts == "attention 66.7 %, matmul 33.3 %"
     whole, linear = map(texts, limits.rows)
     assert [whole[key] for key in ("over_roofline", "mbu", "mfu", "roofline_speedup", "of_roofline")] == [
         "2.00×", "50.0 %", "10.0 %", "–", "–"]

@@ -197,10 +197,10 @@ def test_rates_of_a_machine_are_in_their_units_and_near_ones_are_equal() -> None
     then, now = machine(20.9e9, 0.5e12), machine(21.2e9, 0.2513e12)
     view = build(replace(sample.RUN, environment=now), sample.mixed(), baseline=Exchange((), then, {}, {}))
     facts = dict(view.environment)
-    assert (facts["Rates float32 bandwidth"], facts["Rates float32 peak FLOP/s"]) == ("21.2 GB/s", "0.251 TFLOP/s")
+    assert (facts["Rates float32 bandwidth"], facts["Rates float32 peak_flops"]) == ("21.2 GB/s", "0.251 TFLOP/s")
     assert (facts["CPUs"], facts["TF32"]) == ("2", "–")
     assert view.differences is not None
-    assert list(view.differences) == [("Rates float32 peak FLOP/s", "0.5 TFLOP/s", "0.251 TFLOP/s")]
+    assert list(view.differences) == [("Rates float32 peak_flops", "0.5 TFLOP/s", "0.251 TFLOP/s")]
 
 
 def test_commands_quote_a_plan_with_spaces() -> None:

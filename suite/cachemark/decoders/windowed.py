@@ -34,7 +34,7 @@ class Windowed(Decoder):
 
     def check(self) -> None:
         if not 1 <= self.window <= WIDEST:
-            raise BadKnob(f"{self.name}: window must be between 1 and {WIDEST} tokens per pass (got {self.window}).")
+            raise BadKnob(f"{self.name}: window = {self.window} is out of range.", remedy=f"Use 1 … {WIDEST} tokens per pass.")
         self.check_choice("proposals", *PROPOSALS)
 
     @property
