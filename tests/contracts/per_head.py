@@ -86,7 +86,7 @@ class LiveBytes(Watch):
 
     behind: list[int] = field(default_factory=list)
 
-    def settled(self, method: Method, step: Step) -> None:
+    def after_end(self, method: Method, step: Step) -> None:
         assert isinstance(method, PerHead)
         self.behind.append(method.live_bytes)
 

@@ -28,7 +28,7 @@ class Record(Onlooker):
 
     contents: list[dict[Site, Tensor]] = field(default_factory=list)
 
-    def settled(self, method: Method, step: Step) -> None:
+    def after_end(self, method: Method, step: Step) -> None:
         self.contents.append({site: slot.visual[..., : slot.live[0]].clone() for site, slot in method.slots.items()})
 
 

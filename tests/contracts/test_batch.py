@@ -12,9 +12,8 @@ from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Step
 from cachemark.contract.method import Method
-from cachemark.kit.batches import judge
-from cachemark.kit.choices import GAP, Pass, compare
-from cachemark.kit.choices import Agreement as Verdict
+from cachemark.kit.batches import GAP, Pass, compare, judge
+from cachemark.kit.batches import Agreement as Verdict
 from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.registry import METHODS
 
@@ -67,7 +66,7 @@ def test_a_choice_that_depends_on_the_batch_is_caught() -> None:
     broken: list[type[Method]] = [ByRow, Shared]
     for cls in broken:
         verdict, _ = judge(Cell(cls, (), "native", "mha", SMALL), BATCHES)
-        assert any("other entries kept" in fault for fault in verdict.faults), cls.__name__
+        assert any("other entries kept" in fault[2] for fault in verdict.faults), cls.__name__
 
 
 def one_pass(held: list[int], gap: float, codes: float = 0.0) -> list[Pass]:

@@ -7,7 +7,7 @@ import pytest
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Step
 from cachemark.kit import checks
-from cachemark.kit.method_kit import Check
+from cachemark.kit.runner import Check
 from cachemark.methods.streaming import Streaming
 
 from .cells import Cell, cells, generate, halved, recorded
@@ -53,8 +53,8 @@ class Declares(Streaming):
     (LateToEvict, checks.budget_is_kept), (KeepsLess, checks.budget_is_used), (Declares, checks.declared_is_used),
 ])  # fmt: skip
 def test_another_budget_is_caught(broken: type[Streaming], check: Check) -> None:
-    (found,) = list(check(Cell(broken, (), "native", "mha")))[:1]
-    assert found.expected != found.found
+    (finding,) = list(check(Cell(broken, (), "native", "mha")))[:1]
+    assert finding.expected != finding.actual
 
 
 def test_a_method_that_forgets_to_evict_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def test_dead_storage_of_ragged_rows_is_never_read(cell: Cell) -> None:
     watch = Poison()
     layout = ragged.layout(cell.attention)
     spoiled = drive(watched(cell.tight(layout), watch), layout, ragged.feed(cell.attention), CODECS[cell.codec])
-    expected, _ = ragged.together(cell)
+    expected, _ = ragged.batched(cell)
     assert watch.spoiled > 0
     for where, out in expected.items():
         for row, condition in enumerate(layout.condition):

@@ -19,8 +19,8 @@ from cachemark.contract.method import Method
 from cachemark.core.errors import BadKnob
 from cachemark.kit.common import recorded
 from cachemark.kit.driver import RasterFeed, drive, layout_of
-from cachemark.kit.method_kit import GROUPS, check_method
 from cachemark.kit.next_token import Cell
+from cachemark.kit.runner import GROUPS, method_checks, run_all
 from cachemark.methods.base.evicting import visual_budget
 from cachemark.methods.h2o import H2O
 from cachemark.methods.linear import Linear
@@ -87,10 +87,9 @@ CODEC = pytest.mark.parametrize("codec", CODECS)
 
 @METHODS
 def test_it_passes_every_check_of_the_kit(cls: type[Budgeted]) -> None:
-    proof = check_method(cls)
-    assert len(proof.checks) == len(GROUPS)
-    assert [f"{check.name}: {check.findings[0]}" for check in proof.checks if check.findings] == []
-    assert not [check.name for check in proof.checks if check.left_out]
+    results = run_all(method_checks(cls))
+    assert len(results) == len(GROUPS)
+    assert [result for result in results if not result.passed] == []
 
 
 @METHODS
@@ -163,7 +162,7 @@ def test_heads_that_are_mixed_up_are_found(monkeypatch: pytest.MonkeyPatch) -> N
         name = "crossed"
 
     monkeypatch.setattr(heads, "select_heads", reversed_heads)
-    broken = [check.name for check in check_method(Crossed).checks if check.findings]
+    broken = [check.name for check in run_all(method_checks(Crossed)) if check.findings]
     assert "next-token: evicting is masking" in broken
 
 
@@ -182,7 +181,7 @@ def test_a_group_that_hides_what_it_should_evict_is_found_by_its_bytes() -> None
         def served(self, layout: Layout, site: Site) -> Sequence[Method]:
             return [(Roomy if head else Window)(B=self.mean) for head in range(layout.kv_heads)]
 
-    broken = [check.name for check in check_method(Wasteful).checks if check.findings]
+    broken = [check.name for check in run_all(method_checks(Wasteful)) if check.findings]
     assert broken == ["next-token: declared is used"]
 
 

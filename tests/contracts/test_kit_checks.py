@@ -9,15 +9,15 @@ import pytest
 
 from cachemark.core.errors import Unsupported
 from cachemark.kit import batches, checks
-from cachemark.kit.method_kit import MASKED, SCALE, TOKEN, Check
+from cachemark.kit.runner import MASKED, SCALE, TOKEN, Check
 
 from . import masked, scales
 from .cells import cells, crossed, sampled
 from .per_head import PER_VECTOR, Scored, Staggered
 
 # test_batch.py and test_graph.py run more samples; knobs, bf16 and settings do not depend on codec and attention (tests/kit)
-ELSEWHERE = {batches.samples_are_the_same_in_any_batch, checks.graph_is_eager, checks.knobs_are_refused, checks.other_numbers_run,
-             checks.settings_are_left_alone}
+ELSEWHERE = {batches.samples_are_the_same_in_any_batch, checks.graph_is_eager, checks.wrong_knobs_are_refused, checks.bf16_runs,
+             checks.settings_are_unchanged}
 SCALES = [*scales.cells(), *(scales.ScaleCell(cls, (), codec, attention) for cls in (Staggered, Scored) for codec in PER_VECTOR
                              for attention in scales.KV_HEADS)]
 FAMILIES: tuple[tuple[Sequence[Any], Sequence[Any], Sequence[Check]], ...] = (  # cells, those of every run, checks

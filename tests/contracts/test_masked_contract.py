@@ -175,8 +175,8 @@ class Whole(Opening):
     def opened(self, method: Any, step: Step) -> None:
         self.watch.before(method, Site("encoder", 0), step)
 
-    def settled(self, method: Any, step: Step) -> None:
-        self.watch.settled(method, step)
+    def after_end(self, method: Any, step: Step) -> None:
+        self.watch.after_end(method, step)
 
 
 def captured(cell: MaskedCell, memory: Memory) -> tuple[Tensor, Any]:

@@ -53,4 +53,4 @@ class Skips(H2O):
 def test_a_short_cut_is_seen_though_its_tokens_are_right(cheat: type[Method]) -> None:
     cell = Cell(cheat, (), "native", "mha")
     assert not list(checks.neutral_is_full(cell))
-    assert list(checks.neutral_is_no_short_cut(cell))
+    assert list(checks.neutral_is_no_special_case(cell))

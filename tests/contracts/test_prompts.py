@@ -147,7 +147,7 @@ class Lives(Watch):
 
     behind: list[list[list[int]]] = field(default_factory=list)
 
-    def settled(self, method: Method, step: Step) -> None:
+    def after_end(self, method: Method, step: Step) -> None:
         self.behind.append([list(slot.live) for slot in method.slots.values()])
 
 

@@ -27,4 +27,4 @@ class FromTheFirstRow(Evicting):
 
 
 def test_a_row_that_is_taken_for_another_is_caught() -> None:
-    assert list(ragged.rows_are_as_alone(Cell(FromTheFirstRow, (), "native", "mha")))
+    assert list(ragged.rows_equal_single_rows(Cell(FromTheFirstRow, (), "native", "mha")))

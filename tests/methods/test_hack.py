@@ -12,7 +12,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
-from cachemark.kit.driver import numbers
+from cachemark.kit.driver import tokens_by_head
 from cachemark.methods.hack import HACK
 from cachemark.methods.scale_heads.head_classes import HeadClasses
 from contracts.per_head import made
@@ -54,7 +54,7 @@ def test_every_head_keeps_and_sees_what_the_rules_say(budget: Fraction) -> None:
                     assert (out[row, head].double() - answer).abs().max() < 1e-5
                     tokens[key] = expected
                     if not step.last:
-                        assert numbers(method.ragged[site])[head][row].tolist() == expected
+                        assert tokens_by_head(method.ragged[site])[head][row].tolist() == expected
         method.end_step(step)
     assert cut > 20
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
-from cachemark.kit.driver import numbers
+from cachemark.kit.driver import tokens_by_head
 from cachemark.methods.base import calibrations
 from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.scale_heads.head_classes import HeadClasses
@@ -92,7 +92,7 @@ def test_every_head_keeps_and_sees_what_the_rules_say(knobs: dict[str, Any], few
                 cut["seen"] += there > method.attention_budget
                 if not step.last:
                     cut["kept"] += len(rule.held) < there
-                    assert numbers(method.ragged[site])[head][row].tolist() == rule.held
+                    assert tokens_by_head(method.ragged[site])[head][row].tolist() == rule.held
         method.end_step(step)
     assert cut["kept"] > 20
     assert cut["seen"] > 20 or fewer == "kept"

@@ -28,10 +28,10 @@ class Ranks(Watch):
         self.turns: list[Tensor] = []
         self._before: list[Tensor] = []
 
-    def fed(self, method: Method, step: Step) -> None:
+    def before_end(self, method: Method, step: Step) -> None:
         self._before = [slot.visual[..., : slot.live[0]].clone() for slot in method.slots.values()]
 
-    def settled(self, method: Method, step: Step) -> None:
+    def after_end(self, method: Method, step: Step) -> None:
         gone = []
         for slot, before in zip(method.slots.values(), self._before, strict=True):
             if slot.live[0] == before.size(-1):

@@ -57,7 +57,7 @@ class Holding(Watch):
     def __init__(self) -> None:
         self.kept: Kept = {}
 
-    def settled(self, method: Method, step: Step) -> None:
+    def after_end(self, method: Method, step: Step) -> None:
         for site, slot in method.slots.items():
             for row, heads in enumerate(slot.visual[..., : slot.live[0]].tolist()):
                 for head, entries in enumerate(heads):

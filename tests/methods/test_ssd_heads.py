@@ -50,7 +50,7 @@ class Held(Watch):
     def __init__(self) -> None:
         self.tokens: dict[tuple[int, int], list[list[list[int]]]] = {}
 
-    def settled(self, method: Method, step: Step) -> None:
+    def after_end(self, method: Method, step: Step) -> None:
         for site, slot in method.slots.items():
             rows = slot.visual[..., : slot.live[0]].tolist()
             self.tokens[step.index, site.layer] = [[sorted(n for n in head if n >= 0) for head in heads] for heads in rows]

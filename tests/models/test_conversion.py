@@ -128,7 +128,7 @@ OFFICIAL: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], ModelEntry], str,
 }
 
 
-OF_CACHES = {"attention_is_the_caches", "every_site_is_asked_once_a_pass", "evicting_methods_run", "neutral_methods_are_full"}
+OF_CACHES = {"attention_equals_a_reference", "every_site_is_called_once_per_step", "evicting_methods_run", "neutral_methods_equal_full"}
 
 
 @pytest.fixture(params=OFFICIAL)
@@ -180,7 +180,7 @@ def test_a_published_layout_passes_the_models_kit(official: tuple[ModelEntry, Re
             assert not list(check(example)), check.__name__
         except (Unsupported, BadBudget):
             left_out.add(check.__name__)
-    small = {"neutral_methods_are_full"} if entry.name.startswith("infinity") else set()
+    small = {"neutral_methods_equal_full"} if entry.name.startswith("infinity") else set()
     assert left_out == (OF_CACHES if entry.paradigm == "masked" else small)
 
 

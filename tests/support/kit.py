@@ -1,20 +1,26 @@
-"""The kit's checks on the smallest cell, where a test needs a sample of them."""
+"""Runs single checks of the kit."""
 
 from __future__ import annotations
 
 from cachemark.core.errors import Unsupported
-from cachemark.kit.method_kit import FAMILIES
+from cachemark.kit.findings import CheckResult
+from cachemark.kit.runner import FAMILIES, method_checks
 from cachemark.methods.registry import METHODS
 
 
+def run_check(method: str, check: str, paradigm: str = "next-token") -> CheckResult:
+    """Run the check of a registered method that has these words as its name."""
+    return next(planned for planned in method_checks(METHODS.get(method)) if planned.name == f"{paradigm}: {check}").run()
+
+
 def passes_at_the_smallest_size(name: str) -> None:
-    """Assert that the checks which a next-token method of this name can have find nothing, and that these are most of them."""
-    family, made = FAMILIES["next-token"], 0
+    """Assert that a next-token method passes on the smallest cell, and that most checks apply to it."""
+    family, count = FAMILIES["next-token"], 0
     cell = family.smaller(family.cells(METHODS.get(name), ())[0])[0]
     for check in family.checks:
         try:
             assert not list(check(cell)), check.__name__
-            made += 1
+            count += 1
         except Unsupported:
             continue
-    assert made > len(family.checks) // 2
+    assert count > len(family.checks) // 2

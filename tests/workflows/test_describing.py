@@ -107,19 +107,18 @@ def test_the_file_that_is_written_registers_a_model_that_draws(folder: Path, the
 def test_the_kit_finds_nothing_in_a_model_that_was_described(named: bool, folder: Path, tmp_path: Path) -> None:
     """With random weights, whose prompts differ in length, and with those of the folder, of which every tensor is read."""
     path = start_described(folder, "my_llama", DRAWING, tmp_path)[2]
-    (proof,) = prove_model(path, weights=str(folder) if named else "")
-    assert {checked.name: str(checked.findings) for checked in proof.checks if checked.findings} == {}
-    left = [checked.name for checked in proof.checks if checked.left_out]
-    assert left == ([] if named else ["weights are all read"])
-    assert len(proof.checks) == 12
+    (report,) = prove_model(path, weights=str(folder) if named else "")
+    assert [check.name for check in report.checks if not check.passed] == ([] if named else ["weights match the model"])
+    assert report.passed
+    assert len(report.checks) == 12
 
 
 def test_weights_that_are_not_all_read_are_a_finding(folder: Path, theirs: Any, tmp_path: Path) -> None:
     path = start_described(folder, "my_llama", DRAWING, tmp_path)[2]
     save_file({**theirs.state_dict(), "model.layers.0.extra": torch.ones(2)}, folder / "model.safetensors")
-    (proof,) = prove_model(path, weights=str(folder))
-    found = {checked.name: checked.findings for checked in proof.checks if checked.findings}
-    assert "1 unexpected (model.layers.0.extra)" in found["weights are all read"][0].found
+    (report,) = prove_model(path, weights=str(folder))
+    (finding,) = next(check.findings for check in report.checks if check.name == "weights match the model")
+    assert "1 unexpected (model.layers.0.extra)" in finding.actual
 
 
 def test_a_decoder_inside_of_something_larger_is_found(folder: Path, theirs: Any, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def _prove(machine: Machine, store_url: str, as_json: bool) -> int:
         echo_json(proofs)
     else:
         for proof in proofs:
-            click.echo(f"{'passed' if proof.passed else 'FAILED'}: {proof.name}: {proof.said}")
+            click.echo(f"{'passed' if proof.passed else 'FAILED'}: {proof.name}: {proof.reason}")
     return 0 if all(proof.passed for proof in proofs) else 1
 
 

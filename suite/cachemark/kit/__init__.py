@@ -1,1 +1,1 @@
-"""Checks of what a method, a model or a metric from anywhere owes, as our own contract tests make them."""
+"""Checks of a method, a model or a metric; ``cachemark test`` and the contract tests run them."""

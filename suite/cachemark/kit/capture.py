@@ -1,6 +1,6 @@
-"""Operations that a graph of a step could not record: a mode that sees every operation of a generation and refuses some.
+"""Operations that a CUDA graph cannot hold: a dispatch mode that logs all operations and refuses these.
 
-Refused are reads by the host (``item``, ``tolist``, ``bool(tensor)``, ``numpy``, a copy to the host) and operations whose
+It refuses reads on the host (``item``, ``tolist``, ``bool(tensor)``, ``numpy``, a copy to the host) and operations whose
 result has a shape that depends on values (``nonzero``, ``masked_select``, indexing by a boolean tensor, ``unique``).
 """
 
@@ -24,16 +24,15 @@ from .driver import Onlooker
 READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"}
 SHAPED = {"nonzero", "nonzero_numpy", "argwhere", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
           "unique_dim_consecutive", "bincount"}  # fmt: skip
-# These answer on the host without any operation that a dispatch mode would see.
+# These read on the host without an operation that a dispatch mode sees.
 UNSEEN = {"tolist", "numpy", "cpu", "__array__", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
 
 Operation = tuple[str, tuple[tuple[int, ...], ...]]
 
 
 @contextmanager
-def as_written() -> Iterator[None]:
-    """Inside, what ``torch.compile`` has been given runs as it is written: a compiled kernel is no operation that can be heard, and what
-    hears operations would be compiled with it. Where the compiler was not imported nothing is compiled."""
+def uncompiled() -> Iterator[None]:
+    """Run functions wrapped by ``torch.compile`` eagerly, because a dispatch mode does not see into compiled kernels."""
     if "torch._dynamo" not in sys.modules:
         yield
         return
@@ -46,15 +45,14 @@ class NotCapturable(AssertionError):
 
 
 class Capture(TorchDispatchMode):
-    """Logs (name, shapes of the inputs) of every operation under the step that ran it and, where it ``refuses``, ends what cannot be
-    captured.
+    """Logs (name, shapes of the inputs) of every operation by step; with ``refuses``, raises for what cannot be captured.
 
-    Views are not logged: they launch nothing, and a slice as long as its tensor is another operation than a shorter one.
+    Views are not logged: they launch nothing, and a full-length slice is another operation than a shorter one.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Else the first operation would import the whole compiler, which takes seconds."""
+        """Return False, or the first operation would import the compiler, which takes seconds."""
         return False
 
     def __init__(self, *, refuses: bool = True) -> None:
@@ -65,27 +63,18 @@ class Capture(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.refuses:
-            self._refuse(func, args)
+        if self.refuses and (reason := refusal(func, args)):
+            raise NotCapturable(f"step {self.step}: {reason}")
         if not _is_view(func):
             self.log[self.step].append((str(func), tuple(tuple(t.shape) for t in tensors((args, kwargs)))))
         return func(*args, **kwargs)
-
-    def _refuse(self, func: Any, args: Any) -> None:
-        name = func.overloadpacket.__name__
-        if name in READS:
-            raise NotCapturable(f"step {self.step}: {name} reads a tensor on the host")
-        if name in SHAPED or str(func) == "aten.repeat_interleave.Tensor":
-            raise NotCapturable(f"step {self.step}: the shape of {name} depends on values")
-        if name.startswith(("index", "_index_put", "_unsafe_index")) and any(t.dtype in (torch.bool, torch.uint8) for t in indices(args)):
-            raise NotCapturable(f"step {self.step}: {name} by a boolean tensor; its shape depends on values")
 
     def names(self, step: int) -> list[str]:
         return [name for name, _ in self.log[step]]
 
 
 class HostReads(TorchFunctionMode):
-    """Refuses what reads a tensor on the host and shows no dispatch mode anything."""
+    """Refuses reads on the host that a dispatch mode does not see."""
 
     error: type[Exception] = NotCapturable
 
@@ -100,25 +89,34 @@ def _is_view(func: Any) -> bool:
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """All tensors in nested lists, tuples and dictionaries, in order."""
+    """Return all tensors in nested lists, tuples and dictionaries, in order."""
     if isinstance(value, Tensor):
         return [value]
-    found: list[Tensor] = []
+    flat: list[Tensor] = []
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
         if isinstance(part, Tensor):
-            found.append(part)
+            flat.append(part)
         elif isinstance(part, list | tuple | dict):
-            found += tensors(part)
-    return found
+            flat += tensors(part)
+    return flat
 
 
-def indices(args: Any) -> list[Tensor]:
-    """The tensors of an indexing operation's list of indices."""
-    return tensors([arg for arg in args[1:] if isinstance(arg, list | tuple)])
+def refusal(func: Any, args: Any) -> str:
+    """Return why a graph cannot hold an operation; empty if it can."""
+    name = func.overloadpacket.__name__
+    if name in READS:
+        return f"{name} reads a tensor on the host"
+    if name in SHAPED or str(func) == "aten.repeat_interleave.Tensor":
+        return f"the shape of {name} depends on values"
+    if name.startswith(("index", "_index_put", "_unsafe_index")):
+        indices = tensors([arg for arg in args[1:] if isinstance(arg, list | tuple)])
+        if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+            return f"{name} by a boolean tensor; its shape depends on values"
+    return ""
 
 
 class Steps(Onlooker):
-    """Turns a capture on for some passes, from the first site on until the pass is closed."""
+    """Turns a capture on during some steps, from the first site to ``end_step``."""
 
     def __init__(self, capture: Capture, passes: Container[int]) -> None:
         self.capture, self.passes = capture, passes
@@ -131,14 +129,13 @@ class Steps(Onlooker):
                 self._open.enter_context(HostReads())
             self._open.enter_context(self.capture)
 
-    def settled(self, method: Method, step: Step) -> None:
+    def after_end(self, method: Method, step: Step) -> None:
         self._open.close()
 
 
 @contextmanager
 def capturing(passes: Container[int], *, refuses: bool = True) -> Iterator[tuple[Capture, Onlooker]]:
-    """The capture, and the watch that turns it on during these passes of a generation. Of a method that decides on the host it
-    ``refuses`` nothing."""
+    """Give a capture, and the onlooker that turns it on during ``passes``. Set ``refuses`` false for a method that reads on the host."""
     capture = Capture(refuses=refuses)
     watch = Steps(capture, passes)
     try:

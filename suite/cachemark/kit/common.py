@@ -1,10 +1,11 @@
-"""Base class of the cells of all families: a method on a small model, run with and without a record."""
+"""The base class of cells: a method on a small model, run with or without a record."""
 
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,23 +15,47 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.codec import CODECS
 from ..cache.layout import Layout, Site, Step
-from ..cache.slot import Slot
 from ..contract.heads import PerHead
 from ..contract.method import Method
 from ..core.errors import Unsupported
 from ..methods.base import calibrations
 from ..methods.base.calibrated import Calibrated
 from .driver import Moment, Onlooker, Outputs, Record, slots_of, stages_of, watched
-from .findings import Flaw
+from .findings import Example, Finding
 from .oracle import Shadow
 
-DECIDES = "It says that it decides on the host (capturable)."
-Found = Iterator[Flaw]
+DECIDES = "The method declares that it reads on the host (capturable = False)."
+Findings = Iterator[Finding]
+SDPA = torch.backends.cuda
+SETTINGS: tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...] = (  # of torch, for the whole process
+    ("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    ("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
+    ("torch's matmul precision (TF32)", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    ("torch's deterministic flag", torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    ("torch's grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled),
+    ("torch's autocast on the CPU", lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
+    ("the flash backend of SDPA", SDPA.flash_sdp_enabled, SDPA.enable_flash_sdp),
+    ("the memory-efficient backend of SDPA", SDPA.mem_efficient_sdp_enabled, SDPA.enable_mem_efficient_sdp),
+    ("the math backend of SDPA", SDPA.math_sdp_enabled, SDPA.enable_math_sdp),
+)
+
+
+@contextmanager
+def settings_restored() -> Iterator[list[str]]:
+    """Restore torch's settings on exit; the list then describes each that was changed inside."""
+    before, changes = [read() for _, read, _ in SETTINGS], list[str]()
+    try:
+        yield changes
+    finally:
+        for (name, read, write), old in zip(SETTINGS, before, strict=True):
+            if (new := read()) != old:
+                changes.append(f"{name} ({old} → {new})")
+                write(old)
 
 
 @dataclass
 class KitRun:
-    """A generation: the answers of attention by pass and site, and of a model its ``tokens`` and (passes, batch, vocab) ``logits``."""
+    """A generation: outputs of attention by step and site, and of a model its ``tokens`` and ``logits`` (steps, batch, vocab)."""
 
     method: Method
     memory: Memory
@@ -42,87 +67,76 @@ class KitRun:
 
 
 @dataclass(frozen=True)
-class MethodCell(ABC):
+class MethodCell(Example):
     """One method in one mode, with one codec, on one kind of attention."""
 
     cls: type[Method]
-    mode: tuple[tuple[str, Any], ...] = field(hash=False)  # its values may be lists
+    mode: tuple[tuple[str, Any], ...] = field(hash=False)  # values may be lists
     codec: str
     attention: str = "mha"
 
     @property
     @abstractmethod
-    def size(self) -> str:
-        """The model or layout that it runs on, in words."""
-
-    @property
-    @abstractmethod
-    def seeds(self) -> Sequence[int]:
-        """Those of the samples of its reference run."""
-
-    @property
-    @abstractmethod
     def layout(self) -> Layout:
-        """Shape of its reference run."""
+        """Shape of the reference run."""
 
     @property
     @abstractmethod
     def passes(self) -> set[int]:
-        """Numbers of passes of which every kind is among."""
+        """Indices of steps that cover every kind of step."""
 
     @property
     def parameters(self) -> Iterable[Tensor]:
-        """The weights of its model, where it has one."""
+        """The weights of the model, if there is one."""
         return ()
 
     @abstractmethod
     def tight(self) -> Method:
-        """The method at a budget that makes it work."""
+        """Return the method at a budget that makes it evict."""
 
     @abstractmethod
     def neutral(self) -> Method:
-        """The method at the whole budget, with the knobs that make it the full cache. Unsupported where it says that there are none."""
+        """Return the method at full budget with its neutral parameters. Raises Unsupported if it declares none."""
 
     @abstractmethod
     def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
-        """One generation of these samples. ``shown``: the model shows what it draws from, as in a fidelity pass, else it runs as timed."""
+        """Generate these samples. ``shown``: collect logits, as a fidelity pass does, instead of running as timed."""
 
     def run(self, method: Method, *watches: Onlooker, memory: Memory | None = None, seeds: Sequence[int] | None = None,
             forced: Tensor | None = None, bare: bool = False, shown: bool = True) -> KitRun:  # fmt: skip
-        """A generation, seen by ``watches`` and recorded, or ``bare`` seen by these alone. ``shown``: as of :meth:`generate`."""
+        """Generate with ``watches`` and, unless ``bare``, a record. ``shown``: see :meth:`generate`."""
         record = Record()
         watches = watches if bare else (*watches, record)
-        seen = watched(method, *watches) if watches else method
-        ran = self.generate(seen, memory or self.memory(), seeds or self.seeds, forced, shown)
+        ran = self.generate(watched(method, *watches) if watches else method, memory or self.memory(), seeds or self.seeds, forced, shown)
         return replace(ran, answers=ran.answers or record.answers, moments=record.moments)
 
     @property
     def record(self) -> KitRun:
-        """The reference run at the tight budget, recorded and shadowed by the oracle."""
+        """The reference run at the tight budget, recorded and compared with the oracle."""
         return recorded(self)
 
     def full(self, like: Method) -> KitRun:
-        """The full cache's run, on the attention function that a method needs."""
+        """Return the full cache's run, with the attention function that the method ``like`` needs."""
         return _full(self if issubclass(self.cls, PerHead) else replace(self, cls=Method, mode=()), like.needs_mass)
 
     @property
     def label(self) -> str:
-        """Its parts, joined."""
+        """Method, parameters, codec and attention."""
         return "-".join([self.cls.name, *(f"{knob}={value}" for knob, value in self.mode), self.codec, self.attention])
 
     def blocks(self, layers: int, heads: int) -> str:
-        """A stack of blocks in words."""
+        """Describe a stack of transformer blocks."""
         kind = "" if self.attention == "mha" or heads == 1 else " on one K/V head"
         return f"{layers} layer{'s' * (layers > 1)} of {heads} head{'s' * (heads > 1)}{kind}"
 
     def memory(self) -> Memory:
-        """An empty arena with its codec."""
+        """Return an empty memory with the codec."""
         return Memory("cpu", CODECS[self.codec])
 
 
 @functools.cache
 def recorded(cell: MethodCell) -> KitRun:
-    """The reference run of a cell, once."""
+    """Return the reference run of a cell, computed once."""
     shadow = Shadow()
     watches = () if cell.layout.paradigm == "masked" else (shadow,)
     return replace(cell.run(cell.tight(), *watches), shadow=shadow)
@@ -130,7 +144,7 @@ def recorded(cell: MethodCell) -> KitRun:
 
 @dataclass
 class FullCache(Method):
-    """The full cache, where ``mass`` is set on the attention function that returns its probabilities."""
+    """The full cache; with ``mass``, on the attention function that returns probabilities."""
 
     mass: bool = False
 
@@ -144,14 +158,8 @@ def _full(cell: MethodCell, mass: bool) -> KitRun:
     return cell.run(FullCache(mass))
 
 
-def finding(cell: MethodCell, expected: object, found: object, step: int | None = None, layer: int | None = None,
-            head: int | None = None) -> Flaw:  # fmt: skip
-    """A finding on what a cell runs on."""
-    return Flaw(str(expected), str(found), cell.size, cell.seeds, step, layer, head)
-
-
 def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
-    """The knob with the digest of facts that a method asks for, drawn at random for a layout; nothing where it asks for none."""
+    """Return the knob of a calibration with random facts for a layout; nothing for a method that needs none."""
     if not issubclass(cls, Calibrated):
         return {}
     draw, scales = torch.Generator().manual_seed(7), len(layout.scales)
@@ -168,42 +176,38 @@ def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
 
 
 def neutral_knobs(cls: type[Method]) -> Mapping[str, Any]:
-    """The knobs that make a method neutral at the whole budget. Unsupported where it says that there are none."""
+    """Return the parameters that make a method neutral at full budget. Raises Unsupported if it declares none."""
     if cls.neutral is None:
-        raise Unsupported(f"{cls.name} says that it is never the full cache.")
+        raise Unsupported(f"{cls.name} declares that it never equals the full cache.")
     return cls.neutral
 
 
 def poison(part: Tensor) -> None:
-    """NaN where the type has it; else a number that no entry of these runs can hold by chance."""
+    """Fill a tensor with NaN, or of an integer type with a number that no entry has."""
     part.fill_(float("nan") if part.is_floating_point() else 113)
 
 
 @dataclass
 class Poison(Onlooker):
-    """Spoils everything dead before each pass reaches a site, and again before the pass is closed."""
+    """Overwrites all dead storage before each site of a step, and before ``end_step``."""
 
     spoiled: int = 0
 
     def before(self, method: Method, site: Site, step: Step) -> None:
-        self.fed(method, step)
-        shown = [method.shown] if isinstance(method, PerHead) else stages_of(method)
-        for stage in shown:
+        self.before_end(method, step)
+        for stage in [method.shown] if isinstance(method, PerHead) else stages_of(method):
             poison(stage.k)
             poison(stage.v)
         if isinstance(method, PerHead):
             poison(method.shown.visual)
 
-    def fed(self, method: Method, step: Step) -> None:
+    def before_end(self, method: Method, step: Step) -> None:
         if isinstance(method, PerHead):
             for ragged in method.ragged.values():
                 self._spoil([part[:, ragged.live :] for part in (*ragged.k, *ragged.v, ragged.visual)])
         for slot in slots_of(method).values():
-            self._spoil_slot(slot)
-
-    def _spoil_slot(self, slot: Slot) -> None:
-        for run, live in zip(slot.bank.runs, slot.live, strict=True):
-            self._spoil([part[run.rows, :, live:] for part in (*slot.k, *slot.v, slot.visual)])
+            for run, live in zip(slot.bank.runs, slot.live, strict=True):
+                self._spoil([part[run.rows, :, live:] for part in (*slot.k, *slot.v, slot.visual)])
 
     def _spoil(self, dead: Sequence[Tensor]) -> None:
         for part in dead:

@@ -1,14 +1,13 @@
 """CPU graph emulator: does what CUDA graphs do, so that everything above them is tested without a device.
 
-Recording notes every operation with its arguments and leaves no effect. Replaying runs the operations, in order and on the very
-tensors that were recorded, and none of the Python that made them. Refused is what a CUDA graph could not hold: reads by the host,
-shapes that depend on values, numbers that Python puts into a tensor, and tensors that will be gone when the recording is replayed.
+Recording logs every operation with its arguments and leaves no effect. Replaying runs the operations in order on the recorded
+tensors, without the Python code that made them. It refuses what a CUDA graph cannot hold: reads on the host, shapes that depend on
+values, numbers that Python writes into a tensor, and tensors that no longer exist when the recording is replayed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from types import EllipsisType, NoneType
 from typing import Any
@@ -19,18 +18,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..cache.arena import Memory
 from ..cache.engine.graph import Graph
-from .capture import READS, SHAPED, HostReads, indices, tensors
+from .capture import HostReads, refusal, tensors
 
 FROM_THE_HOST = {"lift_fresh", "lift", "scalar_tensor"}
 
 
 class NotRecordable(RuntimeError):
-    """An operation that a recording cannot hold."""
+    """An operation that cannot be recorded."""
 
 
 class CpuGraphs:
-    """A recorder. ``lasting()``: tensors that live as long as the recordings, beside those that a recording makes itself; without it a
-    recording may read anything."""
+    """A recorder. ``lasting()`` gives the outside tensors that a recording may read; without it, it may read any."""
 
     def __init__(self, lasting: Callable[[], Iterable[Tensor]] | None = None) -> None:
         self._lasting = lasting
@@ -51,8 +49,10 @@ class CpuGraphs:
 
 
 class _Reads(HostReads):
-    """Puts a number into a part of a tensor as a number. Older torch, 2.11 too, makes a tensor of it first: on a CUDA device that one is
-    read without a copy and its number is part of the recording, but here it looks like any tensor that Python has made."""
+    """Writes a number into a slice without a temporary tensor.
+
+    torch up to 2.11 makes a tensor of the number first. CUDA graphs record its value, but here it looks like any tensor from Python.
+    """
 
     error = NotRecordable
 
@@ -71,11 +71,11 @@ def _sliced(index: Any) -> bool:
 
 
 class _Recording(TorchDispatchMode):
-    """Runs the operations as they come, on the tensors themselves; what they overwrite is kept and put back."""
+    """Runs operations on the tensors themselves; :meth:`undo` restores what they overwrote."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Else the first operation would import the whole compiler, which takes seconds."""
+        """Return False, or the first operation would import the compiler, which takes seconds."""
         return False
 
     def __init__(self, lasting: set[int] | None) -> None:
@@ -87,12 +87,12 @@ class _Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        kind, given = _kind(func), tensors((args, kwargs))
-        places = {_place(t) for t in given}
-        self._check(kind, args, given)
-        written = [t for argument in kind.written for t in tensors(_argument(argument, args, kwargs))]
+        inputs = tensors((args, kwargs))
+        places = {_place(t) for t in inputs}
+        self._check(func, args, inputs)
+        written = [t for argument in _written(func) for t in tensors(_argument(argument, args, kwargs))]
         for tensor in written:
-            self._keep(tensor)
+            self._save(tensor)
         out = func(*args, **kwargs)
         results = [(i, t) for i, t in enumerate(tensors(out)) if _place(t) not in places]
         self.made.update({_place(t): t for _, t in results})
@@ -100,55 +100,38 @@ class _Recording(TorchDispatchMode):
             self._operations.append((func, args, kwargs, results))
         return out
 
-    def _check(self, kind: _Kind, args: Any, given: list[Tensor]) -> None:
-        if kind.refused:
-            raise NotRecordable(kind.refused)
-        if kind.indexes and any(t.dtype in (torch.bool, torch.uint8) for t in indices(args)):
-            raise NotRecordable(f"{kind.name} by a boolean tensor; its shape depends on values")
-        for tensor in given if self._lasting is not None else ():
+    def _check(self, func: Any, args: Any, inputs: list[Tensor]) -> None:
+        name = func.overloadpacket.__name__
+        if reason := refusal(func, args):
+            raise NotRecordable(reason)
+        if name in FROM_THE_HOST:
+            raise NotRecordable(f"{name} copies numbers of the host into a tensor")
+        for tensor in inputs if self._lasting is not None else ():
             if _place(tensor) not in (self._lasting or ()) and _place(tensor) not in self.made and tensor.numel():
-                raise NotRecordable(f"{kind.name} reads a tensor of shape {tuple(tensor.shape)} that this generation alone has")
+                raise NotRecordable(f"{name} reads a tensor of shape {tuple(tensor.shape)} that exists in this generation only")
 
-    def _keep(self, tensor: Tensor) -> None:
+    def _save(self, tensor: Tensor) -> None:
         storage, place = tensor.untyped_storage(), _place(tensor)
         if place not in self.made and place not in self._before:
             self._before[place] = storage, storage.clone()
 
     def undo(self) -> None:
-        """Put back what was there before."""
+        """Restore overwritten tensors."""
         for storage, before in self._before.values():
             storage.copy_(before)
 
     def replay(self) -> None:
-        """All operations once more. What one has returned is overwritten where it stands; a view needs nothing."""
+        """Run all operations again and write results into the tensors that were returned; views need nothing."""
         for func, args, kwargs, results in self._operations:
             again = tensors(func(*args, **kwargs))
             for i, result in results:
                 result.copy_(again[i])
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """The schema of an operation: why it cannot be recorded, and which arguments it changes, by place and name."""
-
-    name: str
-    refused: str
-    indexes: bool
-    written: tuple[tuple[int, str], ...]
-
-
 @cache
-def _kind(func: Any) -> _Kind:
-    name, refused = func.overloadpacket.__name__, ""
-    if name in READS:
-        refused = f"{name} reads a tensor on the host"
-    elif name in SHAPED or str(func) == "aten.repeat_interleave.Tensor":
-        refused = f"the shape of {name} depends on values"
-    elif name in FROM_THE_HOST:
-        refused = f"{name} copies numbers of the host into a tensor"
-    changed = (a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
-    written = tuple((i, a.name) for i, (a, writes) in enumerate(zip(func._schema.arguments, changed, strict=True)) if writes)
-    return _Kind(name, refused, name.startswith(("index", "_index_put", "_unsafe_index")), written)
+def _written(func: Any) -> tuple[tuple[int, str], ...]:
+    """Return the arguments that an operation writes, by position and name."""
+    return tuple((i, a.name) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
 
 
 def _argument(argument: tuple[int, str], args: Any, kwargs: Any) -> Any:
@@ -161,10 +144,10 @@ def _place(tensor: Tensor) -> int:
 
 
 def record_on_cpu(memory: Memory, lasting: Iterable[Tensor]) -> Memory:
-    """Return the memory with an engine that records with the CPU graph emulator. ``lasting``: tensors that a model keeps."""
+    """Give a memory an engine that records with the CPU graph emulator, and return it. ``lasting``: the tensors of the model."""
     if isinstance(memory.engine, Graph):
         return memory
-    kept = list(lasting)
-    recorder = CpuGraphs(lambda: [*kept, *(tensor for _, tensor in memory.tensors.values()), *engine.storage])
+    weights = list(lasting)
+    recorder = CpuGraphs(lambda: [*weights, *(tensor for _, tensor in memory.tensors.values()), *engine.storage])
     engine = memory.engine = Graph(recorder)
     return memory

@@ -1,4 +1,4 @@
-"""A method without a model: the passes of a generation on random queries, keys and values."""
+"""A method without a model: the steps of a generation on random queries, keys and values, and observers of them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ Outputs = dict[tuple[int, Site], Tensor]
 
 
 class Onlooker:
-    """Moments of a generation, for who looks on; every moment does nothing by default."""
+    """Callbacks at points of a generation, none of which does anything by default."""
 
     def before(self, method: Method, site: Site, step: Step) -> None:
-        """A pass reaches a site."""
+        """Run before a step reaches a site."""
 
     def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        """The site has answered ``out``."""
+        """Run after attention at a site returned ``out``."""
 
-    def fed(self, method: Method, step: Step) -> None:
-        """All sites of the pass are done, nothing is evicted yet."""
+    def before_end(self, method: Method, step: Step) -> None:
+        """Run after all sites of a step, before ``end_step`` evicts anything."""
 
-    def settled(self, method: Method, step: Step) -> None:
-        """The pass is closed."""
+    def after_end(self, method: Method, step: Step) -> None:
+        """Run after ``end_step``."""
 
 
 class Watched:
-    """The outermost scopes of a method with watches around them."""
+    """A mixin that calls onlookers around the outermost scopes of a method."""
 
     watches: tuple[Onlooker, ...]
 
@@ -52,39 +52,45 @@ class Watched:
 
     def end_step(self, step: Step) -> None:
         for watch in self.watches:
-            watch.fed(self, step)  # type: ignore[arg-type]
+            watch.before_end(self, step)  # type: ignore[arg-type]
         super().end_step(step)  # type: ignore[misc]
         for watch in self.watches:
-            watch.settled(self, step)  # type: ignore[arg-type]
+            watch.after_end(self, step)  # type: ignore[arg-type]
+
+
+def watched(method: Method, *watches: Onlooker) -> Method:
+    """Return a method of a subclass that calls ``watches``, with the same parameters."""
+    cls = type(method)
+    subclass: Any = type(cls.__name__, (Watched, cls), {"watches": watches, "__module__": cls.__module__})
+    return subclass(**method.knobs())
 
 
 def slots_of(method: Method) -> Mapping[Place, Slot]:
-    """Every slot of a method, by its site and, where heads have slots of their own, by these."""
+    """Return every slot by its site, or by site and heads where heads have slots of their own."""
     return method.slots_by_heads if isinstance(method, HeadGroups) else method.slots  # type: ignore[return-value]
 
 
 def stages_of(method: Method) -> list[Stage]:
-    """Every stage of a method."""
+    """Return every stage of a method."""
     methods = [group.method for group in method.groups] if isinstance(method, HeadGroups) else [method]
-    return [one.stage for one in methods if one.stage is not None]
+    return [part.stage for part in methods if part.stage is not None]
 
 
-def numbers(slot: RaggedSlot) -> list[Tensor]:
-    """Visual tokens of each head, (rows, length) each."""
+def tokens_by_head(slot: RaggedSlot) -> list[Tensor]:
+    """Return the visual tokens of each head, (rows, length) each."""
     return [tokens for extent in extents(slot.lengths) for tokens in extent.of(slot.visual).long().unbind(1)]
 
 
 def entries_of(method: Method) -> dict[Place, list[Tensor]]:
-    """The visual tokens that each head holds, (rows, live) each, by site and, where heads have slots of their own, by these; −1 is an entry
-    of the condition."""
+    """Return the live visual tokens of each head, (rows, live) each, keyed like :func:`slots_of`; −1 is an entry of the condition."""
     if isinstance(method, PerHead):
-        return {site: numbers(slot) for site, slot in method.ragged.items()}
+        return {site: tokens_by_head(slot) for site, slot in method.ragged.items()}
     return {place: list(slot.visual[..., : max(slot.live)].unbind(1)) for place, slot in slots_of(method).items()}
 
 
 @dataclass
 class Moment:
-    """One pass: the live entries of each head of each place before and after it was closed, and what the heads held behind it."""
+    """One step: live entries of each head before and after ``end_step``, and the tokens that heads keep after it."""
 
     step: Step
     during: dict[Place, list[int]]
@@ -94,7 +100,7 @@ class Moment:
 
 @dataclass
 class Record(Onlooker):
-    """Keeps every moment of a generation, and what attention answered at every pass and site."""
+    """Records the entries of every step, and the output of attention at every step and site."""
 
     moments: list[Moment] = field(default_factory=list)
     answers: Outputs = field(default_factory=dict)
@@ -103,10 +109,10 @@ class Record(Onlooker):
     def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
         self.answers[step.index, site] = out.clone()
 
-    def fed(self, method: Method, step: Step) -> None:
+    def before_end(self, method: Method, step: Step) -> None:
         self._during = _lengths(entries_of(method))
 
-    def settled(self, method: Method, step: Step) -> None:
+    def after_end(self, method: Method, step: Step) -> None:
         contents = {place: [tokens.clone() for tokens in heads] for place, heads in entries_of(method).items()}
         self.moments.append(Moment(step, self._during, _lengths(contents), contents))
 
@@ -115,34 +121,27 @@ def _lengths(contents: Mapping[Place, Sequence[Tensor]]) -> dict[Place, list[int
     return {place: [tokens.size(-1) for tokens in heads] for place, heads in contents.items()}
 
 
-def watched(method: Method, *watches: Onlooker) -> Method:
-    """A method, seen by ``watches``: a subclass around its outermost scopes with the same knobs."""
-    cls = type(method)
-    seen: Any = type(cls.__name__, (Watched, cls), {"watches": watches, "__module__": cls.__module__})
-    return seen(**method.knobs())
-
-
 def layout_of(condition: Sequence[int] = (1, 1), *, lines: int = 6, line: int = 6, heads: int = 4, kv_heads: int = 4, head_dim: int = 16,
               layers: int = 2, seeds: Sequence[int] | None = None) -> Layout:  # fmt: skip
-    """A next-token layout; each row is its own sample unless seeds are given."""
+    """Return a next-token layout; each row is its own sample unless ``seeds`` are given."""
     rows = len(condition)
     return Layout("next-token", tuple(condition), lines, line, heads, kv_heads, head_dim, layers,
                   tuple(seeds or range(100, 100 + rows)), (0,) * rows)  # fmt: skip
 
 
 class RasterFeed:
-    """Queries, keys and values of every pass and site, drawn once. Keys come in families, so that some resemble each other.
+    """Random queries, keys and values of every step and site. Keys come in families, so that some are similar.
 
-    ``flat`` leaves queries and keys zero: every score ties.
+    ``flat`` sets queries and keys to zero, so that every score ties.
     """
 
     def __init__(self, layout: Layout, seed: int = 0, *, flat: bool = False) -> None:
         draw = torch.Generator().manual_seed(seed)
-        passes, tokens = len(raster_steps(layout)), layout.longest_condition
-        shape = (passes, layout.layers, layout.rows)
+        steps, tokens = len(raster_steps(layout)), layout.longest_condition
+        shape = (steps, layout.layers, layout.rows)
 
-        def normal(*rest: int) -> Tensor:
-            return torch.randn(*shape, *rest, layout.head_dim, generator=draw)
+        def normal(*sizes: int) -> Tensor:
+            return torch.randn(*shape, *sizes, layout.head_dim, generator=draw)
 
         families = torch.randn(layout.layers, layout.kv_heads, 5, layout.head_dim, generator=draw)
         family = torch.randint(0, 5, (*shape, layout.kv_heads, tokens), generator=draw)
@@ -154,19 +153,20 @@ class RasterFeed:
         self.condition = tokens
 
     def of_row(self, row: int, condition: int) -> RasterFeed:
-        """These vectors for one row alone, whose condition has its own length."""
-        alone = object.__new__(RasterFeed)
-        alone.__dict__ = {**self.__dict__, "rows": slice(row, row + 1), "condition": condition}
-        return alone
+        """Return the feed of one row, whose condition has ``condition`` tokens."""
+        feed = object.__new__(RasterFeed)
+        feed.__dict__ = {**self.__dict__, "rows": slice(row, row + 1), "condition": condition}
+        return feed
 
     def at(self, step: Step, site: Site) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of a step at a site."""
         tokens = step.count or self.condition
         q, k, v = (part[step.index, site.layer, self.rows, :, :tokens] for part in (self.q, self.k, self.v))
         return q, k, v
 
 
 def drive(method: Method, layout: Layout, feed: RasterFeed, codec: Codec = NATIVE) -> Outputs:
-    """Run all passes; what attention gave at each pass and site."""
+    """Run all steps and return the outputs of attention."""
     sites = [Site("decoder", layer) for layer in range(layout.layers)]
     method.begin(layout, sites, Memory("cpu", codec))
     out: Outputs = {}
@@ -178,7 +178,7 @@ def drive(method: Method, layout: Layout, feed: RasterFeed, codec: Codec = NATIV
     return out
 
 
-def alone(layout: Layout, row: int) -> Layout:
-    """The layout of one row by itself."""
-    one = slice(row, row + 1)
-    return replace(layout, condition=layout.condition[one], seeds=layout.seeds[one], branches=layout.branches[one])
+def single_row(layout: Layout, row: int) -> Layout:
+    """Return the layout of one row."""
+    rows = slice(row, row + 1)
+    return replace(layout, condition=layout.condition[rows], seeds=layout.seeds[rows], branches=layout.branches[rows])

@@ -1,57 +1,76 @@
-"""Findings of the kit: where something is not what it owes, as small an example as was found."""
+"""Results of the kit: what a check found, with the smallest example that shows it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Flaw:
-    """One thing that is not as it should be. ``model``: the size of the one that it was found on; ``step``: number of the pass, from 0;
-    ``seeds`` those of the samples; what does not apply is None or empty."""
+class Finding:
+    """One deviation. ``example`` describes the model or the images; fields that do not apply are None or empty."""
 
     expected: str
-    found: str
-    model: str = ""
+    actual: str
+    example: str = ""
     seeds: Sequence[int] = ()
     step: int | None = None
     layer: int | None = None
     head: int | None = None
 
     @property
-    def place(self) -> str:
-        """The example in words."""
-        parts = [self.model, f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}" if self.seeds else ""]
+    def location(self) -> str:
+        """The example with its seeds, step, layer and head."""
+        parts = [self.example, f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}" if self.seeds else ""]
         parts += [f"{name} {number}" for name in ("step", "layer", "head") if (number := getattr(self, name)) is not None]
         return ", ".join(filter(None, parts))
 
 
+class Example(ABC):
+    """The method, model or metric under test, together with the input of a check."""
+
+    @property
+    @abstractmethod
+    def size(self) -> str:
+        """A short description of the model or the images."""
+
+    @property
+    @abstractmethod
+    def seeds(self) -> Sequence[int]:
+        """The seeds of the samples."""
+
+    def finding(self, expected: object, actual: object, step: int | None = None, layer: int | None = None, head: int | None = None,
+                seeds: Sequence[int] | None = None) -> Finding:  # fmt: skip
+        """Return a finding for this example."""
+        return Finding(str(expected), str(actual), self.size, self.seeds if seeds is None else seeds, step, layer, head)
+
+
 @dataclass(frozen=True)
-class Checked:
-    """One check: its name, what it asks in a sentence, what it found, and where it was not made, why. ``passed`` only where it was made."""
+class CheckResult:
+    """The result of one check. ``requirement`` states what it requires, ``skipped`` why it could not run."""
 
     name: str
-    asks: str
-    findings: tuple[Flaw, ...] = ()
-    left_out: str = ""
+    requirement: str
+    findings: tuple[Finding, ...] = ()
+    skipped: str = ""
     examples: int = 0
 
     @property
     def passed(self) -> bool:
-        """True where it was made and found nothing."""
-        return not self.findings and not self.left_out
+        """True if the check ran and found nothing."""
+        return not self.findings and not self.skipped
 
 
 @dataclass(frozen=True)
-class KitProof:
-    """All checks of one thing. ``complete`` where none found anything and one at least was made."""
+class KitReport:
+    """The results of all checks of a method, a model or a metric (``kind``)."""
 
     kind: str
     name: str
-    checks: Sequence[Checked] = field(default_factory=tuple)
+    checks: Sequence[CheckResult] = field(default_factory=tuple)
 
     @property
-    def complete(self) -> bool:
-        """True where no check found anything and not all were left out."""
+    def passed(self) -> bool:
+        """True if at least one check passed and none found anything."""
         return not any(check.findings for check in self.checks) and any(check.passed for check in self.checks)

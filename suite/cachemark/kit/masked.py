@@ -18,7 +18,7 @@ from ..core.spec import Sampling
 from ..models.mar import MAR, MARConfig
 from .common import KitRun, MethodCell, neutral_knobs
 
-# The head's process leaves out its noisiest half: with random weights that alone would multiply the tokens by thousands.
+# The diffusion head skips its noisiest half, which with random weights would multiply the tokens by thousands.
 CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=4, steps=8, diffusion=(3, 0))
 SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
 SEEDS = (5, 11, 23)
@@ -27,7 +27,7 @@ RATIOS = (Fraction(1, 2), Fraction(3, 5), Fraction(3, 4), Fraction(9, 10))
 
 @functools.cache
 def model() -> MAR:
-    """Random weights, large enough for attention to be far from uniform."""
+    """Return a model with random weights, large enough for attention to be far from uniform."""
     tiny, draw = MAR(CONFIG).eval().requires_grad_(False), torch.Generator().manual_seed(0)
     for name, parameter in tiny.named_parameters():
         parameter.normal_(0, 0.1 if "diffloss" in name else 0.4, generator=draw)
@@ -36,7 +36,7 @@ def model() -> MAR:
 
 @dataclass(frozen=True)
 class MaskedCell(MethodCell):
-    """One method with the knobs of its mode."""
+    """One method with the parameters of its mode."""
 
     @property
     def size(self) -> str:
@@ -65,14 +65,14 @@ class MaskedCell(MethodCell):
         return self.cls.build({**self.cls().fit(Fraction(1), self.layout), **neutral_knobs(self.cls)})
 
     def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
-        """The class of a sample follows from its seed."""
+        """Generate; the class of a sample is its seed modulo the number of classes."""
         labels, drawn = torch.tensor([seed % CONFIG.classes for seed in seeds]), list[Tensor]()
         see = (lambda places, tokens: drawn.append(tokens)) if shown else None
         return KitRun(method, memory, {}, model().generate(labels, list(seeds), method, SAMPLING, memory, forced=forced, see=see))
 
 
 def masked_cells(cls: type[Method], mode: tuple[tuple[str, Any], ...] = ()) -> Sequence[MaskedCell]:
-    """A method at the smallest budget that it meets, or with the knobs that it has where it meets none."""
+    """Return the method at the smallest budget that it supports, or with its own parameters if it supports none."""
     layout = model().layout(SEEDS, SAMPLING)
     for budget in RATIOS:
         try:

@@ -17,22 +17,22 @@ from ..contract.method import Method
 from .common import KitRun, MethodCell, calibration, neutral_knobs
 from .driver import Outputs
 
-SIDES = (1, 2, 3, 4, 5, 6)  # 91 tokens, of which later passes read 55
+SIDES = (1, 2, 3, 4, 5, 6)  # 91 tokens, of which later steps read 55
 HEADS, LAYERS, DIM = 4, 3, 16
 KV_HEADS = {"mha": 4, "gqa": 1}
 DEMANDING, UNDEMANDING = -0.02, -0.004  # on either side of AMS-KV's threshold
-BUDGET = Fraction(7, 11)  # 35 of 55: from the fourth scale on something has to go
+BUDGET = Fraction(7, 11)  # 35 of 55: the method must evict from the fourth scale on
 PER_HEAD_BUDGET = Fraction(5, 11)
 
 
 def layout_of(kv_heads: int = 4, rows: int = 3, sides: Sequence[int] = SIDES, layers: int = LAYERS, heads: int = HEADS) -> Layout:
-    """A next-scale layout; each row is a sample of its own."""
+    """Return a next-scale layout; each row is its own sample."""
     seeds = tuple(range(100, 100 + rows))
     return Layout("next-scale", (0,) * rows, 0, 0, heads, kv_heads, DIM, layers, seeds, (0,) * rows, scales=tuple(sides))
 
 
 class ScaleFeed:
-    """Queries, keys and values of every pass and site, drawn once, for rows that may be fed in another order."""
+    """Random queries, keys and values of every step and site; ``rows`` selects and orders the rows."""
 
     def __init__(self, layout: Layout, seed: int = 0) -> None:
         draw = torch.Generator().manual_seed(seed)
@@ -45,13 +45,13 @@ class ScaleFeed:
                 self.tokens[step.index, layer] = 1.5 * q, k, v
 
     def at(self, step: Step, site: Site) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of a pass and a site."""
+        """Return queries, keys and values of a step at a site."""
         q, k, v = (part[self.rows] for part in self.tokens[step.index, site.layer])
         return q, k, v
 
 
 def drive(method: Method, layout: Layout, feed: ScaleFeed, memory: Memory) -> Outputs:
-    """Run all passes; what attention gave at each pass and site."""
+    """Run all steps and return the outputs of attention."""
     sites = [Site("decoder", layer) for layer in range(layout.layers)]
     method.begin(layout, sites, memory)
     out: Outputs = {}
@@ -65,8 +65,8 @@ def drive(method: Method, layout: Layout, feed: ScaleFeed, memory: Memory) -> Ou
     return out
 
 
-def made_up(layout: Layout) -> dict[str, Any]:
-    """Inter-scale similarity of a model that nobody has measured: every second layer is demanding to AMS-KV."""
+def invented_similarity(layout: Layout) -> dict[str, Any]:
+    """Return invented inter-scale similarities, by which AMS-KV finds every second layer demanding."""
     return {"similarity": [[DEMANDING if layer % 2 else UNDEMANDING] * (len(layout.scales) - 1) for layer in range(layout.layers)]}
 
 
@@ -88,12 +88,12 @@ class ScaleCell(MethodCell):
 
     @property
     def per_head(self) -> bool:
-        """True of a method whose heads keep different numbers of entries."""
+        """True if heads keep different numbers of entries."""
         return issubclass(self.cls, PerHead)
 
     @property
     def layout(self) -> Layout:
-        """Shape of its reference run; heads that differ are two where K/V heads are shared."""
+        """Shape of the reference run; two K/V heads with grouped queries if heads differ, else one."""
         shared = min(self.heads, 2 if self.per_head else 1)
         return layout_of(shared if self.attention == "gqa" else self.heads, sides=self.sides, layers=self.layers, heads=self.heads)
 
@@ -103,21 +103,20 @@ class ScaleCell(MethodCell):
 
     @property
     def online(self) -> bool:
-        """True of a mode that decides while images are made."""
+        """True if the mode decides during generation."""
         return dict(self.mode).get("decide") == "online"
 
     def knobs(self, budget: Fraction) -> dict[str, Any]:
-        """Those of a budget, and the mode's."""
-        given = {**calibration(self.cls, self.layout), **dict(self.mode)}
-        asked = {} if {"c_min", "c_max"} & given.keys() else self.cls.build(given).fit(budget, self.layout)
-        return {**asked, **given}
+        """Return the parameters of a budget and of the mode."""
+        own = {**calibration(self.cls, self.layout), **dict(self.mode)}
+        fitted = {} if {"c_min", "c_max"} & own.keys() else self.cls.build(own).fit(budget, self.layout)
+        return {**fitted, **own}
 
     def at(self, budget: Fraction, neutral: Mapping[str, Any] | None = None) -> Method:
-        """The method at a budget, with the knobs of its mode and those that make it ``neutral``; what it would fill in from a measurement
-        follows from made-up facts."""
+        """Return the method at a budget, with its mode, ``neutral`` parameters and, if it needs a measurement, invented facts."""
         method = self.cls.build({**self.knobs(budget), **(neutral or {})})
         if self.cls.profiler() is not None:
-            method.calibrate(made_up(self.layout))
+            method.calibrate(invented_similarity(self.layout))
             method.resolve(self.layout)
         return method
 
@@ -128,7 +127,7 @@ class ScaleCell(MethodCell):
         return self.at(Fraction(1), neutral_knobs(self.cls))
 
     def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
-        """A sample is a row of the feed."""
+        """Drive the method; a sample is a row of the feed."""
         layout, feed, zeros = self.layout, ScaleFeed(self.layout), (0,) * len(seeds)
         feed.rows = [self.seeds.index(seed) for seed in seeds]
         answers = drive(method, replace(layout, condition=zeros, seeds=tuple(seeds), branches=zeros), feed, memory)

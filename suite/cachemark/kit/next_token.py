@@ -28,7 +28,7 @@ RATIOS = (Fraction(1, 2), Fraction(1, 3), Fraction(2, 3), Fraction(3, 4))
 
 
 def model(attention: str, grid: int = GRID, layers: int = LAYERS, heads: int = HEADS) -> LlamaGen:
-    """Random weights, scaled up so that attention is far from uniform and what it reads shows in the logits."""
+    """Return a model with random weights, scaled up so that attention is far from uniform and shows in the logits."""
     return _model(attention, grid, layers, heads)
 
 
@@ -42,7 +42,7 @@ def _model(attention: str, grid: int, layers: int, heads: int) -> LlamaGen:
 
 
 class NoBudget(AssertionError):
-    """A method meets none of the budgets at which its contract could be tried on a model of this size."""
+    """A method supports none of the budgets that are tried on a model of this size."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Cell(MethodCell):
 
     @property
     def model(self) -> LlamaGen:
-        """The model that it runs on."""
+        """The model of the cell."""
         return model(self.attention, self.grid, self.layers, self.heads)
 
     @property
@@ -81,24 +81,26 @@ class Cell(MethodCell):
 
     @property
     def passes(self) -> set[int]:
-        """The condition, the first token, every end of a line and the passes behind them, and the last two."""
+        """The condition, the first token, every end of a line, the steps after these, and the last two."""
         steps = raster_steps(self.layout)
         ends = [step.index for step in steps if "line" in step.edges]
         return {0, 1, *ends, *(end + 1 for end in ends), len(steps) - 2, len(steps) - 1} & {step.index for step in steps}
 
     @property
     def undecided(self) -> tuple[int, ...]:
-        """Passes in which not even a tight budget evicts anything: the condition, the first token, the end of the first line."""
+        """Steps in which no budget evicts anything: the condition, the first token, the end of the first line."""
         return 0, 1, next(step.index for step in raster_steps(self.layout) if "line" in step.edges)
 
     def at(self, budget: Fraction, driven: Layout | None = None) -> Method:
-        """The method at a budget; what it asks to be known of a model is made up, for a ``driven`` layout where it is not the cell's."""
-        given = calibration(self.cls, driven or self.layout)
-        return self.cls.build({**given, **self.cls.knobs_for(budget, self.layout), **dict(self.mode)})
+        """Return the method at a budget, calibrated with random facts for the ``driven`` layout, by default the cell's."""
+        calibrated = calibration(self.cls, driven or self.layout)
+        return self.cls.build({**calibrated, **self.cls.knobs_for(budget, self.layout), **dict(self.mode)})
 
     def tight(self, driven: Layout | None = None) -> Method:
-        """The method at a budget that makes it work: about half the image, or the nearest that it can meet; the whole image only for a
-        method that does not evict. NoBudget where there is none. ``driven``: as of :meth:`at`."""
+        """Return the method at about half the image, or the nearest budget that it supports; see :meth:`at` for ``driven``.
+
+        A method that does not evict may use the whole image. Raises NoBudget if it supports none of these.
+        """
         for budget in (*RATIOS, *(() if self.cls.evicts else (Fraction(1),))):
             try:
                 method = self.at(budget)
@@ -106,14 +108,14 @@ class Cell(MethodCell):
             except BadBudget:
                 continue
             return method if driven is None else self.at(budget, driven)
-        raise NoBudget(f"{self.label} meets none of the budgets {', '.join(map(str, RATIOS))}, so its contract cannot be tested")
+        raise NoBudget(f"{self.label} supports none of the budgets {', '.join(map(str, RATIOS))}, so it cannot be checked")
 
     def neutral(self) -> Method:
-        whole = calibration(self.cls, self.layout) | self.cls.knobs_for(Fraction(1), self.layout)
-        return self.cls.build({**whole, **dict(self.mode), **neutral_knobs(self.cls)})
+        full_budget = calibration(self.cls, self.layout) | self.cls.knobs_for(Fraction(1), self.layout)
+        return self.cls.build({**full_budget, **dict(self.mode), **neutral_knobs(self.cls)})
 
     def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
-        """The class of a sample follows from its seed."""
+        """Generate; the class of a sample is its seed modulo 10."""
         logits: list[Tensor] = []
 
         def see(index: int, guided: Tensor) -> None:

@@ -1,0 +1,172 @@
+"""The checks of a method, a model or a metric, and how one of them runs."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..contract.heads import HeadGroups
+from ..contract.method import Method
+from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
+from ..models.protocol import ModelEntry, Request
+from . import batches, checks, ragged
+from .capture import uncompiled
+from .findings import CheckResult, Example, Finding
+from .masked import masked_cells
+from .metric_checks import METRIC, MetricExample
+from .model_checks import MODEL, ModelExample
+from .next_scale import ScaleCell
+from .next_token import Cell, NoBudget
+from .work import work_is_declared
+
+Check = Callable[[Any], Iterator[Finding]]
+STORED: tuple[Check, ...] = (  # of methods with a KV cache
+    checks.neutral_is_full, checks.tight_is_not_neutral, checks.evicting_is_masking, checks.prefix_is_sound, checks.bytes_are_declared,
+    checks.declared_is_used, checks.live_bytes_are_counted, checks.all_memory_is_counted, checks.dead_is_never_read,
+    checks.second_generation_repeats, checks.nothing_is_read_on_the_host, checks.settings_are_unchanged, work_is_declared,
+)
+GROUPS: tuple[Check, ...] = (
+    *STORED, checks.every_head_has_one_slot, checks.timed_equals_fidelity, checks.graph_is_eager, batches.samples_are_the_same_in_any_batch,
+    ragged.rows_equal_single_rows, checks.bf16_runs, checks.wrong_knobs_are_refused,
+)
+TOKEN: tuple[Check, ...] = (
+    *(check for check in GROUPS if check is not checks.every_head_has_one_slot), checks.neutral_is_no_special_case, checks.budget_is_kept,
+    checks.budget_is_used, ragged.rows_keep_the_budget,
+)
+SCALE: tuple[Check, ...] = (*STORED, checks.samples_are_the_same_in_another_order)
+MASKED: tuple[Check, ...] = (
+    checks.neutral_is_full, checks.second_generation_repeats, checks.samples_are_the_same_in_another_order, checks.all_memory_is_counted,
+    checks.nothing_is_read_on_the_host, checks.timed_equals_fidelity, checks.settings_are_unchanged, work_is_declared,
+)
+TOKEN_SIZES = ((1, 1, 4), (1, 2, 4), (2, 2, 5))  # layers, heads and lines, the smallest first
+SCALE_SIZES = ((1, 1, (1, 2, 3, 4)), (1, 2, (1, 2, 3, 4, 5)), (2, 2, (1, 2, 3, 4, 5, 6)))
+LONGEST_ERROR = 400  # characters
+REFUSALS = (BadBudget, BadKnob, Unsupported, NoBudget)  # the method does not support this example
+Mode = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class CheckFamily:
+    """The checks of a paradigm, the cells they run on, and smaller versions of a cell, the smallest first."""
+
+    checks: Sequence[Check]
+    cells: Callable[[type[Method], Mode], Sequence[Any]]
+    smaller: Callable[[Any], Sequence[Any]]
+
+
+def _token_cells(cls: type[Method], mode: Mode) -> list[Cell]:
+    return [Cell(cls, mode, "native", "mha"), Cell(cls, mode, "int8", "gqa")]
+
+
+def _scale_cells(cls: type[Method], mode: Mode) -> list[ScaleCell]:
+    return [ScaleCell(cls, mode, "native", "mha"), ScaleCell(cls, mode, "int8", "gqa")]
+
+
+FAMILIES = {
+    "next-token": CheckFamily(TOKEN, _token_cells, lambda cell: [
+        replace(cell, layers=layers, heads=heads, grid=grid) for layers, heads, grid in TOKEN_SIZES]),
+    "next-scale": CheckFamily(SCALE, _scale_cells, lambda cell: [
+        replace(cell, layers=layers, heads=heads, sides=sides) for layers, heads, sides in SCALE_SIZES]),
+    "masked": CheckFamily(MASKED, masked_cells, lambda cell: []),
+}
+
+
+@dataclass(frozen=True)
+class PlannedCheck:
+    """A check, the examples it runs on, and smaller versions of an example, the smallest first."""
+
+    check: Check
+    examples: Callable[[], Sequence[Example]]
+    smaller: Callable[[Any], Sequence[Example]] = lambda example: ()
+    prefix: str = ""
+
+    @property
+    def name(self) -> str:
+        """The paradigm and the words of the check's name."""
+        return self.prefix + self.check.__name__.replace("_", " ")
+
+    def run(self) -> CheckResult:
+        """Run the check on one example after another until it finds something, then look for a smaller one that shows it.
+
+        An error raised by the code under test is a finding. If it refuses every example, the check is skipped.
+        """
+        requirement = " ".join((inspect.getdoc(self.check) or "").split("\n\n")[0].split())
+        skipped, count = "no model of the kit suits it", 0
+        try:
+            for example in self.examples():
+                try:
+                    findings = findings_of(self.check, example)
+                except REFUSALS as error:
+                    skipped = _message(error)
+                    continue
+                count += 1
+                if findings:
+                    return CheckResult(self.name, requirement, tuple(self._on_a_smaller_one(example) or findings), examples=count)
+        except REFUSALS as error:
+            skipped = _message(error)
+        return CheckResult(self.name, requirement, skipped="" if count else skipped, examples=count)
+
+    def _on_a_smaller_one(self, example: Example) -> list[Finding]:
+        for smaller in self.smaller(example):
+            try:
+                if findings := findings_of(self.check, smaller):
+                    return findings
+            except REFUSALS:
+                continue
+        return []
+
+
+def method_checks(cls: type[Method], knobs: Mapping[str, Any] | None = None) -> Iterator[PlannedCheck]:
+    """Yield every check of each paradigm of a method; ``knobs`` are set in addition to those of a budget."""
+    mode = tuple((knobs or {}).items())
+    for paradigm in cls.paradigms:
+        if family := FAMILIES.get(paradigm):
+            grouped = issubclass(cls, HeadGroups) and paradigm == "next-token"
+            for check in GROUPS if grouped else family.checks:
+                yield PlannedCheck(check, _examples(family, cls, mode), family.smaller, f"{paradigm}: ")
+
+
+def _examples(family: CheckFamily, cls: type[Method], mode: Mode) -> Callable[[], Sequence[Example]]:
+    return lambda: family.cells(cls, mode)
+
+
+def model_checks(entry: ModelEntry, request: Request | None = None) -> Iterator[PlannedCheck]:
+    """Yield every check of a model, loaded with the weights of ``request`` or without any."""
+    example = ModelExample(entry, request or Request())
+    yield from (PlannedCheck(check, lambda: [example]) for check in MODEL)
+
+
+def metric_checks(example: MetricExample) -> Iterator[PlannedCheck]:
+    """Yield every check of a metric."""
+    yield from (PlannedCheck(check, lambda: [example]) for check in METRIC)
+
+
+def run_all(planned: Iterable[PlannedCheck]) -> list[CheckResult]:
+    """Run checks and return their results."""
+    return [check.run() for check in planned]
+
+
+def findings_of(check: Check, example: Example) -> list[Finding]:
+    """Return the findings of a check; an error of the code under test is one. Raises the errors in :data:`REFUSALS`."""
+    expected = "values" if isinstance(example, MetricExample) else "a generation"
+    try:
+        with uncompiled():
+            return list(check(example))
+    except REFUSALS:
+        raise
+    except CachemarkError as error:
+        actual = error.message[:LONGEST_ERROR]
+    except (Exception, SystemExit) as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        actual = f"{type(error).__name__}: {str(error)[:LONGEST_ERROR]} ({frame.filename}:{frame.lineno})"
+    try:
+        return [Finding(expected, actual, example.size)]
+    except Exception:  # a model that cannot be loaded has no size
+        return [Finding(expected, actual)]
+
+
+def _message(error: Exception) -> str:
+    return getattr(error, "message", str(error))

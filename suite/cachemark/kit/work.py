@@ -1,0 +1,147 @@
+"""The check of work: FLOPs dispatched in a generation, compared with those that the method declares."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cache.attention import FUSED_MASS_KERNEL, fused, mass_kernel
+from ..cache.codec import NATIVE
+from ..cache.layout import Layout, Site, Step, raster_steps, scale_steps
+from ..cache.masked_layout import MaskedLayout
+from ..contract.method import Method
+from ..core.errors import Unsupported
+from ..roofline.flops import FlopCounter, formulas
+from ..roofline.masked_flops import masked_ops
+from .capture import tensors
+from .common import DECIDES, Findings, MethodCell
+from .driver import Onlooker
+from .reachable import storage_address
+
+TOLERANCE = 0.02  # relative difference between dispatched and declared work
+RANDOM = {"bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "native_dropout", "normal",
+          "normal_", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "random_", "randperm",
+          "uniform", "uniform_"}  # fmt: skip
+UNCOUNTED = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_fused_attention_overrideable")
+
+
+@dataclass
+class DispatchedWork:
+    """FLOPs of products with the model's weights, of products within ``attend``, and of all; calls of torch's random operations."""
+
+    weights: int = 0
+    attend: int = 0
+    flops: int = 0
+    random_calls: Counter[str] = field(default_factory=Counter)
+
+
+class WorkCounter(FlopCounter, Onlooker):
+    """Counts the operations of a generation under the kernels that are timed. Work of other threads is not dispatched here."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__({**formulas(), **_fused_formulas()})
+        self.work = DispatchedWork()
+        self._weights = {storage_address(tensor) for tensor in parameters} - {0}
+        self._before = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, before = func.overloadpacket.__name__, self.flops
+        if name in RANDOM:
+            self.work.random_calls[name] += 1
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        counted = func.overloadpacket in self.formulas
+        if counted and ("pointwise" in name or any(storage_address(t) in self._weights for t in tensors((args, kwargs or {})))):
+            self.work.weights += self.flops - before
+        return out
+
+    def before(self, method: Method, site: Site, step: Step) -> None:
+        self._before = self.flops
+
+    def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+        self.work.attend += self.flops - self._before
+
+    @contextmanager
+    def counting(self) -> Iterator[DispatchedWork]:
+        """Count all operations inside; the work is complete on exit."""
+        with self:
+            yield self.work
+        self.work.flops = self.flops
+
+
+def _fused_formulas() -> dict[Any, Callable[..., int]]:
+    """Return formulas of the fused attention kernels that some versions of torch do not count."""
+    packets = [getattr(torch.ops.aten, name, None) for name in UNCOUNTED]
+    return {packet: _fused_flops for packet in packets if packet is not None and packet not in formulas()}
+
+
+def _fused_flops(q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> int:
+    return 2 * math.prod(q.shape[:-1]) * k.size(-2) * (q.size(-1) + v.size(-1))
+
+
+def work_is_declared(cell: MethodCell) -> Findings:
+    """The FLOPs that run are those that the method declares, to 2 %.
+
+    It computes every token and layer that it does not declare as skipped, attention reads as many entries as ``attended`` declares, and
+    no random numbers of torch are used.
+    """
+    layout, method = cell.layout, cell.tight()
+    if layout.scales and not method.capturable:
+        raise Unsupported(DECIDES)  # the entries it reads are not known in advance
+    work = _count(cell, method)
+    if work.random_calls and not layout.scales:
+        yield cell.finding("random numbers of the sample's seed only", f"it calls {', '.join(sorted(work.random_calls))}")
+    if layout.paradigm == "masked":
+        yield from _all_is_declared(cell, work)
+        return
+    full = _count(cell, Method())
+    if work.weights < (1 - TOLERANCE) * full.weights:
+        yield cell.finding(f"{full.weights:,} FLOPs of products with the model's weights, as the full cache", f"{work.weights:,}")
+    steps = scale_steps(layout) if layout.scales else raster_steps(layout)
+    yield from _attention_is_declared(cell, work, cell.tight(), layout, steps)
+
+
+def _count(cell: MethodCell, method: Method) -> DispatchedWork:
+    counter = WorkCounter(cell.parameters)
+    with fused("cpu"), counter.counting() as work:
+        cell.run(method, counter, bare=True)
+    return work
+
+
+def _all_is_declared(cell: MethodCell, work: DispatchedWork) -> Findings:
+    method, layout = cell.tight(), cell.layout
+    assert isinstance(layout, MaskedLayout)
+    method.resolve(layout)
+    declared = sum(op.flops * op.times for op in masked_ops(method, layout, 0, 0, NATIVE))
+    if not (1 - TOLERANCE) * declared <= work.flops <= (1 + TOLERANCE) * declared:
+        yield cell.finding(f"{declared:,} FLOPs, as declared", f"{work.flops:,}")
+
+
+def _attention_is_declared(cell: MethodCell, work: DispatchedWork, method: Method, layout: Layout, steps: Sequence[Step]) -> Findings:
+    if method.needs_mass and mass_kernel("cpu") == FUSED_MASS_KERNEL:  # it dispatches nothing that can be counted
+        return
+    shortest = replace(layout, condition=(min(layout.condition),) * len(layout.condition))
+    least, most = _attention_flops(method, shortest, steps)[0], sum(_attention_flops(method, layout, steps))
+    if work.attend < (1 - TOLERANCE) * least:
+        yield cell.finding(f"at least {least:,} FLOPs of attention, as declared by attended", f"{work.attend:,}")
+    elif work.attend > (1 + TOLERANCE) * most:
+        yield cell.finding(f"at most {most:,} FLOPs of attention, as declared by attended", f"{work.attend:,}: it reads more than declared")
+
+
+def _attention_flops(method: Method, layout: Layout, steps: Sequence[Step]) -> tuple[int, int]:
+    """Return FLOPs of attention in a generation, and those of the method's own products."""
+    method.resolve(layout)
+    width = layout.heads // layout.kv_heads * layout.head_dim
+    attention = own = 0
+    for step in steps:
+        tokens = layout.rows * (step.count or layout.longest_condition)
+        for site in (Site("decoder", layer) for layer in range(layout.layers)):
+            attention += 4 * tokens * width * method.attended_by_heads(layout, site, step)
+            own += 2 * layout.rows * method.overhead(layout, site, step).products
+    return attention, own
