@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachemark.core import registry
-from cachemark.kit.findings import CheckResult
+from cachemark.kit.findings import KitResult
 from cachemark.kit.metric_checks import MetricExample
 from cachemark.kit.runner import metric_checks, run_all
 from cachemark.plugins import loading as plugins
@@ -65,7 +65,7 @@ def example(file: Path) -> MetricExample:
     return MetricExample(registry.metrics.get("given"))
 
 
-def run_check(subject: MetricExample, check: str) -> CheckResult:
+def run_check(subject: MetricExample, check: str) -> KitResult:
     return next(planned for planned in metric_checks(subject) if planned.name == check).run()
 
 

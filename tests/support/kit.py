@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from cachemark.core.errors import Unsupported
-from cachemark.kit.findings import CheckResult
+from cachemark.kit.findings import KitResult
 from cachemark.kit.runner import FAMILIES, method_checks
 from cachemark.methods.registry import METHODS
 
 
-def run_check(method: str, check: str, paradigm: str = "next-token") -> CheckResult:
+def run_check(method: str, check: str, paradigm: str = "next-token") -> KitResult:
     """Run the check of a registered method that has these words as its name."""
     return next(planned for planned in method_checks(METHODS.get(method)) if planned.name == f"{paradigm}: {check}").run()
 

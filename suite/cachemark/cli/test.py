@@ -13,7 +13,7 @@ import click
 from .options import echo_json, json_option
 
 if TYPE_CHECKING:
-    from ..kit.findings import CheckResult, KitReport
+    from ..kit.findings import KitResult, KitReport
 
 FAILED, NOTHING_CHECKED = 1, 4  # exit codes
 MOST_SHOWN = 3  # findings of a check
@@ -93,13 +93,13 @@ def test_metric(metric: str, as_json: bool) -> None:
     _report(lambda on_check: prove_metric(metric, on_check=on_check), as_json)
 
 
-def _report(prove: Callable[[Callable[[str, CheckResult], None]], list[KitReport]], as_json: bool) -> None:
+def _report(prove: Callable[[Callable[[str, KitResult], None]], list[KitReport]], as_json: bool) -> None:
     """Print each result as it arrives, then a summary; exit with 1 if a check failed, with 4 if nothing could be checked."""
     from ..core.wording import printed
 
     names: list[str] = []
 
-    def show(name: str, result: CheckResult) -> None:
+    def show(name: str, result: KitResult) -> None:
         if as_json:
             return
         lines = [] if name in names else [name]
@@ -120,7 +120,7 @@ def _report(prove: Callable[[Callable[[str, CheckResult], None]], list[KitReport
         sys.exit(NOTHING_CHECKED)
 
 
-def _lines(result: CheckResult) -> Iterator[str]:
+def _lines(result: KitResult) -> Iterator[str]:
     yield f"  {'FAILED' if result.findings else 'skipped' if result.skipped else 'passed':<7}  {result.name}"
     if result.findings:
         yield f"           {result.requirement}"

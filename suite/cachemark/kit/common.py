@@ -21,11 +21,11 @@ from ..core.errors import Unsupported
 from ..methods.base import calibrations
 from ..methods.base.calibrated import Calibrated
 from .driver import Moment, Onlooker, Outputs, Record, slots_of, stages_of, watched
-from .findings import Example, Finding
+from .findings import Example, KitFinding
 from .oracle import Shadow
 
 DECIDES = "The method declares that it reads on the host (capturable = False)."
-Findings = Iterator[Finding]
+Findings = Iterator[KitFinding]
 SDPA = torch.backends.cuda
 SETTINGS: tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...] = (  # of torch, for the whole process
     ("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),

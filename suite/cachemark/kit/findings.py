@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Finding:
+class KitFinding:
     """One deviation. ``example`` describes the model or the images; fields that do not apply are None or empty."""
 
     expected: str
@@ -41,18 +41,18 @@ class Example(ABC):
         """The seeds of the samples."""
 
     def finding(self, expected: object, actual: object, step: int | None = None, layer: int | None = None, head: int | None = None,
-                seeds: Sequence[int] | None = None) -> Finding:  # fmt: skip
+                seeds: Sequence[int] | None = None) -> KitFinding:  # fmt: skip
         """Return a finding for this example."""
-        return Finding(str(expected), str(actual), self.size, self.seeds if seeds is None else seeds, step, layer, head)
+        return KitFinding(str(expected), str(actual), self.size, self.seeds if seeds is None else seeds, step, layer, head)
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class KitResult:
     """The result of one check. ``requirement`` states what it requires, ``skipped`` why it could not run."""
 
     name: str
     requirement: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[KitFinding, ...] = ()
     skipped: str = ""
     examples: int = 0
 
@@ -68,7 +68,7 @@ class KitReport:
 
     kind: str
     name: str
-    checks: Sequence[CheckResult] = field(default_factory=tuple)
+    checks: Sequence[KitResult] = field(default_factory=tuple)
 
     @property
     def passed(self) -> bool:

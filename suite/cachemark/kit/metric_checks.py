@@ -19,7 +19,7 @@ from ..core.errors import Unsupported
 from ..metrics.base import ImageMetric, Shown, problem
 from ..plugins import loading as plugins
 from .common import Findings, settings_restored
-from .findings import Example, Finding
+from .findings import Example, KitFinding
 
 READS = {"open": "opens a file", "socket.connect": "connects to a network", "sqlite3.connect": "opens a database",
          "subprocess.Popen": "starts a process", "os.system": "starts a process", "os.posix_spawn": "starts a process",
@@ -184,8 +184,8 @@ def _tokens(name: str, shape: tuple[int, ...]) -> Tensor:
     return torch.randint(0, 16, shape, generator=draws) if len(shape) == 1 else torch.randn(shape, generator=draws)
 
 
-def _finding(shown: Shown, expected: object, actual: object, name: str = "") -> Finding:
-    return Finding(str(expected), str(actual), describe(shown) + (f" ({name})" if name else ""), shown.seeds)
+def _finding(shown: Shown, expected: object, actual: object, name: str = "") -> KitFinding:
+    return KitFinding(str(expected), str(actual), describe(shown) + (f" ({name})" if name else ""), shown.seeds)
 
 
 def _differences(shown: Shown, expected: Tensor, actual: Tensor, whose: str, tolerance: float = CLOSE) -> Findings:
@@ -217,7 +217,7 @@ def attributes_are_set(example: MetricExample) -> Findings:
     own = {name for base in example.cls.__mro__ if base not in ImageMetric.__mro__ for name in vars(base)}
     for name, choices in ATTRIBUTES.items():
         if name not in own:
-            yield Finding(f"the class attribute {name} ({choices})", f"that of ImageMetric, {getattr(ImageMetric, name)!r}",
+            yield KitFinding(f"the class attribute {name} ({choices})", f"that of ImageMetric, {getattr(ImageMetric, name)!r}",
                           "the attributes of its class")
 
 

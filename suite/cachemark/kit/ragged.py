@@ -13,7 +13,7 @@ from ..cache.layout import Layout, Site, Step
 from ..contract.method import Method
 from .common import Findings
 from .driver import Onlooker, Outputs, Place, RasterFeed, drive, layout_of, single_row, slots_of, watched
-from .findings import Finding
+from .findings import KitFinding
 from .next_token import ATTENTION, GRID, Cell
 
 CONDITION = (3, 1, 1, 2)
@@ -71,13 +71,13 @@ def rows_equal_single_rows(cell: Cell) -> Findings:
             wrong = ~((outputs[index, site][row, :, : out.size(2)] - out[0]).abs() <= CLOSE)
             if bool(wrong.any()):
                 at = tuple(wrong.nonzero()[0].tolist())
-                yield Finding(f"row {row} as alone, {float(out[0][at]):.6g}", f"{float(outputs[index, site][row][at]):.6g}", size,
+                yield KitFinding(f"row {row} as alone, {float(out[0][at]):.6g}", f"{float(outputs[index, site][row][at]):.6g}", size,
                               (100 + row,), index, site.layer, at[0])
                 break
         for index, (mine, theirs) in enumerate(zip(contents.steps, own_contents.steps, strict=True)):
             different = [site.layer for site in theirs if not torch.equal(mine[site][row], theirs[site][0])]
             if different:
-                yield Finding(f"the entries that row {row} keeps alone", "different ones", size, (100 + row,), index, different[0])
+                yield KitFinding(f"the entries that row {row} keeps alone", "different ones", size, (100 + row,), index, different[0])
                 break
 
 
@@ -93,8 +93,8 @@ def rows_keep_the_budget(cell: Cell) -> Findings:
                 most, own = method.B + (CONDITION[row] if with_condition else 0), (tokens < 0).sum(-1)
                 if tokens.size(-1) > most or (with_condition and not (own == CONDITION[row]).all()):
                     expected = f"at most {most} entries{f', {CONDITION[row]} of them the condition' if with_condition else ''}"
-                    yield Finding(expected, f"{tokens.size(-1)}, of which {own.tolist()} of the condition",
+                    yield KitFinding(expected, f"{tokens.size(-1)}, of which {own.tolist()} of the condition",
                                   f"row {row} of {LINES}×{GRID} tokens", (), index, site.layer)
                     return
     if not all(tokens.size(-1) < LINES * GRID for tokens in contents.steps[-1][Site("decoder", 0)]):
-        yield Finding("evicted entries", "none", f"{LINES}×{GRID} tokens")
+        yield KitFinding("evicted entries", "none", f"{LINES}×{GRID} tokens")

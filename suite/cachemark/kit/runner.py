@@ -14,7 +14,7 @@ from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
 from ..models.protocol import ModelEntry, Request
 from . import batches, checks, ragged
 from .capture import uncompiled
-from .findings import CheckResult, Example, Finding
+from .findings import KitResult, Example, KitFinding
 from .masked import masked_cells
 from .metric_checks import METRIC, MetricExample
 from .model_checks import MODEL, ModelExample
@@ -22,7 +22,7 @@ from .next_scale import ScaleCell
 from .next_token import Cell, NoBudget
 from .work import work_is_declared
 
-Check = Callable[[Any], Iterator[Finding]]
+Check = Callable[[Any], Iterator[KitFinding]]
 STORED: tuple[Check, ...] = (  # of methods with a KV cache
     checks.neutral_is_full, checks.tight_is_not_neutral, checks.evicting_is_masking, checks.prefix_is_sound, checks.bytes_are_declared,
     checks.declared_is_used, checks.live_bytes_are_counted, checks.all_memory_is_counted, checks.dead_is_never_read,
@@ -88,7 +88,7 @@ class PlannedCheck:
         """The paradigm and the words of the check's name."""
         return self.prefix + self.check.__name__.replace("_", " ")
 
-    def run(self) -> CheckResult:
+    def run(self) -> KitResult:
         """Run the check on one example after another until it finds something, then look for a smaller one that shows it.
 
         An error raised by the code under test is a finding. If it refuses every example, the check is skipped.
@@ -104,12 +104,12 @@ class PlannedCheck:
                     continue
                 count += 1
                 if findings:
-                    return CheckResult(self.name, requirement, tuple(self._on_a_smaller_one(example) or findings), examples=count)
+                    return KitResult(self.name, requirement, tuple(self._on_a_smaller_one(example) or findings), examples=count)
         except REFUSALS as error:
             skipped = _message(error)
-        return CheckResult(self.name, requirement, skipped="" if count else skipped, examples=count)
+        return KitResult(self.name, requirement, skipped="" if count else skipped, examples=count)
 
-    def _on_a_smaller_one(self, example: Example) -> list[Finding]:
+    def _on_a_smaller_one(self, example: Example) -> list[KitFinding]:
         for smaller in self.smaller(example):
             try:
                 if findings := findings_of(self.check, smaller):
@@ -144,12 +144,12 @@ def metric_checks(example: MetricExample) -> Iterator[PlannedCheck]:
     yield from (PlannedCheck(check, lambda: [example]) for check in METRIC)
 
 
-def run_all(planned: Iterable[PlannedCheck]) -> list[CheckResult]:
+def run_all(planned: Iterable[PlannedCheck]) -> list[KitResult]:
     """Run checks and return their results."""
     return [check.run() for check in planned]
 
 
-def findings_of(check: Check, example: Example) -> list[Finding]:
+def findings_of(check: Check, example: Example) -> list[KitFinding]:
     """Return the findings of a check; an error of the code under test is one. Raises the errors in :data:`REFUSALS`."""
     expected = "values" if isinstance(example, MetricExample) else "a generation"
     try:
@@ -163,9 +163,9 @@ def findings_of(check: Check, example: Example) -> list[Finding]:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         actual = f"{type(error).__name__}: {str(error)[:LONGEST_ERROR]} ({frame.filename}:{frame.lineno})"
     try:
-        return [Finding(expected, actual, example.size)]
+        return [KitFinding(expected, actual, example.size)]
     except Exception:  # a model that cannot be loaded has no size
-        return [Finding(expected, actual)]
+        return [KitFinding(expected, actual)]
 
 
 def _message(error: Exception) -> str:

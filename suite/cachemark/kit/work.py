@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -100,11 +101,16 @@ def work_is_declared(cell: MethodCell) -> Findings:
     if layout.paradigm == "masked":
         yield from _all_is_declared(cell, work)
         return
-    full = _count(cell, Method())
+    full = _full_cache_work(replace(cell, cls=Method, mode=()))
     if work.weights < (1 - TOLERANCE) * full.weights:
         yield cell.finding(f"{full.weights:,} FLOPs of products with the model's weights, as the full cache", f"{work.weights:,}")
     steps = scale_steps(layout) if layout.scales else raster_steps(layout)
     yield from _attention_is_declared(cell, work, cell.tight(), layout, steps)
+
+
+@functools.cache
+def _full_cache_work(cell: MethodCell) -> DispatchedWork:
+    return _count(cell, Method())
 
 
 def _count(cell: MethodCell, method: Method) -> DispatchedWork:

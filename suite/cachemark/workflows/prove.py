@@ -15,7 +15,7 @@ from ..core.errors import BadPlugin, BadStore, Infrastructure, NothingMeasured, 
 from ..core.units import METRICS, TIME
 from ..core.verdicts import REGRESSED
 from ..gate.comparison import OTHER_METHODS, Tally, measure_until_decided, verdicts
-from ..kit.findings import CheckResult, KitReport
+from ..kit.findings import KitResult, KitReport
 from ..kit.metric_checks import metric_example
 from ..kit.runner import PlannedCheck, method_checks, metric_checks, model_checks
 from ..methods.registry import METHODS
@@ -34,7 +34,7 @@ from .pairs import Pair, PairRunner, Side, cells_of, measure
 from .session import Machine
 from .stores import reading
 
-OnCheck = Callable[[str, CheckResult], None]
+OnCheck = Callable[[str, KitResult], None]
 OnStep = Callable[[str], None]
 REGISTRATION = {  # how a plug-in registers a thing of each kind
     "methods": "@cachemark.method('name')", "models": "cachemark.models.registry.MODELS.add('name')",
@@ -45,7 +45,7 @@ DELTA, SLOWER = 0.20, 0.60  # minimum effect, and the slowdown of the slowed sid
 EQUAL, SLOWED = "A/A test", "slowed side"
 
 
-def _ignore(name: str, result: CheckResult) -> None:
+def _ignore(name: str, result: KitResult) -> None:
     pass
 
 
