@@ -13,7 +13,7 @@ import click
 from .options import echo_json, json_option
 
 if TYPE_CHECKING:
-    from ..kit.findings import KitResult, KitReport
+    from ..kit.findings import KitReport, KitResult
 
 FAILED, NOTHING_CHECKED = 1, 4  # exit codes
 MOST_SHOWN = 3  # findings of a check

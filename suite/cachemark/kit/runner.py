@@ -14,7 +14,7 @@ from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
 from ..models.protocol import ModelEntry, Request
 from . import batches, checks, ragged
 from .capture import uncompiled
-from .findings import KitResult, Example, KitFinding
+from .findings import Example, KitFinding, KitResult
 from .masked import masked_cells
 from .metric_checks import METRIC, MetricExample
 from .model_checks import MODEL, ModelExample

@@ -15,7 +15,7 @@ from ..core.errors import BadPlugin, BadStore, Infrastructure, NothingMeasured, 
 from ..core.units import METRICS, TIME
 from ..core.verdicts import REGRESSED
 from ..gate.comparison import OTHER_METHODS, Tally, measure_until_decided, verdicts
-from ..kit.findings import KitResult, KitReport
+from ..kit.findings import KitReport, KitResult
 from ..kit.metric_checks import metric_example
 from ..kit.runner import PlannedCheck, method_checks, metric_checks, model_checks
 from ..methods.registry import METHODS
@@ -30,7 +30,7 @@ from ..stats.paired_test import Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
-from .pairs import Pair, PairRunner, Side, cells_of, measure
+from .pairs import Pair, PairRunner, Side, configs_of, measure
 from .session import Machine
 from .stores import reading
 
@@ -159,7 +159,7 @@ def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda message: 
             plugins.load(plugin)
         loaded = plans.load(str(SELF_TEST / "plan.toml"))
         request = TrialRequest(loaded.timeout, machine.threads, (str(plugin),), Task.TIMES, memory_cap=machine.memory_cap)
-        (planned,) = cells_of(loaded, machine.device, ["delayed 1/2"], images=3).values()
+        (planned,) = configs_of(loaded, machine.device, ["delayed 1/2"], images=3).values()
         code = Tally((), 0).exit_code
         empty = Proof("an empty plan must not pass", code == 4, f"exit code {code}")
         return (*_pairs(planned, request, places, on_step), empty)
@@ -175,7 +175,7 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
     most = max(rule.looks[-1], rule.looks[0] + rule.fresh)
 
     def report(pair: Pair) -> None:
-        on_step(f"{pair.cell}: pair {pair.number} of {rule.looks[0]} to {most}")
+        on_step(f"{pair.config}: pair {pair.number} of {rule.looks[0]} to {most}")
 
     runner = PairRunner(Side("before", before, request), Side("after", after, request), executor, on_pair=report)
     rows = verdicts(measure_until_decided(before, runner.round, rule, alike=OTHER_METHODS), rule, OTHER_METHODS)
@@ -189,9 +189,9 @@ def _delayed(planned: Planned, wait: float, images: int) -> Planned:
     return replace(planned, case=case)
 
 
-def _latency(cells: Mapping[str, Planned], request: TrialRequest, executor: Executor) -> float:
+def _latency(configs: Mapping[str, Planned], request: TrialRequest, executor: Executor) -> float:
     """Return the seconds of a generation without delay, from its own process."""
-    outcome = measure([Side("before", cells, request)], [EQUAL], executor)[0][EQUAL]
+    outcome = measure([Side("before", configs, request)], [EQUAL], executor)[0][EQUAL]
     seconds = outcome.median(TIME)
     if seconds is None:
         last = (outcome.log.strip().splitlines() or [str(outcome.status)])[-1]
