@@ -14,11 +14,11 @@ from ..contract.method import Method
 from ..core.errors import CachemarkError, Unsupported
 from .capture import Capture, NotCapturable, capturing
 from .common import DECIDES, Findings, KitRun, MethodCell, Poison, settings_restored
+from .cpu_graphs import record_on_cpu
 from .driver import Place, entries_of
 from .next_token import OTHER_SEEDS, SAMPLING, SEEDS, Cell
 from .oracle import first_difference
 from .reachable import outside
-from .cpu_graphs import record_on_cpu
 
 
 # -- the full cache ---------------------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ from ..methods.registry import METHODS
 from ..models import checkpoints
 from ..models.protocol import Loaded, ModelEntry, Request
 from .common import Findings, settings_restored
+from .cpu_graphs import record_on_cpu
 from .driver import Onlooker, watched
 from .findings import Example
 from .oracle import Shadow
-from .cpu_graphs import record_on_cpu
 
 SEEDS = (5, 11, 2)
 CLOSE, ANSWERS = 1e-4, 1e-5  # logits and outputs of attention, relative to the largest
