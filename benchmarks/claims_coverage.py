@@ -147,7 +147,7 @@ def _latencies(stream: Generator, rounds: int, n: int, luck: float) -> Floats:
 
 
 def times_table(size: float, seed: int) -> Iterator[Row]:
-    """``stated``: what the page says that the interval of a speed-up covers; ``latency``: of the median of the same process alone."""
+    """``stated``: what the page says that the interval of a speedup covers; ``latency``: of the median of the same process alone."""
     for n in (3, 5, 10):
         row: Row = {"repeats": n}
         for luck in (0.0, 0.01, LUCK, 0.03):

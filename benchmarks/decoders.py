@@ -70,8 +70,8 @@ class Cell:
         self.clock, self.model, self.batch, self.layout = clock, model, batch, model.layout(range(batch), SAMPLING)
         self.method: Callable[[], Method] = Full
         if name != "full":
-            knobs = Linear.knobs_for(Fraction(name.split()[1]), self.layout)
-            self.method = lambda: Linear.build(knobs)
+            parameters = Linear.parameters_for(Fraction(name.split()[1]), self.layout)
+            self.method = lambda: Linear.build(parameters)
         self.memories: dict[str, Memory] = {}
 
     def run(self, kind: str, first: int, decoder: Decoder | None = None, forced: Tensor | None = None) -> tuple[float, Tensor]:

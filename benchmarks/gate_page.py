@@ -77,7 +77,7 @@ def points(results: Mapping[str, Sequence[Row]], profile: str) -> list[dict[str,
     ours = sorted((r["false alarms of 200"], r["power"]) for r in results["roc"] if r["profile"] == profile)
     curves = {"this gate": ours}
     for row in results["rules"]:
-        if row["profile"] == profile and row["curve"] not in curves.values():  # rules with one score differ by their knob only
+        if row["profile"] == profile and row["curve"] not in curves.values():  # rules with one score differ by their parameter only
             curves[row["rule"].rsplit(" ", 2)[0] if "%" in row["rule"] else row["rule"].split(" ")[0]] = row["curve"]
     return [{"rule": name, "false": x, "power": y} for name, curve in curves.items() for x, y in curve]
 

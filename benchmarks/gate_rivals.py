@@ -1,9 +1,9 @@
 """The rules by which other tools call a regression, each as a function of numbers: through the tool's own code where it is installed,
 else by the formula that is all there is to it.
 
-Two runs: a *score* is a ratio of costs, 1 where the rule sees no difference, and the rule alarms above its knob. Series: a *verdict* says
-whether the rule shows a regression in a series of nightly values. Apache Otava is not among this project's dependencies; the study
-uses it where it finds it.
+Two runs: a *score* is a ratio of costs, 1 where the rule sees no difference, and the rule alarms above its parameter.
+Series: a *verdict* says whether the rule shows a regression in a series of nightly values.
+Apache Otava is not among this project's dependencies; the study uses it where it finds it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Rule:
 
     name: str
     score: str
-    knob: float
+    parameter: float
     many: bool = False
 
 

@@ -202,10 +202,10 @@ def family_rate(per_config: float) -> float:
 
 
 def curve(none: Floats, some: Floats) -> list[tuple[float, float]]:
-    """Points (false alarms of a family of 200, power) of a score whose knob is moved."""
+    """Points (false alarms of a family of 200, power) of a score whose parameter is moved."""
     rates = np.linspace(0, PER_CONFIG * 20, 60)
-    knobs = [max(float(np.quantile(none, 1 - rate)), 1.0) for rate in rates]
-    return [(family_rate(float((none > knob).mean())), float((some > knob).mean())) for knob in knobs]
+    parameters = [max(float(np.quantile(none, 1 - rate)), 1.0) for rate in rates]
+    return [(family_rate(float((none > parameter).mean())), float((some > parameter).mean())) for parameter in parameters]
 
 
 def rule_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
@@ -226,10 +226,10 @@ def rule_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
 
 def rule_row(profile: str, rule: rivals.Rule, drawn: dict[bool, tuple[int, Floats, dict[float, Floats]]]) -> dict[str, object]:
     count, none, some = drawn[rule.many]
-    rate = float((none > rule.knob).mean())
+    rate = float((none > rule.parameter).mean())
     row: dict[str, object] = {"profile": profile, "rule": rule.name, "images": count, "false per cell": rate,
                               "false alarms of 200": family_rate(rate)}
-    row |= {f"power {e:.0%}": float((some[e] > rule.knob).mean()) for e in COMPARED}
+    row |= {f"power {e:.0%}": float((some[e] > rule.parameter).mean()) for e in COMPARED}
     for many, (_, none, some) in drawn.items():
         matched = max(float(np.quantile(none, 1 - PER_CONFIG)), 1.0)
         row |= {f"matched {e:.0%}{', equal cost' if many else ''}": float((some[e] > matched).mean()) for e in COMPARED}
@@ -238,7 +238,7 @@ def rule_row(profile: str, rule: rivals.Rule, drawn: dict[bool, tuple[int, Float
 
 
 def roc_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
-    """The gate with its own knob, the minimum effect, moved: false alarms of 200 configurations, and power for one changed
+    """The gate with its own parameter, the minimum effect, moved: false alarms of 200 configurations, and power for one changed
     configuration."""
     for name, noise in PROFILES.items():
         stream = np.random.default_rng([seed, 3, *name.encode()])

@@ -1,4 +1,4 @@
-"""How much of the speed-up that the saved bytes allow is reached on the CPU: LlamaGen-B, 24×24, batch 2 with guidance, fp32.
+"""How much of the speedup that the saved bytes allow is reached on the CPU: LlamaGen-B, 24×24, batch 2 with guidance, fp32.
 
 A pass must read every weight once and every live key and value once, and write its own. On a CPU that is bound by its memory the
 bytes of two variants are the best ratio of their times. The bytes are counted from the live lengths of every pass, not from a formula.
@@ -149,8 +149,8 @@ def main() -> None:
     tables = (plain.tok_embeddings.weight, plain.cls_embedding.embedding_table.weight)  # of which a few rows are read
     weights = sum(p.nbytes for p in plain.parameters()) - sum(t.nbytes for t in tables)
     models = {"reference": plain, "full": (fast := packed(deepcopy(plain))), "linear": fast}
-    knobs = Linear.knobs_for(SHARE, plain.layout(range(BATCH), SAMPLING))
-    builds: dict[str, Callable[[], Method]] = {"full": Full, "linear": lambda: Linear.build(knobs), "reference": PaddedFull}
+    parameters = Linear.parameters_for(SHARE, plain.layout(range(BATCH), SAMPLING))
+    builds: dict[str, Callable[[], Method]] = {"full": Full, "linear": lambda: Linear.build(parameters), "reference": PaddedFull}
     variants = {name: Variant(name, models[name], weights, builds[name]) for name in given.variants.split(",")}
     pairs = [(a, b) for a, b in PAIRS if {a, b} <= variants.keys()]
     found = []

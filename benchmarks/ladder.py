@@ -2,7 +2,7 @@
 
 Runs a plan that has the full cache in several engines (``ladder`` on a CPU, ``ladder-gpu`` on a GPU) and prints one table in Markdown. On
 a CUDA device each block that runs eagerly is measured in the graph engine too, where this version has one; on a CPU that
-rung is left out and the table says so. A speed-up over the lowest rung is what a paper prints; the one over the highest is what the
+rung is left out and the table says so. A speedup over the lowest rung is what a paper prints; the one over the highest is what the
 method is worth.
 
     python benchmarks/ladder.py [PLAN] [--device cuda] [--threads 2] [--model NAME]... [--out FILE]
@@ -31,7 +31,7 @@ RUNGS = {"reference": "paper-faithful", "eager": "flash on live keys", "graph": 
 
 @dataclass(frozen=True)
 class LadderRow:
-    """One line: a full cache on a rung, or a method on the highest rung that it was measured on. ``over`` holds its speed-up over the full
+    """One line: a full cache on a rung, or a method on the highest rung that it was measured on. ``over`` holds its speedup over the full
     cache of each rung, None where that was not measured; ``allowed`` the one that bytes and FLOPs allow over the full cache."""
 
     name: str

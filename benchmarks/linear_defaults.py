@@ -48,18 +48,18 @@ def main() -> None:
         size = visual_budget(budget, layout)
         for recent in (1, 2, 3):
             for anchor in (0, 4, 8, 16, 32):
-                knobs = {"B": size, "anchor": anchor, "recent_lines": recent}
-                if fits(knobs, layout):
-                    kl = divergence(replace(full, method=partial(Linear.build, knobs), memory=Memory()), reference).numpy()
+                parameters = {"B": size, "anchor": anchor, "recent_lines": recent}
+                if fits(parameters, layout):
+                    kl = divergence(replace(full, method=partial(Linear.build, parameters), memory=Memory()), reference).numpy()
                     low, high = bootstrap((kl,), np.mean, rng=0).confidence_interval
                     setting = f"B = {size:3d}  recent_lines = {recent}  anchor = {anchor:2d}"
                     print(f"{setting}  KL {kl.mean():.4f}  [{low:.4f}, {high:.4f}]", flush=True)
 
 
-def fits(knobs: dict[str, int], layout: Layout) -> bool:
+def fits(parameters: dict[str, int], layout: Layout) -> bool:
     """Whether the budget leaves a line to evict beside anchor and recent lines."""
     try:
-        Linear.build(knobs).resolve(layout)
+        Linear.build(parameters).resolve(layout)
     except BadBudget:
         return False
     return True

@@ -9,7 +9,7 @@ and the eight that follow it (MARché computes everything in every third). Varia
 - ``marche``     the paper's defaults.
 
 Variants alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of two
-variants of one round. Beside each speed-up stands the one that the FLOPs of the same passes allow. Before the clock starts every variant
+variants of one round. Beside each speedup stands the one that the FLOPs of the same passes allow. Before the clock starts every variant
 makes the passes that fill its caches. A value for the whole image is put together from the times by kind of pass, full or not, scaled by
 the FLOPs of the image's own passes. Image decoding is left out.
 
@@ -118,13 +118,13 @@ def ratios(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     for name in seconds:
         timed = [sum(a) / sum(b) for a, b in zip(seconds["full"], seconds[name], strict=True)]
         allowed = sum(flops["full"][window]) / sum(flops[name][window])
-        table[name] = {"speed-up": timed, "allowed": allowed, "whole image": image(found, name),
+        table[name] = {"speedup": timed, "allowed": allowed, "whole image": image(found, name),
                        "whole image allowed": sum(flops["full"]) / sum(flops[name])}
     return table
 
 
 def image(found: dict[str, Any], name: str) -> float:
-    """Speed-up over a whole image, from medians over rounds: every pass takes as many seconds per FLOP as the timed ones of its kind, those
+    """Speedup over a whole image, from medians over rounds: every pass takes as many seconds per FLOP as the timed ones of its kind, those
     in which the method computes as much as the full model and those in which it computes less."""
     seconds = {variant: [statistics.median(column) for column in zip(*found["seconds"][variant], strict=True)]
                for variant in ("full", name)}
@@ -154,7 +154,7 @@ def main() -> None:
     found = measured(MODELS.get(MODEL), arguments.batch, arguments.rounds)
     table = ratios(found)
     for name, row in table.items():
-        middle, low, high = statistics.median(row["speed-up"]), min(row["speed-up"]), max(row["speed-up"])
+        middle, low, high = statistics.median(row["speedup"]), min(row["speedup"]), max(row["speedup"])
         print(f"  {name:10} {middle:.3f}× (least {low:.3f}, most {high:.3f}, n = {arguments.rounds}); FLOPs allow {row['allowed']:.3f}×, "
               f"of which {middle / row['allowed']:.1%}; whole image {row['whole image']:.3f}× of {row['whole image allowed']:.3f}×")
     origin.write(arguments.json, result=found, ratios=table)

@@ -5,7 +5,7 @@ Four variants on the LlamaGen-B shape with random weights, fp32, on the CPU:
 - ``full``       our full cache, through the method interface;
 - ``reference``  one padded buffer under a mask, un-fused attention: what LlamaGen's published generation code does, with plain layers;
 - ``bare``       our full cache written out by hand, without methods, slots or steps: what the interface costs;
-- ``linear …``   LineAR at a quarter and a sixth of the cache, beside the speed-up that the bytes and FLOPs they save allow on this machine.
+- ``linear …``   LineAR at a quarter and a sixth of the cache, beside the speedup that the bytes and FLOPs they save allow on this machine.
 
 Variants alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of
 two variants of one round. Image decoding is left out: it is the same in all variants.
@@ -98,13 +98,13 @@ def variants_of(plain: LlamaGen, model: LlamaGen, batch: int) -> dict[str, Calla
 
 def linear(model: LlamaGen, batch: int, budget: str) -> Linear:
     """LineAR at a share of the cache."""
-    method = Linear.build(Linear.knobs_for(Fraction(budget), model.layout(range(batch), SAMPLING)))
+    method = Linear.build(Linear.parameters_for(Fraction(budget), model.layout(range(batch), SAMPLING)))
     assert isinstance(method, Linear)
     return method
 
 
 def ideals(model: LlamaGen, batch: int, rates: Rates) -> dict[str, float]:
-    """Speed-ups over the full cache that bytes and FLOPs allow, image decoding left out; and the full cache's roofline time in seconds."""
+    """Speedups over the full cache that bytes and FLOPs allow, image decoding left out; and the full cache's roofline time in seconds."""
     parts, layout = costs.llamagen(model.config, lambda: torch.relu), model.layout(range(batch), SAMPLING)
     full = bill(Full(), layout, parts, images=False).roofline_time(rates)
     variants = {f"full/linear {budget}": linear(model, batch, budget) for budget in BUDGETS}

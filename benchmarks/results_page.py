@@ -28,7 +28,7 @@ FOLDER = Path(__file__).with_name("results")
 Row = Mapping[str, Any]
 NAMES = {  # of values, in the head of a table
     "kv_allocated": "allocated", "kv_own": "without stage", "kv_logical": "live", "kv_high_water": "high water", "flops": "FLOPs",
-    "latency": "time, s", "speed_up": "speed-up", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
+    "latency": "time, s", "speedup": "speedup", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
     "forced_distance": "forced distance", "fid": "FID", "precision": "precision", "recall": "recall", "class_accuracy": "class accuracy",
     "prompt_score": "all", "prompt_object": "object", "prompt_colour": "colour", "prompt_count": "count", "prompt_position": "position",
     "prompt_ground": "ground",
@@ -55,15 +55,15 @@ JUDGED = Figures(SETS, ("fid", "class_accuracy"), ("fid", "class_accuracy"), cla
 
 
 class Section(NamedTuple):
-    """The tables of a plan under a ``heading``. ``kind`` is a column before the method: its title, and what it says of a row; ``knobs``:
-    there is one for knobs that differ from the method's defaults. ``by``: the value by which rows stand, the largest first; empty:
-    they stand as in the plan."""
+    """The tables of a plan under a ``heading``. ``kind`` is a column before the method: its title, and what it says of a row;
+    ``parameters``: there is one for parameters that differ from the method's defaults. ``by``: the value by which rows stand, the
+    largest first; empty: they stand as in the plan."""
 
     heading: str
     about: str
     tables: Sequence[Figures]
     kind: tuple[str, Callable[[Row], str]] | None = None
-    knobs: bool = False
+    parameters: bool = False
     by: str = ""
 
 
@@ -89,7 +89,7 @@ SECTIONS = {
         "long on an Intel Xeon as GtR's ten (7) and as LazyMAR (11, and GtR with 16); their times here stand beside them, in round "
         "brackets the ends of intervals that cover less than 95 %, since repeats are few. GtR draws in another order than the full model, "
         "so it has no forced distance.",
-        (Figures(("flops", "latency", "speed_up", *VECTORS)), JUDGED), kind=("equal", _equal), knobs=True),
+        (Figures(("flops", "latency", "speedup", *VECTORS)), JUDGED), kind=("equal", _equal), parameters=True),
     "codecs": Section(
         "Forget or round",
         "Methods that forget at the bytes of full caches whose entries are rounded to 8 and 4 bits, scales counted, and both together. "
@@ -155,15 +155,15 @@ def _by(row: Row, name: str) -> float:
 
 
 def _head(figures: Figures, section: Section) -> list[str]:
-    before = [*([section.kind[0]] if section.kind else []), "method", *(["knobs"] if section.knobs else []), "budget"]
+    before = [*([section.kind[0]] if section.kind else []), "method", *(["parameters"] if section.parameters else []), "budget"]
     columns = [title for name in figures.columns for title in (NAMES[name], *(["less full's"] if name in figures.less else []))]
     return [*before, *columns, *(["against full's"] if figures.judged else []), *(["not worse"] if figures.claims else [])]
 
 
 def _cells(row: Row, figures: Figures, section: Section) -> list[str]:
-    knobs = ", ".join(f"{name} {value}" for name, value in sorted(row.get("knobs", {}).items()))  # as a file keeps them
+    parameters = ", ".join(f"{name} {value}" for name, value in sorted(row.get("parameters", {}).items()))  # as a file keeps them
     before = [*([section.kind[1](row) if row["role"] == "candidate" else ""] if section.kind else []),
-              REFERENCES.get(row["role"]) or for_markdown(row["method"]), *([for_markdown(knobs)] if section.knobs else []),
+              REFERENCES.get(row["role"]) or for_markdown(row["method"]), *([for_markdown(parameters)] if section.parameters else []),
               for_markdown(row["budget"])]
     held, less, absent = row.get("figures", {}), row.get("less", {}), DASH if row["role"] == "candidate" else ""
     cells = [cell for name in figures.columns for cell in (
@@ -177,7 +177,7 @@ def _figure(held: Mapping[str, Sequence[float]], name: str, absent: str) -> str:
     """A value with its interval, or ``absent``. That of a speed has other brackets: it covers less than 95 % where repeats are few."""
     if name not in held:
         return absent
-    if name == "speed_up":
+    if name == "speedup":
         value, *limits = (f"{number:.2f}" for number in held[name])
         return f"{value}× ({'–'.join(limits)})" if limits else f"{value}×"
     return ends(held[name], 1 if name == "fid" else 2 if name == "latency" else 3)

@@ -32,7 +32,7 @@ IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "class_a
           *(name for name in METRICS if name.startswith("prompt_")))
 SETS = ("fid", "precision", "recall")
 ABOUT = {  # what warns of a value, told where that is shown
-    "latency": (*OF_SPEED, "no speed-up"), "kv_allocated": ("not freed", "overhead exceeds saving"),
+    "latency": (*OF_SPEED, "no speedup"), "kv_allocated": ("not freed", "overhead exceeds saving"),
 }  # fmt: skip
 
 
@@ -94,15 +94,15 @@ def _asked(case: Case) -> Row:
 
 # -- a row --------------------------------------------------------------------------------------------------------------
 def _named(case: Case, block: int) -> Row:
-    told = {"knobs": _chosen(case), "block": block, "codec": "" if case.codec == "native" else case.codec}
+    told = {"parameters": _chosen(case), "block": block, "codec": "" if case.codec == "native" else case.codec}
     return {"model": case.model, "method": method_of(case), "budget": shown_share(case.budget), "role": case.role,
             **{name: value for name, value in told.items() if value}}
 
 
 def _chosen(case: Case) -> dict[str, Any]:
-    """The knobs that differ from the method's own defaults."""
-    own = {knob.name: knob.default for knob in fields(METHODS.get(case.method))}
-    return {name: value for name, value in case.knobs.items() if own.get(name) != value and value != ()}
+    """The parameters that differ from the method's own defaults."""
+    own = {parameter.name: parameter.default for parameter in fields(METHODS.get(case.method))}
+    return {name: value for name, value in case.parameters.items() if own.get(name) != value and value != ()}
 
 
 def _figures(row: ReportRow, group: CaseGroup, claims: Claims, names: Collection[str]) -> Row:
@@ -140,7 +140,7 @@ def _times(row: ReportRow) -> dict[str, list[float]]:
     """Seconds of a batch, and the speed over the full cache's, of those rows that are timed."""
     latency = row.median("latency")
     seconds = {} if latency is None else {"latency": [round(latency, 5)]}
-    return seconds if row.speed_up is None or row.case.role != "candidate" else {**seconds, "speed_up": rounded(row.speed_up)}
+    return seconds if row.speedup is None or row.case.role != "candidate" else {**seconds, "speedup": rounded(row.speedup)}
 
 
 def _images(row: ReportRow) -> dict[str, Interval]:
@@ -158,7 +158,7 @@ def _apart(row: ReportRow) -> dict[str, Interval]:
 # -- calibrations -------------------------------------------------------------------------------------------------------
 def _calibrations(cases: Iterator[Case]) -> Iterator[Row]:
     """Each calibration that a case names by its digest, or that its method is given with the weights, and what it took."""
-    for method, weights, name in dict.fromkeys((case.method, case.weights, case.knobs.get("calibration", "")) for case in cases):
+    for method, weights, name in dict.fromkeys((case.method, case.weights, case.parameters.get("calibration", "")) for case in cases):
         facts: Mapping[str, Any] = {}
         if name:
             facts = calibrations.named(method, name)[1]

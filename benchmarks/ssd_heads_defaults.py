@@ -53,12 +53,12 @@ def main() -> None:
     print(f"commit {code_identity()['commit'][:10]}, {machine}, {subset.name}, {len(subset)} samples")
     for budget in ("1/4", "1/2"):
         for setting in SETTINGS:
-            knobs = resolve(SSDHeads, Budget.parse(budget), layout, setting, loaded.weights)
-            method = SSDHeads.build(knobs)
+            parameters = resolve(SSDHeads, Budget.parse(budget), layout, setting, loaded.weights)
+            method = SSDHeads.build(parameters)
             method.resolve(layout)
-            kl = divergence(replace(full, method=partial(SSDHeads.build, knobs), memory=Memory()), reference).numpy()
+            kl = divergence(replace(full, method=partial(SSDHeads.build, parameters), memory=Memory()), reference).numpy()
             low, high = bootstrap((kl,), np.mean, rng=0).confidence_interval
-            shown = "  ".join(f"{knob} = {knobs[knob]}" for knob in ("B", "tau", "recent", "buffer"))
+            shown = "  ".join(f"{parameter} = {parameters[parameter]}" for parameter in ("B", "tau", "recent", "buffer"))
             spatial = f"{sum(map(sum, method.spatial)):2d} of {layout.layers * layout.kv_heads} heads spatial"
             print(f"{shown}  {spatial}  KL {kl.mean():.4f}  [{low:.4f}, {high:.4f}]", flush=True)
 

@@ -170,14 +170,14 @@ def test_every_metric_is_defined_with_its_unit_and_direction() -> None:
         assert described.startswith(f"*{metric.unit or 'no unit'}, {metric.better} is better.*"), name
 
 
-def test_every_method_is_described_with_its_knobs_and_defaults() -> None:
+def test_every_method_is_described_with_its_parameters_and_defaults() -> None:
     assert list(METHODS)
     for name in METHODS:
         described, cls = section(ROOT / "docs" / "reference" / "methods.md", name), METHODS.get(name)
-        for knob in fields(cls):
-            assert f"`{knob.name}`" in described, f"{name}: {knob.name}"
-            stated = knob.name == "B" or knob.default in (MISSING, "") or f"`{knob.default}`" in described
-            assert stated, f"{name}: {knob.name} = {knob.default}"
+        for parameter in fields(cls):
+            assert f"`{parameter.name}`" in described, f"{name}: {parameter.name}"
+            stated = parameter.name == "B" or parameter.default in (MISSING, "") or f"`{parameter.default}`" in described
+            assert stated, f"{name}: {parameter.name} = {parameter.default}"
 
 
 @pytest.mark.parametrize(("heading", "table"), [("A plan", "Plan"), ("timing", "Timing"), ("fidelity", "Fidelity"), ("cells", "Cells"),

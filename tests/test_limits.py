@@ -43,12 +43,12 @@ def test_what_was_measured_stands_beside_the_limit() -> None:
     assert Limit.from_json(limit.to_json()) == limit
 
 
-def test_the_ideal_speed_up_is_that_of_the_roofline_times() -> None:
+def test_the_ideal_speedup_is_that_of_the_roofline_times() -> None:
     full, candidate = (bill(*ops).limit(RATES) for ops in ((MOVES, MOVES, COMPUTES), (MOVES, COMPUTES)))
     assert limits.roofline_speedup(full, candidate) == 7 / 5
 
 
-def test_a_speed_up_beyond_the_ideal_is_an_artefact() -> None:
+def test_a_speedup_beyond_the_ideal_is_an_artefact() -> None:
     assert limit_flags.artefact(7.57, 2.17).startswith("7.57× is more than the 2.17×")
     assert not limit_flags.artefact(2.17 * limit_flags.ARTEFACT - 0.01, 2.17)
 
@@ -58,7 +58,7 @@ def test_a_full_cache_that_leaves_the_device_idle_is_flagged() -> None:
     assert not limit_flags.idle(limit, 2.0 / limit_flags.IDLE - 0.01)
     assert limit_flags.idle(limit, 2.0 / limit_flags.IDLE + 0.01) == (
         "The full cache leaves the device idle: it uses 40 % of the bandwidth and 0 % of the peak FLOP/s, neither of them 40 %. "
-        "A speed-up over it says little of a device that is used.")
+        "A speedup over it says little of a device that is used.")
 
 
 def test_a_busy_matmul_unit_is_enough() -> None:

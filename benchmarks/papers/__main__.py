@@ -78,8 +78,8 @@ def speeds(
     columns = ("published", "least there", "least on this", "measured")
     click.echo(f"{'':58}{'batch':>6}" + "".join(f"{column:>20}" for column in columns))
     for claim in claims:
-        pairs = ((claim.seconds, claim.speed_up), (claim.roofline_there, claim.speedup_bound_there),
-                 (claim.roofline_here, claim.speedup_bound_here), (claim.measured, claim.measured_speed_up))
+        pairs = ((claim.seconds, claim.speedup), (claim.roofline_there, claim.speedup_bound_there),
+                 (claim.roofline_here, claim.speedup_bound_here), (claim.measured, claim.measured_speedup))
         batch = f"{claim.batch}{'' if claim.batch_stated else '*'}"
         click.echo(f"{f'{claim.table}: {claim.row}':58}{batch:>6}" + "".join(f"{_pair(*pair):>20}" for pair in pairs))
         if claim.remark:
@@ -94,9 +94,9 @@ def speeds(
     click.echo(f"Time per image, speedup over the paper's full cache. This: {rates.device}. Measured: {measured}. *: no batch is stated.")
 
 
-def _pair(seconds: float | None, speed_up: float | None) -> str:
+def _pair(seconds: float | None, speedup: float | None) -> str:
     time = "–" if seconds is None else f"{seconds:.3f} s" if seconds >= 1 else f"{1e3 * seconds:.2f} ms"
-    return f"{time} {f'{speed_up:.2f}×' if speed_up else '–':>7}"
+    return f"{time} {f'{speedup:.2f}×' if speedup else '–':>7}"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
 from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
 from cachemark.workflows.roofline_times import check_demanding
-from cachemark.workflows.stand_ins import calibration_knob, sixth
+from cachemark.workflows.stand_ins import calibration_parameter, sixth
 
 from .published_sizes import MIXED, PAPER_UNIT
 from .size_claims import size_claims
@@ -29,7 +29,7 @@ def sizes(model: str, batch: int, dtype: str, demanding: int | None = None) -> d
     """Return rows by method, as ``methods``, and the published sizes of the model, as ``published``.
 
     ``demanding`` layers of ams_kv have the larger budget; None: a sixth of them. Raises Unsupported for a model of another family,
-    BadKnob for more layers than the model has."""
+    BadParameter for more layers than the model has."""
     entry: ModelEntry = MODELS.get(model)
     if entry.paradigm != "next-scale":
         raise Unsupported(f"{model} is a {entry.paradigm} model.", remedy="Name a next-scale model, such as var-d30.")
@@ -51,7 +51,7 @@ def _method_rows(layout: Layout, demanding: int, dtype: torch.dtype, entry: Mode
     for name in METHODS:
         cls = METHODS.get(name)
         if layout.paradigm in cls.paradigms and cls not in (Full, AMSKV):
-            methods |= _named(cls, per_layer, calibration_knob(cls, entry))
+            methods |= _named(cls, per_layer, calibration_parameter(cls, entry))
     with_last, readable, widths = layout.layers * layout.visual, layout.layers * layout.cacheable, equal_widths(dtype)
 
     def row(name: str, cached: int) -> dict[str, Any]:

@@ -19,8 +19,8 @@ class PublishedSize:
     """A published size of a KV cache, as its paper prints it.
 
     ``unit`` is the printed one, ``means`` one of ``UNITS``: that in which full caches of the table follow. ``batch`` 0: none is printed.
-    ``budget``: the paper's word for how much a method keeps; ``knobs``: the same as parameters of ours; both empty where ours needs none.
-    ``inferred``: parameters that are stated nowhere and taken from this very size."""
+    ``budget``: the paper's word for how much a method keeps; ``parameters``: those of our method that mean the same; both empty where it
+    needs none. ``inferred``: parameters that are stated nowhere and taken from this very size."""
 
     paper: str
     table: str
@@ -31,7 +31,7 @@ class PublishedSize:
     unit: str
     means: str
     budget: str = ""
-    knobs: Mapping[str, int] = field(default_factory=dict)
+    parameters: Mapping[str, int] = field(default_factory=dict)
     inferred: bool = False
 
     @property

@@ -16,7 +16,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.methods.scale_heads.even_attention import even
 from cachemark.models.protocol import ModelEntry
 from cachemark.roofline.kv_bytes import equal_widths, nbytes
-from cachemark.workflows.stand_ins import calibration_knob, sixth
+from cachemark.workflows.stand_ins import calibration_parameter, sixth
 
 from .entry_counts import EntryCounts, entry_counts
 from .published_sizes import HALF, MIXED, PublishedSize, published
@@ -103,11 +103,11 @@ def _own_method(figure: PublishedSize, image: Layout, entry: ModelEntry) -> tupl
     cls: type[Method] = METHODS.get(figure.method)
     if cls is AMSKV:
         return f"ams_kv, {sixth(image)} demanding layers", AMSKV(demanding=range(sixth(image)))
-    label = [cls.name, *(f"{knob} = {value}" for knob, value in figure.knobs.items() if knob in cls.sizes)]
-    calibration = calibration_knob(cls, entry)
+    label = [cls.name, *(f"{parameter} = {value}" for parameter, value in figure.parameters.items() if parameter in cls.sizes)]
+    calibration = calibration_parameter(cls, entry)
     if issubclass(cls, Calibrated) and not calibration:
         calibration, label = {"calibration": even(image, cls.name)}, [*label, "even attention"]
-    return ", ".join(label), cls.build({**calibration, **figure.knobs})
+    return ", ".join(label), cls.build({**calibration, **figure.parameters})
 
 
 # -- accountings --------------------------------------------------------------------------------------------------------
@@ -142,14 +142,14 @@ def _finding(figure: PublishedSize, ways: Sequence[Accounting], image: Layout, n
     if figure.method == FULL:
         ways = ways if figure.batch else _all_accountings(0)
         return _follows(figure, [(way, f"{WIDTHS[way.widths]}, {LAST[way.store_last]}", way.full(image)) for way in ways], image)
-    if figure.batch and not figure.knobs:
+    if figure.batch and not figure.parameters:
         return "; ".join(_demanding_layers(figure, image, widths) for widths in WIDTHS)
     alike = dict.fromkeys(replace(way, store_last=False) for way in ways)  # nothing of the last scale lives between two scales
     parts = [_follows(figure, [(way, WIDTHS[way.widths], counts.live) for way in alike], image),
              f"counted is what lives between two scales under {name}: {counts.live / _pairs(image):.1f} entries a layer, "
              f"{counts.live / counts.full:.1%} of the full cache"]
     if figure.inferred:
-        parts.append(f"that {' and '.join(figure.knobs)} is stated nowhere and taken from the printed sizes")
+        parts.append(f"that {' and '.join(figure.parameters)} is stated nowhere and taken from the printed sizes")
     return "; ".join(parts)
 
 

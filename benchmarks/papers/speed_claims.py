@@ -40,10 +40,10 @@ OWN = "own"
 class SpeedClaim:
     """One row of a paper's table.
 
-    ``baseline`` describes its full cache, the row ``against``, that ``speed_up`` is over, by the printed ``seconds`` per image.
+    ``baseline`` describes its full cache, the row ``against``, that ``speedup`` is over, by the printed ``seconds`` per image.
     ``allocated`` and ``live``: fractions of the full cache, None of a masked model. ``roofline_there`` seconds per image and the
     ``speedup_bound_there`` speedup are those of the paper's ``gpu``, ``roofline_here`` and ``speedup_bound_here`` of the
-    requested one. ``measured`` seconds and ``measured_speed_up``, on ``machine``, come from the newest run that has the row beside its
+    requested one. ``measured`` seconds and ``measured_speedup``, on ``machine``, come from the newest run that has the row beside its
     full cache, else from the newest that has the row.
     ``remark``: why the claim is implausible, and ``mark`` a word for it; ``notes``: those of the table."""
 
@@ -60,13 +60,13 @@ class SpeedClaim:
     gpu: str
     printed: Mapping[str, str]
     seconds: float | None
-    speed_up: float | None
+    speedup: float | None
     roofline_there: float
     speedup_bound_there: float
     roofline_here: float
     speedup_bound_here: float
     measured: float | None = None
-    measured_speed_up: float | None = None
+    measured_speedup: float | None = None
     machine: str = ""
     remark: str = ""
     mark: str = ""
@@ -124,13 +124,13 @@ def _runs(store: Store | None, model: str) -> Iterable[tuple[str, list[Outcome]]
 def built(cell: PaperCell) -> tuple[Layout, Method]:
     """Return the layout and the method of a row, with even attention where the model has no calibration."""
     entry: ModelEntry = MODELS.get(cell.model)
-    if "variant" in cell.ours:  # whose knobs stand in the plan alone
+    if "variant" in cell.ours:  # whose parameters stand in the plan alone
         case = next(planned.case for planned in _planned(cell.plan, cell.model) if cell.means(planned.case))
-        return entry.shape(case.sampling, case.batch), METHODS.get(case.method).build(case.knobs)
+        return entry.shape(case.sampling, case.batch), METHODS.get(case.method).build(case.parameters)
     layout = entry.shape(replace(entry.presets["paper"], steps=cell.steps), cell.batch)
     cls: type[Method] = METHODS.get(cell.ours["method"])
     calibration = {"calibration": even(layout, cls.name)} if issubclass(cls, Calibrated) else {}
-    return layout, cls.build({**calibration, **cell.ours.get("knobs", {})})
+    return layout, cls.build({**calibration, **cell.ours.get("parameters", {})})
 
 
 @cache

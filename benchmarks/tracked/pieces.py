@@ -34,11 +34,11 @@ def entry(model: str) -> ModelEntry:
     return found
 
 
-def built(model: str, method: str, budget: str | None = None, **knobs: Any) -> Method:
-    """A method with the knobs of a budget, or with its own size; ``knobs`` go before both."""
+def built(model: str, method: str, budget: str | None = None, **parameters: Any) -> Method:
+    """A method with the parameters of a budget, or with its own size; ``parameters`` go before both."""
     cls: type[Method] = METHODS.get(method)
     layout = entry(model).shape(entry(model).presets["paper"], len(SEEDS))
-    return cls.build({**(cls.knobs_for(Fraction(budget), layout) if budget else {}), **knobs})
+    return cls.build({**(cls.parameters_for(Fraction(budget), layout) if budget else {}), **parameters})
 
 
 def generation(model: str, method: Callable[[], Method], loaded: Loaded | None = None) -> Callable[[], torch.Tensor]:
@@ -64,7 +64,7 @@ def _reach(model: str, method: Method, scope: str, due: Callable[..., bool]) -> 
         raise _Reached
 
     watched = type(cls.__name__, (cls,), {scope: caught, "__module__": cls.__module__})
-    seen: Any = watched(**method.knobs())
+    seen: Any = watched(**method.parameters())
     try:
         generation(model, lambda: seen)()
     except _Reached:

@@ -51,13 +51,13 @@ def copy_share(outcome: Outcome, full: Outcome) -> float | None:
 
 
 def over_full(outcome: Outcome, full: Outcome) -> float | None:
-    """Speed-up of the tokens over the full cache beside it."""
+    """Speedup of the tokens over the full cache beside it."""
     mine, its = outcome.median("latency_tokens"), full.median("latency_tokens")
     return its / mine if mine and its else None
 
 
 def of_roofline(outcome: Outcome, full: Outcome) -> float | None:
-    """The share of the speed-up that bytes and FLOPs allow which was reached."""
+    """The share of the speedup that bytes and FLOPs allow which was reached."""
     reached, mine, its = over_full(outcome, full), limit_of(outcome), limit_of(full)
     return reached / (its.tokens / mine.tokens) if reached and mine and its else None
 
@@ -113,7 +113,7 @@ def gathered(store: Store) -> int:
                 found[outcome.case.key] = outcome
     with store.new_run(PLAN, newest.plan_json, newest.environment, newest.code) as run:
         for outcome in found.values():
-            if not outcome.ok or store.carry(run, outcome.skip_key) is None:
+            if not outcome.ok or store.carry(run, outcome.result_key) is None:
                 store.save(run, outcome)
     return run
 

@@ -110,7 +110,7 @@ def _rows(tracer: profile, device: str) -> list[dict[str, Any]]:
 def _least(planned: Planned) -> dict[str, float]:
     """Microseconds that each part of a batch takes at least, empty where the rates of the device or the model's products are not known."""
     case = planned.case
-    found = case_bill(case, MODELS.get(case.model), METHODS.get(case.method).build(case.knobs))
+    found = case_bill(case, MODELS.get(case.model), METHODS.get(case.method).build(case.parameters))
     if found is None or planned.rates is None:
         return {}
     return {part: seconds * 1e6 for part, seconds in Limit.of(found, planned.rates).by.items()}

@@ -1,4 +1,4 @@
-"""cachemark: honest speed-ups for cache methods in autoregressive image generation.
+"""cachemark: honest speedups for cache methods in autoregressive image generation.
 
 ``import cachemark as cm`` is quick: every name of ``__all__`` is imported when it is first used. Everything else is private and may move.
 """

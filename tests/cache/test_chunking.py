@@ -37,15 +37,16 @@ def test_a_row_that_needs_more_than_there_is_goes_alone() -> None:
 
 
 @pytest.mark.parametrize("condition", [(1, 1, 1), (1, 1, 3)])
-@pytest.mark.parametrize(("name", "knobs"), [("linear", {}), ("linear", {"score": "accumulated"}), ("rkv", {}), ("h2o", {}),
-                                             ("ssd_heads", {"buffer": "line"})])
-def test_chunks_change_nothing(name: str, knobs: dict[str, str], condition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "parameters"), [("linear", {}), ("linear", {"score": "accumulated"}), ("rkv", {}), ("h2o", {}),
+                                                  ("ssd_heads", {"buffer": "line"})])
+def test_chunks_change_nothing(name: str, parameters: dict[str, str], condition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(condition, kv_heads=2)
     cls, feed = METHODS.get(name), Feed(layout)
     outputs = []
     for limit in (TRANSIENT, 10_000, 1):
         monkeypatch.setattr(module, "TRANSIENT", limit)
-        outputs.append(drive(cls.build({**calibration(cls, layout), **cls.knobs_for(Fraction(1, 2), layout), **knobs}), layout, feed))
+        values = {**calibration(cls, layout), **cls.parameters_for(Fraction(1, 2), layout), **parameters}
+        outputs.append(drive(cls.build(values), layout, feed))
     for other in outputs[1:]:
         assert all(torch.equal(other[where], out) for where, out in outputs[0].items())
 
@@ -73,7 +74,7 @@ def on_the_way(name: str, ratio: Fraction, layout: Layout) -> int:
     """Bytes that one eviction of a line needs beside what the memory holds and the places that it finds."""
     memory = Memory("meta")
     cls = METHODS.get(name)
-    method = cls.build(cls.knobs_for(ratio, layout))
+    method = cls.build(cls.parameters_for(ratio, layout))
     method.begin(layout, [Site("decoder", i) for i in range(layout.layers)], memory)
     step = next(s for s in raster_steps(layout) if "line" in s.edges and s.first + 1 == method.B)
     (bank,) = method.banks

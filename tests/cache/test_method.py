@@ -1,4 +1,4 @@
-"""The default method, its knobs, and the budget of an evicting one."""
+"""The default method, its parameters, and the budget of an evicting one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import INT8
 from cachemark.cache.layout import Layout, Site, Step, Tokens
 from cachemark.contract.method import Method, Uncached
-from cachemark.core.errors import BadKnob, UnknownName
+from cachemark.core.errors import BadParameter, UnknownName
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of
 from cachemark.methods.base.evicting import Evicting, ring, table, visual_budget
 
 
 @dataclass
-class Knobbed(Method):
-    """One knob of each type."""
+class Parameterbed(Method):
+    """One parameter of each type."""
 
-    name = "knobbed"
+    name = "parameterbed"
     count: int = 3
     share: float = 0.5
     exact: bool = True
@@ -31,26 +31,26 @@ class Knobbed(Method):
     free: object = None
 
 
-def test_knobs_are_the_fields() -> None:
-    assert Knobbed.build({}).knobs() == {"count": 3, "share": 0.5, "exact": True, "mode": "plain", "free": None}
+def test_parameters_are_the_fields() -> None:
+    assert Parameterbed.build({}).parameters() == {"count": 3, "share": 0.5, "exact": True, "mode": "plain", "free": None}
     values = {"count": 4, "share": 1, "exact": False, "mode": "other", "free": [1]}
-    assert Knobbed.build(values).knobs() == values
+    assert Parameterbed.build(values).parameters() == values
 
 
-def test_an_unknown_knob_names_the_nearest() -> None:
+def test_an_unknown_parameter_names_the_nearest() -> None:
     with pytest.raises(UnknownName) as caught:
-        Knobbed.build({"counts": 4})
-    assert str(caught.value) == "Unknown knob of knobbed 'counts'. Did you mean 'count'? Known: count, exact, free, mode, share."
+        Parameterbed.build({"counts": 4})
+    assert str(caught.value) == "Unknown parameter of parameterbed 'counts'. Did you mean 'count'? Known: count, exact, free, mode, share."
 
 
-@pytest.mark.parametrize(("knob", "value", "kind"), [
+@pytest.mark.parametrize(("parameter", "value", "kind"), [
     ("count", 2.0, "an int"), ("count", True, "an int"), ("count", "2", "an int"), ("count", None, "an int"), ("share", "0.5", "a float"),
     ("share", False, "a float"), ("exact", 1, "a bool"), ("mode", 3, "a str"),
 ])  # fmt: skip
-def test_a_knob_of_another_type_is_refused(knob: str, value: object, kind: str) -> None:
-    with pytest.raises(BadKnob) as caught:
-        Knobbed.build({knob: value})
-    assert str(caught.value) == f"knobbed: {knob} = {value!r} is not {kind}. Its default is of type {kind.split()[1]}."
+def test_a_parameter_of_another_type_is_refused(parameter: str, value: object, kind: str) -> None:
+    with pytest.raises(BadParameter) as caught:
+        Parameterbed.build({parameter: value})
+    assert str(caught.value) == f"parameterbed: {parameter} = {value!r} is not {kind}. Its default is of type {kind.split()[1]}."
 
 
 @pytest.mark.parametrize(("budget", "lines", "expected"), [
@@ -59,11 +59,11 @@ def test_a_knob_of_another_type_is_refused(knob: str, value: object, kind: str) 
 ])  # fmt: skip
 def test_a_budget_is_whole_lines_and_two_at_least(budget: Fraction, lines: int, expected: int) -> None:
     assert visual_budget(budget, layout_of(lines=lines, line=6)) == expected
-    assert Evicting.knobs_for(budget, layout_of(lines=lines, line=6)) == {"B": expected}
+    assert Evicting.parameters_for(budget, layout_of(lines=lines, line=6)) == {"B": expected}
 
 
 def test_an_evicting_method_needs_a_budget() -> None:
-    with pytest.raises(BadKnob, match=r"B = 0 keeps nothing\. Give 1 … 36 visual entries\."):
+    with pytest.raises(BadParameter, match=r"B = 0 keeps nothing\. Give 1 … 36 visual entries\."):
         Evicting().resolve(layout_of())
 
 

@@ -30,11 +30,11 @@ def ran(seconds: float, floor: float = 1.0, kv: float = 100.0, **changes: Any) -
                             "sampling": Sampling(cfg_scale=1.75), "method": "full", "role": "baseline", "batch": 256, "engine": "graph"}
     samples = {"latency": [seconds + 1] * 3, "latency_tokens": [seconds] * 3, "kv_allocated": [kv]}
     case = Case(**{**fields, **changes})
-    return Outcome(case, Status.OK, samples, RANDOM, facts={"limit": limit(floor)}, skip_key=case.key)
+    return Outcome(case, Status.OK, samples, RANDOM, facts={"limit": limit(floor)}, result_key=case.key)
 
 
 def linear(seconds: float, floor: float) -> Outcome:
-    return ran(seconds, floor, method="linear", budget="1/6", role="candidate", knobs={"B": 96})
+    return ran(seconds, floor, method="linear", budget="1/6", role="candidate", parameters={"B": 96})
 
 
 def row(outcomes: list[Outcome], method: str, what: str, batch: int = 256) -> list[str]:

@@ -48,7 +48,7 @@ def test_list_methods_and_plug_ins_side_by_side(stage: Stage) -> None:
     rows = {row["name"]: row for row in data(call("list", "methods", "--json", "--plugin", stage.plugin))}
     assert {"full", "window", "streaming", "random", "h2o", "rkv", "linear", "calm"} <= set(rows)
     assert rows["calm"] == {"name": "calm", "summary": "A window under another name.", "source": "the tests", "builtin": False,
-                            "knobs": {"B": 0, "keep_condition": True}, "paradigms": ["next-token", "next-scale"],
+                            "parameters": {"B": 0, "keep_condition": True}, "paradigms": ["next-token", "next-scale"],
                             "origin": str(stage.plugin), "version": plugins.digest(stage.plugin)}  # fmt: skip
     assert all(row["builtin"] for name, row in rows.items() if name != "calm")
     lines = good(call("list", "methods", "--plugin", stage.plugin)).splitlines()

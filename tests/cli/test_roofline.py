@@ -23,7 +23,7 @@ def test_a_raster_model_under_its_family_s_method() -> None:
     rows = table("llamagen-b", "--batch", "1", "--batch", "64")
     assert [(r["method"], r["budget"], r["batch"]) for r in rows] == [
         (m, b, n) for n in (1, 64) for m, b in (("full", "1"), ("linear", "1/4"), ("linear", "1/6"), ("linear", "1/8"))]
-    gains = {(r["batch"], r["budget"]): r["speed_up"] for r in rows}
+    gains = {(r["batch"], r["budget"]): r["speedup"] for r in rows}
     assert gains[1, "1"] == gains[64, "1"] == 1
     assert 1 < gains[1, "1/8"] < gains[64, "1/8"]
     for row in rows:
@@ -107,10 +107,10 @@ def test_windows_cost_little_at_a_small_batch_and_much_where_an_evicting_cache_w
     found = priced("jacobi=16", "--tokens-per-pass", "3", "--method", "linear", "--budget", "1/6", *batches)
     cost = {key: row["cost"] for key, row in found.items()}
     assert 1 < cost["full", 1] < 1.1 < cost["full", 16] < 2 < cost["full", 256] < cost["linear", 256] < 16
-    gain = {key: row["speed_up"] for key, row in found.items()}
+    gain = {key: row["speedup"] for key, row in found.items()}
     assert gain["full", 1] == pytest.approx(3 / cost["full", 1])
     assert gain["full", 1] > 2.5 > 1.5 > gain["full", 256] > 1
-    alone = {row["batch"]: row["speed_up"] for row in table("llamagen-xl", "--gpu", "h100", "--budget", "1/6", *batches)
+    alone = {row["batch"]: row["speedup"] for row in table("llamagen-xl", "--gpu", "h100", "--budget", "1/6", *batches)
              if row["method"] == "linear"}
     assert gain["full", 1] > alone[1]
     assert gain["full", 256] < alone[256], "there forgetting wins"

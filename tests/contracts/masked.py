@@ -56,7 +56,7 @@ class MaskedCell(kit.MaskedCell):
 
     @property
     def label(self) -> str:
-        said = [f"{knob}={value}" for knob, value in self.mode if SCHEDULE.get(knob) != value]
+        said = [f"{parameter}={value}" for parameter, value in self.mode if SCHEDULE.get(parameter) != value]
         return "-".join([self.cls.name, *said, self.codec]).replace(" ", "")
 
     def build(self) -> Method:
@@ -94,7 +94,7 @@ def seen_by(method: Method, *watches: Watch) -> Method:
         return super(cls, self).stack(name, step, tokens, run)  # type: ignore[misc]
 
     cls: Any = type(type(inner).__name__, (type(inner),), {"stack": stack, "__module__": type(inner).__module__})
-    return cls(**method.knobs())
+    return cls(**method.parameters())
 
 
 class Shadow(Opening):

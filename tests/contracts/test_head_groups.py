@@ -16,7 +16,7 @@ from cachemark.cache.layout import Layout, Site, raster_steps
 from cachemark.contract import heads
 from cachemark.contract.heads import HeadGroups
 from cachemark.contract.method import Method
-from cachemark.core.errors import BadKnob
+from cachemark.core.errors import BadParameter
 from cachemark.kit.common import recorded
 from cachemark.kit.driver import RasterFeed, drive, layout_of
 from cachemark.kit.next_token import Cell
@@ -35,12 +35,12 @@ class Budgeted(HeadGroups):
     mean: int = 0
 
     @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         return {"mean": visual_budget(budget, layout)}
 
     def resolve(self, layout: Layout) -> None:
         if self.mean < 1:
-            raise BadKnob(f"{self.name}: mean = {self.mean} keeps nothing.", remedy="Give 1 or more.")
+            raise BadParameter(f"{self.name}: mean = {self.mean} keeps nothing.", remedy="Give 1 or more.")
         super().resolve(layout)
 
     def budget(self, layout: Layout, layer: int, head: int) -> int:
@@ -193,7 +193,7 @@ def test_a_method_for_every_head_is_asked_for() -> None:
         def served(self, layout: Layout, site: Site) -> Sequence[Method]:
             return [*super().served(layout, site)][:-1]
 
-    with pytest.raises(BadKnob, match=r"short: 3 methods for the heads of layer 0\. .*each of the 4 K/V heads"):
+    with pytest.raises(BadParameter, match=r"short: 3 methods for the heads of layer 0\. .*each of the 4 K/V heads"):
         Short(mean=8).resolve(layout_of())
-    with pytest.raises(BadKnob, match="window: B = 0 keeps nothing"):
+    with pytest.raises(BadParameter, match="window: B = 0 keeps nothing"):
         type("Nothing", (Staggered,), {"budget": lambda *_: 0, "name": "nothing"})(mean=8).resolve(layout_of())

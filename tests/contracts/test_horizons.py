@@ -38,7 +38,7 @@ def evicting() -> list[str]:
 @pytest.mark.parametrize("name", evicting())
 def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name: str) -> None:
     cls, layout = METHODS.get(name), model("mha").layout(SEEDS, GUIDED)
-    make = functools.partial(cls.build, {**calibration(cls, layout), **cls.knobs_for(Fraction(1, 2), layout)})
+    make = functools.partial(cls.build, {**calibration(cls, layout), **cls.parameters_for(Fraction(1, 2), layout)})
     outcomes = []
     for decoder in (None, Sequential(), Jacobi(window=8), Jacobi(window=8, look_ahead=True)):
         memory, method, logits = Memory(), make(), []
@@ -174,11 +174,11 @@ class Hasty(Streaming):
 
 def test_evicting_on_drafts_is_found_out() -> None:
     layout = model("mha").layout(SEEDS, GUIDED)
-    knobs = Streaming.knobs_for(Fraction(1, 2), layout)
-    true = generate(None, method=lambda: Streaming(**knobs))
-    assert torch.equal(generate(Jacobi(window=8), method=lambda: Streaming(**knobs)), true)
+    parameters = Streaming.parameters_for(Fraction(1, 2), layout)
+    true = generate(None, method=lambda: Streaming(**parameters))
+    assert torch.equal(generate(Jacobi(window=8), method=lambda: Streaming(**parameters)), true)
     with pytest.raises(AssertionError):
-        assert torch.equal(generate(Jacobi(window=8), method=lambda: Hasty(**knobs)), true)
+        assert torch.equal(generate(Jacobi(window=8), method=lambda: Hasty(**parameters)), true)
 
 
 def test_a_horizon_is_not_inherited_by_what_evicts() -> None:

@@ -15,8 +15,8 @@ from . import masked, scales
 from .cells import cells, crossed, sampled
 from .per_head import PER_VECTOR, Scored, Staggered
 
-# test_batch.py and test_graph.py run more samples; knobs, bf16 and settings do not depend on codec and attention (tests/kit)
-ELSEWHERE = {batches.samples_are_the_same_in_any_batch, checks.graph_is_eager, checks.wrong_knobs_are_refused, checks.bf16_runs,
+# test_batch.py and test_graph.py run more samples; parameters, bf16 and settings do not depend on codec and attention (tests/kit)
+ELSEWHERE = {batches.samples_are_the_same_in_any_batch, checks.graph_is_eager, checks.wrong_parameters_are_refused, checks.bf16_runs,
              checks.settings_are_unchanged}
 SCALES = [*scales.cells(), *(scales.ScaleCell(cls, (), codec, attention) for cls in (Staggered, Scored) for codec in PER_VECTOR
                              for attention in scales.KV_HEADS)]
@@ -30,7 +30,7 @@ def params() -> Iterator[Any]:
         for param in sampled(chosen, always):
             for check in made:
                 narrow = check is checks.neutral_is_full and "c_min" in dict(param.values[0].mode)  # type: ignore[union-attr, call-overload]
-                if check not in ELSEWHERE and not narrow:  # knobs of a budget that no other budget replaces; see test_scales.py
+                if check not in ELSEWHERE and not narrow:  # parameters of a budget that no other budget replaces; see test_scales.py
                     yield pytest.param(*param.values, check, id=f"{kind}-{param.id}-{check.__name__}", marks=param.marks)
 
 

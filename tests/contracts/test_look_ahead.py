@@ -37,8 +37,8 @@ METHODS: dict[str, Callable[[], Method]] = {
 }  # fmt: skip
 
 
-def ahead(window: int, **knobs: Any) -> Jacobi:
-    return Jacobi(window=window, look_ahead=True, **knobs)
+def ahead(window: int, **parameters: Any) -> Jacobi:
+    return Jacobi(window=window, look_ahead=True, **parameters)
 
 
 # -- the tokens, and what is held -------------------------------------------------------------------------------------
@@ -138,11 +138,11 @@ def test_a_trained_model_takes_fewer_passes() -> None:
     loaded = MODELS.get("tiny-llamagen").load(Request("cpu", torch.float32)).generator
     assert isinstance(loaded, LlamaGen)
     sampling, seeds = Sampling(cfg_scale=1.5), [0]
-    knobs = Linear.knobs_for(Fraction(1, 4), loaded.layout(seeds, sampling))
+    parameters = Linear.parameters_for(Fraction(1, 4), loaded.layout(seeds, sampling))
     passes: list[int] = []
     drawn = []
     for decoder in (Jacobi(window=16), ahead(16)):
-        drawn.append(loaded.generate(torch.tensor(seeds), seeds, Linear(**knobs), sampling, Memory(), decoder=decoder))
+        drawn.append(loaded.generate(torch.tensor(seeds), seeds, Linear(**parameters), sampling, Memory(), decoder=decoder))
         passes.append(len(decoder.kept))
     assert torch.equal(*drawn)
     assert passes[1] < passes[0]

@@ -28,18 +28,18 @@ FULL = MaskedCell(Full, (), "native")
 TOLERANCE = 1e-5
 
 
-# -- neutral knobs ----------------------------------------------------------------------------------------------------
+# -- neutral parameters ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("cell", NEUTRAL_CELLS, ids=label)
-def test_neutral_knobs_are_the_full_model_bit_for_bit(cell: MaskedCell) -> None:
+def test_neutral_parameters_are_the_full_model_bit_for_bit(cell: MaskedCell) -> None:
     assert torch.equal(run(cell).tokens, recorded(FULL).tokens)
 
 
-def test_every_method_has_neutral_knobs() -> None:
+def test_every_method_has_neutral_parameters() -> None:
     assert {cell.cls.name for cell in CELLS} == set(NEUTRAL)
 
 
 @pytest.mark.parametrize("cell", [c for c in NATIVE if c.cls is not Full and not dict(c.mode).get("partitioned")], ids=label)
-def test_other_knobs_are_not_neutral(cell: MaskedCell) -> None:
+def test_other_parameters_are_not_neutral(cell: MaskedCell) -> None:
     assert not torch.allclose(recorded(cell).tokens, recorded(FULL).tokens, atol=1e-4)
 
 
@@ -51,8 +51,8 @@ def test_every_token_sees_all_last_keys_and_values(cell: MaskedCell) -> None:
 
 @pytest.mark.parametrize("cell", CELLS, ids=label)
 def test_tokens_are_skipped_where_a_method_says_so(cell: MaskedCell) -> None:
-    knobs = dict(cell.mode)
-    skips = cell.cls.skips and (knobs.get("token_cache", True) or knobs.get("encoder_cache", False))
+    parameters = dict(cell.mode)
+    skips = cell.cls.skips and (parameters.get("token_cache", True) or parameters.get("encoder_cache", False))
     assert (recorded(cell).shadow.skipped > 0) is skips
 
 
@@ -136,10 +136,10 @@ def passes(ran: Ran) -> list[MaskedStep]:
 
 def forces(cell: MaskedCell) -> bool:
     """Whether tokens predicted now and in the pass before always go on."""
-    knobs = dict(cell.mode)
+    parameters = dict(cell.mode)
     if cell.cls.name == "lazymar":
-        return knobs.get("forced") == "always" or knobs.get("select", "similarity") != "similarity"
-    return knobs.get("refresh") != "blind" and knobs.get("generating", True) and knobs.get("caching", True)
+        return parameters.get("forced") == "always" or parameters.get("select", "similarity") != "similarity"
+    return parameters.get("refresh") != "blind" and parameters.get("generating", True) and parameters.get("caching", True)
 
 
 @pytest.mark.parametrize("cell", [c for c in PARTIAL if forces(c)], ids=label)
@@ -154,13 +154,14 @@ def test_forced_tokens_go_on(cell: MaskedCell) -> None:
 # -- bytes and storage ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("cell", CELLS, ids=label)
 def test_allocated_is_what_a_later_pass_reads(cell: MaskedCell) -> None:
-    ran, layout, knobs = recorded(cell), LAYOUT, dict(cell.mode)
+    ran, layout, parameters = recorded(cell), LAYOUT, dict(cell.mode)
     entry = 2 * CODECS[cell.codec].entry_bytes(layout.head_dim, layout.dtype) * layout.heads * layout.places
-    rows = layout.batch if cell.cls.name == "lazymar" and knobs.get("condition_cache", True) else layout.rows
-    encoder = CONFIG.depth[0] if knobs.get("encoder_cache", cell.cls.name == "lazymar") else 0
-    behind = {"lazymar": knobs.get("layer", 0) + 1, "random_tokens": knobs.get("layer", 0) + 1, "marche": knobs.get("select_layer", 2)}
-    decoder = CONFIG.depth[1] - behind.get(cell.cls.name, CONFIG.depth[1]) - len(knobs.get("refresh_layers", ()))
-    decoder = decoder if knobs.get("token_cache", True) else 0
+    rows = layout.batch if cell.cls.name == "lazymar" and parameters.get("condition_cache", True) else layout.rows
+    encoder = CONFIG.depth[0] if parameters.get("encoder_cache", cell.cls.name == "lazymar") else 0
+    behind = {"lazymar": parameters.get("layer", 0) + 1, "random_tokens": parameters.get("layer", 0) + 1,
+              "marche": parameters.get("select_layer", 2)}
+    decoder = CONFIG.depth[1] - behind.get(cell.cls.name, CONFIG.depth[1]) - len(parameters.get("refresh_layers", ()))
+    decoder = decoder if parameters.get("token_cache", True) else 0
     assert ran.memory.nbytes("slots") == ran.method.logical_bytes == entry * rows * (encoder + decoder)
     assert ran.memory.nbytes("stage") == 0
 

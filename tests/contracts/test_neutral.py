@@ -1,4 +1,4 @@
-"""Neutral knobs equal the full cache with the same attention function, bit for bit, and get there by the method's own path."""
+"""Neutral parameters equal the full cache with the same attention function, bit for bit, and get there by the method's own path."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Replaced(H2O):
     """Broken on purpose: becomes the full cache where the budget is large enough."""
 
     @classmethod
-    def build(cls, knobs: Mapping[str, Any]) -> Method:
-        return Method() if knobs["B"] >= 36 else super().build(knobs)
+    def build(cls, parameters: Mapping[str, Any]) -> Method:
+        return Method() if parameters["B"] >= 36 else super().build(parameters)
 
 
 class Switches(H2O):

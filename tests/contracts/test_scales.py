@@ -34,16 +34,16 @@ TOLERANCE = 1e-5
 
 
 def neutral(cell: ScaleCell) -> Method:
-    """Knobs under which nothing has to go, without any knob that says so."""
+    """Parameters under which nothing has to go, without any parameter that says so."""
     everything = cell.layout.cacheable
     if cell.cls is AMSKV:
         return AMSKV.build({**dict(cell.mode), "c_min": everything, "c_max": everything})
-    return cell.cls.build(cell.knobs(Fraction(1)))
+    return cell.cls.build(cell.parameters(Fraction(1)))
 
 
-# -- neutral knobs ----------------------------------------------------------------------------------------------------
+# -- neutral parameters ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("cell", [c for c in CELLS if c.cls.name != "scale_groups" and not c.per_head], ids=label)
-def test_neutral_knobs_are_the_full_cache_bit_for_bit(cell: ScaleCell) -> None:
+def test_neutral_parameters_are_the_full_cache_bit_for_bit(cell: ScaleCell) -> None:
     ran = cell.run(neutral(cell))
     assert all(torch.equal(ran.answers[where], out) for where, out in cell.full(ran.method).answers.items())
 

@@ -86,7 +86,7 @@ def test_evicting_changes_what_is_drawn_from(cell: ScaleCell) -> None:
 
 
 @pytest.mark.parametrize("cell", [c for c in OWN if c.codec == "native" and c.cls.name != "scale_groups"], ids=lambda cell: cell.label)
-def test_neutral_knobs_are_the_full_cache_bit_for_bit(cell: ScaleCell) -> None:
+def test_neutral_parameters_are_the_full_cache_bit_for_bit(cell: ScaleCell) -> None:
     method = neutral(cell)
     tokens, logits, *_ = generate(cell, method)
     expected = generate(cell, FullCache(mass=True) if method.needs_mass else Full())

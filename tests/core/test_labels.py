@@ -37,7 +37,7 @@ def test_a_label_of_any_spelling_becomes_the_one_that_is_shown(name: str, shown:
 def test_a_label_shows_the_decimal_and_the_key_keeps_the_fraction() -> None:
     assert CASE.label == "linear 0.62"
     assert CASE.to_json()["budget"] == "1019/1644"
-    assert CASE.key == "1f561552385dcdcf"
+    assert CASE.key == "ef47d157991a6f59"
 
 
 @pytest.mark.parametrize("name", ["linear 1019/1644", "linear 0.62"])

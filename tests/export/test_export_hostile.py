@@ -1,4 +1,4 @@
-"""Whatever a user writes into names, knobs, logs and facts is text in every format."""
+"""Whatever a user writes into names, parameters, logs and facts is text in every format."""
 
 from __future__ import annotations
 

@@ -72,13 +72,13 @@ def test_of_pruned_times_the_medians_are_shown_alone(tmp_path: Path) -> None:
         prune(store, 0, dry=False)
         outcomes = store.outcomes(1)
     (raw,), (group,) = case_groups(held), case_groups(outcomes)
-    known = {row.case.label: row.speed_up for row in raw.candidates if row.speed_up}
-    for row in (row for row in group.candidates if row.speed_up):
-        assert row.speed_up.value == pytest.approx(known[row.case.label].value)
+    known = {row.case.label: row.speedup for row in raw.candidates if row.speedup}
+    for row in (row for row in group.candidates if row.speedup):
+        assert row.speedup.value == pytest.approx(known[row.case.label].value)
         assert known[row.case.label].stated
-        assert not row.speed_up.stated
+        assert not row.speedup.stated
         shown = {cell.key: cell for cell in cells(row, column_groups(group))}
-        assert (shown["speed_up"].under, shown["latency"].under) == ("medians alone: raw values pruned", "median alone: raw values pruned")
+        assert (shown["speedup"].under, shown["latency"].under) == ("medians alone: raw values pruned", "median alone: raw values pruned")
         found = figure(frame(outcomes), row.case.label, "latency")
         assert (found["value"], math.isnan(found["low"]), found["n"]) == (pytest.approx(row.median("latency")), True, 1)
     assert len(known) > 3
@@ -91,7 +91,7 @@ def test_there_is_one_row_for_each_case_and_metric() -> None:
     assert sorted(zip(measured.case, measured.metric, strict=True)) == sorted((o.case.key, m) for o in sample.outcomes() for m in o.samples)
     candidates = [o.case.key for o in sample.outcomes() if o.case.role == "candidate"]
     assert sorted(table[table.metric == "saving"].case) == sorted(candidates)
-    assert len(table[table.metric == "speed_up"]) == len(candidates) - 4  # h2o and rkv are judged for quality only
+    assert len(table[table.metric == "speedup"]) == len(candidates) - 4  # h2o and rkv are judged for quality only
 
 
 @pytest.mark.parametrize(("metric", "value"), [("latency", statistics.median), ("kl", statistics.fmean), ("legend", statistics.fmean)])
@@ -105,10 +105,10 @@ def test_a_value_is_the_one_of_the_report(metric: str, value: Any) -> None:
         len(raw), METRICS[metric].unit, METRICS[metric].better, METRICS[metric].kind, METRICS[metric].version)
 
 
-def test_a_speed_up_is_that_of_the_report() -> None:
+def test_a_speedup_is_that_of_the_report() -> None:
     (part,) = case_groups(sample.outcomes())
-    row = figure(frame(sample.outcomes()), "linear 1/4", "speed_up")
-    held = next(r.speed_up for r in part.candidates if r.case.label == "linear 1/4")
+    row = figure(frame(sample.outcomes()), "linear 1/4", "speedup")
+    held = next(r.speedup for r in part.candidates if r.case.label == "linear 1/4")
     assert held is not None
     assert (row["value"], row["low"], row["high"], row["confidence"]) == (held.value, held.low, held.high, held.confidence)
     full, candidate = sample.full().samples["latency"], sample.candidate("linear", "1/4").samples["latency"]
@@ -129,9 +129,9 @@ def test_a_case_without_figures_is_there_with_its_reason() -> None:
     failed = table[table.metric.isna()].set_index("label")
     assert dict(failed.status) == {"rkv 1/4": "oom", "h2o 1/4": "unsupported"}
     assert failed.reason["rkv 1/4"] == "MemoryError: 4.1 GiB wanted"
-    assert "other seeds" in figure(table, "window 1/4", "speed_up")["not_ranked"]
-    assert "5 points of color consistency (hues alone)" in figure(table, "linear 1/4", "speed_up")["not_ranked"]
-    assert figure(table, "linear 1/2", "speed_up")["not_ranked"] == ""
+    assert "other seeds" in figure(table, "window 1/4", "speedup")["not_ranked"]
+    assert "5 points of color consistency (hues alone)" in figure(table, "linear 1/4", "speedup")["not_ranked"]
+    assert figure(table, "linear 1/2", "speedup")["not_ranked"] == ""
 
 
 def test_figures_of_random_weights_are_withheld_and_raw_values_say_why() -> None:
@@ -183,7 +183,7 @@ def other(value: Any) -> Any:
 
 @pytest.mark.parametrize("name", [f.name for f in fields(Case)])
 def test_every_field_of_a_case_is_a_column(name: str) -> None:
-    case = sample.case(knobs={"a": 1})
+    case = sample.case(parameters={"a": 1})
     if name == "sampling":
         for inner in fields(Sampling):
             changed = replace(case, sampling=replace(case.sampling, **{inner.name: other(getattr(case.sampling, inner.name))}))

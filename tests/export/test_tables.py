@@ -75,15 +75,15 @@ def test_a_margin_reaches_to_the_farther_end() -> None:
     (part,) = case_groups(sample.outcomes())
     row = next(r for r in part.candidates if r.case.label == "linear 1/4")
     found = table(sample.outcomes())
-    kl, speed = row.fidelity["kl"], row.speed_up
+    kl, speed = row.fidelity["kl"], row.speedup
     assert speed is not None
     far = max(kl.high - kl.value, kl.value - kl.low)
     assert column(found, "kl")["linear 1/4"].margin == f"{far:.3f}"
     latency = sorted(row.outcome.samples["latency"])
-    assert column(found, "speed_up")["linear 1/4"].with_margin == f"{fmt.times(speed.value)} ({speed.low:.2f}–{speed.high:.2f})"
+    assert column(found, "speedup")["linear 1/4"].with_margin == f"{fmt.times(speed.value)} ({speed.low:.2f}–{speed.high:.2f})"
     assert column(found, "latency")["linear 1/4"].with_margin == f"{latency[2]:.2f} s ({latency[0]:.2f}–{latency[-1]:.2f})"
     assert column(found, "kv_logical")["linear 1/4"].margin == ""
-    assert column(found, "speed_up")["full 1"].margin == ""
+    assert column(found, "speedup")["full 1"].margin == ""
 
 
 # ------------------------------------------------------------------------------------------------ what is missing
@@ -101,7 +101,7 @@ def test_a_margin_of_a_short_time_has_its_unit() -> None:
 
 def test_what_is_missing_says_why() -> None:
     found = table(sample.mixed())
-    assert reason(found, "h2o 1/2", "speed_up").startswith("It needs attention mass")
+    assert reason(found, "h2o 1/2", "speedup").startswith("It needs attention mass")
     assert reason(found, "full 1", "kl") == "The other rows are compared with it."
     assert "not timed" in reason(found, "full (other seeds) 1", "latency")
     assert reason(found, "full (other batch) 1", "legend") == "Not measured."
@@ -112,9 +112,9 @@ def test_what_is_missing_says_why() -> None:
         assert all(bool(entry.text) != bool(entry.missing) for entry in line.entries)
 
 
-def test_without_the_full_cache_there_is_no_speed_up_and_it_is_said() -> None:
+def test_without_the_full_cache_there_is_no_speedup_and_it_is_said() -> None:
     found = table([sample.candidate("linear", "1/4")])
-    assert reason(found, "linear 1/4", "speed_up") == "The full cache of this cell has no results."
+    assert reason(found, "linear 1/4", "speedup") == "The full cache of this cell has no results."
     assert column(found, "saving")["linear 1/4"].missing
 
 
@@ -174,11 +174,11 @@ def test_what_differs_by_chance_alone_is_bold_together() -> None:
     assert psnr_of([value - 5 for value in centred]) == {"linear 1/2"}
 
 
-def test_speed_ups_are_alike_while_their_intervals_meet() -> None:
+def test_speedups_are_alike_while_their_intervals_meet() -> None:
     def of(*latency: float) -> set[str]:
         candidates = [judged(sample.candidate("linear", "1/2"), latency=[1.0, 1.02, 1.04]),
                       judged(sample.candidate("random", "1/2"), latency=list(latency))]
-        return bold(table([judged(sample.full(), latency=[2.0, 2.0, 2.0]), *candidates]), "speed_up")
+        return bold(table([judged(sample.full(), latency=[2.0, 2.0, 2.0]), *candidates]), "speedup")
 
     assert of(1.03, 1.06, 1.08) == {"linear 1/2", "random 1/2"}
     assert of(1.11, 1.12, 1.13) == {"linear 1/2", "random 1/2"}, "which two processes may differ by"
@@ -200,10 +200,10 @@ def test_what_is_not_ranked_is_never_bold_and_the_full_cache_takes_no_part() -> 
                   token_agreement=list(sample.other_seeds().samples["token_agreement"]))
     held = [sample.full(), *map(as_good, (lost, sample.candidate("random", "1/4"), sample.candidate("window", "1/4")))]
     found = table([*held, sample.other_seeds()])
-    assert column(found, "speed_up")["linear 1/4"].text > column(found, "speed_up")["window 1/4"].text
-    assert "linear 1/4" not in bold(found, "speed_up")
-    assert "window 1/4" in bold(found, "speed_up")
-    assert "linear 1/4" in bold(table(held), "speed_up")  # not distinguishable without the different-seed reference
+    assert column(found, "speedup")["linear 1/4"].text > column(found, "speedup")["window 1/4"].text
+    assert "linear 1/4" not in bold(found, "speedup")
+    assert "window 1/4" in bold(found, "speedup")
+    assert "linear 1/4" in bold(table(held), "speedup")  # not distinguishable without the different-seed reference
     assert not [entry for line in found.blocks[0] for entry in line.entries if entry.best]
 
 
@@ -225,15 +225,15 @@ def test_nothing_is_bold_alone_or_with_one_seed() -> None:
 def test_a_speed_that_is_no_gain_is_never_bold() -> None:
     slow = [judged(sample.candidate(method, "1/2"), latency=[2.3, 2.4, 4.4]) for method in ("linear", "random")]
     found = table([judged(sample.full(), latency=[2.0, 2.0, 2.0]), *map(as_good, slow)])
-    assert bold(found, "speed_up") == bold(found, "latency") == set()
+    assert bold(found, "speedup") == bold(found, "latency") == set()
     assert bold(found, "kl")
 
 
 # ------------------------------------------------------------------------------------------------ what is chosen
 
 def test_columns_and_methods_can_be_chosen() -> None:
-    (found,) = tables(view(sample.mixed()), ["kl", "speed_up"], ["linear", "rkv"])
-    assert [c.key for c in found.columns] == ["speed_up", "kl"]
+    (found,) = tables(view(sample.mixed()), ["kl", "speedup"], ["linear", "rkv"])
+    assert [c.key for c in found.columns] == ["speedup", "kl"]
     assert {line.name for line in lines(found)} == {"full", "linear", "rkv", "full (other seeds)", "full (other batch)"}
     whole = table(sample.mixed())
     assert column(found, "kl")["linear 1/2"].text == column(whole, "kl")["linear 1/2"].text

@@ -43,7 +43,7 @@ def generated(model: LlamaGen, name: str, device: str) -> torch.Tensor:
     sampling, seeds = replace(SAMPLING), list(range(16))
     budget = Fraction(1) if name == "full" else Fraction(1, 2)
     layout = model.layout(seeds, sampling)
-    method = cls.build({**calibration(cls, layout), **cls.knobs_for(budget, layout)})
+    method = cls.build({**calibration(cls, layout), **cls.parameters_for(budget, layout)})
     labels = torch.arange(16, device=device) % 10
     return model.to(device).generate(labels, seeds, method, sampling, Memory(device)).cpu()
 

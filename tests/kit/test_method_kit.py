@@ -68,8 +68,9 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # the body of the class, the check 
     "computes more than it declares": (
         ATTEND + "(q @ k.mT @ v) if step.count else None\n        return super().attend(site, step, q, k, v)",
         "work is declared", "reads more than declared"),
-    "accepts any parameter": ("    @classmethod\n    def build(cls, knobs):\n"
-                              "        return cls(**{k: v for k, v in knobs.items() if k == 'B'})", "wrong knobs are refused", "accepted"),
+    "accepts any parameter": ("    @classmethod\n    def build(cls, parameters):\n"
+                              "        return cls(**{k: v for k, v in parameters.items() if k == 'B'})",
+                              "wrong parameters are refused", "accepted"),
     "exits": (BEGIN + "sys.exit(0)", "settings are unchanged", "SystemExit: 0 ("),
 }  # fmt: skip
 AT_THE_SMALLEST = sorted(FAULTS.keys() - {"mixes samples"})
@@ -121,7 +122,7 @@ def test_a_method_that_declares_its_host_reads_passes(write: Write) -> None:
 
 def test_a_method_that_supports_no_budget_does_not_pass(write: Write) -> None:
     (report,) = prove_method(write(
-        "    @classmethod\n    def knobs_for(cls, budget, layout):\n        from cachemark.core.errors import BadBudget\n"
+        "    @classmethod\n    def parameters_for(cls, budget, layout):\n        from cachemark.core.errors import BadBudget\n"
         "        raise BadBudget('never')"))
     assert not report.passed
     assert not [check for check in report.checks if check.passed or check.findings]
@@ -144,13 +145,13 @@ class Norm(cm.Scored):
     assert run_check("norm", "samples are the same in any batch").findings == ()
 
 
-@pytest.mark.parametrize(("name", "knobs"), [("ams_kv", {}), ("ams_kv", {"demanding": [1], "c_min": 20, "c_max": 30})])
-def test_methods_that_need_a_measurement_are_checked_without_one(name: str, knobs: dict[str, object]) -> None:
+@pytest.mark.parametrize(("name", "parameters"), [("ams_kv", {}), ("ams_kv", {"demanding": [1], "c_min": 20, "c_max": 30})])
+def test_methods_that_need_a_measurement_are_checked_without_one(name: str, parameters: dict[str, object]) -> None:
     results: list[tuple[str, str]] = []
-    (report,) = prove_method(name, knobs=knobs, on_check=lambda method, result: results.append((method, result.name)))
+    (report,) = prove_method(name, parameters=parameters, on_check=lambda method, result: results.append((method, result.name)))
     assert results == [(name, check.name) for check in report.checks]
     assert [check.passed for check in report.checks][1:] == [True] * 13
-    assert report.checks[0].passed is not bool(knobs), "c_min = 20 is no full budget"
+    assert report.checks[0].passed is not bool(parameters), "c_min = 20 is no full budget"
 
 
 PER_HEAD = """
@@ -206,8 +207,8 @@ def test_a_method_with_ragged_heads_passes(tmp_path: Path) -> None:
 
 
 def test_wrong_names_and_parameters_are_refused(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="no_such_knob"):
-        prove_method(write("    pass"), knobs={"no_such_knob": 1})
+    with pytest.raises(UnknownName, match="no_such_parameter"):
+        prove_method(write("    pass"), parameters={"no_such_parameter": 1})
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(BadPlugin, match="registers no method"):
         prove_method(tmp_path / "empty.py")
@@ -218,7 +219,7 @@ def test_the_command_prints_results_and_exits_with_their_code(write: Write) -> N
     assert good.exit_code == 0, good.output
     assert re.search(r"^method fewer_steps: 8 passed, 0 failed, 0 skipped$", good.output, re.M)
     assert "  passed   masked: neutral is full\n" in good.output
-    assert call("test", "method", "lazymar", "--knob", "nothing=1").exit_code == 2
+    assert call("test", "method", "lazymar", "--parameter", "nothing=1").exit_code == 2
     unknown = call("test", "method", "lazymat")
     assert unknown.exit_code == 2
     assert "lazymar" in unknown.output + str(unknown.stderr)

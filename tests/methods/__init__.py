@@ -1,1 +1,1 @@
-"""Each method against a second implementation of its rules, and its knobs."""
+"""Each method against a second implementation of its rules, and its parameters."""

@@ -26,9 +26,9 @@ def softmax(scores: Array) -> Array:
 class Rule:
     """Keeps everything. ``condition``: its keys; ``keys``: visual token → key."""
 
-    def __init__(self, knobs: dict[str, Any], lines: int, line: int) -> None:
-        self.B = int(knobs["B"])
-        self.knobs, self.lines, self.n = knobs, lines, line
+    def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
+        self.B = int(parameters["B"])
+        self.parameters, self.lines, self.n = parameters, lines, line
         self.condition: list[Array] = []
         self.keys: dict[int, Array] = {}
         self.narrowest = np.inf
@@ -74,14 +74,14 @@ class Streaming(Rule):
 
     def evict(self, token: int) -> None:
         if len(self.keys) > self.B:
-            del self.keys[min(t for t in self.keys if t >= self.knobs.get("sinks", 0))]
+            del self.keys[min(t for t in self.keys if t >= self.parameters.get("sinks", 0))]
 
 
 class Window(Rule):
     """The most recent; the condition too, unless it is kept."""
 
     def evict(self, token: int) -> None:
-        if self.knobs["keep_condition"]:
+        if self.parameters["keep_condition"]:
             if len(self.keys) > self.B:
                 del self.keys[min(self.keys)]
         elif len(self.condition) + len(self.keys) > self.B:
@@ -94,8 +94,8 @@ class Window(Rule):
 class H2O(Rule):
     """Half recent, half of the largest attention so far."""
 
-    def __init__(self, knobs: dict[str, Any], lines: int, line: int) -> None:
-        super().__init__(knobs, lines, line)
+    def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
+        super().__init__(parameters, lines, line)
         self.mass: dict[int, float] = {}
 
     def see(self, token: int, q: Array) -> None:
@@ -116,8 +116,8 @@ class H2O(Rule):
 class Linear(H2O):
     """The least attended of the middle region, line by line."""
 
-    def __init__(self, knobs: dict[str, Any], lines: int, line: int) -> None:
-        super().__init__(knobs, lines, line)
+    def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
+        super().__init__(parameters, lines, line)
         self.queries: dict[int, Array] = {}
 
     def see(self, token: int, q: Array) -> None:
@@ -128,8 +128,8 @@ class Linear(H2O):
         if not self.ends_line(token) or len(self.keys) != self.B:
             return
         line = token // self.n + 1
-        middle = [t for t in sorted(self.keys) if self.knobs["anchor"] <= t < (line - self.knobs["recent_lines"]) * self.n]
-        if self.knobs["score"] == "accumulated":
+        middle = [t for t in sorted(self.keys) if self.parameters["anchor"] <= t < (line - self.parameters["recent_lines"]) * self.n]
+        if self.parameters["score"] == "accumulated":
             score = {t: self.mass[t] for t in middle}
         else:
             guides = np.concatenate([self.queries[t] for t in range(token - self.n + 1, token + 1)])
@@ -140,8 +140,8 @@ class Linear(H2O):
 class RKV(Rule):
     """Importance against redundancy, at line ends."""
 
-    def __init__(self, knobs: dict[str, Any], lines: int, line: int) -> None:
-        super().__init__(knobs, lines, line)
+    def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
+        super().__init__(parameters, lines, line)
         self.queries: list[Array] = []
 
     def see(self, token: int, q: Array) -> None:
@@ -150,7 +150,7 @@ class RKV(Rule):
     def evict(self, token: int) -> None:
         if not self.ends_line(token) or len(self.keys) != self.B:
             return
-        alpha, mix_lambda = self.knobs["alpha"], self.knobs["mix_lambda"]
+        alpha, mix_lambda = self.parameters["alpha"], self.parameters["mix_lambda"]
         live = sorted(self.keys)
         candidates = live[: len(live) - alpha]
         pooled = self._importance(candidates, alpha)
@@ -178,13 +178,13 @@ class RKV(Rule):
 class SSDHeads(H2O):
     """A spatial head drops the oldest, a semantic one the least attended; one at a time, or a line at its end."""
 
-    def __init__(self, knobs: dict[str, Any], lines: int, line: int) -> None:
-        super().__init__(knobs, lines, line)
-        shares = calibrations.named("ssd_heads", knobs["calibration"])[1]["recency"][knobs["layer"]][knobs["head"]]
-        self.spatial = shares[knobs["near"] - 1] >= knobs["tau"]
+    def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
+        super().__init__(parameters, lines, line)
+        shares = calibrations.named("ssd_heads", parameters["calibration"])[1]["recency"][parameters["layer"]][parameters["head"]]
+        self.spatial = shares[parameters["near"] - 1] >= parameters["tau"]
 
     def evict(self, token: int) -> None:
-        by_line = self.knobs["buffer"] == "line"
+        by_line = self.parameters["buffer"] == "line"
         if not (self.ends_line(token) and len(self.keys) == self.B if by_line else len(self.keys) > self.B):
             return
         count = self.n if by_line else 1
@@ -192,7 +192,7 @@ class SSDHeads(H2O):
             for oldest in sorted(self.keys)[:count]:
                 del self.keys[oldest]
         else:
-            recent = self.knobs["recent"] or max(1, (self.B - (self.n if by_line else 0)) // 2)
+            recent = self.parameters["recent"] or max(1, (self.B - (self.n if by_line else 0)) // 2)
             older = sorted(self.keys)[: len(self.keys) - recent]
             self.drop_lowest({t: self.mass[t] for t in older}, count)
 

@@ -1,4 +1,4 @@
-"""AMS-KV against its Algorithm 1 written out on lists of token numbers, and its knobs."""
+"""AMS-KV against its Algorithm 1 written out on lists of token numbers, and its parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, scale_steps
-from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
+from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
 from cachemark.core.spec import Sampling
 from cachemark.kit.driver import watched
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
@@ -30,9 +30,9 @@ SIMILARITY = ((-0.001,) * 5, (-0.001, -0.001, -0.02, -0.02, -0.02), (-0.02, -0.0
 LAYOUT = layout_of()
 
 
-def informed(similarity: Sequence[Sequence[float]] = SIMILARITY, **knobs: Any) -> AMSKV:
+def informed(similarity: Sequence[Sequence[float]] = SIMILARITY, **parameters: Any) -> AMSKV:
     """The method, told what was measured of the weights."""
-    method = AMSKV.build(knobs)
+    method = AMSKV.build(parameters)
     method.calibrate({"similarity": similarity})
     return method
 
@@ -130,7 +130,7 @@ def test_defaults_are_the_papers() -> None:
 
 
 def test_the_share_of_the_defaults_gives_the_defaults() -> None:
-    fitted = informed(**AMSKV.knobs_for(informed().own_budget(LAYOUT), LAYOUT))
+    fitted = informed(**AMSKV.parameters_for(informed().own_budget(LAYOUT), LAYOUT))
     fitted.resolve(LAYOUT)
     assert (fitted.c_max, fitted.c_min, fitted.demanding) == (66, 30, [1])
 
@@ -138,7 +138,7 @@ def test_the_share_of_the_defaults_gives_the_defaults() -> None:
 @pytest.mark.parametrize("share", [Fraction(1, 4), Fraction(1, 3), Fraction(1, 2), Fraction(3, 4), Fraction(1)])
 @pytest.mark.parametrize("demanding", [[], [1], [0, 1, 2]])
 def test_a_budget_is_met_and_used(share: Fraction, demanding: list[int]) -> None:
-    method = AMSKV(demanding=demanding, **AMSKV.knobs_for(share, LAYOUT))
+    method = AMSKV(demanding=demanding, **AMSKV.parameters_for(share, LAYOUT))
     allowed = int(share * LAYERS * LAYOUT.cacheable)
     stored = entries(method, LAYOUT)
     assert allowed - LAYERS < stored <= allowed
@@ -147,7 +147,7 @@ def test_a_budget_is_met_and_used(share: Fraction, demanding: list[int]) -> None
 
 def test_a_budget_without_room_is_refused() -> None:
     with pytest.raises(BadBudget, match="leave no room"):
-        AMSKV(demanding=[1], **AMSKV.knobs_for(Fraction(1, 12), LAYOUT)).resolve(LAYOUT)
+        AMSKV(demanding=[1], **AMSKV.parameters_for(Fraction(1, 12), LAYOUT)).resolve(LAYOUT)
 
 
 def test_uniform_spreads_as_many_layers_over_the_depth() -> None:
@@ -159,14 +159,14 @@ def test_uniform_spreads_as_many_layers_over_the_depth() -> None:
     assert spread.demanding == [3, 9, 15, 21, 27]
 
 
-@pytest.mark.parametrize(("knobs", "words"), [
+@pytest.mark.parametrize(("parameters", "words"), [
     ({"decide": "never"}, "Known: profile, online"), ({"allocation": "similar"}, "Known: similarity, uniform"),
     ({"condensed": 6}, "of 6 scales"), ({"demanding": [3]}, "not a list of layers"), ({"demanding": "1"}, "not a list of layers"),
     ({"demanding": [], "c_max": 20, "c_min": 30}, "less than c_min"), ({"c_min": -1, "demanding": []}, "numbers of tokens"),
 ])  # fmt: skip
-def test_bad_knobs(knobs: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadKnob, match=words):
-        AMSKV.build(knobs).resolve(LAYOUT)
+def test_bad_parameters(parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadParameter, match=words):
+        AMSKV.build(parameters).resolve(LAYOUT)
 
 
 def test_c_min_must_leave_room_beside_the_condensed_scales() -> None:
@@ -175,7 +175,7 @@ def test_c_min_must_leave_room_beside_the_condensed_scales() -> None:
 
 
 def test_unmeasured_weights_are_refused_with_the_remedy() -> None:
-    with pytest.raises(BadKnob, match="cachemark calibrate ams_kv") as caught:
+    with pytest.raises(BadParameter, match="cachemark calibrate ams_kv") as caught:
         AMSKV().resolve(layout_of())
     assert "demanding" in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Fewer steps: passes, budgets, wrong knobs."""
+"""Fewer steps: passes, budgets, wrong parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout
-from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.errors import BadBudget, BadParameter
 from cachemark.core.spec import Sampling
 from cachemark.methods.fewer_steps import FewerSteps
 from cachemark.methods.full import Full
@@ -37,17 +37,17 @@ def test_it_costs_what_fewer_passes_cost() -> None:
 
 @pytest.mark.parametrize("budget", [Fraction(1), Fraction(1, 2), Fraction(1, 3)])
 def test_a_budget_is_a_share_of_the_flops(budget: Fraction) -> None:
-    steps = FewerSteps.knobs_for(budget, layout())["steps"]
+    steps = FewerSteps.parameters_for(budget, layout())["steps"]
     assert share(FewerSteps(steps), layout()) <= budget
     assert steps == 64 or share(FewerSteps(steps + 1), layout()) > budget
 
 
 def test_the_head_alone_is_more_than_some_budgets() -> None:
     with pytest.raises(BadBudget, match=r"fewer_steps: it computes at least 0\.\d+ of the FLOPs"):
-        FewerSteps.knobs_for(Fraction(1, 5), layout())
+        FewerSteps.parameters_for(Fraction(1, 5), layout())
 
 
 @pytest.mark.parametrize("steps", [0, -1, 65])
 def test_passes_that_are_no_fewer_are_refused(steps: int) -> None:
-    with pytest.raises(BadKnob, match=rf"fewer_steps: steps = {steps} where the sampling asks for 64\. Give 1 … 64, or a budget"):
+    with pytest.raises(BadParameter, match=rf"fewer_steps: steps = {steps} where the sampling asks for 64\. Give 1 … 64, or a budget"):
         FewerSteps(steps).resolve(layout())

@@ -1,4 +1,4 @@
-"""GtR: stages, passes, what the head spends, budgets, wrong knobs."""
+"""GtR: stages, passes, what the head spends, budgets, wrong parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps
-from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.errors import BadBudget, BadParameter
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.methods.gtr import GtR, divided, stage_of
@@ -27,8 +27,8 @@ def layout(steps: int = 64) -> MaskedLayout:
     return mar.layout(SIZES["B"], [0], Sampling(cfg_scale=3.0, steps=steps), torch.float32, "cpu")
 
 
-def resolved(shape: Layout, **knobs: Any) -> GtR:
-    method = GtR.build(knobs)
+def resolved(shape: Layout, **parameters: Any) -> GtR:
+    method = GtR.build(parameters)
     method.resolve(shape)
     return method
 
@@ -139,7 +139,7 @@ def test_a_budget_below_three_passes_is_refused() -> None:
         GtR().fit(Fraction(1, 100), layout())
 
 
-@pytest.mark.parametrize(("knobs", "words"), [
+@pytest.mark.parametrize(("parameters", "words"), [
     ({"steps": 65}, r"gtr: steps = 65 in 3 stages, where the sampling asks for 64\. Give 3 … 64 steps\."),
     ({"steps": 2}, r"gtr: steps = 2 in 3 stages"), ({"stages": 9}, r"gtr: stages = 9 where 16×16 places divide into 6\. Give 1 … 6\."),
     ({"split": [24, 6, 2], "steps": 16}, r"gtr: split = 24 6 2 is a schedule of 32 steps in 3 stages; there are 16 in 3\."),
@@ -149,6 +149,6 @@ def test_a_budget_below_three_passes_is_refused() -> None:
     ({"most": 1.5}, r"gtr: most = 1\.5 is no share of the head's passes\."), ({"most": 0.1}, r"gtr: least = 0\.2 is more than most = 0\.1"),
     ({"detail": 1.0}, r"gtr: detail = 1\.0 is no share of tokens\."), ({"rate": "evn"}, r"gtr: .*evn.*even"),
 ])  # fmt: skip
-def test_knobs_that_do_not_fit_are_refused(knobs: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadKnob, match=words):
-        resolved(layout(), **knobs)
+def test_parameters_that_do_not_fit_are_refused(parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadParameter, match=words):
+        resolved(layout(), **parameters)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
-from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
+from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
 from cachemark.kit.driver import tokens_by_head
 from cachemark.methods.hack import HACK
 from cachemark.methods.scale_heads.head_classes import HeadClasses
@@ -72,21 +72,21 @@ def test_budgets_meet_their_mean(mean: int, expected: tuple[int, int]) -> None:
     assert classes.budgets(mean, Fraction(1, 2), sum(side**2 for side in SIDES)) == expected
 
 
-@pytest.mark.parametrize(("knobs", "error", "words"), [
-    ({"contextual": 1.0}, BadKnob, "contextual = 1.0 is no share"), ({"contrast": 0.0}, BadKnob, "contrast = 0.0 is no share"),
-    ({"queries": 0}, BadKnob, "queries = 0 asks nobody"), ({"mean": 92}, BadKnob, "mean = 92 of 91 tokens"),
+@pytest.mark.parametrize(("parameters", "error", "words"), [
+    ({"contextual": 1.0}, BadParameter, "contextual = 1.0 is no share"), ({"contrast": 0.0}, BadParameter, "contrast = 0.0 is no share"),
+    ({"queries": 0}, BadParameter, "queries = 0 asks nobody"), ({"mean": 92}, BadParameter, "mean = 92 of 91 tokens"),
     ({"mean": 2}, BadBudget, "mean = 2 leaves structural heads 3 entries, less than the 5 of the sinks"),
-    ({"calibration": "", "mean": 30}, BadKnob, "hack: nobody has calibrated these weights"),
+    ({"calibration": "", "mean": 30}, BadParameter, "hack: nobody has calibrated these weights"),
 ])  # fmt: skip
-def test_what_cannot_be_used_is_refused(knobs: dict[str, Any], error: type[Exception], words: str) -> None:
-    usable = made(HACK).knobs()
+def test_what_cannot_be_used_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
+    usable = made(HACK).parameters()
     with pytest.raises(error, match=words):
-        HACK.build({**usable, **knobs}).resolve(layout_of())
+        HACK.build({**usable, **parameters}).resolve(layout_of())
 
 
 def test_a_calibration_for_another_number_of_scales_is_refused() -> None:
     with pytest.raises(BadCalibration, match=r"hack: .* is of another model or resolution: scales 1 2 3 4 5 6, not 1 2 3 4 5"):
-        HACK.build(made(HACK).knobs()).resolve(layout_of(sides=SIDES[:-1]))
+        HACK.build(made(HACK).parameters()).resolve(layout_of(sides=SIDES[:-1]))
 
 
 def test_a_budget_below_the_sinks_is_refused() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
-from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
+from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
 from cachemark.kit.driver import tokens_by_head
 from cachemark.methods.base import calibrations
 from cachemark.methods.hackpp import HACKPlusPlus
@@ -69,11 +69,11 @@ class ByHand:
         return (q @ self.fed(step, 1)[visible].T / 4).softmax(-1) @ self.fed(step, 2)[visible]
 
 
-@pytest.mark.parametrize(("knobs", "fewer"), [({}, "kept"), ({"attention_budget": 30}, "both"), ({"attention_budget": 16}, "seen")])
-def test_every_head_keeps_and_sees_what_the_rules_say(knobs: dict[str, Any], fewer: str) -> None:
+@pytest.mark.parametrize(("parameters", "fewer"), [({}, "kept"), ({"attention_budget": 30}, "both"), ({"attention_budget": 16}, "seen")])
+def test_every_head_keeps_and_sees_what_the_rules_say(parameters: dict[str, Any], fewer: str) -> None:
     layout = layout_of()
-    given = made(HACKPlusPlus, budget=Fraction(8 if fewer == "seen" else 5, 11)).knobs()
-    method = HACKPlusPlus.build({**given, **knobs})
+    given = made(HACKPlusPlus, budget=Fraction(8 if fewer == "seen" else 5, 11)).parameters()
+    method = HACKPlusPlus.build({**given, **parameters})
     feed, sites = Feed(layout), [Site("decoder", layer) for layer in range(layout.layers)]
     method.begin(layout, sites, Memory())
     heads = {(site, row, head): ByHand(method, feed, site, row, head)
@@ -177,15 +177,17 @@ def test_a_larger_budget_never_allocates_less() -> None:
     assert rooms[-1] == 55 * 12
 
 
-@pytest.mark.parametrize(("knobs", "error", "words"), [
-    ({"contextual": 0.0}, BadKnob, "hackpp: contextual = 0.0 is no share"), ({"queries": 0}, BadKnob, "queries = 0 asks nobody"),
-    ({"pool": 4}, BadKnob, "pool = 4 has no middle"), ({"exponent": -1.0}, BadKnob, "exponent = -1.0 gives most"),
-    ({"exponent": float("nan")}, BadKnob, "exponent = nan"), ({"attention_budget": 92}, BadKnob, "attention_budget = 92 of 91 tokens"),
-    ({"mean": 92}, BadKnob, "mean = 92 of 91 tokens"), ({"calibration": "", "mean": 30}, BadKnob, "nobody has calibrated these weights"),
+@pytest.mark.parametrize(("parameters", "error", "words"), [
+    ({"contextual": 0.0}, BadParameter, "hackpp: contextual = 0.0 is no share"), ({"queries": 0}, BadParameter, "queries = 0 asks nobody"),
+    ({"pool": 4}, BadParameter, "pool = 4 has no middle"), ({"exponent": -1.0}, BadParameter, "exponent = -1.0 gives most"),
+    ({"exponent": float("nan")}, BadParameter, "exponent = nan"),
+    ({"attention_budget": 92}, BadParameter, "attention_budget = 92 of 91 tokens"),
+    ({"mean": 92}, BadParameter, "mean = 92 of 91 tokens"),
+    ({"calibration": "", "mean": 30}, BadParameter, "nobody has calibrated these weights"),
 ])  # fmt: skip
-def test_what_cannot_be_used_is_refused(knobs: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_what_cannot_be_used_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        HACKPlusPlus.build({**made(HACKPlusPlus).knobs(), **knobs}).resolve(layout_of())
+        HACKPlusPlus.build({**made(HACKPlusPlus).parameters(), **parameters}).resolve(layout_of())
 
 
 def test_a_budget_of_no_entry_is_refused() -> None:
@@ -195,4 +197,4 @@ def test_a_budget_of_no_entry_is_refused() -> None:
 
 def test_a_calibration_for_another_number_of_scales_is_refused() -> None:
     with pytest.raises(BadCalibration, match=r"of another model or resolution: scales 1 2 3 4 5 6, not 1 2 3 4 5"):
-        HACKPlusPlus.build(made(HACKPlusPlus).knobs()).resolve(layout_of(sides=SIDES[:-1]))
+        HACKPlusPlus.build(made(HACKPlusPlus).parameters()).resolve(layout_of(sides=SIDES[:-1]))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cachemark.cache.layout import Layout, Site, scale_steps
-from cachemark.core.errors import BadBudget, BadCalibration, BadKnob, UnknownName
+from cachemark.core.errors import BadBudget, BadCalibration, BadParameter, UnknownName
 from cachemark.core.spec import Budget
 from cachemark.methods.base import calibrations
 from cachemark.methods.heatkv import HeatKV, orders_of
@@ -101,9 +101,9 @@ def test_the_mean_over_heads_is_what_is_attended() -> None:
     assert 0 < cached[0] < layout.cacheable
 
 
-def published(**knobs: Any) -> dict[str, Any]:
+def published(**parameters: Any) -> dict[str, Any]:
     entry = MODELS.get("infinity-2b")
-    return resolve(HeatKV, Budget.parse("1/10"), entry.shape(entry.presets["paper"], 1), knobs, "random:0/random:0")
+    return resolve(HeatKV, Budget.parse("1/10"), entry.shape(entry.presets["paper"], 1), parameters, "random:0/random:0")
 
 
 def test_a_case_names_its_calibration_by_the_digest() -> None:
@@ -113,18 +113,18 @@ def test_a_case_names_its_calibration_by_the_digest() -> None:
     assert published(calibration=digest, counts="live") == named
 
 
-@pytest.mark.parametrize(("knobs", "error", "words"), [
-    ({}, BadKnob, "heatkv: nobody has calibrated these weights for it. .*cachemark calibrate heatkv MODEL"),
+@pytest.mark.parametrize(("parameters", "error", "words"), [
+    ({}, BadParameter, "heatkv: nobody has calibrated these weights for it. .*cachemark calibrate heatkv MODEL"),
     ({"calibration": "infinity-2a"}, UnknownName, "Did you mean 'infinity-2b'"),
     ({"calibration": "infinity-8b"}, BadCalibration, "infinity-8b is of another model or resolution: layers 40, not 32; heads 28, not 16"),
-    ({"calibration": "infinity-2b", "sink": 2}, BadKnob, "sink = 2; the orders of infinity-2b begin behind 3 scales"),
-    ({"calibration": "infinity-2b", "sink": 13}, BadKnob, "sink = 13 of 13 scales"),
-    ({"calibration": "infinity-2b", "counts": "dead"}, BadKnob, "counts = 'dead' is unknown. Known: allocated, live"),
+    ({"calibration": "infinity-2b", "sink": 2}, BadParameter, "sink = 2; the orders of infinity-2b begin behind 3 scales"),
+    ({"calibration": "infinity-2b", "sink": 13}, BadParameter, "sink = 13 of 13 scales"),
+    ({"calibration": "infinity-2b", "counts": "dead"}, BadParameter, "counts = 'dead' is unknown. Known: allocated, live"),
     ({"calibration": "infinity-2b", "limit": 10}, BadBudget, "limit = 10 is below the sinks, 10752 entries"),
 ])  # fmt: skip
-def test_what_cannot_be_used_is_refused(knobs: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_what_cannot_be_used_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        published(**knobs)
+        published(**parameters)
 
 
 def test_a_schedule_of_another_resolution_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""LazyMAR and random tokens: the schedule, who goes on, budgets, and what a wrong knob is told."""
+"""LazyMAR and random tokens: the schedule, who goes on, budgets, and what a wrong parameter is told."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed
-from cachemark.core.errors import BadBudget, BadKnob, Unsupported
+from cachemark.core.errors import BadBudget, BadParameter, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.methods.lazymar import SELECTIONS, LazyMAR
 from cachemark.methods.masked.schedule import PUBLISHED, Scheduled
@@ -161,10 +161,10 @@ def test_tokens_with_or_without_a_value_stay_behind_first(select: str) -> None:
 
 @pytest.mark.parametrize("cls", METHODS)
 def test_random_tokens_belong_to_the_sample(cls: type[Scheduled]) -> None:
-    knobs = {"select": "random"} if cls is LazyMAR else {}
-    method, step = begun(cls(**knobs))
+    parameters = {"select": "random"} if cls is LazyMAR else {}
+    method, step = begun(cls(**parameters))
     on = goes_on(method, step, SIMILARITY)
-    alone, same = begun(cls(**knobs), batch=1)
+    alone, same = begun(cls(**parameters), batch=1)
     assert torch.equal(goes_on(alone, same, SIMILARITY[:1]), on[:1])
     assert (on & ~forced_of(step)).sum(1).tolist() == (48 - forced_of(step).sum(1)).tolist()
     assert not torch.equal(on[0], on[1])
@@ -180,54 +180,54 @@ def test_random_tokens_differ_from_pass_to_pass() -> None:
 def test_a_budget_is_a_share_of_the_flops(cls: type[Scheduled]) -> None:
     shape = layout(batch=1)
     for budget in (Fraction(3, 4), Fraction(4, 5)) if cls is RandomTokens else (Fraction(2, 5), Fraction(1, 3)):
-        scale = cls.knobs_for(budget, shape)["scale"]
+        scale = cls.parameters_for(budget, shape)["scale"]
         assert share(cls(scale=scale), shape) <= budget
         assert scale == 20 or share(cls(scale=scale + 0.01), shape) > budget
 
 
 @pytest.mark.parametrize("cls", METHODS)
-def test_its_own_budget_is_met_by_its_own_knobs(cls: type[Scheduled]) -> None:
+def test_its_own_budget_is_met_by_its_own_parameters(cls: type[Scheduled]) -> None:
     shape = layout(batch=1)
     own = cls().own_budget(shape)
     assert share(cls(), shape) <= own < share(cls(), shape) + Fraction(1, 10**4)
-    assert cls.knobs_for(own, shape)["scale"] >= 1
+    assert cls.parameters_for(own, shape)["scale"] >= 1
     assert cls(count=60).own_budget(shape) != own
 
 
 @pytest.mark.parametrize("cls", METHODS)
 def test_a_budget_below_what_it_must_compute_is_refused(cls: type[Scheduled]) -> None:
     with pytest.raises(BadBudget, match=rf"{cls.name}: it computes at least 0\.\d+ of the FLOPs of an image, more than 1/10\. Raise"):
-        cls.knobs_for(Fraction(1, 10), layout())
+        cls.parameters_for(Fraction(1, 10), layout())
 
 
-# -- wrong knobs ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("knobs", "error", "words"), [
-    ({"select": "least"}, BadKnob, "select = 'least' is unknown.* similarity"),
-    ({"forced": "never"}, BadKnob, "forced = 'never' is unknown.* zero, always"),
-    ({"schedule": "absolute"}, BadKnob, "schedule = 'absolute' is unknown.* auto, published, scaled"),
-    ({"start": 0}, BadKnob, "start = 0 is too small.* at least 1"),
-    ({"period": 0}, BadKnob, "period = 0 is too small"),
-    ({"scale": -0.5}, BadKnob, "scale = -0.5 is too small"),
-    ({"extra": -1}, BadKnob, "extra = -1 is too small"),
-    ({"layer": 12}, BadKnob, "layer = 12 of 12 decoder blocks.*0 … 11"),
-    ({"layer": -1}, BadKnob, "layer = -1 of 12"),
-    ({"table": [0.5, 2]}, BadKnob, r"table = \[0.5, 2\] is not a list of shares"),
-    ({"table": "0.5"}, BadKnob, "table = '0.5' is not a list of shares"),
-    ({"table": ["a"]}, BadKnob, "is not a list of shares"),
-    ({"table": []}, BadKnob, "is not a list of shares"),
-    ({"table": [0.5] * 20}, BadKnob, "pass 20 of 64 reads entry 20 of a table of 20.*'scaled'"),
+# -- wrong parameters ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("parameters", "error", "words"), [
+    ({"select": "least"}, BadParameter, "select = 'least' is unknown.* similarity"),
+    ({"forced": "never"}, BadParameter, "forced = 'never' is unknown.* zero, always"),
+    ({"schedule": "absolute"}, BadParameter, "schedule = 'absolute' is unknown.* auto, published, scaled"),
+    ({"start": 0}, BadParameter, "start = 0 is too small.* at least 1"),
+    ({"period": 0}, BadParameter, "period = 0 is too small"),
+    ({"scale": -0.5}, BadParameter, "scale = -0.5 is too small"),
+    ({"extra": -1}, BadParameter, "extra = -1 is too small"),
+    ({"layer": 12}, BadParameter, "layer = 12 of 12 decoder blocks.*0 … 11"),
+    ({"layer": -1}, BadParameter, "layer = -1 of 12"),
+    ({"table": [0.5, 2]}, BadParameter, r"table = \[0.5, 2\] is not a list of shares"),
+    ({"table": "0.5"}, BadParameter, "table = '0.5' is not a list of shares"),
+    ({"table": ["a"]}, BadParameter, "is not a list of shares"),
+    ({"table": []}, BadParameter, "is not a list of shares"),
+    ({"table": [0.5] * 20}, BadParameter, "pass 20 of 64 reads entry 20 of a table of 20.*'scaled'"),
     ({"count": 5}, BadBudget, r"count = 5 is less than the \d+ tokens that pass \d+ must compute"),
 ])  # fmt: skip
-def test_a_wrong_knob_is_refused(knobs: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_a_wrong_parameter_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=f"lazymar: .*{words}"):
-        LazyMAR(**knobs).resolve(layout())
+        LazyMAR(**parameters).resolve(layout())
 
 
-@pytest.mark.parametrize("knob", ["condition_cache", "head_cache"])
-def test_without_guidance_there_is_no_other_branch(knob: str) -> None:
+@pytest.mark.parametrize("parameter", ["condition_cache", "head_cache"])
+def test_without_guidance_there_is_no_other_branch(parameter: str) -> None:
     off = {"condition_cache": False, "head_cache": False}
-    with pytest.raises(BadKnob, match=f"lazymar: {knob} needs unconditional rows.*{knob} = false"):
-        LazyMAR(**{**off, knob: True}).resolve(layout(sampling=Sampling()))
+    with pytest.raises(BadParameter, match=f"lazymar: {parameter} needs unconditional rows.*{parameter} = false"):
+        LazyMAR(**{**off, parameter: True}).resolve(layout(sampling=Sampling()))
     LazyMAR(**off).resolve(layout(sampling=Sampling()))
 
 
@@ -237,7 +237,7 @@ def test_more_passes_than_tokens_are_refused() -> None:
 
 
 def test_the_published_table_ends_at_64_passes() -> None:
-    with pytest.raises(BadKnob, match="reads entry 64 of a table of 64"):
+    with pytest.raises(BadParameter, match="reads entry 64 of a table of 64"):
         LazyMAR(schedule="published").resolve(layout(100))
 
 

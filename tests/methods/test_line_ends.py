@@ -1,4 +1,4 @@
-"""LineAR on lines that end in a token of their own: what that token is to it, by its knob."""
+"""LineAR on lines that end in a token of their own: what that token is to it, by its parameter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.errors import BadBudget, BadParameter
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of
 from cachemark.methods.linear import EXCLUDED, MEMBER, PINNED, Linear
@@ -60,17 +60,17 @@ def test_all_keep_the_same_number_of_entries() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(BadKnob, match="line_end = 'pinned': the lines of this model end in no token of their own"):
+    with pytest.raises(BadParameter, match="line_end = 'pinned': the lines of this model end in no token of their own"):
         Linear(**SIZES, line_end=PINNED).resolve(replace(LAYOUT, line_ends=False))
-    with pytest.raises(BadKnob, match="line_end = 'sink' is unknown"):
+    with pytest.raises(BadParameter, match="line_end = 'sink' is unknown"):
         Linear(**SIZES, line_end="sink").resolve(LAYOUT)
     with pytest.raises(BadBudget, match="and 8 ends of lines"):
         Linear(**{**SIZES, "B": 3 * N}, line_end=PINNED).resolve(LAYOUT)
     Linear(**{**SIZES, "B": 3 * N}, line_end=EXCLUDED).resolve(LAYOUT)
 
 
-def test_the_knob_stands_in_a_case_where_it_says_something(tmp_path: Path) -> None:
-    """At its default a case is the one that it was before there was the knob."""
+def test_the_parameter_stands_in_a_case_where_it_says_something(tmp_path: Path) -> None:
+    """At its default a case is the one that it was before there was the parameter."""
     (tmp_path / "plan.toml").write_text("""name = "ends"
 [[cells]]
 model = "lumina-mgpt-7b-768"
@@ -79,7 +79,8 @@ methods = [
 ]
 budgets = ["1/6"]
 """)
-    knobs = {planned.case.variant: planned.case.knobs for planned in expand(schema.load(str(tmp_path / "plan.toml"))) if planned.case.knobs}
-    assert "line_end" not in knobs[""]
-    assert knobs["member"] == knobs[""]
-    assert knobs["pinned"] == {**knobs[""], "line_end": "pinned"}
+    cases = [planned.case for planned in expand(schema.load(str(tmp_path / "plan.toml")))]
+    parameters = {case.variant: case.parameters for case in cases if case.parameters}
+    assert "line_end" not in parameters[""]
+    assert parameters["member"] == parameters[""]
+    assert parameters["pinned"] == {**parameters[""], "line_end": "pinned"}

@@ -30,7 +30,7 @@ class Seen(Linear):
 
 def moments(ratio: Fraction) -> list[tuple[Step, int, list[Tensor], list[Tensor]]]:
     Seen.moments = []  # type: ignore[attr-defined]
-    drive(Seen(**Linear.knobs_for(ratio, LAYOUT)), LAYOUT, Feed(LAYOUT))
+    drive(Seen(**Linear.parameters_for(ratio, LAYOUT)), LAYOUT, Feed(LAYOUT))
     return Seen.moments  # type: ignore[attr-defined,no-any-return]
 
 
@@ -56,7 +56,7 @@ def test_only_the_line_just_written_moves_and_all_of_it_does(ratio: Fraction) ->
 
 def test_the_guide_is_one_line_of_queries() -> None:
     """A ring: one place for each column, written over by the next line."""
-    method, feed = Linear(**Linear.knobs_for(Fraction(1, 2), LAYOUT)), Feed(LAYOUT)
+    method, feed = Linear(**Linear.parameters_for(Fraction(1, 2), LAYOUT)), Feed(LAYOUT)
     drive(method, LAYOUT, feed)
     rows, n = LAYOUT.rows, LAYOUT.line
     assert method.guide.shape == (LAYOUT.layers, rows, LAYOUT.heads, n, LAYOUT.head_dim)

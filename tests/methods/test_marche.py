@@ -1,4 +1,4 @@
-"""MARché: the active set, its attention, budgets, and what a wrong knob is told."""
+"""MARché: the active set, its attention, budgets, and what a wrong parameter is told."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, take
 from cachemark.contract.method import Block
-from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.errors import BadBudget, BadParameter
 from cachemark.core.spec import Sampling
 from cachemark.methods.marche import MARche, joined, relevance
 from cachemark.models import mar
@@ -32,8 +32,8 @@ def layout(steps: int = 64, batch: int = BATCH) -> MaskedLayout:
     return mar.layout(SIZES["B"], range(100, 100 + batch), Sampling(cfg_scale=3.0, steps=steps), torch.float32, "cpu")
 
 
-def resolved(steps: int = 64, **knobs: Any) -> MARche:
-    method = MARche(**knobs)
+def resolved(steps: int = 64, **parameters: Any) -> MARche:
+    method = MARche(**parameters)
     method.resolve(layout(steps))
     return method
 
@@ -43,9 +43,9 @@ def passes(shape: MaskedLayout) -> list[MaskedStep]:
     return placed(masked_steps(shape, shape.steps), torch.stack(orders))
 
 
-def active_of(**knobs: Any) -> tuple[list[set[int]], list[set[int]], list[set[int]], Tensor]:
+def active_of(**parameters: Any) -> tuple[list[set[int]], list[set[int]], list[set[int]], Tensor]:
     """Of every row in one pass: the active tokens, generating ones, caching ones; and the relevance of each token."""
-    shape, method = layout(), MARche(**knobs)
+    shape, method = layout(), MARche(**parameters)
     method.begin(shape, [], Memory())
     step = passes(shape)[PASS]
     draw = torch.Generator().manual_seed(0)
@@ -176,22 +176,22 @@ def test_the_papers_attention_is_another_kernel() -> None:
 @pytest.mark.parametrize("budget", [Fraction(4, 5), Fraction(9, 10)])
 def test_a_budget_is_a_share_of_the_flops(budget: Fraction) -> None:
     shape = layout(batch=1)
-    active = MARche.knobs_for(budget, shape)["active"]
+    active = MARche.parameters_for(budget, shape)["active"]
     assert share(MARche(active=active), shape) <= budget < share(MARche(active=active + 1), shape)
 
 
-def test_its_own_budget_gives_its_own_knobs() -> None:
+def test_its_own_budget_gives_its_own_parameters() -> None:
     shape = layout(batch=1)
-    assert MARche.knobs_for(MARche().own_budget(shape), shape) == {"active": MARche().active}
+    assert MARche.parameters_for(MARche().own_budget(shape), shape) == {"active": MARche().active}
 
 
 def test_a_budget_that_the_decoder_alone_cannot_meet_is_refused() -> None:
     with pytest.raises(BadBudget, match=r"marche: it computes at least 0\.\d+ of the FLOPs"):
-        MARche.knobs_for(Fraction(1, 2), layout())
+        MARche.parameters_for(Fraction(1, 2), layout())
 
 
-# -- wrong knobs ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("knobs", "words"), [
+# -- wrong parameters ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("parameters", "words"), [
     ({"active": 0}, "active = 0 is too small"),
     ({"period": 0}, "period = 0 is too small"),
     ({"select_layer": 0}, "select_layer = 0 of 12 decoder blocks.*1 … 12"),
@@ -202,6 +202,6 @@ def test_a_budget_that_the_decoder_alone_cannot_meet_is_refused() -> None:
     ({"refresh_layers": [True]}, "is not a list of blocks"),
     ({"refresh_layers": "3"}, "is not a list of blocks"),
 ])  # fmt: skip
-def test_a_wrong_knob_is_refused(knobs: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadKnob, match=f"marche: .*{words}"):
-        resolved(**knobs)
+def test_a_wrong_parameter_is_refused(parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadParameter, match=f"marche: .*{words}"):
+        resolved(**parameters)

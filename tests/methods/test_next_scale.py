@@ -12,7 +12,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.contract.method import Method
-from cachemark.core.errors import BadKnob
+from cachemark.core.errors import BadParameter
 from cachemark.kit.driver import watched
 from cachemark.methods.full import Full
 from cachemark.methods.registry import METHODS
@@ -44,21 +44,21 @@ def rolling(B: int, sinks: int) -> list[list[int]]:
     return history
 
 
-@pytest.mark.parametrize(("name", "knobs", "sinks"), [
+@pytest.mark.parametrize(("name", "parameters", "sinks"), [
     ("window", {"B": 35}, 0), ("window", {"B": 7}, 0), ("streaming", {"B": 35, "sinks": 5}, 5), ("streaming", {"B": 6, "sinks": 5}, 5),
     ("streaming", {"B": 20, "sinks": 0}, 0), ("streaming", {"B": 20, "sinks": 14}, 14),
 ])  # fmt: skip
-def test_the_first_and_the_latest_stay(name: str, knobs: dict[str, Any], sinks: int) -> None:
+def test_the_first_and_the_latest_stay(name: str, parameters: dict[str, Any], sinks: int) -> None:
     layout = layout_of()
-    kept_after = held_by(METHODS.get(name).build(knobs), layout)
-    for contents, expected in zip(kept_after, rolling(knobs["B"], sinks), strict=False):
+    kept_after = held_by(METHODS.get(name).build(parameters), layout)
+    for contents, expected in zip(kept_after, rolling(parameters["B"], sinks), strict=False):
         assert all((numbers.long() == torch.tensor(expected)).all() for numbers in contents.values())
 
 
 def test_the_default_of_sinks_is_that_of_the_family() -> None:
     half = Fraction(1, 2)
-    assert Streaming.knobs_for(half, layout_of()) == {"B": 27, "sinks": 5}
-    assert Streaming.knobs_for(half, Layout("next-token", (1,), 6, 6, 4, 4, 16, 2)) == {"B": 18}
+    assert Streaming.parameters_for(half, layout_of()) == {"B": 27, "sinks": 5}
+    assert Streaming.parameters_for(half, Layout("next-token", (1,), 6, 6, 4, 4, 16, 2)) == {"B": 18}
 
 
 def heavy(layout: Layout, B: int) -> list[dict[Site, Tensor]]:
@@ -120,12 +120,13 @@ def test_groups_of_scales(scale: int, now: int, group: str) -> None:
     assert ScaleGroups().group(scale, now) == group
 
 
-@pytest.mark.parametrize(("knobs", "words"), [({"remove": "fine"}, "Known: condensed, intermediate, local"), ({"local": -1}, "0 or more")])
-def test_bad_groups(knobs: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadKnob, match=words):
-        ScaleGroups.build(knobs).resolve(layout_of())
+@pytest.mark.parametrize(("parameters", "words"), [
+    ({"remove": "fine"}, "Known: condensed, intermediate, local"), ({"local": -1}, "0 or more")])
+def test_bad_groups(parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadParameter, match=words):
+        ScaleGroups.build(parameters).resolve(layout_of())
 
 
 def test_the_last_token_of_a_raster_cannot_be_stored() -> None:
-    with pytest.raises(BadKnob, match="next-scale"):
+    with pytest.raises(BadParameter, match="next-scale"):
         Full(store_last=True).resolve(Layout("next-token", (1,), 6, 6, 4, 4, 16, 2))

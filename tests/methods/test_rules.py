@@ -50,7 +50,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("ssd_heads", {"B": 18, "buffer": "line"}),
     ("ssd_heads", {"B": 12, "buffer": "line", "recent": 6, "near": 2, "tau": 0.7}),
 ]
-IDS = ["-".join([name, *(f"{knob}={value}" for knob, value in knobs.items())]) for name, knobs in CASES]
+IDS = ["-".join([name, *(f"{parameter}={value}" for parameter, value in parameters.items())]) for name, parameters in CASES]
 
 
 class Holding(Watch):
@@ -75,9 +75,9 @@ def numbers(x: Tensor) -> Any:
     return x.double().numpy()
 
 
-def kept_by_rule(rule: type[Rule], knobs: dict[str, Any], layout: Layout, feed: Feed, codec: Codec) -> tuple[Kept, list[Rule]]:
+def kept_by_rule(rule: type[Rule], parameters: dict[str, Any], layout: Layout, feed: Feed, codec: Codec) -> tuple[Kept, list[Rule]]:
     """What the rule keeps on the same vectors, as the codec gives them back, and the rule of every head."""
-    heads = {(layer, row, head): rule({**knobs, "layer": layer, "head": head}, layout.lines, layout.line)
+    heads = {(layer, row, head): rule({**parameters, "layer": layer, "head": head}, layout.lines, layout.line)
              for layer in range(layout.layers) for row in range(layout.rows) for head in range(layout.kv_heads)}  # fmt: skip
     contents: Kept = {}
     for step in raster_steps(layout):
@@ -96,11 +96,11 @@ def kept_by_rule(rule: type[Rule], knobs: dict[str, Any], layout: Layout, feed: 
     return contents, list(heads.values())
 
 
-def check(name: str, knobs: dict[str, Any], layout: Layout, feed: Feed, codec: Codec = NATIVE) -> list[Rule]:
+def check(name: str, parameters: dict[str, Any], layout: Layout, feed: Feed, codec: Codec = NATIVE) -> list[Rule]:
     """The method and its rule keep the same; the rule of every head."""
     cls = METHODS.get(name)
-    method: Method = cls.build({**calibration(cls, layout), **knobs})
-    expected, heads = kept_by_rule(RULES[name], method.knobs(), layout, feed, codec)
+    method: Method = cls.build({**calibration(cls, layout), **parameters})
+    expected, heads = kept_by_rule(RULES[name], method.parameters(), layout, feed, codec)
     assert min(head.narrowest for head in heads) > 1e-6, "this data decides by less than fp32 can tell: choose another seed"
     assert any(len(visual) < index for (index, *_), (_, visual) in expected.items()), "nothing was evicted"
     assert kept_by(method, layout, feed, codec) == expected
@@ -111,29 +111,29 @@ def check(name: str, knobs: dict[str, Any], layout: Layout, feed: Feed, codec: C
     pytest.param(kv_heads, codec, id=f"{kv_heads}-{codec.name}", marks=[] if codec is NATIVE or kv_heads == 2 else [pytest.mark.slow])
     for kv_heads in (4, 2, 1) for codec in CODECS.values() if not codec.grouped
 ])
-@pytest.mark.parametrize(("name", "knobs"), CASES, ids=IDS)
-def test_a_method_keeps_what_its_rules_keep(name: str, knobs: dict[str, Any], kv_heads: int, codec: Codec) -> None:
+@pytest.mark.parametrize(("name", "parameters"), CASES, ids=IDS)
+def test_a_method_keeps_what_its_rules_keep(name: str, parameters: dict[str, Any], kv_heads: int, codec: Codec) -> None:
     layout = layout_of((2, 2), kv_heads=kv_heads, layers=2)
-    check(name, knobs, layout, Feed(layout, seed=SEED), codec)
+    check(name, parameters, layout, Feed(layout, seed=SEED), codec)
 
 
-@pytest.mark.parametrize(("name", "knobs"), CASES, ids=IDS)
-def test_of_equal_scores_the_older_goes(name: str, knobs: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "parameters"), CASES, ids=IDS)
+def test_of_equal_scores_the_older_goes(name: str, parameters: dict[str, Any]) -> None:
     """Queries and keys are zero, so that scores tie wherever they can."""
     layout = layout_of((2, 2), layers=1)
-    heads = check(name, knobs, layout, Feed(layout, flat=True))
-    if knobs in ({"B": 24, "anchor": 4, "recent_lines": 2}, {"B": 18, "anchor": 5, "recent_lines": 1}) or name == "rkv":
+    heads = check(name, parameters, layout, Feed(layout, flat=True))
+    if parameters in ({"B": 24, "anchor": 4, "recent_lines": 2}, {"B": 18, "anchor": 5, "recent_lines": 1}) or name == "rkv":
         assert all(head.ties for head in heads), "nothing has tied, so nothing is tested"
 
 
-@pytest.mark.parametrize(("lines", "line", "name", "knobs"), [
+@pytest.mark.parametrize(("lines", "line", "name", "parameters"), [
     (5, 4, "linear", {"B": 12, "anchor": 2}), (8, 8, "linear", {"B": 32, "anchor": 8}), (8, 8, "rkv", {"B": 32}), (5, 4, "rkv", {"B": 12}),
     (3, 9, "h2o", {"B": 20}), (1, 12, "h2o", {"B": 4}), (12, 1, "linear", {"B": 5, "anchor": 2}), (12, 1, "rkv", {"B": 5, "alpha": 2}),
     (3, 9, "ssd_heads", {"B": 18, "buffer": "line"}), (12, 1, "ssd_heads", {"B": 5, "buffer": "line", "recent": 2}),
 ])  # fmt: skip
-def test_other_shapes_of_an_image(lines: int, line: int, name: str, knobs: dict[str, Any]) -> None:
+def test_other_shapes_of_an_image(lines: int, line: int, name: str, parameters: dict[str, Any]) -> None:
     layout = layout_of((1, 1), lines=lines, line=line, kv_heads=2, layers=1)
-    check(name, knobs, layout, Feed(layout, seed=SEED))
+    check(name, parameters, layout, Feed(layout, seed=SEED))
 
 
 def test_every_method_that_evicts_has_a_rule() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
+from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
 from cachemark.core.spec import Budget
 from cachemark.methods.base import calibrations
 from cachemark.methods.scale_heads.layer_budgets import LayerBudgets, drafters_of
@@ -47,9 +47,9 @@ def test_scores_by_hand() -> None:
     assert scores == [5.0, 5.0, 5.0, 5.0, -torch.inf, 3.0, 3.0]
 
 
-def infinity(budget: str = "0.1012", **knobs: Any) -> dict[str, Any]:
+def infinity(budget: str = "0.1012", **parameters: Any) -> dict[str, Any]:
     entry = MODELS.get("infinity-2b")
-    return resolve(ScaleKV, Budget.parse(budget), entry.shape(entry.presets["paper"], 1), knobs, "random:0/random:0")
+    return resolve(ScaleKV, Budget.parse(budget), entry.shape(entry.presets["paper"], 1), parameters, "random:0/random:0")
 
 
 def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked() -> None:
@@ -61,16 +61,16 @@ def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked() -
     assert method.own_budget(layout) <= Fraction(1, 4) < more.own_budget(layout)
 
 
-@pytest.mark.parametrize(("knobs", "error", "words"), [
-    ({}, BadKnob, "scalekv: nobody has calibrated these weights"),
+@pytest.mark.parametrize(("parameters", "error", "words"), [
+    ({}, BadParameter, "scalekv: nobody has calibrated these weights"),
     ({"calibration": "infinity-8b"}, BadCalibration, "layers 40, not 32"),
-    ({"calibration": "infinity-2b", "score": "paper"}, BadKnob, "score = 'paper' is unknown"),
-    ({"calibration": "infinity-2b", "drafters": 32}, BadKnob, "drafters = 32 of 32 layers"),
+    ({"calibration": "infinity-2b", "score": "paper"}, BadParameter, "score = 'paper' is unknown"),
+    ({"calibration": "infinity-2b", "drafters": 32}, BadParameter, "drafters = 32 of 32 layers"),
     ({"calibration": "infinity-2b", "mean": 15}, BadBudget, "mean = 15 is less than its window"),
 ])  # fmt: skip
-def test_what_cannot_be_used_is_refused(knobs: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_what_cannot_be_used_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        infinity(**knobs)
+        infinity(**parameters)
 
 
 def test_a_calibration_for_another_number_of_scales_is_refused() -> None:

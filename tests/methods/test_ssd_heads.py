@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cachemark.cache.layout import Site, Step, raster_steps
 from cachemark.contract.method import Method
-from cachemark.core.errors import BadBudget, BadCalibration, BadKnob, Unsupported
+from cachemark.core.errors import BadBudget, BadCalibration, BadParameter, Unsupported
 from cachemark.core.spec import Budget
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import Outputs, RasterFeed, drive, layout_of, watched
@@ -40,8 +40,8 @@ def facts(spatial: Sequence[Sequence[bool]], **changes: Any) -> dict[str, Any]:
     return {"model": "by hand", "layers": 2, "heads": 4, "lines": 6, "line": 6, "recency": shares, **changes}
 
 
-def made(spatial: Sequence[Sequence[bool]] = SPATIAL, **knobs: Any) -> SSDHeads:
-    return SSDHeads(calibration=calibrations.remember("ssd_heads", facts(spatial)), **knobs)
+def made(spatial: Sequence[Sequence[bool]] = SPATIAL, **parameters: Any) -> SSDHeads:
+    return SSDHeads(calibration=calibrations.remember("ssd_heads", facts(spatial)), **parameters)
 
 
 class Held(Watch):
@@ -172,8 +172,8 @@ def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
 def test_the_packaged_table_of_an_embedded_model_has_both_kinds(model: str) -> None:
     entry = MODELS.get(model)
     layout = entry.shape(entry.presets["paper"], 1)
-    knobs = resolve(SSDHeads, Budget.parse("1/4"), layout, {}, entry.identity(Request()))
-    method = SSDHeads(**knobs)
+    parameters = resolve(SSDHeads, Budget.parse("1/4"), layout, {}, entry.identity(Request()))
+    method = SSDHeads(**parameters)
     method.resolve(layout)
     spatial = sum(map(sum, method.spatial))
     assert 0 < spatial < layout.layers * layout.kv_heads
@@ -213,26 +213,26 @@ def test_a_table_of_another_model_or_shape_is_refused(changes: dict[str, Any], w
         method.resolve(LAYOUT)
 
 
-@pytest.mark.parametrize(("knobs", "error", "words"), [
-    ({"B": 0}, BadKnob, "B = 0 keeps nothing"),
-    ({"B": 12, "near": 0}, BadKnob, "near = 0 of 6 lines"),
-    ({"B": 12, "near": 7}, BadKnob, "near = 7 of 6 lines"),
-    ({"B": 12, "tau": 1.5}, BadKnob, "tau = 1.5 is no share of attention"),
-    ({"B": 12, "tau": float("nan")}, BadKnob, "tau = nan is no share"),
-    ({"B": 12, "buffer": "lines"}, BadKnob, "buffer = 'lines' is unknown. Known: token, line"),
+@pytest.mark.parametrize(("parameters", "error", "words"), [
+    ({"B": 0}, BadParameter, "B = 0 keeps nothing"),
+    ({"B": 12, "near": 0}, BadParameter, "near = 0 of 6 lines"),
+    ({"B": 12, "near": 7}, BadParameter, "near = 7 of 6 lines"),
+    ({"B": 12, "tau": 1.5}, BadParameter, "tau = 1.5 is no share of attention"),
+    ({"B": 12, "tau": float("nan")}, BadParameter, "tau = nan is no share"),
+    ({"B": 12, "buffer": "lines"}, BadParameter, "buffer = 'lines' is unknown. Known: token, line"),
     ({"B": 14, "buffer": "line"}, BadBudget, "B = 14 does not fit lines of 6.*at least 12"),
     ({"B": 6, "buffer": "line"}, BadBudget, "B = 6 does not fit lines of 6"),
     ({"B": 12, "recent": -1}, BadBudget, "recent = -1 does not fit B = 12.*1 … 12"),
     ({"B": 12, "recent": 13}, BadBudget, "recent = 13 does not fit"),
     ({"B": 12, "recent": 7, "buffer": "line"}, BadBudget, "recent = 7 does not fit B = 12, behind whose buffer 6 entries stay"),
 ])  # fmt: skip
-def test_what_does_not_fit_is_refused(knobs: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_what_does_not_fit_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=f"ssd_heads: .*{words}"):
-        made(**knobs).resolve(LAYOUT)
+        made(**parameters).resolve(LAYOUT)
 
 
 def test_weights_that_nobody_has_calibrated_are_refused() -> None:
-    with pytest.raises(BadKnob, match=r"nobody has calibrated these weights for it.*cachemark calibrate ssd_heads MODEL"):
+    with pytest.raises(BadParameter, match=r"nobody has calibrated these weights for it.*cachemark calibrate ssd_heads MODEL"):
         SSDHeads(B=12).resolve(LAYOUT)
 
 
@@ -251,7 +251,7 @@ def test_other_tables_are_other_cases() -> None:
 def test_the_bill_of_a_buffer_has_fewer_keys_than_that_of_tokens() -> None:
     site, attended = Site("decoder", 0), {}
     for buffer in ("token", "line"):
-        method = made(**{**SSDHeads.knobs_for(Fraction(1, 2), LAYOUT), "buffer": buffer})
+        method = made(**{**SSDHeads.parameters_for(Fraction(1, 2), LAYOUT), "buffer": buffer})
         method.resolve(LAYOUT)
         attended[buffer] = [method.attended(LAYOUT, site, step) for step in raster_steps(LAYOUT)]
         assert max(attended[buffer]) == LAYOUT.longest_condition + method.B + method.slack

@@ -12,7 +12,7 @@ from cachemark.core.units import FAMILIES, METRICS
 PACKAGE = Path(cachemark.__file__).parent
 COSTS, PASSES = "fields of Costs, and facts", "passes of a profile, no metric"
 ALLOWED = {
-    "core/units.py": "the one list of metrics from which speed-ups, savings, ranks and charts are derived",
+    "core/units.py": "the one list of metrics from which speedups, savings, ranks and charts are derived",
     "core/spec.py": "the key under which a case asks for its largest batch",
     "models/prompt_lists.py": "kinds of lists of prompts",
     "models/catalogue/family.py": "a model names the metrics that are made for it",

@@ -51,11 +51,11 @@ def test_evicting_by_line_counts_the_end_of_a_line() -> None:
     entry: ModelEntry = MODELS.get("lumina-mgpt-7b-768")
     shape = entry.shape(entry.presets["paper"], 1)
     assert (shape.lines, shape.line, shape.visual) == (48, 49, 2352)
-    assert [Linear.knobs_for(share, shape)["B"] for share in (Fraction(1, 6), Fraction(1, 8))] == [392, 294]
+    assert [Linear.parameters_for(share, shape)["B"] for share in (Fraction(1, 6), Fraction(1, 8))] == [392, 294]
     large: ModelEntry = MODELS.get("lumina-mgpt-7b-1024")
     shape = large.shape(large.presets["paper"], 1)
     assert (shape.lines, shape.line, shape.visual) == (64, 65, 4160)
-    assert Linear.knobs_for(Fraction(1, 8), shape)["B"] == 520
+    assert Linear.parameters_for(Fraction(1, 8), shape)["B"] == 520
 
 
 def test_the_unconditional_row_is_the_size_alone() -> None:

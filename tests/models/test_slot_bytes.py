@@ -43,7 +43,7 @@ def allocated(model: str, method: str, budget: Fraction) -> tuple[int, int, int]
     shape = replace(entry.shape(entry.presets["paper"], BATCH), dtype=torch.bfloat16, device="meta")
     cls: type[Method] = METHODS.get(method)
     memory = Memory("meta")
-    cls.build({} if method == "full" else cls.knobs_for(budget, shape)).begin(
+    cls.build({} if method == "full" else cls.parameters_for(budget, shape)).begin(
         shape, [Site("decoder", layer) for layer in range(shape.layers)], memory)
     return memory.nbytes("slots"), shape.rows, shape.longest_condition
 

@@ -84,7 +84,7 @@ def test_a_raster_model_is_refused() -> None:
         call("sizes", "llamagen-b")
 
 
-# -- published speed-ups ------------------------------------------------------------------------------------------------
+# -- published speedups ------------------------------------------------------------------------------------------------
 def claimed(*arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
     result = call("speeds", *arguments, "--json")
     return {(row["table"], row["row"]): row for row in json.loads(result.stdout)["published"]}
@@ -93,18 +93,18 @@ def claimed(*arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
 QUARTER = "LineAR, Table 4", "LlamaGen-XL, LineAR 1/4"
 
 
-def test_a_published_speed_up_stands_beside_what_its_gpu_and_the_asked_one_allow() -> None:
+def test_a_published_speedup_stands_beside_what_its_gpu_and_the_asked_one_allow() -> None:
     selected = "--method", "linear", "--budget", "1/4", "--batch", "256"
     ((name, row),) = claimed("llamagen-xl", "--gpu", "h200", *selected).items()
     assert (name, row["batch_stated"], row["gpu"], row["measured"]) == (QUARTER, True, "A800 80 GB", None)
-    assert row["speed_up"] == pytest.approx(5.18, abs=0.005)
+    assert row["speedup"] == pytest.approx(5.18, abs=0.005)
     assert "padded buffer" in row["baseline"]
     assert row["allocated"] == row["live"] == 144 / 575
     least = {gpu: roofline_times("llamagen-xl", device_rates(gpu, "bfloat16"), methods=["linear"], budgets=["1/4"], batches=[256])[1]
              for gpu in ("h200", "a800")}
-    assert (row["roofline_here"], row["speedup_bound_here"]) == pytest.approx((least["h200"].seconds / 256, least["h200"].speed_up))
+    assert (row["roofline_here"], row["speedup_bound_here"]) == pytest.approx((least["h200"].seconds / 256, least["h200"].speedup))
     there = row["roofline_there"], row["speedup_bound_there"]
-    assert there == pytest.approx((least["a800"].seconds / 256, least["a800"].speed_up), rel=1e-3)
+    assert there == pytest.approx((least["a800"].seconds / 256, least["a800"].speedup), rel=1e-3)
     lines = call("speeds", "llamagen-xl", "--gpu", "h200", *selected).stdout.splitlines()
     assert any(line.startswith(": ".join(QUARTER)) and "5.18×" in line and "1.85×" in line for line in lines)
     assert "  above the roofline speedup: 5.18× is more than the 1.85×" in "\n".join(lines)
@@ -133,9 +133,9 @@ def test_claims_are_of_the_methods_budgets_and_batches_that_are_named() -> None:
     assert claimed("llamagen-xl", "--batch", "64") == {}
 
 
-def test_a_row_with_knobs_of_its_own_is_that_of_its_plan() -> None:
+def test_a_row_with_parameters_of_its_own_is_that_of_its_plan() -> None:
     claims = claimed("mar-h", "--method", "gtr", "--method", "lazymar")
-    assert claims["GtR, MAR-H", "GtR-H, 32"]["speed_up"] == pytest.approx(0.81 / 0.22)
+    assert claims["GtR, MAR-H", "GtR-H, 32"]["speedup"] == pytest.approx(0.81 / 0.22)
     published, described = (claims["LazyMAR, Table 1", row] for row in ("LazyMAR-H, 64", "LazyMAR-H, 64, as described"))
     assert published["speedup_bound_here"] > described["speedup_bound_here"]
     assert published["allocated"] is None
@@ -147,7 +147,7 @@ def test_what_a_store_has_measured_stands_beside_and_runs_are_not_mixed(tmp_path
     def ran(seconds: float, **changes: Any) -> Outcome:
         return Outcome(sample.case(**xl, **changes), Status.OK, {"latency": [seconds] * 3}, "not judged", facts={"kernel": "sdpa"})
 
-    candidate = ran(6.4, method="linear", knobs={"B": 144}, budget="1/4")
+    candidate = ran(6.4, method="linear", parameters={"B": 144}, budget="1/4")
     alone = replace(candidate, samples={"latency": [3.2] * 3})  # in a newer run, whose full cache is missing or of another dtype
     wide = ran(9.0, role="baseline")
     wide = replace(wide, case=replace(wide.case, dtype="float32"))
@@ -158,6 +158,6 @@ def test_what_a_store_has_measured_stands_beside_and_runs_are_not_mixed(tmp_path
                 store.save(run, outcome)
     claims = claimed("llamagen-xl", "--store", str(tmp_path / "s.sqlite"))
     row = claims[QUARTER]
-    assert (row["measured"], row["measured_speed_up"], row["machine"]) == (6.4 / 256, 2.0, sample.ENVIRONMENT.machine_class)
+    assert (row["measured"], row["measured_speedup"], row["machine"]) == (6.4 / 256, 2.0, sample.ENVIRONMENT.machine_class)
     assert claims["LineAR, Table 4", "LlamaGen-XL, LineAR 1/6"]["measured"] is None
     assert "on cpu-example-8" in call("speeds", "llamagen-xl", "--store", str(tmp_path / "s.sqlite")).stdout

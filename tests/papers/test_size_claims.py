@@ -149,7 +149,7 @@ def test_two_digits_without_a_batch_are_said_to_be_weak() -> None:
     assert not any("of sizes" in one.finding for one in claims("infinity-8b") if one.batch)
 
 
-def test_knobs_that_are_taken_from_the_sizes_say_so() -> None:
+def test_parameters_that_are_taken_from_the_sizes_say_so() -> None:
     inferred = {(one.printed, one.allocated.method) for one in claims("infinity-2b") if "is stated nowhere" in one.finding}
     assert inferred == {("7800", "scalekv, mean = 1300"), ("1590", "scalekv, mean = 265")}
 

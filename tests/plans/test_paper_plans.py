@@ -67,7 +67,7 @@ def test_a_plan_has_the_rows_of_its_table(name: str) -> None:
     assert not [p.unsupported_reason for p in planned if p.unsupported_reason]
     for model, (methods, parts) in QUALITY_TABLES[name].items():
         candidates = [p.case for p in planned if p.case.model == model and p.case.role == "candidate"]
-        budgets = sorted((case.method, case.knobs["B"]) for case in candidates if "B" in case.knobs)
+        budgets = sorted((case.method, case.parameters["B"]) for case in candidates if "B" in case.parameters)
         assert budgets == sorted((method, 576 // part) for method in methods for part in parts)
         assert {case.method for case in candidates} == set(methods)
         assert [p.case.method for p in planned if p.case.model == model and p.case.role == "baseline"] == ["full"]
@@ -92,7 +92,7 @@ def test_the_roofline_time_that_is_written_down_is_the_one_that_is_worked_out(ce
     case = next(p.case for p in expanded(cell.plan) if cell.means(p.case))
     entry = MODELS.get(case.model)
     layout = replace(entry.shape(case.sampling, case.batch), dtype=torch.bfloat16)
-    method = METHODS.get(case.method).build(case.knobs)
+    method = METHODS.get(case.method).build(case.parameters)
     seconds = bill(method, layout, entry.parameter_counts()).roofline_time(gpu(cell.gpu))
     assert cell.roofline_time == pytest.approx(seconds / case.batch, rel=1e-3)
 
@@ -102,7 +102,7 @@ def test_the_roofline_time_of_what_no_plan_measures_is_that_of_an_even_calibrati
     entry = MODELS.get(cell.model)
     layout = replace(entry.shape(entry.presets["paper"], cell.batch), dtype=torch.bfloat16)
     asked = {} if cell.ours["method"] == "full" else {"calibration": even(layout, cell.ours["method"])}
-    method = METHODS.get(cell.ours["method"]).build({**cell.ours.get("knobs", {}), **asked})
+    method = METHODS.get(cell.ours["method"]).build({**cell.ours.get("parameters", {}), **asked})
     method.resolve(layout)
     seconds = bill(method, layout, entry.parameter_counts()).roofline_time(gpu(cell.gpu))
     assert cell.roofline_time == pytest.approx(seconds / cell.batch, rel=1e-3)
@@ -124,7 +124,7 @@ def flops(cell: PaperCell) -> float:
     case = next(p.case for p in expanded(cell.plan) if cell.means(p.case))
     entry = MODELS.get(case.model)
     layout = entry.shape(case.sampling, 8)
-    return bill(METHODS.get(case.method).build(case.knobs), layout, entry.parameter_counts(), images=False).flops / 8 / TERA
+    return bill(METHODS.get(case.method).build(case.parameters), layout, entry.parameter_counts(), images=False).flops / 8 / TERA
 
 
 @pytest.mark.parametrize("cell", UNEXPLAINED, ids=named)

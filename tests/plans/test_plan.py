@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cachemark.core.errors import BadBudget, BadKnob, BadPlan, UnknownName
+from cachemark.core.errors import BadBudget, BadParameter, BadPlan, UnknownName
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
@@ -222,7 +222,7 @@ def test_more_methods_join_the_blocks_of_their_kind_of_model(tmp_path: Path) -> 
 BASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
 OTHER = {
     "model": "n", "weights": "random:1", "grid": (4, 5), "conditions": "d", "sampling": Sampling(top_k=1), "method": "window",
-    "knobs": {"B": 9}, "codec": "int8", "budget": "1/2", "batch": 2, "seeds": "s256", "samples": 63, "dtype": "float16",
+    "parameters": {"B": 9}, "codec": "int8", "budget": "1/2", "batch": 2, "seeds": "s256", "samples": 63, "dtype": "float16",
     "engine": "reference", "device_class": "cuda", "warmup": 3, "repeats": 6, "role": "other_seeds", "evaluation": {"filter": "box"},
     "variant": "calm", "decoder": {"name": "jacobi", "window": 4},
 }  # fmt: skip
@@ -242,7 +242,7 @@ def test_every_field_of_sampling_makes_another_case(field: str) -> None:
 
 EDITS: dict[str, tuple[str, str]] = {
     "warmup": ("warmup = 1", "warmup = 2"), "repeats": ("repeats = 3", "repeats = 4"), "samples": ("samples = 4", "samples = 6"),
-    "seeds": ('"s64"', '"s256"'), "batch": ("batch = 2", "batch = 1"), "knob": ('"streaming"', '{ name = "streaming", sinks = 3 }'),
+    "seeds": ('"s64"', '"s256"'), "batch": ("batch = 2", "batch = 1"), "parameter": ('"streaming"', '{ name = "streaming", sinks = 3 }'),
     "budget": ('"1/2"', '"3/4"'), "sampling": ('"paper"', "{ top_k = 3 }"), "dtype": ("batch = 2", 'batch = 2\ndtype = "float16"'),
     "random seed": ("batch = 2", "batch = 2\nrandom_seed = 1"),
 }  # fmt: skip
@@ -253,7 +253,7 @@ def test_every_setting_that_changes_numbers_makes_other_cases(edit: str, write: 
     text = examples.plan_text('"streaming"', cells='sampling = "paper"')
     before = {p.case.key for p in expand(write(text))}
     after = {p.case.key for p in expand(write(text.replace(*EDITS[edit])))}
-    shared = {"knob": 1, "budget": 1}.get(edit, 0)  # the full cache has neither
+    shared = {"parameter": 1, "budget": 1}.get(edit, 0)  # the full cache has neither
     assert len(before & after) == shared
 
 
@@ -341,7 +341,7 @@ def test_the_older_spelling_is_read(spelling: str, write: Write) -> None:
 
 
 @pytest.mark.parametrize("value", ["inf", "1" + "0" * 400], ids=["infinite", "too long for a float"])
-def test_a_knob_is_a_number_that_a_float_holds(value: str, write: Write) -> None:
+def test_a_parameter_is_a_number_that_a_float_holds(value: str, write: Write) -> None:
     method = f'{{ name = "linear", anchor = {value} }}'
-    with pytest.raises(BadKnob, match="is not finite"):
+    with pytest.raises(BadParameter, match="is not finite"):
         expand(write(f'name = "p"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = [{method}]\n'))

@@ -15,7 +15,7 @@ from cachemark.core.units import METRICS
 from cachemark.machine import environment
 from cachemark.machine.environment import slug
 from cachemark.plans import reuse
-from cachemark.plans.reuse import COUNTED, code_identity, skip_key, skip_parts
+from cachemark.plans.reuse import COUNTED, code_identity, result_key, result_parts
 from cachemark.plugins import loading as plugins
 from support import examples
 from support.stages import forgetting
@@ -44,12 +44,12 @@ def forget() -> None:
 
 def parts(case: Case = CASE) -> dict[str, str]:
     forget()
-    return skip_parts(case, environment.environment("cpu", 1))
+    return result_parts(case, environment.environment("cpu", 1))
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
     assert before.keys() == after.keys()
-    assert (skip_key(before) == skip_key(after)) == (before == after)
+    assert (result_key(before) == result_key(after)) == (before == after)
     return {name for name in before if before[name] != after[name]}
 
 

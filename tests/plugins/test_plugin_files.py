@@ -31,7 +31,7 @@ FILES = {"helper.py": "SHARE = 0.5\n", "lib/__init__.py": "from .deep import SHA
 
 @pytest.fixture
 def split(tmp_path: Path) -> Callable[[str, str], Path]:
-    """A plug-in ``split.py`` with that line and that default of its knob, beside the files."""
+    """A plug-in ``split.py`` with that line and that default of its parameter, beside the files."""
 
     def written(line: str, value: str) -> Path:
         for name, text in FILES.items():

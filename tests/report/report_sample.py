@@ -108,8 +108,8 @@ def candidate(method: str, budget: str, **changes: Any) -> Outcome:
         facts["footnotes"] = ["Similarity is computed per line, not per token as in the authors' code."]
     samples = {**_speed(stream, factor), **_bytes(ratio, 8192.0 if method in ("h2o", "rkv", "linear") else 0.0),
                **_fidelity(stream, *fidelity), **legend(stream, score)}
-    held = Outcome(case(method=method, budget=budget, knobs={"sinks": 1, "recent": 0.5} if method != "random" else {"seed": 0}), Status.OK,
-                   samples, seconds=31.0, facts=facts, artifacts={"grid.png": f"{method}-{budget}"})
+    held = Outcome(case(method=method, budget=budget, parameters={"sinks": 1, "recent": 0.5} if method != "random" else {"seed": 0}),
+                   Status.OK, samples, seconds=31.0, facts=facts, artifacts={"grid.png": f"{method}-{budget}"})
     return replace(held, **changes)
 
 
@@ -217,7 +217,7 @@ def _scene(draw: ImageDraw.ImageDraw, x: int, y: int, tile: int, what: tuple[flo
 def poison(evil: str) -> tuple[RunRecord, list[Outcome], Comparison]:
     """A run, its outcomes and its comparison, in which everything that a user can write is ``evil``."""
     shared = {"model": evil, "conditions": evil, "seeds": evil}
-    hostile = case(method=evil, budget="1/4", knobs={evil or "k": evil, "n": [evil]}, codec=evil, **shared)
+    hostile = case(method=evil, budget="1/4", parameters={evil or "k": evil, "n": [evil]}, codec=evil, **shared)
     good = candidate("linear", "1/4")
     facts = {**good.facts, "footnotes": [evil], "grid_seeds": [evil] * 12, "grid_classes": [evil] * 12,
              "grid_prompts": [evil] * 12, "source": evil, "layout": evil}

@@ -95,7 +95,7 @@ def test_every_figure_and_every_interval_is_that_of_the_report_s_samples(table: 
     assert compared > 40
 
 
-def test_speed_ups_are_those_of_the_medians(cases: dict[tuple[str, str, str], Samples]) -> None:
+def test_speedups_are_those_of_the_medians(cases: dict[tuple[str, str, str], Samples]) -> None:
     """They have no interval there: three repeats say little."""
     compared = 0
     for table in TABLES:

@@ -44,8 +44,8 @@ def ran(gain: float, lost: float, batch: int, **changes: Any) -> Outcome:
 def outcomes(batches: Sequence[int] = (4,), method: str = "linear") -> list[Outcome]:
     """The planted best gains by batch as bytes allow at 256 tokens; a ruined method is four times as fast at every one."""
     gains = {batch: (16 + batch) / (16 + batch / 3) for batch in batches}
-    candidates = [[ran(gain, 0.0, batch, method=method, budget="1/4", knobs={"B": 64}),
-             ran(4.0, 0.4, batch, method="streaming", budget="1/4", knobs={"B": 64})] for batch, gain in gains.items()]
+    candidates = [[ran(gain, 0.0, batch, method=method, budget="1/4", parameters={"B": 64}),
+             ran(4.0, 0.4, batch, method="streaming", budget="1/4", parameters={"B": 64})] for batch, gain in gains.items()]
     return [*(ran(1.0, 0.0, batch, role="baseline") for batch in batches), *(candidate for pair in candidates for candidate in pair)]
 
 

@@ -79,7 +79,7 @@ def test_a_method_that_saves_memory_alone_is_named_for_that() -> None:
                           "to be faster. Where memory is short, linear at 1/4 runs with 73.2 % less KV.")
 
 
-def test_a_speed_up_beyond_what_is_saved_is_not_recommended() -> None:
+def test_a_speedup_beyond_what_is_saved_is_not_recommended() -> None:
     limits = [replace(o, facts={**o.facts, "limit": Limit(floor, floor, 1, 1, 1.0, 1.0, {}).to_json()})
               for o, floor in ((FULL, 1.0), (GOOD, 0.9))]
     found = told(*limits)

@@ -58,6 +58,6 @@ def test_a_search_for_the_largest_batch_is_no_batch() -> None:
     assert charts(*ran[:2], *sought) == [{}, {}]
     (plain,), (beside,) = regimes(case_groups(ran)), regimes(case_groups([*ran, *sought]))
     assert beside.sentence == plain.sentence
-    assert [(row.outcome, row.speed_up) for row in beside.rows] == [(row.outcome, row.speed_up) for row in plain.rows]
+    assert [(row.outcome, row.speedup) for row in beside.rows] == [(row.outcome, row.speedup) for row in plain.rows]
     page = render(build(sample.RUN, [*ran, *sought]))
     assert "largest batch that fits, searched from 16, grid" in page

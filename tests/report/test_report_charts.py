@@ -38,7 +38,7 @@ def whole() -> ChartSet:
 def test_every_timed_case_is_drawn_once_and_tabled(whole: ChartSet) -> None:
     by_bytes, by_speed, halves, phases, memory, *_ = whole.charts
     assert len(tips(by_bytes)) == len(by_bytes.rows) == 13  # twelve candidates and the full cache
-    assert len(tips(by_speed)) == len(by_speed.rows) == 9  # h2o and rkv have no speed-up
+    assert len(tips(by_speed)) == len(by_speed.rows) == 9  # h2o and rkv have no speedup
     assert len(tips(halves)) == len(tips(phases)) == 2 * len(halves.rows) == 26
     assert len(memory.rows) == 13
     assert all(len(chart.keys) == len(chart.rows) for chart in whole.charts)

@@ -1,4 +1,4 @@
-"""Whatever a user writes into names, knobs, logs and facts comes out as text."""
+"""Whatever a user writes into names, parameters, logs and facts comes out as text."""
 
 from __future__ import annotations
 

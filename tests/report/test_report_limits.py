@@ -41,7 +41,7 @@ def full(latency: float = 2.0, least: float = 1.0, nbytes: float = 1e10, flops: 
 
 
 def candidate(latency: float = 1.25, least: float = 0.5, **more: Any) -> Outcome:
-    return ran(latency, limit(least, 5e9, 2e10), method="linear", budget="1/4", knobs={"B": 64}, **more)
+    return ran(latency, limit(least, 5e9, 2e10), method="linear", budget="1/4", parameters={"B": 64}, **more)
 
 
 def decoding(latency: float, least: dict[str, Any] | None, **changes: Any) -> Outcome:
@@ -77,7 +77,7 @@ def test_what_is_derived_from_the_roofline_time() -> None:
     whole, linear = map(texts, limits.rows)
     assert [whole[key] for key in ("over_roofline", "mbu", "mfu", "roofline_speedup", "of_roofline")] == [
         "2.00×", "50.0 %", "10.0 %", "–", "–"]
-    assert [linear[key] for key in ("roofline_time", "over_roofline", "roofline_speedup", "speed_up", "of_roofline", "step_slope")] == [
+    assert [linear[key] for key in ("roofline_time", "over_roofline", "roofline_speedup", "speedup", "of_roofline", "step_slope")] == [
         "500 ms", "2.50×", "2.00×", "1.60×", "80.0 %", "3.0 GB/s"]
     assert LIMITS.columns[-1].cell(limits.rows[1]).under == "+ 4.00 ms"
     assert not [mark for row in limits.rows for mark in row.limit_marks]
@@ -107,9 +107,9 @@ def test_each_flag_has_its_reason(outcomes: tuple[Outcome, ...], flag: str, numb
     assert number in marks[flag]
 
 
-def test_other_kernels_have_a_roofline_speedup_and_no_speed_up() -> None:
+def test_other_kernels_have_a_roofline_speedup_and_no_speedup() -> None:
     row = texts(table(full(), replace(candidate(), facts={**candidate().facts, "kernel": "matmul"})).rows[1])
-    assert (row["roofline_speedup"], row["speed_up"], row["of_roofline"]) == ("2.00×", "–", "–")
+    assert (row["roofline_speedup"], row["speedup"], row["of_roofline"]) == ("2.00×", "–", "–")
 
 
 def test_without_roofline_times_there_is_no_table_and_another_form_is_skipped() -> None:
@@ -133,7 +133,7 @@ def test_the_page_has_the_table() -> None:
 
 
 def test_an_implausible_speed_is_flagged_where_it_stands() -> None:
-    plausible = replace(candidate(latency=3.0), case=sample.case(method="linear", budget="1/2", knobs={"B": 128}))
+    plausible = replace(candidate(latency=3.0), case=sample.case(method="linear", budget="1/2", parameters={"B": 128}))
     (group,) = case_groups([full(latency=5.0), candidate(latency=0.8), plausible])
     assert group.full is not None
     assert [mark.text for mark in group.full.marks] == ["low utilization"]
@@ -161,14 +161,14 @@ def test_a_decoder_is_compared_with_its_steps_and_not_with_the_flops_of_its_wind
 
 @pytest.mark.parametrize(("latency", "flagged"), [(0.3, False), (0.2, True)])
 def test_a_decoder_beside_a_method_may_gain_what_both_allow(latency: float, flagged: bool) -> None:
-    row = decoded(full(2.0), candidate(), decoding(latency, limit(9.0), method="linear", budget="1/4", knobs={"B": 64}))
+    row = decoded(full(2.0), candidate(), decoding(latency, limit(9.0), method="linear", budget="1/4", parameters={"B": 64}))
     assert row.roofline_speedup == 8.0
     assert bool(row.implausible) == flagged
 
 
 def test_a_decoder_beside_a_method_that_was_not_run_alone_has_no_roofline_speedup() -> None:
-    both = decoding(0.1, limit(0.05), method="linear", budget="1/4", knobs={"B": 64})
-    other = replace(candidate(), case=sample.case(method="linear", budget="1/4", knobs={"B": 65}))
+    both = decoding(0.1, limit(0.05), method="linear", budget="1/4", parameters={"B": 64})
+    other = replace(candidate(), case=sample.case(method="linear", budget="1/4", parameters={"B": 65}))
     row = decoded(full(2.0), both, other)
     assert (row.roofline_speedup, row.limit_marks) == (None, ())
 

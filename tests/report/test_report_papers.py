@@ -31,7 +31,7 @@ def ran(seconds: float, facts: dict[str, Any] | None = None, **changes: Any) -> 
 
 
 FULL = ran(12.8, role="baseline")
-QUARTER = ran(6.4, method="linear", knobs={"B": 144}, budget="1/4")
+QUARTER = ran(6.4, method="linear", parameters={"B": 144}, budget="1/4")
 
 
 def measured(*outcomes: Outcome) -> list[PaperTable]:
@@ -55,7 +55,7 @@ def texts(row: PaperRow) -> dict[str, tuple[str, str]]:
 
 
 def ours(row: PaperRow) -> tuple[str, str]:
-    return texts(row)["Here: Per image"][0], texts(row)["Here: Speed-up"][0]
+    return texts(row)["Here: Per image"][0], texts(row)["Here: Speedup"][0]
 
 
 def test_published_least_and_ours_stand_side_by_side() -> None:
@@ -64,9 +64,9 @@ def test_published_least_and_ours_stand_side_by_side() -> None:
     quarter = line(found, "LlamaGen-XL, LineAR 1/4")
     assert (quarter.setting, quarter.how) == ("batch 256", "bfloat16, eager; random weights: quality not measured")
     assert {name: text for name, (text, _) in texts(quarter).items()} == {
-        "Published: Per image": "250 ms", "Published: Speed-up": "5.18", "Allowed there: Roofline time": "20.3 ms",
+        "Published: Per image": "250 ms", "Published: Speedup": "5.18", "Allowed there: Roofline time": "20.3 ms",
         "Allowed there: Roofline speedup": "1.85×", "Allowed there: Published over roofline": "12.3×", "Here: Per image": "25.0 ms",
-        "Here: Speed-up": "2.00×"}
+        "Here: Speedup": "2.00×"}
     assert texts(quarter)["Published: Per image"][1] == "latency 63.99 s a batch; throughput 4.00 it/s; memory 25.51 GB"
     assert quarter.remark.startswith("5.18× is more than the 1.85×")
     assert line(found, "LlamaGen-XL, full").reached is None
@@ -86,7 +86,7 @@ def test_another_batch_budget_or_engine_is_another_row() -> None:
     changes: list[dict[str, Any]] = [{"batch": 128}, {"engine": "reference"}, {"codec": "int8"}]
     strangers = [replace(QUARTER, case=replace(QUARTER.case, **change)) for change in changes]
     assert measured(FULL, *strangers) == []
-    eighth = ran(5.0, method="linear", knobs={"B": 72}, budget="1/8")
+    eighth = ran(5.0, method="linear", parameters={"B": 72}, budget="1/8")
     assert measured(FULL, eighth) == []
     assert line(table(FULL, QUARTER, eighth), "LlamaGen-XL, LineAR 1/6").how == "not in this run"
 
@@ -97,17 +97,17 @@ def test_a_case_without_figures_shows_how_it_ended() -> None:
     assert (*ours(quarter), quarter.how) == ("–", "–", "oom")
 
 
-def test_speed_ups_between_unlike_runs_are_refused() -> None:
+def test_speedups_between_unlike_runs_are_refused() -> None:
     facts: list[dict[str, Any]] = [{"kernel": "matmul"}, {}, {"quality_only": "needs mass"}]
     for told, dtype in zip(facts, ("bfloat16", "float32", "bfloat16"), strict=True):
-        other = ran(6.4, told, method="linear", knobs={"B": 144}, dtype=dtype)
-        assert line(table(FULL, other), "LlamaGen-XL, LineAR 1/4").no_speed_up == "not compared"
+        other = ran(6.4, told, method="linear", parameters={"B": 144}, dtype=dtype)
+        assert line(table(FULL, other), "LlamaGen-XL, LineAR 1/4").no_speedup == "not compared"
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_what_can_be_compared_is_chosen_among_cases_that_are_the_same_row(order: int) -> None:
     wide = {"dtype": "float32"}
-    full, candidate = ran(30.0, role="baseline", **wide), ran(20.0, method="linear", knobs={"B": 144}, budget="1/4", **wide)
+    full, candidate = ran(30.0, role="baseline", **wide), ran(20.0, method="linear", parameters={"B": 144}, budget="1/4", **wide)
     dead = [Outcome(one.case, Status.OOM, log="out of memory") for one in (full, candidate)]
     for others in (dead, [full, dead[1]], [dead[0], candidate], [full]):
         quarter = line(table(*[*others, FULL, QUARTER][::order]), "LlamaGen-XL, LineAR 1/4")
@@ -117,7 +117,7 @@ def test_what_can_be_compared_is_chosen_among_cases_that_are_the_same_row(order:
     assert ours(alone) == ("25.0 ms", "–")
 
 
-def test_a_published_speed_up_stands_below_the_regimes_that_measured_its_row() -> None:
+def test_a_published_speedup_stands_below_the_regimes_that_measured_its_row() -> None:
     def limited(outcome: Outcome, seconds: float) -> Outcome:
         return replace(outcome, facts={**outcome.facts, "limit": Limit(seconds, seconds, 1, 1, 1.0, 1.0, {}).to_json()})
 
@@ -161,11 +161,11 @@ def test_rows_that_several_papers_share_bring_no_table() -> None:
     assert "There are no published values for the methods of this run." in render(build(sample.RUN, [FULL, *shared]))
 
 
-def test_speed_ups_are_drawn_beside_what_the_gpu_allows() -> None:
+def test_speedups_are_drawn_beside_what_the_gpu_allows() -> None:
     chart = paper_bars(table(FULL, QUARTER))
     row = next(row for row in chart.rows if row[0] == "LlamaGen-XL, LineAR 1/4")
     assert row == ("LlamaGen-XL, LineAR 1/4", "5.18×", "1.85×", "2.00×")
-    assert "LlamaGen-XL, full" not in {row[0] for row in chart.rows}, "a table's own baseline is no speed-up"
+    assert "LlamaGen-XL, full" not in {row[0] for row in chart.rows}, "a table's own baseline is no speedup"
     assert isinstance(chart.plot, RowPlot)
     spans = [(span.low, span.high) for span in chart.plot.spans if span.row == 0]
     assert spans == [(0.0, pytest.approx(5.18, abs=0.01)), (0.0, 2.0), (pytest.approx(1.85, abs=0.01),) * 2]
@@ -226,8 +226,8 @@ def test_the_page_has_the_tables_and_changes_no_verdict() -> None:
     assert "2.00×" in drawn
     assert {"5.18", "2.00×"} <= set(printed)
     (candidate,) = view.chapters[0].group.candidates
-    assert candidate.speed_up is not None
-    assert candidate.speed_up.value == 2.0
+    assert candidate.speedup is not None
+    assert candidate.speedup.value == 2.0
     assert all("5.18" not in str(sentence) for sentence in view.chapters[0].sentences)
 
 

@@ -46,15 +46,15 @@ def group(held: list[Outcome] | None = None) -> CaseGroup:
     return found
 
 
-def test_places_are_by_fid_and_a_method_without_a_speed_up_has_one() -> None:
+def test_places_are_by_fid_and_a_method_without_a_speedup_has_one() -> None:
     held = group()
     assert held.ranked_by == FID
     assert [row.method for row in held.candidates if row.place] == ["linear", "h2o", "streaming", "random"]
     assert [row.place for row in held.candidates] == [1, 2, 3, 4, None]
-    assert next(row for row in held.candidates if row.method == "h2o").speed_up is None
+    assert next(row for row in held.candidates if row.method == "h2o").speedup is None
 
 
-def test_without_a_quality_pass_places_are_by_speed_up_and_the_page_says_that_fidelity_is_the_only_judge() -> None:
+def test_without_a_quality_pass_places_are_by_speedup_and_the_page_says_that_fidelity_is_the_only_judge() -> None:
     held = [sample.full(), sample.candidate("linear", "1/2"), sample.candidate("streaming", "1/2"), sample.other_seeds(),
             sample.other_batch()]
     assert group(held).ranked_by == ""

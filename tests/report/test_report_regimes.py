@@ -20,7 +20,7 @@ from cachemark.report.charts.regime_maps import regime_map, tint
 from cachemark.report.charts.svg import PAGE
 from cachemark.report.page.render import render
 
-# speed-up of linear by batch and budget
+# speedup of linear by batch and budget
 GAINS = {1: {"1/2": 0.9, "1/4": 1.0}, 4: {"1/2": 0.95, "1/4": 1.3}, 16: {"1/2": 1.2, "1/4": 2.0}}
 
 
@@ -30,7 +30,7 @@ def ran(latency: float, batch: int, **changes: Any) -> Outcome:
 
 
 def candidate(batch: int, budget: str, gain: float, method: str = "linear") -> Outcome:
-    return ran(2.0 * batch / gain, batch, method=method, budget=budget, knobs={"B": 64 if budget == "1/4" else 128})
+    return ran(2.0 * batch / gain, batch, method=method, budget=budget, parameters={"B": 64 if budget == "1/4" else 128})
 
 
 def outcomes(gains: dict[int, dict[str, float]], method: str = "linear") -> list[Outcome]:
@@ -95,9 +95,9 @@ def test_blocks_of_other_seeds_are_one_family_and_a_batch_counts_once() -> None:
     assert shown([o for o in held if o.case.batch != 4] + [o for o in other if o.case.batch != 1]) == shown(held)
 
 
-def test_a_refused_speed_up_is_an_empty_cell() -> None:
+def test_a_refused_speedup_is_an_empty_cell() -> None:
     held = outcomes(GAINS)
-    refused = ran(1.0, 4, method="linear", budget="1/8", knobs={"B": 32})
+    refused = ran(1.0, 4, method="linear", budget="1/8", parameters={"B": 32})
     held.append(Outcome(refused.case, Status.OK, refused.samples, facts={"kernel": "matmul"}))
     (found,) = regimes(case_groups(held))
     assert regime_map(found).rows[2] == ("1/8", "–", "–", "–")
@@ -114,8 +114,8 @@ def test_the_page_has_the_chart_and_a_hostile_name_stays_text() -> None:
 # -- several tokens per step: a decoder, a cache that evicts, or both
 
 JACOBI = {"name": "jacobi", "window": 8}
-LINEAR = {"method": "linear", "budget": "1/4", "knobs": {"B": 64}}
-# speed-up by batch: alone, the decoder alone, both
+LINEAR = {"method": "linear", "budget": "1/4", "parameters": {"B": 64}}
+# speedup by batch: alone, the decoder alone, both
 PARALLEL = {1: (1.05, 2.0, 2.1), 64: (2.0, 1.1, 1.7), 256: (0.9, 0.8, 0.7)}
 
 
@@ -125,7 +125,7 @@ def decoded(gains: dict[int, tuple[float, float, float]]) -> list[Outcome]:
         measured += [ran(batch, batch, role="baseline"), ran(batch / linear, batch, **LINEAR),
                   ran(batch / jacobi, batch, method="full", budget="1", decoder=JACOBI),
                   ran(batch / both, batch, **LINEAR, decoder=JACOBI),
-                  ran(batch / 5, batch, method="window", budget="1/4", knobs={"B": 64})]
+                  ran(batch / 5, batch, method="window", budget="1/4", parameters={"B": 64})]
     return measured
 
 

@@ -18,7 +18,7 @@ from cachemark.core.result import Outcome
 from cachemark.report.page.render import render
 
 
-def test_a_speed_up_that_the_latencies_of_the_table_contradict_says_why() -> None:
+def test_a_speedup_that_the_latencies_of_the_table_contradict_says_why() -> None:
     """Below the table, once, with the case that is furthest off; not where rounding alone differs."""
     def beside(method: str, other: float) -> Outcome:
         candidate = timed(sample.candidate(method, "1/4"), [1.0] * 5)
@@ -26,7 +26,7 @@ def test_a_speed_up_that_the_latencies_of_the_table_contradict_says_why() -> Non
 
     full = timed(sample.full(), [2.0] * 5)
     said = paired_speed_note(group(full, beside("linear", 2.5), beside("window", 2.2)))
-    assert said == ("Speed-ups are against the full cache timed in turns with each method, not against its row above: by the two rows, "
+    assert said == ("Speedups are against the full cache timed in turns with each method, not against its row above: by the two rows, "
                     "linear 1/4 would be at 2.00×.")
     assert render(build(sample.RUN, [full, beside("linear", 2.5)])).count(said) == 1
     for held in (beside("linear", 2.02), timed(sample.candidate("linear", "1/4"), [1.0] * 5)):

@@ -39,7 +39,7 @@ def lost(latency: float) -> Outcome:
     ([at([1.9, 2.0, 1.95])],
      "No method is shown to be faster than the full cache here; the fastest is linear at 1.03× (0.95–1.11, n = 3)."),
     ([at([1.0, 1.1, 2.6], "random"), at([1.4] * 3)], "The fastest method is linear at 1.43× (1.35–1.51, n = 3)."),
-    ([at([1.0] * 3), sample.candidate("h2o", "1/4")], "The fastest method is linear at 2.00× (1.89–2.11, n = 3). Without a speed-up: h2o."),
+    ([at([1.0] * 3), sample.candidate("h2o", "1/4")], "The fastest method is linear at 2.00× (1.89–2.11, n = 3). Without a speedup: h2o."),
     ([at([2.2] * 3), lost(0.5), sample.other_seeds()],
      "No ranked method is faster than the full cache here; the fastest is linear at 0.91× "
      "(0.86–0.96, n = 3). Not ranked: window at 4.00×."),
@@ -62,10 +62,10 @@ def test_a_budget_without_results_is_named() -> None:
 
 
 @pytest.mark.parametrize(("outcomes", "text"), [
-    ([sample.candidate("linear", "1/4")], "This run has no full cache, so there are no speed-ups or savings."),
+    ([sample.candidate("linear", "1/4")], "This run has no full cache, so there are no speedups or savings."),
     ([sample.failed(sample.full(), Status.OOM, "x"), sample.candidate("linear", "1/4")],
-     "The full cache failed (oom), so there are no speed-ups or savings."),
-    ([full([2.0])], "The full cache takes 2.00 s for a batch of 16 images and holds 3.78 MiB of keys and values; every speed-up and saving "
+     "The full cache failed (oom), so there are no speedups or savings."),
+    ([full([2.0])], "The full cache takes 2.00 s for a batch of 16 images and holds 3.78 MiB of keys and values; every speedup and saving "
                     "below is against it."),
 ])
 def test_the_full_cache_speaks_first(outcomes: list[Outcome], text: str) -> None:

@@ -35,13 +35,13 @@ def timed(outcome: Outcome, latency: list[float], **samples: list[float]) -> Out
     return replace(outcome, samples={**outcome.samples, "latency": latency, **samples})
 
 
-def test_speed_up_is_a_ratio_of_medians_with_its_interval() -> None:
+def test_speedup_is_a_ratio_of_medians_with_its_interval() -> None:
     full, candidate = timed(sample.full(), [2.0, 2.1, 2.4]), timed(sample.candidate("linear", "1/4"), [1.0, 1.2, 1.1])
-    speed_up = row(group(full, candidate), "linear", "1/4").speed_up
-    assert speed_up is not None
-    assert (speed_up.value, speed_up.n) == (pytest.approx(2.1 / 1.1), 3)
+    speedup = row(group(full, candidate), "linear", "1/4").speedup
+    assert speedup is not None
+    assert (speedup.value, speedup.n) == (pytest.approx(2.1 / 1.1), 3)
     luck = math.exp(1.959964 * math.sqrt(2) * LUCK)
-    assert (speed_up.low, speed_up.high) == (pytest.approx(2.0 / 1.2 / luck), pytest.approx(2.4 / 1.0 * luck))
+    assert (speedup.low, speedup.high) == (pytest.approx(2.0 / 1.2 / luck), pytest.approx(2.4 / 1.0 * luck))
 
 
 def test_savings_are_shares_of_the_full_cache() -> None:
@@ -56,24 +56,24 @@ def test_without_a_full_cache_nothing_is_derived() -> None:
     broken = sample.failed(sample.full(), Status.OOM, "out of memory")
     for outcomes in ([sample.candidate("linear", "1/4")], [broken, sample.candidate("linear", "1/4")]):
         held = row(group(*outcomes), "linear", "1/4")
-        assert held.speed_up is None
+        assert held.speedup is None
         assert held.saving is None
         assert held.place is None
-        assert "full cache" in held.no_speed_up
+        assert "full cache" in held.no_speedup
 
 
-def test_other_kernels_refuse_a_speed_up_and_name_the_difference() -> None:
+def test_other_kernels_refuse_a_speedup_and_name_the_difference() -> None:
     candidate = sample.candidate("linear", "1/4")
     candidate = replace(candidate, facts={**candidate.facts, "kernel": "math"})
     held = row(group(sample.full(), candidate), "linear", "1/4")
-    assert held.speed_up is None
-    assert "math here, sdpa in the full cache" in held.no_speed_up
-    assert "no speed-up" in [mark.text for mark in held.marks]
+    assert held.speedup is None
+    assert "math here, sdpa in the full cache" in held.no_speedup
+    assert "no speedup" in [mark.text for mark in held.marks]
 
 
-def test_a_quality_only_method_has_no_speed_up_and_no_place() -> None:
+def test_a_quality_only_method_has_no_speedup_and_no_place() -> None:
     held = row(group(), "h2o", "1/2")
-    assert held.speed_up is None
+    assert held.speedup is None
     assert held.place is None
     assert [mark.text for mark in held.marks] == ["quality only"]
     assert "not fused" in held.marks[0].reason
@@ -83,7 +83,7 @@ def test_a_fused_kernel_of_its_own_is_compared_and_said() -> None:
     candidate = sample.candidate("linear", "1/4")
     candidate = replace(candidate, facts={**candidate.facts, "kernel": "triton-with-mass", "different_kernel": "It attends with its own."})
     held = row(group(sample.full(), candidate), "linear", "1/4")
-    assert held.speed_up is not None
+    assert held.speedup is not None
     assert ("different kernel", "It attends with its own.") in [(mark.text, mark.reason) for mark in held.marks]
 
 
@@ -95,11 +95,11 @@ def test_what_was_carried_over_says_from_where() -> None:
     assert "Carried over" not in dict(plain.facts)
 
 
-def test_places_follow_speed_up_within_a_budget() -> None:
+def test_places_follow_speedup_within_a_budget() -> None:
     for budget in ("1/2", "1/4"):
         placed = [r for r in group().candidates_at(budget) if r.place is not None]
         assert [r.place for r in placed] == list(range(1, len(placed) + 1))
-        speeds = [r.speed_up.value for r in placed if r.speed_up]
+        speeds = [r.speedup.value for r in placed if r.speedup]
         assert speeds == sorted(speeds, reverse=True)
         assert len(placed) == 4
 
@@ -108,7 +108,7 @@ def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> Non
     candidate = sample.candidate("linear", "1/4")
     lost = timed(candidate, [0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
     held = row(group(sample.full(), lost, sample.candidate("random", "1/4"), sample.other_seeds()), "linear", "1/4")
-    assert held.speed_up is not None
+    assert held.speedup is not None
     assert held.place is None
     assert held.unranked
     assert "not ranked" in [mark.text for mark in held.marks]
@@ -147,7 +147,7 @@ def test_random_weights_show_no_fidelity_and_no_quality_even_where_samples_are()
         assert not r.quality
         assert "random" in r.no_judgement
         assert r.place is None
-    assert row(held, "linear", "1/2").speed_up is not None
+    assert row(held, "linear", "1/2").speedup is not None
 
 
 def test_reference_rows_join_the_cell_they_differ_least_from() -> None:

@@ -37,20 +37,21 @@ CANDIDATES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def dispatched(config: MARConfig, sampling: Sampling, name: str, knobs: dict[str, Any], device: str = "cpu") -> tuple[int, int]:
+def dispatched(config: MARConfig, sampling: Sampling, name: str, parameters: dict[str, Any], device: str = "cpu") -> tuple[int, int]:
     """FLOPs of two images as counted, and by the formula."""
     with torch.device(device):
         model = MAR(config).eval().requires_grad_(False)
         labels = torch.zeros(2, dtype=torch.int64)
     cls = METHODS.get(name)
-    flops = counted(lambda: model.generate(labels, [0, 1], cls.build(knobs), sampling, Memory(device)))
-    return flops, 2 * work(cls.build(knobs), model.layout([0, 1], sampling)).total
+    flops = counted(lambda: model.generate(labels, [0, 1], cls.build(parameters), sampling, Memory(device)))
+    return flops, 2 * work(cls.build(parameters), model.layout([0, 1], sampling)).total
 
 
-@pytest.mark.parametrize(("name", "knobs"), CANDIDATES, ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)))
-def test_the_formula_is_what_is_dispatched(name: str, knobs: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "parameters"), CANDIDATES,
+                         ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)))
+def test_the_formula_is_what_is_dispatched(name: str, parameters: dict[str, Any]) -> None:
     """MARché's choice asks for scores that the formula leaves out."""
-    flops, formula = dispatched(CONFIG, SAMPLING, name, knobs)
+    flops, formula = dispatched(CONFIG, SAMPLING, name, parameters)
     assert formula <= flops
     assert formula == pytest.approx(flops, rel=0.02 if name == "marche" else 1e-9)
 
@@ -73,10 +74,10 @@ def test_counting_does_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # -- published values ------------------------------------------------------------------------------------------------
-def on_paper(figure: PrintedFlops, knobs: dict[str, Any] | None = None) -> Work:
+def on_paper(figure: PrintedFlops, parameters: dict[str, Any] | None = None) -> Work:
     entry = MODELS.get(figure.model)
     layout = entry.shape(replace(entry.presets["paper"], steps=figure.steps), 1)
-    return work(METHODS.get(figure.method).build(knobs or {}), layout)
+    return work(METHODS.get(figure.method).build(parameters or {}), layout)
 
 
 BASELINES = [figure for figure in published() if figure.method == "full"]

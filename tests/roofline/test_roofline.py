@@ -126,14 +126,14 @@ SIZES = {
 def test_a_calibrated_method_is_what_is_dispatched(cls: type[Calibrated], config: Any) -> None:
     layout = built(config)[0].layout([0, 1], sampling_of(config), [0, 0])
     given = calibration(cls, layout)
-    knobs = {**given, **cls.build(given).fit(Fraction(3, 4), layout)}
-    flops, found = dispatched(config, lambda: cls.build(knobs), sampling_of(config))
+    parameters = {**given, **cls.build(given).fit(Fraction(3, 4), layout)}
+    flops, found = dispatched(config, lambda: cls.build(parameters), sampling_of(config))
     everything, _ = dispatched(config, Full, sampling_of(config))
     assert found.flops == flops < everything
 
 
 PRUNING: dict[str, Any] = {"start": 1, "period": 4, "schedule": "published", "layer": 1, "table": [0.3] * 5, "extra": 2}
-KNOBS: dict[str, dict[str, Any]] = {
+PARAMETERS: dict[str, dict[str, Any]] = {
     "full": {}, "fewer_steps": {"steps": 3}, "gtr": {"steps": 4, "detail": 0.3, "most": 0.9},
     "random_tokens": PRUNING, "lazymar": PRUNING, "marche": {"active": 9},
 }
@@ -141,7 +141,7 @@ KNOBS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", [name for name in METHODS if "masked" in METHODS.get(name).paradigms])
 def test_masked_is_what_is_dispatched(name: str) -> None:
-    flops, found = dispatched(MASKED, lambda: METHODS.get(name).build(KNOBS[name]))
+    flops, found = dispatched(MASKED, lambda: METHODS.get(name).build(PARAMETERS[name]))
     assert found.flops == flops
 
 
@@ -191,7 +191,7 @@ def shape(entry: ModelEntry, batch: int, dtype: torch.dtype = torch.bfloat16, pr
 def raster(name: str, batch: int, budget: str) -> tuple[Bill, float]:
     """The bill of LineAR under a budget, or of the full cache, and what a query looks at."""
     parts, layout = shape(MODELS.get(name), batch)
-    method = Full() if budget == "1" else Linear.build(Linear.knobs_for(Fraction(budget), layout))
+    method = Full() if budget == "1" else Linear.build(Linear.parameters_for(Fraction(budget), layout))
     found = bill(method, layout, parts)
     return found, attended(method, layout)
 
@@ -298,7 +298,7 @@ def test_roofline_time_of_a_decode_step_on_an_a800(budget: str, step: float, lin
 
 
 @pytest.mark.parametrize(("budget", "honest"), [("1/4", 1.73), ("1/6", 2.17), ("1/8", 2.51)])
-def test_the_honest_speed_up_of_linear(budget: str, honest: float) -> None:
+def test_the_honest_speedup_of_linear(budget: str, honest: float) -> None:
     """Within 5 %, for the same reason; the paper prints 5.18 and 7.57."""
     least = [raster("llamagen-xl", 256, b)[0].roofline_time(GPUS["a800"], apart=True) for b in ("1", budget)]
     assert least[0] == pytest.approx(9.95, rel=0.01)

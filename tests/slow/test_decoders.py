@@ -106,7 +106,7 @@ def linear_alone(budget: str) -> Tensor:
 
 
 def linear(budget: str) -> Linear:
-    return Linear(**Linear.knobs_for(Fraction(budget), model().layout(range(2), SAMPLINGS["guided"])))
+    return Linear(**Linear.parameters_for(Fraction(budget), model().layout(range(2), SAMPLINGS["guided"])))
 
 
 @pytest.mark.parametrize("window", PASSES)

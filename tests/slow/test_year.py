@@ -24,7 +24,7 @@ METRICS = {
 }
 FACTS = {
     "kernel": "sdpa", "source": "a paper", "footnotes": ["a note of a line or two " * 4] * 2, "true_ratio": 0.25, "paradigm": "next-token",
-    "skip_parts": dict.fromkeys(("case", "method", "models", "measuring", "metrics", "numerics"), "0123456789abcdef"),
+    "result_parts": dict.fromkeys(("case", "method", "models", "measuring", "metrics", "numerics"), "0123456789abcdef"),
     "device": {"uuid": "GPU-" + "0" * 36, "sm_mhz": [1, 2, 3], "celsius": [1, 2, 3], "watts": [1, 2, 3], "joules": 1.0, "readings": 9},
 }  # fmt: skip
 
@@ -34,7 +34,7 @@ def outcome(config: int, night: int) -> Outcome:
     case = Case("llamagen-xl", "ab" * 32, (24, 24), "1000 classes, balanced", Sampling(), "linear", {"configuration": config, "B": 144},
                 budget="1/4")
     samples = {name: [VALUES.random() for _ in range(count)] for name, count in METRICS.items()}
-    return Outcome(case, Status.OK, samples, skip_key=f"{config} {night}", output_hash="0" * 64, seconds=9.0, facts=FACTS)
+    return Outcome(case, Status.OK, samples, result_key=f"{config} {night}", output_hash="0" * 64, seconds=9.0, facts=FACTS)
 
 
 def size(path: Path) -> int:

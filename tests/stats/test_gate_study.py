@@ -119,9 +119,9 @@ def test_rules_of_others_see_a_large_change_and_none_in_equal_runs(study: Module
     assert len(known) >= 2
     for rule in known:
         score = study.SCORES[rule.score]
-        assert score(before, before) <= rule.knob
+        assert score(before, before) <= rule.parameter
         assert score(before, 1.3 * before) == pytest.approx(1.3, rel=0.01)
-        assert score(before, 1.3 * before) > rule.knob
+        assert score(before, 1.3 * before) > rule.parameter
 
 
 def test_rules_on_histories(rivals: ModuleType) -> None:

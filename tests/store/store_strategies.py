@@ -17,7 +17,7 @@ finite_floats = st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), finite_floats, texts)
 plain = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6)
 objects = st.dictionaries(texts, plain, max_size=4)
-cases = st.builds(case, st.integers(0, 10**6), method=texts, knobs=objects, codec=texts, seeds=texts, batch=st.integers(1, 64),
+cases = st.builds(case, st.integers(0, 10**6), method=texts, parameters=objects, codec=texts, seeds=texts, batch=st.integers(1, 64),
                   evaluation=objects, sampling=st.builds(Sampling, cfg_scale=finite_floats, top_k=st.integers(0, 99)))
 positive = st.floats(min_value=2**-50, allow_infinity=False)  # as times, rates and bytes are
 sampled = st.one_of(
@@ -26,7 +26,7 @@ sampled = st.one_of(
               st.lists(finite_floats, min_size=1, max_size=8)),
 )
 metric_values = st.lists(sampled, min_size=1, max_size=6).map(dict)
-rest: dict[str, Any] = {"log": texts, "seconds": st.floats(0, 1e9), "skip_key": texts, "output_hash": texts, "facts": objects}
+rest: dict[str, Any] = {"log": texts, "seconds": st.floats(0, 1e9), "result_key": texts, "output_hash": texts, "facts": objects}
 ok_outcomes = st.builds(Outcome, cases, st.just(Status.OK), metric_values, texts.filter(bool), **rest)
 failed_outcomes = st.builds(Outcome, cases, st.sampled_from([s for s in list(Status) if s is not Status.OK]), judgement=texts,
                             **{**rest, "log": texts.filter(bool)})

@@ -50,7 +50,7 @@ def test_a_file_becomes_a_run_with_every_raw_value(written: dict[str, Any], stor
     assert run.environment.facts["python"] == written["machine_info"]["python_version"]
     assert list(first.samples["latency"]) == written["benchmarks"][0]["stats"]["data"]
     assert len(first.samples["latency"]) == 4
-    assert (first.case.model, first.case.conditions, first.case.knobs) == ("pytest-benchmark", "sums", {"n": 1})
+    assert (first.case.model, first.case.conditions, first.case.parameters) == ("pytest-benchmark", "sums", {"n": 1})
     assert second.case.method == "test_it.py::test_sum[2]"
     assert first.facts["extra_info"] == {"note": "<b>"}
 

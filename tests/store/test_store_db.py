@@ -118,18 +118,18 @@ def test_case_is_kept_once(store: Store) -> None:
 
 def test_find_takes_the_newest_ok_outcome_of_that_key(store: Store) -> None:
     run = begin(store)
-    store.save(run, ok(1, skip_key="k", seconds=1.0))
-    store.save(run, ok(1, skip_key="k", seconds=2.0))
-    store.save(run, dataclasses.replace(failed(1), skip_key="k"))
+    store.save(run, ok(1, result_key="k", seconds=1.0))
+    store.save(run, ok(1, result_key="k", seconds=2.0))
+    store.save(run, dataclasses.replace(failed(1), result_key="k"))
     outcome = store.find("k")
     assert outcome is not None
     assert outcome.seconds == 2.0
     assert store.find("other") is None
 
 
-def test_empty_skip_key_finds_nothing(store: Store) -> None:
+def test_empty_result_key_finds_nothing(store: Store) -> None:
     run = begin(store)
-    store.save(run, ok(1, skip_key=""))
+    store.save(run, ok(1, result_key=""))
     assert store.find("") is None
     assert store.carry(run, "") is None
 
@@ -143,7 +143,7 @@ def test_carried_outcome_belongs_to_both_runs(store: Store) -> None:
     store.save(second, ok(3))
     carried = store.carry(second, "skip1")
     assert carried == store.outcomes(first)[0]
-    assert [o.case.knobs["number"] for o in store.outcomes(second)] == [3, 1]
+    assert [o.case.parameters["number"] for o in store.outcomes(second)] == [3, 1]
     assert store.carried(second) == {case(1).key}
     assert store.carried(first) == frozenset()
     assert store.counts()["outcome"] == 3
@@ -157,14 +157,14 @@ def test_carrying_twice_or_into_its_own_run_changes_nothing(store: Store) -> Non
     assert store.carried(run) == frozenset()
 
 
-def test_latest_of_a_case_has_any_status_and_its_skip_parts(store: Store) -> None:
+def test_latest_of_a_case_has_any_status_and_its_result_parts(store: Store) -> None:
     run = begin(store)
     store.save(run, ok(1))
-    store.save(run, dataclasses.replace(failed(1), facts={"skip_parts": {"torch": "2.6"}}))
+    store.save(run, dataclasses.replace(failed(1), facts={"result_parts": {"torch": "2.6"}}))
     store.save(run, ok(2))
     latest = store.latest_for_case(case(1).key)
     assert latest is not None
-    assert (latest.status, latest.facts["skip_parts"]) == (Status.OOM, {"torch": "2.6"})
+    assert (latest.status, latest.facts["result_parts"]) == (Status.OOM, {"torch": "2.6"})
     assert store.latest_for_case(case(1).key, ok=True) == ok(1)
     assert store.latest_for_case("0" * 16) is None
     store.save(run, failed(3))
@@ -177,8 +177,8 @@ def test_nearest_names_the_fields_that_differ(store: Store) -> None:
         store.save(run, ok(case=saved))
     result = store.nearest(case(2))
     assert [fields for _, fields in result] == [
-        {"knobs.number": (1, 2)},
-        {"knobs.number": (1, 2), "batch": (2, 1), "dtype": ("bfloat16", "float32")},
+        {"parameters.number": (1, 2)},
+        {"parameters.number": (1, 2), "batch": (2, 1), "dtype": ("bfloat16", "float32")},
     ]
     assert result[0][0].case == case(1)
     assert len(store.nearest(case(2), limit=1)) == 1

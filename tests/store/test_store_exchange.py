@@ -134,5 +134,5 @@ def test_edited_file(text: str, match: str) -> None:
 
 
 def test_case_survives_by_key() -> None:
-    special = case(knobs={"a": [1, {"b": None}], "ü": 0.1}, grid=(3, 5))
+    special = case(parameters={"a": [1, {"b": None}], "ü": 0.1}, grid=(3, 5))
     assert load(text_of(ok(case=special)), "x").outcomes[0].case.key == special.key

@@ -45,7 +45,7 @@ def test_four_writers_lose_nothing(path: Path, processes: Any) -> None:
     assert [w.exitcode for w in writers] == [0] * 4
     check_integrity(path)
     with Store.open(path) as store:
-        result = {o.case.knobs["number"]: o for o in store.outcomes(1)}
+        result = {o.case.parameters["number"]: o for o in store.outcomes(1)}
         assert sorted(result) == list(range(40))
         for number, outcome in result.items():
             assert outcome.samples == ok(number).samples
@@ -72,10 +72,10 @@ def test_death_at_every_statement_of_a_save(path: Path, processes: Any) -> None:
         if writer.exitcode == 0:
             break
         assert writer.exitcode == -signal.SIGKILL
-        assert [o.case.knobs["number"] for o in saved] == [0]
+        assert [o.case.parameters["number"] for o in saved] == [0]
         assert counts["outcome"] == counts["membership"] == counts["trial"] == newest
         assert counts["case"] == 1
-    assert [o.case.knobs["number"] for o in saved] == [0, 1]
+    assert [o.case.parameters["number"] for o in saved] == [0, 1]
     assert step > 5, "the steps were really counted"
     check_integrity(path)
 
@@ -102,7 +102,7 @@ def test_killed_writers_leave_whole_outcomes(path: Path, processes: Any, kills: 
         by_run = [store.outcomes(run.id) for run in runs]
         saved = [outcome for outcomes in by_run for outcome in outcomes]
         for outcome in saved:
-            number = outcome.case.knobs["number"]
+            number = outcome.case.parameters["number"]
             assert outcome.samples == ok(number).samples
             assert {*outcome.artifacts} == {"tokens.bin", "grid.png"}
             assert store.artifacts.read(outcome.artifacts["grid.png"]) == str(number).encode()
@@ -110,7 +110,7 @@ def test_killed_writers_leave_whole_outcomes(path: Path, processes: Any, kills: 
         counts = store.counts()
     assert {r.state for r in runs} == {"interrupted"}, "their processes have ended"
     assert len(runs) == kills
-    numbers = [[o.case.knobs["number"] for o in outcomes] for outcomes in by_run]
+    numbers = [[o.case.parameters["number"] for o in outcomes] for outcomes in by_run]
     assert numbers == [list(range(len(run))) for run in numbers], "nothing is lost in between, nothing is there twice"
     assert confirmed <= len(saved) <= confirmed + kills, "each kill may fall between the commit and its confirmation"
     assert counts["outcome"] == counts["membership"] == len(saved)

@@ -34,7 +34,7 @@ def night(store: Store, day: int, *numbers: int, plan: str = "nightly") -> int:
     with store._writing() as session:
         session.execute(update(RunRow).where(RunRow.id == run).values(started=started))
     for number in numbers:
-        outcome = ok(number, samples={"latency": LATENCIES, "kl": [0.1, 0.2, 0.6], "kv_logical": [4096.0]}, skip_key=f"{run} {number}")
+        outcome = ok(number, samples={"latency": LATENCIES, "kl": [0.1, 0.2, 0.6], "kv_logical": [4096.0]}, result_key=f"{run} {number}")
         store.save(run, outcome, {"own.bin": f"{run} {number}".encode(), "shared.bin": b"the same every night"})
     store.finish_run(run, "finished")
     return run
@@ -145,7 +145,7 @@ def test_what_a_newer_run_carried_keeps_everything(store: Store) -> None:
     later = night(store, 9, 3)
     store.carry(later, "1 1")
     assert pruned(store, 1).outcomes == 1
-    assert {o.case.knobs["number"]: "condensed" in o.facts for o in store.outcomes(1)} == {1: False, 2: True}
+    assert {o.case.parameters["number"]: "condensed" in o.facts for o in store.outcomes(1)} == {1: False, 2: True}
 
 
 def test_nights_are_days_not_runs(store: Store) -> None:
@@ -241,7 +241,7 @@ def test_merging_into_the_source_adds_nothing(other: Store) -> None:
 def test_pruned_outcomes_stay_pruned_in_another_store(store: Store, other: Store) -> None:
     pruned(other, 1)
     merge(store, other)
-    (mine,) = (o for o in store.outcomes(1) if o.case.knobs["number"] == 2)
+    (mine,) = (o for o in store.outcomes(1) if o.case.parameters["number"] == 2)
     assert mine.facts["condensed"]["latency"]["count"] == 21
     assert mine.mean("latency") == pytest.approx(statistics.fmean(LATENCIES))
     assert prune(store, 0).outcomes == 2, "what is pruned is not pruned again"

@@ -37,9 +37,9 @@ def test_outcomes_come_back_as_they_were_saved(store: Store) -> None:
     store.save(run, ok(1), {"tokens.bin": b"abc"}, trial="one")
     store.save(run, failed(2), trial="one")
     store.save(run, ok(3))
-    store.save(run, ok(1, skip_key="again"))
+    store.save(run, ok(1, result_key="again"))
     outcomes = store.outcomes(run)
-    assert [o.case.knobs["number"] for o in outcomes] == [1, 2, 3, 1]
+    assert [o.case.parameters["number"] for o in outcomes] == [1, 2, 3, 1]
     assert outcomes[0].samples == ok(1).samples
     assert store.artifacts.read(outcomes[0].artifacts["tokens.bin"]) == b"abc"
     assert store.find("skip3") == ok(3)
@@ -56,11 +56,11 @@ def test_many_writers_at_once(store: Store, url: str) -> None:
     def write(first: int) -> None:
         with Store.open(url, artifacts=store.artifacts.root) as own:
             for number in range(first, first + 5):
-                own.save(run, ok(number % 7, skip_key=f"w{number}"), {"x.bin": b"same for all"}, trial=f"t{first}")
+                own.save(run, ok(number % 7, result_key=f"w{number}"), {"x.bin": b"same for all"}, trial=f"t{first}")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(100, 140, 5)))
-    assert sorted(o.skip_key for o in store.outcomes(run)) == sorted(f"w{n}" for n in range(100, 140))
+    assert sorted(o.result_key for o in store.outcomes(run)) == sorted(f"w{n}" for n in range(100, 140))
 
 
 def test_a_lease_is_one_holders(store: Store) -> None:
@@ -77,7 +77,7 @@ def test_a_lease_is_one_holders(store: Store) -> None:
 
 def test_merging_from_a_file_and_pruning(store: Store, tmp_path: Path) -> None:
     with Store.open(tmp_path / "node.sqlite") as node:
-        node.save(begin(node), ok(50, samples={**ok(50).samples, "latency": LATENCIES}, skip_key="from a node"), {"x.bin": b"node"})
+        node.save(begin(node), ok(50, samples={**ok(50).samples, "latency": LATENCIES}, result_key="from a node"), {"x.bin": b"node"})
         assert merge(store, node).outcomes == 1
         assert merge(store, node).outcomes == 0
     outcome = store.find("from a node")

@@ -35,7 +35,7 @@ class Bad(NamedTuple):
         return before.count("\n") + 1
 
 
-P, U, K = errors.BadPlan, errors.UnknownName, errors.BadKnob
+P, U, K = errors.BadPlan, errors.UnknownName, errors.BadParameter
 BAD = [
     Bad("top key", "timeout = 60.0", "timeuot = 60.0", P, ("unknown key 'timeuot'", "Did you mean 'timeout'?")),
     Bad("top key with a capital", "timeout = 60.0", "Timeout = 60.0", P, ("unknown key 'Timeout'", "Did you mean 'timeout'?")),
@@ -72,10 +72,11 @@ BAD = [
     Bad("unknown model", 'model = "dot"', 'model = "dott"', U, ("Unknown model 'dott'", "Did you mean 'dot'?")),
     Bad("unknown method", '"streaming"', '"steaming"', U, ("Unknown method 'steaming'", "Did you mean 'streaming'?"), "methods ="),
     Bad("unknown method in a table", '"streaming"', '{ name = "steaming" }', U, ("'steaming'", "'streaming'?"), "methods ="),
-    Bad("unknown knob", '"streaming"', '{ name = "streaming", sink = 1 }', U, ("knob of streaming 'sink'", "'sinks'?"), "methods ="),
-    Bad("knob of another type", '"streaming"', '{ name = "streaming", sinks = "1" }', K, ("sinks = '1' is not an int",), "methods ="),
-    Bad("knob that is not a number", '"streaming"', '{ name = "streaming", sinks = nan }', K, ("sinks = nan",), "methods ="),
-    Bad("knob too large", '"streaming"', '{ name = "streaming", sinks = 8 }', errors.BadBudget, ("8 sinks", "0 … 7"), "methods ="),
+    Bad("unknown parameter", '"streaming"', '{ name = "streaming", sink = 1 }', U, ("parameter of streaming 'sink'", "'sinks'?"),
+        "methods ="),
+    Bad("parameter of another type", '"streaming"', '{ name = "streaming", sinks = "1" }', K, ("sinks = '1' is not an int",), "methods ="),
+    Bad("parameter that is not a number", '"streaming"', '{ name = "streaming", sinks = nan }', K, ("sinks = nan",), "methods ="),
+    Bad("parameter too large", '"streaming"', '{ name = "streaming", sinks = 8 }', errors.BadBudget, ("8 sinks", "0 … 7"), "methods ="),
     Bad("unknown codec", '"native"', '"int9"', U, ("Unknown codec 'int9'", "Did you mean 'int8'?"), "codecs ="),
     Bad("unknown preset", 'sampling = "paper"', 'sampling = "papre"', U, ("sampling preset of dot 'papre'", "Did you mean 'paper'?")),
     Bad("unknown seeds", 'seeds = "s64"', 'seeds = "s46"', U, ("Unknown seed subset 's46'", "Did you mean 's64'?")),

@@ -229,10 +229,10 @@ def test_every_published_model_says_where_each_of_its_weights_comes_from() -> No
     assert sum(p.numel() for p in module(cards["mar-l"].files[0]).parameters()) == 478_326_304  # of the authors' code
 
 
-def test_what_a_source_does_not_state_is_a_knob_of_its_method() -> None:
+def test_what_a_source_does_not_state_is_a_parameter_of_its_method() -> None:
     for name in METHODS:
         cls = METHODS.get(name)
-        assert set(cls.unstated) <= set(cls().knobs()), name
+        assert set(cls.unstated) <= set(cls().parameters()), name
         assert all(reason and not reason.endswith(".") for reason in cls.unstated.values()), name
 
 

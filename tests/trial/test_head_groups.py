@@ -36,12 +36,13 @@ def test_it_is_measured_and_its_bytes_are_those_of_its_budgets(codec: str, tmp_p
         names_of("models", stage.plugin)
         names_of("methods", plugin)
         layout = MODELS.get(mine.case.model).shape(mine.case.sampling, mine.case.batch)
-        method = METHODS.get("pyramid").build(mine.case.knobs)
+        method = METHODS.get("pyramid").build(mine.case.parameters)
         method.resolve(layout)
         assert isinstance(method, HeadGroups)
         budgets = [group.method.B for group in method.groups]  # type: ignore[attr-defined]
         entries = sum(method.entries(layout, Site("decoder", layer)) for layer in range(layout.layers))
     assert len({*budgets}) == layout.layers > 1
-    each = uniform.samples["kv_logical"][0] / (layout.layers * layout.kv_heads * (uniform.case.knobs["B"] + 1 + layout.longest_condition))
+    entries_of_one = uniform.case.parameters["B"] + 1 + layout.longest_condition
+    each = uniform.samples["kv_logical"][0] / (layout.layers * layout.kv_heads * entries_of_one)
     assert mine.samples["kv_logical"] == [entries * each]
     assert (mine.samples["kv_stage"][0] > 0) == bool(codec)

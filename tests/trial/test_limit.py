@@ -110,7 +110,7 @@ def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.Monke
 # -- the limit as a fact ----------------------------------------------------------------------------------------------
 def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
     candidate = case("linear 1/4")
-    method = Linear.build(candidate.knobs)
+    method = Linear.build(candidate.parameters)
     held = limit.limit_facts(candidate, entry(), method, RATES)[limit.LIMIT]
     layout = replace(entry().shape(candidate.sampling, 2), dtype=torch.bfloat16)
     assert Limit.from_json(json.loads(json.dumps(held))) == bill(method, layout, entry().parameter_counts()).limit(RATES)

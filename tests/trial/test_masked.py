@@ -83,28 +83,28 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def test_a_budget_is_a_share_of_the_computation(tmp_path: Path) -> None:
     (candidate,) = [p.case for p in expand(plan(tmp_path, 'methods = ["fewer_steps"]\nbudgets = ["3/4"]\n')) if p.case.role == "candidate"]
     method = METHODS.get("fewer_steps")
-    steps, layout = candidate.knobs["steps"], shape(SAMPLING, 2)
+    steps, layout = candidate.parameters["steps"], shape(SAMPLING, 2)
     assert share(method.build({"steps": steps}), layout) <= Fraction(3, 4) < share(method.build({"steps": steps + 1}), layout)
 
 
-def test_a_budget_is_met_beside_the_given_knobs(tmp_path: Path) -> None:
+def test_a_budget_is_met_beside_the_given_parameters(tmp_path: Path) -> None:
     text = 'methods = [%s]\nbudgets = ["3/4"]\n'
     (case,) = [p.case for p in expand(plan(tmp_path, text % '{ name = "lazymar", layer = 0, extra = 0, start = 1, period = 50 }'))
                if p.case.role == "candidate"]  # fmt: skip
-    assert share(METHODS.get("lazymar").build(case.knobs), shape(SAMPLING, 2)) <= Fraction(3, 4)
+    assert share(METHODS.get("lazymar").build(case.parameters), shape(SAMPLING, 2)) <= Fraction(3, 4)
     with pytest.raises(BadBudget, match=r"at least 0\.9"):  # the published schedule makes every pass of so few a full one
         expand(plan(tmp_path, text % '"lazymar"'))
 
 
-@pytest.mark.parametrize(("table", "knobs"), [
+@pytest.mark.parametrize(("table", "parameters"), [
     ('{ name = "fewer_steps", steps = 4 }', {"steps": 4}), ('{ name = "marche", active = 5 }', {"active": 5}),
     ('{ name = "lazymar", count = 12, start = 1, extra = 0 }', {"count": 12, "start": 1, "extra": 0}),
 ])  # fmt: skip
-def test_a_given_size_stands_in_place_of_the_budget(table: str, knobs: dict[str, int], tmp_path: Path) -> None:
+def test_a_given_size_stands_in_place_of_the_budget(table: str, parameters: dict[str, int], tmp_path: Path) -> None:
     (case,) = [p.case for p in expand(plan(tmp_path, f'methods = [{table}]\nbudgets = ["1/2", "1/4"]\n')) if p.case.role == "candidate"]
-    method = METHODS.get(case.method).build(knobs)
+    method = METHODS.get(case.method).build(parameters)
     assert case.budget == str(method.own_budget(shape(SAMPLING, 2)))
-    assert {name: case.knobs[name] for name in knobs} == knobs
+    assert {name: case.parameters[name] for name in parameters} == parameters
 
 
 def test_a_budget_that_nothing_meets_names_the_least(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_flops_are_those_of_the_method_and_the_full_model_keeps_nothing(results:
     layout = shape(SAMPLING, 2)
     for name in ("lazymar", "fewer_steps"):
         outcome = results[name][0]
-        method = METHODS.get(name).build(outcome.case.knobs)
+        method = METHODS.get(name).build(outcome.case.parameters)
         assert outcome.samples["flops"] == [work(method, layout).total]
         assert outcome.facts["true_ratio"] == pytest.approx(outcome.samples["flops"][0] / results["baseline"][0].samples["flops"][0])
     full = results["baseline"][0].samples

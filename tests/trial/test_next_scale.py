@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.errors import BadBudget, BadParameter
 from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
 from cachemark.methods.registry import METHODS
@@ -43,9 +43,9 @@ def test_a_method_may_stand_for_its_own_size(write: Write) -> None:
     assert share == Fraction(274 + 5 * 149, 6 * 274)
     candidates = {p.case.method: p.case for p in planned if p.case.role == "candidate"}
     assert {case.budget for case in candidates.values()} == {str(share)}
-    assert candidates["window"].knobs["B"] == candidates["streaming"].knobs["B"] == int(share * layout.cacheable)
-    assert candidates["streaming"].knobs["sinks"] == 5
-    ours = AMSKV.build(candidates["ams_kv"].knobs)
+    assert candidates["window"].parameters["B"] == candidates["streaming"].parameters["B"] == int(share * layout.cacheable)
+    assert candidates["streaming"].parameters["sinks"] == 5
+    ours = AMSKV.build(candidates["ams_kv"].parameters)
     assert (ours.c_max, ours.c_min, ours.demanding) == (405, 149, [4])
 
 
@@ -57,19 +57,19 @@ def test_a_name_alone_means_the_defaults(write: Write) -> None:
         layout = entry.shape(entry.presets["paper"], 2)
         share = calibrated(AMSKV, {}, planned[0].case.weights).own_budget(layout)
     assert planned[-1].case.budget == str(share)
-    assert planned[-1].case.knobs["B"] == int(share * layout.cacheable)
+    assert planned[-1].case.parameters["B"] == int(share * layout.cacheable)
 
 
 def test_unmeasured_weights_are_refused_with_file_and_line(write: Write) -> None:
-    with pytest.raises(BadKnob, match=r"plan\.toml:\d+: ams_kv: nobody has measured .*cachemark calibrate ams_kv"):
+    with pytest.raises(BadParameter, match=r"plan\.toml:\d+: ams_kv: nobody has measured .*cachemark calibrate ams_kv"):
         expand(write('model = "var-d16"\nmethods = ["ams_kv"]\nbudgets = ["1/2"]\n'))
 
 
 def test_a_given_list_needs_no_measurement(write: Write) -> None:
     planned = expand(write('model = "var-d16"\nmethods = [{ name = "ams_kv", demanding = [0, 3] }]\nbudgets = ["1/2"]\n'))
-    knobs = planned[-1].case.knobs
-    assert knobs["demanding"] == [0, 3]
-    assert knobs["entries"] == Fraction(1, 2) * 16 * 424
+    parameters = planned[-1].case.parameters
+    assert parameters["demanding"] == [0, 3]
+    assert parameters["entries"] == Fraction(1, 2) * 16 * 424
 
 
 def test_a_method_without_a_size_of_its_own_is_no_budget(write: Write) -> None:
@@ -104,7 +104,7 @@ def test_slots_of_the_trained_model_are_the_formula_to_the_byte(measured: dict[s
     layout = entry.shape(entry.presets["paper"], 2)
     for name in ("baseline", "ams_kv"):
         outcome = measured[name]
-        method = METHODS.get(outcome.case.method).build(outcome.case.knobs)
+        method = METHODS.get(outcome.case.method).build(outcome.case.parameters)
         slots = outcome.samples["kv_allocated"][0] - outcome.samples["kv_stage"][0]
         assert slots == nbytes(layout, entries(method, layout), equal_widths(torch.float32))
 

@@ -174,11 +174,11 @@ def test_a_side_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path,
 
 
 def carried(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
-    """The full cache whose quality stands again under another skip key, and a side of a later trial beside it."""
+    """The full cache whose quality stands again under another result key, and a side of a later trial beside it."""
     cases = planned(folder)
     full, side = of_role(cases, "baseline"), of_role(cases, "candidate")
-    first = replace(pass_of(replace(full, feature_cache=shelves / "old"), Bench.load(full)), skip_key="old")
-    known = Earlier.of(replace(first, facts={**first.facts, "skip_parts": {}}), {})
+    first = replace(pass_of(replace(full, feature_cache=shelves / "old"), Bench.load(full)), result_key="old")
+    known = Earlier.of(replace(first, facts={**first.facts, "result_parts": {}}), {})
     again = pass_of(replace(full, feature_cache=shelves / "new", reusable=known), Bench.load(full))
     return again, pass_of(replace(side, feature_cache=shelves / "side", full_features=shelves / "new"), Bench.load(side))
 
@@ -195,8 +195,8 @@ def test_a_metric_of_a_plug_in_is_no_proof_that_images_are_the_same(folder: Path
     """It may differ in its last bit, or be missing once; hashes of tokens and images are the proof."""
     monkeypatch.setitem(units.OUTSIDE, "contrast", replace(units.METRICS["psnr"], name="contrast"))
     full = of_role(planned(folder), "baseline")
-    first = replace(pass_of(full, Bench.load(full)), skip_key="old")
-    known = Earlier.of(replace(first, samples={**first.samples, "contrast": [1.0]}, facts={**first.facts, "skip_parts": {}}), {})
+    first = replace(pass_of(full, Bench.load(full)), result_key="old")
+    known = Earlier.of(replace(first, samples={**first.samples, "contrast": [1.0]}, facts={**first.facts, "result_parts": {}}), {})
     assert known is not None
     assert known.matches(known.output_hash, known.images_hash, {**known.proof, "contrast": [2.0]})
     assert not known.matches(known.output_hash, known.images_hash, {name: [0.5] for name in known.proof})

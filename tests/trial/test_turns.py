@@ -1,4 +1,4 @@
-"""Speed-ups on a machine whose speed drifts: the full cache runs in turns with each candidate, so both see the same machine."""
+"""Speedups on a machine whose speed drifts: the full cache runs in turns with each candidate, so both see the same machine."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def test_a_slower_machine_is_no_slower_method(drifted: tuple[Outcome, Outcome]) 
     assert len(candidate.facts[FULL_BESIDE]) == REPEATS == len(candidate.samples["latency"])
     assert FULL_BESIDE not in full.facts
     row = derive(candidate, full)
-    assert row.speed_up is not None
-    assert 0.5 < row.speed_up.value < 2
+    assert row.speedup is not None
+    assert 0.5 < row.speedup.value < 2
     alone = derive(replace(candidate, facts={name: fact for name, fact in candidate.facts.items() if name != FULL_BESIDE}), full)
-    assert alone.speed_up is not None
-    assert alone.speed_up.value < 0.2  # what a store from before says
+    assert alone.speedup is not None
+    assert alone.speedup.value < 0.2  # what a store from before says
 
 
 def test_the_gate_compares_the_same_ratio(drifted: tuple[Outcome, Outcome]) -> None:

@@ -75,7 +75,7 @@ def outcome(case: Case, truth: Truth) -> Outcome:
     """A case as the truth has it: the full cache takes 1.4 times its roofline time."""
     reached, lost = (1.0, 0.0) if case.role == "baseline" else truth[case.budget]
     seconds = 1.4 * (limit(case).roofline_time if case.role == "baseline" else limit(case).roofline_time / reached)
-    spoilt, kv = round(lost * SEEDS), case.batch * 212e6 * (1.0 if case.role == "baseline" else case.knobs["B"] / 576)
+    spoilt, kv = round(lost * SEEDS), case.batch * 212e6 * (1.0 if case.role == "baseline" else case.parameters["B"] / 576)
     samples = {"latency": [seconds * (1 + 0.0005 * k) for k in range(9)], "kv_allocated": [kv], "kv_logical": [kv], "kv_state": [0.0],
                "peak_memory": [kv + case.batch * 40e6], "legend": [0.0] * spoilt + [1.0] * (SEEDS - spoilt)}
     if case.role == "candidate":
@@ -319,16 +319,16 @@ def changed(store: Planted, batch: int, **facts: Any) -> None:
             held.save(run, replace(made, facts={**made.facts, **facts}) if case.role == "candidate" else made)
 
 
-def test_a_case_without_a_speed_up_was_measured_all_the_same(store: Planted) -> None:
+def test_a_case_without_a_speedup_was_measured_all_the_same(store: Planted) -> None:
     changed(store, 64, kernel="flash")
     found = store.ask()
     (line,) = found["ranked"]
     assert (line["basis"], line["low"]) == ("bound", None)
-    assert line["no_speed_up"].startswith("Attention kernels differ")
-    assert "its speed-up on h100 is not known: Attention kernels differ" in found["text"]
+    assert line["no_speedup"].startswith("Attention kernels differ")
+    assert "its speedup on h100 is not known: Attention kernels differ" in found["text"]
     text = call("advise", "--model", "llamagen-xl", "--gpu", "h100", "--batch", 64, "--store", store.path).stdout
     assert "nothing measured here" not in text
-    assert "It was measured, but its speed-up is not known: Attention kernels differ" in text
+    assert "It was measured, but its speedup is not known: Attention kernels differ" in text
 
 
 def test_a_latency_is_a_limit(planted: Planted) -> None:

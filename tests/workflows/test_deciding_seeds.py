@@ -44,7 +44,7 @@ class Planted:
             for planned in expand(plan):
                 if planned.case.role in ("candidate", "baseline"):
                     outcome = self.outcome(planned)
-                    if target.carry(number, outcome.skip_key) is None:
+                    if target.carry(number, outcome.result_key) is None:
                         target.save(number, outcome)
         return Run(store, number)
 
@@ -56,7 +56,7 @@ class Planted:
         samples = {"latency": [seconds, 1.001 * seconds, 1.002 * seconds], "legend": legend, "kv_allocated": [1e6], "peak_memory": [1e7]}
         agreement = {} if case.role == "baseline" else {"token_agreement": [0.6] * case.samples}
         return Outcome(replace(case, weights="9c2e/5b71"), Status.OK, samples | agreement, seconds=1.0, facts={"kernel": "sdpa"},
-                       skip_key=f"{case.label} {case.samples}")
+                       result_key=f"{case.label} {case.samples}")
 
 
 @pytest.fixture

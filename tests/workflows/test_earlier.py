@@ -28,14 +28,14 @@ def decision() -> Decision:
 
 
 def measured(decision: Decision, **changes: Any) -> Outcome:
-    facts = {"skip_parts": dict(decision.parts), "quality_metrics": [NAME], "images_hash": "i"}
+    facts = {"result_parts": dict(decision.parts), "quality_metrics": [NAME], "images_hash": "i"}
     samples = {"psnr": [30.0], NAME: [9.0]}
-    return Outcome(decision.planned.case, Status.OK, samples, skip_key="before", output_hash="o", facts=facts | changes)
+    return Outcome(decision.planned.case, Status.OK, samples, result_key="before", output_hash="o", facts=facts | changes)
 
 
 @pytest.mark.parametrize("status", [Status.OOM, Status.TIMEOUT])
 def test_a_failure_since_takes_nothing_away(decision: Decision, status: Status, tmp_path: Path) -> None:
-    failed = Outcome(decision.planned.case, status, log="not this time", skip_key="since")
+    failed = Outcome(decision.planned.case, status, log="not this time", result_key="since")
     with Store.open(tmp_path / "s.sqlite") as store:
         run = store.begin_run("p", {}, environment("cpu", 1), {})
         store.save(run, failed)
@@ -48,7 +48,8 @@ def test_a_failure_since_takes_nothing_away(decision: Decision, status: Status, 
 
 
 @pytest.mark.parametrize("changes", [
-    {"skip_parts": {"numerics": "other", "metrics": "m"}}, {"skip_parts": {"numerics": "n", "metrics": "other"}}, {"quality_metrics": []},
+    {"result_parts": {"numerics": "other", "metrics": "m"}}, {"result_parts": {"numerics": "n", "metrics": "other"}},
+    {"quality_metrics": []},
 ])  # fmt: skip
 def test_the_newest_success_alone_counts(decision: Decision, changes: dict[str, Any], tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.sqlite") as store:

@@ -36,7 +36,7 @@ def ran(seconds: float, engine: str = "eager", floor: float | None = None, facts
 
 
 def candidate(seconds: float, engine: str = "eager", **more: Any) -> Outcome:
-    return ran(seconds, engine, **{"method": "linear", "budget": "1/4", "role": "candidate", "knobs": {"B": 144}, **more})
+    return ran(seconds, engine, **{"method": "linear", "budget": "1/4", "role": "candidate", "parameters": {"B": 144}, **more})
 
 
 def one(*outcomes: Outcome) -> Any:
@@ -75,7 +75,7 @@ def test_another_batch_model_dtype_or_sampling_is_another_ladder() -> None:
     assert len(script().ladders([ran(1), ran(1, role="other_seeds"), ran(1, codec="int8")])) == 1
 
 
-def test_what_is_quality_only_has_no_speed_up() -> None:
+def test_what_is_quality_only_has_no_speedup() -> None:
     found = one(ran(20, "reference"), ran(20), candidate(10, facts={"quality_only": "needs mass"}))
     assert set(steps(found)["linear 1/4", "eager"].over.values()) == {None}
 

@@ -159,7 +159,7 @@ def test_a_side_is_timed_and_its_tokens_hashed_and_nothing_is_judged(stage: Stag
     assert not {"kl", "token_agreement"} & set(one.samples)
     assert one.facts["kernel"]
     assert run_side(planned, bench)[0].output_hash == one.output_hash != ""
-    other = replace(planned, case=replace(planned.case, knobs={**planned.case.knobs, "B": 6}))
+    other = replace(planned, case=replace(planned.case, parameters={**planned.case.parameters, "B": 6}))
     assert run_side(other, bench)[0].output_hash != one.output_hash
 
 

@@ -49,7 +49,7 @@ class Trials:
     def __call__(self, planned: list[Planned], request: TrialRequest, started: Any, **_: Any) -> Iterator[Finished]:
         for item in planned:
             self.ran.add((item.case.device_class, request.gpu))
-            latency = 1.0 + self.sees * item.case.knobs.get("wait", 0.0)
+            latency = 1.0 + self.sees * item.case.parameters.get("wait", 0.0)
             yield Finished(Outcome(item.case, Status.OK, {"latency": [latency] * 3}, "a side", output_hash="cafe"), {})
 
 

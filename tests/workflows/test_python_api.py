@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import cachemark as cm
-from cachemark.core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, UnknownName, Unsupported
+from cachemark.core.errors import BadBudget, BadParameter, BadPlan, CachemarkError, UnknownName, Unsupported
 from cachemark.core.spec import Budget
 from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
@@ -74,7 +74,7 @@ def test_a_masked_model_has_the_own_sizes_of_its_method() -> None:
     ({"method": "window", "budget": 2}, BadBudget, "outside"),
     ({"method": "lazymar"}, BadBudget, "does not run on next-scale models"),
     ({"method": "window", "sinkz": 2}, UnknownName, "sinkz"),
-    ({"method": "window", "B": -1}, (BadKnob, BadBudget), "B = -1"),
+    ({"method": "window", "B": -1}, (BadParameter, BadBudget), "B = -1"),
 ])  # fmt: skip
 def test_a_generation_that_is_refused(model: ImageModel, given: dict[str, Any], error: type[CachemarkError], words: str) -> None:
     with pytest.raises(error, match=words):

@@ -134,8 +134,8 @@ def test_quality_is_carried_over_where_tokens_did_not_change(measured: Path) -> 
     touched(measured, "    # a comment is other code")
     assert "5 measured, 0 failed, 0 skipped" in run(measured), "the model is code of the plug-in too"
     again = outcomes(measured)["calm 1/2"]
-    assert again.skip_key != first["calm 1/2"].skip_key
-    assert again.facts["carried"] == {"metrics": again.facts["quality_metrics"], "from": first["calm 1/2"].skip_key}
+    assert again.result_key != first["calm 1/2"].result_key
+    assert again.facts["carried"] == {"metrics": again.facts["quality_metrics"], "from": first["calm 1/2"].result_key}
     assert NAME in again.facts["carried"]["metrics"]
     assert {**again.samples, "latency": 0}.keys() == first["calm 1/2"].samples.keys()
     for name in again.facts["carried"]["metrics"]:
@@ -147,13 +147,13 @@ def test_quality_is_carried_over_where_tokens_did_not_change(measured: Path) -> 
     touched(measured, "    # and another")
     run(measured)
     third = outcomes(measured)["calm 1/2"]
-    assert third.facts["carried"]["from"] == first["calm 1/2"].skip_key, "who measured it, not who carried it"
+    assert third.facts["carried"]["from"] == first["calm 1/2"].result_key, "who measured it, not who carried it"
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_new_candidate_is_compared_with_the_images_of_a_stored_full_cache(kept: bool, measured: Path) -> None:
     """Where nobody has pruned them; without them there is nothing to compare with."""
-    full = measured / "s.sqlite.artifacts" / "parts" / outcomes(measured)["full"].skip_key
+    full = measured / "s.sqlite.artifacts" / "parts" / outcomes(measured)["full"].result_key
     if not kept:
         shutil.rmtree(full)
     plan = measured / "plan.toml"
@@ -204,7 +204,7 @@ def test_another_image_decoder_has_its_own_quality(measured: Path) -> None:
 
 def test_an_outcome_that_does_not_know_its_images_is_not_carried_over(measured: Path) -> None:
     full = outcomes(measured)["full"]
-    parts = full.facts["skip_parts"]
+    parts = full.facts["result_parts"]
     assert Earlier.of(full, parts) is not None
     assert Earlier.of(replace(full, facts={name: fact for name, fact in full.facts.items() if name != "images_hash"}), parts) is None
 

@@ -49,7 +49,7 @@ def test_the_example_of_the_readme(demo: Path, quick_pairs: None) -> None:
 
 @pytest.mark.parametrize("given", [False, True])
 def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the plan names its plug-in, whose method it gives a knob, or the user does."""
+    """Whether the plan names its plug-in, whose method it gives a parameter, or the user does."""
     from cli import quick_machine
 
     monkeypatch.setattr(executor, "run_trials", quick_machine.Machine().run_trials)

@@ -115,7 +115,7 @@ def test_explain_in_words_is_one_line_a_case(stage: Stage) -> None:
     assert stage.call("explain").stdout.splitlines() == [f"dot {label:<18}  skip  {DONE}" for label in LABELS]
 
 
-def test_explain_names_changed_code_and_a_changed_knob(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_names_changed_code_and_a_changed_parameter(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     more = with_more(stage)
     assert stage.run(*more).stdout.startswith("Run 2: 1 measured, 0 failed, 5 skipped.\n")
     stages.no_child(monkeypatch)
@@ -127,7 +127,7 @@ def test_explain_names_changed_code_and_a_changed_knob(stage: Stage, monkeypatch
     action, reason = found["streaming 1/2"]
     assert action == "run"
     assert reason.startswith("no such case; the nearest stored one differs in ")
-    assert "knobs" in reason
+    assert "parameters" in reason
     assert {found[label] for label in LABELS[:3]} == {("skip", DONE)}
 
 
@@ -156,7 +156,7 @@ def test_what_failed_runs_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -
     with Store.open(stage.store) as store:
         run = store.begin_run("dots", {}, here, {})
         case = replace(last.planned.case, samples=3)
-        store.save(run, Outcome(case, Status.TIMEOUT, log="too slow", skip_key="another"))
+        store.save(run, Outcome(case, Status.TIMEOUT, log="too slow", result_key="another"))
     edit(stage.plan, "samples = 4", "samples = 3")
     found = explained(stage)
     assert found["calm 1/2"] == ("run", "last time it ended as timeout")
@@ -247,15 +247,15 @@ def random_plan(trial: str = "") -> plans.Plan:
     return plans.Plan.model_validate({"name": "p", "cells": cells} | ({"trial": trial} if trial else {}))
 
 
-def test_an_outcome_has_the_parts_of_its_skip_key(told: list[list[str]], tmp_path: Path) -> None:
+def test_an_outcome_has_the_parts_of_its_result_key(told: list[list[str]], tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.sqlite") as store:
         found = PlanRunner(random_plan(), store, Local()).measure()
         assert (found.run_id, found.carried, store.run().plan, store.run().state) == (1, 0, "p", "finished")
         assert found.ran == store.outcomes(1)
     for outcome in found.ran:
-        assert set(outcome.facts["skip_parts"]) == {"case", "method", "models", "measuring", "metrics", "numerics"}
-        assert outcome.facts["skip_parts"]["case"] == outcome.case.key
-    assert len({o.skip_key for o in found.ran}) == len(found.ran)
+        assert set(outcome.facts["result_parts"]) == {"case", "method", "models", "measuring", "metrics", "numerics"}
+        assert outcome.facts["result_parts"]["case"] == outcome.case.key
+    assert len({o.result_key for o in found.ran}) == len(found.ran)
 
 
 @pytest.mark.parametrize(("trial", "groups"), [

@@ -151,9 +151,9 @@ def _kept(cell: PaperCell) -> str:
     layout = entry.shape(entry.presets["paper"], cell.batch)
     if isinstance(layout, MaskedLayout):
         return fmt.DASH
-    knobs = {knob: tuple(value) if isinstance(value, list) else value for knob, value in cell.ours.get("knobs", {}).items()}
+    parameters = {name: tuple(value) if isinstance(value, list) else value for name, value in cell.ours.get("parameters", {}).items()}
     cls: type[Method] = METHODS.get(cell.ours["method"])
-    if issubclass(cls, Calibrated) and "calibration" not in knobs:
+    if issubclass(cls, Calibrated) and "calibration" not in parameters:
         return fmt.DASH
-    method = cls.build(knobs)
+    method = cls.build(parameters)
     return f"{nbytes(layout, entries(method, layout), (2, 2)) / 1e9:.2f} GB"

@@ -271,9 +271,9 @@ def methods_page(methods: Sequence[type[Method]], evidence: Evidence) -> str:
     parts = [
         "# Method cards", MADE,
         "Where each method comes from, which of its defaults its paper states, what its code was checked with, and what is published "
-        "about it. What its knobs do is described in [Methods](reference/methods.md). Each method also passes the contract tests, as "
-        "far as they apply to what it does: neutral knobs give the full cache bit for bit, evicting equals masking, a budget is kept at "
-        "every step, nothing but live entries is read.",
+        "about it. What its parameters do is described in [Methods](reference/methods.md). Each method also passes the contract tests, "
+        "as far as they apply to what it does: neutral parameters give the full cache bit for bit, evicting equals masking, a budget is "
+        "kept at every step, nothing but live entries is read.",
         "FID as printed in the paper named, of 50 000 images of ImageNet where the settings name no others. *Reproduced* says whether it "
         "was measured here, with the weights of the model's authors.",
     ]
@@ -291,9 +291,9 @@ def _method(cls: type[Method], evidence: Evidence) -> list[str]:
         ("source", cls.source), ("paradigms", ", ".join(cls.paradigms)),
         ("golden vectors", "; ".join(_vectors(vectors) for vectors in checked) or none),
     ])]
-    if knobs := cls().knobs():
-        told = [_knob(name, "" if name == "B" else str(value), cls.unstated.get(name, "")) for name, value in knobs.items()]
-        parts.append(_table(("knob", "default", "stated by its source?"), told))
+    if parameters := cls().parameters():
+        told = [_parameter(name, "" if name == "B" else str(value), cls.unstated.get(name, "")) for name, value in parameters.items()]
+        parts.append(_table(("parameter", "default", "stated by its source?"), told))
     parts.append("**Against its source.** " + (" ".join(differences(doc)) or "Its description names no difference."))
     parts += [f"**Footnote.** {note}" for note in cls().footnotes]
     if not claims:
@@ -302,7 +302,7 @@ def _method(cls: type[Method], evidence: Evidence) -> list[str]:
     return [*parts, _table(("published FID", "model", "settings", "where", "reproduced"), rows)]
 
 
-def _knob(name: str, default: str, unstated: str) -> tuple[str, str, str]:
+def _parameter(name: str, default: str, unstated: str) -> tuple[str, str, str]:
     """A row: ``default`` is empty where a budget gives the value, ``unstated`` where the source states the default."""
     stated = "yes" if default else "a plan gives it"
     return _code(name), _code(default) if default else "from the budget", f"no; {unstated}" if unstated else stated

@@ -30,7 +30,7 @@ class Predictor(Protocol):
         """Lengths of the sequence at which a model can be priced, its own among them."""
 
     def allowed(self, full: Case, candidate: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
-        """Return the speed-up that the bytes and FLOPs saved allow there, None where it is unknown.
+        """Return the speedup that the bytes and FLOPs saved allow there, None where it is unknown.
 
         ``image`` is the roofline time in seconds to decode one image on the model's own grid.
         """
@@ -96,7 +96,7 @@ def answer_maps(groups: Iterable[CaseGroup], claims: Claims, predictor: Predicto
 
 def _map(family: Sequence[CaseGroup], claims: Claims, predictor: Predictor | None) -> AnswerMap | None:
     qualified = {_name(row): (group, row) for group in family for row in group.candidates
-                 if row.ok and candidate(row, claims).qualified and row.speed_up is not None}
+                 if row.ok and candidate(row, claims).qualified and row.speedup is not None}
     if not qualified:
         return None
     full = family[0].case
@@ -137,15 +137,15 @@ def _predicted(
     for _, row in rows:
         group, near = _nearest(family, row, batch)
         limit = group.full.limit if group.full else None
-        if limit is None or near.speed_up is None:
+        if limit is None or near.speedup is None:
             continue
         rates, image = Rates(limit.bandwidth, limit.peak_flops), limit.by.get("decode", 0.0) / near.case.batch
         own = near.case.batch, full.grid[0] * full.grid[1]
         there, here = (predictor.allowed(full, row.case, rates, image, *place) for place in ((batch, tokens), own))
         if there is None or not here:
             continue
-        value, low = (there * min(end / here, 1.0) for end in (near.speed_up.value, near.speed_up.low))
-        gain = Interval(value, low, there, near.speed_up.confidence, near.speed_up.n)
+        value, low = (there * min(end / here, 1.0) for end in (near.speedup.value, near.speedup.low))
+        gain = Interval(value, low, there, near.speedup.confidence, near.speedup.n)
         able.append(Candidate(row.case.key, gain, row.saving, qualified=True, measured=False, doubt=near.implausible))
         names[row.case.key] = named(row.case)
     if not able:
@@ -157,5 +157,5 @@ def _predicted(
 def _nearest(family: Sequence[CaseGroup], row: ReportRow, batch: int) -> tuple[CaseGroup, ReportRow]:
     """The row of the same method and budget whose batch is nearest, with its group."""
     same = [(group, other) for group in family for other in group.candidates
-            if other.ok and other.speed_up is not None and _name(other) == _name(row)]
+            if other.ok and other.speedup is not None and _name(other) == _name(row)]
     return min(same, key=lambda pair: max(pair[1].case.batch / batch, batch / pair[1].case.batch))

@@ -112,7 +112,7 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
 
 def candidate(row: ReportRow, claims: Claims) -> Candidate:
     """A measured candidate as the rule sees it."""
-    return Candidate(row.case.key, row.speed_up, row.saving, qualified=row.place is not None and row.case.key in claims,
+    return Candidate(row.case.key, row.speedup, row.saving, qualified=row.place is not None and row.case.key in claims,
                      doubt=row.implausible)
 
 
@@ -129,8 +129,8 @@ def _numbers(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]
         latency = row.median(TIME)
         if latency is not None:
             yield f"Time of a batch, {whose}", fmt.seconds(latency), ""
-    elif row.speed_up is not None:
-        yield f"Speed, {whose}", fmt.times(row.speed_up.value), _ends(row.speed_up, "")
+    elif row.speedup is not None:
+        yield f"Speed, {whose}", fmt.times(row.speedup.value), _ends(row.speedup, "")
     if row is not group.full and row.saving is not None:
         yield ("Fewer FLOPs" if row.paradigm == MASKED else "Less KV"), fmt.percent(row.saving), ""
     name = criterion(group)
@@ -156,8 +156,8 @@ def _ruined(group: CaseGroup) -> ReportRow | None:
 
 
 def _use(row: ReportRow, claims: Claims) -> str:
-    assert row.speed_up is not None
-    gain = f"{gain_in_words(row.speed_up)}{saving_in_words(row.saving, row.paradigm)}"
+    assert row.speedup is not None
+    gain = f"{gain_in_words(row.speedup)}{saving_in_words(row.saving, row.paradigm)}"
     return f"Use {named(row.case)}: {gain}, {loss_in_words(claims[row.case.key])}."
 
 
@@ -167,7 +167,7 @@ def named(case: Case) -> str:
 
 
 def gain_in_words(speed: Interval) -> str:
-    """A speed-up in words."""
+    """A speedup in words."""
     ends = f" ({speed.low:.2f}–{speed.high:.2f})" if speed.stated else ""
     return f"{fmt.times(speed.value)}{ends} as fast as the full cache"
 

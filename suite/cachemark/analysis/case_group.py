@@ -52,7 +52,7 @@ class CaseGroup:
 
     @cached_property
     def ranked_by(self) -> str:
-        """The metric that ranks: the name of the FID that was measured; empty for speed-up."""
+        """The metric that ranks: the name of the FID that was measured; empty for speedup."""
         return next((fid[0] for row in self.candidates if (fid := row.of_set(FID))), "")
 
     @property
@@ -228,7 +228,7 @@ def _lossless(row: ReportRow, other_batch: ReportRow | None) -> bool:
 def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
     """Order rows: larger budgets first, then ranked, without a value, unranked, failed.
 
-    Ranks are by FID where it was measured, else by speed-up.
+    Ranks are by FID where it was measured, else by speedup.
     """
     by_quality = any(row.of_set(FID) for row in rows)
 
@@ -236,7 +236,7 @@ def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
         if by_quality:
             fid = row.of_set(FID)
             return fid[1].value if fid else None
-        return -row.speed_up.value if row.speed_up else None
+        return -row.speedup.value if row.speedup else None
 
     def key(row: ReportRow) -> tuple[float, bool, bool, bool, float, str]:
         place = rank(row)

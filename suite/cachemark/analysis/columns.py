@@ -21,7 +21,7 @@ from .report_row import FIDELITY, MASKED, OUTSIDE, QUALITY, ReportRow, by_defini
 
 Row = TypeVar("Row")
 NO_INTERVAL, BY_DEFINITION = "no interval", "by definition"
-VISIBLE = 0.02  # of a speed-up: twice the error of latencies of three digits
+VISIBLE = 0.02  # of a speedup: twice the error of latencies of three digits
 _UNITS_IN_HEADINGS = ("token/s", "dB", "nat/token")  # units that a value of a table does not show
 
 
@@ -144,16 +144,16 @@ class TextColumn(Generic[Row]):
 
 
 # -- speed ------------------------------------------------------------------------------------------------------------
-def _speed_up(row: ReportRow) -> Interval | None:
-    return exactly(1.0) if row.case.role == "baseline" else row.speed_up
+def _speedup(row: ReportRow) -> Interval | None:
+    return exactly(1.0) if row.case.role == "baseline" else row.speedup
 
 
-def _speed_up_ends(row: ReportRow) -> str:
-    if row.case.role == "baseline" or row.speed_up is None:
+def _speedup_ends(row: ReportRow) -> str:
+    if row.case.role == "baseline" or row.speedup is None:
         return BY_DEFINITION
     repeats = len(row.outcome.raw(TIME))
     alone = NO_INTERVAL if repeats > 1 else "one repeat" if repeats else "medians alone: raw values pruned"
-    return f"{row.speed_up.low:.2f}–{row.speed_up.high:.2f}" if row.speed_up.stated else alone
+    return f"{row.speedup.low:.2f}–{row.speedup.high:.2f}" if row.speedup.stated else alone
 
 
 def _latency(row: ReportRow) -> Interval | None:
@@ -223,13 +223,13 @@ SAVING_LIVE = Column("saving_live", "Live saving", "1 − live bytes / live byte
 SAVING = Column("saving", "Saving", "1 − allocated bytes / allocated bytes of the full cache; below it, the same for live bytes.", _saving,
                 lambda row: _prefixed("live", row.saving_live, fmt.percent),
                 counted=True, unit="share", better="higher", write=fmt.percent)
-SPEED_UP = Column(
-    "speed_up", "Speed-up", "Median latency of the full cache, timed in turns with the method, / median latency of the method.",
-    _speed_up, _speed_up_ends, missing=lambda row: row.no_speed_up,
+SPEEDUP = Column(
+    "speedup", "Speedup", "Median latency of the full cache, timed in turns with the method, / median latency of the method.",
+    _speedup, _speedup_ends, missing=lambda row: row.no_speedup,
     timed=True, unit="×", better="higher", write=fmt.times, write_end="{:.2f}".format)
 LATENCY = Column(TIME, "Latency", "Median wall time of one batch, image decoding included.", _latency, _repeats,
                  empty=lambda row: "not timed", timed=True)
-SPEED = ColumnGroup("Speed", "against the full cache", (SPEED_UP, LATENCY))
+SPEED = ColumnGroup("Speed", "against the full cache", (SPEEDUP, LATENCY))
 MEMORY = ColumnGroup("KV memory", "both CFG rows", (
     SAVING,
     median_column(LIVE_KV, "Live", "Bytes of live keys and values at the fullest step; below it, the bytes allocated.",
@@ -254,7 +254,7 @@ def _limit_column(key: str, title: str, tip: str, value: Callable[[Limit, float]
 
 
 def _of_roofline(row: ReportRow) -> Interval | None:
-    return exactly(row.speed_up.value / row.roofline_speedup) if row.speed_up and row.roofline_speedup else None
+    return exactly(row.speedup.value / row.roofline_speedup) if row.speedup and row.roofline_speedup else None
 
 
 def _slope(row: ReportRow) -> Interval | None:
@@ -273,10 +273,10 @@ LIMITS = ColumnGroup("Physical limit", "at the best rates measured on this devic
                   Limit.mbu, "share", "higher", fmt.percent),
     _limit_column("mfu", "MFU", "Model FLOPs utilization: share of the peak FLOP/s used by the FLOPs that must be computed.",
                   Limit.mfu, "share", "higher", fmt.percent),
-    Column("roofline_speedup", "Roofline speedup", "Speed-up that the bytes and FLOPs saved allow at this batch.",
+    Column("roofline_speedup", "Roofline speedup", "Speedup that the bytes and FLOPs saved allow at this batch.",
            lambda row: _counted(row.roofline_speedup), unit="×", better="higher", write=fmt.times, counted=True),
-    SPEED_UP,
-    Column("of_roofline", "Of the roofline", "Speed-up / roofline speedup.", _of_roofline, unit="share", better="higher", write=fmt.percent,
+    SPEEDUP,
+    Column("of_roofline", "Of the roofline", "Speedup / roofline speedup.", _of_roofline, unit="share", better="higher", write=fmt.percent,
            counted=True),
     Column("step_slope", "Slope of a step", "Growth of a step's time with the bytes it attends to; below it, its time with none.", _slope,
            lambda row: f"+ {fmt.seconds(row.outcome.facts['slope']['intercept'])}", unit="B/s", better="higher",
@@ -290,7 +290,7 @@ EQUAL_MEMORY = Column(
     lambda row: _counted(row.equal_memory), lambda row: f"batch {row.equal_memory_batch}",
     unit="image/s", better="higher", write="{:.2f}".format, counted=True, timed=True)
 RECOMMENDED = ColumnGroup("At equal quality", "the smallest budget that is not worse",
-                          (SAVING, SPEED_UP, IMAGES_PER_SECOND, EQUAL_MEMORY))
+                          (SAVING, SPEEDUP, IMAGES_PER_SECOND, EQUAL_MEMORY))
 
 
 # -- the headline table -----------------------------------------------------------------------------------------------
@@ -374,15 +374,15 @@ def budget_cell(row: ReportRow) -> TableCell:
 
 
 def paired_speed_note(group: CaseGroup) -> str:
-    """Explain why speed-ups are not the ratios of the latencies in the table, by the largest difference.
+    """Explain why speedups are not the ratios of the latencies in the table, by the largest difference.
 
     Empty where the table shows no difference.
     """
     full = group.full.median(TIME) if group.full else None
-    ratios = [(abs(ratio - row.speed_up.value) / row.speed_up.value, row.case.label, ratio) for row in group.candidates
-              if full and row.speed_up and row.outcome.facts.get(FULL_BESIDE) and (ratio := full / (row.median(TIME) or full))]
+    ratios = [(abs(ratio - row.speedup.value) / row.speedup.value, row.case.label, ratio) for row in group.candidates
+              if full and row.speedup and row.outcome.facts.get(FULL_BESIDE) and (ratio := full / (row.median(TIME) or full))]
     distance, label, ratio = max(ratios, default=(0.0, "", 1.0))
     if distance <= VISIBLE:
         return ""
-    return ("Speed-ups are against the full cache timed in turns with each method, not against its row above: by the two rows, "
+    return ("Speedups are against the full cache timed in turns with each method, not against its row above: by the two rows, "
             f"{fmt.name(label)} would be at {fmt.times(ratio)}.")

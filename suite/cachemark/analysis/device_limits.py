@@ -1,4 +1,4 @@
-"""Timed rows against the limits of their device: allowed speed-ups, and flags of implausible times."""
+"""Timed rows against the limits of their device: allowed speedups, and flags of implausible times."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from . import limit_flags
 from .report_row import IMPLAUSIBLE, Mark, ReportRow
 
 IDLE = "low utilization"
-OF_SPEED = (IDLE, IMPLAUSIBLE)  # flags of speed-ups that must not be believed
+OF_SPEED = (IDLE, IMPLAUSIBLE)  # flags of speedups that must not be believed
 
 
 class _Bound(NamedTuple):
-    """The speed-up that saved bytes and FLOPs allow, and a decoder's tokens per step.
+    """The speedup that saved bytes and FLOPs allow, and a decoder's tokens per step.
 
     A decoder's windows compute more, which costs nothing on a device that waits for memory.
     """
@@ -32,7 +32,7 @@ class _Bound(NamedTuple):
 
 
 def with_limits(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    """Add to rows the speed-up that their device allows, and flags; those of speed-ups lead the marks."""
+    """Add to rows the speedup that their device allows, and flags; those of speedups lead the marks."""
     full = next((row for row in rows if row.case.role == "baseline"), None)
     checked = []
     for row in rows:
@@ -47,12 +47,12 @@ def _flags(row: ReportRow, bound: _Bound | None) -> tuple[Mark, ...]:
     limit, latency, marks = row.limit, row.median(TIME) or 0.0, []
     if limit and row.case.role == "baseline":
         marks.append(Mark(IDLE, "warn", limit_flags.idle(limit, latency)))
-    if bound and row.speed_up is not None:
-        speed_up, (alone, tokens) = row.speed_up, bound
-        marks.append(Mark(IMPLAUSIBLE, "warn", limit_flags.artefact(speed_up.value, alone) if tokens is None else
-                          limit_flags.beyond_passes(speed_up.value, tokens, alone)))
-        marks.append(Mark("use the full cache", "calm", limit_flags.no_gain(speed_up.high, alone) if tokens is None else
-                          limit_flags.no_gain_by_passes(speed_up.high, tokens)))
+    if bound and row.speedup is not None:
+        speedup, (alone, tokens) = row.speedup, bound
+        marks.append(Mark(IMPLAUSIBLE, "warn", limit_flags.artefact(speedup.value, alone) if tokens is None else
+                          limit_flags.beyond_passes(speedup.value, tokens, alone)))
+        marks.append(Mark("use the full cache", "calm", limit_flags.no_gain(speedup.high, alone) if tokens is None else
+                          limit_flags.no_gain_by_passes(speedup.high, tokens)))
     if limit:
         marks.append(Mark("in a cache", "calm", limit_flags.too_fast(limit, latency)))
     return tuple(mark for mark in marks if mark.reason)
@@ -82,7 +82,7 @@ def _speedup_bound(row: ReportRow, full: ReportRow | None) -> float | None:
 
 
 def _settings(case: Case) -> tuple[object, ...]:
-    return case.role, case.method, case.codec, case.budget, case.knobs
+    return case.role, case.method, case.codec, case.budget, case.parameters
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ FLAGS = {
     "quality only": "The method needs an attention kernel that the full cache does not use: a ratio of times would compare kernels.",
     "different kernel": "The method needs something that the full cache's attention kernel does not return, and has an equally fused "
                         "kernel of its own.",
-    "no speed-up": "The full cache of the same cell has no results, latency was not measured, or the attention kernels differ.",
+    "no speedup": "The full cache of the same cell has no results, latency was not measured, or the attention kernels differ.",
     "low utilization": "The full cache uses less than 40 % of both the bandwidth and the peak FLOP/s of its device.",
-    "implausible speedup": "The speed-up is above 1, and more than 1.1 times what the bytes and FLOPs saved allow; under a decoder, than "
+    "implausible speedup": "The speedup is above 1, and more than 1.1 times what the bytes and FLOPs saved allow; under a decoder, than "
                            "that of its method at one token a pass, times the tokens that are drawn a pass.",
     "not reproduced": "This code has not been shown to reach the model's published values with these weights.",
 }
@@ -45,10 +45,10 @@ ADVICE = {
     IMPROVED: "If it is intended, promote a new baseline to keep it.",
 }
 ANSWERS = ("The fastest method among those whose images are shown to be not worse than the full cache's, by a test at the same seeds, "
-           "corrected over all comparisons of this report, and whose speed-up is shown to be above 1. If there is none, it is the full "
+           "corrected over all comparisons of this report, and whose speedup is shown to be above 1. If there is none, it is the full "
            "cache. Beside it stand, at the same seeds, images of the full cache, of that method, and of the worst of the others.")
 PLACES = ("Rank within a budget among methods that are shown to be not worse than the full cache: by FID where it was measured, else by "
-          "speed-up. Where intervals overlap, the order may be chance.")
+          "speedup. Where intervals overlap, the order may be chance.")
 ALARMS = ("Every night the same code is also compared with itself. A change found there is a false alarm, so the share of nights with one "
           "is the false-alarm rate of the gate.")
 MISSING = "Every case without results, and every value this run lacks that such cases usually have, with the reason."
@@ -65,7 +65,7 @@ _WORDS = {
     "quality": "How good the images are by themselves, judged against real images or their own conditions. Never combined with fidelity.",
     "different-seed reference": "The full cache at other seeds, i.e. unrelated images.",
     "batch-size reference (noise floor)": "The full cache at half the batch size. Only rounding differs, so smaller differences are noise.",
-    "speed-up": "Median latency of the full cache, timed in turns with the method, over median latency of the method, in the same cell. "
+    "speedup": "Median latency of the full cache, timed in turns with the method, over median latency of the method, in the same cell. "
                 "Computed when the page is made.",
     "saving": "1 − bytes (or FLOPs) over those of the full cache.",
     "interval": "The range that contains the true value with the stated confidence.",

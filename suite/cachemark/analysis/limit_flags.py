@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.limits import Limit
 
 ARTEFACT = 1.1  # measured over roofline speedup from which the baseline, not the method, is the likelier cause
-IDLE = 0.4  # of a full cache that uses less of both the copy and the peak FLOP/s, a speed-up says little
+IDLE = 0.4  # of a full cache that uses less of both the copy and the peak FLOP/s, a speedup says little
 FITS = 0.9  # fraction of the variance that a line must explain before its slope is stated
 CACHED = 0.95  # measured over roofline time below which the device's own caches must have served
 
@@ -36,7 +36,7 @@ def idle(full: Limit, seconds: float) -> str:
     if max(mbu, mfu) >= IDLE:
         return ""
     return (f"The full cache leaves the device idle: it uses {100 * mbu:.0f} % of the bandwidth and {100 * mfu:.0f} % of the peak FLOP/s, "
-            f"neither of them {100 * IDLE:.0f} %. A speed-up over it says little of a device that is used.")
+            f"neither of them {100 * IDLE:.0f} %. A speedup over it says little of a device that is used.")
 
 
 def no_gain(measured: float, allowed: float) -> str:

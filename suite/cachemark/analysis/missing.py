@@ -93,7 +93,7 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
     """Metrics and reference rows that a group lacks."""
     yield from _no_distribution(group)
     if group.full is None:
-        yield Missing(f"{group.model}: full cache", "absent", "This run has no full cache, so there are no speed-ups or savings.")
+        yield Missing(f"{group.model}: full cache", "absent", "This run has no full cache, so there are no speedups or savings.")
     for role, name in (("other_seeds", "different-seed"), ("other_batch", "batch-size")):
         if group.reference(role) is None and not group.random and not group.searched:
             yield Missing(f"{group.model}: {name} reference", "absent", "Fidelity is shown without this reference.")

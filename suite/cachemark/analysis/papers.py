@@ -2,7 +2,7 @@
 
 A table of which a row was measured stands first; then those of the same methods, of which this run has other cases. Three columns that
 are never mixed: a published value has another machine and another baseline than ours, so it takes no part in any verdict, rank or
-speed-up of this report.
+speedup of this report.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PaperCell:
 
     ``seconds`` of an image as printed, or None; ``roofline_time`` those that the GPU named by ``gpu`` takes at least, 16 bit, with image
     decoding.
-    ``against`` is the row of the same table that its speed-up is against. ``steps`` is 0 where the family has none. ``batch_stated``:
+    ``against`` is the row of the same table that its speedup is against. ``steps`` is 0 where the family has none. ``batch_stated``:
     whether the paper states it.
     """
 
@@ -73,7 +73,7 @@ class PaperCell:
 
     @property
     def claimed(self) -> float | None:
-        """The printed speed-up, where one is printed without times."""
+        """The printed speedup, where one is printed without times."""
         return float(self.printed["speedup"]) if "speedup" in self.printed and not self.seconds else None
 
     def means(self, case: Case) -> bool:
@@ -83,7 +83,7 @@ class PaperCell:
         printed_case = (self.model, self.batch, self.steps, self.ours["method"], self.ours.get("variant", case.variant))
         if printed_case != (case.model, case.batch, case.sampling.steps, case.method, case.variant):
             return False
-        return all(case.knobs.get(knob) == value for knob, value in self.ours.get("knobs", {}).items())
+        return all(case.parameters.get(parameter) == value for parameter, value in self.ours.get("parameters", {}).items())
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ def published() -> PublishedSpeeds:
 class PaperRow:
     """One row of a table beside what was measured here.
 
-    Speed-ups are numbers, None where there is none: ``claimed`` by the published seconds or else as printed, ``possible`` by the
+    Speedups are numbers, None where there is none: ``claimed`` by the published seconds or else as printed, ``possible`` by the
     roofline, ``reached`` here, ``speedup_bound_here`` by the roofline of our device for ``case_key``. ``measured``: our seconds per image;
-    ``how`` names dtype and engine or says why there are none, and ``no_speed_up`` why there is no speed-up. ``remark`` says why a
+    ``how`` names dtype and engine or says why there are none, and ``no_speedup`` why there is no speedup. ``remark`` says why a
     published value is not plausible, and ``mark`` names the flag.
     """
 
@@ -124,7 +124,7 @@ class PaperRow:
     speedup_bound_here: float | None
     measured: float | None
     how: str
-    no_speed_up: str
+    no_speedup: str
     case_key: str
     remark: str
     mark: str
@@ -159,14 +159,14 @@ def _or_dash(write: Callable[[float], str], value: float | None) -> str:
 PAPER_COLUMNS = (
     PaperColumns("Published", lambda table: table.hardware, (
         TextColumn("Per image", lambda row: _or_dash(fmt.seconds, row.cell.seconds), lambda row: row.printed),
-        TextColumn("Speed-up", lambda row: row.cell.printed.get("speedup", fmt.DASH)))),
+        TextColumn("Speedup", lambda row: row.cell.printed.get("speedup", fmt.DASH)))),
     PaperColumns("Allowed there", lambda table: "16 bit, image decoding included", (
         TextColumn("Roofline time", lambda row: _or_dash(fmt.seconds, row.cell.roofline_time)),
         TextColumn("Roofline speedup", lambda row: _or_dash(fmt.times, row.possible)),
         TextColumn("Published over roofline", lambda row: row.cell.gap or fmt.DASH))),
     PaperColumns("Here", lambda table: table.machine, (
         TextColumn("Per image", lambda row: _or_dash(fmt.seconds, row.measured), lambda row: row.how),
-        TextColumn("Speed-up", lambda row: row.no_speed_up or _or_dash(fmt.times, row.reached)))),
+        TextColumn("Speedup", lambda row: row.no_speedup or _or_dash(fmt.times, row.reached)))),
 )
 
 
@@ -219,9 +219,9 @@ def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
     possible = full.roofline_time / cell.roofline_time if cell.roofline_time and full.roofline_time else None
     claimed = full.seconds / cell.seconds if cell.seconds and full.seconds else cell.claimed
     latency = mine.median(TIME) if mine is not None and mine.ok else None
-    reached, no_speed_up = _speed_up(mine, its)
+    reached, no_speedup = _speedup(mine, its)
     return PaperRow(
-        cell, claimed, possible, reached, _allowed(mine, its), latency / cell.batch if latency else None, _how(cell, mine), no_speed_up,
+        cell, claimed, possible, reached, _allowed(mine, its), latency / cell.batch if latency else None, _how(cell, mine), no_speedup,
         mine.case.key if mine is not None else "",
         cell.impossible or (artefact(claimed, possible) if claimed and possible else ""),
         IMPOSSIBLE if cell.impossible else TOO_FAST,
@@ -229,7 +229,7 @@ def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
 
 
 def _allowed(mine: Outcome | None, its: Outcome | None) -> float | None:
-    """The speed-up that the device allows by both limits, which another version may have written."""
+    """The speedup that the device allows by both limits, which another version may have written."""
     if mine is None or its is None or mine is its:
         return None
     try:
@@ -253,7 +253,7 @@ def _pair(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> tupl
 def _comparable(mine: Outcome, its: Outcome) -> tuple[bool, ...]:
     """By how much a pair is to be preferred, what weighs most first."""
     alike = its.ok and _alike(mine.case, its.case)
-    return mine.ok, alike, _speed_up(mine, its)[0] is not None, mine.case.cell == its.case.cell, its.ok
+    return mine.ok, alike, _speedup(mine, its)[0] is not None, mine.case.cell == its.case.cell, its.ok
 
 
 def _alike(case: Case, other: Case) -> bool:
@@ -272,8 +272,8 @@ def _how(cell: PaperCell, outcome: Outcome | None) -> str:
     return f"{outcome.case.dtype}, {outcome.case.engine}{noise}"
 
 
-def _speed_up(mine: Outcome | None, its: Outcome | None) -> tuple[float | None, str]:
-    """The speed-up over the table's own baseline where both ran with one kernel, dtype and engine."""
+def _speedup(mine: Outcome | None, its: Outcome | None) -> tuple[float | None, str]:
+    """The speedup over the table's own baseline where both ran with one kernel, dtype and engine."""
     if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
         return None, ""
     alike = _alike(mine.case, its.case) and kernels_apart(mine, its) is None

@@ -38,7 +38,7 @@ def public_verdicts(rows: Iterable[Verdict]) -> tuple[Verdict, ...]:
 
 
 def _case(case: Case) -> Case:
-    return case.worded(knobs=scrubbed(case.knobs), evaluation=scrubbed(case.evaluation), variant=_scrubbed_text(case.variant),
+    return case.worded(parameters=scrubbed(case.parameters), evaluation=scrubbed(case.evaluation), variant=_scrubbed_text(case.variant),
                        decoder=scrubbed(case.decoder))
 
 

@@ -51,10 +51,10 @@ def _by_batch(rows: Iterable[ReportRow], name: Callable[[ReportRow], str]) -> tu
 def _regime(groups: Sequence[CaseGroup], name: str) -> Regime | None:
     rows = _by_batch((row for part in groups for row in part.candidates if row.method == name and row.ok and not row.case.decoder),
                      lambda row: row.case.budget)
-    measured = [row.case for row in rows if row.speed_up is not None]
+    measured = [row.case for row in rows if row.speedup is not None]
     if not measured:
         return None
-    slow = [row.case for row in rows if row.speed_up is not None and not faster(row.speed_up)]
+    slow = [row.case for row in rows if row.speedup is not None and not faster(row.speedup)]
     return Regime(groups[0].model, name, rows, _regime_sentence(name, measured, slow))
 
 
@@ -85,7 +85,7 @@ def decoder_regimes(parts: Iterable[CaseGroup]) -> tuple[Regime, ...]:
 
 
 def _decoder_regime(groups: Sequence[CaseGroup]) -> Regime | None:
-    timed = [row for part in groups for row in part.candidates if row.ok and row.speed_up is not None]
+    timed = [row for part in groups for row in part.candidates if row.ok and row.speedup is not None]
     several = [row for row in timed if row.case.decoder]
     if len({row.case.batch for row in several}) < 2:
         return None
@@ -100,7 +100,7 @@ def _decoder_sentence(rows: Sequence[ReportRow]) -> str:
     """The fastest at each batch, or that nothing is shown to be faster than the full cache."""
     sentences = []
     for batch in sorted({row.case.batch for row in rows}):
-        gains = [(row.speed_up.value, row) for row in rows if row.case.batch == batch and row.speed_up and faster(row.speed_up)]
+        gains = [(row.speedup.value, row) for row in rows if row.case.batch == batch and row.speedup and faster(row.speedup)]
         if gains:
             gain, best = max(gains, key=lambda pair: pair[0])
             sentences.append(f"at batch {batch} {fmt.name(best.case.label)} is the fastest, {fmt.times(gain)}")

@@ -23,7 +23,7 @@ FORCED = tuple(name for name, about in METRICS.items() if about.forced)  # along
 ON_DEMAND = {name: about.asked for name, about in METRICS.items() if about.asked}  # measured only where the case asks for this
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 APART = "apart "  # before the name of a difference
-IMPLAUSIBLE = "implausible speedup"  # mark of a speed-up beyond what the device allows
+IMPLAUSIBLE = "implausible speedup"  # mark of a speedup beyond what the device allows
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
 
 
@@ -40,19 +40,19 @@ class Mark:
 class ReportRow:
     """An outcome with what follows from it.
 
-    ``speed_up`` is the median latency of the full cache beside it over its own, or None with the reason in ``no_speed_up``. ``saving`` and
+    ``speedup`` is the median latency of the full cache beside it over its own, or None with the reason in ``no_speedup``. ``saving`` and
     ``saving_live`` are 1 − bytes / bytes of the full cache, allocated and live; in a masked model ``saving`` is of FLOPs.
     ``fidelity`` and ``quality`` hold the means over seeds, the latter also values of whole sets of images; where both are empty,
     ``no_judgement`` says why. ``to_full`` holds differences of quality, this row less the full cache, at the same seeds.
-    ``place`` orders the ranked methods of one budget, by FID where it was measured, else by speed-up; ``unranked`` says why there is
+    ``place`` orders the ranked methods of one budget, by FID where it was measured, else by speedup; ``unranked`` says why there is
     none, and ``unproven`` that it is for want of proof alone. ``lossless``: no further from the full cache than it is from itself.
     ``roofline_speedup``: the speedup that the device allows; ``limit_marks`` flag what contradicts its limits. ``equal_memory``: the
     throughput (images per second) at the largest batch, ``equal_memory_batch``, that needs no more memory than the full cache.
     """
 
     outcome: Outcome
-    speed_up: Interval | None = None
-    no_speed_up: str = ""
+    speedup: Interval | None = None
+    no_speedup: str = ""
     saving: float | None = None
     saving_live: float | None = None
     fidelity: Mapping[str, Interval] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class ReportRow:
 
     @property
     def implausible(self) -> str:
-        """The reason why its speed-up exceeds what the device allows; empty where it does not."""
+        """The reason why its speedup exceeds what the device allows; empty where it does not."""
         return next((mark.reason for mark in self.limit_marks if mark.text == IMPLAUSIBLE), "")
 
     @property
@@ -167,9 +167,9 @@ def method_of(case: Case) -> str:
     return f"{method} {case.codec}{case.named.removeprefix(method)}"
 
 
-def faster(speed_up: Interval) -> bool:
-    """Return whether a speed-up is shown to be one."""
-    return speed_up.stated and speed_up.low > 1
+def faster(speedup: Interval) -> bool:
+    """Return whether a speedup is shown to be one."""
+    return speedup.stated and speedup.low > 1
 
 
 def by_definition(case: Case, name: str) -> bool:
@@ -202,15 +202,15 @@ def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Inter
     row = ReportRow(outcome)
     if not outcome.ok:
         return row
-    interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
+    interval, why = _speedup(outcome, full) if row.timed else (None, "Reference rows are not timed.")
     saved = _saved(FLOPS if row.paradigm == MASKED else KV, outcome, full)
-    row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved(LIVE_KV, outcome, full))
+    row = replace(row, speedup=interval, no_speedup=why, saving=saved, saving_live=_saved(LIVE_KV, outcome, full))
     row = _with_images_compared(row, full, means(values_by_seed(outcome, full), str) if intervals is None else intervals)
     return replace(row, marks=_marks(row))
 
 
-def _speed_up(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, str]:
-    """A speed-up, or the difference that forbids one."""
+def _speedup(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, str]:
+    """A speedup, or the difference that forbids one."""
     if outcome.facts.get("quality_only"):
         return None, str(outcome.facts["quality_only"])
     if full is None:
@@ -317,9 +317,9 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
     """The marks that follow from the values of one row alone."""
     marks = []
     if row.outcome.facts.get("quality_only"):
-        marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speed_up}"))
-    elif row.case.role == "candidate" and row.speed_up is None:
-        marks.append(Mark("no speed-up", "warn", row.no_speed_up))
+        marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speedup}"))
+    elif row.case.role == "candidate" and row.speedup is None:
+        marks.append(Mark("no speedup", "warn", row.no_speedup))
     elif own := row.outcome.facts.get("different_kernel"):
         marks.append(Mark("different kernel", "calm", str(own)))
     if row.paradigm != MASKED:

@@ -52,7 +52,7 @@ class Note:
 class Chapter:
     """A group with everything the page says about it.
 
-    ``coverage`` is the confidence of its speed-up intervals, 0 to 1; ``not_reproduced`` says why its values are not comparable with
+    ``coverage`` is the confidence of its speedup intervals, 0 to 1; ``not_reproduced`` says why its values are not comparable with
     published ones, or is empty; ``recommendations`` name a budget for each method by the rule in ``margin``, and ``scope`` says what
     "as good" is about; ``history`` is the group run by run, None where it was measured once.
     """
@@ -175,7 +175,7 @@ def _chapter(
 ) -> Chapter:
     twins = [other for other in groups if other.model == group.model]
     heading = group.model if len(twins) == 1 else f"{group.model}, {_difference(group, twins)}"
-    sure = [row.speed_up.confidence for row in group.candidates if row.speed_up and row.speed_up.stated]
+    sure = [row.speedup.confidence for row in group.candidates if row.speedup and row.speedup.stated]
     use, pictures = answer(group, claims), albums(group, artifact)
     evidence = strip(pictures, [row for row in (use.row or use.lean, use.ruined) if row is not None])
     return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), pictures,

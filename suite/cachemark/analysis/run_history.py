@@ -74,7 +74,7 @@ def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend |
         return None
     names, fingerprints = tuple(night.name for night in recent), tuple(night.run.environment.fingerprint for night in recent)
     rows = [_rows(group, night) for night in recent]
-    candidates = (_followed(row, rows, lambda history: 1 / history.speed_up.value if history.speed_up else None)
+    candidates = (_followed(row, rows, lambda history: 1 / history.speedup.value if history.speedup else None)
                   for row in group.candidates)
     days = [night.run.day for night in recent]
     cases = (_changed(case, names, fingerprints, days, trend) for case in candidates if case)

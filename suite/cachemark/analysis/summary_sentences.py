@@ -28,15 +28,15 @@ def sentences(group: CaseGroup) -> tuple[Sentence, ...]:
 
 def _about_full(group: CaseGroup) -> str:
     if group.full is None:
-        return "This run has no full cache, so there are no speed-ups or savings."
+        return "This run has no full cache, so there are no speedups or savings."
     if not group.full.ok:
-        return f"The full cache failed ({group.full.outcome.status}), so there are no speed-ups or savings."
+        return f"The full cache failed ({group.full.outcome.status}), so there are no speedups or savings."
     if group.searched:
         return "The largest batch that fits was searched for, and throughput there; latency and images are those of other cells."
     latency = group.full.median(TIME)
     images = "1 image" if group.case.batch == 1 else f"{group.case.batch} images"
     speed = f" takes {fmt.seconds(latency)} for a batch of {images}" if latency is not None else " was not timed"
-    return f"The full cache{speed}{_burden(group.full)}; every speed-up and saving below is against it.{_beside_real_images(group.full)}"
+    return f"The full cache{speed}{_burden(group.full)}; every speedup and saving below is against it.{_beside_real_images(group.full)}"
 
 
 def _burden(full: ReportRow) -> str:
@@ -97,21 +97,21 @@ def _closest(group: CaseGroup, ranked: list[ReportRow]) -> str:
 
 def _fastest(ranked: list[ReportRow], measured: list[ReportRow]) -> str:
     """The fastest ranked method; none is called faster while its interval reaches down to 1."""
-    timed = [(row.speed_up, row) for row in ranked if row.speed_up]
+    timed = [(row.speedup, row) for row in ranked if row.speedup]
     if not timed:
         return ""
-    speed_up, row = max([pair for pair in timed if faster(pair[0])] or timed, key=lambda pair: pair[0].value)
-    which = "ranked method" if any(other.unranked and other.speed_up for other in measured) else "method"
-    ends = f"{speed_up.low:.2f}–{speed_up.high:.2f}, " if speed_up.stated else ""
-    value = f"{fmt.name(row.method)} at {fmt.times(speed_up.value)} ({ends}n = {speed_up.n})"
-    if faster(speed_up):
+    speedup, row = max([pair for pair in timed if faster(pair[0])] or timed, key=lambda pair: pair[0].value)
+    which = "ranked method" if any(other.unranked and other.speedup for other in measured) else "method"
+    ends = f"{speedup.low:.2f}–{speedup.high:.2f}, " if speedup.stated else ""
+    value = f"{fmt.name(row.method)} at {fmt.times(speedup.value)} ({ends}n = {speedup.n})"
+    if faster(speedup):
         return f"The fastest {which} is {value}."
-    return f"No {which} is {'' if speed_up.value <= 1 else 'shown to be '}faster than the full cache here; the fastest is {value}."
+    return f"No {which} is {'' if speedup.value <= 1 else 'shown to be '}faster than the full cache here; the fastest is {value}."
 
 
 def _left_out(rows: list[ReportRow]) -> str:
     """The methods that are not in the ranking; the notes of the table give the reasons."""
-    unranked = ", ".join(fmt.name(row.method) + (f" at {fmt.times(row.speed_up.value)}" if row.speed_up else "")
+    unranked = ", ".join(fmt.name(row.method) + (f" at {fmt.times(row.speedup.value)}" if row.speedup else "")
                          for row in rows if row.unranked)
-    untimed = ", ".join(fmt.name(row.method) for row in rows if not row.unranked and row.speed_up is None)
-    return " ".join(f"{title}: {names}." for title, names in (("Not ranked", unranked), ("Without a speed-up", untimed)) if names)
+    untimed = ", ".join(fmt.name(row.method) for row in rows if not row.unranked and row.speedup is None)
+    return " ".join(f"{title}: {names}." for title, names in (("Not ranked", unranked), ("Without a speedup", untimed)) if names)

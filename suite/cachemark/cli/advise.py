@@ -99,15 +99,15 @@ def _print(advice: Advice, commands: list[str]) -> None:
     click.echo(printed(advice.text))
     for number, line in enumerate(advice.ranked, 1):
         click.echo(printed(f"{number:3}. {_line(line)}"))
-        if line.no_speed_up:
-            click.echo(printed(f"     It was measured, but its speed-up is not known: {line.no_speed_up}"))
+        if line.no_speedup:
+            click.echo(printed(f"     It was measured, but its speedup is not known: {line.no_speedup}"))
     if advice.others:
         click.echo("Not recommended:")
     for line in advice.others:
         click.echo(printed(f"  – {_line(line)}"))
         click.echo(printed(f"    {line.why_not}"))
-        if line.no_speed_up and line.no_speed_up not in line.why_not:
-            click.echo(printed(f"    It was measured, but its speed-up is not known: {line.no_speed_up}"))
+        if line.no_speedup and line.no_speedup not in line.why_not:
+            click.echo(printed(f"    It was measured, but its speedup is not known: {line.no_speedup}"))
     for sentence in (advice.begins, advice.seeds):
         if sentence:
             click.echo(printed(sentence))
@@ -125,7 +125,7 @@ def _line(line: AdvisedMethod) -> str:
     from ..workflows.advise import quality_text
 
     ends = f" ({line.low:.2f}–{line.high:.2f})" if line.low is not None and line.high is not None else ""
-    bound = f"at most {line.allowed:.2f}×{'' if line.no_speed_up else ', nothing measured here'}"
+    bound = f"at most {line.allowed:.2f}×{'' if line.no_speedup else ', nothing measured here'}"
     gain = bound if line.basis == "bound" else f"{line.gain:.2f}×{ends}, {line.basis}; allowed {line.allowed:.2f}×"
     saving = "" if line.saving is None else f", saves {line.saving:.0%}"
     return f"{line.name}, batch {line.batch}: {gain}{saving}; {quality_text(line)}"

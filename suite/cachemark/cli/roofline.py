@@ -62,7 +62,7 @@ def roofline(
     click.echo(f"{model}, {dtype}, {rates.device}: {rates.bandwidth / 1e9:,.0f} GB/s, {rates.peak_flops / 1e12:,.3g} TFLOP/s")
     for line in _table(found):
         click.echo(line)
-    click.echo("Parts: milliseconds per pass. Ideal: the speed-up over the full cache at equal batch that bytes and FLOPs allow.")
+    click.echo("Parts: milliseconds per pass. Ideal: the speedup over the full cache at equal batch that bytes and FLOPs allow.")
     for line in _passes(priced):
         click.echo(line)
 
@@ -102,7 +102,7 @@ def _table(rows: list[RooflineTime]) -> list[str]:
         assert row.nbytes is not None
         image, attended = row.seconds / row.batch, f"{row.attended:.1f}" if row.attended else ""
         cells = "".join(f"{1e3 * row.parts.get(part, 0) / row.passes:{width}.3f}" for part, width in zip(parts, widths, strict=True))
-        lines.append(f"{name:22}{row.batch:6d}{_seconds(image):>10}{1 / image:10.2f}{row.speed_up:7.2f}×{attended:>10}"
+        lines.append(f"{name:22}{row.batch:6d}{_seconds(image):>10}{1 / image:10.2f}{row.speedup:7.2f}×{attended:>10}"
                      f"{sum(row.nbytes.values()) / row.passes / 1e9:9.3f}{row.flops / row.batch / 1e12:8.3g}{cells}")
     return lines
 
@@ -112,7 +112,7 @@ def _passes(priced: list[PassCost]) -> list[str]:
     lines = [f"{'':36}{'batch':>6}{'a pass costs':>14}{'gain':>10}"] if priced else []
     for line in priced:
         name = f"{line.method if line.method == 'full' else f'{line.method} {line.budget}'} + {line.decoder}"
-        gain = "–" if line.speed_up is None else f"{line.speed_up:.2f}×"
+        gain = "–" if line.speedup is None else f"{line.speedup:.2f}×"
         lines.append(f"{name:36}{line.batch:6d}  " + (line.unsupported_reason or f"{line.cost:12.2f}{gain:>10}"))
     if priced:
         lines.append("A pass costs: in roofline times of a pass of one token, so a decoder that keeps fewer tokens of it loses. Gain: over "

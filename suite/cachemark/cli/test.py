@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 FAILED, NOTHING_CHECKED = 1, 4  # exit codes
 MOST_SHOWN = 3  # findings of a check
-LONGEST_KNOB = 10_000  # characters
+LONGEST_PARAMETER = 10_000  # characters
 
 
-def _knobs(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+def _parameters(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
     """Return the parameters of ``NAME=VALUE``; a value that is not JSON is a string."""
-    knobs: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for text in values:
         name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier() or len(text) > LONGEST_KNOB:
+        if not equals or not name.isidentifier() or len(text) > LONGEST_PARAMETER:
             raise click.BadParameter(f"{text[:40]!r} is not NAME=VALUE.")
         try:
-            knobs[name] = json.loads(value)
+            parameters[name] = json.loads(value)
         except (ValueError, RecursionError):
-            knobs[name] = value
-        if isinstance(knobs[name], float) and not math.isfinite(knobs[name]):
+            parameters[name] = value
+        if isinstance(parameters[name], float) and not math.isfinite(parameters[name]):
             raise click.BadParameter(f"{name} = {value[:40]} is not finite.")
-    return knobs
+    return parameters
 
 
 @click.group()
@@ -46,10 +46,10 @@ def test() -> None:
 
 @test.command("method")
 @click.argument("method", metavar="NAME|FILE")
-@click.option("--knob", "knobs", multiple=True, callback=_knobs, metavar="NAME=VALUE",
+@click.option("--parameter", "parameters", multiple=True, callback=_parameters, metavar="NAME=VALUE",
               help="Set a parameter of the method to a JSON value; repeatable.")
 @json_option
-def test_method(method: str, knobs: dict[str, Any], as_json: bool) -> None:
+def test_method(method: str, parameters: dict[str, Any], as_json: bool) -> None:
     """Test a method by the checks that the built-in methods pass.
 
     Give a NAME, or a Python FILE to test all of its methods. Checks: neutral parameters equal the full cache bit for bit, evicting equals
@@ -58,7 +58,7 @@ def test_method(method: str, knobs: dict[str, Any], as_json: bool) -> None:
     """
     from ..workflows.prove import prove_method
 
-    _report(lambda on_check: prove_method(method, knobs=knobs, on_check=on_check), as_json)
+    _report(lambda on_check: prove_method(method, parameters=parameters, on_check=on_check), as_json)
 
 
 @test.command("model")

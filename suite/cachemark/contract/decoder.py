@@ -12,13 +12,13 @@ from ..cache.arena import Memory
 from ..cache.layout import Layout
 from ..core.spec import SEQUENTIAL, TOKENS
 from .method import SCOPES, Method
-from .planning import Knobs
+from .planning import Parameters
 
 DECIDING = (*SCOPES, "capacity", "evict", "evict_after", "end_step", "roll_back")  # overriding one of them invalidates an inherited horizon
 
 
 @dataclass
-class Decoder(Knobs):
+class Decoder(Parameters):
     """Base class of decoders. A pass feeds the last accepted token and the drafts behind it, and accepts tokens from the left.
 
     A decoder knows a method only by :meth:`~.method.Method.horizon`, :meth:`~.method.Method.beyond` and
@@ -49,7 +49,7 @@ class Decoder(Knobs):
         return 0
 
     def check(self) -> None:
-        """Raise BadKnob for parameters that cannot be used."""
+        """Raise BadParameter for parameters that cannot be used."""
 
     def begin(self, layout: Layout, seeds: Tensor, greedy: bool, memory: Memory) -> None:
         """Start a generation with ``seeds`` (batch,), after the method. ``greedy``: draw the most probable token."""

@@ -15,7 +15,7 @@ from ..cache.attention import by_length
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Kept, RaggedSlot, RaggedStage, staged_entries
 from ..cache.slot import Slot
-from ..core.errors import BadKnob
+from ..core.errors import BadParameter
 from ..core.spec import canonical
 from .method import Method, graph_key
 from .planning import MethodOverhead
@@ -42,13 +42,13 @@ class HeadGroup:
 class HeadGroups(Method):
     """A next-token method that says for each K/V head which uniform method serves it, at a budget of that head's own.
 
-    A subclass says :meth:`served`; it may depend on sizes, knobs and what was measured of the weights, never on tensors. Heads of a site
-    with one method and the same knobs attend in one call, on exactly their entries, in slots that are allocated for that budget.
+    A subclass says :meth:`served`; it may depend on sizes, parameters and what was measured of the weights, never on tensors. Heads of a
+    site with one method and the same parameters attend in one call, on exactly their entries, in slots that are allocated for that budget.
     """
 
     paradigms = ("next-token",)
     evicts = True
-    groups: ClassVar[Sequence[HeadGroup]] = ()  # of an instance since it was resolved; no knob
+    groups: ClassVar[Sequence[HeadGroup]] = ()  # of an instance since it was resolved; no parameter
 
     def served(self, layout: Layout, site: Site) -> Sequence[Method]:
         """The method of each K/V head of a site, such as ``Window(B=32)``."""
@@ -59,22 +59,22 @@ class HeadGroups(Method):
         groups = self._grouped(layout, [Site("decoder", layer) for layer in range(layout.layers)])
         for group in groups:
             group.method.resolve(group.layout)
-        self.groups = groups  # type: ignore[misc]  # a ClassVar, so that it is no field and no knob
+        self.groups = groups  # type: ignore[misc]  # a ClassVar, so that it is no field and no parameter
 
     def _grouped(self, layout: Layout, sites: Sequence[Site]) -> list[HeadGroup]:
-        """A group for each method, its knobs, and number of heads that it serves at a site."""
+        """A group for each method, its parameters, and number of heads that it serves at a site."""
         share, groups = layout.heads // layout.kv_heads, dict[tuple[type[Method], str, int], HeadGroup]()
         for site in sites:
             served, alike = self.served(layout, site), dict[tuple[type[Method], str], list[int]]()
             if len(served) != layout.kv_heads:
-                raise BadKnob(f"{self.name}: {len(served)} methods for the heads of layer {site.layer}.",
-                              remedy=f"served must name one for each of the {layout.kv_heads} K/V heads.")
+                raise BadParameter(f"{self.name}: {len(served)} methods for the heads of layer {site.layer}.",
+                                   remedy=f"served must name one for each of the {layout.kv_heads} K/V heads.")
             for head, method in enumerate(served):
-                alike.setdefault((type(method), canonical(method.knobs())), []).append(head)
-            for (cls, knobs), heads in alike.items():
+                alike.setdefault((type(method), canonical(method.parameters())), []).append(head)
+            for (cls, parameters), heads in alike.items():
                 count = len(heads)
                 few = replace(layout, heads=share * count, kv_heads=count)
-                group = groups.setdefault((cls, knobs, count), HeadGroup(copy(served[heads[0]]), few))
+                group = groups.setdefault((cls, parameters, count), HeadGroup(copy(served[heads[0]]), few))
                 group.heads[site] = tuple(heads)
         return list(groups.values())
 

@@ -1,7 +1,7 @@
 """A cache method: an argument of ``generate``, called at nested scopes of the forward pass.
 
 A method overrides the innermost scope that suffices: ``evict`` < ``observe`` < ``attend`` < ``block`` < ``stack``. It is made
-anew for each generation; its dataclass fields are its knobs; it never refers to a model.
+anew for each generation; its dataclass fields are its parameters; it never refers to a model.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Method(Planning):
     evicts: ClassVar[bool] = False
     skips: ClassVar[bool] = False
     slack: ClassVar[int] = 0
-    spare = 0  # not annotated, so that it is no knob
+    spare = 0  # not annotated, so that it is no parameter
 
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         """Choose which rows and tokens are computed at all. A stack ends before its final norm."""
@@ -197,7 +197,7 @@ class Method(Planning):
     # -- how a pass may be run ----------------------------------------------------------------------------------------
     @property
     def kernel(self) -> str:
-        """Name of the attention kernel; a speed-up between two kernels is refused."""
+        """Name of the attention kernel; a speedup between two kernels is refused."""
         return MASS_KERNEL if self.needs_mass else KERNEL
 
     @property

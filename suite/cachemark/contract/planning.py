@@ -8,40 +8,40 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 from ..cache.layout import Layout, Site, Step
-from ..core.errors import BadBudget, BadKnob, unknown
+from ..core.errors import BadBudget, BadParameter, unknown
 
 if TYPE_CHECKING:
     from ..cache.masked_layout import Load, MaskedLayout, MaskedStep
 
 
 @dataclass
-class Knobs:
-    """A thing of a registry by its ``name``, made of knobs."""
+class Parameters:
+    """A thing of a registry by its ``name``, made of parameters."""
 
     name: ClassVar[str] = ""
 
-    def check_choice(self, knob: str, *choices: str) -> None:
-        """Raise BadKnob where the knob has none of the ``choices`` values."""
-        if (value := getattr(self, knob)) not in choices:
-            raise BadKnob(f"{self.name}: {knob} = {value!r} is unknown.", remedy=f"Known: {', '.join(choices)}.")
+    def check_choice(self, parameter: str, *choices: str) -> None:
+        """Raise BadParameter where the parameter has none of the ``choices`` values."""
+        if (value := getattr(self, parameter)) not in choices:
+            raise BadParameter(f"{self.name}: {parameter} = {value!r} is unknown.", remedy=f"Known: {', '.join(choices)}.")
 
     @classmethod
-    def build(cls, knobs: Mapping[str, Any]) -> Self:
-        """An instance with these knobs; an unknown knob or a value of another type is an error that names the nearest."""
+    def build(cls, parameters: Mapping[str, Any]) -> Self:
+        """An instance with these parameters; an unknown parameter or a value of another type is an error that names the nearest."""
         types = {f.name: type(f.default) if f.default is not None else None for f in fields(cls)}
-        for knob, value in knobs.items():
-            if knob not in types:
-                raise unknown(f"knob of {cls.name}", knob, types)
-            expected = types[knob]
+        for parameter, value in parameters.items():
+            if parameter not in types:
+                raise unknown(f"parameter of {cls.name}", parameter, types)
+            expected = types[parameter]
             wrong = expected is not None and (type(value) is not expected and not (expected is float and type(value) is int))
             if wrong and expected in (int, float, bool, str):
                 kind = expected.__name__
-                raise BadKnob(f"{cls.name}: {knob} = {value!r} is not {'an' if expected is int else 'a'} {kind}.",
-                              remedy=f"Its default is of type {kind}.")
-        return cls(**knobs)
+                raise BadParameter(f"{cls.name}: {parameter} = {value!r} is not {'an' if expected is int else 'a'} {kind}.",
+                                   remedy=f"Its default is of type {kind}.")
+        return cls(**parameters)
 
-    def knobs(self) -> dict[str, Any]:
-        """Every knob with its value."""
+    def parameters(self) -> dict[str, Any]:
+        """Every parameter with its value."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
@@ -69,13 +69,13 @@ class Profiler(Protocol):
 
 
 @dataclass
-class Planning(Knobs):
-    """Knobs are the fields of the dataclass.
+class Planning(Parameters):
+    """Parameters are the fields of the dataclass.
 
-    Class attributes: ``paradigms`` the method runs on; ``sizes`` are knobs that, given by a plan, stand in place of its budget;
-    ``source`` names paper and section; ``unstated`` are the knobs whose default the paper does not state, or states otherwise, each with
-    where the default comes from; ``footnotes`` are printed with its values; ``later`` are knobs that came after values were stored: at
-    their default they stand in no case, so that it is the same case as before; ``neutral`` are the knobs, beside those of the whole
+    Class attributes: ``paradigms`` the method runs on; ``sizes`` are parameters that, given by a plan, stand in place of its budget;
+    ``source`` names paper and section; ``unstated`` are the parameters whose default the paper does not state, or states otherwise, with
+    the origin of each default; ``footnotes`` are printed with its values; ``later`` are parameters that came after values were stored: at
+    their default they stand in no case, so that it is the same case as before; ``neutral`` are the parameters, beside those of the whole
     budget, with which the method is the full cache, None where there are none, as for an ablation; ``reorders``: tokens are predicted in
     another order than the full model's, so that what is drawn along its tokens cannot be compared place by place.
     """
@@ -90,24 +90,24 @@ class Planning(Knobs):
     reorders: ClassVar[bool] = False
 
     @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """Knobs that meet ``budget`` (a share of the full cache) on this layout; raises BadBudget where none do."""
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        """Parameters that meet ``budget`` (a share of the full cache) on this layout; raises BadBudget where none do."""
         return {}
 
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """Knobs that meet ``budget`` together with those of this instance: a plan may give some and leave the rest to the budget."""
-        return self.knobs_for(budget, layout)
+        """Parameters that meet ``budget`` together with those of this instance: a plan may give some and leave the rest to the budget."""
+        return self.parameters_for(budget, layout)
 
     def own_budget(self, layout: Layout) -> Fraction:
-        """The share of the full cache that these knobs are, for a method whose authors state sizes and no budget."""
+        """The share of the full cache that these parameters are, for a method whose authors state sizes and no budget."""
         raise BadBudget(f"{self.name} has no budget of its own.", remedy="Give a share of the full cache, such as 1/4.")
 
     def resolve(self, layout: Layout) -> None:
-        """Check the knobs against the layout and fill in those that depend on it; raises BadKnob."""
+        """Check the parameters against the layout and fill in those that depend on it; raises BadParameter."""
 
     def idle_reason(self, layout: Layout) -> str:
-        """After :meth:`resolve`: why these knobs leave what the model draws as it is on this layout, or nothing. For what cannot be seen on
-        paper, where a method that computes and reads all that the full cache does is found anyway."""
+        """After :meth:`resolve`: why these parameters leave what the model draws as it is on this layout, or nothing. For what cannot be
+        seen on paper, where a method that computes and reads all that the full cache does is found anyway."""
         return ""
 
     @classmethod
@@ -117,7 +117,7 @@ class Planning(Knobs):
 
     def calibrate(self, measured: Mapping[str, Any]) -> None:
         """Take facts that were measured of the weights for this method (empty where there are none), before :meth:`resolve`. They may
-        only serve to fill in knobs: a trial is given the resolved knobs and no facts."""
+        only serve to fill in parameters: a trial is given the resolved parameters and no facts."""
 
     # -- FLOPs and bytes of the full cache, or in a masked model of no cache; asked after `resolve` --------------------
     def passes(self, requested: int) -> int:

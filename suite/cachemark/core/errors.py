@@ -37,11 +37,11 @@ class CachemarkError(Exception):
 
 
 class UnknownName(CachemarkError):
-    """A model, method, knob, metric, plan or codec that does not exist."""
+    """A model, method, parameter, metric, plan or codec that does not exist."""
 
 
-class BadKnob(CachemarkError):
-    """A knob of a method whose value cannot be used."""
+class BadParameter(CachemarkError):
+    """A parameter of a method whose value cannot be used."""
 
 
 class BadBudget(CachemarkError):

@@ -75,7 +75,7 @@ class Outcome:
     judgement: str = ""
     log: str = ""
     seconds: float = 0.0
-    skip_key: str = ""
+    result_key: str = ""
     output_hash: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     artifacts: Mapping[str, str] = field(default_factory=dict)
@@ -123,13 +123,13 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         return {
             "case": self.case.to_json(), "status": str(self.status), "samples": {k: list(v) for k, v in self.samples.items()},
-            "judgement": self.judgement, "log": self.log, "seconds": self.seconds, "skip_key": self.skip_key,
+            "judgement": self.judgement, "log": self.log, "seconds": self.seconds, "result_key": self.result_key,
             "output_hash": self.output_hash, "facts": dict(self.facts), "artifacts": dict(self.artifacts),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
-        rest = {k: data[k] for k in ("samples", "judgement", "log", "seconds", "skip_key", "output_hash", "facts", "artifacts")}
+        rest = {k: data[k] for k in ("samples", "judgement", "log", "seconds", "result_key", "output_hash", "facts", "artifacts")}
         return cls(Case.from_json(data["case"]), Status(data["status"]), **rest)
 
 

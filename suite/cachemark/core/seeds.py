@@ -2,7 +2,7 @@
 
 A subset is a rule, not a file of numbers: sample ``i`` of a series has the seed ``start + i``, and its label follows from
 ``i`` and the number of classes. The series ``s`` (measuring) is nested: ``s64`` is the beginning of ``s256`` and so on up
-to ``s50k``. The series ``tune`` is for choosing knobs and shares no seed with it, so that no value is measured on what a
+to ``s50k``. The series ``tune`` is for choosing parameters and shares no seed with it, so that no value is measured on what a
 method was tuned on. Every prefix of either is balanced: no two classes differ by more than one sample.
 """
 

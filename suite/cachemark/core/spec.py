@@ -21,7 +21,7 @@ from .wording import shown
 
 FULL, SEQUENTIAL = "full", "sequential"
 TOKENS, DISTRIBUTION = "tokens", "law"  # of sequential decoding: what a decoder keeps
-OWN = ("method", "variant", "knobs", "budget", "role", "codec", "decoder")  # what a candidate does not share with the full cache beside it
+OWN = ("method", "variant", "parameters", "budget", "role", "codec", "decoder")  # fields that a candidate and its full cache do not share
 REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: how many samples its reference rows take, where these are not all
 FORCED_SAMPLES = "forced_samples"  # likewise: how many are compared along the full cache's own tokens
 QUALITY_PASS = "quality"  # of a case's evaluation: the pass over many images that compares them with real ones
@@ -111,13 +111,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Case:
-    """One cell: everything that changes the numbers. ``knobs`` are resolved, defaults written out.
+    """One cell: everything that changes the numbers. ``parameters`` are resolved, defaults written out.
 
     ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file, then a slash and the same of the image decoder.
     ``seeds`` names a fixed subset, ``samples`` says how many of it. ``role`` tells a candidate of the plan from the full cache it is
     measured against (``baseline``) and from the two reference rows of fidelity: ``other_seeds`` (full, other seeds) and ``other_batch``
-    (full at half the batch). ``variant`` is the plan's word for these knobs where it has a method more than once. ``decoder`` is empty for
-    sequential decoding, else the ``name`` of a decoder with its resolved knobs, and its own ``variant`` where the plan gives one.
+    (full at half the batch). ``variant`` is the plan's word for these parameters where it has a method more than once. ``decoder`` is empty
+    for sequential decoding, else the ``name`` of a decoder with its resolved parameters, and its own ``variant`` where the plan gives one.
     """
 
     model: str
@@ -126,7 +126,7 @@ class Case:
     conditions: str
     sampling: Sampling
     method: str
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     codec: str = "native"
     budget: str = "1"
     batch: int = 1
@@ -148,7 +148,7 @@ class Case:
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["grid"] = list(self.grid)
-        return data if self.decoder else _without_decoder(data)
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Case:
@@ -174,8 +174,7 @@ class Case:
 
     def _body(self) -> dict[str, Any]:
         """Return the fields of :meth:`to_json` uncopied: a report reads them of thousands of cases."""
-        body = {name: getattr(self, name) for name in _FIELDS} | {"sampling": vars(self.sampling)}
-        return body if self.decoder else _without_decoder(body)
+        return {name: getattr(self, name) for name in _FIELDS} | {"sampling": vars(self.sampling)}
 
     @cached_property
     def label(self) -> str:
@@ -250,9 +249,3 @@ class Case:
 
 
 _FIELDS = tuple(held.name for held in fields(Case))
-
-
-def _without_decoder(body: dict[str, Any]) -> dict[str, Any]:
-    """Remove the fields of decoders from a case of sequential decoding, whose key has none."""
-    del body["decoder"]
-    return body

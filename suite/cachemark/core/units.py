@@ -1,7 +1,7 @@
 """Declarations of metrics, and the metric of a name. The classes that declare them are in :mod:`cachemark.metrics`.
 
 ``version`` belongs to the definition, not to the code: it is raised when a number with this name would no longer be
-comparable with an older one, and it is part of the skip key and of exported histories.
+comparable with an older one, and it is part of the result key and of exported histories.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ FAMILIES = _Declarations(families=True)
 """Metrics of a whole set of images, one family each. What they were compared with and how many images there were belong to the name,
 because values differ with both: ``fid_scene_2k``."""
 
-# Metrics from which speed-ups, savings, ranks and charts are derived, by what they are there.
+# Metrics from which speedups, savings, ranks and charts are derived, by what they are there.
 TIME, TOKEN_TIME, HALF_RATES = "latency", "latency_tokens", ("tokens_per_s_first", "tokens_per_s_last")
 KV, LIVE_KV, STAGE, STATE, PEAK, FLOPS = "kv_allocated", "kv_logical", "kv_stage", "kv_state", "peak_memory", "flops"
 LARGEST, RATE, LARGEST_RATE = "max_batch", "throughput", "throughput_max"

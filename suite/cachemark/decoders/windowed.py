@@ -11,7 +11,7 @@ from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Layout
 from ..contract.decoder import Decoder
-from ..core.errors import BadKnob
+from ..core.errors import BadParameter
 
 PROPOSALS = ("newest", "left", "above", "uniform")
 WIDEST = 1024
@@ -34,7 +34,7 @@ class Windowed(Decoder):
 
     def check(self) -> None:
         if not 1 <= self.window <= WIDEST:
-            raise BadKnob(f"{self.name}: window = {self.window} is out of range.", remedy=f"Use 1 … {WIDEST} tokens per pass.")
+            raise BadParameter(f"{self.name}: window = {self.window} is out of range.", remedy=f"Use 1 … {WIDEST} tokens per pass.")
         self.check_choice("proposals", *PROPOSALS)
 
     @property

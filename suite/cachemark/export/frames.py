@@ -42,7 +42,7 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
     ``value`` is what the report shows: the median of what is timed or counted, the mean over seeds of fidelity and quality. ``low`` and
     ``high`` are the ends of its interval, ``confidence`` what that covers; all three are NaN for a single value. ``n`` counts raw values,
     for values of whole sets the images; it is 1 for a mean whose raw values were pruned.
-    Speed-up and saving against the full cache are rows of the kind ``derived``. A case without
+    Speedup and saving against the full cache are rows of the kind ``derived``. A case without
     values has one row without a metric, and ``reason`` says why; fidelity and quality of random weights mean nothing and are left out.
 
     Raises BadStore, and NothingMeasured for a store without runs.

@@ -109,7 +109,7 @@ def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str]
 
 def headline(view: ReportView) -> tuple[str, ...]:
     """The columns that fit a page: speed, memory or computation, fidelity, quality."""
-    fitting = ("speed_up", "saving", *(name for name, about in METRICS.items() if about.tokens), *scores())
+    fitting = ("speedup", "saving", *(name for name, about in METRICS.items() if about.tokens), *scores())
     keys = dict.fromkeys(column.key for chapter in view.chapters for column in columns_of(column_groups(chapter.group)))
     return tuple(key for key in keys if key in fitting or key.startswith(f"{FID}_"))
 
@@ -187,7 +187,7 @@ def _best(rows: Iterable[ReportRow], column: Column) -> list[ReportRow]:
     best, first = (min if column.better == "lower" else max)(ranked, key=lambda pair: pair[0])
     alike = [row for value, row in ranked if row is first or value == best or not told_apart(first, row, column)]
     if column.timed:
-        return [row for row in alike if row.speed_up is not None and faster(row.speed_up)]
+        return [row for row in alike if row.speedup is not None and faster(row.speedup)]
     return alike
 
 
@@ -220,10 +220,10 @@ def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str
         if rows := [row for row in note.rows if row in labels]:
             yield f"{', '.join(on_one_line(row, NAME) for row in rows)}: {note.text}"
     case, covered = chapter.group.case, chapter.coverage
-    speed = "" if covered is None else (f"; those of speed-ups are wider by what two processes of {fmt.percent(LUCK)} luck differ by, and "
+    speed = "" if covered is None else (f"; those of speedups are wider by what two processes of {fmt.percent(LUCK)} luck differ by, and "
                                         f"cover at least {fmt.percent(covered)} where that holds")
     yield (f"± is the distance to the farther end of a {100 * LEVEL:g} % interval: for means, over {case.samples} seeds ({case.seeds}). In "
-           f"brackets stand the ends of intervals that cover less: of latencies and speed-ups, from order statistics over {case.repeats} "
+           f"brackets stand the ends of intervals that cover less: of latencies and speedups, from order statistics over {case.repeats} "
            f"repeats in one process (variation between processes and days is not included in latencies{speed}). Batch {case.batch}.")
     yield BOLD
     if chapter.not_reproduced:

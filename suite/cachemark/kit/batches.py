@@ -86,7 +86,7 @@ def choosing(method: Method, line: int) -> Iterator[Choices]:
             if getattr(sys.modules[name], "lowest", None) is lowest:
                 patches.enter_context(patch.object(sys.modules[name], "lowest", recording_lowest))
         if method.name == "rkv":
-            _record_rkv(patches, sys.modules[type(method).__module__], method.knobs()["mix_lambda"], line, scores)
+            _record_rkv(patches, sys.modules[type(method).__module__], method.parameters()["mix_lambda"], line, scores)
         yield Choices(scores)
 
 

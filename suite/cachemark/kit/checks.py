@@ -332,24 +332,24 @@ def bf16_runs(cell: Cell) -> Findings:
         yield cell.finding(f"{allocated // 2} B in slots in bf16, half of those in fp32", f"{memory.nbytes('slots')} B")
 
 
-def wrong_knobs_are_refused(cell: MethodCell) -> Findings:
+def wrong_parameters_are_refused(cell: MethodCell) -> Findings:
     """An unknown parameter, a wrong type and a negative budget raise an error of cachemark."""
-    wrong: dict[str, Any] = {"no_such_knob": 1}
-    wrong |= {knob: {} for knob, value in cell.tight().knobs().items() if type(value) in (int, str)}
-    for knob, value in wrong.items():
-        yield from _refusal(cell, knob, value, None)
-    if "B" in cell.tight().knobs():
+    wrong: dict[str, Any] = {"no_such_parameter": 1}
+    wrong |= {parameter: {} for parameter, value in cell.tight().parameters().items() if type(value) in (int, str)}
+    for parameter, value in wrong.items():
+        yield from _refusal(cell, parameter, value, None)
+    if "B" in cell.tight().parameters():
         yield from _refusal(cell, "B", -1, cell.layout)
 
 
-def _refusal(cell: MethodCell, knob: str, value: object, layout: Layout | None) -> Iterator[Any]:
+def _refusal(cell: MethodCell, parameter: str, value: object, layout: Layout | None) -> Iterator[Any]:
     try:
-        method = cell.cls.build({knob: value})
+        method = cell.cls.build({parameter: value})
         if layout:
             method.resolve(layout)
     except CachemarkError:
         return
     except Exception as error:
-        yield cell.finding(f"BadKnob for {knob} = {value!r}", f"{type(error).__name__}: {error}")
+        yield cell.finding(f"BadParameter for {parameter} = {value!r}", f"{type(error).__name__}: {error}")
     else:
-        yield cell.finding(f"BadKnob for {knob} = {value!r}", "it is accepted")
+        yield cell.finding(f"BadParameter for {parameter} = {value!r}", "it is accepted")

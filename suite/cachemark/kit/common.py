@@ -122,7 +122,7 @@ class MethodCell(Example):
     @property
     def label(self) -> str:
         """Method, parameters, codec and attention."""
-        return "-".join([self.cls.name, *(f"{knob}={value}" for knob, value in self.mode), self.codec, self.attention])
+        return "-".join([self.cls.name, *(f"{parameter}={value}" for parameter, value in self.mode), self.codec, self.attention])
 
     def blocks(self, layers: int, heads: int) -> str:
         """Describe a stack of transformer blocks."""
@@ -159,7 +159,7 @@ def _full(cell: MethodCell, mass: bool) -> KitRun:
 
 
 def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
-    """Return the knob of a calibration with random facts for a layout; nothing for a method that needs none."""
+    """Return the parameter of a calibration with random facts for a layout; nothing for a method that needs none."""
     if not issubclass(cls, Calibrated):
         return {}
     draw, scales = torch.Generator().manual_seed(7), len(layout.scales)
@@ -175,7 +175,7 @@ def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
     return {"calibration": calibrations.remember(cls.name, {"model": "of random facts", **shape, **facts})}
 
 
-def neutral_knobs(cls: type[Method]) -> Mapping[str, Any]:
+def neutral_parameters(cls: type[Method]) -> Mapping[str, Any]:
     """Return the parameters that make a method neutral at full budget. Raises Unsupported if it declares none."""
     if cls.neutral is None:
         raise Unsupported(f"{cls.name} declares that it never equals the full cache.")

@@ -62,7 +62,7 @@ def watched(method: Method, *watches: Onlooker) -> Method:
     """Return a method of a subclass that calls ``watches``, with the same parameters."""
     cls = type(method)
     subclass: Any = type(cls.__name__, (Watched, cls), {"watches": watches, "__module__": cls.__module__})
-    return subclass(**method.knobs())
+    return subclass(**method.parameters())
 
 
 def slots_of(method: Method) -> Mapping[Place, Slot]:

@@ -16,7 +16,7 @@ from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core.spec import Sampling
 from ..models.mar import MAR, MARConfig
-from .common import KitRun, MethodCell, neutral_knobs
+from .common import KitRun, MethodCell, neutral_parameters
 
 # The diffusion head skips its noisiest half, which with random weights would multiply the tokens by thousands.
 CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=4, steps=8, diffusion=(3, 0))
@@ -62,7 +62,7 @@ class MaskedCell(MethodCell):
         return self.cls.build(dict(self.mode))
 
     def neutral(self) -> Method:
-        return self.cls.build({**self.cls().fit(Fraction(1), self.layout), **neutral_knobs(self.cls)})
+        return self.cls.build({**self.cls().fit(Fraction(1), self.layout), **neutral_parameters(self.cls)})
 
     def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
         """Generate; the class of a sample is its seed modulo the number of classes."""
@@ -76,9 +76,9 @@ def masked_cells(cls: type[Method], mode: tuple[tuple[str, Any], ...] = ()) -> S
     layout = model().layout(SEEDS, SAMPLING)
     for budget in RATIOS:
         try:
-            knobs = {**cls.build(dict(mode)).fit(budget, layout), **dict(mode)}
-            cls.build(knobs).resolve(layout)
+            parameters = {**cls.build(dict(mode)).fit(budget, layout), **dict(mode)}
+            cls.build(parameters).resolve(layout)
         except Exception:
             continue
-        return [MaskedCell(cls, tuple(knobs.items()), codec) for codec in ("native", "int8")]
+        return [MaskedCell(cls, tuple(parameters.items()), codec) for codec in ("native", "int8")]
     return [MaskedCell(cls, mode, "native")]

@@ -240,7 +240,7 @@ def evicting_methods_run(model: ModelExample) -> Findings:
         if model.entry.paradigm not in cls.paradigms:
             continue
         try:
-            ran = model.generate(cls.build(cls.knobs_for(Fraction(1, 2), model.layout(SEEDS))))
+            ran = model.generate(cls.build(cls.parameters_for(Fraction(1, 2), model.layout(SEEDS))))
         except BadBudget:
             continue
         count += 1
@@ -260,8 +260,8 @@ def neutral_methods_equal_full(model: ModelExample) -> Findings:
         if model.entry.paradigm not in cls.paradigms or cls.neutral is None:
             continue
         count += 1
-        knobs = {**cls.knobs_for(Fraction(1), model.layout(SEEDS)), **cls.neutral}
-        yield from differences(model, model.reference, model.generate(cls.build(knobs)), f"the full cache's with {name}")
+        parameters = {**cls.parameters_for(Fraction(1), model.layout(SEEDS)), **cls.neutral}
+        yield from differences(model, model.reference, model.generate(cls.build(parameters)), f"the full cache's with {name}")
     if not count:
         raise Unsupported("No built-in method with neutral parameters runs on it.")
 

@@ -14,7 +14,7 @@ from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, scale_steps
 from ..contract.heads import PerHead
 from ..contract.method import Method
-from .common import KitRun, MethodCell, calibration, neutral_knobs
+from .common import KitRun, MethodCell, calibration, neutral_parameters
 from .driver import Outputs
 
 SIDES = (1, 2, 3, 4, 5, 6)  # 91 tokens, of which later steps read 55
@@ -106,7 +106,7 @@ class ScaleCell(MethodCell):
         """True if the mode decides during generation."""
         return dict(self.mode).get("decide") == "online"
 
-    def knobs(self, budget: Fraction) -> dict[str, Any]:
+    def budget_parameters(self, budget: Fraction) -> dict[str, Any]:
         """Return the parameters of a budget and of the mode."""
         own = {**calibration(self.cls, self.layout), **dict(self.mode)}
         fitted = {} if {"c_min", "c_max"} & own.keys() else self.cls.build(own).fit(budget, self.layout)
@@ -114,7 +114,7 @@ class ScaleCell(MethodCell):
 
     def at(self, budget: Fraction, neutral: Mapping[str, Any] | None = None) -> Method:
         """Return the method at a budget, with its mode, ``neutral`` parameters and, if it needs a measurement, invented facts."""
-        method = self.cls.build({**self.knobs(budget), **(neutral or {})})
+        method = self.cls.build({**self.budget_parameters(budget), **(neutral or {})})
         if self.cls.profiler() is not None:
             method.calibrate(invented_similarity(self.layout))
             method.resolve(self.layout)
@@ -124,7 +124,7 @@ class ScaleCell(MethodCell):
         return self.at((PER_HEAD_BUDGET if self.per_head else BUDGET) if self.cls.evicts else Fraction(1))
 
     def neutral(self) -> Method:
-        return self.at(Fraction(1), neutral_knobs(self.cls))
+        return self.at(Fraction(1), neutral_parameters(self.cls))
 
     def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
         """Drive the method; a sample is a row of the feed."""

@@ -17,7 +17,7 @@ from ..contract.method import Method
 from ..core.errors import BadBudget
 from ..core.spec import Sampling
 from ..models.llamagen import LlamaGen, LlamaGenConfig
-from .common import KitRun, MethodCell, calibration, neutral_knobs
+from .common import KitRun, MethodCell, calibration, neutral_parameters
 
 GRID, BATCH, LAYERS, HEADS = 6, 2, 2, 4
 ATTENTION: dict[str, int | None] = {"mha": None, "gqa": 1}
@@ -94,7 +94,7 @@ class Cell(MethodCell):
     def at(self, budget: Fraction, driven: Layout | None = None) -> Method:
         """Return the method at a budget, calibrated with random facts for the ``driven`` layout, by default the cell's."""
         calibrated = calibration(self.cls, driven or self.layout)
-        return self.cls.build({**calibrated, **self.cls.knobs_for(budget, self.layout), **dict(self.mode)})
+        return self.cls.build({**calibrated, **self.cls.parameters_for(budget, self.layout), **dict(self.mode)})
 
     def tight(self, driven: Layout | None = None) -> Method:
         """Return the method at about half the image, or the nearest budget that it supports; see :meth:`at` for ``driven``.
@@ -111,8 +111,8 @@ class Cell(MethodCell):
         raise NoBudget(f"{self.label} supports none of the budgets {', '.join(map(str, RATIOS))}, so it cannot be checked")
 
     def neutral(self) -> Method:
-        full_budget = calibration(self.cls, self.layout) | self.cls.knobs_for(Fraction(1), self.layout)
-        return self.cls.build({**full_budget, **dict(self.mode), **neutral_knobs(self.cls)})
+        full_budget = calibration(self.cls, self.layout) | self.cls.parameters_for(Fraction(1), self.layout)
+        return self.cls.build({**full_budget, **dict(self.mode), **neutral_parameters(self.cls)})
 
     def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
         """Generate; the class of a sample is its seed modulo 10."""

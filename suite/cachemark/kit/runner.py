@@ -10,7 +10,7 @@ from typing import Any
 
 from ..contract.heads import HeadGroups
 from ..contract.method import Method
-from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
+from ..core.errors import BadBudget, BadParameter, CachemarkError, Unsupported
 from ..models.protocol import ModelEntry, Request
 from . import batches, checks, ragged
 from .capture import uncompiled
@@ -30,7 +30,7 @@ STORED: tuple[Check, ...] = (  # of methods with a KV cache
 )
 GROUPS: tuple[Check, ...] = (
     *STORED, checks.every_head_has_one_slot, checks.timed_equals_fidelity, checks.graph_is_eager, batches.samples_are_the_same_in_any_batch,
-    ragged.rows_equal_single_rows, checks.bf16_runs, checks.wrong_knobs_are_refused,
+    ragged.rows_equal_single_rows, checks.bf16_runs, checks.wrong_parameters_are_refused,
 )
 TOKEN: tuple[Check, ...] = (
     *(check for check in GROUPS if check is not checks.every_head_has_one_slot), checks.neutral_is_no_special_case, checks.budget_is_kept,
@@ -44,7 +44,7 @@ MASKED: tuple[Check, ...] = (
 TOKEN_SIZES = ((1, 1, 4), (1, 2, 4), (2, 2, 5))  # layers, heads and lines, the smallest first
 SCALE_SIZES = ((1, 1, (1, 2, 3, 4)), (1, 2, (1, 2, 3, 4, 5)), (2, 2, (1, 2, 3, 4, 5, 6)))
 LONGEST_ERROR = 400  # characters
-REFUSALS = (BadBudget, BadKnob, Unsupported, NoBudget)  # the method does not support this example
+REFUSALS = (BadBudget, BadParameter, Unsupported, NoBudget)  # the method does not support this example
 Mode = tuple[tuple[str, Any], ...]
 
 
@@ -119,9 +119,9 @@ class PlannedCheck:
         return []
 
 
-def method_checks(cls: type[Method], knobs: Mapping[str, Any] | None = None) -> Iterator[PlannedCheck]:
-    """Yield every check of each paradigm of a method; ``knobs`` are set in addition to those of a budget."""
-    mode = tuple((knobs or {}).items())
+def method_checks(cls: type[Method], parameters: Mapping[str, Any] | None = None) -> Iterator[PlannedCheck]:
+    """Yield every check of each paradigm of a method; ``parameters`` are set in addition to those of a budget."""
+    mode = tuple((parameters or {}).items())
     for paradigm in cls.paradigms:
         if family := FAMILIES.get(paradigm):
             grouped = issubclass(cls, HeadGroups) and paradigm == "next-token"

@@ -21,7 +21,7 @@ def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environmen
     """The environment of a trial on ``device`` (``cpu`` or ``cuda``) with so many CPU threads; on ``gpu``, by default the first one.
 
     Its fingerprint says nothing of the kernels that our own code chooses, such as that of a packed linear layer (ADR 13): these are part of
-    the code, which the skip key has beside it.
+    the code, which the result key has beside it.
     """
     if device != "cpu":  # a GPU is asked through its driver: torch would take memory on it, and be a foreign process there
         gpu = gpu or gpus()[0]

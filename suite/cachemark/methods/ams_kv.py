@@ -15,7 +15,7 @@ from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
-from ..core.errors import BadBudget, BadCalibration, BadKnob
+from ..core.errors import BadBudget, BadCalibration, BadParameter
 from .ams_kv_similarity.inter_scale import ScaleProfile, inter_scale
 from .registry import method
 
@@ -66,7 +66,7 @@ class AMSKV(Method):
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
     @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         return {"entries": int(budget * layout.layers * layout.cacheable)}
 
     def own_budget(self, layout: Layout) -> Fraction:
@@ -108,25 +108,26 @@ class AMSKV(Method):
             raise BadBudget(f"ams_kv: c_min = {self.c_min} leaves no room beside the {self.anchor} tokens of the condensed scales.",
                             remedy=f"Give c_min > {self.anchor}, or fewer condensed scales.")
         if self.c_max < self.c_min:
-            raise BadKnob(f"ams_kv: c_max = {self.c_max} is less than c_min = {self.c_min}.", remedy="Raise c_max or lower c_min.")
+            raise BadParameter(f"ams_kv: c_max = {self.c_max} is less than c_min = {self.c_min}.", remedy="Raise c_max or lower c_min.")
 
     def _check(self, layout: Layout) -> None:
         self.check_choice("decide", "profile", "online")
         self.check_choice("allocation", "similarity", "uniform")
         if not 0 <= self.condensed < len(layout.scales):
-            raise BadKnob(f"ams_kv: condensed = {self.condensed} of {len(layout.scales)} scales.",
-                          remedy=f"Give 0 … {len(layout.scales) - 1}.")
+            raise BadParameter(f"ams_kv: condensed = {self.condensed} of {len(layout.scales)} scales.",
+                               remedy=f"Give 0 … {len(layout.scales) - 1}.")
         listed = () if self.demanding is None else self.demanding
         if isinstance(listed, str) or not all(type(layer) is int and 0 <= layer < layout.layers for layer in listed):
-            raise BadKnob(f"ams_kv: demanding = {listed!r} is not a list of layers.", remedy=f"Give layers in 0 … {layout.layers - 1}.")
+            raise BadParameter(f"ams_kv: demanding = {listed!r} is not a list of layers.",
+                               remedy=f"Give layers in 0 … {layout.layers - 1}.")
         if self.c_max < 0 or self.c_min < 0 or self.entries < 0:
-            raise BadKnob("ams_kv: c_max, c_min and entries are numbers of tokens.", remedy="0 stands for the default.")
+            raise BadParameter("ams_kv: c_max, c_min and entries are numbers of tokens.", remedy="0 stands for the default.")
 
     def _profiled(self, layout: Layout, c_min: int) -> list[int]:
         """The layers that the rule finds demanding, from the measured similarity (or a given list that is only to be spread)."""
         if self.demanding is None:
             if not self.similarity:
-                raise BadKnob("ams_kv: nobody has measured the inter-scale similarity of these weights.", remedy=MEASURE)
+                raise BadParameter("ams_kv: nobody has measured the inter-scale similarity of these weights.", remedy=MEASURE)
             measured = [len(s) for s in self.similarity]
             if measured != [len(layout.scales) - 1] * layout.layers:
                 raise BadCalibration(f"ams_kv: the similarity is of another model or resolution: {len(measured)} layers at "

@@ -9,7 +9,7 @@ from typing import Any, cast
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Bidirectional
-from ..core.errors import BadKnob
+from ..core.errors import BadParameter
 from ..roofline.masked_flops import budget_of, fitted
 from .registry import method
 
@@ -31,7 +31,7 @@ class FewerSteps(Bidirectional):
     steps: int = 0
 
     @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         """The most passes that keep a whole image within this share of its FLOPs."""
         shape = cast(MaskedLayout, layout)
         return {"steps": 1 + fitted(cls.name, lambda i: cls(1 + i), shape.steps - 1, budget, shape)}
@@ -39,8 +39,8 @@ class FewerSteps(Bidirectional):
     def resolve(self, layout: Layout) -> None:
         requested = cast(MaskedLayout, layout).steps
         if not 1 <= self.steps <= requested:
-            raise BadKnob(f"fewer_steps: steps = {self.steps} where the sampling asks for {requested}.",
-                          remedy=f"Give 1 … {requested}, or a budget such as 1/2.")
+            raise BadParameter(f"fewer_steps: steps = {self.steps} where the sampling asks for {requested}.",
+                               remedy=f"Give 1 … {requested}, or a budget such as 1/2.")
 
     def own_budget(self, layout: Layout) -> Fraction:
         return budget_of(self, cast(MaskedLayout, layout))

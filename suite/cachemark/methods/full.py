@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cache.layout import Layout, Site
 from ..contract.method import Method
-from ..core.errors import BadBudget, BadKnob
+from ..core.errors import BadBudget, BadParameter
 from .registry import method
 
 
@@ -30,14 +30,14 @@ class Full(Method):
     store_last: bool = False
 
     @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         if budget < 1:
             raise BadBudget(f"full: it keeps everything and cannot meet a budget of {budget}.", remedy="Its budget is 1.")
         return {}
 
     def resolve(self, layout: Layout) -> None:
         if self.store_last and not layout.scales:
-            raise BadKnob("full: store_last is for next-scale models.", remedy="Leave it out.")
+            raise BadParameter("full: store_last is for next-scale models.", remedy="Leave it out.")
 
     def capacity(self, layout: Layout, site: Site) -> int:
         return layout.visual if self.store_last else super().capacity(layout, site)

@@ -15,7 +15,7 @@ from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout, MaskedStep, cosine_counts
 from ..contract.method import Bidirectional
 from ..contract.planning import Denoising
-from ..core.errors import BadKnob
+from ..core.errors import BadParameter
 from ..roofline.masked_flops import budget_of, fitted
 from .registry import method
 
@@ -77,41 +77,42 @@ class GtR(Bidirectional):
 
     def resolve(self, layout: Layout) -> None:
         requested = cast(MaskedLayout, layout).steps
-        self._check_knobs(layout)
+        self._check_parameters(layout)
         self.steps = self.steps or sum(self.split) or max(self.stages, min(AUTHORS, -(-requested // 2)))
         if not self.stages <= self.steps <= requested:
-            raise BadKnob(f"gtr: steps = {self.steps} in {self.stages} stages, where the sampling asks for {requested}.",
-                          remedy=f"Give {self.stages} … {requested} steps.")
+            raise BadParameter(f"gtr: steps = {self.steps} in {self.stages} stages, where the sampling asks for {requested}.",
+                               remedy=f"Give {self.stages} … {requested} steps.")
         self._sizes = [int((stage_of(layout, self.stages) == stage).sum()) for stage in range(self.stages)]
         self._passes = self._divided()
         self._counts = [self._rated(size, passes) for size, passes in zip(self._sizes, self._passes, strict=True)]
 
-    def _check_knobs(self, layout: Layout) -> None:
+    def _check_parameters(self, layout: Layout) -> None:
         self.check_choice("rate", "even", "cosine")
         deepest = _deepest(layout)
         if not 1 <= self.stages <= deepest:
-            raise BadKnob(f"gtr: stages = {self.stages} where {layout.line}×{layout.lines} places divide into {deepest}.",
-                          remedy=f"Give 1 … {deepest}.")
-        for knob in ("most", "least"):
-            if not 0 < getattr(self, knob) <= 1:
-                raise BadKnob(f"gtr: {knob} = {getattr(self, knob)} is no share of the head's passes.", remedy="Give a number in (0, 1].")
+            raise BadParameter(f"gtr: stages = {self.stages} where {layout.line}×{layout.lines} places divide into {deepest}.",
+                               remedy=f"Give 1 … {deepest}.")
+        for parameter in ("most", "least"):
+            if not 0 < getattr(self, parameter) <= 1:
+                raise BadParameter(f"gtr: {parameter} = {getattr(self, parameter)} is no share of the head's passes.",
+                                   remedy="Give a number in (0, 1].")
         if self.least > self.most:
-            raise BadKnob(f"gtr: least = {self.least} is more than most = {self.most}.", remedy="Give a smaller one.")
+            raise BadParameter(f"gtr: least = {self.least} is more than most = {self.most}.", remedy="Give a smaller one.")
         if not 0 <= self.detail < 1:
-            raise BadKnob(f"gtr: detail = {self.detail} is no share of tokens.", remedy="Give a number in [0, 1).")
+            raise BadParameter(f"gtr: detail = {self.detail} is no share of tokens.", remedy="Give a number in [0, 1).")
         if isinstance(self.split, str) or not all(type(passes) is int for passes in self.split):
-            raise BadKnob(f"gtr: split = {self.split!r} is no list of passes.", remedy="Give a number of passes for each stage.")
+            raise BadParameter(f"gtr: split = {self.split!r} is no list of passes.", remedy="Give a number of passes for each stage.")
 
     def _divided(self) -> Sequence[int]:
         """Passes of each stage."""
         if not self.split:
             return divided(self.steps, self._sizes)
         if len(self.split) != self.stages or sum(self.split) != self.steps:
-            raise BadKnob(f"gtr: split = {_described(self.split)} is a schedule of {sum(self.split)} steps in {len(self.split)} stages; "
-                          f"there are {self.steps} in {self.stages}.", remedy="Give passes for each stage, or none.")
+            raise BadParameter(f"gtr: split = {_described(self.split)} is a schedule of {sum(self.split)} steps in {len(self.split)} "
+                               f"stages; there are {self.steps} in {self.stages}.", remedy="Give passes for each stage, or none.")
         if any(not 1 <= passes <= size for passes, size in zip(self.split, self._sizes, strict=True)):
-            raise BadKnob(f"gtr: split = {_described(self.split)} for stages of {_described(self._sizes)} tokens.",
-                          remedy="Give each stage one pass or more, and no more than it has tokens.")
+            raise BadParameter(f"gtr: split = {_described(self.split)} for stages of {_described(self._sizes)} tokens.",
+                               remedy="Give each stage one pass or more, and no more than it has tokens.")
         return self.split
 
     def _rated(self, tokens: int, passes: int) -> Sequence[int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Extent
-from ..core.errors import BadBudget, BadKnob
+from ..core.errors import BadBudget, BadParameter
 from .base.head_aware import Cut, HeadAware
 from .registry import method
 from .scale_heads.attention_profile import AttentionProfile
@@ -57,7 +57,7 @@ class HACK(HeadAware):
         return {"variance": (layout.layers, layout.kv_heads)}
 
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        self.check_knobs(layout)
+        self.check_parameters(layout)
         classes = self.classed(layout)
         most = budget * classes.pairs * layout.cacheable
         fitting = [mean for mean in range(1, layout.visual + 1) if self._allocated(classes, layout, mean) <= most]
@@ -72,17 +72,17 @@ class HACK(HeadAware):
         return Fraction(self._allocated(self.classes, layout, self.mean), layout.cacheable * self.classes.pairs)
 
     def resolve(self, layout: Layout) -> None:
-        self.check_knobs(layout)
+        self.check_parameters(layout)
         self.mean = self.mean or int(PUBLISHED * layout.visual)
         self.small, self.large = self._budgets(self.classed(layout), layout, self.mean)
         if self.large < _sink(layout) or not self.small:
             raise BadBudget(f"hack: mean = {self.mean} leaves structural heads {self.large} entries, less than the {_sink(layout)} of the "
                             f"sinks, the first {FIRST} scales.", remedy="Give a larger mean.")
 
-    def check_knobs(self, layout: Layout) -> None:
-        super().check_knobs(layout)
+    def check_parameters(self, layout: Layout) -> None:
+        super().check_parameters(layout)
         if not 0 < self.contrast < 1:
-            raise BadKnob(f"hack: contrast = {self.contrast} is no share.", remedy="Give a number between 0 and 1.")
+            raise BadParameter(f"hack: contrast = {self.contrast} is no share.", remedy="Give a number between 0 and 1.")
 
     def _budgets(self, classes: HeadClasses, layout: Layout, mean: int) -> tuple[int, int]:
         return classes.budgets(mean, Fraction(str(self.contrast)), layout.visual)

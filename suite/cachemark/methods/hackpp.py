@@ -15,7 +15,7 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Extent
-from ..core.errors import BadBudget, BadKnob
+from ..core.errors import BadBudget, BadParameter
 from .base import calibrations
 from .base.head_aware import Cut, HeadAware
 from .registry import method
@@ -72,7 +72,7 @@ class HACKPlusPlus(HeadAware):
 
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         """The largest mean that allocates no more, found by halving: one more would allocate more."""
-        self.check_knobs(layout)
+        self.check_parameters(layout)
         most = budget * layout.layers * layout.kv_heads * layout.cacheable
         low, high = 0, layout.cacheable
         while low < high:
@@ -89,21 +89,21 @@ class HACKPlusPlus(HeadAware):
         return Fraction(sum(self.plan.rooms), layout.cacheable * layout.layers * layout.kv_heads)
 
     def resolve(self, layout: Layout) -> None:
-        self.check_knobs(layout)
+        self.check_parameters(layout)
         self.mean = self.mean or max(1, int(PUBLISHED * layout.visual))
         unlimited = layout.visual if self.mean >= layout.cacheable else SEEN * self.mean
         self.attention_budget = self.attention_budget or min(unlimited, layout.visual)
         self.plan = self._planned(layout, self.mean)
 
-    def check_knobs(self, layout: Layout) -> None:
-        super().check_knobs(layout)
+    def check_parameters(self, layout: Layout) -> None:
+        super().check_parameters(layout)
         if self.pool < 1 or self.pool % 2 == 0:
-            raise BadKnob(f"hackpp: pool = {self.pool} has no middle.", remedy="Give an odd number, 1 or more.")
+            raise BadParameter(f"hackpp: pool = {self.pool} has no middle.", remedy="Give an odd number, 1 or more.")
         if not self.exponent >= 0:
-            raise BadKnob(f"hackpp: exponent = {self.exponent} gives most to what nothing relies on.", remedy="Give 0 or more.")
+            raise BadParameter(f"hackpp: exponent = {self.exponent} gives most to what nothing relies on.", remedy="Give 0 or more.")
         if not 0 <= self.attention_budget <= layout.visual:
-            raise BadKnob(f"hackpp: attention_budget = {self.attention_budget} of {layout.visual} tokens.",
-                          remedy=f"Give 1 … {layout.visual}.")
+            raise BadParameter(f"hackpp: attention_budget = {self.attention_budget} of {layout.visual} tokens.",
+                               remedy=f"Give 1 … {layout.visual}.")
 
     def _planned(self, layout: Layout, mean: int) -> RelianceBudgets:
         return _planned(self.classed(layout), self.calibration, layout.scales, mean, self.exponent)

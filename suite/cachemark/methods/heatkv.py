@@ -13,7 +13,7 @@ from torch import Tensor
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Kept, RaggedSlot, RaggedStage
 from ..contract.heads import PerHead
-from ..core.errors import BadBudget, BadKnob
+from ..core.errors import BadBudget, BadParameter
 from .base import calibrations
 from .base.calibrated import Calibrated
 from .registry import method
@@ -97,15 +97,15 @@ class HeatKV(Calibrated, PerHead):
 
     def _shape(self, layout: Layout) -> Shape:
         if not 1 <= self.sink < len(layout.scales):
-            raise BadKnob(f"heatkv: sink = {self.sink} of {len(layout.scales)} scales.", remedy=f"Give 1 … {len(layout.scales) - 1}.")
+            raise BadParameter(f"heatkv: sink = {self.sink} of {len(layout.scales)} scales.", remedy=f"Give 1 … {len(layout.scales) - 1}.")
         return Shape(tuple(side**2 for side in layout.scales), layout.layers, layout.kv_heads, self.sink)
 
     def _calibrated(self, layout: Layout) -> str:
         """The digest of a calibration from which orders for this sink follow."""
         facts = self.facts(layout)
         if facts.get("first_source", self.sink) != self.sink:
-            raise BadKnob(f"heatkv: sink = {self.sink}; the orders of {facts['model']} begin behind {facts['first_source']} scales.",
-                          remedy=f"Give sink = {facts['first_source']}, or measure the scores: cachemark calibrate heatkv MODEL.")
+            raise BadParameter(f"heatkv: sink = {self.sink}; the orders of {facts['model']} begin behind {facts['first_source']} scales.",
+                               remedy=f"Give sink = {facts['first_source']}, or measure the scores: cachemark calibrate heatkv MODEL.")
         return self.calibration
 
     # -- on paper -----------------------------------------------------------------------------------------------------

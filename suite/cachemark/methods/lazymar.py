@@ -14,7 +14,7 @@ from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, Tokens
 from ..cache.masked_layout import Load, MaskedLayout, MaskedStep
 from ..contract.method import Block, Method
-from ..core.errors import BadKnob
+from ..core.errors import BadParameter
 from .masked.partial import DECODER, HEAD
 from .masked.schedule import Scheduled
 from .registry import method
@@ -35,7 +35,7 @@ class LazyMAR(Scheduled):
     the pass before (§3.2.1). ``condition_cache``: only conditional rows run, and the decoder's unconditional hidden states
     follow from the difference that the last full pass left (§3.2.2). ``encoder_cache`` and ``head_cache``, of which the paper
     does not speak: see :class:`~.masked.partial.Incremental` and :class:`HeadCache`. The other
-    knobs are those of :class:`~cachemark.methods.masked.schedule.Scheduled`.
+    parameters are those of :class:`~cachemark.methods.masked.schedule.Scheduled`.
 
     ``select`` says which tokens are left behind, as Table 3 does: those most like before (``similarity``), those least like
     before (``min-similarity``), ``random`` ones, or at random but first those that have a value (``predicted``) or that have none
@@ -66,10 +66,10 @@ class LazyMAR(Scheduled):
         super().check()
         self.check_choice("select", *SELECTIONS)
         self.check_choice("forced", "zero", "always")
-        for knob in ("condition_cache", "head_cache"):
-            if getattr(self, knob) and self.shape.batch == self.shape.rows:
-                raise BadKnob(f"lazymar: {knob} needs unconditional rows, and without guidance there are none.",
-                              remedy=f"Give {knob} = false, or another cfg_scale than 1.")
+        for parameter in ("condition_cache", "head_cache"):
+            if getattr(self, parameter) and self.shape.batch == self.shape.rows:
+                raise BadParameter(f"lazymar: {parameter} needs unconditional rows, and without guidance there are none.",
+                                   remedy=f"Give {parameter} = false, or another cfg_scale than 1.")
         if self.condition_cache:
             self.rows = self.shape.batch
 

@@ -15,7 +15,7 @@ from ..cache.bank import SlotBank, chunks
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
-from ..core.errors import BadBudget, BadKnob
+from ..core.errors import BadBudget, BadParameter
 from .base.evicting import Evicting, lowest, ring, table
 from .registry import method
 
@@ -55,10 +55,10 @@ class Linear(Evicting):
     line_end: str = MEMBER
 
     @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        knobs = super().knobs_for(budget, layout)
-        spare = knobs["B"] - 3 * layout.line  # beside a recent line and two lines to choose one from
-        return {**knobs, "anchor": min(layout.line, max(0, spare)), "recent_lines": 1}
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        parameters = super().parameters_for(budget, layout)
+        spare = parameters["B"] - 3 * layout.line  # beside a recent line and two lines to choose one from
+        return {**parameters, "anchor": min(layout.line, max(0, spare)), "recent_lines": 1}
 
     @property
     def needs_mass(self) -> bool:
@@ -70,8 +70,8 @@ class Linear(Evicting):
         self.check_choice("score", "inter-line", "accumulated")
         self.check_choice("line_end", MEMBER, PINNED, EXCLUDED)
         if self.line_end != MEMBER and not layout.line_ends:
-            raise BadKnob(f"linear: line_end = {self.line_end!r}: the lines of this model end in no token of their own.",
-                          remedy=f"Leave it out, or say {MEMBER!r}.")
+            raise BadParameter(f"linear: line_end = {self.line_end!r}: the lines of this model end in no token of their own.",
+                               remedy=f"Leave it out, or say {MEMBER!r}.")
         if self.B % n or self.recent_lines < 1 or self.anchor < 0:
             raise BadBudget(f"linear: B = {self.B}, recent_lines = {self.recent_lines}, anchor = {self.anchor} do not fit lines of {n}.",
                             remedy=f"B must be a multiple of {n}, recent_lines at least 1, anchor at least 0.")

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..cache.layout import Layout, Site, Step
 from ..cache.masked_layout import MaskedLayout, MaskedStep
 from ..contract.planning import MethodOverhead
-from ..core.errors import BadKnob
+from ..core.errors import BadParameter
 from ..roofline.masked_flops import fitted
 from .masked.partial import DECODER, Partial, wide
 from .registry import method
@@ -75,14 +75,14 @@ class MARche(Partial):
     def check(self) -> None:
         blocks = self.shape.layers
         self.check_choice("refresh", "high", "low", "random", "blind")
-        for knob in ("active", "period"):
-            if (value := getattr(self, knob)) < 1:
-                raise BadKnob(f"marche: {knob} = {value} is too small.", remedy="Give at least 1.")
+        for parameter in ("active", "period"):
+            if (value := getattr(self, parameter)) < 1:
+                raise BadParameter(f"marche: {parameter} = {value} is too small.", remedy="Give at least 1.")
         if not 1 <= self.select_layer <= blocks:
-            raise BadKnob(f"marche: select_layer = {self.select_layer} of {blocks} decoder blocks.", remedy=f"Give 1 … {blocks}.")
+            raise BadParameter(f"marche: select_layer = {self.select_layer} of {blocks} decoder blocks.", remedy=f"Give 1 … {blocks}.")
         listed = self.refresh_layers
         if isinstance(listed, str) or not all(type(layer) is int and 1 <= layer <= blocks for layer in listed):
-            raise BadKnob(f"marche: refresh_layers = {listed!r} is not a list of blocks.", remedy=f"Give blocks in 1 … {blocks}.")
+            raise BadParameter(f"marche: refresh_layers = {listed!r} is not a list of blocks.", remedy=f"Give blocks in 1 … {blocks}.")
 
     # -- which passes, blocks and tokens ------------------------------------------------------------------------------
     def refreshes(self, step: MaskedStep) -> bool:

@@ -14,7 +14,7 @@ from ..cache.bank import SlotBank, chunks
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
-from ..core.errors import BadBudget, BadKnob
+from ..core.errors import BadBudget, BadParameter
 from .base.evicting import Evicting, ring
 from .registry import method
 
@@ -42,8 +42,8 @@ class RKV(Evicting):
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)
         if not 0 <= self.mix_lambda <= 1 or self.alpha < 1:
-            raise BadKnob(f"rkv: mix_lambda = {self.mix_lambda} with alpha = {self.alpha} cannot be used.",
-                          remedy="mix_lambda is λ, in [0, 1]; alpha is at least 1.")
+            raise BadParameter(f"rkv: mix_lambda = {self.mix_lambda} with alpha = {self.alpha} cannot be used.",
+                               remedy="mix_lambda is λ, in [0, 1]; alpha is at least 1.")
         if self.B % layout.line or self.B - self.alpha < layout.line:
             raise BadBudget(f"rkv: B = {self.B} with alpha = {self.alpha} does not fit lines of {layout.line}.",
                             remedy=f"B must be a multiple of {layout.line} and at least {layout.line} + alpha.")

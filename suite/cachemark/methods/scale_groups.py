@@ -13,7 +13,7 @@ from torch import Tensor
 from ..cache.layout import Layout, Step
 from ..cache.slot import Slot, Stage
 from ..contract.method import Method
-from ..core.errors import BadBudget, BadKnob
+from ..core.errors import BadBudget, BadParameter
 from .registry import method
 
 
@@ -31,7 +31,7 @@ class ScaleGroups(Method):
     paradigms = ("next-scale",)
     source = "AMS-KV (arXiv 2511.16047), Table 1"
     neutral = None  # it always hides a group
-    kernel = "sdpa-masked"  # another than that of the full cache: no speed-up is stated
+    kernel = "sdpa-masked"  # another than that of the full cache: no speedup is stated
     unstated = {"local": "ours: what the larger budget of AMS-KV holds; how many scales are local is not said"}
 
     remove: str = "intermediate"
@@ -39,7 +39,7 @@ class ScaleGroups(Method):
     local: int = 2
 
     @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         if budget < 1:
             raise BadBudget(f"scale_groups: it hides entries and frees none: no budget of {budget}.", remedy="Its budget is 1.")
         return {}
@@ -47,7 +47,7 @@ class ScaleGroups(Method):
     def resolve(self, layout: Layout) -> None:
         self.check_choice("remove", "condensed", "intermediate", "local")
         if min(self.condensed, self.local) < 0:
-            raise BadKnob("scale_groups: condensed and local are numbers of scales.", remedy="Give 0 or more.")
+            raise BadParameter("scale_groups: condensed and local are numbers of scales.", remedy="Give 0 or more.")
 
     def attend_scale(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
         k, v = (slot if stage is None else stage).read(slot.bank.runs[0], slot.live[0])

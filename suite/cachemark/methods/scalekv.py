@@ -19,7 +19,7 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
 from ..contract.planning import MethodOverhead
-from ..core.errors import BadBudget, BadKnob
+from ..core.errors import BadBudget, BadParameter
 from .base import calibrations
 from .base.calibrated import Calibrated
 from .registry import method
@@ -73,7 +73,7 @@ class ScaleKV(Calibrated, Method):
         return {} if "drafters" in facts else {"asi": (layout.layers, len(layout.scales) - 1)}
 
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        self._check_knobs(layout)
+        self._check_parameters(layout)
         most = int(budget * layout.layers * layout.cacheable)
         if most < WINDOW * layout.layers:
             raise BadBudget(f"scalekv: a budget of {float(budget):.3g} is {most // layout.layers} entries a layer; {WINDOW} always stay.",
@@ -89,18 +89,18 @@ class ScaleKV(Calibrated, Method):
         return Fraction(sum(self.plan.rooms), layout.layers * layout.cacheable)
 
     def resolve(self, layout: Layout) -> None:
-        self._check_knobs(layout)
+        self._check_parameters(layout)
         self.mean = self.mean or max(WINDOW, int(PUBLISHED * layout.cacheable))
         if self.mean < WINDOW:
             raise BadBudget(f"scalekv: mean = {self.mean} is less than its window.", remedy=f"Give {WINDOW} or more.")
         self.plan = self._budgets(layout, self.mean)
 
-    def _check_knobs(self, layout: Layout) -> None:
+    def _check_parameters(self, layout: Layout) -> None:
         self.check_choice("score", "code", "softmax")
         self.check_choice("counts", "allocated", "live")
         self.drafters = self.drafters or max(1, round(layout.layers / 16))
         if not 0 < self.drafters < layout.layers:
-            raise BadKnob(f"scalekv: drafters = {self.drafters} of {layout.layers} layers.", remedy=f"Give 1 … {layout.layers - 1}.")
+            raise BadParameter(f"scalekv: drafters = {self.drafters} of {layout.layers} layers.", remedy=f"Give 1 … {layout.layers - 1}.")
 
     def _budgets(self, layout: Layout, mean: int) -> LayerBudgets:
         self.facts(layout)

@@ -14,7 +14,7 @@ from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
-from ..core.errors import BadBudget, BadKnob
+from ..core.errors import BadBudget, BadParameter
 from .base.calibrated import Calibrated
 from .base.evicting import Evicting, lowest, table
 from .registry import method
@@ -65,9 +65,9 @@ class SSDHeads(Calibrated, Evicting):
         super().resolve(layout)
         self.check_choice("buffer", TOKEN, LINE)
         if not 1 <= self.near <= layout.lines:
-            raise BadKnob(f"ssd_heads: near = {self.near} of {layout.lines} lines.", remedy=f"Give 1 … {layout.lines}.")
+            raise BadParameter(f"ssd_heads: near = {self.near} of {layout.lines} lines.", remedy=f"Give 1 … {layout.lines}.")
         if not 0 <= self.tau <= 1:
-            raise BadKnob(f"ssd_heads: tau = {self.tau} is no share of attention.", remedy="Give a number from 0 to 1.")
+            raise BadParameter(f"ssd_heads: tau = {self.tau} is no share of attention.", remedy="Give a number from 0 to 1.")
         n = layout.line if self.buffer == LINE else 0
         if n and (self.B % n or n == self.B):
             raise BadBudget(f"ssd_heads: B = {self.B} does not fit lines of {n}, one of which goes at a time.",

@@ -32,9 +32,9 @@ class Streaming(Evicting):
     sinks: int = 4
 
     @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         own = {"sinks": sum(side**2 for side in layout.scales[:2])} if layout.scales else {}
-        return {**super().knobs_for(budget, layout), **own}
+        return {**super().parameters_for(budget, layout), **own}
 
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)

@@ -1,4 +1,4 @@
-"""The decoders of a plan: their knobs resolved, and the reason why one does not run beside a method on a model."""
+"""The decoders of a plan: their parameters resolved, and the reason why one does not run beside a method on a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..cache.codec import codec
 from ..cache.layout import Layout
 from ..contract.decoder import Decoder, beyond, horizon, widest
 from ..contract.method import Method
-from ..core.errors import BadKnob
+from ..core.errors import BadParameter
 from ..core.spec import SEQUENTIAL, Case
 from ..core.units import is_finite
 from ..core.wording import shown
@@ -17,36 +17,37 @@ from ..decoders.registry import DECODERS
 from ..plugins import loading as plugins
 from .schema import DecoderTable
 
-NAMING = ("name", "variant")  # of a case's decoder: what is no knob
+NAMING = ("name", "variant")  # of a case's decoder: what is no parameter
 
-LARGEST_KNOB = 1e15  # a float holds every integer up to there, and so does a tensor
+LARGEST_PARAMETER = 1e15  # a float holds every integer up to there, and so does a tensor
 BATCHES = 16  # at most, that are timed under a decoder, whose time depends on the images
 
 
 def resolved_decoder(decoder_table: str | DecoderTable) -> dict[str, Any]:
-    """A decoder as it stands in a case: its name and every knob with its value, and the plan's word for them; nothing for the sequential
-    one. Raises UnknownName and BadKnob."""
+    """A decoder as it stands in a case: its name and every parameter with its value, and the plan's word for them; nothing for the
+    sequential one. Raises UnknownName and BadParameter."""
     table = DecoderTable(name=decoder_table) if isinstance(decoder_table, str) else decoder_table
     cls: type[Decoder] = DECODERS.get(table.name)
-    check_numbers(cls.name, knobs := table.model_extra or {})
-    decoder = cls.build(knobs)
+    check_numbers(cls.name, parameters := table.model_extra or {})
+    decoder = cls.build(parameters)
     decoder.check()
-    if wrong := plugins.unusable(decoder.knobs()):
-        raise BadKnob(f"{cls.name}: {wrong}.", remedy=plugins.KNOBS)
+    if wrong := plugins.unusable(decoder.parameters()):
+        raise BadParameter(f"{cls.name}: {wrong}.", remedy=plugins.PARAMETERS)
     if cls.name == SEQUENTIAL:
         return {}
     default = cls()
-    resolved = {knob: value for knob, value in decoder.knobs().items() if knob not in cls.later or value != getattr(default, knob)}
+    resolved = {name: value for name, value in decoder.parameters().items() if name not in cls.later or value != getattr(default, name)}
     return {"name": cls.name, **resolved, **({"variant": table.variant} if table.variant else {})}
 
 
-def check_numbers(name: str, knobs: Mapping[str, Any]) -> None:
-    """Raise BadKnob for a number that a plan gives a method or a decoder of this name and that nothing can reckon with."""
-    for knob, value in knobs.items():
+def check_numbers(name: str, parameters: Mapping[str, Any]) -> None:
+    """Raise BadParameter for a number that a plan gives a method or a decoder of this name and that nothing can reckon with."""
+    for parameter, value in parameters.items():
         if isinstance(value, int | float) and not is_finite(value):
-            raise BadKnob(f"{name}: {knob} = {shown(value, 20)} is not finite.", remedy="Give a number that fits into a float.")
-        if isinstance(value, int | float) and abs(value) > LARGEST_KNOB:
-            raise BadKnob(f"{name}: {knob} = {shown(value, 20)} is beyond ±{LARGEST_KNOB:g}.", remedy="Give a smaller number.")
+            raise BadParameter(f"{name}: {parameter} = {shown(value, 20)} is not finite.", remedy="Give a number that fits into a float.")
+        if isinstance(value, int | float) and abs(value) > LARGEST_PARAMETER:
+            raise BadParameter(f"{name}: {parameter} = {shown(value, 20)} is beyond ±{LARGEST_PARAMETER:g}.",
+                               remedy="Give a smaller number.")
 
 
 def decoder_class(case: Case) -> type[Decoder]:
@@ -55,8 +56,8 @@ def decoder_class(case: Case) -> type[Decoder]:
     return cls
 
 
-def refused_decoder(case: Case, cls: type[Method], knobs: Mapping[str, Any], layout: Layout) -> str:
-    """The reason why the decoder of a case does not run beside a method with these knobs, or nothing."""
+def refused_decoder(case: Case, cls: type[Method], parameters: Mapping[str, Any], layout: Layout) -> str:
+    """The reason why the decoder of a case does not run beside a method with these parameters, or nothing."""
     if not case.decoder:
         return ""
     name = case.decoder["name"]
@@ -66,11 +67,11 @@ def refused_decoder(case: Case, cls: type[Method], knobs: Mapping[str, Any], lay
         return f"{name} draws several tokens a pass, and the reference engine runs the full cache as papers' code does, one at a time"
     if codec(case.codec).grouped:
         return f"{case.codec} gives keys a range by groups of tokens that stay, and {name} feeds tokens that may not; int8 and int4 do not"
-    if widest(method := cls.build(knobs), layout) == 1:
+    if widest(method := cls.build(parameters), layout) == 1:
         return f"{cls.name} states no horizon, so it runs one token a pass, and {name} has nothing to draw ahead"
     firsts = range(layout.visual)
     if all(horizon(method, first) >= layout.visual - first for first in firsts) or any(beyond(method, first) for first in firsts):
         return ""
-    if decoder_class(case).build({knob: value for knob, value in case.decoder.items() if knob not in NAMING}).ahead:
+    if decoder_class(case).build({parameter: value for parameter, value in case.decoder.items() if parameter not in NAMING}).ahead:
         return f"{cls.name} allows nothing to be fed beyond its horizon, and look_ahead of {name} has nothing to look at"
     return ""

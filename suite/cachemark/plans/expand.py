@@ -18,7 +18,7 @@ from ..cache.engine.graph import AUTO, GRAPH, refused
 from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core import seeds
-from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
+from ..core.errors import BadBudget, BadParameter, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.spec import FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
 from ..core.units import set_name
@@ -43,7 +43,7 @@ class Planned:
     finished parts of its quality pass, ``full_features`` that of the full cache of its cell. ``rates``: those of the device, where they
     were measured. ``reusable``: an earlier outcome of the case, whose quality may be reused. ``engine_reason``: why
     ``auto`` is not the graph engine here, or empty. ``needs``: digests of the plug-ins without which it cannot run. ``idle_reason``: why
-    the method changes nothing on this model, or empty. ``skip_key`` and its ``skip_parts`` name the outcome, where it is to be stored."""
+    the method changes nothing on this model, or empty. ``result_key`` and its ``result_parts`` name the result where it is stored."""
 
     case: Case
     request: Request
@@ -56,8 +56,8 @@ class Planned:
     engine_reason: str = ""
     needs: tuple[str, ...] = ()
     idle_reason: str = ""
-    skip_key: str = ""
-    skip_parts: Mapping[str, str] = field(default_factory=dict)
+    result_key: str = ""
+    result_parts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def runs_plugin(self) -> bool:
@@ -130,7 +130,7 @@ def _in(place: str) -> Iterator[None]:
 def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
     """The cases of a block. ``auto`` becomes graph, and eager where that is refused: candidates that cannot be recorded stand in an eager
     cell,
-    beside a full cache of their own, since a speed-up over one of another engine would measure the engines."""
+    beside a full cache of their own, since a speedup over one of another engine would measure the engines."""
     if cells.engine != AUTO:
         yield from _block(plan, cells, number, device)
         return
@@ -152,7 +152,7 @@ def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator
 
 def _left_out(case: Case) -> str:
     """The reason why a candidate does not run on the graph engine, or nothing."""
-    return _unrecorded(METHODS.get(case.method), dict(case.knobs)) if case.role == "candidate" and case.knobs else ""
+    return _unrecorded(METHODS.get(case.method), dict(case.parameters)) if case.role == "candidate" and case.parameters else ""
 
 
 def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
@@ -254,17 +254,17 @@ def _budget(budget: str | float | int | MethodTable, layout: Layout, weights: st
     if not isinstance(budget, MethodTable):
         return _parsed(budget, layout)
     cls: type[Method] = METHODS.get(budget.name)
-    knobs = dict(budget.model_extra or {})
-    stored = codec(str(knobs.pop("codec", NATIVE.name)))
+    parameters = dict(budget.model_extra or {})
+    stored = codec(str(parameters.pop("codec", NATIVE.name)))
     if stored is not NATIVE and layout.paradigm == "masked":
         raise BadBudget("A budget of a masked model is a share of its FLOPs, and a codec saves none.", remedy="Give a share, such as 1/2.")
     smaller = Fraction(1) if stored is NATIVE else Fraction(*(_row_bytes(each, layout) for each in (stored, NATIVE)))
-    if budget.name == FULL and stored is not NATIVE and not knobs:
+    if budget.name == FULL and stored is not NATIVE and not parameters:
         return Budget(smaller)
     if cls.own_budget is Method.own_budget or layout.paradigm not in cls.paradigms:
         raise _not_sized(cls, layout)
     with plugins.answering(cls):
-        return Budget(calibrated(cls, knobs, weights).own_budget(layout) * smaller)
+        return Budget(calibrated(cls, parameters, weights).own_budget(layout) * smaller)
 
 
 def _parsed(budget: str | float, layout: Layout) -> Budget:
@@ -305,30 +305,30 @@ def _row_bytes(stored: Codec, layout: Layout) -> int:
 def _candidates(plan: Plan, base: Case, table: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
     """The cases of a method, one for each budget, each with the reason why the method cannot meet it, or nothing."""
     table = MethodTable(name=table) if isinstance(table, str) else table
-    name, knobs = table.name, dict(table.model_extra or {})
+    name, parameters = table.name, dict(table.model_extra or {})
     cls: type[Method] = METHODS.get(name)
     if name == FULL:
         return
     if layout.paradigm in cls.paradigms:  # else no size of it is one here, which is said of each budget below
-        budgets = _own_size(cls, knobs, layout, base.weights) or budgets
+        budgets = _own_size(cls, parameters, layout, base.weights) or budgets
     for budget in budgets:
         try:
             with plugins.answering(cls, decoder_class(base)):
-                resolved = resolve(cls, Budget.parse(budget), layout, knobs, base.weights)
+                resolved = resolve(cls, Budget.parse(budget), layout, parameters, base.weights)
                 reason = _unrecorded(cls, resolved) if base.engine == GRAPH else ""
                 reason = reason or refused_decoder(base, cls, resolved, layout)
         except BadBudget as error:
             if plan.on_unsupported == "error":
                 raise
             resolved, reason = {}, str(error)
-        yield replace(base, method=name, variant=table.variant, knobs=resolved, budget=budget), reason
+        yield replace(base, method=name, variant=table.variant, parameters=resolved, budget=budget), reason
 
 
-def _own_size(cls: type[Method], knobs: dict[str, Any], layout: Layout, weights: str) -> list[str]:
-    """The budget that these knobs mean in the place of the plan's axis, or nothing where they mean none."""
-    if type(entries := knobs.get("B")) is int:
+def _own_size(cls: type[Method], parameters: dict[str, Any], layout: Layout, weights: str) -> list[str]:
+    """The budget that these parameters mean in the place of the plan's axis, or nothing where they mean none."""
+    if type(entries := parameters.get("B")) is int:
         return [_share(cls, entries, layout)]
-    return [str(Budget(calibrated(cls, knobs, weights).own_budget(layout)))] if set(cls.sizes) & set(knobs) else []
+    return [str(Budget(calibrated(cls, parameters, weights).own_budget(layout)))] if set(cls.sizes) & set(parameters) else []
 
 
 def _idle_reason(planned: Planned) -> str:
@@ -338,34 +338,34 @@ def _idle_reason(planned: Planned) -> str:
         return ""
     cls, layout = METHODS.get(case.method), planned.entry.shape(case.sampling, case.batch)
     with plugins.answering(cls):
-        return idle_reason(cls.build(case.knobs), layout)
+        return idle_reason(cls.build(case.parameters), layout)
 
 
-def _unrecorded(cls: type[Method], knobs: dict[str, Any]) -> str:
-    """The reason why the graph engine cannot run a method with these knobs, or nothing."""
-    return "" if cls.build(knobs).capturable else f"{cls.name} decides on the host while images are made, which a recorded pass cannot"
+def _unrecorded(cls: type[Method], parameters: dict[str, Any]) -> str:
+    """The reason why the graph engine cannot run a method with these parameters, or nothing."""
+    return "" if cls.build(parameters).capturable else f"{cls.name} decides on the host while images are made, which a recorded pass cannot"
 
 
 def _share(cls: type[Method], entries: int, layout: Layout) -> str:
     """The budget that ``entries`` visual entries are."""
     everything = layout.cacheable if layout.scales else layout.visual
     if not 0 < entries <= everything:
-        raise BadKnob(f"{cls.name}: B = {entries} does not fit.", remedy=f"Give 1 … {everything} visual entries.")
+        raise BadParameter(f"{cls.name}: B = {entries} does not fit.", remedy=f"Give 1 … {everything} visual entries.")
     return str(Budget(Fraction(entries, everything)))
 
 
-def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, Any], weights: str = "") -> dict[str, Any]:
-    """Every knob of the method with its value: what is given, else what the budget asks for, else the default. Some follow from what was
-    measured of the ``weights``."""
+def resolve(cls: type[Method], budget: Budget, layout: Layout, parameters: dict[str, Any], weights: str = "") -> dict[str, Any]:
+    """Every parameter of the method with its value: what is given, else what the budget asks for, else the default. Some follow from what
+    was measured of the ``weights``."""
     if layout.paradigm not in cls.paradigms:
         raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
-    check_numbers(cls.name, knobs)
-    method = calibrated(cls, {**calibrated(cls, knobs, weights).fit(budget.ratio, layout), **knobs}, weights)
+    check_numbers(cls.name, parameters)
+    method = calibrated(cls, {**calibrated(cls, parameters, weights).fit(budget.ratio, layout), **parameters}, weights)
     method.resolve(layout)
     own = cls()
-    resolved = {knob: value for knob, value in method.knobs().items() if knob not in cls.later or value != getattr(own, knob)}
+    resolved = {name: value for name, value in method.parameters().items() if name not in cls.later or value != getattr(own, name)}
     if wrong := plugins.unusable(resolved):
-        raise BadKnob(f"{cls.name}: {wrong}.", remedy=plugins.KNOBS)
+        raise BadParameter(f"{cls.name}: {wrong}.", remedy=plugins.PARAMETERS)
     return resolved
 
 
@@ -377,8 +377,8 @@ def _sampling(entry: ModelEntry, table: str | SamplingTable) -> Sampling:
     return entry.presets[table]
 
 
-def calibrated(cls: type[Method], knobs: Mapping[str, Any], weights: str) -> Method:
+def calibrated(cls: type[Method], parameters: Mapping[str, Any], weights: str) -> Method:
     """An instance that knows the facts measured of these weights; errors are those of :meth:`Method.build`."""
-    method = cls.build(knobs)
+    method = cls.build(parameters)
     method.calibrate(calibrations.measured(cls.name, weights))
     return method

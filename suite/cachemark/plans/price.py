@@ -179,7 +179,7 @@ def paper(planned: Planned) -> Bill:
     without an image decoder."""
     case, layout = planned.case, _layout(planned)
     try:
-        method: Method = METHODS.get(case.method).build(case.knobs)
+        method: Method = METHODS.get(case.method).build(case.parameters)
     except CachemarkError:  # it does not run here at all; what it would cost is that of no method
         method = Method()
     plain = ParameterCounts(block=BLOCK * (layout.heads * layout.head_dim) ** 2, between=0, image=lambda: None)

@@ -42,15 +42,15 @@ COUNTED = {
                   "metrics", "trial/child"),
     "decoder": ("decoders",),
 }  # fmt: skip
-"""Rooms and files whose edit changes values, by the part of the skip key that they make."""
-CARRIED = "carried"  # of an outcome's facts: {"metrics": names, "from": the skip key of the outcome that measured them}
+"""Rooms and files whose edit changes values, by the part of the result key that they make."""
+CARRIED = "carried"  # of an outcome's facts: {"metrics": names, "from": the result key of the outcome that measured them}
 FACTS = ("intervals", "bias", "real", "to_full")  # what a quality pass says beside its values
-SAME = ("numerics", "metrics")  # parts of the skip key without which a value would be another one
+SAME = ("numerics", "metrics")  # parts of the result key without which a value would be another one
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """An earlier outcome of a case, as far as its quality can be reused. ``source`` is the skip key of the outcome that
+    """An earlier outcome of a case, as far as its quality can be reused. ``source`` is the result key of the outcome that
     measured its quality; ``proof``: its values of single images, by which equal images are told;
     ``quality`` and ``facts`` can be taken over."""
 
@@ -64,10 +64,10 @@ class Earlier:
     @classmethod
     def of(cls, outcome: Outcome | None, parts: Mapping[str, str]) -> Earlier | None:
         """That of a stored outcome of the case, or None where it has no quality, or no hash of its images, or was measured with other
-        numerics or definitions than the ``parts`` of the skip key name."""
-        if outcome is None or not outcome.ok or not outcome.output_hash or not outcome.skip_key or IMAGES not in outcome.facts:
+        numerics or definitions than the ``parts`` of the result key name."""
+        if outcome is None or not outcome.ok or not outcome.output_hash or not outcome.result_key or IMAGES not in outcome.facts:
             return None
-        then = outcome.facts.get("skip_parts", {})
+        then = outcome.facts.get("result_parts", {})
         if any(then.get(part) != parts.get(part) for part in SAME):
             return None
         names = outcome.facts.get("quality_metrics", ())
@@ -75,7 +75,7 @@ class Earlier:
             return None  # a metric of a plug-in failed, and is asked again
         quality = {name: list(outcome.samples[name]) for name in names if name in outcome.samples}
         proof = {n: v for n, v in _proving(outcome.samples).items() if n not in quality and metric(n).kind in ("fidelity", "quality")}
-        source = outcome.facts.get(CARRIED, {}).get("from", outcome.skip_key)
+        source = outcome.facts.get(CARRIED, {}).get("from", outcome.result_key)
         facts = {key: outcome.facts[key] for key in FACTS if key in outcome.facts}
         return cls(source, outcome.output_hash, outcome.facts[IMAGES], proof, quality, facts) if quality and proof else None
 
@@ -95,7 +95,7 @@ def _proving(samples: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     return {name: list(values) for name, values in samples.items() if name not in OUTSIDE}
 
 
-def skip_parts(case: Case, environment: Environment) -> dict[str, str]:
+def result_parts(case: Case, environment: Environment) -> dict[str, str]:
     """Everything that must be unchanged for a stored outcome to count, by part."""
     return {
         "case": case.key,
@@ -108,7 +108,7 @@ def skip_parts(case: Case, environment: Environment) -> dict[str, str]:
     }
 
 
-def skip_key(parts: Mapping[str, str]) -> str:
+def result_key(parts: Mapping[str, str]) -> str:
     """One key of the parts."""
     return digest(dict(parts))
 

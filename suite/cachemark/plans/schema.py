@@ -49,7 +49,7 @@ class SamplingTable(PlanTable):
 
 
 class MethodTable(PlanTable):
-    """A method with knobs of its own. ``variant`` is a word for them, where a block has the method more than once."""
+    """A method with parameters of its own. ``variant`` is a word for them, where a block has the method more than once."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -58,7 +58,7 @@ class MethodTable(PlanTable):
 
 
 class DecoderTable(PlanTable):
-    """A decoder with knobs of its own. ``variant`` is a word for them, where a block has the decoder more than once."""
+    """A decoder with parameters of its own. ``variant`` is a word for them, where a block has the decoder more than once."""
 
     model_config = ConfigDict(extra="allow")
 

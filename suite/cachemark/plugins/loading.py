@@ -128,9 +128,9 @@ def _check(module: str, file: Path) -> None:
                         remedy="Decorate a class with @cm.method('name') or @cm.decoder('name'), or add an entry to MODELS.")
     for method in methods:
         _check_class(method, file)
-        _check_knobs(METHODS, method, file)
+        _check_parameters(METHODS, method, file)
     for decoder in decoders:
-        _check_knobs(DECODERS, decoder, file)
+        _check_parameters(DECODERS, decoder, file)
     for metric in metrics:
         _check_metric(metric, file)
 
@@ -160,32 +160,32 @@ def _check_class(method: str, file: Path) -> None:
                         remedy="Define them; the docstring of its base class says what each returns.")
 
 
-def _check_knobs(table: registry.Registry[Any], name: str, file: Path) -> None:
-    """Refuse knobs that cannot name a case, and a class that cannot be made without any being given."""
+def _check_parameters(table: registry.Registry[Any], name: str, file: Path) -> None:
+    """Refuse parameters that cannot name a case, and a class that cannot be made without any being given."""
     try:
-        knobs = table.get(name).build({}).knobs()
+        parameters = table.get(name).build({}).parameters()
     except Exception as error:
         raise BadPlugin(f"Plug-in {str(file)!r}: {table.kind} {name!r} cannot be made: {message_of(error)}.",
-                        remedy="Make its class a dataclass and give every knob a default.") from error
-    if wrong := unusable(knobs):
-        raise BadPlugin(f"Plug-in {str(file)!r}: {table.kind} {name!r}: knob {wrong}.", remedy=KNOBS)
+                        remedy="Make its class a dataclass and give every parameter a default.") from error
+    if wrong := unusable(parameters):
+        raise BadPlugin(f"Plug-in {str(file)!r}: {table.kind} {name!r}: parameter {wrong}.", remedy=PARAMETERS)
 
 
-LONGEST_KNOB = 10_000
-KNOBS = "Knobs are finite numbers, texts, truth values, and lists and tables of them: they name the case."
+LONGEST_PARAMETER = 10_000
+PARAMETERS = "Parameters are finite numbers, texts, truth values, and lists and tables of them: they name the case."
 
 
-def unusable(knobs: Mapping[str, Any]) -> str:
-    """The knob that cannot name a case, and why; empty where all can."""
-    for name, value in knobs.items():
+def unusable(parameters: Mapping[str, Any]) -> str:
+    """The parameter that cannot name a case, and why; empty where all can."""
+    for name, value in parameters.items():
         if isinstance(value, float) and not math.isfinite(value):
             return f"{str(name)[:SAID]} = {value} is not finite"
         try:
             length = len(canonical({name: value}))
         except (TypeError, ValueError, RecursionError) as error:
             return f"{str(name)[:SAID]} is of type {type(value).__name__} and cannot be written as JSON: {message_of(error)}"
-        if length > LONGEST_KNOB:
-            return f"{str(name)[:SAID]} is {length} letters long as JSON; {LONGEST_KNOB} are the most"
+        if length > LONGEST_PARAMETER:
+            return f"{str(name)[:SAID]} is {length} letters long as JSON; {LONGEST_PARAMETER} are the most"
     return ""
 
 

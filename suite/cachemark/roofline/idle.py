@@ -8,7 +8,7 @@ from ..contract.method import Method
 from ..core.spec import FULL
 from .masked_flops import share
 
-SAVES_NOTHING = "With these knobs it computes and reads on this model all that the full cache does: it saves nothing."
+SAVES_NOTHING = "With these parameters it computes and reads on this model all that the full cache does: it saves nothing."
 
 
 def idle_reason(method: Method, layout: Layout) -> str:

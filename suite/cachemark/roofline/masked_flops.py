@@ -96,7 +96,7 @@ def _uncached(layout: MaskedLayout) -> int:
 
 
 def budget_of(method: Method, layout: MaskedLayout) -> Fraction:
-    """The share as a budget that these knobs meet: rounded up to a ten-thousandth."""
+    """The share as a budget that these parameters meet: rounded up to a ten-thousandth."""
     return Fraction(math.ceil(share(method, layout) * 10**4), 10**4)
 
 
@@ -108,7 +108,7 @@ def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fractio
     allowed = budget * everything
     if (least := work(build(0), layout).total) > allowed:
         raise BadBudget(f"{name}: it computes at least {least / everything:.3f} of the FLOPs of an image, more than {budget}.",
-                        remedy="Raise the budget, or give its knobs.")
+                        remedy="Raise the budget, or give its parameters.")
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

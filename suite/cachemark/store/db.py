@@ -229,17 +229,17 @@ class Store:
             raise BadStore(f"Artifact {file} is not in {self.artifacts.root}.", remedy="Hand its bytes to save(), or leave it out.")
         return file
 
-    def find(self, skip_key: str) -> Outcome | None:
-        """The newest ok outcome with this skip key that keeps every raw value. The empty key belongs to nobody."""
+    def find(self, result_key: str) -> Outcome | None:
+        """The newest ok outcome with this result key that keeps every raw value. The empty key belongs to nobody."""
         with self._reading() as session:
-            row = _newest_whole(session, skip_key=skip_key) if skip_key else None
+            row = _newest_whole(session, result_key=result_key) if result_key else None
             return None if row is None else outcome_of(row)
 
-    def carry(self, run_id: int, skip_key: str) -> Outcome | None:
+    def carry(self, run_id: int, result_key: str) -> Outcome | None:
         """Add the outcome of :meth:`find` to this run, marked as carried unless the run has it already, and return it."""
         with self._writing() as session:
             self._run_row(session, run_id)
-            row = _newest_whole(session, skip_key=skip_key) if skip_key else None
+            row = _newest_whole(session, result_key=result_key) if result_key else None
             if row is None:
                 return None
             insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id, "carried": True})

@@ -32,16 +32,16 @@ _COUNT = number(0, 1e12, whole=True)
 META = {"plan": PROSE, "name": PROSE, "reason": PROSE, "saved": MOMENT, "expires": MOMENT, "run": _COUNT, "replaces": TABLE}  # fmt: skip
 ENVIRONMENT = {"device": PROSE, "machine_class": PROSE, "fingerprint": PROSE, "facts": TABLE}
 OUTCOME = {"case": TABLE, "status": one_of(*map(str, Status)), "samples": TABLE, "judgement": PROSE, "log": PROSE,
-           "seconds": number(0, 1e9), "skip_key": PROSE, "output_hash": PROSE, "facts": TABLE, "artifacts": TABLE}  # fmt: skip
-CASE = {"model": PROSE, "weights": PROSE, "grid": many(_COUNT, 2), "conditions": PROSE, "sampling": TABLE, "method": PROSE, "knobs": TABLE,
-        "codec": PROSE, "budget": PROSE, "batch": _COUNT, "seeds": PROSE, "samples": _COUNT, "dtype": PROSE, "engine": PROSE,
-        "device_class": PROSE, "warmup": _COUNT, "repeats": _COUNT, "role": PROSE, "evaluation": TABLE, "variant": PROSE,
+           "seconds": number(0, 1e9), "result_key": PROSE, "output_hash": PROSE, "facts": TABLE, "artifacts": TABLE}  # fmt: skip
+CASE = {"model": PROSE, "weights": PROSE, "grid": many(_COUNT, 2), "conditions": PROSE, "sampling": TABLE, "method": PROSE,
+        "parameters": TABLE, "codec": PROSE, "budget": PROSE, "batch": _COUNT, "seeds": PROSE, "samples": _COUNT, "dtype": PROSE,
+        "engine": PROSE, "device_class": PROSE, "warmup": _COUNT, "repeats": _COUNT, "role": PROSE, "evaluation": TABLE, "variant": PROSE,
         "decoder": TABLE}  # fmt: skip
 LATER = tuple(held.name for held in fields(Case) if held.default is not MISSING or held.default_factory is not MISSING)
 SAMPLING = {held.name: {"str": PROSE, "int": number(-1, 1e12, whole=True)}.get(str(held.type), number()) for held in fields(Sampling)}
 _CONDENSED = Expectation("a table of tables, each with count and mean", lambda value: isinstance(value, dict) and all(
     isinstance(held, dict) and number(0).fits(held.get("count")) and number().fits(held.get("mean")) for held in value.values()))
-FACTS = {"kernel": maybe(PROSE, None), "images_hash": maybe(PROSE, None), "condensed": _CONDENSED, "skip_parts": TABLE,
+FACTS = {"kernel": maybe(PROSE, None), "images_hash": maybe(PROSE, None), "condensed": _CONDENSED, "result_parts": TABLE,
          "limit": maybe(TABLE, None)}  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Results of other programs, read into the store: the JSON of pytest-benchmark.
 
 One file becomes one run. A benchmark is a case of the model ``pytest-benchmark``: its full name stands as the method, its group as the
-condition, its parameters as the knobs. The time of a call is its ``latency``, with every raw value; what has no raw values is left out,
+condition. The time of a call is its ``latency``, with every raw value; what has no raw values is left out,
 because the store keeps samples and not summaries. How many rounds there were changes from day to day and is no part of the case.
 """
 
@@ -96,9 +96,9 @@ def _finite(values: Sequence[Any]) -> list[float]:
 
 
 def _outcome(item: Mapping[str, Any], name: str, values: list[float], fingerprint: str) -> Outcome:
-    knobs = {str(key): _plain(value) for key, value in (item.get("params") or {}).items()}
-    case = Case(PYTEST_BENCHMARK, "none", (0, 0), str(item.get("group") or "no group"), Sampling(), name, knobs, seeds="none", samples=0,
-                dtype="none", engine=PYTEST_BENCHMARK, warmup=0, repeats=0)
+    parameters = {str(key): _plain(value) for key, value in (item.get("params") or {}).items()}
+    case = Case(PYTEST_BENCHMARK, "none", (0, 0), str(item.get("group") or "no group"), Sampling(), name, parameters, seeds="none",
+                samples=0,                 dtype="none", engine=PYTEST_BENCHMARK, warmup=0, repeats=0)
     stats, extra = item["stats"], item.get("extra_info") or {}
     facts = {"rounds": stats.get("rounds"), "iterations": stats.get("iterations"), "options": _plain(item.get("options") or {}),
              "fingerprint": fingerprint, **({"extra_info": _plain(extra)} if extra else {})}

@@ -93,7 +93,7 @@ def _members(store: Store, run_id: int) -> list[Member]:
 def _identity(outcome: Outcome) -> tuple[object, ...]:
     """The fields that tell an outcome from the others of its run, those of the same cell in other pairs among them."""
     pair = {name: value for name, value in outcome.facts.get("pair", {}).items() if name != "run"}
-    return outcome.case.key, outcome.skip_key, outcome.status, outcome.output_hash, outcome.seconds, canonical(pair)
+    return outcome.case.key, outcome.result_key, outcome.status, outcome.output_hash, outcome.seconds, canonical(pair)
 
 
 def _add_outcomes(target: Store, source: Store, run_id: int, numbers: dict[int, int]) -> int:

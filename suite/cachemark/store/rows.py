@@ -119,7 +119,7 @@ def outcome_row(outcome: Outcome, trial_id: int, files: Mapping[str, str]) -> Ou
         trial_id=trial_id, case_key=outcome.case.key, status=status,
         has_judgement=bool(outcome.judgement) or any(metric(n).kind in JUDGING for n in outcome.samples),
         n_samples=sum(len(v) for v in outcome.samples.values()), judgement=clean(outcome.judgement), log=clean(outcome.log),
-        seconds=outcome.seconds, skip_key=outcome.skip_key, output_hash=outcome.output_hash, facts=dict(outcome.facts), saved=utc_now(),
+        seconds=outcome.seconds, result_key=outcome.result_key, output_hash=outcome.output_hash, facts=dict(outcome.facts), saved=utc_now(),
         samples=[SampleRow(metric=n, status=status, count=len(v), packed=pack(v)) for n, v in outcome.samples.items()],
         artifacts=[ArtifactRow(name=name, file=file) for name, file in files.items()],
     )
@@ -143,7 +143,7 @@ def outcome_of(row: OutcomeRow) -> Outcome:
         know(row.case.body.get("evaluation"))  # a plug-in's metrics must be known before their samples are
         samples = {sample.metric: unpack(sample.packed) for sample in row.samples}
         return Outcome(
-            Case.from_json(row.case.body), Status(row.status), samples, row.judgement, row.log, row.seconds, row.skip_key,
+            Case.from_json(row.case.body), Status(row.status), samples, row.judgement, row.log, row.seconds, row.result_key,
             row.output_hash, _facts(row), {artifact.name: artifact.file for artifact in row.artifacts},
         )
     except (KeyError, TypeError, ValueError, AttributeError, struct.error, CachemarkError) as error:

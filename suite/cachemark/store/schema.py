@@ -164,7 +164,7 @@ class OutcomeRow(Base):
     judgement: Mapped[str] = mapped_column(Text)
     log: Mapped[str] = mapped_column(Text)
     seconds: Mapped[float]
-    skip_key: Mapped[str] = mapped_column(Text, index=True)
+    result_key: Mapped[str] = mapped_column(Text, index=True)
     output_hash: Mapped[str] = mapped_column(Text)
     facts: Mapped[dict[str, Any]]
     saved: Mapped[str] = mapped_column(String(32))

@@ -59,14 +59,14 @@ def failed(status: Status, log: str, facts: Mapping[str, Any] | None = None) -> 
 def outcome_of(
     planned: Planned, measured: Measurement, place: Mapping[str, Any] | None = None, disturbance: Disturbance | None = None,
 ) -> Outcome:
-    """The outcome of a case: its measurement, the facts of the ``place`` where it ran, and its skip key. A ``disturbance`` by the device
+    """The outcome of a case: its measurement, the facts of the ``place`` where it ran, and its result key. A ``disturbance`` by the device
     invalidates the values."""
-    facts = {**measured.facts, **(place or {}), **({"skip_parts": dict(planned.skip_parts)} if planned.skip_parts else {})}
+    facts = {**measured.facts, **(place or {}), **({"result_parts": dict(planned.result_parts)} if planned.result_parts else {})}
     if disturbance is not None:
         log = bounded_log(f"{disturbance.reason}\n{measured.log}".strip())
-        return Outcome(planned.case, disturbance.status, log=log, seconds=measured.seconds, skip_key=planned.skip_key, facts=facts)
+        return Outcome(planned.case, disturbance.status, log=log, seconds=measured.seconds, result_key=planned.result_key, facts=facts)
     return Outcome(planned.case, measured.status, measured.samples, measured.judgement, bounded_log(measured.log), measured.seconds,
-                   planned.skip_key, measured.output_hash, facts)
+                   planned.result_key, measured.output_hash, facts)
 
 
 def _finite(value: Any) -> Any:

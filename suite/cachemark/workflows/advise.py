@@ -74,7 +74,7 @@ class Wishes:
 @dataclass(frozen=True)
 class AdvisedMethod:
     """One line of the answer: a method at a budget. ``gain`` over the full cache, which ``allowed`` bounds; ``basis`` says whether gain,
-    time and memory were measured here, predicted, or bounded; ``no_speed_up`` why there is but a bound though it was measured here;
+    time and memory were measured here, predicted, or bounded; ``no_speedup`` why there is but a bound though it was measured here;
     ``quality`` is the value of its images with its interval; ``why_not`` the reason why it is not recommended, empty where it qualifies
     and fits."""
 
@@ -94,7 +94,7 @@ class AdvisedMethod:
     quality: Interval | None
     shown: str
     why_not: str
-    no_speed_up: str = ""
+    no_speedup: str = ""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class _Advisor:
             forecast.gain.high if stated else None, forecast.allowed, each.saving, forecast.seconds, forecast.memory, forecast.basis, name,
             claimed.row.quality.get(name) if claimed else None,
             loss_in_words(claimed.claim).removeprefix("and ") if claimed and each.qualified else "",
-            self._why_not(each, forecast, claimed), forecast.no_speed_up)
+            self._why_not(each, forecast, claimed), forecast.no_speedup)
 
     def _why_not(self, each: Candidate, forecast: Forecast, claimed: Claimed | None) -> str:
         if not each.qualified:
@@ -268,7 +268,7 @@ class _Advisor:
         told = f"no method that is shown to lose less than {allowed} is measured or predicted to be faster {where}."
         bound = max((lines[each.key] for each in able if lines[each.key].basis == BOUND), key=lambda line: line.gain, default=None)
         if bound is not None and bound.allowed > ARTEFACT:
-            known = (f"its speed-up on {self.wishes.gpu} is not known: {bound.no_speed_up}" if bound.no_speed_up else
+            known = (f"its speedup on {self.wishes.gpu} is not known: {bound.no_speedup}" if bound.no_speedup else
                      f"nothing of it was measured on {self.wishes.gpu}.")
             return f"{told} {bound.name} might gain up to {fmt.times(bound.allowed)}; {known}"
         if chosen.lean is None or self.entry.paradigm == MASKED:

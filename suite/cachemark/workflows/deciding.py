@@ -8,14 +8,14 @@ from typing import Any
 
 from ..core.result import CONDENSED, Environment
 from ..plans.expand import Planned
-from ..plans.reuse import skip_key, skip_parts
+from ..plans.reuse import result_key, result_parts
 from ..store.db import Store
 from . import largest_batch as largest
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A case, whether it is ``stored`` already, and its skip key with the parts it is made of."""
+    """A case, whether it is ``stored`` already, and its result key with the parts it is made of."""
 
     planned: Planned
     key: str
@@ -26,14 +26,14 @@ class Decision:
 def decide(
     cases: Sequence[Planned], store: Store | None, here: Environment, *, fresh: bool = False, memory_cap: int = 0,
 ) -> list[Decision]:
-    """Every case with its skip key where trials run ``here``; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked,
+    """Every case with its result key where trials run ``here``; ``stored`` where an outcome with that key is kept and ``fresh`` is not set,
     but for a search that a deadline ended. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts."""
     decisions = []
     for planned in cases:
-        parts = skip_parts(planned.case, here) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
-        key = skip_key(parts)
+        parts = result_parts(planned.case, here) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
+        key = result_key(parts)
         found = None if fresh or store is None else store.find(key)
-        planned = replace(planned, skip_key=key, skip_parts=parts)
+        planned = replace(planned, result_key=key, result_parts=parts)
         decisions.append(Decision(planned, key, parts, found is not None and not largest.unfinished(found)))
     return decisions
 
@@ -56,7 +56,7 @@ def _why_run(decision: Decision, store: Store | None) -> str:
         return f"no such case; the nearest stored one differs in {_fields(near[0][1])}" if near else "no such case"
     if not latest.ok:
         return f"last time it ended as {latest.status}"
-    then: dict[str, Any] = dict(latest.facts.get("skip_parts", {}))
+    then: dict[str, Any] = dict(latest.facts.get("result_parts", {}))
     if changed := [name for name in {**decision.parts, **then} if then.get(name) != decision.parts.get(name)]:
         return f"changed since: {', '.join(changed)}"
     if CONDENSED in latest.facts:

@@ -13,7 +13,7 @@ from ..analysis.quality_claims import MARGINS, Claims, Margins, QualityClaim, st
 from ..analysis.report_row import ReportRow
 from ..contract.method import Method
 from ..core import limits, seeds
-from ..core.errors import BadCalibration, BadKnob, CachemarkError, Unsupported
+from ..core.errors import BadCalibration, BadParameter, CachemarkError, Unsupported
 from ..core.limits import Rates
 from ..core.result import Outcome
 from ..core.spec import FULL, Case
@@ -233,7 +233,7 @@ def _usual(entry: ModelEntry, paradigm: str, batch: int, gpu: str) -> tuple[Plan
         table = {"name": name, **_stand_in(METHODS.get(name), entry, notes)}
         try:
             planned = expand(_plan_of(entry.name, [table], budgets, batch, gpu), _device(gpu))
-        except (BadKnob, BadCalibration, Unsupported) as error:
+        except (BadParameter, BadCalibration, Unsupported) as error:
             notes.append(f"Left out: {error}")
             continue
         tables.append(table)
@@ -243,13 +243,13 @@ def _usual(entry: ModelEntry, paradigm: str, batch: int, gpu: str) -> tuple[Plan
 
 
 def _stand_in(cls: type[Method], entry: ModelEntry, notes: list[str]) -> dict[str, Any]:
-    """Knobs in the place of what nobody has measured of the weights that come with the package, with a sentence that says so."""
-    knobs = stand_in(cls, entry)
-    if not knobs or calibrations.measured(cls.name, entry.identity(Request())):
+    """Parameters in the place of what nobody has measured of the weights that come with the package, with a sentence that says so."""
+    parameters = stand_in(cls, entry)
+    if not parameters or calibrations.measured(cls.name, entry.identity(Request())):
         return {}
     notes.append(f"Nobody has measured for {cls.name} how alike the scales of these weights are, so a sixth of the layers, "
-                 f"{len(knobs['demanding'])}, are taken to be demanding, as in its paper.")
-    return knobs
+                 f"{len(parameters['demanding'])}, are taken to be demanding, as in its paper.")
+    return parameters
 
 
 def _plan_of(model: str, methods: list[dict[str, Any]], budgets: list[str], batch: int, gpu: str) -> Plan:

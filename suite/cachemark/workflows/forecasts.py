@@ -30,9 +30,9 @@ MEASURED, PREDICTED, BOUND = "measured", "predicted", "bound"  # what a forecast
 
 @dataclass(frozen=True)
 class Forecast:
-    """A case at a ``batch`` beside the full cache at the same batch. ``gain`` is its speed-up and ``allowed`` the one that bytes and FLOPs
+    """A case at a ``batch`` beside the full cache at the same batch. ``gain`` is its speedup and ``allowed`` the one that bytes and FLOPs
     saved allow, ``seconds`` the time of a batch and ``memory`` its bytes, weights included. ``basis`` says whether gain and time were
-    measured, predicted, or are no more than a bound; ``doubt`` why the gain is not believed, ``no_speed_up`` why it is not known though the
+    measured, predicted, or are no more than a bound; ``doubt`` why the gain is not believed, ``no_speedup`` why it is not known though the
     case was measured."""
 
     batch: int
@@ -42,7 +42,7 @@ class Forecast:
     memory: int
     basis: str
     doubt: str = ""
-    no_speed_up: str = ""
+    no_speedup: str = ""
 
     @property
     def rate(self) -> float:
@@ -52,7 +52,7 @@ class Forecast:
 
 def identity(case: Case) -> str:
     """Names a method with its sizes, whatever the batch, the device and the weights."""
-    return canonical([case.method, case.variant, dict(case.knobs), case.codec, case.budget, vars(case.sampling), dict(case.decoder)])
+    return canonical([case.method, case.variant, dict(case.parameters), case.codec, case.budget, vars(case.sampling), dict(case.decoder)])
 
 
 class Forecaster:
@@ -80,28 +80,28 @@ class Forecaster:
         """A method with its sizes."""
         full, allowed = self.full(batch), self.allowed(case, batch)
         seen = sorted(self._measured(case), key=lambda pair: _apart(pair[1].case.batch, batch))
-        near = next(((group, row) for group, row in seen if row.speed_up is not None), None)
+        near = next(((group, row) for group, row in seen if row.speedup is not None), None)
         if near is None:
             return self._bound(case, full, allowed, seen[0][1] if seen else None)
         _, row = near
-        assert row.speed_up is not None
+        assert row.speedup is not None
         memory = self._memory(case, batch, row)
         if row.case.batch == batch:
-            return Forecast(batch, row.speed_up, allowed, row.median(TIME) or 0.0, memory, MEASURED, row.implausible)
+            return Forecast(batch, row.speedup, allowed, row.median(TIME) or 0.0, memory, MEASURED, row.implausible)
         there = self.allowed(case, row.case.batch)
-        value, low = (allowed * min(end / there, 1.0) for end in (row.speed_up.value, row.speed_up.low))
-        gain = Interval(value, low, allowed, row.speed_up.confidence, row.speed_up.n)
+        value, low = (allowed * min(end / there, 1.0) for end in (row.speedup.value, row.speedup.low))
+        gain = Interval(value, low, allowed, row.speedup.confidence, row.speedup.n)
         return Forecast(batch, gain, allowed, full.seconds / value, memory, PREDICTED, row.implausible)
 
     def _bound(self, case: Case, full: Forecast, allowed: float, row: ReportRow | None) -> Forecast:
-        """A case of which no speed-up is known; ``row``: what was measured of it nevertheless."""
+        """A case of which no speedup is known; ``row``: what was measured of it nevertheless."""
         batch, latency = full.batch, row.median(TIME) if row and row.case.batch == full.batch else None
-        why = "" if row is None else row.no_speed_up
+        why = "" if row is None else row.no_speedup
         return Forecast(batch, Interval(allowed, allowed, allowed, 0.0, 0), allowed, latency or full.seconds / allowed,
-                        self._memory(case, batch, row), BOUND, no_speed_up=why)
+                        self._memory(case, batch, row), BOUND, no_speedup=why)
 
     def allowed(self, case: Case, batch: int) -> float:
-        """The speed-up over the full cache that the bytes and FLOPs saved allow."""
+        """The speedup over the full cache that the bytes and FLOPs saved allow."""
         return self.roofline_time(self._full, batch) / self.roofline_time(case, batch)
 
     def roofline_time(self, case: Case, batch: int) -> float:

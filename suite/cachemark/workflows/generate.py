@@ -97,7 +97,7 @@ class ImageModel:
 
         ``seeds``: one for each image, or the number of images (default: 0, 1, …). Without ``labels`` and ``prompts`` the classes follow
         from the number of images, balanced. ``budget`` is the fraction of the full cache that is kept (default: the method's own sizes,
-        else 1/2) and ``parameters`` are those of the method. Raises UnknownName, BadBudget and BadKnob for what does not exist or fit,
+        else 1/2) and ``parameters`` are those of the method. Raises UnknownName, BadBudget and BadParameter for what does not exist or fit,
         Unsupported where the method does not run on this model, and BadPlan for labels, prompts and seeds that do not go together.
         """
         texts = [prompts] if isinstance(prompts, str) else list(prompts or ())

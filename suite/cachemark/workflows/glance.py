@@ -36,6 +36,6 @@ def glance(outcome: Outcome, full: Outcome | None) -> Glance:
     judged = outcome.mean(score) if score else None
     return Glance(
         "" if latency is None or not row.timed else fmt.seconds(latency),
-        fmt.times(row.speed_up.value) if candidate and row.speed_up else "",
+        fmt.times(row.speedup.value) if candidate and row.speedup else "",
         f"{fmt.percent(row.saving)} {'fewer FLOPs' if row.paradigm == MASKED else 'less KV'}" if candidate and row.saving else "",
         "" if judged is None else f"{metric(score).title.lower()} {fmt.metric_value(judged, score)}")

@@ -69,7 +69,7 @@ def _methods() -> list[dict[str, Any]]:
     from ..methods.registry import METHODS
 
     classes = {name: METHODS.get(name) for name in METHODS}
-    return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(),
+    return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "parameters": cls().parameters(),
              "paradigms": cls.paradigms, "builtin": cls.__module__.startswith("cachemark."), **_origin("methods", name, cls)}
             for name, cls in classes.items()]
 
@@ -78,7 +78,7 @@ def _decoders() -> list[dict[str, Any]]:
     from ..decoders.registry import DECODERS
 
     classes = {name: DECODERS.get(name) for name in DECODERS}
-    return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(), "keeps": cls.keeps,
+    return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "parameters": cls().parameters(), "keeps": cls.keeps,
              "builtin": cls.__module__.startswith("cachemark.")} for name, cls in classes.items()]
 
 

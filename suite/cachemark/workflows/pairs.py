@@ -106,8 +106,8 @@ def _apart(conditions: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -
 def _conditions(case: Case) -> dict[str, Any]:
     """Settings of a case one by one, without its evaluation and its role."""
     settings = case.to_json()
-    return {name: value for name, value in {**settings, **settings["sampling"], **settings["knobs"]}.items()
-            if name not in ("sampling", "knobs", "evaluation", "role", "decoder")}
+    return {name: value for name, value in {**settings, **settings["sampling"], **settings["parameters"]}.items()
+            if name not in ("sampling", "parameters", "evaluation", "role", "decoder")}
 
 
 def sides_of(

@@ -1,4 +1,4 @@
-"""Speed-ups on paper for the map of answers: at batches and lengths of the sequence at which nothing was measured."""
+"""Speedups on paper for the map of answers: at batches and lengths of the sequence at which nothing was measured."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class PaperSpeed:
         return tuple(int(tokens * side**2) for side in sides)
 
     def allowed(self, full: Case, candidate: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
-        """The speed-up of a candidate over its full cache that bytes and FLOPs allow at a batch and length; None where nobody can say.
+        """The speedup of a candidate over its full cache that bytes and FLOPs allow at a batch and length; None where nobody can say.
         ``image``: seconds at least to decode one, on the model's own grid; on another they go with its area."""
-        whole, part = (self._roofline_time(case, rates, batch, tokens) for case in (replace(full, method=FULL, knobs={}), candidate))
+        whole, part = (self._roofline_time(case, rates, batch, tokens) for case in (replace(full, method=FULL, parameters={}), candidate))
         if not whole or not part:
             return None
         decoding = image * batch * tokens / (full.grid[0] * full.grid[1])
@@ -65,10 +65,10 @@ def _roofline_time(case: Case, rates: Rates, batch: int, tokens: int) -> float |
     if counts is None:
         return None
     layout = replace(entry.shape(case.sampling, batch), dtype=getattr(torch, case.dtype))
-    cls, knobs = METHODS.get(case.method), dict(case.knobs)
+    cls, parameters = METHODS.get(case.method), dict(case.parameters)
     if area != 1:
         side = next(side for side in SIDES if side**2 == area)
         layout = replace(layout, lines=int(layout.lines * side), line=int(layout.line * side))
-        own = {name: value for name, value in knobs.items() if name not in ("B", *cls.sizes)}
-        knobs = resolve(cls, Budget.parse(case.budget), layout, own, case.weights) if case.method != FULL else knobs
-    return bill(cls.build(knobs), layout, counts, codec=codec(case.codec), images=False).roofline_time(rates)
+        own = {name: value for name, value in parameters.items() if name not in ("B", *cls.sizes)}
+        parameters = resolve(cls, Budget.parse(case.budget), layout, own, case.weights) if case.method != FULL else parameters
+    return bill(cls.build(parameters), layout, counts, codec=codec(case.codec), images=False).roofline_time(rates)

@@ -10,7 +10,7 @@ import torch
 from ..cache.layout import Layout, Step, window_step
 from ..contract.decoder import Decoder, window
 from ..contract.method import Method
-from ..core.errors import BadKnob, Unsupported
+from ..core.errors import BadParameter, Unsupported
 from ..core.limits import Rates
 from ..core.spec import FULL
 from ..core.wording import shown
@@ -26,7 +26,7 @@ from .roofline_times import DEFAULTS, priced_methods
 class PassCost:
     """A method under a decoder at a batch, or the ``unsupported_reason`` why there is no such line. ``cost``: the roofline time of a pass
     of as many tokens as the decoder draws over that of a pass of one, mean over an image, which is also the number of tokens a pass below
-    which it loses. ``speed_up`` over the sequential full cache at ``tokens`` a pass, None where nobody said how many there are."""
+    which it loses. ``speedup`` over the sequential full cache at ``tokens`` a pass, None where nobody said how many there are."""
 
     method: str
     budget: str
@@ -35,17 +35,17 @@ class PassCost:
     unsupported_reason: str = ""
     cost: float = 0.0
     tokens: float | None = None
-    speed_up: float | None = None
+    speedup: float | None = None
 
 
 def decoder_of(text: str) -> Decoder:
-    """A decoder from ``name=window`` or ``name=window,look_ahead``. Raises UnknownName and BadKnob."""
+    """A decoder from ``name=window`` or ``name=window,look_ahead``. Raises UnknownName and BadParameter."""
     name, _, given = text.partition("=")
-    width, *knobs = given.split(",")
-    if not (width.isascii() and width.isdigit() and len(width) <= 9) or knobs not in ([], ["look_ahead"]):
-        raise BadKnob(f"{shown(text)} is no decoder with a window.",
+    width, *parameters = given.split(",")
+    if not (width.isascii() and width.isdigit() and len(width) <= 9) or parameters not in ([], ["look_ahead"]):
+        raise BadParameter(f"{shown(text)} is no decoder with a window.",
                       remedy="Write its name and the tokens of a pass: jacobi=16, or jacobi=16,look_ahead.")
-    decoder: Decoder = DECODERS.get(name).build({"window": int(width), **dict.fromkeys(knobs, True)})
+    decoder: Decoder = DECODERS.get(name).build({"window": int(width), **dict.fromkeys(parameters, True)})
     decoder.check()
     return decoder
 
@@ -81,7 +81,7 @@ def _priced(
         return replace(line, unsupported_reason=f"{line.method} states no horizon, so it runs one token a pass")
     alone = bill(method, layout, parts, images=False).roofline_time(rates)
     cost = bill(method, layout, parts, images=False, steps=steps).roofline_time(rates) / alone
-    return replace(line, cost=cost, speed_up=None if line.tokens is None else whole / alone * line.tokens / cost)
+    return replace(line, cost=cost, speedup=None if line.tokens is None else whole / alone * line.tokens / cost)
 
 
 def windows(method: Method, layout: Layout, decoder: Decoder) -> list[Step]:

@@ -50,13 +50,13 @@ def _ignore(name: str, result: KitResult) -> None:
 
 
 # -- the kit --------------------------------------------------------------------------------------------------------------
-def prove_method(named: str | Path, *, knobs: Mapping[str, Any] | None = None, on_check: OnCheck = _ignore) -> list[KitReport]:
+def prove_method(named: str | Path, *, parameters: Mapping[str, Any] | None = None, on_check: OnCheck = _ignore) -> list[KitReport]:
     """Run every check of the kit on a method, or on all methods of a Python file, on one thread.
 
-    ``knobs`` are set in addition to those of a budget. ``on_check`` is called with the name and each result. Raises UnknownName,
-    BadPlugin for a file without a method, and BadKnob.
+    ``parameters`` are set in addition to those of a budget. ``on_check`` is called with the name and each result. Raises UnknownName,
+    BadPlugin for a file without a method, and BadParameter.
     """
-    return _prove("methods", named, dict(knobs or {}), on_check)
+    return _prove("methods", named, dict(parameters or {}), on_check)
 
 
 def prove_model(named: str | Path, *, weights: str = "", decoder_weights: str = "", on_check: OnCheck = _ignore) -> list[KitReport]:
@@ -96,7 +96,7 @@ def planned_checks(kind: installed.Kind, named: str | Path, options: Mapping[str
     names = names_of(kind, named)
     if kind == "methods":
         for name in names:
-            METHODS.get(name).build(options)  # raises BadKnob before any check runs
+            METHODS.get(name).build(options)  # raises BadParameter before any check runs
         return {name: list(method_checks(METHODS.get(name), options)) for name in names}
     if kind == "models":
         return {name: list(model_checks(MODELS.get(name), Request(**options))) for name in names}
@@ -185,7 +185,7 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
 
 def _delayed(planned: Planned, wait: float, images: int) -> Planned:
     """Return the case with this delay; cases of one process differ in their number of generations."""
-    case = replace(planned.case, knobs={**planned.case.knobs, "wait": wait}, repeats=images)
+    case = replace(planned.case, parameters={**planned.case.parameters, "wait": wait}, repeats=images)
     return replace(planned, case=case)
 
 

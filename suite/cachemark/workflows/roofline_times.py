@@ -14,7 +14,7 @@ from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
 from ..core import limits
-from ..core.errors import BadBudget, BadKnob, Unsupported
+from ..core.errors import BadBudget, BadParameter, Unsupported
 from ..core.limits import Rates
 from ..core.spec import FULL, Budget
 from ..core.wording import count
@@ -27,7 +27,7 @@ from ..models.registry import MODELS
 from ..plans.expand import resolve
 from ..roofline.bill import attended, bill
 from ..roofline.operations import BYTES, Bill
-from .stand_ins import calibration_knob, sixth
+from .stand_ins import calibration_parameter, sixth
 
 OWN = "own"  # the budget that a method's own sizes are
 DEMANDING, MASKED = "ams_kv", "masked"  # the method whose layers may be demanding, and the models whose passes are asked for
@@ -39,7 +39,7 @@ DEFAULTS = {
 @dataclass(frozen=True)
 class RooflineTime:
     """One line: a method under a budget at a batch, or the ``unsupported_reason`` why there is none. ``seconds`` of the batch at least,
-    ``parts`` of them by operation; ``speed_up`` over the full cache that bytes and FLOPs allow; ``nbytes`` of the batch by kind;
+    ``parts`` of them by operation; ``speedup`` over the full cache that bytes and FLOPs allow; ``nbytes`` of the batch by kind;
     ``attended``: entries that a query looks at on average, None in a masked model."""
 
     method: str
@@ -48,7 +48,7 @@ class RooflineTime:
     unsupported_reason: str = ""
     passes: int = 0
     seconds: float = 0.0
-    speed_up: float = 0.0
+    speedup: float = 0.0
     parts: dict[str, float] | None = None
     nbytes: dict[str, int] | None = None
     flops: int = 0
@@ -73,7 +73,7 @@ def roofline_times(
     """The full cache and each method under each budget, at each batch. Empty ``methods`` and ``budgets`` are the family's own;
     the budget ``own`` is what a method's sizes are. ``steps`` replaces the passes of a masked model; ``demanding`` layers of ams_kv have
     the larger budget, a sixth where it is None. ``apart`` charges activations as operations of their own. Raises BadBudget for a budget
-    that is none, Unsupported for ``steps`` of a model that has none, BadKnob for ``demanding`` layers that nothing has."""
+    that is none, Unsupported for ``steps`` of a model that has none, BadParameter for ``demanding`` layers that nothing has."""
     entry: ModelEntry = MODELS.get(model)
     if (parts := entry.parameter_counts()) is None:
         raise Unsupported(f"Nobody has counted the products of {model}.", remedy="Give its entry parameter_counts.")
@@ -107,9 +107,10 @@ def check_budgets(budgets: Sequence[str]) -> None:
 
 
 def check_demanding(demanding: int, layout: Layout) -> None:
-    """Raise BadKnob for more demanding layers than there are."""
+    """Raise BadParameter for more demanding layers than there are."""
     if not 0 <= demanding <= layout.layers:
-        raise BadKnob(f"{count(demanding, 'demanding layer')}, and the model has {layout.layers}.", remedy=f"Give 0 … {layout.layers}.")
+        raise BadParameter(f"{count(demanding, 'demanding layer')}, and the model has {layout.layers}.",
+                           remedy=f"Give 0 … {layout.layers}.")
 
 
 def _refuse_unused(entry: ModelEntry, names: Sequence[str], steps: int, demanding: int | None) -> None:
@@ -120,20 +121,20 @@ def _refuse_unused(entry: ModelEntry, names: Sequence[str], steps: int, demandin
     if demanding is None:
         return
     if DEMANDING not in names or entry.paradigm not in METHODS.get(DEMANDING).paradigms:
-        raise BadKnob(f"{count(demanding, 'demanding layer')}: only {DEMANDING} has such layers, on a next-scale model; here "
-                      f"{', '.join(names)} would run on {entry.name}, a {entry.paradigm} model.",
-                      remedy=f"Leave them out, or name {DEMANDING} and a next-scale model, such as var-d30.")
+        raise BadParameter(f"{count(demanding, 'demanding layer')}: only {DEMANDING} has such layers, on a next-scale model; here "
+                           f"{', '.join(names)} would run on {entry.name}, a {entry.paradigm} model.",
+                           remedy=f"Leave them out, or name {DEMANDING} and a next-scale model, such as var-d30.")
     check_demanding(demanding, entry.shape(entry.presets["paper"], 1))
 
 
 def priced_methods(
     names: Sequence[str], budgets: Sequence[str], layout: Layout, demanding: int | None, entry: ModelEntry,
 ) -> Iterator[tuple[str, str, Method | str]]:
-    """Methods with their knobs, or the reason why there is none. The full cache has no budgets, and stands before them anyway."""
+    """Methods with their parameters, or the reason why there is none. The full cache has no budgets, and stands before them anyway."""
     for name in dict.fromkeys(names):
         cls: type[Method] = METHODS.get(name)
         layers = range(sixth(layout) if demanding is None else demanding)
-        knobs: dict[str, Any] = {"demanding": tuple(layers)} if name == DEMANDING else calibration_knob(cls, entry)
+        parameters: dict[str, Any] = {"demanding": tuple(layers)} if name == DEMANDING else calibration_parameter(cls, entry)
         if name == FULL:
             continue
         for budget in budgets:
@@ -142,10 +143,10 @@ def priced_methods(
                     raise BadBudget(f"{name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
                 if budget == OWN and issubclass(cls, Evicting) and cls.own_budget is Method.own_budget:
                     raise BadBudget(f"{name} has no sizes of its own.", remedy="Give a share of the full cache, such as 1/4.")
-                method = cls.build(knobs if budget == OWN else resolve(cls, Budget.parse(budget), layout, knobs))
+                method = cls.build(parameters if budget == OWN else resolve(cls, Budget.parse(budget), layout, parameters))
                 method.resolve(layout)
                 yield name, budget, method
-            except (BadBudget, BadKnob) as error:
+            except (BadBudget, BadParameter) as error:
                 yield name, budget, str(error)
 
 

@@ -22,8 +22,8 @@ def sixth(layout: Layout) -> int:
     return layout.layers // 6
 
 
-def calibration_knob(cls: type[Method], entry: ModelEntry) -> dict[str, str]:
-    """The knob that names the calibration of a model or of its packaged weights; nothing where there is none, or none is asked for."""
+def calibration_parameter(cls: type[Method], entry: ModelEntry) -> dict[str, str]:
+    """The parameter that names the calibration of a model or of its packaged weights; nothing where there is none, or none is asked for."""
     if not issubclass(cls, Calibrated):
         return {}
     facts = calibrations.packaged(cls.name).get(entry.name) or calibrations.measured(cls.name, entry.identity(Request()))
@@ -31,7 +31,7 @@ def calibration_knob(cls: type[Method], entry: ModelEntry) -> dict[str, str]:
 
 
 def stand_in(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
-    """Knobs in the place of what was measured of no weights of this model: of AMS-KV a sixth of the layers demanding, of a calibrated
+    """Parameters in the place of what was measured of no weights of this model: of AMS-KV a sixth of the layers demanding, of a calibrated
     method the model's own calibration, else one of even attention. Nothing for a method that asks for nothing."""
     layout = entry.shape(entry.presets["paper"], 1)
     if layout.paradigm not in cls.paradigms:
@@ -40,7 +40,7 @@ def stand_in(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
         return {"demanding": list(range(sixth(layout)))}
     if not issubclass(cls, Calibrated):
         return {}
-    return calibration_knob(cls, entry) or {"calibration": _even(cls, layout)}
+    return calibration_parameter(cls, entry) or {"calibration": _even(cls, layout)}
 
 
 def with_stand_ins(plan: Plan, bare: Plan) -> Plan:
@@ -60,9 +60,9 @@ def _with_stand_ins(block: Cells) -> Cells:
 def _table(given: str | MethodTable, entry: ModelEntry) -> str | MethodTable:
     """A method with its stand-ins below what the plan says itself; what is no method as it is."""
     named = MethodTable(name=given) if isinstance(given, str) else given
-    if named.name not in METHODS or not (knobs := stand_in(METHODS.get(named.name), entry)):
+    if named.name not in METHODS or not (parameters := stand_in(METHODS.get(named.name), entry)):
         return given
-    return MethodTable.model_validate({**knobs, **named.model_dump()})
+    return MethodTable.model_validate({**parameters, **named.model_dump()})
 
 
 def _even(cls: type[Calibrated], layout: Layout) -> str:

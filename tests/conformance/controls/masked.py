@@ -124,9 +124,9 @@ VAE_ENCODER = [
 
 
 # -- LazyMAR ----------------------------------------------------------------------------------------------------------------
-def lazy(name: str, checks: str, only: str = "32", **knobs: Any) -> WrongModel:
-    """One generation of the file, under another knob."""
-    return WrongModel(name, names(checks), lambda build, vector, patch: lazy_subject(vector, only, **knobs))
+def lazy(name: str, checks: str, only: str = "32", **parameters: Any) -> WrongModel:
+    """One generation of the file, under another parameter."""
+    return WrongModel(name, names(checks), lambda build, vector, patch: lazy_subject(vector, only, **parameters))
 
 
 def lazy_patched(name: str, checks: str, owner: Any, attribute: str, wrong: Callable[[Any], Any], only: str = "32") -> WrongModel:

@@ -28,10 +28,10 @@ from . import mar
 ABSOLUTE = 1e-3  # sharp random attention: a relative change of the weights by 1e-6 moves what the head is told by 1e-4
 RELATIVE = 1e-5
 SPACINGS = {"std": "{}", "tame": "{},0"}  # sections of the head's process, of its number of steps
-KNOBS = {
+PARAMETERS = {
     "start": "start_step", "period": "refresh_period", "table": "retain_ratio", "layer": "similarity_layer_index", "extra": "min_extra",
 }
-HEAD = {"head_threshold": HEAD_PERIOD, "head_delta_blocks": list(BRIDGED)}  # no knobs of ours
+HEAD = {"head_threshold": HEAD_PERIOD, "head_delta_blocks": list(BRIDGED)}  # no parameters of ours
 
 
 @dataclass
@@ -96,11 +96,11 @@ class Ran:
 
 @dataclass
 class Subject:
-    """What the checks look at. ``knobs`` of the method in the generations, of which ``only`` one may be asked for."""
+    """What the checks look at. ``parameters`` of the method in the generations, of which ``only`` one may be asked for."""
 
     weights: dict[str, Tensor]
     vector: Vector
-    knobs: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
     only: str = ""
 
     def model(self) -> Fed:
@@ -117,18 +117,18 @@ class Subject:
 
     @property
     def built_in(self) -> dict[str, Any]:
-        """Knobs for the numbers that the file's code had built in, which it read at the pass itself."""
+        """Parameters for the numbers that the file's code had built in, which it read at the pass itself."""
         built_in = self.meta.get("hard_coded", {})
         if other := {name: built_in[name] for name, value in HEAD.items() if built_in.get(name, value) != value}:
-            raise ValueError(f"the head's cache of this package has no knobs for {other}: expected {HEAD}")
-        return {"schedule": "published"} | {knob: built_in[name] for knob, name in KNOBS.items() if name in built_in}
+            raise ValueError(f"the head's cache of this package has no parameters for {other}: expected {HEAD}")
+        return {"schedule": "published"} | {parameter: built_in[name] for parameter, name in PARAMETERS.items() if name in built_in}
 
     @cached_property
     def runs(self) -> dict[str, Ran]:
         return {run["id"]: self._run(run) for run in self.meta["trajectories"] if self.only in ("", run["id"])}
 
     def _run(self, run: dict[str, Any]) -> Ran:
-        model, method, at = self.model(), Watched(**{**self.built_in, **self.knobs}), f"in/traj{run['id']}/"
+        model, method, at = self.model(), Watched(**{**self.built_in, **self.parameters}), f"in/traj{run['id']}/"
         model.feed(self.vector[f"{at}orders"])
         sampling = Sampling(cfg_scale=run["cfg"], cfg_schedule=run.get("cfg_schedule", "linear"), steps=run["num_iter"])
         tokens = self.vector[f"{at}tokens"]
@@ -180,8 +180,8 @@ def listening(head: DiffusionHead, steps: list[Tensor], calls: dict[str, list[An
         yield
 
 
-def subject(vector: Vector, only: str = "", **knobs: Any) -> Subject:
-    return Subject(vector.weights(), vector, knobs, only)
+def subject(vector: Vector, only: str = "", **parameters: Any) -> Subject:
+    return Subject(vector.weights(), vector, parameters, only)
 
 
 # -- whole generations ------------------------------------------------------------------------------------------------

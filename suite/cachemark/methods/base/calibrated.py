@@ -9,7 +9,7 @@ from typing import Any
 
 from ...cache.layout import Layout
 from ...contract.planning import Planning
-from ...core.errors import BadCalibration, BadKnob
+from ...core.errors import BadCalibration, BadParameter
 from . import calibrations
 
 _SOUND: set[tuple[object, ...]] = set()  # calibrations that have been looked at, and the shapes of the models they are for
@@ -17,7 +17,7 @@ _SOUND: set[tuple[object, ...]] = set()  # calibrations that have been looked at
 
 @dataclass
 class Calibrated(Planning):
-    """Resolves the knob ``calibration`` to the digest of the facts, which so becomes part of a case's identity. Left empty it is the
+    """Resolves the parameter ``calibration`` to the digest of the facts, which so becomes part of a case's identity. Left empty it is the
     calibration of the case's weights; a plan may name one that comes with the package, or give a digest."""
 
     calibration: str = ""
@@ -29,12 +29,13 @@ class Calibrated(Planning):
         self._measured = measured
 
     def facts(self, layout: Layout) -> Mapping[str, Any]:
-        """The facts, of a model with these layers, heads and scales or lines; fills in ``calibration``. Raises BadKnob where there are
+        """The facts, of a model with these layers, heads and scales or lines; fills in ``calibration``. Raises BadParameter where there are
         none, UnknownName for a name that is none, BadCalibration for those that are broken or of another model."""
         if not self.calibration:
             if not self._measured:
-                raise BadKnob(f"{self.name}: nobody has calibrated these weights for it.", remedy=f"Measure them once: cachemark calibrate "
-                              f"{self.name} MODEL. Or name a packaged calibration: calibration = \"…\".")
+                raise BadParameter(f"{self.name}: nobody has calibrated these weights for it.",
+                                   remedy=f"Measure them once: cachemark calibrate {self.name} MODEL. "
+                                          f"Or name a packaged calibration: calibration = \"…\".")
             self.calibration = calibrations.remember(self.name, self._measured)
         self.calibration, facts = calibrations.named(self.name, self.calibration)
         cache_key = self.name, self.calibration, *_shape(layout).values()

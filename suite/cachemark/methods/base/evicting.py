@@ -14,7 +14,7 @@ from ...cache.bank import SlotBank
 from ...cache.layout import Layout, Site, Step
 from ...contract.method import Method
 from ...contract.planning import MethodOverhead
-from ...core.errors import BadKnob
+from ...core.errors import BadParameter
 
 
 def visual_budget(budget: Fraction, layout: Layout) -> int:
@@ -34,12 +34,12 @@ class Evicting(Method):
     B: int = 0
 
     @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         return {"B": visual_budget(budget, layout)}
 
     def resolve(self, layout: Layout) -> None:
         if self.B < 1:
-            raise BadKnob(f"{self.name}: B = {self.B} keeps nothing.", remedy=f"Give 1 … {layout.visual} visual entries.")
+            raise BadParameter(f"{self.name}: B = {self.B} keeps nothing.", remedy=f"Give 1 … {layout.visual} visual entries.")
 
     def capacity(self, layout: Layout, site: Site) -> int:
         return layout.longest_condition + min(self.with_slack(layout), layout.cacheable)
@@ -50,7 +50,7 @@ class Evicting(Method):
 
     @property
     def evicts_behind(self) -> str:
-        """The edge behind which entries go: ``evict_after``, of methods that no knob tells otherwise."""
+        """The edge behind which entries go: ``evict_after``, of methods that no parameter tells otherwise."""
         return self.evict_after
 
     # -- on paper -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ...cache.layout import Layout, Site, Step
 from ...cache.ragged import Extent, Kept, RaggedStage
 from ...contract.heads import PerHead
 from ...contract.planning import MethodOverhead
-from ...core.errors import BadKnob
+from ...core.errors import BadParameter
 from ..scale_heads.head_classes import HeadClasses
 from . import calibrations
 from .calibrated import Calibrated
@@ -43,14 +43,14 @@ class HeadAware(Calibrated, PerHead):
     queries: int = 32
     mean: int = 0
 
-    def check_knobs(self, layout: Layout) -> None:
-        """Raises BadKnob for what no model could use."""
+    def check_parameters(self, layout: Layout) -> None:
+        """Raises BadParameter for what no model could use."""
         if not 0 < self.contextual < 1:
-            raise BadKnob(f"{self.name}: contextual = {self.contextual} is no share.", remedy="Give a number between 0 and 1.")
+            raise BadParameter(f"{self.name}: contextual = {self.contextual} is no share.", remedy="Give a number between 0 and 1.")
         if self.queries < 1:
-            raise BadKnob(f"{self.name}: queries = {self.queries} asks nobody.", remedy="Give 1 or more.")
+            raise BadParameter(f"{self.name}: queries = {self.queries} asks nobody.", remedy="Give 1 or more.")
         if not 0 <= self.mean <= layout.visual:
-            raise BadKnob(f"{self.name}: mean = {self.mean} of {layout.visual} tokens.", remedy=f"Give 1 … {layout.visual}.")
+            raise BadParameter(f"{self.name}: mean = {self.mean} of {layout.visual} tokens.", remedy=f"Give 1 … {layout.visual}.")
 
     def classed(self, layout: Layout) -> HeadClasses:
         """The classes of all heads, by the variances of the calibration."""

@@ -124,7 +124,7 @@ class Partial(Bidirectional, ABC):
 
     A subclass says which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and which
     (:meth:`choose`), and what each block computes (:attr:`selects`, :meth:`spans`). ``carries``: a token that is left behind
-    leaves the decoder with its last hidden state, else with zeros. ``encoder_cache``, which may be a knob: the encoder computes only
+    leaves the decoder with its last hidden state, else with zeros. ``encoder_cache``, which may be a parameter: the encoder computes only
     what has become known. ``rows``: how many rows a partial pass computes, the first ones; all, unless :meth:`check` says less.
     """
 
@@ -133,7 +133,7 @@ class Partial(Bidirectional, ABC):
     encoder_cache = False
 
     @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         return cls().fit(budget, layout)
 
     def own_budget(self, layout: Layout) -> Fraction:
@@ -142,11 +142,11 @@ class Partial(Bidirectional, ABC):
     # -- what a subclass decides, on the host but for the choice itself -----------------------------------------------
     @abstractmethod
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """Knobs for which an image costs at most this share of its FLOPs without a cache."""
+        """Parameters for which an image costs at most this share of its FLOPs without a cache."""
 
     @abstractmethod
     def check(self) -> None:
-        """Check the knobs and fill in those that depend on the layout, which is ``shape``, or on the passes ``steps``."""
+        """Check the parameters and fill in those that depend on the layout, which is ``shape``, or on the passes ``steps``."""
 
     @abstractmethod
     def refreshes(self, step: MaskedStep) -> bool:

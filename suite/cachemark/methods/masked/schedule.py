@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout, MaskedStep
-from ...core.errors import BadBudget, BadKnob
+from ...core.errors import BadBudget, BadParameter
 from ...roofline.masked_flops import fitted
 from .partial import Partial
 
@@ -65,18 +65,19 @@ class Scheduled(Partial):
         return {"scale": fitted(self.name, lambda i: replace(self, scale=i / 100), 100 * self.most_scale, budget, shape) / 100}
 
     def check(self) -> None:
-        for knob, least in (("start", 1), ("period", 1), ("scale", 0), ("count", 0), ("extra", 0)):
-            if (value := getattr(self, knob)) < least:
-                raise BadKnob(f"{self.name}: {knob} = {value} is too small.", remedy=f"Give at least {least}.")
+        for parameter, least in (("start", 1), ("period", 1), ("scale", 0), ("count", 0), ("extra", 0)):
+            if (value := getattr(self, parameter)) < least:
+                raise BadParameter(f"{self.name}: {parameter} = {value} is too small.", remedy=f"Give at least {least}.")
         table = self.table
         if table is not None and (isinstance(table, str) or not table or not all(_is_share(entry) for entry in table)):
-            raise BadKnob(f"{self.name}: table = {table!r} is not a list of shares.", remedy="Give one number in [0, 1] for each pass.")
+            raise BadParameter(f"{self.name}: table = {table!r} is not a list of shares.",
+                               remedy="Give one number in [0, 1] for each pass.")
         self.check_choice("schedule", "auto", "published", "scaled")
         if self.schedule == "auto":
             self.schedule = "published" if len(self.steps) in AUTHORS else "scaled"
         if not 0 <= self.layer < self.shape.layers:
-            raise BadKnob(f"{self.name}: layer = {self.layer} of {self.shape.layers} decoder blocks.",
-                          remedy=f"Give 0 … {self.shape.layers - 1}.")
+            raise BadParameter(f"{self.name}: layer = {self.layer} of {self.shape.layers} decoder blocks.",
+                               remedy=f"Give 0 … {self.shape.layers - 1}.")
 
     # -- which passes, and how many tokens ----------------------------------------------------------------------------
     def _read_at(self, index: int) -> int:
@@ -97,8 +98,8 @@ class Scheduled(Partial):
             return self.count
         table, at = self.table or PUBLISHED, self._read_at(step.index)
         if at >= len(table):
-            raise BadKnob(f"{self.name}: pass {step.index} of {step.total} reads entry {at} of a table of {len(table)}.",
-                          remedy="Give schedule = 'scaled', fewer passes, or a longer table.")
+            raise BadParameter(f"{self.name}: pass {step.index} of {step.total} reads entry {at} of a table of {len(table)}.",
+                               remedy="Give schedule = 'scaled', fewer passes, or a longer table.")
         return max(forced + self.extra, int(places * min(1, table[at] * self.scale)))
 
     # -- which blocks and tokens --------------------------------------------------------------------------------------

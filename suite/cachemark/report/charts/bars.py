@@ -1,4 +1,4 @@
-"""Bar charts: halves of an image, parts of time and bytes, spread over seeds, papers' speed-ups."""
+"""Bar charts: halves of an image, parts of time and bytes, spread over seeds, papers' speedups."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def paper_bars(table: PaperTable) -> Chart:
-    """A row per published speed-up: its bar, ours below it, and a tick at the limit of the GPU."""
-    title = "Speed-up over the table's own baseline"
+    """A row per published speedup: its bar, ours below it, and a tick at the limit of the GPU."""
+    title = "Speedup over the table's own baseline"
     rows = [line for line in table.lines if line.claimed and line.claimed != 1]
     if not rows:
         return Chart("papers", title, empty="The paper prints no times.")
@@ -171,8 +171,8 @@ def paper_bars(table: PaperTable) -> Chart:
             allowed = f"{line.name} · allowed by the GPU: {fmt.times(line.possible)}"
             spans.append(Span(k, line.possible, line.possible, INK, allowed, thick=0.9))
     which = "Upper bar: published seconds. Lower bar: measured here" if table.here else "Bar: published seconds"
-    caption = f"{which}. Tick: the limit by the roofline times of the paper's GPU. Dashed: no speed-up."
+    caption = f"{which}. Tick: the limit by the roofline times of the paper's GPU. Dashed: no speedup."
     lines = tuple((line.name, *(fmt.times(value) if value else fmt.DASH for value in (line.claimed, line.possible, line.reached)))
                   for line in rows)
-    plot = _bars(tuple(line.name for line in rows), "Speed-up (×)", spans, 24.0, (1.0,))
+    plot = _bars(tuple(line.name for line in rows), "Speedup (×)", spans, 24.0, (1.0,))
     return Chart("papers", title, caption, plot, ("Row", "Published", "Allowed there", "Here"), lines)

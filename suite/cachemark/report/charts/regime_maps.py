@@ -1,4 +1,4 @@
-"""Heat maps: speed-ups by batch and budget, and answers by batch and length of the sequence."""
+"""Heat maps: speedups by batch and budget, and answers by batch and length of the sequence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DARK = 1.6  # from which the color needs light letters
 
 def regime_map(regime: Regime) -> Chart:
     """A field for each batch and budget of a method."""
-    title = f"Speed-up over the full cache: {fmt.plain(regime.method, 40)}"
+    title = f"Speedup over the full cache: {fmt.plain(regime.method, 40)}"
     batches = sorted({row.case.batch for row in regime.rows})
     if regime.by_label:
         return _by_label(title, regime, batches)
@@ -40,15 +40,15 @@ def _by_label(title: str, regime: Regime, batches: list[int]) -> Chart:
 
 
 def _cell_text(row: ReportRow | None) -> str:
-    ends = row.speed_up if row else None
+    ends = row.speedup if row else None
     if ends is None:
         return fmt.DASH
     return f"{fmt.times(ends.value)} ({ends.low:.2f}–{ends.high:.2f})" if ends.stated else fmt.times(ends.value)
 
 
 def _cell(row: ReportRow, line: int, column: int) -> HeatmapCell:
-    gain = row.speed_up.value if row.speed_up else None
-    sure = row.speed_up is not None and row.speed_up.stated and not row.speed_up.low <= 1 <= row.speed_up.high
+    gain = row.speedup.value if row.speedup else None
+    sure = row.speedup is not None and row.speedup.stated and not row.speedup.low <= 1 <= row.speedup.high
     label = f"{tip(row)}, batch {row.case.batch}: {_cell_text(row)}"
     return HeatmapCell(line, column, tint(gain), _ink(gain), fmt.times(gain) if gain else fmt.DASH, label, sure)
 
@@ -77,7 +77,7 @@ def _answered(cell: MapCell | None) -> str:
 
 
 def tint(gain: float | None) -> str:
-    """A color for a speed-up: white at 1, full blue at 2, full orange at 1/2; gray without one."""
+    """A color for a speedup: white at 1, full blue at 2, full orange at 1/2; gray without one."""
     if gain is None or gain <= 0:
         return "rgb(210,210,210)"
     far = gain - 1 if gain >= 1 else 1 / gain - 1
@@ -86,5 +86,5 @@ def tint(gain: float | None) -> str:
 
 
 def _ink(gain: float | None) -> str:
-    """Letters that can be read on the color of a speed-up."""
+    """Letters that can be read on the color of a speedup."""
     return "#ffffff" if gain and max(gain, 1 / gain) > _DARK else "#1b1f24"

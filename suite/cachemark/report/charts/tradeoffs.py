@@ -70,8 +70,8 @@ def against_cost(group: CaseGroup, signs: Signs) -> Chart:
 
 
 def against_speed(group: CaseGroup, signs: Signs) -> Chart:
-    """Fidelity against speed-up."""
-    across = _Quantity("Speed-up over the full cache (×)", lambda row: row.speed_up, fmt.times)
+    """Fidelity against speedup."""
+    across = _Quantity("Speedup over the full cache (×)", lambda row: row.speedup, fmt.times)
     return _scatter("Fidelity against speed", group, across, False, signs)
 
 

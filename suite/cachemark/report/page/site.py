@@ -65,7 +65,7 @@ def trends(nights: Sequence[HistoryNight]) -> tuple[tuple[str, str], ...]:
     for night in nights:
         parts = case_groups(night.outcomes)
         for model in models:
-            costs = [1 / row.speed_up.value for part in parts if part.model == model for row in part.candidates if row.speed_up]
+            costs = [1 / row.speedup.value for part in parts if part.model == model for row in part.candidates if row.speedup]
             costs_by_model.setdefault(model, []).append(statistics.median(costs) if costs else None)
     return tuple((model, sparkline(values)) for model, values in sorted(costs_by_model.items()) if sum(v is not None for v in values) > 1)
 

@@ -187,12 +187,12 @@
   }
   function sortable(heads, rows, keys, bests, turned) {
     heads.forEach((head, k) => {
-      const knob = make("button", { type: "button" }, ...head.childNodes);
-      head.append(knob);
+      const button = make("button", { type: "button" }, ...head.childNodes);
+      head.append(button);
       head.setAttribute("aria-sort", "none");
-      if (head.title) { explain(head, head.title, knob); head.removeAttribute("title"); }
+      if (head.title) { explain(head, head.title, button); head.removeAttribute("title"); }
       const best = bests[k], worst = best === "descending" ? "ascending" : "descending";
-      knob.addEventListener("click", () => {
+      button.addEventListener("click", () => {
         const now = head.getAttribute("aria-sort"), next = now === "none" ? best : now === best ? worst : "none";
         heads.forEach((other) => other.setAttribute("aria-sort", other === head ? next : "none"));
         turned(next !== "none");
@@ -300,7 +300,7 @@
       zoom.showModal();
     })));
   }
-  all("[data-step]", zoom).forEach((knob) => knob.addEventListener("click", () => { at += Number(knob.dataset.step); draw(); }));
+  all("[data-step]", zoom).forEach((button) => button.addEventListener("click", () => { at += Number(button.dataset.step); draw(); }));
   zoom.querySelector("[data-close]").addEventListener("click", () => zoom.close());
   zoom.addEventListener("click", (event) => { if (event.target === zoom) zoom.close(); });
   zoom.addEventListener("keydown", (event) => {

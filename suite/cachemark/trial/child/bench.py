@@ -103,7 +103,7 @@ def method_factory(case: Case) -> Callable[[], Method]:
     if case.engine == "reference":
         return REFERENCE[MODELS.get(case.model).paradigm]
     cls: type[Method] = METHODS.get(case.method)
-    return lambda: cls.build(case.knobs)
+    return lambda: cls.build(case.parameters)
 
 
 def decoder_factory(case: Case) -> Callable[[], Decoder] | None:
@@ -111,5 +111,5 @@ def decoder_factory(case: Case) -> Callable[[], Decoder] | None:
     if not case.decoder:
         return None
     cls: type[Decoder] = DECODERS.get(case.decoder["name"])
-    knobs = {knob: value for knob, value in case.decoder.items() if knob not in NAMING}
-    return lambda: cls.build(knobs)
+    parameters = {parameter: value for parameter, value in case.decoder.items() if parameter not in NAMING}
+    return lambda: cls.build(parameters)

@@ -56,8 +56,8 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
         facts["flops"] = asdict(work(method, layout))
     elif layout.scales and method.evicts:
         facts["true_ratio"] = entries(method, layout) / (layout.layers * layout.cacheable)
-    elif "B" in case.knobs:
-        facts["true_ratio"] = case.knobs["B"] / layout.visual
+    elif "B" in case.parameters:
+        facts["true_ratio"] = case.parameters["B"] / layout.visual
     return facts | _apart(case, method, kernel)
 
 
@@ -67,14 +67,14 @@ def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:
     fused as the full cache's and reads no more than the method needs, that its price is in the time."""
     if not codec(case.codec).exact:
         return {"quality_only": f"What the codec {case.codec} stores is decoded into a buffer before each attention, which a kernel that "
-                                "reads codes would not do; a speed-up would measure the buffer."}
+                                "reads codes would not do; a speedup would measure the buffer."}
     if case.engine == "reference" or method.kernel == Method().kernel:
         return {}
     if kernel == FUSED_MASS_KERNEL:
         return {"different_kernel": f"It attends with {kernel}, which also returns the attention mass of every key."}
     why = "It needs the attention mass of every key, which the fused kernel does not return" if method.needs_mass else (
         f"It attends with {method.kernel}, the full cache with {Method().kernel}")
-    return {"quality_only": f"{why}; a speed-up between two kernels would measure the kernels."}
+    return {"quality_only": f"{why}; a speedup between two kernels would measure the kernels."}
 
 
 def _kernel(method: Method, layout: Layout) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ...core.errors import BadBudget, BadKnob, BadPlugin, CachemarkError, Unsupported
+from ...core.errors import BadBudget, BadParameter, BadPlugin, CachemarkError, Unsupported
 from ...core.result import Status
 from ...machine.affinity import pin
 from ...machine.memory import cap, exhausted
@@ -104,7 +104,7 @@ class _Trial:
 
 def _failure(error: BaseException) -> Measurement:
     """The measurement of a case that has raised something."""
-    if isinstance(error, Unsupported | BadBudget | BadKnob):
+    if isinstance(error, Unsupported | BadBudget | BadParameter):
         status, log = Status.UNSUPPORTED, str(error)
     elif isinstance(error, MemoryError | torch.OutOfMemoryError):
         status, log = Status.OOM, f"{type(error).__name__}: {error}"

@@ -134,7 +134,7 @@ def _full_beside(case: Case, job: Job) -> Job | None:
     """The job of a candidate as its full cache would do it, in a storage of its own; None of the full cache itself."""
     if case.role != "candidate":
         return None
-    full = method_factory(replace(case, method=FULL, knobs={}))
+    full = method_factory(replace(case, method=FULL, parameters={}))
     return replace(job, method=full, memory=Memory(job.device, engine=job.memory.engine.another()), decoder=None)
 
 

@@ -52,7 +52,7 @@ def timed(case: Case, job: Job, full: Job | None = None) -> tuple[Costs, list[fl
     """The other warm-up generations, then the counted ones: their seconds and marks, and the seconds of the full cache beside them.
 
     A machine is faster at one time than at another, so each counted generation has one of ``full``, the full cache, right before or right
-    after it by turns, and their ratio is the speed-up. Where memory does not hold both, there is none. A job of several batches, whose
+    after it by turns, and their ratio is the speedup. Where memory does not hold both, there is none. A job of several batches, whose
     time depends on the images, takes each of them at least once, and the full cache the same one."""
     own, beside = _Timed(job), _warmed(full, case.warmup) if full else None
     seconds, marks, full_seconds = list[float](), list[dict[int, float]](), list[float]()
