@@ -10,9 +10,10 @@ import pytest
 from cachemark.core.errors import Unsupported
 from cachemark.kit import batches, checks
 from cachemark.kit.runner import MASKED, SCALE, TOKEN, Check
+from cachemark.kit.work import work_is_declared
 
 from . import masked, scales
-from .cells import cells, crossed, sampled
+from .cells import WHOLE, cells, crossed, sampled
 from .per_head import PER_VECTOR, Scored, Staggered
 
 # test_batch.py and test_graph.py run more samples; parameters, bf16 and settings do not depend on codec and attention (tests/kit)
@@ -20,18 +21,24 @@ ELSEWHERE = {batches.samples_are_the_same_in_any_batch, checks.graph_is_eager, c
              checks.settings_are_unchanged}
 SCALES = [*scales.cells(), *(scales.ScaleCell(cls, (), codec, attention) for cls in (Staggered, Scored) for codec in PER_VECTOR
                              for attention in scales.KV_HEADS)]
-FAMILIES: tuple[tuple[Sequence[Any], Sequence[Any], Sequence[Check]], ...] = (  # cells, those of every run, checks
-    (cells(), crossed(cells()), TOKEN), (SCALES, SCALES, SCALE), (masked.cells(masked.MODES), masked.cells(masked.MODES), MASKED),
+MASKS = masked.cells(masked.MODES)
+FAMILIES: tuple[tuple[str, Sequence[Any], Sequence[Any], Sequence[Check]], ...] = (  # cells, those of every run, checks
+    ("next-token", cells(), crossed(cells()), TOKEN), ("next-scale", SCALES, crossed(SCALES), SCALE),
+    ("masked", MASKS, [cell for cell in MASKS if cell.codec in WHOLE], MASKED),
 )  # fmt: skip
 
 
 def params() -> Iterator[Any]:
-    for kind, (chosen, always, made) in zip(("next-token", "next-scale", "masked"), FAMILIES, strict=True):
-        for param in sampled(chosen, always):
-            for check in made:
-                narrow = check is checks.neutral_is_full and "c_min" in dict(param.values[0].mode)  # type: ignore[union-attr, call-overload]
-                if check not in ELSEWHERE and not narrow:  # parameters of a budget that no other budget replaces; see test_scales.py
-                    yield pytest.param(*param.values, check, id=f"{kind}-{param.id}-{check.__name__}", marks=param.marks)
+    for family, family_cells, always, family_checks in FAMILIES:
+        for param in sampled(family_cells, always):
+            cell: Any = param.values[0]
+            for check in family_checks:
+                narrow = check is checks.neutral_is_full and "c_min" in dict(cell.mode)  # no budget replaces it; see test_scales.py
+                if check in ELSEWHERE or narrow:
+                    continue
+                rarely = check is work_is_declared and cell.codec != "native" and not param.marks  # a codec has no matrix products
+                yield pytest.param(*param.values, check, id=f"{family}-{param.id}-{check.__name__}",
+                                   marks=pytest.mark.slow if rarely else param.marks)
 
 
 @pytest.mark.parametrize(("cell", "check"), list(params()))
