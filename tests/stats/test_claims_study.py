@@ -106,4 +106,4 @@ def test_the_whole_study_in_small(study: ModuleType, tmp_path: Path, monkeypatch
     assert "from before" not in text
     assert study.text(held) in text
     with pytest.raises(SystemExit, match="lacks the marks"):
-        study.write(ROOT / "docs" / "models.md", held)
+        study.write(ROOT / "docs" / "reference" / "models.md", held)

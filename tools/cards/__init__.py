@@ -1,1 +1,1 @@
-"""The pages about models and methods."""
+"""Generated reference text about models and methods."""

@@ -1,0 +1,62 @@
+"""The facts of each method in ``docs/reference/methods.md``: source, checks, defaults that are ours, published values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from cachemark.contract.method import Method
+from cachemark.gate.anchors import ReachedAnchor
+from cachemark.methods.registry import METHODS
+
+from .data import DATA, code, read_json, vectors
+
+BLOCK = re.compile(r"<!-- facts: (\w+) -->\n.*?<!-- end of facts -->", re.S)
+
+
+def claims() -> list[dict[str, str]]:
+    """Published FIDs as printed: paper, table, model, method, config, fid."""
+    return list(read_json(DATA / "published" / "quality.json")["records"])
+
+
+def with_facts(page: str, reached: Sequence[ReachedAnchor]) -> str:
+    """Return the page with the block of every method between its markers written anew."""
+    return BLOCK.sub(lambda block: f"<!-- facts: {block[1]} -->\n{facts(METHODS.get(block[1]), reached)}\n<!-- end of facts -->", page)
+
+
+def facts(cls: type[Method], reached: Sequence[ReachedAnchor]) -> str:
+    """Return the bullets of one method."""
+    outputs = [f"{code(name)} ({len(entry['checks'])} checks)" for name, entry in vectors().items() if cls.name in entry["methods"]]
+    lines = [f"- **Source**: {cls.source}.",
+             f"- **Checked against**: {'the authors’ code, ' + ', '.join(outputs) if outputs else 'its rules and the contract tests'}."]
+    if reasons := _reasons(cls):
+        lines.append(f"- **Defaults that the source does not state**: {'; '.join(reasons)}.")
+    published = [claim for claim in claims() if claim["method"] == cls.name]
+    if published:
+        lines.append("- **Published FID**:")
+    for where, group in groupby(published, key=lambda claim: f"{claim['paper']}, {claim['table']}"):
+        rows = list(group)
+        settings = {claim["config"] for claim in rows}
+        models = [f"{code(model)} {', '.join(_value(claim, reached, len(settings) > 1) for claim in same)}"
+                  for model, same in groupby(rows, key=lambda claim: claim["model"])]
+        lines.append(f"    - {where}{f' ({settings.pop()})' if len(settings) == 1 else ''}: {'; '.join(models)}")
+    return "\n".join(lines)
+
+
+def _reasons(cls: type[Method]) -> list[str]:
+    """Reasons for defaults that are ours; those that a method shares with LazyMAR are given there."""
+    shared: Any = {} if cls.name == "lazymar" else METHODS.get("lazymar").unstated
+    own = [f"{code(name)} ({reason})" for name, reason in cls.unstated.items() if shared.get(name) != reason]
+    same = [name for name, reason in cls.unstated.items() if shared.get(name) == reason]
+    return [*own, f"{code(*same)} (as for `lazymar`)"] if same else own
+
+
+def _value(claim: dict[str, str], reached: Sequence[ReachedAnchor], with_settings: bool) -> str:
+    """A published value. An anchor reproduces the full cache of its model, at the anchor's own value."""
+    value = f"{claim['fid']} ({claim['config']})" if with_settings else claim["fid"]
+    own = next((r for r in reached if r.anchor.model == claim["model"]), None)
+    if own is not None and claim["method"] == "full" and float(claim["fid"]) == own.anchor.expected:
+        return f"{value}, reproduced: {own.value:.4g}"
+    return value
