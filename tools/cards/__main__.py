@@ -14,7 +14,7 @@ from .models import models_page
 
 
 @click.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--anchors", "anchor_folder", type=click.Path(file_okay=False, path_type=Path), default=anchors.ROOT, show_default=True,
               help="Folder of the anchors that were reached.")
 @click.option("--baselines", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/accepted"), show_default=True,
