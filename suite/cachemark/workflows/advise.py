@@ -1,10 +1,11 @@
-"""Advice: which cache to use for a model on a device at a batch, from what a store holds and what the roofline allows."""
+"""Advice: which cache to use for a model on a device at a batch size, from stored results and the roofline."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..analysis import formatting as fmt
 from ..analysis.answers import (
@@ -18,70 +19,64 @@ from ..analysis.answers import (
     select,
     why_unjudged,
 )
+from ..analysis.case_group import CaseGroup
 from ..analysis.limit_flags import ARTEFACT
-from ..analysis.quality_claims import UNJUDGED, criterion, seeds_that_decide
-from ..analysis.report_row import MASKED
+from ..analysis.quality_claims import MARGINS, UNJUDGED, Margins, QualityClaim, criterion, seeds_that_decide, standing
+from ..analysis.report_row import MASKED, ReportRow
 from ..core import limits
 from ..core.errors import unknown
+from ..core.limits import Rates
+from ..core.result import Outcome
+from ..core.seeds import SIZES
 from ..core.spec import Case
 from ..core.units import metric
 from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
 from ..plans.installed_things import require
-from ..plans.price import without_missing
-from ..plans.schema import Plan
+from ..plans.schema import FILE, Plan
 from ..plans.toml_text import toml_of
 from ..plugins import loading
 from ..stats.intervals import Interval
 from ..store.db import Store
-from .evidence import CPU, Claimed, Known, at_batches, known_of
-from .forecasts import BOUND, MEASURED, PREDICTED, Forecast, Forecaster
-from .publications import publications
+from .forecasts import BOUND, MEASURED, Forecast, Forecaster, identity
+from .roofline_times import DEFAULTS, device_rates
 from .stores import DEFAULT_STORE, opened
-from .weights import FOLDER
 
+CPU = "cpu"
 MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9,
           "3090": 24 * 2**30}  # bytes, as sold
-MOST = 4096  # images at once; beyond it no batch is looked at
-LEVEL = 0.02  # share of images per second for which nobody needs a batch twice as large
+RECENT = 100  # runs that are read; older ones are of older code
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """Terms of a question. ``memory`` in bytes (0: all that the GPU has) and ``latency`` in seconds of a batch are limits; ``throughput``
-    lets every method use the batch at which it makes most images per second, whatever ``batch`` is; ``max_loss`` is the margin of quality,
-    as a share."""
+    """A question: the model, the device, images per batch, a memory limit in bytes (0: all of the GPU's) and the margin of quality."""
 
     model: str
     gpu: str
     batch: int = 1
     memory: int = 0
-    latency: float | None = None
-    throughput: bool = False
     max_loss: float | None = None
 
-    @property
-    def room(self) -> int:
-        """Bytes that there are, 0 where they are not limited."""
-        return self.memory or MEMORY.get(self.gpu, 0)
-
     def met_by(self, forecast: Forecast) -> bool:
-        """True where a case stays within the limits."""
-        return (not self.room or forecast.memory <= self.room) and (self.latency is None or forecast.seconds <= self.latency)
+        """Return whether a case stays within the memory limit."""
+        limit = self.memory or MEMORY.get(self.gpu, 0)
+        return not limit or forecast.memory <= limit
 
 
 @dataclass(frozen=True)
 class AdvisedMethod:
-    """One line of the answer: a method at a budget. ``gain`` over the full cache, which ``allowed`` bounds; ``basis`` says whether gain,
-    time and memory were measured here, predicted, or bounded; ``no_speedup`` why there is but a bound though it was measured here;
-    ``quality`` is the value of its images with its interval; ``why_not`` the reason why it is not recommended, empty where it qualifies
-    and fits."""
+    """One line of the answer: a method at a budget.
+
+    ``gain`` is the speedup over the full cache, ``allowed`` its roofline bound; ``seconds`` and ``memory`` (bytes) are per batch.
+    ``basis``: measured here, predicted, or only bounded; ``no_speedup``: why a measured case has no speedup. ``quality`` is the value of
+    its ``metric``. ``why_not``: the reason why it is not recommended, empty where it qualifies and fits.
+    """
 
     name: str
     method: str
     budget: str
-    batch: int
     gain: float
     low: float | None
     high: float | None
@@ -92,34 +87,110 @@ class AdvisedMethod:
     basis: str
     metric: str
     quality: Interval | None
-    shown: str
     why_not: str
     no_speedup: str = ""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The answer: a sentence in ``text``, the ``recommended`` method and its ``batch``, the methods in ``ranked`` order, those that are not
-    recommended in ``others``; ``begins`` says where gains begin, ``seeds`` how many would decide, ``measure`` whether a plan would tell
-    more; ``plan`` is that plan as TOML, ``missing`` the files and folders that it names and that are not here, ``notes`` what is left out
-    and what else there is to know."""
+    """The answer: a sentence (``text``), the ``recommended`` method, other methods that qualify (``ranked``) and that do not (``others``).
+
+    ``seeds``: the smallest loss that the stored seeds can rule out. ``measure``: whether a run would tell more than what is stored;
+    ``plan`` is the plan of that run as TOML.
+    """
 
     text: str
     recommended: str
-    batch: int
     ranked: tuple[AdvisedMethod, ...]
     others: tuple[AdvisedMethod, ...]
-    begins: str
     seeds: str
     measure: bool
     plan: str
-    missing: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A quality claim with the row and the group that it is about."""
+
+    claim: QualityClaim
+    row: ReportRow
+    group: CaseGroup
+
+    @property
+    def qualified(self) -> bool:
+        """Return whether the images are shown to be non-inferior and no rule excludes the row."""
+        return self.claim.non_inferior and not self.row.unranked
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Stored results of a model. ``here``: groups measured on the device, alike but for the batch; ``plan``: its newest plan."""
+
+    groups: tuple[CaseGroup, ...]
+    here: tuple[CaseGroup, ...]
+    claims: Mapping[str, QualityClaim]
+    plan: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, store: Store | None, wishes: Wishes) -> Evidence:
+        """Read a store: each cell from the newest run that has its full cache, preferably one on the device."""
+        cells: dict[str, tuple[bool, list[Outcome]]] = {}
+        references: dict[str, Outcome] = {}
+        plan: Mapping[str, Any] = {}
+        sequential = False
+        for record in [] if store is None else [run for run in store.runs() if not run.is_comparison][:RECENT]:
+            assert store is not None
+            outcomes = [outcome for outcome in store.outcomes(record.id) if outcome.case.model == wishes.model]
+            plan = plan or (record.plan_json if outcomes else {})
+            sequential = sequential or (bool(outcomes) and record.sequential)
+            for cell, members in _by_cell(outcomes).items():
+                on_device = _is_on(wishes.gpu, record.environment.device, members[0].case.device_class)
+                if cell not in cells or (on_device and not cells[cell][0]):
+                    cells[cell] = on_device, members
+            references = {o.case.key: o for o in outcomes if o.case.role in ("other_seeds", "other_batch")} | references
+        read = [outcome for _, members in cells.values() for outcome in members]
+        margins = MARGINS if wishes.max_loss is None else Margins(wishes.max_loss, wishes.max_loss)
+        groups, claims = standing([*read, *references.values()] if read else [], margins, sequential=sequential)
+        groups = tuple(group for group in groups if group.full is not None and not group.searched)
+        here = [group for cell, (on_device, _) in cells.items() if on_device for group in groups if group.case.cell == cell]
+        return cls(groups, _alike(here, wishes.batch), claims, plan)
+
+    @property
+    def cases(self) -> dict[str, Case]:
+        """The methods with their parameters, each once, by identity; those with a decoder or of unknown plug-ins are left out."""
+        sampling = (self.here or self.groups)[0].case.sampling
+        return {identity(row.case): row.case for group in self.groups for row in group.candidates
+                if row.ok and row.case.sampling == sampling and row.case.method in METHODS and not row.case.decoder}
+
+    @property
+    def claimed(self) -> dict[str, Claimed]:
+        """The claim of each method that rests on most seeds."""
+        claims: dict[str, Claimed] = {}
+        for group in self.groups:
+            for row in group.candidates:
+                claim, name = self.claims.get(row.case.key), identity(row.case)
+                if claim is not None and (name not in claims or claim.n > claims[name].claim.n):
+                    claims[name] = Claimed(claim, row, group)
+        return claims
+
+    def row_values(self, value: str) -> dict[str, Any]:
+        """Return a value of the rows of each method, such as its ``saving``, wherever it was measured."""
+        return {identity(row.case): getattr(row, value) for group in reversed(self.groups) for row in group.candidates
+                if row.ok and getattr(row, value) not in (None, "")}
+
+    def rates(self, gpu: str, dtype: str) -> Rates:
+        """Return the rates measured with the results, else those of the data sheet; of a CPU those measured now."""
+        for group in self.here:
+            if (limit := group.full.limit if group.full else None) is not None:
+                return Rates(limit.bandwidth, limit.peak_flops)
+        return device_rates(None, dtype) if gpu == CPU else limits.gpu(gpu, dtype)
 
 
 def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins: Sequence[str | Path] = ()) -> Advice:
-    """Answer from a store, which need not exist. Raises UnknownName for a model or a GPU, and Unsupported for a model that cannot be
-    priced on paper."""
+    """Answer from a store, which need not exist.
+
+    Raises UnknownName for a model or a GPU, and Unsupported for a model without a FLOP model.
+    """
     for file in plugins:
         loading.load(file)
     require("models", [wishes.model])
@@ -127,14 +198,16 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
     if wishes.gpu not in (CPU, *limits.GPUS):
         raise unknown("GPU", wishes.gpu, [CPU, *limits.GPUS])
     with opened(store) as source:
-        return advice(wishes, entry, source)
-
-
-def advice(wishes: Wishes, entry: ModelEntry, store: Store | None) -> Advice:
-    """Answer from a store that is open, or None."""
-    known = known_of(store, wishes.model, entry.paradigm, wishes.gpu, wishes.batch, wishes.max_loss)
-    forecaster = Forecaster(entry, known.full, known.rates(wishes.gpu), known.here)
-    return _Advisor(wishes, entry, known, forecaster).advice()
+        evidence = Evidence.of(source, wishes)
+    plan = _plan(evidence.plan, entry, wishes)
+    if not evidence.groups:
+        text = f"{FULL_CACHE}: no result of {wishes.model} is stored, so no method is shown to be as good."
+        return Advice(text, "full", (), (), "", True, plan)
+    full = (evidence.here or evidence.groups)[0].case
+    if not evidence.here and wishes.gpu != CPU:
+        full = replace(full, dtype="bfloat16")
+    forecaster = Forecaster(entry, full, evidence.rates(wishes.gpu, full.dtype), evidence.here)
+    return _Advisor(wishes, entry, evidence, forecaster).advice(plan)
 
 
 @dataclass
@@ -143,171 +216,152 @@ class _Advisor:
 
     wishes: Wishes
     entry: ModelEntry
-    known: Known
+    evidence: Evidence
     forecaster: Forecaster
 
-    def advice(self) -> Advice:
-        cases = {name: case for name, case in self.known.cases.items() if case.method in METHODS and not case.decoder}
-        full = self._best([self.forecaster.full(batch) for batch in self._batches()])
-        forecasts = {name: self._forecast(case, full) for name, case in cases.items()}
-        claimed, savings = self.known.claimed, self.known.savings
+    def advice(self, plan: str) -> Advice:
+        cases, claimed, savings = self.evidence.cases, self.evidence.claimed, self.evidence.row_values("saving")
+        full = self.forecaster.full(self.wishes.batch)
+        forecasts = {key: self.forecaster.candidate(case, self.wishes.batch) for key, case in cases.items()}
         candidates = [
-            Candidate(name, replace(each.gain, confidence=0.0) if each.basis == BOUND else each.gain, savings.get(name),
-                      name in claimed and claimed[name].qualified, self.wishes.met_by(each),
-                      each.basis == MEASURED, each.doubt)
-            for name, each in forecasts.items()]
+            Candidate(key, replace(forecast.gain, confidence=0.0) if forecast.basis == BOUND else forecast.gain, savings.get(key),
+                      key in claimed and claimed[key].qualified, self.wishes.met_by(forecast), forecast.basis == MEASURED, forecast.doubt)
+            for key, forecast in forecasts.items()]
         chosen = select(candidates, full_fits=self.wishes.met_by(full))
-        lines = {each.key: self._line(each, cases[each.key], forecasts[each.key], claimed.get(each.key)) for each in candidates}
+        lines = {each.key: self._advised(each, cases[each.key], forecasts[each.key], claimed.get(each.key)) for each in candidates}
         order = sorted(candidates, key=lambda each: (chosen.best is None or each.key != chosen.best.key, -each.least_gain))
-        text = self._text(chosen, candidates, lines, cases, full, claimed)
-        best = lines[chosen.best.key] if chosen.best else None
-        batch = best.batch if best else full.batch
-        plan, measure = at_batches(self.known.plan, sorted({batch, full.batch})), any(line.basis != MEASURED for line in lines.values())
+        ranked = [lines[each.key] for each in order]
         return Advice(
-            text, best.name if best else "full", batch, tuple(lines[c.key] for c in order if not lines[c.key].why_not),
-            tuple(lines[c.key] for c in order if lines[c.key].why_not), self._begins(list(cases.values())),
-            seeds_that_decide([each.claim for each in claimed.values()]), measure,
-            toml_of(plan.model_dump(exclude_defaults=True, exclude_none=True)), tuple(without_missing(plan)[1]),
-            (*self.known.notes, *(self._unnamed_weights(plan) if measure else ())),
-        )
+            self._text(chosen, candidates, lines, full, claimed), lines[chosen.best.key].name if chosen.best else "full",
+            tuple(line for line in ranked if not line.why_not), tuple(line for line in ranked if line.why_not),
+            seeds_that_decide([each.claim for each in claimed.values()]), any(line.basis != MEASURED for line in ranked), plan)
 
-    def _batches(self) -> list[int]:
-        """The batch that is asked for; for throughput every power of two."""
-        return [2**k for k in range(MOST.bit_length())] if self.wishes.throughput else [self.wishes.batch]
-
-    def _best(self, each: Sequence[Forecast]) -> Forecast:
-        """Among those that stay within the limits, and whose images per second are as many as the most but for ``LEVEL``, one that was
-        measured, else the smallest batch; where none stays within them, the one that asks least."""
-        able = [forecast for forecast in each if self.wishes.met_by(forecast)]
-        if not able:
-            return min(each, key=lambda forecast: forecast.batch)
-        most = max(forecast.rate for forecast in able)
-        return min((forecast for forecast in able if forecast.rate >= (1 - LEVEL) * most),
-                   key=lambda forecast: (forecast.basis != MEASURED, forecast.batch))
-
-    def _forecast(self, case: Case, full: Forecast) -> Forecast:
-        """The case at its best batch, its gain in images per second over the full cache at that one's."""
-        forecast = self._best([self.forecaster.candidate(case, batch) for batch in self._batches()])
-        if forecast.batch == full.batch:
-            return forecast
-        beside = self.forecaster.full(forecast.batch)
-        more = beside.rate / full.rate
-        gain = replace(forecast.gain, value=more * forecast.gain.value, low=more * forecast.gain.low, high=more * forecast.gain.high)
-        sure = forecast.basis == MEASURED == full.basis == beside.basis
-        basis = forecast.basis if sure or forecast.basis == BOUND else PREDICTED
-        return replace(forecast, gain=gain, allowed=more * forecast.allowed, basis=basis)
-
-    def _line(self, each: Candidate, case: Case, forecast: Forecast, claimed: Claimed | None) -> AdvisedMethod:
+    def _advised(self, candidate: Candidate, case: Case, forecast: Forecast, claimed: Claimed | None) -> AdvisedMethod:
         name = criterion(claimed.group) if claimed else ""
         stated = forecast.gain.stated and forecast.basis != BOUND
         return AdvisedMethod(
-            named(case), case.named, case.budget, forecast.batch, forecast.gain.value, forecast.gain.low if stated else None,
-            forecast.gain.high if stated else None, forecast.allowed, each.saving, forecast.seconds, forecast.memory, forecast.basis, name,
-            claimed.row.quality.get(name) if claimed else None,
-            loss_in_words(claimed.claim).removeprefix("and ") if claimed and each.qualified else "",
-            self._why_not(each, forecast, claimed), forecast.no_speedup)
+            named(case), case.named, case.budget, forecast.gain.value, forecast.gain.low if stated else None,
+            forecast.gain.high if stated else None, forecast.allowed, candidate.saving, forecast.seconds, forecast.memory, forecast.basis,
+            name, claimed.row.quality.get(name) if claimed else None, self._why_not(candidate, forecast, claimed), forecast.no_speedup)
 
-    def _why_not(self, each: Candidate, forecast: Forecast, claimed: Claimed | None) -> str:
-        if not each.qualified:
-            return self.known.unjudged.get(each.key, UNJUDGED) if claimed is None else claimed.row.unranked or claimed.claim.why_not
-        if not each.fits:
-            return f"It does not fit: it takes {fmt.size(forecast.memory)} and {fmt.seconds(forecast.seconds)} for a batch."
-        return each.doubt
+    def _why_not(self, candidate: Candidate, forecast: Forecast, claimed: Claimed | None) -> str:
+        if not candidate.qualified:
+            unranked: str = self.evidence.row_values("unranked").get(candidate.key, UNJUDGED)
+            return unranked if claimed is None else claimed.row.unranked or claimed.claim.why_not
+        if not candidate.fits:
+            return f"It does not fit: a batch takes {fmt.size(forecast.memory)}."
+        return candidate.doubt
 
-    # -- words ----------------------------------------------------------------------------------------------------------
     def _text(
-        self, chosen: Selection, candidates: Sequence[Candidate], lines: dict[str, AdvisedMethod], cases: dict[str, Case],
-        full: Forecast, claimed: dict[str, Claimed],
+        self, chosen: Selection, candidates: Sequence[Candidate], lines: Mapping[str, AdvisedMethod], full: Forecast,
+        claimed: Mapping[str, Claimed],
     ) -> str:
-        short = "" if self.wishes.met_by(full) else (
-            f"The full cache takes {fmt.size(full.memory)} and {fmt.seconds(full.seconds)} for a batch of {full.batch}, which does not "
-            "fit. ")
+        """Return the recommendation and its reason."""
+        fits = self.wishes.met_by(full)
+        short = "" if fits else f"The full cache takes {fmt.size(full.memory)} for a batch of {full.batch}, which does not fit. "
         if chosen.best is not None:
-            line, case = lines[chosen.best.key], cases[chosen.best.key]
+            line = lines[chosen.best.key]
             assert chosen.best.gain is not None
-            at = f" at batch {line.batch}" if self.wishes.throughput else ""
-            return (f"{short}Use {named(case)}{at}: {gain_in_words(chosen.best.gain)}{saving_in_words(line.saving, self.entry.paradigm)}, "
+            return (f"{short}Use {line.name}: {gain_in_words(chosen.best.gain)}{saving_in_words(line.saving, self.entry.paradigm)}, "
                     f"{loss_in_words(claimed[chosen.best.key].claim)}. {self._basis(line)}")
         if short:
-            return f"{short}No method that is shown to be as good is known to fit either: {self._remedy(full)}.{_by_seeds(claimed)}"
-        where = f" at batch {full.batch}" if self.wishes.throughput else ""
-        return f"{FULL_CACHE}{where}: {self._reason(chosen, candidates, lines, claimed)}"
-
-    def _remedy(self, full: Forecast) -> str:
-        """The remedy where nothing is known to fit."""
-        alone = full if full.batch == 1 else self.forecaster.full(1)
-        if self.wishes.met_by(alone):
-            return "take a smaller batch"
-        lacking = ["memory"] if self.wishes.room and alone.memory > self.wishes.room else []
-        lacking += ["time"] if self.wishes.latency is not None and alone.seconds > self.wishes.latency else []
-        return f"even a single image needs more {' and '.join(lacking)}"
+            return f"{short}No method that is shown to be as good is known to fit either: take a smaller batch.{_seeds_needed(claimed)}"
+        return f"{FULL_CACHE}: {self._reason(chosen, candidates, lines, claimed)}"
 
     def _basis(self, line: AdvisedMethod) -> str:
-        if line.basis == MEASURED:
-            return f"Measured on {self.wishes.gpu} at batch {line.batch}."
-        return (f"Predicted, not measured on {self.wishes.gpu} at batch {line.batch}: bytes and FLOPs saved allow at most "
-                f"{fmt.times(line.allowed)}.")
+        where = f"on {self.wishes.gpu} at batch {self.wishes.batch}"
+        return (f"Measured {where}." if line.basis == MEASURED else
+                f"Predicted, not measured {where}: bytes and FLOPs saved allow at most {fmt.times(line.allowed)}.")
 
     def _reason(
-        self, chosen: Selection, candidates: Sequence[Candidate], lines: dict[str, AdvisedMethod], claimed: dict[str, Claimed],
+        self, chosen: Selection, candidates: Sequence[Candidate], lines: Mapping[str, AdvisedMethod], claimed: Mapping[str, Claimed],
     ) -> str:
-        """The reason for the full cache, and what would change it."""
-        if (most := max((line.allowed for line in lines.values()), default=0.0)) <= ARTEFACT and not self.wishes.throughput:
+        """Return the reason for the full cache, and what would change it."""
+        if (most := max((line.allowed for line in lines.values()), default=0.0)) <= ARTEFACT:
             return (f"nothing gains at batch {self.wishes.batch}: bytes and FLOPs that the methods here save allow at most "
                     f"{fmt.times(most)} on {self.wishes.gpu}.")
         if not claimed:
-            random = bool(self.known.groups) and all(group.random for group in self.known.groups)
+            random = all(group.random for group in self.evidence.groups)
             return (f"{why_unjudged(random=random)}, so no method is shown to be as good. Fidelity to the full cache is no reason to "
                     "recommend one.")
         allowed = next(iter(claimed.values())).claim.allowed
-        able = [each for each in candidates if each.qualified]
-        where = "at any batch" if self.wishes.throughput else f"at batch {self.wishes.batch}"
-        if not able:
+        qualified = [lines[each.key] for each in candidates if each.qualified]
+        if not qualified:
             seeds = max(each.claim.n for each in claimed.values())
-            return f"at {seeds} seeds no method is shown to lose less than {allowed}.{_by_seeds(claimed)}"
-        told = f"no method that is shown to lose less than {allowed} is measured or predicted to be faster {where}."
-        bound = max((lines[each.key] for each in able if lines[each.key].basis == BOUND), key=lambda line: line.gain, default=None)
+            return f"at {seeds} seeds no method is shown to lose less than {allowed}.{_seeds_needed(claimed)}"
+        reason = (f"no method that is shown to lose less than {allowed} is measured or predicted to be faster at batch "
+                  f"{self.wishes.batch}.")
+        bound = max((line for line in qualified if line.basis == BOUND), key=lambda line: line.gain, default=None)
         if bound is not None and bound.allowed > ARTEFACT:
-            known = (f"its speedup on {self.wishes.gpu} is not known: {bound.no_speedup}" if bound.no_speedup else
-                     f"nothing of it was measured on {self.wishes.gpu}.")
-            return f"{told} {bound.name} might gain up to {fmt.times(bound.allowed)}; {known}"
+            unknown_speed = (f"its speedup on {self.wishes.gpu} is not known: {bound.no_speedup}" if bound.no_speedup else
+                             f"nothing of it was measured on {self.wishes.gpu}.")
+            return f"{reason} {bound.name} might gain up to {fmt.times(bound.allowed)}; {unknown_speed}"
         if chosen.lean is None or self.entry.paradigm == MASKED:
-            return told
+            return reason
         saving = saving_in_words(chosen.lean.saving, self.entry.paradigm)
-        return f"{told} Where memory is short, {lines[chosen.lean.key].name} runs{saving}."
-
-    def _unnamed_weights(self, plan: Plan) -> Iterator[str]:
-        """A sentence where a plan names no weights of a published model."""
-        keys = [key for key in ("weights", "decoder_weights") if any(not getattr(cells, key) for cells in plan.cells)]
-        needed = [source for source in publications() if source.model == self.entry.name and source.key in keys]
-        if needed:
-            paths = ", ".join(f"{source.key} = {str(source.located(FOLDER))!r}" for source in needed)
-            yield (f"The plan names no {' and no '.join(source.key for source in needed)}, so they are random: it measures speed and "
-                   f"memory, and not what images are worth. `cachemark weights fetch {self.entry.name}` fetches them to name them in it: "
-                   f"{paths}.")
-
-    def _begins(self, cases: Sequence[Case]) -> str:
-        """The batch at which more is read of keys and values than of weights, and that from which on the device can gain."""
-        batch, gpu = self.forecaster.passes_weights, self.wishes.gpu
-        sentence = ("A masked model saves computation, not bytes." if batch is None else
-                f"Keys and values pass the weights in bytes read at batch {batch}.")
-        first = self.forecaster.gains_from(cases, MOST)
-        if first is None:
-            return f"{sentence} At no batch up to {MOST} do the methods here save enough on {gpu} to be told from none."
-        return f"{sentence} On {gpu} what the methods here save allows more than {fmt.times(ARTEFACT)} from batch {first} on."
-
-
-def _by_seeds(claimed: dict[str, Claimed]) -> str:
-    """The remedy where no method qualifies, as a sentence with a space before it; empty where there is none."""
-    if not claimed:
-        return " Measure quality to know more."
-    needed = min((each.claim.needed for each in claimed.values() if not each.claim.non_inferior and each.claim.needed), default=None)
-    return f" About {needed} seeds would show it of one, if its images went on like these." if needed else ""
+        return f"{reason} Where memory is short, {lines[chosen.lean.key].name} runs{saving}."
 
 
 def quality_text(line: AdvisedMethod) -> str:
-    """The quality of a line with its interval, or a dash."""
+    """Return the quality of a line with its interval, or a dash."""
     if line.quality is None:
         return fmt.DASH
     value, low, high = (fmt.metric_value(end, line.metric) for end in (line.quality.value, line.quality.low, line.quality.high))
     return f"{metric(line.metric).title} {value}{f' ({low}–{high})' if line.quality.stated else ''}"
+
+
+def _seeds_needed(claimed: Mapping[str, Claimed]) -> str:
+    """Return a sentence on the number of seeds at which a method would qualify, or nothing."""
+    needed = min((each.claim.needed for each in claimed.values() if not each.claim.non_inferior and each.claim.needed), default=None)
+    return f" About {needed} seeds would show it of one, if its images went on like these." if needed else ""
+
+
+def _by_cell(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    """Return full caches and candidates by cell, of cells whose full cache has values."""
+    cells: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.case.role in ("candidate", "baseline"):
+            cells.setdefault(outcome.case.cell, []).append(outcome)
+    return {cell: members for cell, members in cells.items() if any(o.ok and o.case.role == "baseline" for o in members)}
+
+
+def _is_on(gpu: str, device: str, device_class: str) -> bool:
+    """Return whether a device, by its driver's name, is this GPU: ``h100`` is an ``NVIDIA H100 80GB HBM3``."""
+    if gpu == CPU or device_class == CPU:
+        return gpu == device_class
+    return gpu in device.lower().replace("-", " ").split()
+
+
+def _alike(groups: Sequence[CaseGroup], batch: int) -> tuple[CaseGroup, ...]:
+    """Return the groups of one dtype, engine and sampling: those of the group at the batch, else those of the newest."""
+    if not groups:
+        return ()
+    first = next((group.case for group in groups if group.case.batch == batch), groups[0].case)
+    return tuple(group for group in groups
+                 if (group.case.dtype, group.case.engine, group.case.sampling) == (first.dtype, first.engine, first.sampling))
+
+
+def _plan(stored: Mapping[str, Any], entry: ModelEntry, wishes: Wishes) -> str:
+    """Return a plan that measures at this batch, as TOML: the newest plan of the model, else the usual methods of its family."""
+    from pydantic import ValidationError
+
+    try:
+        plan = Plan.of_stored(stored).only(models=[wishes.model])
+        folder = Path(str(stored.get(FILE, ""))).parent  # paths of plug-ins are relative to the plan's file
+        plan = plan.model_copy(update={"plugins": [str((folder / name).resolve()) for name in plan.plugins]})
+    except ValidationError:  # nothing stored, or a plan of another version
+        methods, _ = DEFAULTS[entry.paradigm]
+        block = {"model": entry.name, "methods": list(methods), "budgets": ["0.8", "1/2"], "engine": "auto",
+                 "dtype": "float32" if wishes.gpu == CPU else "bfloat16"}
+        plan = Plan.model_validate({"name": "advised", "on_unsupported": "unsupported", "cells": [block],
+                                    "fidelity": {"seeds": "s256", "samples": 256}})
+    cells = [block.model_copy(update={"batch": wishes.batch, "samples": block.samples and max(block.samples, wishes.batch)})
+             for block in plan.cells]
+    samples = max(plan.fidelity.samples, wishes.batch)
+    needed = max(samples, *(block.samples for block in cells), SIZES[plan.fidelity.seeds])
+    seeds = next((name for name, size in SIZES.items() if size >= needed), plan.fidelity.seeds)
+    if SIZES[plan.fidelity.seeds] >= needed:
+        seeds = plan.fidelity.seeds
+    fidelity = plan.fidelity.model_copy(update={"samples": samples, "seeds": seeds})
+    plan = plan.model_copy(update={"cells": list({block.model_dump_json(): block for block in cells}.values()), "fidelity": fidelity})
+    return toml_of(plan.model_dump(exclude_defaults=True, exclude_none=True))

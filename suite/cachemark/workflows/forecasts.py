@@ -1,4 +1,4 @@
-"""Time and memory of a case on a device at a batch: measured there, or the roofline times the efficiency that the store measured."""
+"""Time and memory of a case at a batch: measured, or predicted from the roofline and the efficiency at another batch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from functools import cached_property
 import torch
 
 from ..analysis.case_group import CaseGroup
-from ..analysis.limit_flags import ARTEFACT
-from ..analysis.report_row import MASKED, ReportRow
+from ..analysis.report_row import ReportRow
 from ..cache.codec import codec
 from ..cache.layout import Layout
 from ..core.errors import Unsupported
@@ -30,10 +29,12 @@ MEASURED, PREDICTED, BOUND = "measured", "predicted", "bound"  # what a forecast
 
 @dataclass(frozen=True)
 class Forecast:
-    """A case at a ``batch`` beside the full cache at the same batch. ``gain`` is its speedup and ``allowed`` the one that bytes and FLOPs
-    saved allow, ``seconds`` the time of a batch and ``memory`` its bytes, weights included. ``basis`` says whether gain and time were
-    measured, predicted, or are no more than a bound; ``doubt`` why the gain is not believed, ``no_speedup`` why it is not known though the
-    case was measured."""
+    """Speed and memory of a case at a ``batch``.
+
+    ``gain`` is the speedup over the full cache at this batch, ``allowed`` its roofline bound; ``seconds`` and ``memory`` (bytes, weights
+    included) are per batch. ``basis``: measured, predicted, or only bounded. ``doubt``: why the gain is implausible; ``no_speedup``: why a
+    measured case has none.
+    """
 
     batch: int
     gain: Interval
@@ -44,45 +45,41 @@ class Forecast:
     doubt: str = ""
     no_speedup: str = ""
 
-    @property
-    def rate(self) -> float:
-        """Images per second."""
-        return self.batch / self.seconds
-
 
 def identity(case: Case) -> str:
-    """Names a method with its sizes, whatever the batch, the device and the weights."""
+    """Return a name of a method with its parameters that does not depend on batch, device and weights."""
     return canonical([case.method, case.variant, dict(case.parameters), case.codec, case.budget, vars(case.sampling), dict(case.decoder)])
 
 
 class Forecaster:
-    """Forecasts for the cases of one model, sampling and data type on one device. ``rows``: what was measured there, by group."""
+    """Forecasts for the cases of one model, sampling and dtype on one device, from the ``groups`` measured there."""
 
     def __init__(self, entry: ModelEntry, full: Case, rates: Rates, groups: Sequence[CaseGroup]) -> None:
         self._entry, self._full, self._rates, self._groups = entry, full, rates, groups
         self._bills: dict[tuple[str, int], Bill] = {}
 
     def full(self, batch: int) -> Forecast:
-        """The full cache."""
+        """Return the forecast of the full cache."""
         least = self.roofline_time(self._full, batch)
         near = min((row for row in (group.full for group in self._groups) if row and row.median(TIME)),
                    key=lambda row: _apart(row.case.batch, batch), default=None)
-        one = Interval(1.0, 1.0, 1.0, 0.0, 0)
+        unchanged = Interval(1.0, 1.0, 1.0, 0.0, 0)
         memory = self._memory(self._full, batch, near)
         if near is None:
-            return Forecast(batch, one, 1.0, least, memory, BOUND)
+            return Forecast(batch, unchanged, 1.0, least, memory, BOUND)
         latency = near.median(TIME) or 0.0
         if near.case.batch == batch:
-            return Forecast(batch, one, 1.0, latency, memory, MEASURED)
-        return Forecast(batch, one, 1.0, least * max(latency / self.roofline_time(self._full, near.case.batch), 1.0), memory, PREDICTED)
+            return Forecast(batch, unchanged, 1.0, latency, memory, MEASURED)
+        slower = max(latency / self.roofline_time(self._full, near.case.batch), 1.0)
+        return Forecast(batch, unchanged, 1.0, least * slower, memory, PREDICTED)
 
     def candidate(self, case: Case, batch: int) -> Forecast:
-        """A method with its sizes."""
+        """Return the forecast of a method with its parameters."""
         full, allowed = self.full(batch), self.allowed(case, batch)
-        seen = sorted(self._measured(case), key=lambda pair: _apart(pair[1].case.batch, batch))
-        near = next(((group, row) for group, row in seen if row.speedup is not None), None)
+        measured = sorted(self._measured(case), key=lambda pair: _apart(pair[1].case.batch, batch))
+        near = next(((group, row) for group, row in measured if row.speedup is not None), None)
         if near is None:
-            return self._bound(case, full, allowed, seen[0][1] if seen else None)
+            return self._bound(case, full, allowed, measured[0][1] if measured else None)
         _, row = near
         assert row.speedup is not None
         memory = self._memory(case, batch, row)
@@ -94,46 +91,26 @@ class Forecaster:
         return Forecast(batch, gain, allowed, full.seconds / value, memory, PREDICTED, row.implausible)
 
     def _bound(self, case: Case, full: Forecast, allowed: float, row: ReportRow | None) -> Forecast:
-        """A case of which no speedup is known; ``row``: what was measured of it nevertheless."""
+        """Return the forecast of a case without a known speedup; ``row``: what was measured of it nevertheless."""
         batch, latency = full.batch, row.median(TIME) if row and row.case.batch == full.batch else None
         why = "" if row is None else row.no_speedup
         return Forecast(batch, Interval(allowed, allowed, allowed, 0.0, 0), allowed, latency or full.seconds / allowed,
                         self._memory(case, batch, row), BOUND, no_speedup=why)
 
     def allowed(self, case: Case, batch: int) -> float:
-        """The speedup over the full cache that the bytes and FLOPs saved allow."""
+        """Return the roofline bound on the speedup over the full cache."""
         return self.roofline_time(self._full, batch) / self.roofline_time(case, batch)
 
     def roofline_time(self, case: Case, batch: int) -> float:
-        """The least seconds of a batch."""
+        """Return the roofline time of a batch in seconds."""
         return self._bill(case, batch).roofline_time(self._rates)
-
-    @cached_property
-    def passes_weights(self) -> int | None:
-        """The batch from which on a generation of the full cache reads more bytes of keys and values than of weights; None of a masked
-        model, whose full form keeps none."""
-        if self._entry.paradigm == MASKED:
-            return None  # what a pass reads of keys and values it has made itself
-        found = self._bill(self._full, 1)
-        return -(-found.moved("weights") // found.moved("read"))
-
-    def gains_from(self, cases: Sequence[Case], most: int) -> int | None:
-        """The least power of two, up to ``most``, at which the bytes and FLOPs that one of the methods saves allow a gain that can be told
-        from none."""
-        batch = 1
-        while batch <= most:
-            if any(self.allowed(case, batch) > ARTEFACT for case in cases):
-                return batch
-            batch *= 2
-        return None
 
     def _measured(self, case: Case) -> list[tuple[CaseGroup, ReportRow]]:
         mine = identity(case)
         return [(group, row) for group in self._groups for row in group.candidates if row.ok and identity(row.case) == mine]
 
     def _memory(self, case: Case, batch: int, near: ReportRow | None) -> int:
-        """Bytes: of the weights, and of what was allocated above them at the nearest batch, in proportion. Where nothing was measured, of
-        what the method asks for alone: keys, values and state, of which the full form of a masked model has none."""
+        """Return bytes: the weights plus the measured peak of the nearest batch, scaled, else plus what the method allocates."""
         layout = self._layout(batch)
         weights = weight_bytes(layout, self._counts)
         peak = near.median(PEAK) if near is not None else None
@@ -161,9 +138,9 @@ class Forecaster:
 
 
 def _uncounted(model: str) -> Unsupported:
-    return Unsupported(f"Nobody has counted the products of {model}.", remedy="Give its entry parameter_counts.")
+    return Unsupported(f"No FLOP model for {model}.", remedy="Set parameter_counts in its ModelEntry.")
 
 
-def _apart(one: int, other: int) -> float:
-    """The larger of two batches over the smaller."""
-    return max(one / other, other / one)
+def _apart(first: int, second: int) -> float:
+    """Return the larger of two batches over the smaller."""
+    return max(first / second, second / first)
