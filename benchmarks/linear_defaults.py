@@ -1,6 +1,6 @@
 """The sweep behind LineAR's default ``anchor``: the paper states neither it nor ``recent_lines``.
 
-Teacher-forced KL to the full cache on the embedded model over the tuning seeds ``tune64``, which no evaluation uses, for
+Teacher-forced KL to the full cache on the bundled model over the tuning seeds ``tune64``, which no evaluation uses, for
 anchors of up to two lines and one to three recent lines at a half and a quarter of the cache.
 
     python benchmarks/linear_defaults.py [--threads 2]

@@ -36,7 +36,7 @@ STAGES = (
     ("kernels", "Where does the time of a pass go beyond the roofline?", 120, False),
     ("regimes", "From which batch on does forgetting pay?", 190, True),
     ("decoders", "Where do several tokens a pass beat one, beside the full cache and beside LineAR?", 240, True),
-    ("embedded", "The embedded models whole, with fidelity and quality", 150, True),
+    ("bundled", "The bundled models whole, with fidelity and quality", 150, True),
     ("gate", "Does the gate pass A/A tests and find three per cent?", 330, False),
     ("pairs", "What is LineAR worth beside the full cache, in pairs?", 330, False),
 )  # fmt: skip
@@ -48,7 +48,7 @@ def work_of(name: str) -> Callable[..., int]:
 
     return {
         "device": works.device_facts, "graphs": works.tested("tests/gpu/test_graph.py"), "ladder": works.measured(1),
-        "scales": works.measured(2), "masked": works.measured(3), "regimes": works.measured(4), "embedded": works.measured(5),
+        "scales": works.measured(2), "masked": works.measured(3), "regimes": works.measured(4), "bundled": works.measured(5),
         "decoders": works.measured(6),
         "driver": works.tested("tests/gpu/test_cuda.py", "tests/gpu/test_driver.py"),
         "kernels": works.profiled(("llamagen-xl", "var-d30", "mar-l")), "gate": works.gate, "pairs": works.compared,

@@ -1,4 +1,4 @@
-"""The hot pieces of generations with the embedded models, each as a call that can be repeated.
+"""The hot pieces of generations with the bundled models, each as a call that can be repeated.
 
 A generation is run up to the moment when the piece would be called for the first time, and is left there: what it was called with is
 real, and the call can be made again and again. Where a call changes the cache, the number of live entries is set back; what stands

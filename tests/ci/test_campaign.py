@@ -173,7 +173,7 @@ def test_the_list_of_stages_needs_nothing(tmp_path: Path) -> None:
 def test_every_block_of_the_plan_belongs_to_a_stage(gpu_campaign: Any) -> None:
     blocks = tomllib.loads((ROOT / "ci" / "campaign" / "campaign.toml").read_text())["cells"]
     named = {name for name, *_ in gpu_campaign.STAGES}
-    tens: dict[str, int] = {"ladder": 1, "scales": 2, "masked": 3, "regimes": 4, "embedded": 5, "decoders": 6}
+    tens: dict[str, int] = {"ladder": 1, "scales": 2, "masked": 3, "regimes": 4, "bundled": 5, "decoders": 6}
     assert tens.keys() < named
     assert {block["priority"] // 10 for block in blocks} == set(tens.values())
     assert all(callable(gpu_campaign.work_of(name)) for name in named)

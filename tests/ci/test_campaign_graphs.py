@@ -56,7 +56,7 @@ def untrained(entry: ModelEntry, name: str) -> ModelEntry:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["first side", "every"])
 def test_cases_of_a_stage_are_measured(every: bool, stage: int, models: dict[str, str]) -> None:
-    """Stages 4 and 5 have the cases of the first at other budgets, and those of the embedded models. `make test` measures the first
+    """Stages 4 and 5 have the cases of the first at other budgets, and those of the bundled models. `make test` measures the first
     side of the graph engine."""
     plan = blocks(rehearsed(plans.load(str(HERE / "campaign.toml")), engine="graph", models=models), stage)
     planned = [p for p in expand(plan.model_copy(update={"quality": None}), "cpu") if p.case.role in ("baseline", "candidate")]

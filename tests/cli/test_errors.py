@@ -104,7 +104,7 @@ WRONG: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Checkpoints that fit the embedded model."""
+    """Checkpoints that fit the bundled model."""
     folder = tmp_path_factory.mktemp("right")
     save_file(LlamaGen(TINY).state_dict(), folder / "weights.safetensors")
     decoder(folder / "decoder_weights.safetensors")

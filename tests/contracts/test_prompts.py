@@ -49,7 +49,7 @@ MASKED = 1e-5  # outputs of attention
 @functools.cache
 def model(attention: str, family: str) -> Janus | Lumina | CaptionedLlamaGen:
     """Random weights, scaled up so that attention is far from uniform and what it reads shows in the logits. Lumina's lines are one
-    token longer, and its unconditional rows have another length than the others. The embedded model has its own weights, in fp64
+    token longer, and its unconditional rows have another length than the others. The bundled model has its own weights, in fp64
     since its logits are large; its images end early."""
     if family == captioned.NAME:
         asked = janus.prompts_of(CAPTIONS, WordTokenizer(), form=CAPTION)

@@ -133,9 +133,9 @@ def test_only_the_very_weights_are_anchored() -> None:
     assert "its weights are random" in not_reproduced("mar-l", "random:0/random:0", [STORED])
 
 
-def test_embedded_models_need_no_anchor() -> None:
-    assert {"tiny-llamagen", "tiny-var"} <= anchors.embedded()
-    assert "mar-l" not in anchors.embedded()
+def test_bundled_models_need_no_anchor() -> None:
+    assert {"tiny-llamagen", "tiny-var"} <= anchors.bundled()
+    assert "mar-l" not in anchors.bundled()
     assert not_reproduced("tiny-var", WEIGHTS, []) == ""
 
 

@@ -24,14 +24,14 @@ def changed(name: str, original: str, replacement: str, *says: str, slug: str = 
 
 
 def with_weights(name: str, prepare: Preparation) -> Attack:
-    """A try with other weights of the embedded model, which reads them before it runs."""
+    """A try with other weights of the bundled model, which reads them before it runs."""
     return Attack(f"weights that are {name}", EXPLAIN, "bad-checkpoint", ("dot.safetensors",),
                   prepare=both(replaced(PLAN, 'model = "dot"', 'model = "tiny-llamagen"'),
                                lambda folder: (folder / "dot.safetensors").unlink(), prepare))
 
 
 def prompts(name: str, content: str | bytes, says: str) -> Attack:
-    """A try with odd prompts for the embedded text-to-image model."""
+    """A try with odd prompts for the bundled text-to-image model."""
     return Attack(f"prompts that are {name}", EXPLAIN, "bad-plan", (f"{PLAN}:", says), prepare=both(
         replaced(PLAN, 'model = "dot"', 'model = "tiny-t2i"'), replaced(PLAN, WEIGHTS_LINE, ""),
         replaced(PLAN, "samples = 4", 'samples = 4\nprompts = "mine"'), written("mine", content)))

@@ -169,7 +169,7 @@ def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
 
 
 @pytest.mark.parametrize("model", ["tiny-llamagen", "tiny-t2i"])
-def test_the_packaged_table_of_an_embedded_model_has_both_kinds(model: str) -> None:
+def test_the_packaged_table_of_a_bundled_model_has_both_kinds(model: str) -> None:
     entry = MODELS.get(model)
     layout = entry.shape(entry.presets["paper"], 1)
     parameters = resolve(SSDHeads, Budget.parse("1/4"), layout, {}, entry.identity(Request()))

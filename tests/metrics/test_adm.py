@@ -312,7 +312,7 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_the_work(
 
 # ------------------------------------------------------------------------------------------------ presets by name
 
-def test_the_preset_of_the_embedded_world_is_packaged() -> None:
+def test_the_preset_of_the_procedural_scenes_is_packaged() -> None:
     found = presets.preset("scene")
     assert (found.name, found.resize, found.reference.count) == ("scene", None, 10_000)
     assert found.extractor == found.reference.extractor

@@ -56,7 +56,7 @@ def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...], extractor
     assert not same(ImageFeatures.of(images, extractor, batch=10), whole), "the toy does show it"
 
 
-def test_the_network_of_the_embedded_world_rounds_alike_in_parts() -> None:
+def test_the_network_of_the_procedural_scenes_rounds_alike_in_parts() -> None:
     path = packaged("tiny-features.safetensors")
     name, images = register(checkpoints.sha256(path), partial(features.load, path)), scenes(41, 3).images
     whole = ImageFeatures.of(images, name, batch=16)

@@ -1,4 +1,4 @@
-"""Captions of the embedded text-to-image model: what they ask for, their words, and the list that comes with the package."""
+"""Captions of the bundled text-to-image model: what they ask for, their words, and the list that comes with the package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from cachemark.core import seeds
 from cachemark.core.errors import UnknownName
 from cachemark.models import janus
-from cachemark.models.catalogue.captioned import NAME, TEXTS, TINY, EmbeddedCaptioned
+from cachemark.models.catalogue.captioned import NAME, TEXTS, TINY, BundledCaptioned
 from cachemark.models.tiny.captions import AXES, CAPTION, SPECIAL, VOCABULARY, Asked, WordTokenizer, asked
 
 GIVEN = {"position": 0, "texture": 1}
@@ -72,7 +72,7 @@ def test_smaller_subsets_are_the_beginnings_of_larger_ones_and_ask_for_every_pro
 
 
 def test_prompts_differ_in_length_and_keep_it_without_the_caption() -> None:
-    prompts = EmbeddedCaptioned().prompts
+    prompts = BundledCaptioned().prompts
     assert {len(ids) for ids in prompts.conditional} == {7, 8, 9}
     assert [len(ids) for ids in prompts.unconditional] == [len(ids) for ids in prompts.conditional]
     assert prompts == janus.prompts_of(TEXTS, WordTokenizer(), form=CAPTION)

@@ -1,4 +1,4 @@
-"""The embedded masked model: its size, and what its name in a plan stands for."""
+"""The bundled masked model: its size, and what its name in a plan stands for."""
 
 from __future__ import annotations
 

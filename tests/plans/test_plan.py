@@ -267,7 +267,7 @@ def test_what_changes_no_number_makes_no_other_case(edit: tuple[str, str], write
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Random weights of the embedded model, and two decoders."""
+    """Random weights of the bundled model, and two decoders."""
     folder = tmp_path_factory.mktemp("tiny")
     save_file({n: t.half() for n, t in LlamaGen(TINY).initialise(0).state_dict().items()}, folder / "weights.safetensors")
     for name in ("one", "two"):
@@ -297,9 +297,9 @@ def test_the_same_weights_elsewhere_are_the_same_case(checkpoint: Path, tmp_path
 
 
 def test_a_plan_can_be_cut_down_to_some_of_its_candidates() -> None:
-    few = load("embedded").only(models=["tiny-llamagen"], methods=["linear", "streaming"], budgets=["1/4"])
+    few = load("bundled").only(models=["tiny-llamagen"], methods=["linear", "streaming"], budgets=["1/4"])
     assert [p.case.label for p in expand(few)] == ["full", "full (other seeds)", "full (other batch)", "streaming 1/4", "linear 1/4"]
-    everything = {p.case.key for p in expand(load("embedded"))}
+    everything = {p.case.key for p in expand(load("bundled"))}
     assert {p.case.key for p in expand(few)} <= everything
     assert few.only(budgets=[0.25]) == few
     assert [p.case.role for p in expand(few.only(methods=["full"]))] == ["baseline", "other_seeds", "other_batch"]

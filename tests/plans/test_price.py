@@ -58,7 +58,7 @@ def test_shipped_plans_are_named_as_their_files_and_mean_something(name: str, tm
     plan, methods = plans.load(name), {planned.case.method for planned in todo_of(name)}
     assert plan.name == name
     assert plan.description
-    assert methods > {"full"} or (name, methods) == ("embedded", {"full"})
+    assert methods > {"full"} or (name, methods) == ("bundled", {"full"})
 
 
 # ------------------------------------------------------------------------------------------------ prices

@@ -47,7 +47,7 @@ TABLES = (
 @pytest.fixture(scope="module")
 def run() -> dict[str, Any]:
     """What was kept of the run of these tables: its commit, and the raw samples of its cases."""
-    found: dict[str, Any] = json.loads((ROOT / "reports" / "embedded.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads((ROOT / "reports" / "bundled.json").read_text(encoding="utf-8"))
     return found
 
 

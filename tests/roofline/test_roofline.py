@@ -167,7 +167,7 @@ def test_images_are_decoded_on_paper() -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny-llamagen", "tiny-var", "tiny-mar"])
-def test_the_embedded_models_are_decoded_by_what_they_are_decoded_with(name: str) -> None:
+def test_the_bundled_models_are_decoded_by_what_they_are_decoded_with(name: str) -> None:
     """The entry's ``parameter_counts`` builds the decoder from default sizes; the packaged file states its own."""
     entry: ModelEntry = MODELS.get(name)
     loaded = entry.load(Request())

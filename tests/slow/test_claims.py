@@ -68,7 +68,7 @@ def test_intervals_of_whole_sets_cover_what_they_state_or_there_are_none(found: 
         missing = (1 - row["fid"]) * row["told"] if row["told"] > 0.05 else 0.0
         assert missing <= 0.1, row  # of all sets, 100 of them: 0.05 and two standard errors
     biased = {row["images"]: row for row in found["bias"]}
-    assert biased[128]["FID"] > 5.5, "more than the embedded models' own"
+    assert biased[128]["FID"] > 5.5, "more than the bundled models' own"
     assert biased[384]["FID"] < 2.75, "less than half of it"
     assert biased[500]["estimated"] == pytest.approx(biased[500]["FID"], rel=0.35)
 

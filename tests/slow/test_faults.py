@@ -168,7 +168,7 @@ def test_two_runs_into_one_store_at_once(stage: Stage) -> None:
     assert {label: o.output_hash for label, o in first.items()} == {label: o.output_hash for label, o in two.items()}
 
 
-def test_the_embedded_model_runs_as_a_plan_says(tmp_path: Path) -> None:
+def test_the_bundled_model_runs_as_a_plan_says(tmp_path: Path) -> None:
     """The smallest real thing: one method on the model that comes with the package."""
     plan = tmp_path / "small.toml"
     plan.write_text('name = "small"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 2\n'

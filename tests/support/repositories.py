@@ -31,7 +31,7 @@ class Repository:
     """A copy of the package under git, to be changed commit by commit."""
 
     def __init__(self, folder: Path, weights: bool = False) -> None:
-        """``weights``: with those of the embedded models."""
+        """``weights``: with those of the bundled models."""
         self.folder = folder
         ignored = shutil.ignore_patterns("__pycache__", *(() if weights else ("*.safetensors",)))
         shutil.copytree(PACKAGE, folder / "suite" / "cachemark", ignore=ignored)

@@ -1,4 +1,4 @@
-"""The caption world: a picture shows what its caption asks for, judged from its pixels alone."""
+"""Captioned scenes: a picture shows what its caption asks for, judged from its pixels alone."""
 
 from __future__ import annotations
 

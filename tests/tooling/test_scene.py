@@ -32,7 +32,7 @@ def test_equal_seeds_give_equal_scenes() -> None:
 
 def test_the_data_version_pins_the_draws() -> None:
     scene = scenes(4, 2024)
-    assert scene.classes.tolist() == GOLDEN_CLASSES, "the draws changed: raise scene.VERSION and train the embedded models anew"
+    assert scene.classes.tolist() == GOLDEN_CLASSES, "the draws changed: raise scene.VERSION and train the bundled models anew"
     assert scene.object_hue.tolist() == pytest.approx(GOLDEN_HUES, abs=1e-5)
     assert scene.horizon.tolist() == pytest.approx(GOLDEN_HORIZONS, abs=1e-5)
 

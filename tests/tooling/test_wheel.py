@@ -23,7 +23,7 @@ from support.stages import call
 from support.wheels import lay_out, of_the_repository
 
 ROOT = Path(__file__).parents[2]
-LARGEST = 40_000_000  # bytes, the embedded weights among them
+LARGEST = 40_000_000  # bytes, the bundled weights among them
 PLAN = """
 name = "short"
 [timing]

@@ -84,7 +84,7 @@ def test_a_method_of_another_family_is_refused(write: Write) -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """The embedded model with two samples: the full cache, its reference rows and three candidates."""
+    """The bundled model with two samples: the full cache, its reference rows and three candidates."""
     path = tmp_path_factory.mktemp("plan") / "plan.toml"
     table = '{ name = "ams_kv", demanding = [4] }'
     path.write_text(HEAD + f'model = "tiny-var"\nmethods = [{table}, "h2o"]\nbudgets = [{table}]\n'

@@ -29,7 +29,7 @@ PACKAGE = Path(cachemark.__file__).parent
 
 @pytest.fixture
 def planned() -> Planned:
-    (found,) = configs_of(plans.load("embedded"), "cpu", ["tiny-llamagen window 1/2"]).values()
+    (found,) = configs_of(plans.load("bundled"), "cpu", ["tiny-llamagen window 1/2"]).values()
     return found
 
 

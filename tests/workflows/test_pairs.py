@@ -33,7 +33,7 @@ REQUEST = TrialRequest(60.0, 1, task=Task.TIMES)
 
 @pytest.fixture
 def plan() -> Plan:
-    return plans.load("embedded")
+    return plans.load("bundled")
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_two_cases_are_sides_where_one_model_has_both(plan: Plan) -> None:
     assert list(before) == list(after) == [f"{model} window 1/2 → linear 1/2" for model in ("tiny-llamagen", "tiny-t2i")]
     assert [p.case.method for side in (before, after) for p in side.values()] == ["window"] * 2 + ["linear"] * 2
     (masked, *_) = (p.case.label for p in configs_of(plan, "cpu").values() if p.case.method == "lazymar")
-    with pytest.raises(CachemarkError, match="No model of plan embedded has both"):
+    with pytest.raises(CachemarkError, match="No model of plan bundled has both"):
         sides_of(plan, "cpu", ("linear 1/2", masked))
 
 

@@ -25,7 +25,7 @@ from cachemark.models.protocol import ModelEntry, PublishedFile
 LAST = 4  # validations that the stated spread is taken from
 MADE = "<!-- Made by `make docs`; edits are lost. -->"
 NEVER = "not yet: no real weights"
-UNSEEN = "not measured with these weights; `cachemark run embedded` does, and `cachemark baseline save` keeps it"
+UNSEEN = "not measured with these weights; `cachemark run bundled` does, and `cachemark baseline save` keeps it"
 SCORES = {  # of a description's `held_out`: what it is, and its unit
     "nats_per_token": ("held-out likelihood, loss", "nat/token"), "psnr": ("held-out reconstruction, PSNR", "dB"),
     "psnr_pooled": ("PSNR of all pixels pooled", "dB"), "codes_used": ("codes in use", ""), "loss": ("held-out loss", ""),
@@ -128,9 +128,9 @@ def models_page(trained: Sequence[Trained], released: Sequence[ModelEntry], evid
     """``docs/models.md``."""
     parts = [
         "# Models", MADE,
-        "The embedded models come with their weights and run anywhere; the published ones read the files of their authors. How to name "
+        "The bundled models come with their weights and run anywhere; the published ones read the files of their authors. How to name "
         "either in a plan is described in [Use published weights](how-to/use-published-weights.md).",
-        "## Embedded models",
+        "## Bundled models",
         "They are trained on pictures that are computed, so nothing has to be downloaded to make them again. The spread is what the log "
         "can tell and no more: each was trained once, and what another seed would give has not been measured. A training on another "
         "machine or number of threads adds numbers in another order and gives other weights. Where all changes went in one direction the "

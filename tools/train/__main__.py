@@ -1,4 +1,4 @@
-"""``python -m tools.train``: train the weights of an embedded model."""
+"""``python -m tools.train``: train the weights of a bundled model."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ TOKENIZERS = {  # by the model that learns their tokens
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("weights"), show_default=True,
               help="Folder for weights, description, log and checkpoint.")
 @click.option("--steps", type=click.IntRange(min=1),
-              help="Optimiser steps; tiny-vq adds half as many for its decoder.  [default: those of the embedded weights]")
+              help="Optimiser steps; tiny-vq adds half as many for its decoder.  [default: those of the bundled weights]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of data, weights and dropped labels.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, show_default=True, help="CPU threads; 0 leaves it to torch.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to train.")
 @click.option("--tokenizer", type=click.Path(dir_okay=False, path_type=Path),
               help="Weights that make the tokens: of tiny-vq for tiny-llamagen, tiny-msvq for tiny-var, tiny-kl for tiny-mar.  "
-                   "[default: those of OUT, else the embedded ones]")
+                   "[default: those of OUT, else the bundled ones]")
 @click.option("--resume/--fresh", default=True, show_default=True, help="Continue from the checkpoint in OUT, or start again.")
 def train(model: str, out: Path, steps: int | None, seed: int, threads: int, device: str, tokenizer: Path | None, resume: bool) -> None:
     """Train MODEL, one of the small models that come with cachemark.
@@ -68,7 +68,7 @@ def train(model: str, out: Path, steps: int | None, seed: int, threads: int, dev
 
 
 def _tokenizer(name: str, out: Path) -> Path:
-    """Weights of a tokenizer: those in ``out``, else the embedded ones."""
+    """Weights of a tokenizer: those in ``out``, else the bundled ones."""
     own = out / f"{name}.safetensors"
     return own if own.is_file() else packaged(own.name)
 

@@ -1,4 +1,4 @@
-"""Caption world: pictures of one, two or three like objects beside a patterned ground, and the captions that ask for them.
+"""Captioned scenes: pictures of one, two or three like objects beside a patterned ground, and the captions that ask for them.
 
 A picture is a pale field of which one side is the ground. The objects stand in a row in the rest. Everything that a caption may name is
 drawn independently; the hue of the field, the phase of the pattern and the exact places and sizes are free. It is computed from a seed,
@@ -24,7 +24,7 @@ from .scene import HUES, coverage, distance, hsv, painted
 from .scene import stream as versioned_stream
 
 VERSION = "captions-v1"
-DRAWN_AS = {"disc": "disc", "square": "square", "triangle": "triangle", "ring": "ring", "cross": "plus"}  # in the scene world
+DRAWN_AS = {"disc": "disc", "square": "square", "triangle": "triangle", "ring": "ring", "cross": "plus"}  # among the procedural scenes
 MOST = 3  # objects
 DEPTH = 28  # of the ground
 PERIOD = 8  # of a pattern

@@ -1,4 +1,4 @@
-"""Training on the caption world: the text-to-image model, and the network that reads what its pictures show."""
+"""Training on captioned scenes: the text-to-image model, and the network that reads what its pictures show."""
 
 from __future__ import annotations
 

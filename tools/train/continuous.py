@@ -1,4 +1,4 @@
-"""Training of the embedded KL autoencoder and of the masked model on its continuous tokens."""
+"""Training of the bundled KL autoencoder and of the masked model on its continuous tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training of the embedded token predictors on the tokens of fresh scenes.
+"""Training of the bundled token predictors on the tokens of fresh scenes.
 
 Matrices inside the blocks are updated by Muon, everything else by AdamW. Scenes are rendered and encoded in chunks while
 training goes on, each seen once, so the model cannot overfit and nothing has to be stored. One label in ten is replaced by the

@@ -1,4 +1,4 @@
-"""The training loop of the embedded models: seeded, resumable, and written down.
+"""The training loop of the bundled models: seeded, resumable, and written down.
 
 A :class:`TrainingTask` knows its model, its data and its loss; :func:`train` knows steps, checkpoints, log and weights. Whatever is
 random in a step comes from a generator seeded by (seed, step), so a killed run that is continued computes what the

@@ -1,4 +1,4 @@
-"""Scene world: an endless data set of 64x64 pictures whose long-range structure is known exactly.
+"""Procedural scenes: an endless data set of 64x64 pictures whose long-range structure is known exactly.
 
 A picture shows one of ten shapes in front of a sky and a ground. Two small *swatches* in the first four rows (one line of
 tokens at 4 pixels a token) announce the hues of object and ground, and a footer in the last four rows repeats them mirrored.

@@ -1,4 +1,4 @@
-"""Training of the embedded tokenizers of codes: reconstruction with a codebook that follows by moving averages.
+"""Training of the bundled tokenizers of codes: reconstruction with a codebook that follows by moving averages.
 
 The codebook is initialised from the first batch, follows the latents with decay 0.97, and codes that fall below 5 % of the
 mean use (of the multi-scale tokenizer 0.2 %) are set to random latents of the batch. The loss is L1 + 2 MSE + 0.25 commitment; there is
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cachemark.models.tiny import tiny_msvq, tiny_vq
-from cachemark.models.tiny.stored import EmbeddedWeights
+from cachemark.models.tiny.stored import BundledWeights
 
 from .loops import TrainingTask
 from .scene import scenes, stream
@@ -76,7 +76,7 @@ class MovingCodebook(nn.Module):
 class ReconstructionTask(TrainingTask):
     """Trains ``weights`` of a tokenizer to reconstruct fresh scenes. ``scene_stream`` names the random stream that these come from."""
 
-    stored: ClassVar[EmbeddedWeights[Any]]
+    stored: ClassVar[BundledWeights[Any]]
     warmup = 20
     scene_stream = "tokenizer"
 
@@ -110,7 +110,7 @@ class ReconstructionTask(TrainingTask):
 
 
 class WholeTask(ReconstructionTask):
-    """Trains all of an embedded network, from random weights; by default of the sizes and with the batches of the packaged ones."""
+    """Trains all of a bundled network, from random weights; by default of the sizes and with the batches of the packaged ones."""
 
     size = BATCH
 

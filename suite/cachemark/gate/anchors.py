@@ -5,7 +5,7 @@ cache must reach: a metric, the published value, where it stands, and how far of
 ``[anchor]``. Once a run reaches it, that is written down with the weights it was reached with, and reports stop warning about
 exactly these weights.
 
-The embedded models need no anchor: nobody has published a value for them, and their weights come with the package.
+The bundled models need no anchor: nobody has published a value for them, and their weights come with the package.
 """
 
 from __future__ import annotations
@@ -159,9 +159,9 @@ def _stored(path: Path) -> ReachedAnchor:
 # -- what reports say ---------------------------------------------------------------------------------------------------
 def not_reproduced(model: str, weights: str, anchors: Iterable[ReachedAnchor]) -> str:
     """The warning that a report shows about a model that was run with ``weights``, the identity of a case's weights. Nothing where the
-    anchor was reached with these very weights, and for embedded models: no value of them is published."""
+    anchor was reached with these very weights, and for bundled models: no value of them is published."""
     own = [stored.weights for stored in anchors if stored.anchor.model == model]
-    if weights in own or model in embedded():
+    if weights in own or model in bundled():
         return ""
     if "random:" in weights:
         why = "its weights are random, so its images are noise and no quality here compares with a published one."
@@ -181,7 +181,7 @@ def shipped() -> Mapping[str, Anchor]:
 
 
 @functools.cache
-def embedded() -> frozenset[str]:
+def bundled() -> frozenset[str]:
     """Names of the models whose weights the package carries."""
     folder = resources.files("cachemark") / "data" / "weights"
     described = (json.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith(".json"))

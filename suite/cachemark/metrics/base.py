@@ -30,14 +30,14 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class MetricContext:
     """The surroundings in which a metric is asked. ``options`` are those that the plan gives it, ``prompts`` the texts that the model is
-    given (none for a model of classes), ``prompt_list`` the name or path of their list, ``world`` whose class names the labels are.
+    given (none for a model of classes), ``prompt_list`` the name or path of their list, ``dataset`` that of the class labels.
     ``shared`` holds networks that several metrics use."""
 
     device: str = "cpu"
     options: Mapping[str, str] = field(default_factory=dict)
     prompts: Sequence[str] = ()
     prompt_list: str = ""
-    world: str = ""
+    dataset: str = ""
     shared: dict[Any, Any] = field(default_factory=dict)
 
     def once(self, key: object, build: Callable[[], T]) -> T:

@@ -38,4 +38,4 @@ class TextSimilarity(ImageMetric):
         clip = self.setting.once(("clip", folder), lambda: Clip(folder, device=self.setting.device))
         if self.setting.prompts:
             return ClipScore(clip, self.setting.prompts, template="{}")
-        return ClipScore(clip, class_names(self.setting.world))
+        return ClipScore(clip, class_names(self.setting.dataset))

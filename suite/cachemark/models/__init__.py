@@ -1,1 +1,1 @@
-"""The models: LlamaGen, VAR, MAR, their image tokenizers and small embedded ones."""
+"""The models: LlamaGen, VAR, MAR, their image tokenizers and small bundled ones."""

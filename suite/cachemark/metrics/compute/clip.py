@@ -25,9 +25,9 @@ MORE = ("tokenizer.json", "vocab.json", "merges.txt", "special_tokens_map.json",
 CHUNK = 32  # images per forward pass
 
 
-def class_names(world: str) -> Sequence[str]:
-    """The names of the classes: those of the embedded ``scene`` world, else ImageNet's 1000 as torchvision lists them."""
-    if world == "scene":
+def class_names(dataset: str) -> Sequence[str]:
+    """The names of the classes: those of the procedural scenes, else ImageNet's 1000 as torchvision lists them."""
+    if dataset == "scene":
         return CLASSES
     toolkit()
     from torchvision.models import ResNet18_Weights

@@ -31,7 +31,7 @@ class ImageFeatures:
 
     A row is the same to the bit whether the images came in one call or in parts: networks round differently in batches of another
     size, so each image is processed in a batch of exactly ``batch``, the last one being filled up. That holds for one machine, one number
-    of threads and one ``batch``; with another, features of the embedded network differ by less than 1e-4 of a standard deviation.
+    of threads and one ``batch``; with another, features of the bundled network differ by less than 1e-4 of a standard deviation.
     """
 
     extractor: str

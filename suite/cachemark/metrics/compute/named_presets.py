@@ -26,7 +26,7 @@ SCENE_OPTIONS = {"kid_subset_size": 250}  # KID has no bias in it, and sets of 5
 
 
 def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", cache: str | Path = "", device: str = "cpu") -> Preset:
-    """``scene`` (the embedded world; both files come with the package), ``adm`` (ImageNet at 256×256) or ``coco`` (COCO, likewise).
+    """``scene`` (the procedural scenes; both files come with the package), ``adm`` (ImageNet at 256×256) or ``coco`` (COCO, likewise).
 
     ``weights`` of the latter two may be left out where PyTorch's own cache of downloads holds them. Raises UnknownName for another
     name, and what :func:`~cachemark.metrics.compute.adm.adm` or :meth:`~cachemark.metrics.compute.image_features.RealImages.load` raise.
@@ -50,7 +50,7 @@ def stated(name: str, weights: str | Path = "", reference: str | Path = "") -> d
 
 
 def scene(weights: str | Path, reference: str | Path = "") -> Preset:
-    """The network of the embedded world at ``weights``, and the reference beside it unless another is given."""
+    """The network of the procedural scenes at ``weights``, and the reference beside it unless another is given."""
     extractor = register(checkpoints.sha256(weights), partial(features.load, weights))
     real = RealImages.load(reference or Path(weights).with_suffix(".reference.safetensors"), extractor)
     return Preset(SCENE, extractor, real, options=SCENE_OPTIONS, names_classes=True)

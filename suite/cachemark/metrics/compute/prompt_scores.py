@@ -1,4 +1,4 @@
-"""Prompt scores: does a picture show what its caption asks for? The axes of GenEval, on the embedded caption world.
+"""Prompt scores: does a picture show what its caption asks for? The axes of GenEval, on captioned procedural scenes.
 
 Ghosh et al., "GenEval: An Object-Focused Framework for Evaluating Text-to-Image Alignment" (2023), asks an object detector about
 photographs. Here the packaged :class:`~cachemark.models.tiny.tiny_reader.TinyReader` is asked what a picture shows. It must choose even

@@ -1,4 +1,4 @@
-"""The embedded text-to-image model, as it can be named in a plan. Importing this file registers it."""
+"""The bundled text-to-image model, as it can be named in a plan. Importing this file registers it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILE = PublishedFile("weights", f"{NAME}.safetensors", "the package", partial(Ja
 
 
 @dataclass(frozen=True)
-class EmbeddedCaptioned:
+class BundledCaptioned:
     """The model, and the captions that it is asked for."""
 
     texts: tuple[str, ...] = TEXTS
@@ -61,7 +61,7 @@ class EmbeddedCaptioned:
                 asked(text)
             except (ValueError, UnknownName) as error:
                 problem = getattr(error, "message", str(error)).rstrip(".")
-                raise BadPlan(f"{NAME} reads captions of its own world alone. {problem}.",
+                raise BadPlan(f"{NAME} reads only captions of its own procedural scenes. {problem}.",
                               remedy=f"Use a caption such as {', '.join(TEXTS[:3])}.") from error
         return replace(self, texts=texts).entry
 
@@ -72,7 +72,7 @@ class EmbeddedCaptioned:
             with_greedy(Sampling(cfg_scale=CFG)), quality=tuple(name for name, of in METRICS.items() if of.of_model and of.prompted),
             prompts=self.texts, asking=self.asking,
             parameter_counts=partial(costs.janus, TINY, lambda: tiny_vq.TinyVQ().decode),
-            summary="A Janus of 2 M parameters trained on captions of the embedded caption world, with its weights",
+            summary="A Janus of 2 M parameters trained on captioned procedural scenes, with its weights",
         )
 
 
@@ -89,4 +89,4 @@ def known(request: Request) -> str:
     return f"{identity(FILE, request)}/{checkpoints.sha256(request.decoder_weights)}"
 
 
-register(EmbeddedCaptioned().entry)
+register(BundledCaptioned().entry)

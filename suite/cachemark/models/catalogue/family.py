@@ -16,7 +16,7 @@ from ...roofline.bill import ParameterCounts
 from .. import checkpoints
 from ..protocol import Loaded, ModelEntry, PublishedFile, Request
 from ..registry import MODELS
-from ..tiny.stored import EmbeddedWeights
+from ..tiny.stored import BundledWeights
 from ..weights import coder, identity, packaged, transformer
 
 
@@ -40,8 +40,8 @@ class Family:
     check: Callable[[Any, str], None] = lambda config, path: None
     tables: Callable[[Any], Sequence[Tensor]] = lambda model: ()
 
-    def embedded(
-        self, name: str, config: Any, tokenizer: EmbeddedWeights[Any], presets: Mapping[str, Sampling], summary: str
+    def bundled(
+        self, name: str, config: Any, tokenizer: BundledWeights[Any], presets: Mapping[str, Sampling], summary: str
     ) -> ModelEntry:
         """The entry of a model whose files the package carries; a request may name others."""
         own = self._own_file(config, f"{name}.safetensors")

@@ -40,8 +40,8 @@ def build(config: MARConfig, tokenizer: TinyKL | KL | None = None, engine: str =
 FAMILY = Family("mar", MAR.paradigm, "the links in the README of LTH14/mar on GitHub", build, mar.layout, costs.mar, wrappers=AVERAGED)
 DECODER = PublishedFile("decoder_weights", "kl16.ckpt", FAMILY.origin, KL, ignored=(*EXTRAS, *kl.UNUSED))
 
-register(FAMILY.embedded(TINY_NAME, TINY_MAR, tiny_kl.files, {"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")},
-                         "A MAR of 3 M parameters trained on the embedded scene world, with its weights"))
+register(FAMILY.bundled(TINY_NAME, TINY_MAR, tiny_kl.files, {"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")},
+                         "A MAR of 3 M parameters trained on procedural scenes, with its weights"))
 for _size, _config in mar.SIZES.items():
     _paper = Sampling(cfg_scale=PAPER_CFG[_size], cfg_schedule="linear", steps=PAPER_STEPS)
     register(FAMILY.published(

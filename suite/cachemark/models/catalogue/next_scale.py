@@ -38,8 +38,8 @@ def build(config: VARConfig, tokenizer: TinyMSVQ | MSVQ | None = None, engine: s
 FAMILY = Family("var", VAR.paradigm, "FoundationVision/var on Hugging Face", build, var.layout, costs.var, ignored=(*EXTRAS, *var.BUFFERS),
                 check=var.check_sides)
 
-register(FAMILY.embedded(TINY_NAME, TINY_VAR, tiny_msvq.files, with_greedy(Sampling(cfg_scale=1.5, cfg_schedule="linear")),
-                         "A VAR of 2 M parameters trained on the embedded scene world, with its weights"))
+register(FAMILY.bundled(TINY_NAME, TINY_VAR, tiny_msvq.files, with_greedy(Sampling(cfg_scale=1.5, cfg_schedule="linear")),
+                         "A VAR of 2 M parameters trained on procedural scenes, with its weights"))
 for _size, _config in var.SIZES.items():
     _tokenizer = partial(MSVQ, MSVQConfig(sides=_config.sides, z=_config.width, codes=_config.vocab))
     _decoder = PublishedFile("decoder_weights", "vae_ch160v4096z32.pth", FAMILY.origin, _tokenizer, ignored=(*EXTRAS, *msvq.USED))

@@ -24,8 +24,8 @@ FAMILY = Family("llamagen", LlamaGen.paradigm, "FoundationVision/LlamaGen on Hug
                 tables=lambda model: [model.rope])
 DECODER = PublishedFile("decoder_weights", "vq_ds16_c2i.pt", FAMILY.origin, VQ)
 
-register(FAMILY.embedded(TINY_NAME, TINY, tiny_vq.files, with_greedy(Sampling(cfg_scale=1.5)),
-                         "A LlamaGen of 2 M parameters trained on the embedded scene world, with its weights"))
+register(FAMILY.bundled(TINY_NAME, TINY, tiny_vq.files, with_greedy(Sampling(cfg_scale=1.5)),
+                         "A LlamaGen of 2 M parameters trained on procedural scenes, with its weights"))
 for _size, _config in SIZES.items():
     register(FAMILY.published(
         f"llamagen-{_size.lower()}", _config, f"c2i_{_size}_{16 * _config.grid}.pt", DECODER,

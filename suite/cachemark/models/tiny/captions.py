@@ -1,4 +1,4 @@
-"""The captions of the embedded text-to-image model: what one asks for, and the tokenizer of its words.
+"""The captions of the bundled text-to-image model: what one asks for, and the tokenizer of its words.
 
 A caption says how many objects of which shape there are and, if it likes, in which colour, and on which side of a patterned ground:
 "two red stars above blue stripes". What it leaves out may look as it likes.

@@ -1,4 +1,4 @@
-"""The embedded models as files: fp16 tensors that say which model they are and of which sizes."""
+"""The bundled models as files: fp16 tensors that say which model they are and of which sizes."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Tokenizer(nn.Module):
 
 
 @dataclass(frozen=True)
-class EmbeddedWeights(Generic[M]):
-    """Reading and describing the weights files of one embedded model: its ``name``, what builds the ``model`` from its sizes, and what
+class BundledWeights(Generic[M]):
+    """Reading and describing the weights files of one bundled model: its ``name``, what builds the ``model`` from its sizes, and what
     makes these ``sizes`` from the entries that a file states about itself."""
 
     name: str

@@ -1,4 +1,4 @@
-"""The feature network of the embedded data: 64×64 pictures to a vector that says what they show, how, and whether it fits together.
+"""The feature network of procedural scenes: 64×64 pictures to a vector that says what they show, how, and whether it fits together.
 
 It takes the place that Inception has for photographs: :mod:`cachemark.metrics.compute.distribution` compares distributions of its features.
 The spatial grid is not averaged away, because where a colour stands decides whether a picture is consistent.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import tiny_vq as vq
-from .stored import EmbeddedWeights
+from .stored import BundledWeights
 
 NAME = "tiny-features"
 SIDE = 64
@@ -87,5 +87,5 @@ def _layer(before: int, after: int, stride: int = 1) -> tuple[nn.Module, ...]:
     return nn.GroupNorm(vq.GROUPS, before), nn.SiLU(), nn.Conv2d(before, after, 3, stride=stride, padding=1)
 
 
-files = EmbeddedWeights(NAME, TinyFeatures, FeaturesConfig)
+files = BundledWeights(NAME, TinyFeatures, FeaturesConfig)
 load, metadata = files.load, files.metadata

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..vision.kl import grid_of, tokens_of
 from . import tiny_vq as vq
-from .stored import EmbeddedWeights, Tokenizer
+from .stored import BundledWeights, Tokenizer
 
 NAME = "tiny-kl"
 
@@ -59,5 +59,5 @@ def drawn(mean: Tensor, log_variance: Tensor, generator: torch.Generator) -> Ten
     return mean + torch.exp(0.5 * log_variance) * noise
 
 
-files = EmbeddedWeights(NAME, TinyKL, TinyKLConfig)
+files = BundledWeights(NAME, TinyKL, TinyKLConfig)
 load, check, metadata = files.load, files.check, files.metadata

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..vision.msvq import MultiScaleQuantizer
 from . import tiny_vq as vq
-from .stored import EmbeddedWeights, Tokenizer
+from .stored import BundledWeights, Tokenizer
 
 NAME = "tiny-msvq"
 
@@ -40,5 +40,5 @@ class TinyMSVQ(Tokenizer):
         return self.decoder(self.quantizer.restore(tokens))
 
 
-files = EmbeddedWeights(NAME, TinyMSVQ, lambda sides, **others: TinyMSVQConfig(sides=tuple(sides), **others))
+files = BundledWeights(NAME, TinyMSVQ, lambda sides, **others: TinyMSVQConfig(sides=tuple(sides), **others))
 load, metadata = files.load, files.metadata

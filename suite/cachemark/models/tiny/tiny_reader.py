@@ -1,4 +1,4 @@
-"""The network that reads from a picture of the caption world what captions ask for: object, colour, count, position and ground.
+"""The network that reads from a captioned scene what captions ask for: object, colour, count, position and ground.
 
 It takes the place that an object detector has for photographs. Its answers are compared with what a prompt asks, axis by axis.
 """
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .captions import AXES
-from .stored import EmbeddedWeights
+from .stored import BundledWeights
 from .tiny_features import FeaturesConfig, body, readable
 
 NAME = "tiny-reader"
@@ -36,5 +36,5 @@ class TinyReader(nn.Module):
         return {axis: logits.argmax(1) for axis, logits in self(images).items()}
 
 
-files = EmbeddedWeights(NAME, TinyReader, FeaturesConfig)
+files = BundledWeights(NAME, TinyReader, FeaturesConfig)
 load, metadata = files.load, files.metadata

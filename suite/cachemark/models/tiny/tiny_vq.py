@@ -1,4 +1,4 @@
-"""A small convolutional VQ tokenizer for the embedded data: 64x64 pictures to a 16x16 grid of 512 codes and back.
+"""A small convolutional VQ tokenizer for procedural scenes: 64x64 pictures to a 16x16 grid of 512 codes and back.
 
 All heavy work is done at the resolution of the grid, so that it trains in minutes on a CPU. The encoder folds each patch of
 4x4 pixels into channels; the decoder unfolds in two steps of 2. Straight-through gradients and the moving averages of the
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .stored import EmbeddedWeights, Tokenizer
+from .stored import BundledWeights, Tokenizer
 
 NAME = "tiny-vq"
 GROUPS = 8
@@ -99,5 +99,5 @@ class TinyVQ(Tokenizer):
         return self.decoder(z.transpose(1, 2).reshape(codes.shape[0], -1, h, w))
 
 
-files = EmbeddedWeights(NAME, TinyVQ, TinyVQConfig)
+files = BundledWeights(NAME, TinyVQ, TinyVQConfig)
 load, metadata = files.load, files.metadata

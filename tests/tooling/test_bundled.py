@@ -44,7 +44,7 @@ ACCURACY = 0.9
 
 @dataclass(frozen=True)
 class Family:
-    """The embedded generator of a paradigm, its configuration, and its tokenizer with what reads that."""
+    """The bundled generator of a paradigm, its configuration, and its tokenizer with what reads that."""
 
     generator: str
     config: Any
