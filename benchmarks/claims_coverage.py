@@ -18,7 +18,7 @@ from cachemark.core.units import METRICS
 from cachemark.gate.nights import of_a_night
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.metrics.compute.quality_intervals import QualityInterval, difference, intervals
-from cachemark.stats.intervals import LUCK, Interval, means_over_seeds, median_over_repeats, ratio_of_medians
+from cachemark.stats.intervals import PROCESS_BIAS, Interval, means_over_seeds, median_over_repeats, ratio_of_medians
 from cachemark.stats.paired_test import interval
 
 Floats = NDArray[np.float64]
@@ -141,21 +141,21 @@ def percentiles(data: Floats) -> tuple[Floats, Floats]:
 
 
 # -- times --------------------------------------------------------------------------------------------------------------
-def _latencies(stream: Generator, rounds: int, n: int, luck: float) -> Floats:
-    """(rounds, n) times of cases, each in a process of its own: noise of 1 % within it, and the luck of the process."""
-    return np.exp(stream.normal(0, luck, (rounds, 1)) + 0.01 * stream.standard_t(5, (rounds, n)))
+def _latencies(stream: Generator, rounds: int, n: int, process_bias: float) -> Floats:
+    """(rounds, n) times of cases, each in a process of its own: noise of 1 % within it, and the bias of the process."""
+    return np.exp(stream.normal(0, process_bias, (rounds, 1)) + 0.01 * stream.standard_t(5, (rounds, n)))
 
 
 def times_table(size: float, seed: int) -> Iterator[Row]:
     """``stated``: what the page says that the interval of a speedup covers; ``latency``: of the median of the same process alone."""
     for n in (3, 5, 10):
         row: Row = {"repeats": n}
-        for luck in (0.0, 0.01, LUCK, 0.03):
-            stream, rounds = np.random.default_rng([seed, 6, n, round(1000 * luck)]), round(4000 * size)
-            above, below = (_latencies(stream, rounds, n, luck) for _ in range(2))
+        for process_bias in (0.0, 0.01, PROCESS_BIAS, 0.03):
+            stream, rounds = np.random.default_rng([seed, 6, n, round(1000 * process_bias)]), round(4000 * size)
+            above, below = (_latencies(stream, rounds, n, process_bias) for _ in range(2))
             found = [ratio_of_medians(a, b) for a, b in zip(above.tolist(), below.tolist(), strict=True)]
             row["stated"] = found[0].confidence
-            row[f"luck {100 * luck:g} %"] = held(found, 1.0)
+            row[f"process bias {100 * process_bias:g} %"] = held(found, 1.0)
         alone = [median_over_repeats(a) for a in _latencies(np.random.default_rng([seed, 7, n]), rounds, n, 0.0).tolist()]
         yield {**row, "latency, stated": alone[0].confidence, "latency": held(alone, 1.0)}
 
@@ -164,13 +164,13 @@ def faster_table(size: float, seed: int) -> Iterator[Row]:
     """Pairs of equal cases; ``before``: by the order statistics alone."""
     for n in (3, 5, 10):
         row: Row = {"repeats": n}
-        for luck in (0.0, 0.01, LUCK, 0.03):
-            stream, rounds = np.random.default_rng([seed, 8, n, round(1000 * luck)]), round(4000 * size)
-            above, below = (_latencies(stream, rounds, n, luck).tolist() for _ in range(2))
+        for process_bias in (0.0, 0.01, PROCESS_BIAS, 0.03):
+            stream, rounds = np.random.default_rng([seed, 8, n, round(1000 * process_bias)]), round(4000 * size)
+            above, below = (_latencies(stream, rounds, n, process_bias).tolist() for _ in range(2))
             both = [(ratio_of_medians(a, b), ratio_of_medians(b, a)) for a, b in zip(above, below, strict=True)]
-            row[f"luck {100 * luck:g} %"] = sum(faster(one) or faster(other) for one, other in both) / rounds
-            apart = math.exp(1.959964 * math.sqrt(2) * LUCK)
-            row[f"before, {100 * luck:g} %"] = sum(one.low * apart > 1 or other.low * apart > 1 for one, other in both) / rounds
+            row[f"process bias {100 * process_bias:g} %"] = sum(faster(one) or faster(other) for one, other in both) / rounds
+            apart = math.exp(1.959964 * math.sqrt(2) * PROCESS_BIAS)
+            row[f"before, {100 * process_bias:g} %"] = sum(one.low * apart > 1 or other.low * apart > 1 for one, other in both) / rounds
         yield row
 
 

@@ -1,7 +1,7 @@
-"""Rules that could decide "not worse" instead: what the report did before, what is common, and bounds that are proven.
+"""Rules that could decide "non-inferior" instead: what the report did before, what is common, and bounds that are proven.
 
-Each says for samples of gains, given as counts of the values that they share, (samples, values), which of them it calls not worse. No gain
-is below −1 or above 1, and ``alpha`` is the level of one claim.
+Each says for samples of gains, given as counts of the values that they share, (samples, values), which of them it
+calls non-inferior. No gain is below −1 or above 1, and ``alpha`` is the level of one claim.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESAMPLES = 400  # of the bootstrap, whose ends are then known to a third of a p
 
 
 def gaffke(values: Floats, counts: Floats, margin: float, alpha: float) -> Claimed:
-    """The rule of the report, see :mod:`cachemark.stats.not_worse`."""
+    """The rule of the report, see :mod:`cachemark.stats.non_inferiority`."""
     alike, whose = np.unique(counts, axis=0, return_inverse=True)
     return (chances_at_most(values, alike, -margin, -1.0) <= alpha)[whose.reshape(-1)]
 

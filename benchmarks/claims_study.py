@@ -1,4 +1,4 @@
-"""Simulate what a report claims of images and times: false "not worse", its power, and the coverage of every interval that is printed.
+"""Simulate what a report claims of images and times: false "non-inferior", its power, and the coverage of every interval that is printed.
 
     python benchmarks/claims_study.py --json benchmarks/claims.json --page docs/results/validation.md
 
@@ -19,7 +19,7 @@ from numpy.random import Generator
 from scipy.stats import binom
 
 import claims_coverage
-from cachemark.stats.not_worse import ALPHA
+from cachemark.stats.non_inferiority import ALPHA
 from claims_rivals import RULES, Floats, gaffke
 from gate_page import markdown
 from pages import put
@@ -65,7 +65,7 @@ def drawn(stream: Generator, shares: Shares, n: int, samples: int) -> tuple[Floa
 
 # -- the claim ----------------------------------------------------------------------------------------------------------
 def false_table(size: float, seed: int) -> Iterator[Row]:
-    """Reports of twelve methods that all lose the margin: in how many is one of them called not worse? The rules are corrected by Holm,
+    """Reports of twelve methods that all lose the margin: in how many is one of them called non-inferior? The rules are corrected by Holm,
     of which the first step decides; the bootstrap was not."""
     for name, shares in LOSSES.items():
         for n in SEEDS:
@@ -78,7 +78,7 @@ def false_table(size: float, seed: int) -> Iterator[Row]:
 
 
 def power_table(size: float, seed: int) -> Iterator[Row]:
-    """How often a method that loses less is called not worse, among twelve."""
+    """How often a method that loses less is called non-inferior, among twelve."""
     for name, shares in TRUTHS.items():
         for n in (64, 107, 128, 256, 512):
             row: Row = {"truth": name, "seeds": n}
@@ -123,9 +123,9 @@ def text(results: Mapping[str, Any]) -> str:
         return markdown(results[name]).strip("\n")
 
     parts = [f"Seed {results['seed']}, {sum(results['seconds'].values()) / 60:.0f} minutes of one core.",
-             "### Reports with a false \"not worse\", twelve methods that all lose the margin", of("false"),
+             "### Reports with a false \"non-inferior\", twelve methods that all lose the margin", of("false"),
              "### The worst of hundreds of distributions", of("search"),
-             "### Power of rules for \"not worse\", one of twelve methods", of("power"),
+             "### Power of rules for \"non-inferior\", one of twelve methods", of("power"),
              "### Coverage of means over seeds, stated 95 %", of("means"),
              "### Coverage of differences over seeds, stated 95 %", of("differences"),
              "### Coverage of times", of("times"),

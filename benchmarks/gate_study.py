@@ -130,12 +130,12 @@ def lone(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
 # -- our gate, as whole nights ------------------------------------------------------------------------------------------
 def night(noise: Noise, stream: Generator, effect: Floats, rule: Rule) -> tuple[list[str], NDArray[np.int64]]:
     """Verdicts of one night's configurations and the pairs each took. Later pairs are drawn only for configurations that ask for them."""
-    ratios = paired(noise, stream, effect, rule.looks[0])
+    ratios = paired(noise, stream, effect, rule.interims[0])
     seen = pairs.screen(ratios, rule)
     side, equal, used = seen.side, seen.equal, seen.pairs
     still = np.flatnonzero((side == 0) & ~equal)
     if still.size:
-        more = np.concatenate((ratios[still], paired(noise, stream, effect[still], rule.looks[-1] - rule.looks[0])), axis=1)
+        more = np.concatenate((ratios[still], paired(noise, stream, effect[still], rule.interims[-1] - rule.interims[0])), axis=1)
         later = pairs.screen(more, rule)
         side[still], equal[still], used[still] = later.side, later.equal, later.pairs
     verdicts = [EQUIVALENT if e else INCONCLUSIVE for e in equal]
@@ -273,7 +273,7 @@ def ratios_to_canary(noise: Noise, stream: Generator, series: int, count: int, a
 
 def alarms(values: Floats, delta: float) -> list[history.ChangePoint]:
     """Changes of one series that gate."""
-    return [c for epoch in history.changes(values, [0] * len(values), delta) for c in epoch.changes if c.gates]
+    return [c for segment in history.changes(values, [0] * len(values), delta) for c in segment.changes if c.gates]
 
 
 def shape_row(noise: Noise, stream: Generator, delta: float, shape: str, effect: float, series: int) -> dict[str, object]:

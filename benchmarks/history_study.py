@@ -60,13 +60,13 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def epoch(nights: Floats) -> history.Epoch:
+def segment(nights: Floats) -> history.BaselineSeries:
     """What the history says of nights in one environment."""
     return history.changes(nights.tolist(), [0] * len(nights), DELTA)[0]
 
 
 def gating(nights: Floats) -> list[history.ChangePoint]:
-    return [change for change in epoch(nights).changes if change.gates]
+    return [change for change in segment(nights).changes if change.gates]
 
 
 def false_years(years: Floats, every: int = 1) -> int:
@@ -152,7 +152,7 @@ def row(name: str, years: int, seed: int) -> dict[str, Any]:
     nights = KINDS[name].years(np.random.default_rng([seed, *name.encode()]), years)
     false = false_years(nights)
     waits = [math.inf if (found := wait(year)) is None else found for year in nights]
-    shows = np.array([epoch(year[:ONSET]).shows for year in nights])
+    shows = np.array([segment(year[:ONSET]).shows for year in nights])
     soon, promised = np.array(waits) <= history.SOON, shows <= STEP
     return {
         "noise": name, "years": years, "with a false alarm": false, "at most a year": float(chi2.ppf(0.95, 2 * false + 2)) / 2 / years,

@@ -43,7 +43,7 @@ WIDTH = 140  # characters of a line of the page
 
 class Figures(NamedTuple):
     """A table of a section: the values in its columns, those of which it says whether they differ from the full cache's, and those of
-    these whose difference stands behind them. One that ``claims`` says what is shown to be not worse."""
+    these whose difference stands behind them. One that ``claims`` says what is shown to be non-inferior."""
 
     columns: Sequence[str]
     judged: Sequence[str] = ()
@@ -136,7 +136,7 @@ def _wrapped(text: str) -> str:
 
 
 def _about(model: str, found: Row, rows: Sequence[Row], section: Section) -> str:
-    """The seeds of a model, how many differences are told apart and how many would be by chance, and what is called not worse."""
+    """The seeds of a model, how many differences are told apart and how many would be by chance, and what is called non-inferior."""
     asked = found["asked"][model]
     seeds = f"`{model}`, {asked['samples']} seeds of `{asked['seeds']}`"
     seeds += f" for fidelity, {asked['images']} images of `{asked['of']}` for quality" if asked["images"] else ""
@@ -157,7 +157,7 @@ def _by(row: Row, name: str) -> float:
 def _head(figures: Figures, section: Section) -> list[str]:
     before = [*([section.kind[0]] if section.kind else []), "method", *(["parameters"] if section.parameters else []), "budget"]
     columns = [title for name in figures.columns for title in (NAMES[name], *(["less full's"] if name in figures.less else []))]
-    return [*before, *columns, *(["against full's"] if figures.judged else []), *(["not worse"] if figures.claims else [])]
+    return [*before, *columns, *(["against full's"] if figures.judged else []), *(["verdict"] if figures.claims else [])]
 
 
 def _cells(row: Row, figures: Figures, section: Section) -> list[str]:

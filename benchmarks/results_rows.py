@@ -109,7 +109,7 @@ def _figures(row: ReportRow, group: CaseGroup, claims: Claims, names: Collection
     """All that the tables tell of a case, ``missing`` being why it has no values. A value without an interval is alone in its list."""
     if not row.ok:
         return {"missing": f"{row.outcome.status}: {row.reason}"}
-    shown = "" if row.case.key not in claims else "not shown" if row.unranked else "shown"
+    shown = "" if row.case.key not in claims else "inconclusive" if row.unranked else "non-inferior"
     silent = {text for name, texts in ABOUT.items() if name not in names for text in texts}
     notes = [mark.reason for mark in row.marks
              if mark.tone == "warn" and mark.text not in silent and not (row.unproven and mark.reason == row.unranked)]

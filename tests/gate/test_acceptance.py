@@ -42,21 +42,21 @@ def test_promotion_replaces_and_says_what_and_why(store: Store, root: Path) -> N
     before = baselines.load(root / "ci-cpu" / "demo.json")
     run = measured(store)
     held = baselines.load(baselines.promote(store, run, root, reason="faster attention"))
-    assert (held.meta["run"], held.meta["reason"], held.meta["epoch"]) == (run, "faster attention", 1)
+    assert (held.meta["run"], held.meta["reason"], held.meta["series"]) == (run, "faster attention", 1)
     assert held.meta["replaces"]["digest"] == before.digest
     assert held.meta["replaces"]["reason"] == "first"
     assert held.meta["replaces"]["fingerprint"] == ENVIRONMENT.fingerprint
 
 
-def test_an_upgrade_begins_a_new_epoch(store: Store, root: Path) -> None:
+def test_an_upgrade_begins_a_new_series(store: Store, root: Path) -> None:
     run = measured(store, NEWER)
     with pytest.raises(BadBaseline, match=r"other numerics.*baseline rebase"):
         baselines.promote(store, run, root, reason="new torch")
     held = baselines.load(baselines.promote(store, run, root, reason="new torch", upgraded=True))
-    assert (held.meta["epoch"], held.meta["replaces"].get("epoch", 1)) == (2, 1)
-    assert [item.epoch for item in baselines.list_(root)] == [2]
+    assert (held.meta["series"], held.meta["replaces"].get("series", 1)) == (2, 1)
+    assert [item.series for item in baselines.list_(root)] == [2]
     again = baselines.load(baselines.promote(store, measured(store, NEWER), root, reason="and faster"))
-    assert again.meta["epoch"] == 2
+    assert again.meta["series"] == 2
 
 
 def test_a_rebase_without_an_upgrade_would_hide_a_regression(store: Store, root: Path) -> None:

@@ -131,13 +131,13 @@ def test_list_shows_every_file_and_what_is_wrong_with_it(store: Store, root: Pat
     assert "is cut off" in bad.problem
 
 
-@pytest.mark.parametrize("epoch", ["two", "2", 0, 1.5, None, True, [1]])
-def test_an_epoch_that_is_none_is_listed_as_a_problem(epoch: object, store: Store, root: Path) -> None:
+@pytest.mark.parametrize("series", ["two", "2", 0, 1.5, None, True, [1]])
+def test_a_series_that_is_none_is_listed_as_a_problem(series: object, store: Store, root: Path) -> None:
     path = baselines.save(store, measured(store), root)
     data = json.loads(path.read_text())
-    path.write_text(json.dumps({**data, "meta": {**data["meta"], "epoch": epoch}}))
+    path.write_text(json.dumps({**data, "meta": {**data["meta"], "series": series}}))
     (found,) = baselines.list_(root)
-    assert f"has epoch {epoch!r}" in found.problem
+    assert f"has series {series!r}" in found.problem
 
 
 def test_missing_file_names_the_nearest(store: Store, root: Path) -> None:

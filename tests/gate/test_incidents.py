@@ -1,4 +1,4 @@
-"""Incidents: one cause is one of them, night after night, and it pages once."""
+"""Incidents: one cause is one of them, night after night, and it notify once."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_pairs_have_found_is_measured_again_in_pairs(stated: dict[str, Any]
     for judged_run, baseline in ((comparison, None), (run, equal)):
         judged = RunJudgement(baseline, Night(comparison, rows), None, "", False, None)
         told = merge([], fold(judged.findings({config.key: config}), [config]), DAY, 0.1, [])
-        assert CheckResult(judged_run, judged, told).pages()[-1] == f"  again: cachemark {wanted}"
+        assert CheckResult(judged_run, judged, told).notifications()[-1] == f"  again: cachemark {wanted}"
 
 
 @pytest.mark.parametrize(("plan", "wanted"), [
@@ -123,7 +123,7 @@ def test_what_the_baseline_has_found_is_run_again_from_a_plan_that_can_be_found(
     night = Night(replace(run, plan_json={"sides": ["A", "B"], "configurations": 1}), ())
     judged = RunJudgement(Comparison(rows, 0.15, 0.0), night, None, "", False, None)
     told = merge([], fold(judged.findings({ALL[0].key: ALL[0]}), ALL[:1]), DAY, 0.1, [])
-    assert CheckResult(run, judged, told).pages()[-1] == f"  again: cachemark {wanted}"
+    assert CheckResult(run, judged, told).notifications()[-1] == f"  again: cachemark {wanted}"
 
 
 # ------------------------------------------------------------------------------------------------ night after night
@@ -137,35 +137,35 @@ def nights(changes: list[list[Finding]], register: tuple[Incident, ...] = (), fi
     return found
 
 
-def test_one_cause_in_forty_configs_over_ten_nights_is_one_page() -> None:
+def test_one_cause_in_forty_configs_over_ten_nights_is_one_notification() -> None:
     configs = of(method="linear")
     assert len(configs) == 40
     found = nights([worse(configs, 1.2 + n / 1000) for n in range(10)])
-    assert [len(night.pages) for night in found] == [1, *[0] * 9]
+    assert [len(night.notify) for night in found] == [1, *[0] * 9]
     assert [len(night.known) for night in found] == [0, *[1] * 9]
     (last,) = found[-1].register
     assert last.since == DAY.isoformat()
-    assert last.key == found[0].pages[0].key
+    assert last.key == found[0].notify[0].key
     assert last.change == pytest.approx(1.209)
 
 
 def test_some_configs_that_come_and_go_do_not_make_another() -> None:
     configs = of(method="linear")
     found = nights([worse(configs), worse(configs[:30]), worse(configs[5:])])
-    assert [len(night.pages) for night in found] == [1, 0, 0]
+    assert [len(night.notify) for night in found] == [1, 0, 0]
 
 
-def test_it_pages_again_where_it_becomes_worse_by_the_minimum_effect() -> None:
+def test_it_notifies_again_where_it_becomes_worse_by_the_minimum_effect() -> None:
     configs = of(method="linear")
     found = nights([worse(configs, 1.2), worse(configs, 1.31), worse(configs, 1.33), worse(configs, 1.4)])
-    assert [len(night.pages) for night in found] == [1, 0, 1, 0], "1.2 × 1.1 is 1.32; then 1.33 is what people were told"
+    assert [len(night.notify) for night in found] == [1, 0, 1, 0], "1.2 × 1.1 is 1.32; then 1.33 is what people were told"
 
 
 def test_what_is_gone_is_fixed_and_what_comes_back_is_new() -> None:
     configs = of(method="linear")
     found = nights([worse(configs), [], worse(configs)])
     assert [i.state for i in found[1].fixed] == ["fixed"]
-    assert [len(night.pages) for night in found] == [1, 0, 1]
+    assert [len(night.notify) for night in found] == [1, 0, 1]
     assert len({i.key for i in found[2].register}) == 2
 
 
@@ -220,15 +220,15 @@ def test_what_pairs_have_found_stays_theirs() -> None:
 def test_acknowledged_until_a_day_and_accepted_for_good() -> None:
     configs = of(method="linear")
     (first,) = nights([worse(configs)])
-    key = first.pages[0].key
+    key = first.notify[0].key
     acknowledged = incidents.acknowledge(first.register, key, "ada", DAY + timedelta(days=2), "https://example.org/1")
     assert (acknowledged[0].state, acknowledged[0].who, acknowledged[0].link) == ("acknowledged", "ada", "https://example.org/1")
     found = nights([worse(configs)] * 4, tuple(acknowledged), DAY + timedelta(days=1))
-    assert [len(night.pages) for night in found] == [0, 0, 1, 0], "until the day itself it is known"
-    assert found[2].pages[0].state == "new"
+    assert [len(night.notify) for night in found] == [0, 0, 1, 0], "until the day itself it is known"
+    assert found[2].notify[0].state == "new"
     accepted = incidents.accept(first.register, key, "ada")
-    assert not any(night.pages for night in nights([worse(configs)] * 40, tuple(accepted)))
-    assert nights([worse(configs, 1.4)], tuple(accepted))[0].pages
+    assert not any(night.notify for night in nights([worse(configs)] * 40, tuple(accepted)))
+    assert nights([worse(configs, 1.4)], tuple(accepted))[0].notify
     with pytest.raises(UnknownName, match=f"Known: {key}"):
         incidents.accept(first.register, "nothing", "ada")
 
@@ -264,33 +264,33 @@ def test_a_loss_is_a_cost_whatever_the_direction_of_the_metric(metric: str, then
     assert f"{percent(cost - 1, '+')} cost" in incidents.described(found[0], "again")[1]
 
 
-def test_an_accepted_incident_pages_where_the_loss_grows_and_not_where_it_shrinks() -> None:
+def test_an_accepted_incident_notifies_where_the_loss_grows_and_not_where_it_shrinks() -> None:
     configs = of(method="linear")
 
     def night(now: float) -> list[Finding]:
         return incidents.findings([row(c, "psnr", 30.0, now) for c in configs], {c.key: c for c in configs})
 
     (first,) = nights([night(25.0)])
-    accepted = incidents.accept(first.register, first.pages[0].key, "ada")
-    assert not nights([night(28.0)], tuple(accepted))[0].pages
-    assert nights([night(20.0)], tuple(accepted))[0].pages
+    accepted = incidents.accept(first.register, first.notify[0].key, "ada")
+    assert not nights([night(28.0)], tuple(accepted))[0].notify
+    assert nights([night(20.0)], tuple(accepted))[0].notify
 
 
 def test_it_fails_every_night_until_somebody_acknowledges_or_accepts_it() -> None:
     configs = of(method="linear")
     found = nights([worse(configs)] * 3)
-    assert [len(night.pages) for night in found] == [1, 0, 0]
+    assert [len(night.notify) for night in found] == [1, 0, 0]
     assert [len(night.failing) for night in found] == [1, 1, 1]
     key = found[-1].register[0].key
     for settled in (incidents.acknowledge(found[-1].register, key, "ada", DAY + timedelta(days=9)),
                     incidents.accept(found[-1].register, key, "ada")):
-        assert not any(night.pages or night.failing for night in nights([worse(configs)] * 3, tuple(settled)))
+        assert not any(night.notify or night.failing for night in nights([worse(configs)] * 3, tuple(settled)))
 
 
 # ------------------------------------------------------------------------------------------------ whom to tell
 
 def test_five_lines_name_the_cause_cost_onset_owner_and_command() -> None:
-    (incident,) = nights([worse(of(method="linear"))])[0].pages
+    (incident,) = nights([worse(of(method="linear"))])[0].notify
     lines = incidents.described(incident, incidents.command("demo", incident, ("--commits", "good", "bad")))
     assert len(lines) == 5
     words = ("method linear, 40 configurations", "+20 %", "seen at commit abc", "owner: nobody",

@@ -134,22 +134,22 @@ def test_the_interval_of_a_rate_is_exact() -> None:
     assert found.low == 0
 
 
-def test_a_config_night_by_night_with_its_epochs(store: Store) -> None:
+def test_a_config_night_by_night_with_its_environments(store: Store) -> None:
     for change in (1.0, 1.1, None):
         night(store, change)
     night(store, 0.9, environment=NEWER)
-    values, epochs = ledger.series(held(store), "tiny linear")
+    values, environments = ledger.series(held(store), "tiny linear")
     assert values[:2] == [0.0, pytest.approx(math.log(1.1))]
     assert math.isnan(values[2])
     assert values[3] == pytest.approx(math.log(0.9))
-    assert epochs == [ENVIRONMENT.fingerprint] * 3 + ["new torch"]
+    assert environments == [ENVIRONMENT.fingerprint] * 3 + ["new torch"]
 
 
 def test_a_step_of_a_config_is_found_and_never_across_an_upgrade() -> None:
     stream = np.random.default_rng(1)
     stepped = [made(n, float(np.exp(stream.normal(0, 0.004) + 0.05 * (n >= 15)))) for n in range(30)]
-    (epoch,) = changepoints.changes(*ledger.series(stepped, "tiny linear"), 0.02)
-    assert [(c.kind, c.first, c.gates) for c in epoch.changes] == [("step", 15, True)]
+    (segment,) = changepoints.changes(*ledger.series(stepped, "tiny linear"), 0.02)
+    assert [(c.kind, c.first, c.gates) for c in segment.changes] == [("step", 15, True)]
     with_upgrade = [replace(n, run=replace(n.run, environment=NEWER)) if i >= 15 else n for i, n in enumerate(stepped)]
     assert [e.changes for e in changepoints.changes(*ledger.series(with_upgrade, "tiny linear"), 0.02)] == [(), ()]
 
@@ -190,8 +190,8 @@ def test_a_change_on_nights_that_follow_no_level_is_told_and_said_to_be_reported
     for seed in range(30):
         walk = np.cumsum(np.random.default_rng(seed).normal(0, 0.02, 60))
         nights = [made(n, float(np.exp(value))) for n, value in enumerate(walk)]
-        (epoch,) = changepoints.changes(*ledger.series(nights, "tiny linear"), 0.02)
-        if not epoch.stationary and epoch.changes:
+        (segment,) = changepoints.changes(*ledger.series(nights, "tiny linear"), 0.02)
+        if not segment.stationary and segment.changes:
             told += [line for line in ledger.history_lines(nights, "tiny linear", 0.02) if "since" in line]
     assert told
     assert all(line.endswith(", on nights that follow no level: reported only.") for line in told)
@@ -225,18 +225,18 @@ def test_what_a_machine_can_see() -> None:
     assert ledger.least_effect(pairs(9), 5, "cpu")[0] == 0.5
 
 
-def test_luck_that_lasts_a_night_raises_what_a_machine_can_see() -> None:
+def test_process_bias_that_lasts_a_night_raises_what_a_machine_can_see() -> None:
     """Pairs of one configuration agree among themselves, so that nothing but other configurations and nights can show it."""
     stream = np.random.default_rng(5)
-    lucky = {(run, f"{AA}{config}"): list(stream.normal(stream.normal(0, 0.014), 0.003, 6)) for run in range(4) for config in range(8)}
-    least, said = ledger.least_effect(lucky, 200, "cuda")
+    biased = {(run, f"{AA}{config}"): list(stream.normal(stream.normal(0, 0.014), 0.003, 6)) for run in range(4) for config in range(8)}
+    least, said = ledger.least_effect(biased, 200, "cuda")
     assert 0.04 < least < 0.08
-    assert "32 A/A samples differ by luck that lasts a night" in said
-    calm = {key: list(stream.normal(0, 0.003, 6)) for key in lucky}
+    assert "32 A/A samples differ by between-process variance that lasts a night" in said
+    calm = {key: list(stream.normal(0, 0.003, 6)) for key in biased}
     assert ledger.least_effect(calm, 200, "cuda")[0] == 0.02
 
 
-def test_the_same_luck_every_night_is_no_more_than_one_sample_of_it() -> None:
+def test_the_same_process_bias_every_night_is_no_more_than_one_sample_of_it() -> None:
     stream = np.random.default_rng(6)
     once = stream.normal(0, 0.014, 8)
     same = {(run, f"{AA}{config}"): list(stream.normal(once[config], 0.002, 6)) for run in range(20) for config in range(8)}

@@ -1,4 +1,4 @@
-"""Which budget to choose: the smallest that is not worse, and throughput at equal memory from batches that were measured."""
+"""Which budget to choose: the smallest that is non-inferior, and throughput at equal memory from batches that were measured."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sentence(*outcomes: Outcome) -> str:
     return margin_sentence(parts[0], quality_claims(parts))
 
 
-def test_the_smallest_budget_that_is_not_worse_is_chosen() -> None:
+def test_the_smallest_budget_that_is_non_inferior_is_chosen() -> None:
     held = found(scored(sample.full(), 1.0), scored(sample.candidate("linear", "1/2"), 1.0),
                  scored(sample.candidate("linear", "1/4"), 1.0, 0.98),
                  scored(sample.candidate("streaming", "1/2"), 0.99), scored(sample.candidate("streaming", "1/4"), 0.5),
@@ -59,7 +59,7 @@ def test_what_loses_less_but_uncertainly_is_not_chosen_and_says_how_many_seeds_w
     held = found(scored(sample.full(), 1.0, seeds=64), scored(sample.candidate("linear", "1/2"), *[1.0] * 7, 0.75, seeds=64))["linear"]
     assert held.row is None
     needed = int(held.reason.split("about ")[1].split(" seeds")[0])
-    assert held.reason.startswith("Not shown to be as good at any budget: at 1/2 about ")
+    assert held.reason.startswith("Inconclusive at every budget: at 1/2 about ")
     assert 64 < needed <= SEEDS
     assert found(scored(sample.full(), 1.0), unsure)["linear"].row is not None
 
@@ -134,11 +134,11 @@ def test_a_fid_without_an_interval_is_not_said_to_lose_the_margin(bare: tuple[st
     (group,), _ = standing([seen(sample.full(), 5.0), near, far])
     title = "FID, scene, 2k images"
     assert {row.case.budget: row.unranked for row in group.candidates} == {
-        "1/2": f"Not shown to lose less than 10.0 % of the full cache's {title}: {whose} {title} has no interval, since few images "
+        "1/2": f"Inconclusive within 10.0 % of the full cache's {title}: {whose} {title} has no interval, since few images "
                "decide it; more images may give one.",
         "1/4": f"Its images lose 10.0 % of the full cache's {title} or more on average."}
     assert found(seen(sample.full(), 5.0), near, far)["linear"].reason == (
-        f"Not shown to be as good at any budget: at 1/2 {whose} {title} has no interval, since few images decide it; more images may give "
+        f"Inconclusive at every budget: at 1/2 {whose} {title} has no interval, since few images decide it; more images may give "
         "one.")
     assert found(seen(sample.full(), 5.0), far)["linear"].reason == (
         "Its images lose the margin or more on average at every budget of the plan.")
@@ -149,11 +149,11 @@ def test_what_loses_just_less_than_the_margin_is_not_said_to_lose_it() -> None:
     almost = replace(sample.candidate("linear", "1/2"), samples={**sample.candidate("linear", "1/2").samples,
                                                                  "legend": [1.0, 0.90001] * (SEEDS // 2)})
     held = found(scored(sample.full(), 1.0), almost)["linear"]
-    assert held.reason == ("Not shown to be as good at any budget: at 1/2 even 1,000,000 seeds would not show it, if they went on "
+    assert held.reason == ("Inconclusive at every budget: at 1/2 even 1,000,000 seeds would not show it, if they went on "
                            "like these.")
     (group,), _ = standing([scored(sample.full(), 1.0), almost])
     unranked = group.candidates[0].unranked
-    assert unranked.startswith("Not shown to lose less than 5 points of color consistency (hues alone): even 1,000,000 seeds")
+    assert unranked.startswith("Inconclusive within 5 points of color consistency (hues alone): even 1,000,000 seeds")
 
 
 def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:

@@ -75,4 +75,5 @@ def test_a_method_is_its_label_without_the_budget(changes: dict[str, Any], metho
 
 def test_the_rule_of_not_ranked_names_every_reason_for_it() -> None:
     assert all(reason in explanations.FLAGS["not ranked"] for reason in (
-        "at other seeds", "collapsed", "shown by a test to be not worse", "quality was not measured", "seeds are too few", "no interval"))
+        "at other seeds", "collapsed", "shown by a test to be non-inferior",
+        "quality was not measured", "seeds are too few", "no interval"))

@@ -18,7 +18,7 @@ from cachemark.analysis.report_row import ReportRow
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.errors import BadStore
 from cachemark.core.result import Environment, Outcome, Status
-from cachemark.stats.intervals import LUCK
+from cachemark.stats.intervals import PROCESS_BIAS
 from cachemark.store.exchange import Exchange
 
 
@@ -40,8 +40,8 @@ def test_speedup_is_a_ratio_of_medians_with_its_interval() -> None:
     speedup = row(group(full, candidate), "linear", "1/4").speedup
     assert speedup is not None
     assert (speedup.value, speedup.n) == (pytest.approx(2.1 / 1.1), 3)
-    luck = math.exp(1.959964 * math.sqrt(2) * LUCK)
-    assert (speedup.low, speedup.high) == (pytest.approx(2.0 / 1.2 / luck), pytest.approx(2.4 / 1.0 * luck))
+    process_bias = math.exp(1.959964 * math.sqrt(2) * PROCESS_BIAS)
+    assert (speedup.low, speedup.high) == (pytest.approx(2.0 / 1.2 / process_bias), pytest.approx(2.4 / 1.0 * process_bias))
 
 
 def test_savings_are_shares_of_the_full_cache() -> None:

@@ -140,13 +140,13 @@ def test_figures_and_what_is_shown_are_the_report_s(script: ModuleType, tmp_path
     text = script.text(found)
     (group,), claims = standing(outcomes)
     fid, less, agreement = column(text, "FID"), column(text, "less full's"), column(text, "same tokens")
-    shown, told = column(text, "not worse"), column(text, "against full's")
+    shown, told = column(text, "verdict"), column(text, "against full's")
     for row in group.candidates:
         label, name = row.case.label, "fid_scene_2k"
         assert fid[label] == "{:.1f} [{:.1f}, {:.1f}]".format(*ends(row.quality[name]))
         assert less[label] == "{:.1f} [{:.1f}, {:.1f}]".format(*ends(row.to_full[name]))
         assert agreement[label] == "{:.3f} [{:.3f}, {:.3f}]".format(*ends(row.fidelity["token_agreement"]))
-        assert shown[label] == ("shown" if claims[row.case.key].non_inferior and not row.unranked else "not shown")
+        assert shown[label] == ("non-inferior" if claims[row.case.key].non_inferior and not row.unranked else "inconclusive")
         assert told[label] == "FID differs; class accuracy not told"
         assert column(text, "live")[label] == column(text, "without stage")[label] == f"{share_of(row.case.budget):.3f}"
         assert column(text, "allocated")[label] == f"{(share_of(row.case.budget) + 0.1) / 1.1:.3f}"
@@ -163,7 +163,7 @@ def test_a_method_that_is_as_good_is_shown_to_be(script: ModuleType, tmp_path: P
     good = next(place for place, one in enumerate(outcomes) if one.case.label == "window 0.62")
     outcomes[good] = replace(outcomes[good], facts={**outcomes[good].facts, "to_full": {"fid_scene_2k": [0.0, -0.1, 0.1]}})
     text = script.text(script.take(stored(tmp_path / "s.sqlite", "rivals", outcomes), "rivals"))
-    assert [label for label, said in column(text, "not worse").items() if said == "shown"] == ["window 0.62"]
+    assert [label for label, said in column(text, "verdict").items() if said == "non-inferior"] == ["window 0.62"]
     assert column(text, "against full's")["window 0.62"] == "equal within the intervals; class accuracy not told"
 
 
@@ -173,7 +173,7 @@ def test_what_is_missing_shows_as_missing(script: ModuleType, tmp_path: Path) ->
     outcomes[15] = Outcome(outcomes[15].case, Status.OOM, log="4.1 GiB wanted")
     store = stored(tmp_path / "s.sqlite", "rivals", outcomes, state="interrupted")
     text = script.text(script.take(store, "rivals"))
-    assert column(text, "FID")["h2o 0.62"] == column(text, "not worse")["h2o 0.62"] == "–" != column(text, "live")["h2o 0.62"]
+    assert column(text, "FID")["h2o 0.62"] == column(text, "verdict")["h2o 0.62"] == "–" != column(text, "live")["h2o 0.62"]
     assert column(text, "FID")["random 3/10"] == column(text, "live")["random 3/10"] == "–"
     assert "- streaming 0.62: oom: 4.1 GiB wanted" in text.replace("\\", "")
     assert re.search(r"- .*random 3/10: not reached", text)
@@ -190,7 +190,7 @@ def test_a_fid_without_an_interval_shows_nothing(script: ModuleType, tmp_path: P
     outcomes[4] = replace(outcomes[4], facts=facts)
     text = script.text(script.take(stored(tmp_path / "b.sqlite", "rivals", outcomes), "rivals"))
     assert (column(text, "FID")["ams_kv 3/10"], column(text, "less full's")["ams_kv 3/10"]) == ("80.0", "70.0")
-    assert column(text, "not worse")["ams_kv 3/10"] == "not shown"
+    assert column(text, "verdict")["ams_kv 3/10"] == "inconclusive"
     assert column(text, "against full's")["ams_kv 3/10"] == "–", "of the one difference nothing is known"
     assert script.FEW in " ".join(text.split())
     assert script.FEW not in " ".join(plain.split())

@@ -68,7 +68,7 @@ def test_all_kinds_together_keep_what_the_guide_says(study: ModuleType, row: Cal
 def test_the_step_that_is_said_to_show_is_found_nine_times_in_ten(study: ModuleType, kind: str) -> None:
     late = 0
     for year in study.KINDS[kind].years(np.random.default_rng([SEED, *kind.encode()]), YEARS):
-        moved = year + math.log1p(study.epoch(year[: study.ONSET]).shows) * (np.arange(study.NIGHTS) >= study.ONSET)
+        moved = year + math.log1p(study.segment(year[: study.ONSET]).shows) * (np.arange(study.NIGHTS) >= study.ONSET)
         late += not any(abs(c.first - study.ONSET) <= history.SOON for k in range(2, history.SOON + 1, 3)
                         for c in study.gating(moved[: study.ONSET + k]))
     assert late <= binom.ppf(0.999, YEARS, 1 - history.POWER)

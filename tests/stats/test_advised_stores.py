@@ -8,9 +8,9 @@ import pytest
 from cachemark.analysis.answers import Candidate, select
 from cachemark.stats.gaffke import chances_at_most
 from cachemark.stats.intervals import ratio_of_medians
-from cachemark.stats.not_worse import ALPHA, holm
+from cachemark.stats.non_inferiority import ALPHA, holm
 
-STORES, METHODS, MARGIN, LUCK = 1000, 6, 0.05, 0.02
+STORES, METHODS, MARGIN, PROCESS_BIAS = 1000, 6, 0.05, 0.02
 VALUES = np.array([-1.0, -0.5, 0.0, 0.5])  # gains of color consistency
 
 
@@ -23,10 +23,10 @@ def recommended(stream: np.random.Generator, losses: np.ndarray, gains: np.ndarr
     found: list[int | None] = []
     for mine, speeds in zip(p, gains, strict=True):
         adjusted = holm(mine.tolist())
-        full = 2.0 * np.exp(LUCK * stream.normal()) * (1 + 0.002 * stream.normal(size=10))
+        full = 2.0 * np.exp(PROCESS_BIAS * stream.normal()) * (1 + 0.002 * stream.normal(size=10))
         candidates = []
         for k, speed in enumerate(speeds):
-            times = 2.0 / speed * np.exp(LUCK * stream.normal()) * (1 + 0.002 * stream.normal(size=10))
+            times = 2.0 / speed * np.exp(PROCESS_BIAS * stream.normal()) * (1 + 0.002 * stream.normal(size=10))
             candidates.append(Candidate(str(k), ratio_of_medians(full.tolist(), times.tolist()), 0.5, adjusted[k] <= ALPHA))
         best = select(candidates).best
         found.append(int(best.key) if best else None)
@@ -45,7 +45,7 @@ def test_a_method_that_is_truly_worse_is_recommended_in_at_most_one_store_of_twe
 def test_the_truly_best_is_found_where_the_data_can_tell() -> None:
     stream = np.random.default_rng(7)
     losses = stream.choice([0.0, 0.01, 0.15], (STORES, METHODS), p=[0.4, 0.3, 0.3])
-    gains = stream.permuted(np.tile([0.9, 1.15, 1.3, 1.5, 1.75, 2.0], (STORES, 1)), axis=1)  # further apart than luck can move them
+    gains = stream.permuted(np.tile([0.9, 1.15, 1.3, 1.5, 1.75, 2.0], (STORES, 1)), axis=1)  # further apart than process bias can move them
     truth = [max((k for k in range(METHODS) if losses[s, k] < MARGIN and gains[s, k] > 1), key=lambda k: gains[s, k], default=None)
              for s in range(STORES)]
     shown = recommended(stream, losses, gains, 1000)

@@ -1,4 +1,4 @@
-"""Nightly series: what is found and named, what is not, and that nothing is compared across epochs."""
+"""Nightly series: what is found and named, what is not, and that nothing is compared across baseline series."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cachemark.core.errors import CachemarkError
 from cachemark.stats import changepoints as history
-from cachemark.stats.changepoints import LEAST, LEVEL, MOST_ALIKE, ChangePoint, Epoch, block_p, changes, rank_cusum
+from cachemark.stats.changepoints import LEAST, LEVEL, MOST_ALIKE, BaselineSeries, ChangePoint, block_p, changes, rank_cusum
 
 DELTA, SD, N = 0.02, 0.004, 60
 
@@ -30,8 +30,8 @@ def stepped(place: int = 36, shift: float = 0.04, seed: int = 0, n: int = N) -> 
     return noise(n, seed) + shift * (np.arange(n) >= place)
 
 
-def only(values: np.ndarray, epochs: list[Any] | None = None, delta: float = DELTA) -> Epoch:
-    (found,) = changes(values, epochs or ["e"] * len(values), delta)
+def only(values: np.ndarray, environments: list[Any] | None = None, delta: float = DELTA) -> BaselineSeries:
+    (found,) = changes(values, environments or ["e"] * len(values), delta)
     return found
 
 
@@ -62,7 +62,7 @@ def test_shuffled_blocks_are_orders_that_keep_neighbours(n: int) -> None:
 
 def test_equal_nights_are_no_change() -> None:
     assert block_p(np.zeros(30)) == 1.0
-    assert only(np.zeros(30)) == Epoch(0, 29, (), 0.0, 0.0)
+    assert only(np.zeros(30)) == BaselineSeries(0, 29, (), 0.0, 0.0)
 
 
 def rate(alike: float, count: int = 800, n: int = 40) -> float:
@@ -186,10 +186,10 @@ def test_an_unchanged_series_is_left_alone() -> None:
 def test_nights_that_follow_no_level_do_not_gate() -> None:
     found = [only(noise(seed=seed, sd=0.02, alike=0.9)) for seed in range(30)]
     calm = [only(noise(seed=seed, sd=0.02)) for seed in range(30)]
-    alarms = sum(any(c.gates for c in epoch.changes) for epoch in found)
-    assert sum(not epoch.stationary for epoch in found) >= 20
-    assert alarms <= 5 < sum(bool(epoch.changes) for epoch in found)
-    assert sum(not epoch.stationary for epoch in calm) <= 2
+    alarms = sum(any(c.gates for c in segment.changes) for segment in found)
+    assert sum(not segment.stationary for segment in found) >= 20
+    assert alarms <= 5 < sum(bool(segment.changes) for segment in found)
+    assert sum(not segment.stationary for segment in calm) <= 2
 
 
 def test_a_change_itself_is_not_taken_for_likeness() -> None:
@@ -201,26 +201,26 @@ def test_a_change_itself_is_not_taken_for_likeness() -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 9])
 def test_too_few_nights_say_nothing(n: int) -> None:
-    for epoch in changes(stepped(5, 1.0, n=60)[:n], ["e"] * n, DELTA):
-        assert epoch.changes == ()
-        assert math.isnan(epoch.alike)
-        assert epoch.stationary
+    for segment in changes(stepped(5, 1.0, n=60)[:n], ["e"] * n, DELTA):
+        assert segment.changes == ()
+        assert math.isnan(segment.alike)
+        assert segment.stationary
 
 
-# ------------------------------------------------------------------------------------------------ epochs and missing nights
+# ------------------------------------------------------------------------------------------------ environments and missing nights
 
-def test_nothing_is_compared_across_epochs() -> None:
+def test_nothing_is_compared_across_environments() -> None:
     values = stepped(30, 0.5)
     assert only(values).changes[0].first == 30
     two = changes(values, ["torch 2.6"] * 30 + ["torch 2.7"] * 30, DELTA)
     assert [(e.first, e.last, e.changes) for e in two] == [(0, 29, ()), (30, 59, ())]
     back = changes(values, ["a"] * 20 + ["b"] * 20 + ["a"] * 20, DELTA)
-    assert [(e.first, e.last) for e in back] == [(0, 19), (20, 39), (40, 59)], "an environment that returns is not the old epoch"
+    assert [(e.first, e.last) for e in back] == [(0, 19), (20, 39), (40, 59)], "an environment that returns is not the old series"
 
 
 @settings(max_examples=20)
 @given(st.floats(-3, 3), st.integers(12, 48))
-def test_a_shift_of_a_whole_epoch_changes_nothing(shift: float, border: int) -> None:
+def test_a_shift_of_a_whole_series_changes_nothing(shift: float, border: int) -> None:
     values, names = stepped(24, 0.06), ["a"] * border + ["b"] * (N - border)
     moved = values + shift * (np.arange(N) >= border)
     one, two = ([[replace(c, size=0.0, p=round(c.p, 12)) for c in e.changes] for e in changes(x, names, DELTA)] for x in (values, moved))
@@ -243,9 +243,10 @@ def test_the_same_series_gives_the_same_answer() -> None:
     assert isinstance(only(values).changes[0], ChangePoint)
 
 
-@pytest.mark.parametrize(("nights", "epochs", "delta", "words"), [
-    ([0.1, 0.2], ["a"], 0.02, "2 nights, 1 names"), ([math.inf], ["a"], 0.02, "no history"), ([0.1], ["a"], 2.0, "minimum effect of 2.0"),
+@pytest.mark.parametrize(("nights", "environments", "delta", "words"), [
+    ([0.1, 0.2], ["a"], 0.02, "2 nights, 1 environments"),
+    ([math.inf], ["a"], 0.02, "no history"), ([0.1], ["a"], 2.0, "minimum effect of 2.0"),
 ])  # fmt: skip
-def test_what_is_no_history_is_refused(nights: list[float], epochs: list[str], delta: float, words: str) -> None:
+def test_what_is_no_history_is_refused(nights: list[float], environments: list[str], delta: float, words: str) -> None:
     with pytest.raises(CachemarkError, match=words):
-        changes(nights, epochs, delta)
+        changes(nights, environments, delta)

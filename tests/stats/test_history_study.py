@@ -39,8 +39,8 @@ def test_the_noise_is_what_its_name_says(study: ModuleType) -> None:
 
 @pytest.mark.parametrize("kind", SOME)
 def test_a_step_of_a_twentieth_is_found_within_a_fortnight(kind: str, study: ModuleType) -> None:
-    found = [study.epoch(study.stepped(year)[: study.ONSET + history.SOON]) for year in years(study, kind, 12)]
-    near = [any(c.gates and abs(c.first - study.ONSET) <= study.NEAR for c in epoch.changes) for epoch in found]
+    found = [study.segment(study.stepped(year)[: study.ONSET + history.SOON]) for year in years(study, kind, 12)]
+    near = [any(c.gates and abs(c.first - study.ONSET) <= study.NEAR for c in segment.changes) for segment in found]
     assert np.mean(near) >= 0.6
 
 
@@ -48,7 +48,7 @@ def test_years_are_looked_at_together_as_each_is_alone(study: ModuleType) -> Non
     for kind, last in itertools.product(SOME, (30, 100, 210)):
         rows = np.array([study.stepped(year)[:last] for year in years(study, kind, 6)])
         np.testing.assert_allclose(study.weekly(rows), [history.weekly(row, np.arange(last)) for row in rows], atol=1e-12)
-        changed = np.array([any(c.kind != history.SPREAD for c in study.epoch(row).changes) for row in rows])
+        changed = np.array([any(c.kind != history.SPREAD for c in study.segment(row).changes) for row in rows])
         assert study.may_change(rows)[changed].all()
         assert changed.all() if last > study.ONSET else not changed.any()
 
@@ -60,9 +60,9 @@ def test_unchanged_years_raise_no_alarm(kind: str, study: ModuleType) -> None:
 
 
 def test_a_series_that_cannot_show_a_step_says_which_it_can(study: ModuleType) -> None:
-    calm, wild = ([study.epoch(year[: study.ONSET]) for year in years(study, kind, 5)]
+    calm, wild = ([study.segment(year[: study.ONSET]) for year in years(study, kind, 5)]
                   for kind in ("independent nights, 1 %", "AR(1) 0.6, 2 %"))
-    assert np.median([epoch.shows for epoch in calm]) < study.STEP < np.median([epoch.shows for epoch in wild]) < 0.2
+    assert np.median([segment.shows for segment in calm]) < study.STEP < np.median([segment.shows for segment in wild]) < 0.2
     assert wild[0].blind.startswith("its nights vary so much, or are so alike (correlation 0.")
     assert "may not show within 14 nights" in wild[0].blind
 
@@ -71,7 +71,7 @@ def test_what_a_series_says_it_shows_is_mostly_found_and_half_of_it_is_not(study
     def found(share: float) -> int:
         held = 0
         for year in years(study, "AR(1) 0.6, 2 %", 12):
-            size = math.log1p(share * study.epoch(year[: study.ONSET]).shows)
+            size = math.log1p(share * study.segment(year[: study.ONSET]).shows)
             moved = (year + size * (np.arange(study.NIGHTS) >= study.ONSET))[: study.ONSET + history.SOON]
             held += any(abs(c.first - study.ONSET) <= history.SOON for c in study.gating(moved))
         return held

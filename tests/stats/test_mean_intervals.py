@@ -10,10 +10,10 @@ import pytest
 from scipy.stats import binomtest
 
 from cachemark.stats import intervals
-from cachemark.stats.intervals import LUCK, mean_of_means, mean_over_seeds, means_over_seeds, median_over_repeats, ratio_of_medians
+from cachemark.stats.intervals import PROCESS_BIAS, mean_of_means, mean_over_seeds, means_over_seeds, median_over_repeats, ratio_of_medians
 
 SHARE, POSITIVE = (0.0, 1.0), (0.0, math.inf)
-APART = math.exp(1.959964 * math.sqrt(2) * LUCK)  # what two processes differ by in 95 of 100 cases
+APART = math.exp(1.959964 * math.sqrt(2) * PROCESS_BIAS)  # what two processes differ by in 95 of 100 cases
 
 
 # ------------------------------------------------------------------------------------------------ times
@@ -41,13 +41,13 @@ def test_one_repeat_covers_nothing() -> None:
     assert not ends.stated
 
 
-@pytest.mark.parametrize("luck", [0.0, LUCK])
+@pytest.mark.parametrize("process_bias", [0.0, PROCESS_BIAS])
 @pytest.mark.parametrize("n", [3, 5, 8, 15])
-def test_stated_coverage_holds_on_skewed_noise_and_on_luck_of_processes(n: int, luck: float) -> None:
+def test_stated_coverage_holds_on_skewed_noise_and_on_biased_processes(n: int, process_bias: float) -> None:
     stream, held, rounds = random.Random(5), 0, 1500
     stated = 0.0
     for _ in range(rounds):
-        shifts = [stream.gauss(0, luck) for _ in range(2)]
+        shifts = [stream.gauss(0, process_bias) for _ in range(2)]
         above, below = ([stream.lognormvariate(shift, 0.005) for _ in range(n)] for shift in shifts)
         ends = ratio_of_medians(above, below)  # both true medians are 1
         held += ends.low <= 1.0 <= ends.high

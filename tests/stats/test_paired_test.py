@@ -174,7 +174,8 @@ def test_confirming_pairs_grow_with_the_family() -> None:
 
 @pytest.mark.parametrize(("fields", "words"), [
     ({"delta": 0}, "minimum effect of 0"), ({"delta": 2}, "minimum effect of 2"), ({"q": 1}, "a rate of 1"), ({"family": 0}, "family of 0"),
-    ({"looks": ()}, "Looks after"), ({"looks": (12, 6)}, "growing"), ({"looks": (4, 6)}, "from 5"), ({"looks": (6, 60)}, "to 40"),
+    ({"interims": ()}, "Interim analyses after"),
+    ({"interims": (12, 6)}, "growing"), ({"interims": (4, 6)}, "from 5"), ({"interims": (6, 60)}, "to 40"),
     ({"control": "holm"}, "'holm'"),
 ])  # fmt: skip
 def test_rules_that_cannot_be_used(fields: dict[str, Any], words: str) -> None:
@@ -246,10 +247,10 @@ def test_effects_are_in_words() -> None:
 
 def test_only_fresh_pairs_convict() -> None:
     """A configuration that was chosen because its first pairs were bad is judged by the others."""
-    lucky = PairRatios(config(0.06).screening, config(0.0).fresh)
-    found = judge({"a": lucky}, RULE)["a"]
+    biased = PairRatios(config(0.06).screening, config(0.0).fresh)
+    found = judge({"a": biased}, RULE)["a"]
     assert (found.verdict, found.pairs) == ("equivalent", 6 + RULE.fresh)
-    assert found.effect == Effect.of(lucky.fresh)
+    assert found.effect == Effect.of(biased.fresh)
 
 
 def test_a_change_below_the_minimum_effect_is_none_however_sure() -> None:

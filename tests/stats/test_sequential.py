@@ -1,4 +1,4 @@
-"""Claims that may be asked after every seed: their error rate with a look at each, and what that costs."""
+"""Claims that may be asked after every seed: their error rate with an interim analysis at each, and what that costs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cachemark.stats.gaffke import chances_at_most
-from cachemark.stats.not_worse import ALPHA
+from cachemark.stats.non_inferiority import ALPHA
 from cachemark.stats.sequential import loss_that_shows_at_any_time, p_at_any_time, seeds_to_show_at_any_time
 
 MARGIN, SERIES, SEEDS = 0.05, 2000, 400
@@ -14,7 +14,7 @@ VALUES = np.array([-1.0, -0.5, 0.0, 0.5])
 
 
 @pytest.mark.parametrize("chances", [[0.05, 0, 0.95, 0], [0, 0.1, 0.9, 0], [0.03, 0.045, 0.92, 0.005]])
-def test_of_2000_series_that_lose_the_margin_at_most_5_percent_are_ever_called_not_worse(chances: list[float]) -> None:
+def test_of_2000_series_that_lose_the_margin_at_most_5_percent_are_ever_called_non_inferior(chances: list[float]) -> None:
     assert VALUES @ chances == pytest.approx(-MARGIN)
     gains = np.random.default_rng(11).choice(VALUES, (SERIES, SEEDS), p=chances)
     ever = p_at_any_time(gains, MARGIN, -1.0)[:, -1] <= ALPHA
@@ -32,7 +32,7 @@ def test_of_as_many_series_at_most_5_percent_are_ever_called_worse() -> None:
 
 
 def test_six_methods_that_lose_the_margin_are_looked_at_together() -> None:
-    """The family error with a look at every seed, corrected by Holm at each: what a run until all is decided does, and more often."""
+    """The family error with an interim analysis at every seed, corrected by Holm at each, as a run until all is decided does."""
     series = 400
     gains = np.random.default_rng(14).choice(VALUES, (series, 6, SEEDS), p=[0.05, 0, 0.95, 0])
     p = p_at_any_time(gains, MARGIN, -1.0)
@@ -50,9 +50,9 @@ def test_the_loss_that_seeds_can_show_is_the_one_for_which_they_are_enough() -> 
 
 
 def test_a_test_of_a_fixed_number_of_seeds_would_err_more_often_if_it_were_looked_at() -> None:
-    values, looks = np.array([-1.0, 0.0]), np.arange(60, SEEDS, 10)
-    lost = np.cumsum(np.random.default_rng(11).random((200, SEEDS)) < MARGIN, axis=1)[:, looks - 1]
-    counts = np.stack([lost, looks - lost], axis=-1).reshape(-1, 2)
+    values, interims = np.array([-1.0, 0.0]), np.arange(60, SEEDS, 10)
+    lost = np.cumsum(np.random.default_rng(11).random((200, SEEDS)) < MARGIN, axis=1)[:, interims - 1]
+    counts = np.stack([lost, interims - lost], axis=-1).reshape(-1, 2)
     alike, place = np.unique(counts, axis=0, return_inverse=True)
     shown = chances_at_most(values, alike, -MARGIN, -1.0)[place.ravel()].reshape(lost.shape) <= ALPHA
     assert shown.any(axis=1).mean() > 2 * ALPHA

@@ -113,7 +113,7 @@ def test_the_newest_of_the_runs_with_the_most_images_counts(quality_after: Runs)
 def test_what_a_source_does_not_state_is_a_parameter_of_its_method() -> None:
     for name in METHODS:
         cls = METHODS.get(name)
-        assert set(cls.unstated) <= set(cls().knobs()), name
+        assert set(cls.unstated) <= set(cls().parameters()), name
         assert all(reason and not reason.endswith(".") for reason in cls.unstated.values()), name
 
 

@@ -13,7 +13,7 @@ from . import formatting as fmt
 from .case_group import CaseGroup
 from .device_limits import OF_SPEED
 from .limit_flags import ARTEFACT
-from .quality_claims import Claims, QualityClaim, criterion, not_shown
+from .quality_claims import Claims, QualityClaim, criterion, inconclusive_reason
 from .report_row import MASKED, Mark, ReportRow, method_of, share_of_full
 
 FULL_CACHE = "Use the full cache"
@@ -24,8 +24,8 @@ class Candidate:
     """One method at a budget beside the full cache.
 
     ``gain`` is its speed over the full cache's, None where it is not known, and a prediction where it is not ``measured``; ``saving`` the
-    share of memory or computation that it saves. ``qualified``: its images are shown to be not worse; ``fits``: it stays within the memory
-    and the time that there are. ``doubt`` says why its gain is not believed, or is empty.
+    share of memory or computation that it saves. ``qualified``: its images are shown to be non-inferior; ``fits``: it stays within the
+    memory and the time that there are. ``doubt`` says why its gain is not believed, or is empty.
     """
 
     key: str
@@ -224,4 +224,4 @@ def recommendations(group: CaseGroup, claims: Claims) -> tuple[Recommendation, .
 def _recommendation(method: str, group: CaseGroup, claims: Claims) -> Recommendation:
     rows = sorted((row for row in group.candidates if row.method == method), key=lambda row: share_of_full(row.case.budget))
     good = next((row for row in rows if not row.unranked and (claim := claims.get(row.case.key)) is not None and claim.non_inferior), None)
-    return Recommendation(method, good, "" if good else not_shown(rows, claims))
+    return Recommendation(method, good, "" if good else inconclusive_reason(rows, claims))

@@ -289,7 +289,7 @@ EQUAL_MEMORY = Column(
     "images_per_s_equal_memory", "Images/s, equal memory", "At the largest batch that needs no more memory than the full cache at its own.",
     lambda row: _counted(row.equal_memory), lambda row: f"batch {row.equal_memory_batch}",
     unit="image/s", better="higher", write="{:.2f}".format, counted=True, timed=True)
-RECOMMENDED = ColumnGroup("At equal quality", "the smallest budget that is not worse",
+RECOMMENDED = ColumnGroup("At equal quality", "the smallest budget that is non-inferior",
                           (SAVING, SPEEDUP, IMAGES_PER_SECOND, EQUAL_MEMORY))
 
 

@@ -9,8 +9,8 @@ from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING
 
 FLAGS = {
     "not ranked": "A method is ranked only if its images agree with the full cache's better than the full cache's own images at other "
-                  "seeds do, have not collapsed (precision of at least 10 % where it was measured), and are shown by a test to be not "
-                  "worse than the full cache's. Nothing shows that where quality was not measured, seeds are too few or a FID has no "
+                  "seeds do, have not collapsed (precision of at least 10 % where it was measured), and are shown by a test to be "
+                  "non-inferior to the full cache's. Nothing shows that where quality was not measured, seeds are too few or a FID has no "
                   "interval.",
     "lossless on this device": "The method's distance from the full cache is no larger than that of the full cache from itself at another "
                                "batch or precision: this device cannot tell the two apart.",
@@ -44,10 +44,10 @@ ADVICE = {
     CHANGED: "Check whether the change of output is intended.",
     IMPROVED: "If it is intended, promote a new baseline to keep it.",
 }
-ANSWERS = ("The fastest method among those whose images are shown to be not worse than the full cache's, by a test at the same seeds, "
+ANSWERS = ("The fastest method among those whose images are shown to be non-inferior to the full cache's, by a test at the same seeds, "
            "corrected over all comparisons of this report, and whose speedup is shown to be above 1. If there is none, it is the full "
            "cache. Beside it stand, at the same seeds, images of the full cache, of that method, and of the worst of the others.")
-PLACES = ("Rank within a budget among methods that are shown to be not worse than the full cache: by FID where it was measured, else by "
+PLACES = ("Rank within a budget among methods that are shown to be non-inferior to the full cache: by FID where it was measured, else by "
           "speedup. Where intervals overlap, the order may be chance.")
 ALARMS = ("Every night the same code is also compared with itself. A change found there is a false alarm, so the share of nights with one "
           "is the false-alarm rate of the gate.")

@@ -14,7 +14,7 @@ from ..core.result import Outcome
 from ..core.spec import shown_share
 from ..core.units import metric, scores
 from ..core.wording import count
-from ..stats.not_worse import ALPHA, MOST, holm, least_seeds, loss_that_shows, p_not_worse, seeds_to_show
+from ..stats.non_inferiority import ALPHA, MOST, holm, least_seeds, loss_that_shows, p_non_inferior, seeds_to_show
 from ..stats.sequential import loss_that_shows_at_any_time, p_at_any_time, seeds_to_show_at_any_time
 from . import formatting as fmt
 from .case_group import CaseGroup, case_groups, ordered
@@ -75,7 +75,7 @@ class QualityClaim:
 
     @property
     def non_inferior(self) -> bool:
-        """True where it is shown to be not worse."""
+        """True where it is shown to be non-inferior."""
         return self.n >= self.least and self.adjusted <= ALPHA
 
     @property
@@ -88,7 +88,7 @@ class QualityClaim:
 
     @property
     def undecided(self) -> str:
-        """The reason, as a clause, why a loss below the margin is not shown, and what would show it."""
+        """The reason, as a clause, why the claim is inconclusive, and what would decide it."""
         if self.without_interval:
             return (f"{self.without_interval} {metric(self.metric).title} has no interval, since few images decide it; "
                     "more images may give one")
@@ -98,7 +98,7 @@ class QualityClaim:
 
     @property
     def why_not(self) -> str:
-        """The reason why it is not shown, and what would show it; empty where it is shown."""
+        """The reason why the method is not shown to be non-inferior, and what would decide it; empty where it is."""
         if self.non_inferior:
             return ""
         if self.n < self.least:
@@ -107,7 +107,7 @@ class QualityClaim:
             return f"Its images are shown to lose {self.allowed} or more on average."
         if self.loses:
             return f"Its images lose {self.allowed} or more on average."
-        return f"Not shown to lose less than {self.allowed}: {self.undecided}."
+        return f"Inconclusive within {self.allowed}: {self.undecided}."
 
 
 Claims = Mapping[str, QualityClaim]
@@ -137,7 +137,7 @@ def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS, *, sequent
 
 
 def _qualified(row: ReportRow, group: CaseGroup, claims: Claims) -> ReportRow:
-    """The row, with the reason and without a place where it is not shown to be non-inferior."""
+    """The row, with the reason and without a rank unless it is non-inferior."""
     if not row.ok or row.unranked or group.searched:
         return row
     claim = claims.get(row.case.key) if criterion(group) else None
@@ -161,7 +161,7 @@ def scope(group: CaseGroup) -> str:
 
 
 def margin_sentence(group: CaseGroup, claims: Claims) -> str:
-    """Explain "not worse" and what so many seeds can show; empty where quality was not measured."""
+    """Explain "non-inferior" and what so many seeds can show; empty where quality was not measured."""
     name = criterion(group)
     mine = [claims[row.case.key] for row in group.candidates if row.case.key in claims]
     if name == "" or not mine:
@@ -169,11 +169,11 @@ def margin_sentence(group: CaseGroup, claims: Claims) -> str:
     claim = mine[0]
     together = "" if claim.claims == 1 else f", over all {claim.claims} comparisons of this report together"
     if claim.share is not None:
-        return (f"Not worse: a {metric(name).title} that lies {fmt.percent(claim.share)} or more above the full cache's at the same seeds "
-                f"would look like this in at most {100 * ALPHA:g} % of reports{together}.")
-    looks = ", however often it is looked at while seeds are added" if claim.sequential else ""
-    rule = (f"Not worse: a loss of {claim.allowed} or more on average would look like this in at most {100 * ALPHA:g} % of "
-            f"reports{together}{looks}.")
+        return (f"Non-inferior: a {metric(name).title} that lies {fmt.percent(claim.share)} or more above the full cache's at the same "
+                f"seeds would look like this in at most {100 * ALPHA:g} % of reports{together}.")
+    interims = ", however many interim analyses there are" if claim.sequential else ""
+    rule = (f"Non-inferior: a loss of {claim.allowed} or more on average would look like this in at most {100 * ALPHA:g} % of "
+            f"reports{together}{interims}.")
     most = max(mine, key=lambda claim: claim.n)
     if most.n >= claim.least:
         return f"{rule} {seeds_that_decide(mine)}"
@@ -205,7 +205,7 @@ def ruled_out(claim: QualityClaim, seeds: int = 0) -> float:
     return shows(seeds or claim.n, metric(claim.metric).apart[0], claim.claims)
 
 
-def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
+def inconclusive_reason(rows: Sequence[ReportRow], claims: Claims) -> str:
     """The reason why no row of a method is non-inferior, and how many seeds would decide."""
     measured = [row for row in rows if row.ok]
     if not measured:
@@ -221,7 +221,7 @@ def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
     if not hopeful:
         return "Its images lose the margin or more on average at every budget of the plan."
     row, claim = min(hopeful, key=lambda pair: pair[1].needed or math.inf)
-    return f"Not shown to be as good at any budget: at {fmt.plain(shown_share(row.case.budget), 20)} {claim.undecided}."
+    return f"Inconclusive at every budget: at {fmt.plain(shown_share(row.case.budget), 20)} {claim.undecided}."
 
 
 def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool) -> QualityClaim | None:
@@ -234,7 +234,7 @@ def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool)
         least, most = metric(name).apart
         loss = -row.to_full[name].value
         if not sequential:
-            return QualityClaim(name, margins.score, len(gains), p_not_worse(gains, margins.score, least), loss=loss)
+            return QualityClaim(name, margins.score, len(gains), p_non_inferior(gains, margins.score, least), loss=loss)
         better, worse = p_at_any_time(gains, margins.score, least), p_at_any_time([-gain for gain in gains], -margins.score, -most)
         return QualityClaim(name, margins.score, len(gains), float(better[-1]), p_worse=float(worse[-1]), sequential=True, loss=loss)
     full = group.full.quality.get(name)

@@ -79,7 +79,7 @@ def list_(root: Path, as_json: bool) -> None:
 
 def _line(item: ListedBaseline) -> str:
     until = f", until {item.expires}" if item.expires else ""
-    description = f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}, epoch {item.epoch}{until}"
+    description = f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}, series {item.series}{until}"
     return f"{item.machine_class}/{item.name}: {item.problem or f'{description}. {item.reason}'.strip()}"
 
 

@@ -105,7 +105,7 @@ def _data(result: CheckResult) -> dict[str, Any]:
     if result.proposed is not None:
         data["proposed"] = result.proposed
     if night is not None:
-        data["incidents"] = {"pages": night.pages, "known": night.known, "fixed": night.fixed}
+        data["incidents"] = {"notify": night.notify, "known": night.known, "fixed": night.fixed}
     return data
 
 
@@ -126,7 +126,7 @@ def _lines(result: CheckResult) -> Iterator[str]:
         for row in judgement.night.tally.regressed:
             yield f"  {judgement.night.tally.word(row)}: {row.label}, {row.metric}: {row.reason}"
     if result.incidents is not None:
-        yield from result.pages()
+        yield from result.notifications()
         for word, incidents in (("Known", result.incidents.known), ("Fixed", result.incidents.fixed)):
             if incidents:
                 yield f"{word}: {', '.join(f'{i.key} ({i.state})' for i in incidents)}."

@@ -41,7 +41,7 @@ def list_(register: Path, everything: bool, as_json: bool) -> None:
 @register_option
 @person_options
 @click.option("--until", type=click.DateTime(["%Y-%m-%d"]), required=True, metavar="YYYY-MM-DD",
-              help="The day after which it pages again.")
+              help="The day after which it notifies again.")
 def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) -> None:
     """Record who looks after the incident KEY, and until when."""
     from ..workflows.accept import acknowledge_incident
@@ -55,7 +55,7 @@ def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) 
 @register_option
 @person_options
 def accept(key: str, register: Path, who: str, link: str) -> None:
-    """Accept the incident KEY as it is; it pages again only if it gets worse."""
+    """Accept the incident KEY as it is; it notifies again only if it gets worse."""
     from ..workflows.accept import accept_incident
 
     accept_incident(register, key, who, link)

@@ -15,7 +15,7 @@ from ..analysis.report_view import Chapter, ReportView
 from ..core.errors import unknown
 from ..core.units import FID, METRICS, scores
 from ..core.wording import on_one_line
-from ..stats.intervals import LEVEL, LUCK
+from ..stats.intervals import LEVEL, PROCESS_BIAS
 from ..stats.sign_flip import sign_flips
 
 ALPHA = 0.05  # of a test of two values of single images
@@ -220,7 +220,8 @@ def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str
         if rows := [row for row in note.rows if row in labels]:
             yield f"{', '.join(on_one_line(row, NAME) for row in rows)}: {note.text}"
     case, covered = chapter.group.case, chapter.coverage
-    speed = "" if covered is None else (f"; those of speedups are wider by what two processes of {fmt.percent(LUCK)} luck differ by, and "
+    speed = "" if covered is None else (f"; those of speedups are wider by the difference of two processes with a bias of "
+                                           f"{fmt.percent(PROCESS_BIAS)}, and "
                                         f"cover at least {fmt.percent(covered)} where that holds")
     yield (f"± is the distance to the farther end of a {100 * LEVEL:g} % interval: for means, over {case.samples} seeds ({case.seeds}). In "
            f"brackets stand the ends of intervals that cover less: of latencies and speedups, from order statistics over {case.repeats} "

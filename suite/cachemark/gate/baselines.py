@@ -1,8 +1,8 @@
 """Accepted baselines: one text file per machine class and name, kept in version control.
 
 ``<root>/<machine class>/<name>.json``; the root is ``baselines/accepted`` unless told, the name is the plan's unless told. One is replaced
-by promotion in the same environment, by a new epoch in another one. Either needs a reason, which stands in the file beside what it
-replaces, so that a reviewer sees both in the diff.
+by promotion in the same environment, by a new baseline series in another one. Either needs a reason, which the file
+records with what it replaces, so that a reviewer sees both in the diff.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ListedBaseline:
     reason: str = ""
     problem: str = ""
     expires: str = ""
-    epoch: int = 1
+    series: int = 1
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def promote(
     upgraded: bool = False,
 ) -> Path:
     """Put a finished run in the place of an accepted baseline of the same plan and environment or, ``upgraded``, of another environment,
-    which begins a new epoch. Raises BadBaseline without a reason, without a baseline to replace, for another plan, and where the numerics
+    which begins a new series. Raises BadBaseline without a reason, without a baseline to replace, for another plan, and where the numerics
     fingerprint is another one, or ``upgraded`` the same: that would hide a regression as an upgrade."""
     run = store.run(run_id)
     if not reason.strip():
@@ -140,22 +140,22 @@ def promote(
     then, now = old.environment.fingerprint, run.environment.fingerprint
     if then != now and not upgraded:
         raise BadBaseline(f"Run {run.id} was measured with other numerics than {old.source}: {then} then, {now} now.",
-                          remedy="An upgrade begins a new epoch: cachemark baseline rebase --reason …")
+                          remedy="An upgrade begins a new series: cachemark baseline rebase --reason …")
     if then == now and upgraded:
         raise BadBaseline(f"Run {run.id} has the numerics of {old.source}: nothing was upgraded.",
                           remedy="Accept changed values with: cachemark baseline promote --reason …")
-    replaced = {key: old.meta[key] for key in ("run", "saved", "reason", "epoch") if key in old.meta}
+    replaced = {key: old.meta[key] for key in ("run", "saved", "reason", "series") if key in old.meta}
     replaces = {"digest": old.digest, "fingerprint": then, "commit": old.code.get("commit"), **replaced}
-    return save(store, run.id, root, name, reason=reason, days=days, epoch=_epoch(old) + upgraded, replaces=replaces)
+    return save(store, run.id, root, name, reason=reason, days=days, series=_series(old) + upgraded, replaces=replaces)
 
 
-def _epoch(baseline: Exchange) -> int:
-    """The number of a baseline's epoch, from 1. Raises :class:`BadBaseline` where the file says something else."""
-    epoch = baseline.meta.get("epoch", 1)
-    if type(epoch) is not int or epoch < 1:
-        raise BadBaseline(f"{baseline.source} has epoch {epoch!r}; a whole number from 1 is expected.",
+def _series(baseline: Exchange) -> int:
+    """The number of a baseline series, from 1. Raises :class:`BadBaseline` where the file says something else."""
+    series = baseline.meta.get("series", 1)
+    if type(series) is not int or series < 1:
+        raise BadBaseline(f"{baseline.source} has series {series!r}; a whole number from 1 is expected.",
                           remedy="Take the file from version control.")
-    return epoch
+    return series
 
 
 def refuse_expired(baseline: Exchange, now: datetime | None = None) -> None:
@@ -225,12 +225,12 @@ def _listed(path: Path) -> ListedBaseline:
     names = (path, path.parent.name, path.stem)
     try:
         baseline = load(path)
-        epoch = _epoch(baseline)
+        series = _series(baseline)
     except BadBaseline as error:
         return ListedBaseline(*names, problem=str(error))
     plan, saved, reason = (str(baseline.meta.get(key, "")) for key in ("plan", "saved", "reason"))
     return ListedBaseline(*names, plan, len(baseline.outcomes), saved, reason, expires=str(baseline.meta.get("expires", "")),
-                          epoch=epoch)
+                          series=series)
 
 
 def _missing(path: Path) -> BadBaseline:

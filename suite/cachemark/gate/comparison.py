@@ -98,7 +98,7 @@ class ConfigPairs(PairRatios):
 
 def peak_rule(rule: Rule) -> Rule:
     """The rule by which peaks are judged: they are screened once, by the first pairs that times need too."""
-    return Rule(PEAK_SHARE, rule.family, rule.q, rule.looks[:1], rule.control)
+    return Rule(PEAK_SHARE, rule.family, rule.q, rule.interims[:1], rule.control)
 
 
 def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
@@ -107,7 +107,7 @@ def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
     sides = [[_outcome(pair, side).samples.get(PEAK, [0.0])[0] for pair in measured] for side in (0, 1)]
     if not measured or min(map(min, sides)) <= 0 or all(len(set(side)) == 1 for side in sides):
         return None
-    ratios, first = log_ratios(*sides).tolist(), rule.looks[0]
+    ratios, first = log_ratios(*sides).tolist(), rule.interims[0]
     return PairRatios(ratios[:first], ratios[first:])
 
 

@@ -217,18 +217,18 @@ INCIDENT = {  # what a register must hold of each, for people edit it
 class IncidentNight:
     """The register after a night.
 
-    ``pages``: incidents to report now, which are new, became worse, or have an expired acknowledgement. ``known``: the other open ones.
+    ``notify``: incidents to report now, which are new, became worse, or have an expired acknowledgement. ``known``: the other open ones.
     ``fixed``: those that ended."""
 
     register: tuple[Incident, ...]
-    pages: tuple[Incident, ...]
+    notify: tuple[Incident, ...]
     known: tuple[Incident, ...]
     fixed: tuple[Incident, ...]
 
     @property
     def failing(self) -> tuple[Incident, ...]:
         """Incidents of the night that nobody has acknowledged or accepted: each fails the gate, however often it was reported."""
-        return tuple(i for i in (*self.pages, *self.known) if i.state == NEW)
+        return tuple(i for i in (*self.notify, *self.known) if i.state == NEW)
 
 
 def merge(
@@ -242,7 +242,7 @@ def merge(
     pairs
     detect may be too small for the baseline's threshold."""
     unmatched, matched, decided = list(tonight), list[Incident](), set(covered)
-    updated, pages, known, fixed = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
+    updated, notify, known, fixed = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
     for old in register:
         if old.state == FIXED:
             updated.append(old)
@@ -258,13 +258,13 @@ def merge(
             matched.append(new)
         now, due = _carried(old, new, today, delta)
         updated.append(now)
-        (pages if due else known).append(now)
+        (notify if due else known).append(now)
     for new in unmatched:
         fresh = replace(new, key=digest([*new.matches, new.onset, today.isoformat(), sorted(new.configurations)], 10),
                         since=today.isoformat())
         updated.append(fresh)
-        pages.append(fresh)
-    return IncidentNight(tuple(updated), tuple(pages), tuple(known), tuple(fixed))
+        notify.append(fresh)
+    return IncidentNight(tuple(updated), tuple(notify), tuple(known), tuple(fixed))
 
 
 def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:

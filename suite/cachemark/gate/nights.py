@@ -15,7 +15,7 @@ from ..core.units import TIME, metric
 from ..core.verdicts import IMPROVED, NOT_COMPARED, REGRESSED
 from ..core.wording import count, percent
 from ..stats import changepoints as history
-from ..stats.paired_test import log_ratios, luck, sees
+from ..stats.paired_test import log_ratios, process_bias, sees
 from ..store.db import Store
 from ..store.rows import COMPARISON, RunRecord, Verdict
 from .comparison import AA, COVERAGE, OTHER_METHODS, Tally
@@ -78,8 +78,8 @@ def nights(store: Store, plan: str, machine_class: str) -> list[Night]:
 def equal_configs(configs: Sequence[str], turn: int = 0) -> list[str]:
     """The configurations that are also compared with themselves: a quarter of all, spread over them, at least two and at most
     ``MOST_EQUAL``. With
-    every ``turn``, such as a night, they are the next ones: a configuration may have the same luck every night, and a few say little of
-    all."""
+    every ``turn``, such as a night, they are the next ones: a configuration may have the same process bias every night, and a few say
+    little of all."""
     count = min(len(configs), max(2, min(MOST_EQUAL, len(configs) // 4)))
     return [configs[(number * len(configs) // count + turn) % len(configs)] for number in range(count)]
 
@@ -108,10 +108,11 @@ def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, 
     """The minimum effect for a family of configurations on a machine, and the sentence that says where it comes from. ``equal``: see
     :func:`unchanged`."""
     floor, ratios = FLOOR.get(device_class, max(FLOOR.values())), [ratio for pairs in equal.values() for ratio in pairs]
-    lucky = _lucky(equal, family)
+    process_effect = _largest_process_bias(equal, family)
     visible = sees(ratios, family) if len(ratios) >= ENOUGH else 0.0
-    if lucky > max(floor, visible):
-        return lucky, f"This machine can see ≥ {100 * lucky:.2g} %: {len(equal)} A/A samples differ by luck that lasts a night."
+    if process_effect > max(floor, visible):
+        return process_effect, (f"This machine can see ≥ {100 * process_effect:.2g} %: {len(equal)} A/A samples differ by between-process "
+                                f"variance that lasts a night.")
     if len(ratios) < ENOUGH:
         return floor, (f"This machine is taken to see {100 * floor:g} % and more: {len(ratios)} A/A pairs are stored, "
                        f"{ENOUGH} are needed to say it from them.")
@@ -120,13 +121,13 @@ def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, 
     return max(floor, visible), f"This machine can see ≥ {100 * max(floor, visible):g} % ({len(ratios)} A/A pairs)."
 
 
-def lasting_luck(outcomes: Iterable[Outcome], family: int) -> float:
-    """The minimum effect that the luck of A/A tests asks for, 0 where they show none: see :func:`cachemark.stats.paired_test.luck`."""
-    return _lucky(unchanged(outcomes), family)
+def lasting_process_bias(outcomes: Iterable[Outcome], family: int) -> float:
+    """The minimum effect that the process bias of A/A tests requires, else 0; see :func:`cachemark.stats.paired_test.process_bias`."""
+    return _largest_process_bias(unchanged(outcomes), family)
 
 
-def _lucky(equal: Mapping[tuple[int, str], Sequence[float]], family: int) -> float:
-    return min(luck(list(equal.values()), family, [config for _, config in equal]), MOST_EFFECT)
+def _largest_process_bias(equal: Mapping[tuple[int, str], Sequence[float]], family: int) -> float:
+    return min(process_bias(list(equal.values()), family, [config for _, config in equal]), MOST_EFFECT)
 
 
 # -- how often the gate was wrong ---------------------------------------------------------------------------------------
@@ -193,15 +194,15 @@ def series(earlier: Sequence[Night], config: str, name: str = TIME) -> tuple[lis
 
 
 def history_lines(earlier: Sequence[Night], config: str, delta: float) -> list[str]:
-    """Sentences of the newest epoch of a configuration: the changes that count, with the commit of the night on which each began; what
-    became worse on nights that follow no level; and that its nights could not show a change of ``delta``, where that is so."""
+    """Sentences of the newest baseline series of a configuration: the changes that count, with the commit of the night on which each began;
+    what became worse on nights that follow no level; and that its nights could not show a change of ``delta``, where that is so."""
     if not earlier:
         return []
-    epoch = history.changes(*series(earlier, config), delta, [night.run.day for night in earlier])[-1]
-    worse = [change for change in epoch.changes if change.kind != history.SPREAD and change.size > 0]
-    ends = "" if epoch.stationary else ", on nights that follow no level: reported only"
+    segment = history.changes(*series(earlier, config), delta, [night.run.day for night in earlier])[-1]
+    worse = [change for change in segment.changes if change.kind != history.SPREAD and change.size > 0]
+    ends = "" if segment.stationary else ", on nights that follow no level: reported only"
     lines = [f"History of {config}: a {c.kind} of {percent(c.size, '+')} since {_when(earlier[c.first].run)}{ends}." for c in worse]
-    return lines if lines or not epoch.shows > delta else [f"History of {config}: {epoch.blind}."]
+    return lines if lines or not segment.shows > delta else [f"History of {config}: {segment.blind}."]
 
 
 def _when(run: RunRecord) -> str:

@@ -91,7 +91,7 @@ class Fidelity(PlanTable):
     """Which fixed subset of seeds is compared with the full cache, how many samples of it, how many of these the reference rows take,
     how many are compared along the full cache's own tokens (0: all), and how many images at once (0: as many as are timed). ``prompts``:
     what text-to-image models are asked for, a list of the package by name or a file (empty: each model's own). ``sequential``: seeds are
-    added until each method is decided, so claims of quality are judged by the test that allows a look at every seed."""
+    added until each method is decided, so claims of quality are judged by the test that allows an interim analysis at every seed."""
 
     seeds: Name = "s64"
     samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 64

@@ -1,7 +1,7 @@
 """A value night by night: where it changed, how, and where no such thing can be said.
 
 What is followed is the ratio to a frozen canary, an old version of the code that is measured beside the new one every night, so that
-a slower day cancels. Times alone are never followed. An *epoch* is a stretch of nights with one environment; nothing is compared
+a slower day cancels. Times alone are never followed. An *baseline series* is a stretch of nights with one environment; nothing is compared
 across its ends, and what the ratio hides is to be looked for in the canary's own times.
 
 - A **weekly cycle** is taken out where there is one: what the nights of a weekday differ by from the median of the week around them.
@@ -14,9 +14,9 @@ across its ends, and what the ratio hides is to be looked for in the canary's ow
 - A change that a straight rise fits better than sudden steps (by the Bayesian information criterion) is a **ramp**.
 - **Changes of spread** are sought by ranks in the distances from the level, with blocks of nights permuted. They are reported
   and never gate.
-- Nights that resemble the night before by more than ``MOST_ALIKE`` once the changes are taken out follow no level: such an epoch is
+- Nights that resemble the night before by more than ``MOST_ALIKE`` once the changes are taken out follow no level: such a series is
   *non-stationary*; its changes are reported and do not gate.
-- What an epoch **shows** is the smallest step that is found within ``SOON`` nights with a probability of ``POWER``: where that is more than
+- What a series **shows** is the smallest step that is found within ``SOON`` nights with a probability of ``POWER``: where that is more than
   the minimum effect, the series cannot answer what it is asked, and whoever reads it must be told.
 """
 
@@ -69,7 +69,7 @@ class ChangePoint:
 
 
 @dataclass(frozen=True)
-class Epoch:
+class BaselineSeries:
     """The changes found between two changes of the environment, on the nights ``first`` to ``last``, both included. ``alike``: rank
     correlation of neighbouring nights after the changes and a weekly cycle are taken out, NaN where too few nights were measured to tell;
     ``shows``: the smallest step, a share, that is found within ``SOON`` nights with a probability of ``POWER``, NaN likewise."""
@@ -93,32 +93,32 @@ class Epoch:
 
 
 def changes(
-    nights: Sequence[float], epochs: Sequence[Hashable], delta: float, days: Sequence[int] | None = None,
-) -> tuple[Epoch, ...]:
-    """Find changes in log ratios to the canary, one per night, NaN where a night is missing. ``epochs`` names the environment of each
+    nights: Sequence[float], environments: Sequence[Hashable], delta: float, days: Sequence[int] | None = None,
+) -> tuple[BaselineSeries, ...]:
+    """Find changes in log ratios to the canary, one per night, NaN where a night is missing. ``environments`` names that of each
     night; ``delta`` is the minimum effect, a share; ``days``: the number of each night's day, which tells its weekday (None: one night a
     day). Night numbers count from 0. The same series always gives the same answer."""
     values = np.asarray(nights, dtype=np.float64)
-    dates = np.arange(len(epochs)) if days is None else np.asarray(days, dtype=np.int64)
-    if values.shape != (len(epochs),) or np.isinf(values).any() or not 0 < delta < 1:
-        raise CachemarkError(f"{values.size} nights, {len(epochs)} names of epochs and a minimum effect of {delta} are no history.",
+    dates = np.arange(len(environments)) if days is None else np.asarray(days, dtype=np.int64)
+    if values.shape != (len(environments),) or np.isinf(values).any() or not 0 < delta < 1:
+        raise CachemarkError(f"{values.size} nights, {len(environments)} environments and a minimum effect of {delta} are no history.",
                              remedy="Give one finite log ratio (NaN: missing) and one name per night, and a share such as 0.02.")
-    starts = [i for i in range(len(epochs)) if i == 0 or epochs[i] != epochs[i - 1]]
-    return tuple(_epoch(values, dates, a, b, math.log1p(delta)) for a, b in itertools.pairwise([*starts, len(epochs)]))
+    starts = [i for i in range(len(environments)) if i == 0 or environments[i] != environments[i - 1]]
+    return tuple(_series(values, dates, a, b, math.log1p(delta)) for a, b in itertools.pairwise([*starts, len(environments)]))
 
 
-def _epoch(values: Floats, days: NDArray[np.int64], start: int, stop: int, limit: float) -> Epoch:
+def _series(values: Floats, days: NDArray[np.int64], start: int, stop: int, limit: float) -> BaselineSeries:
     nights = start + np.flatnonzero(~np.isnan(values[start:stop]))
     x = values[nights]
     if len(x) < 2 * LEAST:
-        return Epoch(start, stop - 1, (), math.nan)
+        return BaselineSeries(start, stop - 1, (), math.nan)
     x = x - weekly(x, days[nights])
     changes, level = _levels(x, nights, limit)
     alike = _alike(x - level)
     gating = [replace(c, gates=c.size > 0 and not alike > MOST_ALIKE) for c in changes]
     ordered = sorted([*gating, *_spread(x - level)], key=lambda c: c.first)
-    return Epoch(start, stop - 1, tuple(replace(c, first=int(nights[c.first]), last=int(nights[c.last])) for c in ordered), alike,
-                 _shows(x - level))
+    return BaselineSeries(start, stop - 1, tuple(replace(c, first=int(nights[c.first]), last=int(nights[c.last])) for c in ordered), alike,
+                          _shows(x - level))
 
 
 def weekly(x: Floats, days: NDArray[np.int64]) -> Floats:

@@ -31,7 +31,7 @@ Range = tuple[float, float]
 Ends = tuple[Floats, Floats]
 ANY: Range = (-math.inf, math.inf)
 LEVEL = 0.95
-LUCK = 0.02  # standard deviation of what a process adds to all times of a case that are measured in it
+PROCESS_BIAS = 0.02  # standard deviation of what a process adds to all times of a case that are measured in it
 FEWEST = 8  # seeds below which only bounded quantities have an interval
 OPEN = 100.0  # an upper end of so many times the mean says that the seeds leave the mean open, and is not stated
 _TAIL = (1 - LEVEL) / 2
@@ -80,17 +80,17 @@ def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Interval
 
     Each median lies between two of its own order statistics with a known probability, so the ratio lies between the ratios of their far
     ends with at least the product of both; repeats are few, and the product then below 95 %. What a process adds to all its times is not
-    seen from within: both ends move out by what two processes of ``LUCK`` differ by in 95 % of cases, and ``confidence`` is the product
-    of all three.
+    seen from within: both ends move out by what two processes of ``PROCESS_BIAS`` differ by in 95 % of cases, and ``confidence`` is the
+    product of all three.
     """
     a, b = sorted(above), sorted(below)
     cut_a, sure_a = _ranks(len(a), math.sqrt(LEVEL))
     cut_b, sure_b = _ranks(len(b), math.sqrt(LEVEL))
-    value, luck = statistics.median(a) / statistics.median(b), math.exp(_Z * math.sqrt(2) * LUCK)
+    value, process_bias = statistics.median(a) / statistics.median(b), math.exp(_Z * math.sqrt(2) * PROCESS_BIAS)
     sure = sure_a * sure_b * LEVEL
     if not sure:
         return Interval(value, value, value, 0.0, min(len(a), len(b)))
-    return Interval(value, a[cut_a] / b[-1 - cut_b] / luck, a[-1 - cut_a] / b[cut_b] * luck, sure, min(len(a), len(b)))
+    return Interval(value, a[cut_a] / b[-1 - cut_b] / process_bias, a[-1 - cut_a] / b[cut_b] * process_bias, sure, min(len(a), len(b)))
 
 
 # -- means ---------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Paired sides judged by a test: pure functions from log ratios of pairs to verdicts of a whole family of configurations.
 
 A pair is two fresh processes on one device, one per side, with the same seeds and the sides in random order. Only the pair is a
-replicate: images within a process share its luck. A configuration's pairs are log ratios of costs, positive where the second side is worse.
+replicate: images within a process share its bias. A configuration's pairs are log ratios of costs, positive where the second side is worse.
 
 - **Estimate**: Hodges–Lehmann (the median of Walsh averages), with the interval that belongs to it: two Walsh averages whose ranks
   come from the exact distribution of the signed-rank sum (Hollander, Wolfe and Chicken, *Nonparametric Statistical Methods*, 3.2, 3.3).
@@ -10,10 +10,10 @@ replicate: images within a process share its luck. A configuration's pairs are l
 - **Two stages**: few pairs of every configuration *screen*; a configuration that looks changed is *confirmed* on fresh pairs alone, so that
 choosing it by its first pairs costs nothing. The false discovery rate is held over the whole family (Benjamini and Hochberg 1995; ``by`` is
 Benjamini and Yekutieli 2001), in which a configuration without confirmation has p = 1. A change must also be at least the minimum effect.
-- What is neither changed nor shown to be equal is *inconclusive* and buys more screening pairs, at fixed looks, up to a cap.
+- What is neither changed nor shown to be equal is *inconclusive* and buys more screening pairs, at fixed interim analyses, up to a cap.
 
 Equivalence is looked at several times, so a configuration that is off by just the minimum effect is called equivalent more often than the
-5 % of a single look; ``benchmarks/gate_study.py`` prints how often. All of this assumes that the log ratios of a configuration are
+5 % of a single analysis; ``benchmarks/gate_study.py`` prints how often. All of this assumes that the log ratios of a configuration are
 independent and, under equality, symmetric around zero.
 """
 
@@ -38,7 +38,7 @@ from .sign_flip import MOST_PAIRS, Floats, rows, sign_flip
 CONFIDENCE = 0.90  # of the interval that must lie within the minimum effect for "equivalent"
 SCREEN_P = 1 / 16
 SCREEN_SHARE = 0.75  # of the minimum effect
-LEAST_OF_LUCK, DRAWS_OF_LUCK = 5, 999  # pairs of a sample that can show luck, and draws of their signs
+LEAST_PAIRS, SIGN_DRAWS = 5, 999  # pairs of a sample that can show process_bias, and draws of their signs
 
 
 # -- statistics of one configuration ---------------------------------------------------------------------------------------------
@@ -104,22 +104,23 @@ class Rule:
     """The rule that decides on configurations.
 
     ``delta``: the minimum effect, a fraction (0.02 is 2 %). ``family``: the number of configurations decided together, one timed metric
-    each. ``q``:
-    the false discovery rate. ``looks``: numbers of pairs at which screening looks, the last being the cap. ``control``: ``bh``, or ``by``
-    where configurations may depend on each other in any way. Raises CachemarkError for other values."""
+    each. ``q``: the false discovery rate. ``interims``: numbers of pairs at each interim analysis, the last being the cap.
+    ``control``: ``bh``, or ``by`` where configurations may depend on each other in any way. Raises CachemarkError for other values."""
 
     delta: float
     family: int
     q: float = 0.05
-    looks: tuple[int, ...] = (6, 8, 12, 16, 24)
+    interims: tuple[int, ...] = (6, 8, 12, 16, 24)
     control: str = "bh"
 
     def __post_init__(self) -> None:
         if not (0 < self.delta < 1 and 0 < self.q < 1 and self.family >= 1):
             raise CachemarkError(f"A minimum effect of {self.delta}, a rate of {self.q} and a family of {self.family} cannot be used.",
                                  remedy="Give shares above 0 and below 1, such as 0.02 and 0.05, and at least one configuration.")
-        if not self.looks or list(self.looks) != sorted(set(self.looks)) or not 5 <= self.looks[0] <= self.looks[-1] <= MOST_PAIRS:
-            raise CachemarkError(f"Looks after {self.looks} pairs cannot be used.", remedy=f"Give growing numbers from 5 to {MOST_PAIRS}.")
+        interims = self.interims
+        if not interims or list(interims) != sorted(set(interims)) or not 5 <= interims[0] <= interims[-1] <= MOST_PAIRS:
+            raise CachemarkError(f"Interim analyses after {interims} pairs cannot be used.",
+                                 remedy=f"Give growing numbers from 5 to {MOST_PAIRS}.")
         if self.control not in ("bh", "by"):
             raise CachemarkError(f"{self.control!r} is not a control of the false discovery rate.", remedy="Give 'bh' or 'by'.")
 
@@ -149,15 +150,15 @@ class Screened:
 def screen(ratios: ArrayLike, rule: Rule) -> Screened:
     """Screen configurations, (configs, available pairs).
 
-    Each is decided at the first look that decides it and not looked at again; looks that need more pairs are left for later."""
+    Each is decided at the first interim analysis that decides it; analyses that need more pairs are left for later."""
     d = rows(ratios)
     side, equal = np.zeros(len(d), dtype=np.int64), np.zeros(len(d), dtype=bool)
     pairs = np.zeros(len(d), dtype=np.int64)
-    for look in (n for n in rule.looks if n <= d.shape[1]):
+    for count in (n for n in rule.interims if n <= d.shape[1]):
         still = np.flatnonzero((side == 0) & ~equal)
-        looked_at = d[still, :look]
-        side[still], pairs[still] = _sides(looked_at, rule), look
-        equal[still] = (side[still] == 0) & within(looked_at, rule)
+        screened = d[still, :count]
+        side[still], pairs[still] = _sides(screened, rule), count
+        equal[still] = (side[still] == 0) & within(screened, rule)
     return Screened(side, equal, pairs)
 
 
@@ -236,7 +237,7 @@ def needed(config: PairRatios, rule: Rule) -> tuple[str, int]:
     if screened.side[0]:
         missing = rule.fresh - len(config.fresh)
         return ("confirm", missing) if missing > 0 else ("done", 0)
-    later = [look for look in rule.looks if look > screened.pairs[0]]
+    later = [count for count in rule.interims if count > screened.pairs[0]]
     return ("screen", later[0] - len(config.screening)) if later and not screened.equal[0] else ("done", 0)
 
 
@@ -270,7 +271,7 @@ def _confirmed(configs: Mapping[str, PairRatios], sides: Mapping[str, int], side
 def _judgement(config: PairRatios, screened: Screened, p: float, rule: Rule) -> PairedVerdict:
     side, used = int(screened.side[0]), int(screened.pairs[0])
     if not used:
-        return PairedVerdict(INCONCLUSIVE, None, 1.0, 0, f"{len(config.screening)} of the {rule.looks[0]} pairs that are needed")
+        return PairedVerdict(INCONCLUSIVE, None, 1.0, 0, f"{len(config.screening)} of the {rule.interims[0]} pairs that are needed")
     if not side:
         effect = Effect.of(config.screening[:used])
         verdict = EQUIVALENT if screened.equal[0] else INCONCLUSIVE
@@ -307,14 +308,14 @@ def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, configs: int = 4
     drawn from them with random signs, by a frozen stream; which of two equal sides came first is chance, so the signs carry nothing."""
     pool = rows(ratios=np.ravel(np.asarray(unchanged, dtype=np.float64)))
     stream = np.random.RandomState(0)  # a legacy stream never changes
-    shape = (configs, Rule(0.01, family).looks[-1])
+    shape = (configs, Rule(0.01, family).interims[-1])
     drawn = stream.choice(pool, size=shape) * stream.choice([-1.0, 1.0], size=shape)
     steps = range(1, 101)  # the larger the minimum effect, the sooner a configuration is decided
     first = bisect.bisect_left(steps, True, key=lambda step: _mean_pairs(drawn, Rule(step / 200, family)) <= pairs)
     return steps[first] / 200 if first < len(steps) else math.inf
 
 
-def luck(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hashable] | None = None, q: float = 0.05) -> float:
+def process_bias(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hashable] | None = None, q: float = 0.05) -> float:
     """Return the minimum effect that constant bias between processes requires, a fraction.
 
     The bias of a side that lasts for a whole comparison, such as where its code lies in memory, is in all pairs of a configuration and no
@@ -329,17 +330,17 @@ def luck(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hashable] | 
     unchanged configurations reaches on either side in all but ``q`` of the nights, if the bias is normal."""
     names = range(len(equal)) if configs is None else configs
     pairs_by_config = [(np.asarray(pairs, dtype=np.float64), config) for pairs, config in zip(equal, names, strict=True)
-                     if np.size(pairs) >= LEAST_OF_LUCK]
+                     if np.size(pairs) >= LEAST_PAIRS]
     if len(pairs_by_config) < 3:
         return 0.0
     stream = np.random.RandomState(0)  # a legacy stream never changes
-    drawn = np.array([hodges_lehmann(x * stream.choice([-1.0, 1.0], size=(DRAWS_OF_LUCK, len(x)))) ** 2 for x, _ in pairs_by_config])
+    drawn = np.array([hodges_lehmann(x * stream.choice([-1.0, 1.0], size=(SIGN_DRAWS, len(x)))) ** 2 for x, _ in pairs_by_config])
     centres = np.array([float(hodges_lehmann(x)) for x, _ in pairs_by_config])
     sizes, noise = np.array([len(x) for x, _ in pairs_by_config]), drawn.mean(axis=1)
-    if (1 + (drawn.mean(axis=0) >= np.mean(centres**2)).sum()) / (1 + DRAWS_OF_LUCK) > 0.01:
+    if (1 + (drawn.mean(axis=0) >= np.mean(centres**2)).sum()) / (1 + SIGN_DRAWS) > 0.01:
         return 0.0
-    variance = max(0.0, float(np.mean((centres**2 - noise) * sizes / (sizes - 1))))  # signs turn a share 1/n of luck into noise
-    of_verdicts = max(0.0, float(np.mean(noise * sizes - variance))) / Rule(0.5, family).fresh  # luck comes with it
+    variance = max(0.0, float(np.mean((centres**2 - noise) * sizes / (sizes - 1))))  # signs turn a share 1/n of the bias into noise
+    of_verdicts = max(0.0, float(np.mean(noise * sizes - variance))) / Rule(0.5, family).fresh  # the bias comes with it
     free = _independent(centres, [config for _, config in pairs_by_config], variance)
     return math.expm1(float(norm.isf(q / 2 / family)) * math.sqrt(variance * free / chi2.ppf(0.05, free) + of_verdicts))
 

@@ -2,8 +2,8 @@
 
 Each stake's capital is multiplied at every seed by 1 + stake · (gain + margin) / (−margin − least possible gain), which is 1 on average
 or less where the mean gain is −margin or less, and never negative. So is the average over all stakes: a nonnegative supermartingale.
-By Ville's inequality it ever reaches 1/α with a probability of at most α, however often somebody looks and whenever he stops (Waudby-Smith
-and Ramdas 2024). The price is power: 88 seeds instead of 59 where nothing is ever lost.
+By Ville's inequality it ever reaches 1/α with a probability of at most α, however many interim analyses there are and whenever they stop
+(Waudby-Smith and Ramdas 2024). The price is power: 88 seeds instead of 59 where nothing is ever lost.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .not_worse import ALPHA, MOST
+from .non_inferiority import ALPHA, MOST
 from .sign_flip import Floats
 
 _STAKES = (np.arange(200) + 0.5) / 200

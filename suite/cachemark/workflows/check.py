@@ -288,14 +288,14 @@ class CheckResult:
         code = self.judgement.exit_code
         return 0 if code == 1 and self.incidents is not None and not self.incidents.failing else code
 
-    def pages(self) -> list[str]:
+    def notifications(self) -> list[str]:
         """Return lines about each incident to notify about: suspect commits, and commands to investigate.
 
         The commands compare in pairs where pairs found it, or where there are two commits to compare.
         """
         plan, note = _as_commands_name(self.run)
         lines = []
-        for incident in self.incidents.pages if self.incidents else ():
+        for incident in self.incidents.notify if self.incidents else ():
             sides = self.judgement.night.sides if self.judgement.night and incident.found_by == PAIRS else ()
             among = suspects(incident, self.nights)
             if among is None:

@@ -262,7 +262,7 @@ class _PairedRun:
             pairs = measure_until_decided([*configs, *one.configs], measure, rule, going, alike=both.alike,
                                           flake_rate=flakes.observed_rate(self.equal))
         self.equal += ledger.aa_outcomes(self.store.outcomes(self.run_id))
-        rule = replace(rule, delta=max(rule.delta, ledger.lasting_luck(self.equal, rule.family)))
+        rule = replace(rule, delta=max(rule.delta, ledger.lasting_process_bias(self.equal, rule.family)))
         rows = [*verdicts({c: pairs[c] for c in configs}, rule, both.alike), *verdicts({c: pairs[c] for c in one.configs}, rule)]
         self._file(rows)  # the images may take long, and may fail
         if images := self._images({c: pairs[c] for c in configs}, end):

@@ -17,7 +17,7 @@ from .session import Machine
 from .stores import DEFAULT_STORE
 
 DECIDED, TIME, SEEDS = "decided", "time", "seeds"
-GROWTH = 2  # times as many seeds at each interim: all looks together cost at most twice the last one
+GROWTH = 2  # times as many seeds at each interim: all interim analyses together cost at most twice the last one
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ def until_decided(
     """Measure a plan at its own number of samples, then at twice as many of the same nested series, and so on, until the images of every
     method are shown to lose less than the margin, or to lose it, by tests that are valid at any time (docs/explanation/statistics.md).
 
-    Arguments are those of :func:`~.run.run`; no look begins that would end after so many ``minutes``, were it to take twice as long as
-    the one before. Raises BadPlan for a plan with a quality pass, whose values are of whole sets of images, and NothingMeasured where no
-    case has a value of quality for each image."""
+    Arguments are those of :func:`~.run.run`; no interim analysis begins that would end after so many ``minutes``, were it to take twice
+    as long as the one before. Raises BadPlan for a plan with a quality pass, whose values are of whole sets of images, and
+    NothingMeasured where no case has a value of quality for each image."""
     loaded, files = prepare(plan, plugins, methods)
     if loaded.quality is not None:
         raise BadPlan(f"Plan {loaded.name} has a quality pass, and a FID cannot be decided seed by seed.",
@@ -101,6 +101,6 @@ def _interim(found: Run, samples: int) -> Interim:
 
 
 def _state(claims: Claims, key: str) -> int:
-    """1: shown to be not worse; −1: shown to lose the margin or more; 0: open."""
+    """1: shown to be non-inferior; −1: shown to lose the margin or more; 0: open."""
     claim = claims[key]
     return 1 if claim.non_inferior else -1 if claim.inferior else 0

@@ -172,10 +172,10 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
     seconds = SLOWER * _latency(before, request, executor)
     after = {EQUAL: before[EQUAL], SLOWED: _delayed(planned, seconds, 4)}
     rule = Rule(DELTA, 2)
-    most = max(rule.looks[-1], rule.looks[0] + rule.fresh)
+    most = max(rule.interims[-1], rule.interims[0] + rule.fresh)
 
     def report(pair: Pair) -> None:
-        on_step(f"{pair.config}: pair {pair.number} of {rule.looks[0]} to {most}")
+        on_step(f"{pair.config}: pair {pair.number} of {rule.interims[0]} to {most}")
 
     runner = PairRunner(Side("before", before, request), Side("after", after, request), executor, on_pair=report)
     rows = verdicts(measure_until_decided(before, runner.round, rule, alike=OTHER_METHODS), rule, OTHER_METHODS)

@@ -156,8 +156,8 @@ def changes_over_nights(
 ) -> tuple[list[ChangePoint], str]:
     """Find changes in log costs, one per run, and name what the newest runs cannot show."""
     least = ledger.FLOOR.get(device_class, max(ledger.FLOOR.values()))
-    epochs = history.changes(costs, environments, least, days)
-    return [change for epoch in epochs for change in epoch.changes], epochs[-1].blind if epochs[-1].shows > least else ""
+    segments = history.changes(costs, environments, least, days)
+    return [change for segment in segments for change in segment.changes], segments[-1].blind if segments[-1].shows > least else ""
 
 
 # -- the view of a run ------------------------------------------------------------------------------------------------

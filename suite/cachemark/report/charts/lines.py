@@ -133,15 +133,15 @@ def _run_chart(
                    for x, y in places]
     points += [_mark(case, change, sentence, signs) for case in drawn for change, sentence in case.changes]
     y = linear(y_title, *ranged([point.y for point in points], 0.1))
-    epochs = [k for k, (before, now) in enumerate(pairwise(runs.fingerprints), 1) if before != now]
-    lines += [Curve(((k - 0.5, y.low), (k - 0.5, y.high)), dash="2 3") for k in epochs]
+    changes = [k for k, (before, now) in enumerate(pairwise(runs.fingerprints), 1) if before != now]
+    lines += [Curve(((k - 0.5, y.low), (k - 0.5, y.high)), dash="2 3") for k in changes]
     last, notes = len(runs.names) - 1, tuple(sentence for case in cases for _, sentence in case.changes)
     blind = tuple(case.blind for case in cases if case.blind)
     ticks = tuple((float(k), runs.names[k].split(" · ")[0]) for k in range(0, last + 1, 1 + last // _TICKS))
     plot = XYPlot(Axis("Run", -0.3, last + 0.3, ticks), y, tuple(points), tuple(lines))
     figures = ([fmt.DASH if value is None else text(value) for value in case.values] for case in cases)
     text_below = caption + first(cases)
-    text_below += " Dotted: the numerics fingerprint changes; values on its two sides are not comparable." if epochs else ""
+    text_below += " Dotted: the numerics fingerprint changes; values on its two sides are not comparable." if changes else ""
     text_below += " Hollow marks: diamond, a step; triangle, the start of a ramp; square, a change of variance." if notes else ""
     return Chart.of_cases("history", title, text_below, plot, runs.names, [case.row for case in cases], figures, (*notes, *blind))
 

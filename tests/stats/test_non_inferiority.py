@@ -1,4 +1,4 @@
-"""Not worse: a test that is exact where it can be, holds at few seeds, and says how many it takes."""
+"""Non-inferior: a test that is exact where it can be, holds at few seeds, and says how many it takes."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import pytest
 from scipy.stats import binom
 
 from cachemark.stats.gaffke import chance_at_most, chances_at_most, weights
-from cachemark.stats.not_worse import ALPHA, holm, least_seeds, p_not_worse, seeds_to_show
+from cachemark.stats.non_inferiority import ALPHA, holm, least_seeds, p_non_inferior, seeds_to_show
 
 
 @pytest.mark.parametrize(("losses", "n"), [(0, 1), (0, 59), (1, 64), (5, 40), (39, 40), (40, 40)])
 def test_of_all_or_nothing_it_is_the_exact_binomial_test(losses: int, n: int) -> None:
     gains = [-1.0] * losses + [0.0] * (n - losses)
-    assert p_not_worse(gains, 0.05, -1.0) == pytest.approx(binom.cdf(losses, n, 0.05), rel=1e-6)
+    assert p_non_inferior(gains, 0.05, -1.0) == pytest.approx(binom.cdf(losses, n, 0.05), rel=1e-6)
 
 
 @pytest.mark.parametrize("gains", [[0.0] * 20 + [-0.25] * 5 + [0.5] * 3, [-1.0, 1.0, 0.1, 0.2], [0.01] * 30 + [-0.3], [-0.05, -0.04]])
 def test_it_is_the_share_of_weightings_that_lose_the_margin(gains: list[float]) -> None:
     given = weights(np.random.RandomState(1), len(gains), 200_000)
     share = float((np.append(np.array(gains) + 1, 0.0) @ given <= 0.95).mean())
-    assert p_not_worse(gains, 0.05, -1.0) == pytest.approx(share, abs=0.004)
+    assert p_non_inferior(gains, 0.05, -1.0) == pytest.approx(share, abs=0.004)
 
 
 def test_one_number_more_or_less_moves_it_the_right_way() -> None:
     some = [0.0] * 50 + [-0.25] * 4
-    p = p_not_worse(some, 0.05, -1.0)
-    assert p_not_worse([*some, 0.0], 0.05, -1.0) < p < p_not_worse([*some, -0.5], 0.05, -1.0)
-    assert p_not_worse(some, 0.06, -1.0) < p < p_not_worse(some, 0.05, -2.0), "where more can be lost, less is shown"
+    p = p_non_inferior(some, 0.05, -1.0)
+    assert p_non_inferior([*some, 0.0], 0.05, -1.0) < p < p_non_inferior([*some, -0.5], 0.05, -1.0)
+    assert p_non_inferior(some, 0.06, -1.0) < p < p_non_inferior(some, 0.05, -2.0), "where more can be lost, less is shown"
 
 
 def test_where_nothing_lies_above_the_limit_or_all_does_there_is_nothing_to_weigh() -> None:
@@ -53,7 +53,7 @@ def test_holm_is_the_first_times_all_and_never_falls() -> None:
 @pytest.mark.parametrize("claims", [1, 12, 40])
 def test_below_the_least_seeds_not_even_no_loss_at_all_shows_it(claims: int) -> None:
     least = least_seeds(0.05, -1.0, claims)
-    p = [holm([p_not_worse([0.0] * n, 0.05, -1.0)] + [1.0] * (claims - 1))[0] for n in (least - 1, least)]
+    p = [holm([p_non_inferior([0.0] * n, 0.05, -1.0)] + [1.0] * (claims - 1))[0] for n in (least - 1, least)]
     assert p[1] <= ALPHA < p[0]
     assert (claims, least) in ((1, 59), (12, 107), (40, 131))
 
@@ -64,7 +64,7 @@ def test_the_seeds_that_would_show_it_are_the_first_that_do() -> None:
     assert needed is not None
     assert needed > 107
     thrice = gains * 3
-    assert (p_not_worse(thrice, 0.05, -1.0) <= ALPHA / 12) == (needed <= len(thrice))
+    assert (p_non_inferior(thrice, 0.05, -1.0) <= ALPHA / 12) == (needed <= len(thrice))
     assert seeds_to_show([0.0] * 9, 0.05, -1.0, 12) == 107
     assert seeds_to_show([-0.1] * 9 + [0.0], 0.05, -1.0, 1) is None, "it loses more than the margin"
     assert seeds_to_show([-0.0499999] * 64, 0.05, -1.0, 1) is None, "nobody makes so many"
@@ -76,7 +76,7 @@ LOSSES = {"all or nothing": ([-1.0, 0.0], [0.05, 0.95]), "halves": ([-0.5, 0.0],
 
 @pytest.mark.parametrize("n", [16, 64, 256])
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_report_of_twelve_that_lose_the_margin_calls_one_not_worse_in_five_of_a_hundred_at_most(name: str, n: int) -> None:
+def test_a_report_of_twelve_that_lose_the_margin_calls_one_non_inferior_in_five_of_a_hundred_at_most(name: str, n: int) -> None:
     values, shares = LOSSES[name]
     assert math.isclose(np.dot(values, shares), -0.05)
     counts = np.random.default_rng(8).multinomial(n, shares, size=(600, 12)).reshape(-1, len(values))

@@ -1,11 +1,11 @@
-"""Simulate months of nights whose sides have luck that lasts: how often a night alarms for nothing, and what is printed of that.
+"""Simulate months of nights with between-process variance that lasts: how often a night alarms for nothing, and what is printed of that.
 
-    python benchmarks/luck_study.py [--months 20] [--seed 17] [--page docs/results/validation.md]
+    python benchmarks/process_bias_study.py [--months 20] [--seed 17] [--page docs/results/validation.md]
 
-Luck is what a side of a configuration has in all pairs of a night, such as where its code lies in memory: a normal share, drawn for each
-side of each configuration, of equal configurations too, every night anew or once for a month. Every month begins with an empty store; its
-nights are judged as `cachemark compare` judges them: the minimum effect by the A/A tests of all nights so far, tonight's included, and the
-standing by those of the last thirty. *The effect kept* is the same gate without that raise.
+Process bias is what a side of a configuration has in all pairs of a night, such as where its code lies in memory: a normal share, drawn
+for each side of each configuration, of equal configurations too, every night anew or once for a month. Every month begins with an empty
+store; its nights are judged as `cachemark compare` judges them: the minimum effect by the A/A tests of all nights so far, tonight's
+included, and the standing by those of the last thirty. *The effect kept* is the same gate without that raise.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ SEED, MONTHS, NIGHTS = 17, 20, 30
 CONFIGS = [str(config) for config in range(FAMILY)]
 EQUAL = len(ledger.equal_configs(CONFIGS))
 CHANGED, EFFECT = 10, 0.10  # configurations of the last night of a month that are truly slower, and by how much
-BEGIN, END = "<!-- written by benchmarks/luck_study.py -->", "<!-- end of what luck_study.py has written -->"
+BEGIN, END = "<!-- written by benchmarks/process_bias_study.py -->", "<!-- end of what process_bias_study.py has written -->"
 ENVIRONMENT = Environment("simulated", "simulated", "cuda", {})
 SETTINGS = ((0.0, "a night"), (0.005, "a night"), (0.01, "a night"), (0.01, "a month"))
 
 
 @dataclass
 class Month:
-    """A store of nights of one profile: what A/A tests have shown so far. ``raised``: whether their luck raises the minimum effect;
+    """A store of nights of one profile: what A/A tests have shown so far. ``raised``: whether their process bias raises the minimum effect;
     ``found``: the share of the truly slower configurations of the last night that is found."""
 
     name: str
     stream: Generator
-    luck: float
+    process_bias: float
     lasts: str
     raised: bool = True
     equal: dict[tuple[int, str], list[float]] = field(default_factory=dict)
@@ -59,22 +59,22 @@ class Month:
     found: float = math.nan
 
     def __post_init__(self) -> None:
-        self._sides, self._aa_luck = self._drawn(), self._drawn()
+        self._sides, self._aa_bias = self._drawn(), self._drawn()
 
     def _drawn(self) -> Floats:
-        """The log ratio that luck gives to two sides of every configuration, (configurations,)."""
-        return self.stream.normal(0, self.luck, FAMILY) - self.stream.normal(0, self.luck, FAMILY)
+        """The log ratio that process bias gives to two sides of every configuration, (configurations,)."""
+        return self.stream.normal(0, self.process_bias, FAMILY) - self.stream.normal(0, self.process_bias, FAMILY)
 
     def night(self) -> None:
         """Measure and judge one more night. On the last one some configurations are truly slower."""
         number = len(self.nights)
         if self.lasts == "a night":
-            self._sides, self._aa_luck = self._drawn(), self._drawn()
+            self._sides, self._aa_bias = self._drawn(), self._drawn()
         truth, changed = self._sides.copy(), CHANGED if number == NIGHTS - 1 else 0
         truth[:changed] += math.log1p(EFFECT)
         tonight = ledger.equal_configs(CONFIGS, number)
         configs = self._measured(CONFIGS, truth)
-        equal = self._measured([f"{AA}{config}" for config in tonight], self._aa_luck[[int(config) for config in tonight]])
+        equal = self._measured([f"{AA}{config}" for config in tonight], self._aa_bias[[int(config) for config in tonight]])
         self.equal |= {(number, name): [*config.screening, *config.fresh] for name, config in equal.items()}
         if self.raised:  # what was stored before tonight was seen at the end of the night before
             self.delta = max(ledger.FLOOR["cuda"], ledger.least_effect(self.equal, FAMILY, "cuda")[0])
@@ -88,7 +88,7 @@ class Month:
     def _measured(self, names: Sequence[str], truth: Floats) -> dict[str, PairRatios]:
         """The pairs of each configuration, as many as the rule asks for."""
         rule, noise = Rule(self.delta, FAMILY), PROFILES[self.name]
-        screening, fresh = (paired(noise, self.stream, truth, count) for count in (rule.looks[-1], rule.fresh))
+        screening, fresh = (paired(noise, self.stream, truth, count) for count in (rule.interims[-1], rule.fresh))
         seen = pairs.screen(screening, rule)
         return {name: PairRatios(screening[i, : seen.pairs[i]].tolist(), fresh[i].tolist() if seen.side[i] else ())
                 for i, name in enumerate(names)}
@@ -100,18 +100,19 @@ class Month:
         return {name: alarms.get(name, EQUIVALENT) for name in configs}
 
 
-def row(name: str, luck: float, lasts: str, raised: bool, months: int, seed: int) -> dict[str, Any]:
+def row(name: str, process_bias: float, lasts: str, raised: bool, months: int, seed: int) -> dict[str, Any]:
     """Figures of some months. The rate that is true is that of all their nights: what is printed on the last one is compared with it."""
     held = []
     for number in range(months):
-        month = Month(name, np.random.default_rng([seed, number, *name.encode()]), luck, lasts, raised)
+        month = Month(name, np.random.default_rng([seed, number, *name.encode()]), process_bias, lasts, raised)
         for _ in range(NIGHTS):
             month.night()
         held.append(month)
     alarms = np.array([month.alarms[:-1] for month in held])
     true, printed = float(alarms.mean()), [ledger.standing(month.nights) for month in held]
     return {
-        "profile": name, "luck": f"{luck:.1%}", "drawn for": lasts, "effect": "raised" if raised else "kept", "nights": alarms.size,
+        "profile": name, "process bias": f"{process_bias:.1%}",
+        "drawn for": lasts, "effect": "raised" if raised else "kept", "nights": alarms.size,
         "with a false alarm": true, "in the worst month": float(alarms.mean(axis=1).max()),
         "printed": float(np.median([standing.rate for standing in printed])),
         "interval holds it": float(np.mean([standing.low <= true <= standing.high for standing in printed])),
@@ -123,13 +124,13 @@ def row(name: str, luck: float, lasts: str, raised: bool, months: int, seed: int
 
 def rows(months: int, seed: int) -> Iterator[dict[str, Any]]:
     for name in ("locked", "unlocked"):
-        for luck, lasts in SETTINGS:
-            for raised in (True, False) if luck == 0.01 else (True,):
-                yield row(name, luck, lasts, raised, months, seed)
+        for process_bias, lasts in SETTINGS:
+            for raised in (True, False) if process_bias == 0.01 else (True,):
+                yield row(name, process_bias, lasts, raised, months, seed)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Simulate nights whose sides have luck that lasts.")
+    parser = argparse.ArgumentParser(description="Simulate nights with between-process variance that lasts.")
     parser.add_argument("--months", type=int, default=MONTHS)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--page", type=Path, help="put the table into this page")

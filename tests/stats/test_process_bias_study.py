@@ -1,4 +1,4 @@
-"""The simulation of luck that lasts, in small; tests/slow/test_luck.py simulates months of it."""
+"""The simulation of process bias that lasts, on a small scale; tests/slow/test_process_bias.py simulates months of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cachemark.gate import nights as ledger
 def study() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-        yield importlib.import_module("luck_study")
+        yield importlib.import_module("process_bias_study")
 
 
 def month(study: ModuleType, *, raised: bool, nights: int = 4) -> Any:
@@ -29,7 +29,7 @@ def month(study: ModuleType, *, raised: bool, nights: int = 4) -> Any:
     return made
 
 
-def test_luck_is_told_from_the_first_night_on_and_raises_what_is_asked(study: ModuleType) -> None:
+def test_process_bias_is_reported_from_the_first_night_on_and_raises_what_is_asked(study: ModuleType) -> None:
     seen, blind = month(study, raised=True), month(study, raised=False)
     assert blind.alarms == [True] * 4
     assert blind.delta == 0.02 < 3 * math.sqrt(2) * 0.01 < seen.delta, "of 200 normal values one lies three deviations away"

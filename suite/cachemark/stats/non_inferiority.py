@@ -13,7 +13,7 @@ ALPHA = 0.05  # how often any claim of a report may be false
 MOST = 10**6  # seeds beyond which no number is named
 
 
-def p_not_worse(gains: Sequence[float], margin: float, least: float) -> float:
+def p_non_inferior(gains: Sequence[float], margin: float, least: float) -> float:
     """The p-value of "on average it loses ``margin`` or more", from the gain at each seed, none of which can be below ``least``."""
     return chance_at_most(gains, -margin, least)
 
