@@ -1,0 +1,1 @@
+"""Facts measured of a model's weights: calibrations of methods, and profiles for `cachemark profile`."""
