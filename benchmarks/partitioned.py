@@ -29,8 +29,8 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout
+from cachemark.methods.base.partial import Places, wide
 from cachemark.methods.marche import joined
-from cachemark.methods.masked.partial import Places, wide
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS

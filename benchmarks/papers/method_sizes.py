@@ -11,7 +11,7 @@ from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.methods.ams_kv import AMSKV
-from cachemark.methods.base.calibrated import Calibrated
+from cachemark.methods.base.calibrations import Calibrated
 from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.full import Full
 from cachemark.methods.registry import METHODS

@@ -11,9 +11,9 @@ from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core.spec import FULL
 from cachemark.methods.ams_kv import AMSKV
-from cachemark.methods.base.calibrated import Calibrated
+from cachemark.methods.base.calibrations import Calibrated
+from cachemark.methods.profiles.even_attention import even
 from cachemark.methods.registry import METHODS
-from cachemark.methods.scale_heads.even_attention import even
 from cachemark.models.protocol import ModelEntry
 from cachemark.roofline.kv_bytes import equal_widths, nbytes
 from cachemark.workflows.stand_ins import calibration_parameter, sixth

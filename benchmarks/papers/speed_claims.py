@@ -17,9 +17,9 @@ from cachemark.contract.method import Method
 from cachemark.core.limits import Rates, gpu
 from cachemark.core.result import Outcome
 from cachemark.core.spec import FULL, Budget
-from cachemark.methods.base.calibrated import Calibrated
+from cachemark.methods.base.calibrations import Calibrated
+from cachemark.methods.profiles.even_attention import even
 from cachemark.methods.registry import METHODS
-from cachemark.methods.scale_heads.even_attention import even
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import Planned, expand

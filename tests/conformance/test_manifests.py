@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from cachemark.methods import lazymar
-from cachemark.methods.masked import schedule
+from cachemark.methods.base import lazy_schedule as schedule
 from cachemark.models import infinity, janus, llamagen, llamagen_text, lumina, mar, var
 from cachemark.models.catalogue.masked_models import AVERAGED
 from cachemark.models.catalogue.next_scale import build as build_var

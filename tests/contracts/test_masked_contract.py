@@ -15,9 +15,9 @@ from cachemark.cache.layout import Site, Step
 from cachemark.cache.masked_layout import Load, MaskedStep, masked_steps
 from cachemark.kit.capture import NotCapturable, capturing
 from cachemark.kit.common import poison
+from cachemark.methods.base.partial import Incremental, Partial, Places, wide
 from cachemark.methods.full import Full
 from cachemark.methods.marche import MARche
-from cachemark.methods.masked.partial import Incremental, Partial, Places, wide
 
 from .masked import CONFIG, LAYOUT, MODES, NEUTRAL, SEEDS, MaskedCell, Opening, Ran, cells, generate, label, recorded, run, seen_by
 

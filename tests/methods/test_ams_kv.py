@@ -19,7 +19,7 @@ from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
 from cachemark.core.spec import Sampling
 from cachemark.kit.driver import watched
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
-from cachemark.methods.ams_kv_similarity.inter_scale import inter_scale
+from cachemark.methods.profiles.inter_scale import inter_scale
 from cachemark.models.var import SIZES, layout
 from cachemark.roofline.kv_bytes import entries
 from contracts.scales import LAYERS, SIDES, Feed, Record, drive, layout_of

@@ -13,8 +13,8 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
 from cachemark.kit.driver import tokens_by_head
+from cachemark.methods.base.head_aware import HeadClasses
 from cachemark.methods.hack import HACK
-from cachemark.methods.scale_heads.head_classes import HeadClasses
 from contracts.per_head import made
 from contracts.scales import SIDES, Feed, layout_of
 

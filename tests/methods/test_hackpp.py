@@ -14,9 +14,8 @@ from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
 from cachemark.kit.driver import tokens_by_head
 from cachemark.methods.base import calibrations
-from cachemark.methods.hackpp import HACKPlusPlus
-from cachemark.methods.scale_heads.head_classes import HeadClasses
-from cachemark.methods.scale_heads.reliance_budgets import RelianceBudgets, reliance_of
+from cachemark.methods.base.head_aware import HeadClasses
+from cachemark.methods.hackpp import HACKPlusPlus, RelianceBudgets, reliance_of
 from contracts.per_head import lengths, made, run
 from contracts.scales import SIDES, Feed, layout_of
 

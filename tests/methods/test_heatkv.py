@@ -15,8 +15,7 @@ from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.core.errors import BadBudget, BadCalibration, BadParameter, UnknownName
 from cachemark.core.spec import Budget
 from cachemark.methods.base import calibrations
-from cachemark.methods.heatkv import HeatKV, orders_of
-from cachemark.methods.scale_heads.heat_plan import Gone, HeatPlan, Shape, removed
+from cachemark.methods.heatkv import Gone, HeatKV, HeatPlan, Shape, orders_of, removed
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import resolve
 from contracts.per_head import made

@@ -14,8 +14,8 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed
 from cachemark.core.errors import BadBudget, BadParameter, Unsupported
 from cachemark.core.spec import Sampling
+from cachemark.methods.base.lazy_schedule import PUBLISHED, Scheduled
 from cachemark.methods.lazymar import SELECTIONS, LazyMAR
-from cachemark.methods.masked.schedule import PUBLISHED, Scheduled
 from cachemark.methods.random_tokens import RandomTokens
 from cachemark.models import mar
 from cachemark.models.mar import SIZES

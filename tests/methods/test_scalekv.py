@@ -12,8 +12,7 @@ import torch
 from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
 from cachemark.core.spec import Budget
 from cachemark.methods.base import calibrations
-from cachemark.methods.scale_heads.layer_budgets import LayerBudgets, drafters_of
-from cachemark.methods.scalekv import ScaleKV, spread
+from cachemark.methods.scalekv import LayerBudgets, ScaleKV, drafters_of, spread
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import resolve
 

@@ -14,7 +14,7 @@ from cachemark.methods.base import calibrations
 from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.heatkv import HeatKV
-from cachemark.methods.scale_heads.even_attention import even
+from cachemark.methods.profiles.even_attention import even
 from cachemark.methods.scalekv import ScaleKV
 from cachemark.models.registry import MODELS
 

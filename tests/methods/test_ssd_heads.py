@@ -22,8 +22,8 @@ from cachemark.kit.driver import Outputs, RasterFeed, drive, layout_of, watched
 from cachemark.methods.base import calibrations
 from cachemark.methods.h2o import H2O
 from cachemark.methods.heatkv import HeatKV
+from cachemark.methods.profiles.recency_profile import RecencyProfile
 from cachemark.methods.ssd_heads import SSDHeads
-from cachemark.methods.token_heads.recency_profile import RecencyProfile
 from cachemark.methods.window import Window
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS

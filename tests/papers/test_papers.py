@@ -14,7 +14,7 @@ from benchmarks.papers.__main__ import papers
 from cachemark.core.errors import CachemarkError
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
-from cachemark.methods.base.calibrated import Calibrated
+from cachemark.methods.base.calibrations import Calibrated
 from cachemark.methods.registry import METHODS
 from cachemark.store.db import Store
 from cachemark.workflows.roofline_times import device_rates, roofline_times

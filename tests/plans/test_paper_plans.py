@@ -10,8 +10,8 @@ import torch
 
 from cachemark.analysis.papers import PaperCell, published
 from cachemark.core.limits import gpu
+from cachemark.methods.profiles.even_attention import even
 from cachemark.methods.registry import METHODS
-from cachemark.methods.scale_heads.even_attention import even
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand

@@ -20,7 +20,7 @@ from cachemark.core.limits import GPUS
 from cachemark.core.spec import Sampling
 from cachemark.kit.common import calibration
 from cachemark.methods.ams_kv import AMSKV
-from cachemark.methods.base.calibrated import Calibrated
+from cachemark.methods.base.calibrations import Calibrated
 from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR

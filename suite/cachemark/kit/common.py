@@ -19,7 +19,7 @@ from ..contract.heads import PerHead
 from ..contract.method import Method
 from ..core.errors import Unsupported
 from ..methods.base import calibrations
-from ..methods.base.calibrated import Calibrated
+from ..methods.base.calibrations import Calibrated
 from .driver import Moment, Onlooker, Outputs, Record, slots_of, stages_of, watched
 from .findings import Example, KitFinding
 from .oracle import Shadow

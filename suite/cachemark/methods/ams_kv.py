@@ -16,7 +16,7 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
 from ..core.errors import BadBudget, BadCalibration, BadParameter
-from .ams_kv_similarity.inter_scale import ScaleProfile, inter_scale
+from .profiles.inter_scale import ScaleProfile, inter_scale
 from .registry import method
 
 MEASURE = "Give demanding = [layers], or measure it: cachemark calibrate ams_kv MODEL."
@@ -36,7 +36,7 @@ class AMSKV(Method):
     0 stands for the paper's defaults: ``c_max`` holds the condensed and the last two scales, ``c_min`` the condensed and the
     last but one. ``entries`` > 0 instead fits ``c_min`` (``c_max`` only where nothing else helps) to that many entries over all
     layers. The mean square in S is ours: Eq. 3 prints a norm, and the paper does not say how it is normalised; see
-    :func:`~cachemark.methods.ams_kv_similarity.inter_scale.inter_scale`.
+    :func:`~cachemark.methods.profiles.inter_scale.inter_scale`.
 
     Differs from the paper: with ``decide = "profile"`` the demanding layers are known beforehand, from S measured once for these
     weights or from the list ``demanding``, and have ``c_max`` from their first overflow on; nothing is decided while an image is

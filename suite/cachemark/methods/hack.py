@@ -13,10 +13,9 @@ from torch import Tensor
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Extent
 from ..core.errors import BadBudget, BadParameter
-from .base.head_aware import Cut, HeadAware
+from .base.head_aware import Cut, HeadAware, HeadClasses
+from .profiles.attention_profile import AttentionProfile
 from .registry import method
-from .scale_heads.attention_profile import AttentionProfile
-from .scale_heads.head_classes import HeadClasses
 
 FIRST = 2  # scales whose tokens a structural head always keeps
 PUBLISHED = Fraction(3, 10)  # of all tokens: the paper's 70 %

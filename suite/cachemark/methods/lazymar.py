@@ -15,8 +15,8 @@ from ..cache.layout import Layout, Site, Step, Tokens
 from ..cache.masked_layout import Load, MaskedLayout, MaskedStep
 from ..contract.method import Block, Method
 from ..core.errors import BadParameter
-from .masked.partial import DECODER, HEAD
-from .masked.schedule import Scheduled
+from .base.lazy_schedule import Scheduled
+from .base.partial import DECODER, HEAD
 from .registry import method
 
 SELECTIONS = ("similarity", "min-similarity", "random", "predicted", "unpredicted")
@@ -35,7 +35,7 @@ class LazyMAR(Scheduled):
     the pass before (§3.2.1). ``condition_cache``: only conditional rows run, and the decoder's unconditional hidden states
     follow from the difference that the last full pass left (§3.2.2). ``encoder_cache`` and ``head_cache``, of which the paper
     does not speak: see :class:`~.masked.partial.Incremental` and :class:`HeadCache`. The other
-    parameters are those of :class:`~cachemark.methods.masked.schedule.Scheduled`.
+    parameters are those of :class:`~cachemark.methods.base.lazy_schedule.Scheduled`.
 
     ``select`` says which tokens are left behind, as Table 3 does: those most like before (``similarity``), those least like
     before (``min-similarity``), ``random`` ones, or at random but first those that have a value (``predicted``) or that have none

@@ -15,7 +15,7 @@ from ..cache.masked_layout import MaskedLayout, MaskedStep
 from ..contract.planning import MethodOverhead
 from ..core.errors import BadParameter
 from ..roofline.masked_flops import fitted
-from .masked.partial import DECODER, Partial, wide
+from .base.partial import DECODER, Partial, wide
 from .registry import method
 
 
@@ -35,7 +35,7 @@ class MARche(Partial):
     Our readings, where the paper is silent or has two: attention is summed after the softmax over heads and generating tokens;
     rows choose for themselves; the class's places compete for refreshing as all others do; blocks 1 … ``select_layer``
     compute everything, their MLPs included; passes 0, 3, 6, … are full; the encoder runs as ever, since nothing is said of it
-    (``encoder_cache`` makes it incremental, see :class:`~cachemark.methods.masked.partial.Incremental`).
+    (``encoder_cache`` makes it incremental, see :class:`~cachemark.methods.base.partial.Incremental`).
 
     Differs from the paper: keys and values are written in place, so one ordinary attention reads them all and there is nothing to
     concatenate. ``partitioned`` computes the paper's two attentions and joins them; the result is the same.

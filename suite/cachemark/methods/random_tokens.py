@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..cache.masked_layout import MaskedStep
-from .masked.schedule import Scheduled
+from .base.lazy_schedule import Scheduled
 from .registry import method
 
 

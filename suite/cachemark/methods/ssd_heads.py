@@ -15,17 +15,17 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
 from ..core.errors import BadBudget, BadParameter
-from .base.calibrated import Calibrated
-from .base.evicting import Evicting, lowest, table
+from .base.calibrations import Calibrated
+from .base.evicting import Scored, table
+from .profiles.recency_profile import RecencyProfile
 from .registry import method
-from .token_heads.recency_profile import RecencyProfile
 
 TOKEN, LINE = "token", "line"  # edges behind which entries go
 
 
 @method("ssd_heads")
 @dataclass
-class SSDHeads(Calibrated, Evicting):
+class SSDHeads(Calibrated, Scored):
     """*Spatial* heads keep the latest ``B`` visual tokens, *semantic* heads the ``B`` with the largest attention mass so far, among them
     in any case the ``recent`` latest (0: half of them, as H2O). A head is spatial where at least ``tau`` of its attention to visual tokens
     goes to the ``near`` latest lines: a table that is measured once of the weights and stands before anything is drawn.
@@ -107,16 +107,9 @@ class SSDHeads(Calibrated, Evicting):
         attended = self.attended(layout, site, step)
         return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * attended)
 
-    def evict(self, step: Step, slots: SlotBank) -> None:
-        """In spatial heads the oldest go, in semantic ones the least attended: as many in both."""
-        if self.buffer == TOKEN:
-            count = int(slots.live_visual > self.B)
-        else:
-            count = self.layout.line if "line" in step.edges and slots.live_visual >= self.B and step.line < self.layout.lines else 0
-        if not count:
-            return
+    def score(self, step: Step, slots: SlotBank) -> Tensor:
+        """Return ages in spatial heads and attention masses in semantic ones."""
         visual = slots.table()
         spared = visual > step.first - self.recent
         mass = self.mass[..., : visual.size(-1)].masked_fill(spared, float("inf"))
-        score = torch.where(self.latest, visual.float(), mass).masked_fill(visual < 0, float("inf"))
-        slots.evict(lowest(score, visual, count))
+        return torch.where(self.latest, visual.float(), mass)

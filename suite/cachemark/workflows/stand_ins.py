@@ -9,9 +9,9 @@ from ..cache.layout import Layout
 from ..contract.method import Method
 from ..methods.ams_kv import AMSKV
 from ..methods.base import calibrations
-from ..methods.base.calibrated import Calibrated
+from ..methods.base.calibrations import Calibrated
+from ..methods.profiles.even_attention import even
 from ..methods.registry import METHODS
-from ..methods.scale_heads.even_attention import even
 from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
 from ..plans.schema import Cells, MethodTable, Plan

@@ -16,8 +16,9 @@ from cachemark.cache.layout import Layout
 from cachemark.cache.masked_layout import MaskedStep
 from cachemark.core.spec import Sampling
 from cachemark.methods import lazymar
+from cachemark.methods.base import lazy_schedule as schedule
+from cachemark.methods.base import partial
 from cachemark.methods.lazymar import HeadCache, LazyMAR
-from cachemark.methods.masked import partial, schedule
 from cachemark.models import diffusion, mar
 from cachemark.models.diffusion import DiffusionHead, Process
 from cachemark.models.vision import kl

@@ -80,22 +80,32 @@ class Evicting(Method):
 
 @dataclass
 class Scored(Evicting):
-    """An evicting next-token method that is one function: as soon as more than ``B`` visual entries live, the one with the lowest
-    :meth:`score` goes, of equal ones the oldest. The condition stays."""
+    """An evicting next-token method defined by one function: the entries with the lowest :meth:`score` are evicted.
+
+    By default one entry is evicted as soon as more than ``B`` visual entries are live; with ``evict_after = "line"`` (and ``slack = 0``)
+    as many as a line has, at the end of each line. Of equal scores the older entry goes. The condition stays.
+    """
 
     evict_after = "token"
-    slack = 1  # the entry just written may stand above B until then
+    slack = 1  # the entry just written, until the eviction
 
     def score(self, step: Step, slots: SlotBank) -> Tensor:
-        """The score of every live entry, (layers, rows, kv_heads, live); +inf where one may not go. ``slots.keys()`` and ``slots.values()``
-        are (layers, rows, kv_heads, live, head_dim), keys after RoPE; ``slots.table()`` has the index of each entry among visual tokens, −1
-        for the condition."""
+        """Return the score of every live entry, (layers, rows, kv_heads, live); +inf protects an entry.
+
+        ``slots.keys()`` and ``slots.values()`` are (layers, rows, kv_heads, live, head_dim), keys after RoPE; ``slots.table()`` has the
+        index of each entry among visual tokens, −1 for the condition.
+        """
         raise NotImplementedError
 
     def evict(self, step: Step, slots: SlotBank) -> None:
-        if slots.live_visual > self.B:
+        if self.evicts_behind == "line":
+            full = "line" in step.edges and slots.live_visual >= self.B and step.line < self.layout.lines
+            count = self.layout.line if full else 0
+        else:
+            count = int(slots.live_visual > self.B)
+        if count:
             visual = slots.table()
-            slots.evict(lowest(self.score(step, slots).float().masked_fill(visual < 0, float("inf")), visual, 1))
+            slots.evict(lowest(self.score(step, slots).float().masked_fill(visual < 0, float("inf")), visual, count))
 
 
 def ring(memory: Memory, slots: SlotBank, entries: int) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
@@ -18,9 +19,39 @@ from ...cache.ragged import Extent, Kept, RaggedStage
 from ...contract.heads import PerHead
 from ...contract.planning import MethodOverhead
 from ...core.errors import BadParameter
-from ..scale_heads.head_classes import HeadClasses
-from . import calibrations
-from .calibrated import Calibrated
+from .calibrations import Calibrated, named
+
+
+@dataclass(frozen=True)
+class HeadClasses:
+    """``contextual[layer][head]`` says of every head whether it is contextual, else it is structural."""
+
+    contextual: tuple[tuple[bool, ...], ...]
+
+    @classmethod
+    def by_variance(cls, variance: Sequence[Sequence[float]], share: float) -> HeadClasses:
+        """The ``share`` of all heads with the lowest variance is contextual; of equal ones the lower layer, then the lower head."""
+        pairs = sorted((value, layer, head) for layer, heads in enumerate(variance) for head, value in enumerate(heads))
+        few = {pair[1:] for pair in pairs[: round(share * len(pairs))]}
+        return cls(tuple(tuple((layer, head) in few for head in range(len(heads))) for layer, heads in enumerate(variance)))
+
+    @property
+    def few(self) -> int:
+        """Contextual heads of all layers."""
+        return sum(map(sum, self.contextual))
+
+    @property
+    def pairs(self) -> int:
+        """Heads of all layers."""
+        return sum(map(len, self.contextual))
+
+    def budgets(self, mean: int, contrast: Fraction, most: int) -> tuple[int, int]:
+        """Entries of a contextual and of a structural head, whose mean over all heads is ``mean`` or just below: a contextual one has
+        ``contrast`` · ``mean``, unless the others cannot use what is left, since there are only ``most``."""
+        many, total = self.pairs - self.few, mean * self.pairs
+        large = min(most, (total - self.few * int(contrast * mean)) // many) if many else most
+        small = min(most, (total - many * large) // self.few) if self.few else most
+        return small, large
 
 
 class Cut(NamedTuple):
@@ -156,4 +187,4 @@ class HeadAware(Calibrated, PerHead):
 
 @cache
 def _classed(method: str, calibration: str, share: float) -> HeadClasses:
-    return HeadClasses.by_variance(calibrations.named(method, calibration)[1]["variance"], share)
+    return HeadClasses.by_variance(named(method, calibration)[1]["variance"], share)

@@ -12,8 +12,8 @@ from ...cache.arena import Memory
 from ...contract.method import Method
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...methods.ams_kv_similarity.inter_scale import ScaleProfile
-from ...methods.masked.redundancy import Redundancy
+from ...methods.profiles.inter_scale import ScaleProfile
+from ...methods.profiles.redundancy import Redundancy
 from ...models.protocol import Loaded, ModelEntry, Request
 from ...models.registry import MODELS
 from .judge import Job

@@ -1,1 +1,0 @@
-"""The similarity by which AMS-KV decides, and a profile of a model that shows it."""
