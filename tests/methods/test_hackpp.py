@@ -182,7 +182,7 @@ def test_a_larger_budget_never_allocates_less() -> None:
     ({"exponent": float("nan")}, BadParameter, "exponent = nan"),
     ({"attention_budget": 92}, BadParameter, "attention_budget = 92 of 91 tokens"),
     ({"mean": 92}, BadParameter, "mean = 92 of 91 tokens"),
-    ({"calibration": "", "mean": 30}, BadParameter, "nobody has calibrated these weights"),
+    ({"calibration": "", "mean": 30}, BadParameter, "no calibration found for these weights"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):

@@ -61,7 +61,7 @@ def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked() -
 
 
 @pytest.mark.parametrize(("parameters", "error", "words"), [
-    ({}, BadParameter, "scalekv: nobody has calibrated these weights"),
+    ({}, BadParameter, "scalekv: no calibration found for these weights"),
     ({"calibration": "infinity-8b"}, BadCalibration, "layers 40, not 32"),
     ({"calibration": "infinity-2b", "score": "paper"}, BadParameter, "score = 'paper' is unknown"),
     ({"calibration": "infinity-2b", "drafters": 32}, BadParameter, "drafters = 32 of 32 layers"),

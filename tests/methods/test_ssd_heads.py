@@ -232,7 +232,7 @@ def test_what_does_not_fit_is_refused(parameters: dict[str, Any], error: type[Ex
 
 
 def test_weights_that_nobody_has_calibrated_are_refused() -> None:
-    with pytest.raises(BadParameter, match=r"nobody has calibrated these weights for it.*cachemark calibrate ssd_heads MODEL"):
+    with pytest.raises(BadParameter, match=r"no calibration found for these weights.*cachemark calibrate ssd_heads MODEL"):
         SSDHeads(B=12).resolve(LAYOUT)
 
 

@@ -141,8 +141,8 @@ class Calibrated(Planning):
         none, UnknownName for a name that is none, BadCalibration for those that are broken or of another model."""
         if not self.calibration:
             if not self._measured:
-                raise BadParameter(f"{self.name}: no calibration found for these weights.", remedy=f"Run `cachemark calibrate {self.name} MODEL`, "
-                                   "or set calibration = \"…\" to a bundled one.")
+                raise BadParameter(f"{self.name}: no calibration found for these weights.", remedy=f"Run `cachemark calibrate "
+                                   f"{self.name} MODEL`, or set calibration = \"…\" to a bundled one.")
             self.calibration = remember(self.name, self._measured)
         self.calibration, facts = named(self.name, self.calibration)
         cache_key = self.name, self.calibration, *_shape(layout).values()
