@@ -59,7 +59,7 @@ def stated(less: Sequence[float]) -> bool:
 
 def apart(less: Sequence[float]) -> bool:
     """Return whether a difference has an interval that leaves out 0."""
-    return stated(less) and not less[1] <= 0 <= less[2]
+    return len(less) == 3 and stated(less) and not less[1] <= 0 <= less[2]
 
 
 def verdict(less: Mapping[str, Sequence[float]]) -> str:

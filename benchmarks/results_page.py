@@ -21,37 +21,36 @@ from cachemark.core.spec import FULL, canonical
 from cachemark.core.wording import count
 from cachemark.export.escape import for_markdown
 from cachemark.methods.base.calibrations import COST
-from pages import CONTENTS, apart, contents, ends, put, table, verdict
+from pages import CONTENTS, apart, contents, ends, put, table
 from results_rows import of_run
 
 FOLDER = Path(__file__).with_name("results")
 Row = Mapping[str, Any]
 NAMES = {  # of values, in the head of a table
-    "kv_allocated": "allocated", "kv_own": "without stage", "kv_logical": "live", "kv_high_water": "high water", "flops": "FLOPs",
+    "kv_allocated": "allocated", "kv_own": "without workspace", "kv_logical": "live", "kv_high_water": "peak", "flops": "FLOPs",
     "latency": "time, s", "speedup": "speedup", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
     "forced_distance": "forced distance", "fid": "FID", "precision": "precision", "recall": "recall", "class_accuracy": "class accuracy",
-    "prompt_score": "all", "prompt_object": "object", "prompt_colour": "colour", "prompt_count": "count", "prompt_position": "position",
+    "prompt_score": "all", "prompt_object": "object", "prompt_colour": "color", "prompt_count": "count", "prompt_position": "position",
     "prompt_ground": "ground",
 }  # fmt: skip
-INDICES, VECTORS, SETS = ("token_agreement", "kl"), ("token_distance", "forced_distance"), ("fid", "precision", "recall", "class_accuracy")
+INDICES, VECTORS, SETS = ("token_agreement", "kl"), ("token_distance", "forced_distance"), ("fid", "precision", "class_accuracy")
 PARTS = ("prompt_object", "prompt_colour", "prompt_count", "prompt_position", "prompt_ground")
 REFERENCES = {"other_seeds": "*full, different seeds*", "other_batch": "*full, different batch size*"}
-DIFFERS = "A value differs where the interval of its difference to the full cache's, at the same seeds, leaves out 0."
-FEW = "A FID that few of its images decide has no interval, and shows nothing."
+FEW = "A FID that few of its images decide has no interval."
 WIDTH = 140  # characters of a line of the page
 
 
 class Figures(NamedTuple):
-    """A table of a section: the values in its columns, those of which it says whether they differ from the full cache's, and those of
-    these whose difference stands behind them. One that ``claims`` says what is shown to be non-inferior."""
+    """A table of a section: the values in its columns; those that are ``marked`` where the interval of the paired difference from the
+    baseline excludes 0; those of these with the difference in a column of its own; and whether non-inferiority is stated."""
 
     columns: Sequence[str]
-    judged: Sequence[str] = ()
+    marked: Sequence[str] = ()
     less: Sequence[str] = ()
     claims: bool = False
 
 
-JUDGED = Figures(SETS, ("fid", "class_accuracy"), ("fid", "class_accuracy"), claims=True)
+JUDGED = Figures(SETS, ("fid", "class_accuracy"), ("fid",), claims=True)
 
 
 class Section(NamedTuple):
@@ -72,34 +71,30 @@ def _equal(row: Row) -> str:
 
 
 def _how(row: Row) -> str:
-    forgets, rounds = row["method"].split()[0] != FULL, "codec" in row
-    return "both" if forgets and rounds else "forgets" if forgets else "rounds" if rounds else ""
+    evicts, quantizes = row["method"].split()[0] != FULL, "codec" in row
+    return "both" if evicts and quantizes else "eviction" if evicts else "quantization" if quantizes else ""
 
 
 SECTIONS = {
     "rivals": Section(
         "Next-scale: caches at equal allocated bytes",
-        "Every method at two budgets: what AMS-KV allocates with one layer in six demanding, and three tenths of the full cache. A budget "
-        "is of what is allocated without the stage, a buffer that layers share. All bytes are shares of the full cache's, the high water "
-        "of its live ones: the fullest moment between two layers of a pass, where heads differ in length.",
+        "Each method at two budgets: the bytes of AMS-KV with one layer in six demanding, and 3/10 of the full cache. Budgets count "
+        "allocated bytes without the workspace. All bytes are fractions of the full cache's; *peak* is between two layers of a pass.",
         (Figures(("kv_allocated", "kv_own", "kv_logical", "kv_high_water", *INDICES)), JUDGED)),
     "gtr": Section(
         "Masked: methods at equal FLOPs and at equal time",
-        "GtR, LazyMAR, MARché and fewer passes at the FLOPs of each of the first three. The rows of equal time are passes that took as "
-        "long on an Intel Xeon as GtR's ten (7) and as LazyMAR (11, and GtR with 16); their times here stand beside them, in round "
-        "brackets the ends of intervals that cover less than 95 %, since repeats are few. GtR draws in another order than the full model, "
-        "so it has no forced distance.",
+        "GtR, LazyMAR, MARché and fewer steps at the FLOPs of each of the first three, and steps that took as long as GtR (7) and LazyMAR "
+        "(11, and GtR with 16) on an Intel Xeon. Intervals of speedups cover less than 95 %. GtR changes the order, so it has no forced "
+        "distance.",
         (Figures(("flops", "latency", "speedup", *VECTORS)), JUDGED), kind=("equal", _equal), parameters=True),
     "codecs": Section(
-        "Forget or round",
-        "Methods that forget at the bytes of full caches whose entries are rounded to 8 and 4 bits, scales counted, and both together. "
-        "Bytes are shares of the full cache's, and rows stand by their live ones; allocated bytes have the buffer in which rounded "
-        "entries are decoded.",
+        "Eviction vs. quantization",
+        "Eviction at the bytes of 8-bit and 4-bit full caches, scales included, and both together. Bytes are fractions of the full "
+        "cache's; rows are sorted by live bytes. Allocated bytes include the decoding buffer.",
         (Figures(("kv_logical", "kv_allocated", *INDICES)), JUDGED), kind=("how", _how), by="kv_logical"),
     "prompts": Section(
         "From captions: every caption",
-        "One image for each caption, asked for an object, its colour, how many, on which side of the ground, and how the ground looks. "
-        "*All* is the share of images on which everything that was asked for is right.",
+        "One image per caption, which states object, color, count, position and ground. *All*: fraction of images with everything right.",
         (Figures((*INDICES, "prompt_score"), ("prompt_score",), ("prompt_score",), claims=True), Figures(PARTS, PARTS))),
 }
 
@@ -128,7 +123,9 @@ def text(found: Row) -> str:
             parts.append(table(_head(figures, section), (_cells(row, figures, section) for row in rows)))
         parts += list(_notes([*candidates, *references]))
         parts.append(_wrapped(_origin(found, asked, section)))
-    return "\n\n".join([f"## {section.heading}", _wrapped(section.about), *parts, *_calibrated(found["calibrations"])])
+    rules = " ".join(dict.fromkeys(for_markdown(rule) for rule in found["rule"].values()))
+    about = f"{section.about} {rules}".rstrip()
+    return "\n\n".join([f"## {section.heading}", _wrapped(about), *parts, *_calibrated(found["calibrations"])])
 
 
 def _wrapped(text: str) -> str:
@@ -136,16 +133,16 @@ def _wrapped(text: str) -> str:
 
 
 def _about(model: str, found: Row, rows: Sequence[Row], section: Section) -> str:
-    """The seeds of a model, how many differences are told apart and how many would be by chance, and what is called non-inferior."""
+    """The seeds of a model, and how many differences exclude 0 and would by chance."""
     asked = found["asked"][model]
     seeds = f"`{model}`, {asked['samples']} seeds of `{asked['seeds']}`"
     seeds += f" for fidelity, {asked['images']} images of `{asked['of']}` for quality" if asked["images"] else ""
-    names = {name for figures in section.tables for name in figures.judged}
+    names = {name for figures in section.tables for name in figures.marked}
     stated = [held for row in rows for name, held in row.get("less", {}).items() if name in names and len(held) == 3]
     differ = sum(map(apart, stated))
-    chance = f" Here {differ} of {len(stated)} do; were no method different, about {0.05 * len(stated):.1f} would." if stated else ""
+    chance = f" {differ} of {len(stated)} differences exclude 0, {0.05 * len(stated):.1f} expected by chance." if stated else ""
     few = f" {FEW}" if any(len(row.get("figures", {}).get("fid", (0, 0, 0))) == 1 for row in rows) else ""
-    return f"{seeds}; 95 % intervals. {DIFFERS}{chance}{few} {for_markdown(found['rule'].get(model, ''))}".rstrip()
+    return f"{seeds}.{chance}{few}"
 
 
 # -- a table ------------------------------------------------------------------------------------------------------------
@@ -156,8 +153,8 @@ def _by(row: Row, name: str) -> float:
 
 def _head(figures: Figures, section: Section) -> list[str]:
     before = [*([section.kind[0]] if section.kind else []), "method", *(["parameters"] if section.parameters else []), "budget"]
-    columns = [title for name in figures.columns for title in (NAMES[name], *(["less full's"] if name in figures.less else []))]
-    return [*before, *columns, *(["against full's"] if figures.judged else []), *(["verdict"] if figures.claims else [])]
+    columns = [title for name in figures.columns for title in (NAMES[name], *([f"{NAMES[name]} − full"] if name in figures.less else []))]
+    return [*before, *columns, *(["verdict"] if figures.claims else [])]
 
 
 def _cells(row: Row, figures: Figures, section: Section) -> list[str]:
@@ -167,20 +164,21 @@ def _cells(row: Row, figures: Figures, section: Section) -> list[str]:
               for_markdown(row["budget"])]
     held, less, absent = row.get("figures", {}), row.get("less", {}), DASH if row["role"] == "candidate" else ""
     cells = [cell for name in figures.columns for cell in (
-        _figure(held, name, absent), *([_figure(less, name, absent)] if name in figures.less else []))]
-    differ = {NAMES[name]: less[name] for name in figures.judged if name in less}
-    return [*before, *cells, *([verdict(differ) if differ else absent] if figures.judged else []),
-            *([row.get("claim") or absent] if figures.claims else [])]
+        _figure(held, name, absent, marked=name in figures.marked and apart(less.get(name, ()))),
+        *([_figure(less, name, absent)] if name in figures.less else []))]
+    return [*before, *cells, *([row.get("claim") or absent] if figures.claims else [])]
 
 
-def _figure(held: Mapping[str, Sequence[float]], name: str, absent: str) -> str:
-    """A value with its interval, or ``absent``. That of a speed has other brackets: it covers less than 95 % where repeats are few."""
+def _figure(held: Mapping[str, Sequence[float]], name: str, absent: str, marked: bool = False) -> str:
+    """A value with its interval, or ``absent``. Speedups have other brackets: their intervals cover less than 95 % at few repeats."""
     if name not in held:
         return absent
     if name == "speedup":
         value, *limits = (f"{number:.2f}" for number in held[name])
         return f"{value}× ({'–'.join(limits)})" if limits else f"{value}×"
-    return ends(held[name], 1 if name == "fid" else 2 if name == "latency" else 3)
+    text = ends(held[name], 1 if name == "fid" else 2 if name == "latency" else 3)
+    value, space, interval = text.partition(" ")
+    return f"{value}\\*{space}{interval}" if marked else text
 
 
 # -- below the tables ---------------------------------------------------------------------------------------------------
@@ -213,7 +211,7 @@ def _calibrated(calibrations: Sequence[Row]) -> Iterator[str]:
     """What was measured of the weights for methods, with what it took as far as that is noted."""
     if calibrations:
         noted = [name for name in ("seeds", *COST) if any(name in one for one in calibrations)]
-        yield f"Measured of the weights beforehand, once{'' if 'machine' in noted else '; on which machine is not noted'}:"
+        yield f"Calibrations{'' if 'machine' in noted else ' (machine not recorded)'}:"
         yield table(("method", "digest", "samples", *noted),
                     ([for_markdown(one.get(name, DASH)) for name in ("method", "digest", "samples", *noted)] for one in calibrations))
 
