@@ -21,7 +21,7 @@ from cachemark.plans.schema import load
 from cachemark.stats.intervals import Interval
 from cachemark.store.rows import RunRecord
 from cachemark.workflows.results import Run
-from cachemark.workflows.stores import reading
+from cachemark.workflows.session import reading
 from pages import rounded
 
 Row = dict[str, Any]

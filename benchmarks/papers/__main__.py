@@ -65,7 +65,7 @@ def speeds(
     as_json: bool,
 ) -> None:
     """Print published speedups of MODEL beside what their GPU and another one allow, and beside measurements."""
-    from cachemark.workflows.roofline_times import device_rates
+    from cachemark.workflows.roofline import device_rates
 
     from .speed_claims import speed_claims
 

@@ -18,7 +18,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
 from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
-from cachemark.workflows.roofline_times import check_demanding
+from cachemark.workflows.roofline import check_demanding
 from cachemark.workflows.stand_ins import calibration_parameter, sixth
 
 from .published_sizes import MIXED, PAPER_UNIT

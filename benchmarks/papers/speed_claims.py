@@ -27,7 +27,7 @@ from cachemark.plans.schema import load
 from cachemark.roofline.bill import bill
 from cachemark.roofline.kv_bytes import entries
 from cachemark.store.db import Store
-from cachemark.workflows.stores import opened
+from cachemark.workflows.session import opened
 
 from .entry_counts import EntryCounts, entry_counts
 

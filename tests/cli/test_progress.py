@@ -15,7 +15,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
 from cachemark.plans.expand import Planned
-from cachemark.workflows.deciding import Decision
+from cachemark.workflows.explain import Decision
 from cachemark.workflows.time_left import TimeLeft
 
 

@@ -26,7 +26,7 @@ from .attack import Ending
 CPU, CLOCK = 10, 60.0  # seconds of CPU time, and of the clock where the machine has more to do, after which a try counts as hanging
 MEMORY = 8 * 2**30  # bytes of data that a try may have: a larger one must fail alone, and not take the machine along
 IMPORTED = ("cachemark.workflows.run", "cachemark.workflows.check", "cachemark.workflows.report", "cachemark.workflows.export",
-            "cachemark.workflows.db", "cachemark.workflows.roofline_times", "cachemark.workflows.compare",
+            "cachemark.workflows.db", "cachemark.workflows.roofline", "cachemark.workflows.compare",
             "cachemark.workflows.bisect")
 TESTS = Path(__file__).parents[1]
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

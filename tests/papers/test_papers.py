@@ -17,7 +17,7 @@ from cachemark.core.spec import Sampling
 from cachemark.methods.base.calibrations import Calibrated
 from cachemark.methods.registry import METHODS
 from cachemark.store.db import Store
-from cachemark.workflows.roofline_times import device_rates, roofline_times
+from cachemark.workflows.roofline import device_rates, roofline_times
 from report import report_sample as sample
 
 

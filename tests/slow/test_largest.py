@@ -11,7 +11,7 @@ from cachemark.plans import schema as plans
 from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Local
-from cachemark.workflows import largest_batch
+from cachemark.workflows import max_batch
 from cachemark.workflows.run import PlanRunner
 from cachemark.workflows.session import Machine
 from support import examples, stages
@@ -40,7 +40,7 @@ def test_a_cap_imitates_a_smaller_card(tmp_path: Path, monkeypatch: pytest.Monke
     stage.plan.write_text(stage.plan.read_text().replace(str(stage.weights), ""))
     with stages.forgetting(), Store.open(stage.store) as store:
         plugins.load(stage.plugin)
-        monkeypatch.setattr(largest_batch, "MOST", MOST)
+        monkeypatch.setattr(max_batch, "MOST", MOST)
         machine, files = Machine("cpu", 1, memory_cap=CAP), (str(stage.plugin),)
         summary = PlanRunner(plans.load(str(stage.plan)), store, Local(), machine, files).measure_largest()
         result = {o.case.method: o for o in summary.ran}

@@ -13,7 +13,7 @@ from cachemark.machine.environment import environment
 from cachemark.plans.expand import expand
 from cachemark.store.db import Store
 from cachemark.workflows import run as session
-from cachemark.workflows.deciding import Decision
+from cachemark.workflows.explain import Decision
 from support import stub
 
 NAME = "fid_eyes_24"

@@ -23,8 +23,8 @@ from cachemark.trial.executors.local import Executor, Local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows.deciding import decide
-from cachemark.workflows.run import PlanRunner, explain, share
+from cachemark.workflows.explain import decide, explain
+from cachemark.workflows.run import PlanRunner, share
 from cachemark.workflows.run import run as measure
 from cachemark.workflows.session import Machine
 from support import examples, stages, stub

@@ -9,7 +9,7 @@ import click
 from .options import echo_json, fresh_option, json_option, plan_options
 
 if TYPE_CHECKING:
-    from ..workflows.run import Explanation
+    from ..workflows.explain import Explanation
     from ..workflows.session import Machine
 
 
@@ -24,7 +24,7 @@ def explain(
 
     Nothing is run and the store is not changed.
     """
-    from ..workflows.run import explain as explain_cases
+    from ..workflows.explain import explain as explain_cases
 
     rows = explain_cases(plan, fresh=fresh, store=store_url, machine=machine, plugins=plugin_files, methods=methods)
     if as_json:

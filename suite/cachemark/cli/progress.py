@@ -19,8 +19,7 @@ from ..core.spec import Case
 from ..core.wording import count
 
 if TYPE_CHECKING:
-    from ..workflows.deciding import Decision
-    from ..workflows.glance import Glance
+    from ..workflows.explain import Decision
     from ..workflows.time_left import TimeLeft
 
 COLUMNS = ("case", "a batch", "speed", "saved", "images")
@@ -50,7 +49,7 @@ class Follower:
         self._left: TimeLeft | None = None
         self._running: dict[str, Case] = {}
         self._full: dict[str, Outcome] = {}
-        self._rows: list[tuple[str, str, Glance]] = []
+        self._rows: list[tuple[str, str, tuple[str, str, str, str]]] = []
         self._began = self._spoke = time.monotonic()
         self._console, self._live = Console(stderr=True), None
         if sys.stderr.isatty():
@@ -87,16 +86,17 @@ class Follower:
 
     def ended(self, outcome: Outcome) -> None:
         """Add a case; say at once when one did not end well."""
-        from ..workflows.glance import glance
-
         self._done += 1
         self._running.pop(outcome.case.key, None)
         if outcome.ok and outcome.case.role == "baseline":
             self._full[outcome.case.cell] = outcome
-        found, title = glance(outcome, self._full.get(outcome.case.cell)), plain(outcome.case.title)
-        self._rows.append((title, str(outcome.status), found))
+        from ..workflows.results import case_values
+
+        values, title = case_values(outcome, self._full.get(outcome.case.cell)), plain(outcome.case.title)
+        self._rows.append((title, str(outcome.status), values))
         text = f"[{self._done}/{self._total}] {title}: {outcome.status}, {outcome.seconds:.1f} s"
-        text += f"; {found.sentence}" if found.sentence else ""
+        words = (values[0] and f"{values[0]} a batch", values[1] and f"{values[1]} the full cache's speed", *values[2:])
+        text += "".join(f"{', ' if number else '; '}{word}" for number, word in enumerate(filter(None, words)))
         text += self._time_left("; ") if outcome.ok else f"\n    {plain(outcome.reason[:200])}"
         if self._live is None:
             click.echo(text, err=True)
@@ -107,7 +107,7 @@ class Follower:
 
     # -- words and pictures ---------------------------------------------------------------------------------------------
     def _share(self, case: Case) -> str:
-        return f"{100 * self._left.share(case.key):.0f} % done" if self._left is not None else ""
+        return f"{100 * self._left.fraction(case.key):.0f} % done" if self._left is not None else ""
 
     def _time_left(self, before: str = ", ") -> str:
         left = self._left.seconds() if self._left is not None else None
@@ -118,10 +118,10 @@ class Follower:
         table, most = Table(box=None, pad_edge=False), max(3, self._console.size.height - AROUND)
         for name in COLUMNS:
             table.add_column(name, justify="left" if name in ("case", "images") else "right", no_wrap=True)
-        for title, status, found in list(self._rows)[-most:]:
-            cells = found if status == "ok" else (status, "", "", "")
+        for title, status, values in list(self._rows)[-most:]:
+            cells = values if status == "ok" else (status, "", "", "")
             table.add_row(*(Text(cell) for cell in (title, *cells)))
-        done = self._done + sum(self._left.share(key) for key in list(self._running)) if self._left else self._done
+        done = self._done + sum(self._left.fraction(key) for key in list(self._running)) if self._left else self._done
         state = Text(f"  {self._done} of {self._total}, {time.monotonic() - self._began:.0f} s{self._time_left()}")
         running = [Text(f"{plain(case.title)}: {self._share(case)}") for case in list(self._running.values())[:3]]
         return Group(table, *running, ProgressBar(max(1, self._total), done, width=40), state)

@@ -12,7 +12,7 @@ from .options import Finite, echo_json, json_option
 if TYPE_CHECKING:
     from ..contract.decoder import Decoder
     from ..workflows.pass_costs import PassCost
-    from ..workflows.roofline_times import RooflineTime
+    from ..workflows.roofline import RooflineTime
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_GPU = "h200"
@@ -45,7 +45,7 @@ def roofline(
     bandwidth or its FLOPs at the peak FLOP/s; measured times lie above the roofline time.
     """
     from ..workflows.pass_costs import pass_costs
-    from ..workflows.roofline_times import device_rates, roofline_times
+    from ..workflows.roofline import device_rates, roofline_times
 
     drawing = _decoder(decoder, tokens_per_pass)
     if gpu and here:

@@ -14,9 +14,9 @@ from .remedies import runnable
 
 if TYPE_CHECKING:
     from ..analysis.answers import Answer
-    from ..workflows.deciding_seeds import Interim
     from ..workflows.results import Run
     from ..workflows.session import Machine
+    from ..workflows.until_decided import Interim
 
 MOST_ANSWERS = 4  # lines of answers
 
@@ -44,8 +44,8 @@ def run(
     same code on the same machine and software, are not run again. Ctrl-C keeps every completed case; the same command resumes from there.
     Methods of --plugin files join every block they can run in.
     """
-    from ..workflows.deciding_seeds import until_decided as measure_until_decided
     from ..workflows.run import run as measure
+    from ..workflows.until_decided import until_decided as measure_until_decided
     from .progress import Follower
 
     refuse_together({"--until-decided": ("--carry-quality",)})

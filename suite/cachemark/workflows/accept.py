@@ -12,7 +12,7 @@ from ..gate.baselines import CaseDifference, ListedBaseline
 from ..gate.incidents import Incident
 from ..store.db import Store
 from .check import accepted_path, chosen
-from .stores import DEFAULT_STORE, reading
+from .session import DEFAULT_STORE, reading
 
 
 def accept(

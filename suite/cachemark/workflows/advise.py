@@ -40,8 +40,8 @@ from ..plugins import loading
 from ..stats.intervals import Interval
 from ..store.db import Store
 from .forecasts import BOUND, MEASURED, Forecast, Forecaster, identity
-from .roofline_times import DEFAULTS, device_rates
-from .stores import DEFAULT_STORE, opened
+from .roofline import DEFAULTS, device_rates
+from .session import DEFAULT_STORE, opened
 
 CPU = "cpu"
 MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9,

@@ -26,7 +26,7 @@ from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import RunRecord, Verdict
 from .git import commit_of, git, repository_of
-from .stores import DEFAULT_STORE, reading
+from .session import DEFAULT_STORE, reading
 
 MOST_COMMITS = 8  # subjects of commits in a report of an incident
 TWO_MOMENTS = "two runs saw the machine at two moments; `cachemark compare` tests times in pairs"

@@ -45,8 +45,7 @@ from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .git import checkouts, code_of, repository_of
 from .pairs import IMAGES, Configs, MakeSide, Pair, PairRunner, Side, configs_of, image_side, sides_of, timed_side
-from .session import Machine
-from .stores import DEFAULT_STORE
+from .session import DEFAULT_STORE, Machine
 
 OnPair = Callable[[Pair, str], None]  # called with each pair and with what was measured of it: ``times`` or ``images``
 

@@ -11,7 +11,7 @@ from ..store.db import Store
 from ..store.ingest import Ingested, ingest
 from ..store.merge import Merged, merge
 from ..store.prune import Pruned, nights_kept, prune
-from .stores import DEFAULT_STORE
+from .session import DEFAULT_STORE
 
 
 def init_store(store: str | Path = DEFAULT_STORE, artifacts: str | Path | None = None) -> tuple[str, int]:

@@ -13,7 +13,7 @@ from ..gate import baselines
 from .check import RunJudgement, chosen, judge, judge_in_pairs, with_decisions
 from .report import baseline_of, table_view
 from .results import Run
-from .stores import DEFAULT_STORE, reading
+from .session import DEFAULT_STORE, reading
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from ..core.outside_metrics import KEY, know
 from ..core.units import FAMILIES, METRICS, Metric, metric
 from ..core.version import __version__
 from ..plugins import installed
-from .stores import DEFAULT_STORE, reading
+from .session import DEFAULT_STORE, reading
 
 Kind = Literal["models", "methods", "decoders", "metrics", "plans", "runs"]
 

@@ -19,7 +19,7 @@ from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
 from ..roofline.bill import ParameterCounts, bill
-from .roofline_times import DEFAULTS, priced_methods
+from .roofline import DEFAULTS, priced_methods
 
 
 @dataclass(frozen=True)

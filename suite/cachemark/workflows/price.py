@@ -19,11 +19,10 @@ from ..plans.price import STARTUP, bill, price, without_missing
 from ..plans.schema import Plan, prepare
 from ..store.db import Store
 from ..trial.executors.local import Executor
-from .deciding import decide
-from .largest_batch import limited
-from .session import Machine
+from .explain import decide
+from .max_batch import limited
+from .session import Machine, opened
 from .stand_ins import with_stand_ins
-from .stores import opened
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .pairs import Pair, PairRunner, Side, configs_of, measure
-from .session import Machine
-from .stores import reading
+from .session import Machine, reading
 
 OnCheck = Callable[[str, KitResult], None]
 OnStep = Callable[[str], None]

@@ -36,7 +36,7 @@ from ..store.exchange import Exchange
 from ..store.rows import RunRecord, Verdict
 from .check import ENDED, RunJudgement, chosen, judge, judge_against, judge_comparison, with_decisions
 from .paper_speed import PaperSpeed
-from .stores import DEFAULT_STORE, reading
+from .session import DEFAULT_STORE, reading
 
 ROOMS = ("core", "stats", "gate", "analysis", "report")  # whose code decides what a page shows
 _SIDES = ("after", "before")

@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..analysis import formatting as fmt
+from ..analysis.report_row import MASKED, derive
 from ..core.errors import BadPlan, NothingMeasured, UnknownName, unknown
 from ..core.result import Outcome
 from ..core.spec import Case, canonical, shown_label
+from ..core.units import TIME, metric, scores
 from .check import chosen
 from .report import Report, report, table_view
-from .stores import DEFAULT_STORE, reading
+from .session import DEFAULT_STORE, reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,3 +198,16 @@ def _apart(cases: Sequence[Case]) -> list[str]:
     differ = [name for name in rows[0] if name not in SAID and len({canonical(row.get(name)) for row in rows}) > 1]
     return [", ".join((one.title, *(f"{name} {row[name]}" for name in differ if isinstance(row.get(name), str | int | float))))
             for one, row in zip(cases, rows, strict=True)]
+
+
+def case_values(outcome: Outcome, full: Outcome | None) -> tuple[str, str, str, str]:
+    """Return time per batch, speedup over ``full``, saved bytes or FLOPs, and image score as text, each empty where unknown."""
+    if not outcome.ok:
+        return "", "", "", ""
+    row, latency, candidate = derive(outcome, full, {}), outcome.median(TIME), outcome.case.role == "candidate"
+    score = next((name for name in scores() if outcome.mean(name) is not None), "")
+    mean = outcome.mean(score) if score else None
+    saved = f"{fmt.percent(row.saving)} {'fewer FLOPs' if row.paradigm == MASKED else 'less KV'}" if candidate and row.saving else ""
+    return ("" if latency is None or not row.timed else fmt.seconds(latency),
+            fmt.times(row.speedup.value) if candidate and row.speedup else "", saved,
+            "" if mean is None else f"{metric(score).title.lower()} {fmt.metric_value(mean, score)}")

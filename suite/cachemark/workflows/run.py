@@ -16,61 +16,50 @@ from ..core.result import SHARE, Environment, Outcome, Status
 from ..core.seeds import smallest_subset
 from ..core.spec import MAX_BATCH, QUALITY_PASS, Case
 from ..gate import anchors
-from ..machine.environment import environment
 from ..methods.registry import METHODS
 from ..models.registry import MODELS
 from ..plans.deadline import Deadline, breadth_first, groups
 from ..plans.expand import Planned, expand
 from ..plans.reuse import Earlier, code_identity
-from ..plans.schema import Plan, prepare
+from ..plans.schema import Plan
 from ..store.db import Store
 from ..trial.child.facts import stated
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from ..trial.supervisor import Finished, always, unmeasured
-from . import largest_batch as largest
-from .deciding import Decision, decide, reason
+from . import max_batch as search
+from .explain import Decision, decide
 from .price import deadline
 from .results import Measured, Run
-from .session import Machine
-from .stores import DEFAULT_STORE, opened
+from .session import DEFAULT_STORE, Machine, checked
 from .time_left import TimeLeft
 
 
 class RunWatcher(Protocol):
-    """Sees a run go by, for a progress bar."""
+    """Callbacks for run progress, for example to drive a progress bar."""
 
     def planned(self, decisions: list[Decision], left: TimeLeft) -> None:
-        """Hear of every case before the first one begins, and of an estimate that is kept up to date while they run."""
+        """Called once before the first case, with all cases and a live estimate of the remaining time."""
         return
 
     def started(self, case: Case) -> None:
-        """Hear that a case begins."""
+        """Called when a case starts."""
         return
 
     def advanced(self, case: Case) -> None:
-        """Hear that a case has generated one more batch."""
+        """Called after each batch that a case generates."""
         return
 
     def ended(self, outcome: Outcome) -> None:
-        """Hear that an outcome is stored."""
+        """Called after a result has been stored."""
         return
 
 
 class Unwatched(RunWatcher):
-    """Does nothing."""
+    """Callbacks that do nothing."""
 
 
 UNWATCHED = Unwatched()
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """The reason why a case would run, or why not (``stored``)."""
-
-    case: Case
-    stored: bool
-    reason: str
 
 
 def run(
@@ -85,7 +74,7 @@ def run(
     With ``seconds`` the run ends in that time: by priority, and the rest is ``not_reached``. An interruption keeps everything that is
     complete.
     """
-    machine, loaded, files, cases = _checked(plan, machine, plugins, methods)
+    machine, loaded, files, cases = checked(plan, machine, plugins, methods)
     with Store.open(store) as target:
         with machine.places(target) as places:
             runner = PlanRunner(loaded, target, places, machine, files, watcher, deadline(seconds, target, machine, places), cases)
@@ -122,7 +111,7 @@ def max_batch(
 ) -> Run:
     """The largest batch that fits for the full cache and every candidate of a plan, and throughput there. On a CPU the machine needs a
     ``memory_cap``."""
-    machine, loaded, files, cases = _checked(plan, machine, plugins, methods, searches=True)
+    machine, loaded, files, cases = checked(plan, machine, plugins, methods, searches=True)
     with Store.open(store) as target, machine.places(target) as places:
         found = PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).measure_largest(fresh=fresh)
     return Run(store, found.run_id, found)
@@ -134,33 +123,10 @@ def share(
 ) -> list[Outcome]:
     """Make one ``part`` (index from 0, of how many) of the quality images of a plan, for a later run to use; the outcomes of cases that
     failed. Raises Unsupported where the plan has no quality pass."""
-    machine, loaded, files, cases = _checked(plan, machine, plugins, methods)
+    machine, loaded, files, cases = checked(plan, machine, plugins, methods)
     _require_quality(loaded, cases)
     with Store.open(store) as target, machine.places(target) as places:
         return PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).make_share(part)
-
-
-def explain(
-    plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
-    methods: Sequence[str] = (), fresh: bool = False,
-) -> list[Explanation]:
-    """For each case of a plan the reason why it would run, or why not; nothing is run."""
-    machine, _, _, cases = _checked(plan, machine, plugins, methods)
-    here = environment(machine.device, machine.threads)
-    with opened(store) as known:
-        decisions = decide(largest.limited(cases, machine.memory_cap), known, here, fresh=fresh, memory_cap=machine.memory_cap)
-        return [Explanation(d.planned.case, d.stored, reason(d, known)) for d in decisions]
-
-
-def _checked(
-    plan: Plan | str | Path, machine: Machine | str, plugins: Sequence[str | Path], methods: Sequence[str], searches: bool = False,
-) -> tuple[Machine, Plan, tuple[str, ...], list[Planned]]:
-    """The machine, the plan, its plug-in files and its cases, every mistake of them found before a database is touched."""
-    machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins, methods)
-    machine.require()
-    if (searches or loaded.searches) and machine.device == "cpu" and not machine.memory_cap:
-        raise Unsupported("The largest batch on a CPU needs a limit.", remedy="Set one: add --memory-cap, such as 2GiB.")
-    return machine, loaded, files, expand(loaded, machine.device)
 
 
 def _require_quality(plan: Plan, cases: Sequence[Planned]) -> None:
@@ -213,7 +179,7 @@ class PlanRunner:
         """Carry over what is stored and run the rest. An interruption leaves everything completed in the store and the run marked
         interrupted. Quality is carried over from an earlier outcome of a case that gave the same tokens (:mod:`cachemark.plans.reuse`),
         if ``carry``."""
-        cases = largest.limited(self.cases, self.machine.memory_cap)
+        cases = search.limited(self.cases, self.machine.memory_cap)
         measured_rates = partial(self.executor.rates, self.machine.device, self.machine.threads)
         here, decisions = _rated(*self._decided(cases, fresh), measured_rates)
         with self._new_run(here, decisions) as found:
@@ -231,7 +197,7 @@ class PlanRunner:
         and at
         the plan's batch. Each batch that is tried is a trial of its own. What no process could do is an outcome too."""
         cases = [p for p in self.cases if p.case.role in ("baseline", "candidate")]
-        here, decisions = self._decided([largest.asked(planned, self.machine.memory_cap) for planned in cases], fresh)
+        here, decisions = self._decided([search.asked(planned, self.machine.memory_cap) for planned in cases], fresh)
         with self._new_run(here, decisions) as found:
             todo = [d for d in decisions if not d.stored]
             self._keep(self._searched(todo), found)
@@ -305,12 +271,12 @@ class PlanRunner:
             if planned.unsupported_reason:
                 yield unmeasured(planned, Status.UNSUPPORTED, planned.unsupported_reason)
             else:
-                found = largest.search(planned.case.batch, partial(self._attempt, planned), largest.MOST)
-                yield Finished(largest.outcome(planned, found), {})
+                found = search.bisect(planned.case.batch, partial(self._attempt, planned), search.MOST)
+                yield Finished(search.outcome(planned, found), {})
 
     def _attempt(self, planned: Planned, batch: int) -> Outcome:
         """The outcome of one batch; the deadline is asked before. The start of its process is in its price."""
-        one = largest.at(planned, batch)
+        one = search.at(planned, batch)
         if late := self.deadline.admit(one, running=True) if self.deadline else "":
             return unmeasured(one, Status.NOT_REACHED, late).outcome
         (finished,) = self.executor.run([[one]], self._request(Task.PROBE), lambda planned: None)

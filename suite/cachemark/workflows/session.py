@@ -1,25 +1,54 @@
-"""A machine to measure on: the device, its threads and limits, and the executor that these mean. Naming one needs no torch."""
+"""The machine to measure on and the store to read, neither of which needs torch to be named."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import Infrastructure, UnknownName, Unsupported
+from ..store.database import file_of
+from ..store.db import Store
 
 if TYPE_CHECKING:
-    from ..store.db import Store
+    from ..plans.expand import Planned
+    from ..plans.schema import Plan
     from ..trial.executors.local import Executor
+
+DEFAULT_STORE = "cachemark.sqlite"
+
+
+@contextmanager
+def reading(store: Store | str | Path) -> Iterator[Store]:
+    """Open an existing store for reading; an open one stays open."""
+    if isinstance(store, Store):
+        yield store
+    else:
+        with Store.open(store, create=False, read_only=True) as opened_store:
+            yield opened_store
+
+
+@contextmanager
+def opened(store: str | Path | None) -> Iterator[Store | None]:
+    """Open a store for reading, or yield None where its file does not exist yet."""
+    if store is None or ((path := file_of(store)) is not None and not path.exists()):
+        yield None
+    else:
+        with reading(store) as opened_store:
+            yield opened_store
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A device, ``cpu`` or ``cuda``, with its threads and limits. ``gpus`` are UUIDs, prefixes of them, numbers or ``all``; empty means the
-    first free one. ``clock`` in MHz and ``memory_cap`` in bytes are 0 where they are left alone. ``executor`` is ``local`` or ``ray``,
-    ``address`` that of a Ray cluster. Raises UnknownName for another device, and Unsupported for GPUs or a clock on a cluster."""
+    """A device, ``cpu`` or ``cuda``, with its threads and limits.
+
+    ``gpus``: UUIDs, their prefixes, numbers, or ``all``; empty for the first free one. ``clock`` (MHz) and ``memory_cap`` (bytes) are 0 if
+    unset. ``executor``: ``local``, or ``ray`` at ``address``. Raises UnknownName for another device, and Unsupported for GPUs or a clock
+    with Ray.
+    """
 
     device: str = "cpu"
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -38,12 +67,12 @@ class Machine:
                               remedy="Leave them out.")
 
     @classmethod
-    def of(cls, given: Machine | str) -> Machine:
-        """A machine, or the device that is named with everything else left at its default."""
-        return cls(given) if isinstance(given, str) else given
+    def of(cls, machine: Machine | str) -> Machine:
+        """Return the machine, or the device of that name with defaults."""
+        return cls(machine) if isinstance(machine, str) else machine
 
     def require(self) -> None:
-        """Raise Infrastructure where the device is not here."""
+        """Raise Infrastructure if the device is not available."""
         import torch
 
         if self.device == "cuda" and self.executor == "local" and not torch.cuda.is_available():
@@ -52,7 +81,7 @@ class Machine:
 
     @contextmanager
     def places(self, store: Store | None = None) -> Iterator[Executor]:
-        """The executor, its devices leased for as long as the block lasts."""
+        """Lease the devices and yield their executor."""
         if self.executor == "ray":
             from ..trial.executors.ray import cluster
 
@@ -63,3 +92,20 @@ class Machine:
 
         with local(self.device, self.threads, names=self.gpus, register=store, clock=self.clock) as places:
             yield places
+
+
+def checked(
+    plan: Plan | str | Path, machine: Machine | str, plugins: Sequence[str | Path], methods: Sequence[str], searches: bool = False,
+) -> tuple[Machine, Plan, tuple[str, ...], list[Planned]]:
+    """Return the machine, the plan, its plug-in files and its cases, with every mistake found before a database is opened.
+
+    ``searches``: whether the largest batch is searched for, which needs a memory limit on a CPU.
+    """
+    from ..plans.expand import expand
+    from ..plans.schema import prepare
+
+    machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins, methods)
+    machine.require()
+    if (searches or loaded.searches) and machine.device == "cpu" and not machine.memory_cap:
+        raise Unsupported("The largest batch on a CPU needs a limit.", remedy="Set one: add --memory-cap, such as 2GiB.")
+    return machine, loaded, files, expand(loaded, machine.device)

@@ -27,8 +27,8 @@ from cachemark.trial.executors import local
 from cachemark.trial.measurement import failed
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows import largest_batch as largest
-from cachemark.workflows.deciding import decide, reason
+from cachemark.workflows import max_batch as largest
+from cachemark.workflows.explain import decide, reason
 from cachemark.workflows.run import PlanRunner
 from cachemark.workflows.session import Machine
 from support import stages, stub
@@ -51,7 +51,7 @@ def fits(most: int, other: Status = Status.OOM) -> Callable[[int], Outcome]:
 @pytest.mark.parametrize("first", [1, 2, 7, 8, 64])
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 9, 63, 64, 100])
 def test_bisection_finds_the_edge(first: int, most: int) -> None:
-    found = largest.search(first, fits(most), most=128)
+    found = largest.bisect(first, fits(most), most=128)
     assert found.batch == most
     assert most in found.tried
     assert most == 128 or most + 1 in found.tried
@@ -59,37 +59,37 @@ def test_bisection_finds_the_edge(first: int, most: int) -> None:
 
 
 def test_the_search_ends_where_everything_fits() -> None:
-    found = largest.search(8, fits(10**6), most=100)
+    found = largest.bisect(8, fits(10**6), most=100)
     assert max(found.tried) == found.batch == 100
 
 
 def test_only_want_of_memory_makes_it_look_for_less() -> None:
-    found = largest.search(8, fits(20, Status.ERROR))
+    found = largest.bisect(8, fits(20, Status.ERROR))
     assert (found.batch, sorted(found.tried)) == (16, [8, 16, 32])
     assert "the search ended early: error" in largest.outcome(Planned(CASE, Request("cpu")), found).judgement
 
 
 @pytest.mark.parametrize("status", [Status.ERROR, Status.TIMEOUT, Status.CONTENDED, Status.NAN_OUTPUT, Status.NOT_REACHED])
 def test_any_other_end_of_the_first_batch_speaks_for_itself(status: Status) -> None:
-    none = largest.search(8, fits(0, status))
+    none = largest.bisect(8, fits(0, status))
     assert (none.batch, sorted(none.tried)) == (0, [8])
     outcome = largest.outcome(Planned(CASE, Request("cpu")), none)
     assert (outcome.status, outcome.log) == (status, "too many")
 
 
 def test_the_outcome_has_throughput_at_equal_batch_and_at_equal_memory() -> None:
-    outcome = largest.outcome(Planned(CASE, Request("cpu")), largest.search(8, fits(20)))
+    outcome = largest.outcome(Planned(CASE, Request("cpu")), largest.bisect(8, fits(20)))
     assert outcome.samples["max_batch"] == [20.0]
     assert outcome.samples["throughput"] == [4.0, 2.0]
     assert outcome.samples["throughput_max"] == [10.0, 5.0]
     assert dict(outcome.facts["tried"]) == {8: "ok", 16: "ok", 32: "oom", 24: "oom", 20: "ok", 22: "oom", 21: "oom"}
-    small = largest.outcome(Planned(CASE, Request("cpu")), largest.search(8, fits(3)))
+    small = largest.outcome(Planned(CASE, Request("cpu")), largest.bisect(8, fits(3)))
     assert small.samples["max_batch"] == [3.0]
     assert "throughput" not in small.samples, "the plan's own batch does not fit"
 
 
 def test_not_even_one_image_is_an_outcome_without_figures() -> None:
-    outcome = largest.outcome(Planned(CASE, Request("cpu")), largest.search(8, fits(0)))
+    outcome = largest.outcome(Planned(CASE, Request("cpu")), largest.bisect(8, fits(0)))
     assert (outcome.status, outcome.samples) == (Status.OOM, {})
     assert outcome.log.startswith("Not even 1 images fit.")
 

@@ -42,7 +42,7 @@ def at(planned: Planned, batch: int) -> Planned:
     return replace(planned, case=replace(planned.case, batch=batch, seeds=SEEDS, samples=batch))
 
 
-def search(first: int, attempt: Callable[[int], Outcome], most: int = MOST) -> Largest:
+def bisect(first: int, attempt: Callable[[int], Outcome], most: int = MOST) -> Largest:
     """Bisect from ``first`` images on. ``attempt(batch)`` ends as ok or oom; any other end ends the search with what fitted so far, as
     does ``not_reached``, of a batch that cannot end before a deadline."""
     tried: dict[int, Outcome] = {}

@@ -17,9 +17,9 @@ from cachemark.core.seeds import SIZES
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan
 from cachemark.store.db import Store
-from cachemark.workflows import deciding_seeds
-from cachemark.workflows.deciding_seeds import Interim, UntilDecided, until_decided
+from cachemark.workflows import until_decided as module
 from cachemark.workflows.results import Run
+from cachemark.workflows.until_decided import Interim, UntilDecided, until_decided
 from support.stages import call
 
 HERE = Environment("Example CPU", "example", "1" * 16, {})
@@ -62,7 +62,7 @@ class Planted:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planted:
     planted = Planted(tmp_path / "s.sqlite", {"linear 1/2": 0.0, "linear 1/4": 0.4})
-    monkeypatch.setattr(deciding_seeds, "run", planted.run)
+    monkeypatch.setattr(module, "run", planted.run)
     return planted
 
 
@@ -97,13 +97,13 @@ def test_no_look_begins_that_would_end_too_late(world: Planted) -> None:
 
 
 def test_seeds_come_from_the_next_subset_that_holds_the_one_before() -> None:
-    grown = deciding_seeds._larger(PLAN)
+    grown = module._larger(PLAN)
     asked = [(plan.fidelity.seeds, plan.fidelity.samples) for plan in grown]
     assert asked[:4] == [("s64", 48), ("s256", 96), ("s256", 192), ("s2k", 384)]
     assert all(samples <= SIZES[name] for name, samples in asked)
     assert all(plan.fidelity.sequential for plan in grown)
     own = PLAN.model_copy(update={"cells": [PLAN.cells[0].model_copy(update={"samples": 24})]})
-    assert [plan.cells[0].samples for plan in deciding_seeds._larger(own)][:3] == [24, 48, 96]
+    assert [plan.cells[0].samples for plan in module._larger(own)][:3] == [24, 48, 96]
 
 
 def test_figures_of_whole_sets_and_runs_without_quality_are_refused(world: Planted, monkeypatch: pytest.MonkeyPatch) -> None:

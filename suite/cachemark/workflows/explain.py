@@ -1,16 +1,21 @@
-"""The cases of a plan that are stored already and those that must be run, and why."""
+"""Which cases of a plan are stored already and which must run, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..core.result import CONDENSED, Environment
+from ..core.spec import Case
+from ..machine.environment import environment
 from ..plans.expand import Planned
 from ..plans.reuse import result_key, result_parts
+from ..plans.schema import Plan
 from ..store.db import Store
-from . import largest_batch as largest
+from . import max_batch
+from .session import DEFAULT_STORE, Machine, checked, opened
 
 
 @dataclass(frozen=True)
@@ -23,23 +28,47 @@ class Decision:
     stored: bool
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """The reason why a case would run, or why not (``stored``)."""
+
+    case: Case
+    stored: bool
+    reason: str
+
+
+def explain(
+    plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
+    methods: Sequence[str] = (), fresh: bool = False,
+) -> list[Explanation]:
+    """Return for each case of a plan the reason why it would run, or why not; nothing is run."""
+    machine, _, _, cases = checked(plan, machine, plugins, methods)
+    here = environment(machine.device, machine.threads)
+    with opened(store) as known:
+        decisions = decide(max_batch.limited(cases, machine.memory_cap), known, here, fresh=fresh, memory_cap=machine.memory_cap)
+        return [Explanation(d.planned.case, d.stored, reason(d, known)) for d in decisions]
+
+
 def decide(
     cases: Sequence[Planned], store: Store | None, here: Environment, *, fresh: bool = False, memory_cap: int = 0,
 ) -> list[Decision]:
-    """Every case with its result key where trials run ``here``; ``stored`` where an outcome with that key is kept and ``fresh`` is not set,
-    but for a search that a deadline ended. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts."""
+    """Return every case with its result key, and whether the store has an outcome with that key.
+
+    With ``fresh`` none counts as stored, and never a search that a deadline ended. ``memory_cap`` is a part of the key, since what fitted
+    without it need not fit under it.
+    """
     decisions = []
     for planned in cases:
         parts = result_parts(planned.case, here) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = result_key(parts)
-        found = None if fresh or store is None else store.find(key)
+        outcome = None if fresh or store is None else store.find(key)
         planned = replace(planned, result_key=key, result_parts=parts)
-        decisions.append(Decision(planned, key, parts, found is not None and not largest.unfinished(found)))
+        decisions.append(Decision(planned, key, parts, outcome is not None and not max_batch.unfinished(outcome)))
     return decisions
 
 
 def reason(decision: Decision, store: Store | None) -> str:
-    """The reason why a case would run, or why not; and that it cannot, where that is known beforehand."""
+    """Return why a case would run, or why not, and whether it is known to be unsupported."""
     if decision.stored:
         return "done: same case, code, metric definitions and numerics"
     refused = decision.planned.unsupported_reason
@@ -47,7 +76,6 @@ def reason(decision: Decision, store: Store | None) -> str:
 
 
 def _why_run(decision: Decision, store: Store | None) -> str:
-    """The reason why the store does not hold a case already."""
     if store is None:
         return "nothing is stored yet"
     latest = store.latest_for_case(decision.planned.case.key)
@@ -61,7 +89,7 @@ def _why_run(decision: Decision, store: Store | None) -> str:
         return f"changed since: {', '.join(changed)}"
     if CONDENSED in latest.facts:
         return "its raw values were pruned"
-    return "last time a deadline ended its search" if largest.unfinished(latest) else "asked to run afresh"
+    return "last time a deadline ended its search" if max_batch.unfinished(latest) else "asked to run afresh"
 
 
 def _fields(differences: dict[str, tuple[Any, Any]]) -> str:

@@ -13,8 +13,7 @@ from ..core.seeds import SIZES
 from ..plans.schema import Fidelity, Plan, prepare
 from .results import Run
 from .run import UNWATCHED, RunWatcher, run
-from .session import Machine
-from .stores import DEFAULT_STORE
+from .session import DEFAULT_STORE, Machine
 
 DECIDED, TIME, SEEDS = "decided", "time", "seeds"
 GROWTH = 2  # times as many seeds at each interim: all interim analyses together cost at most twice the last one
