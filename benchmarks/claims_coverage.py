@@ -223,8 +223,7 @@ def _of_sets(found: list[QualityInterval]) -> float:
 
 def bias_table(size: float, seed: int) -> Iterator[Row]:
     """Of the packaged scenes' features, drawn without repetition from the 3000 that the reference keeps; ``estimated`` by the subsets."""
-    from cachemark.metrics.compute.named_presets import preset
-    from cachemark.metrics.compute.quality_intervals import fid_interval
+    from cachemark.metrics.compute.presets import preset
 
     real, stream = preset("scene").reference, np.random.default_rng([seed, 10])
     every = real.image_features
@@ -232,7 +231,8 @@ def bias_table(size: float, seed: int) -> Iterator[Row]:
         found = []
         for _ in range(max(round((8 if count < 1000 else 4) * size), 1)):
             chosen = torch.from_numpy(np.sort(stream.permutation(len(every))[:count]))
-            found.append(fid_interval(replace(every, features=every.features[chosen], logits=every.logits[chosen]), real, 40))
+            images = replace(every, features=every.features[chosen], logits=every.logits[chosen])
+            found.append(intervals(images, real, resamples=40, kid=False, isc=False, prc=False)["fid"])
         yield {"images": count, "a feature": count / every.features.shape[1], "FID": float(np.mean([ends.value for ends in found])),
                "estimated": float(np.mean([ends.bias for ends in found]))}
 

@@ -19,7 +19,7 @@ from cachemark.core.seeds import Subset, subset
 from cachemark.core.spec import Sampling
 from cachemark.decoders.scd import SCD
 from cachemark.methods.full import Full
-from cachemark.metrics.compute.named_presets import SCENE, preset
+from cachemark.metrics.compute.presets import SCENE, preset
 from cachemark.models.protocol import Loaded, Request
 from cachemark.models.registry import MODELS
 from cachemark.stats.intervals import Interval, mean_over_seeds

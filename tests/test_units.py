@@ -11,7 +11,7 @@ from cachemark.analysis.explanations import glossary
 from cachemark.core.errors import UnknownName
 from cachemark.core.units import FAMILIES, METRICS, SEEN, image_count, in_order, is_metric, least_images, metric, quality_name
 from cachemark.metrics.compute.fidelity import PSNR_CAP
-from cachemark.metrics.compute.named_presets import preset
+from cachemark.metrics.compute.presets import preset
 from cachemark.workflows.list import listing
 
 GUIDE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"

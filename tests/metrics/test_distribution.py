@@ -182,7 +182,7 @@ def test_a_file_of_another_kind_is_refused(content: bytes | None, weights: Path,
     path = weights if content is None else tmp_path / "r.safetensors"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(BadCheckpoint, match="holds no reference statistics"):
+    with pytest.raises(BadCheckpoint, match="contains no reference statistics"):
         RealImages.load(path, extractor)
     with pytest.raises(BadCheckpoint, match="is not a file"):
         RealImages.load(tmp_path / "nowhere.safetensors", extractor)
@@ -223,7 +223,7 @@ def test_what_is_worse_has_a_higher_fid(real: Tensor, reference: RealImages, ext
 def test_images_that_are_not_finite_are_named(fake: Tensor, reference: RealImages, extractor: str) -> None:
     spoilt = fake.clone()
     spoilt[7, 1, 2, 3], spoilt[9, 0, 0, 0] = torch.nan, torch.inf
-    with pytest.raises(Unsupported, match=r"2 of 64 images hold NaN or infinite values, the first is number 7"):
+    with pytest.raises(Unsupported, match=r"2 of 64 images contain NaN or infinity; the first has index 7"):
         distribution(ImageFeatures.of(spoilt, extractor), reference, **FEW)
 
 

@@ -113,7 +113,7 @@ def test_damaged_bytes_are_refused(extractor: str) -> None:
     unnamed = save({"features": torch.zeros(3, 2), "logits": torch.zeros(3, 2)})
     short = save({"features": torch.zeros(3, 2)}, stated)
     for bad in (b"", data[:4], data[:60], data[:-1], b"x" * 200, uneven, unnamed, short):
-        with pytest.raises(BadCheckpoint, match=f"These {len(bad)} bytes hold no features of images"):
+        with pytest.raises(BadCheckpoint, match=f"These {len(bad)} bytes are no features of images"):
             ImageFeatures.from_bytes(bad, extractor)
 
 
@@ -122,14 +122,14 @@ def test_damaged_bytes_are_refused(extractor: str) -> None:
 def test_the_number_of_a_spoilt_image_is_its_number_in_the_stream(extractor: str) -> None:
     spoilt = noise(6, 1)
     spoilt[2, 0, 0, 0] = torch.nan
-    with pytest.raises(Unsupported, match=r"1 of 6 images hold NaN .* number 12"):
+    with pytest.raises(Unsupported, match=r"1 of 6 images contain NaN .* index 12"):
         ImageFeatures.of([noise(10), spoilt], extractor)
 
 
 def test_no_image_and_images_of_two_sizes_are_refused(extractor: str) -> None:
-    with pytest.raises(Unsupported, match="the stream held none"):
+    with pytest.raises(Unsupported, match="The stream contains no images"):
         ImageFeatures.of([], extractor)
-    with pytest.raises(Unsupported, match=r"Image 3 is \(3, 8, 8\), those before it are \(3, 16, 16\)"):
+    with pytest.raises(Unsupported, match=r"Image 3 is \(3, 8, 8\), earlier ones are \(3, 16, 16\)"):
         ImageFeatures.of([noise(3), noise(3)[..., :8, :8]], extractor)
     with pytest.raises(Unsupported, match=r"tensor of shape \(0, 3, 16, 16\)"):
         ImageFeatures.of(torch.zeros(0, 3, SIZE, SIZE), extractor)
@@ -164,5 +164,5 @@ def test_a_network_is_loaded_for_images_alone() -> None:
 def test_more_than_were_seen_cannot_be_taken(extractor: str) -> None:
     seen = ImageFeatures.of(noise(5), extractor)
     assert same(seen.first(3), ImageFeatures(extractor, seen.features[:3], seen.logits[:3]))
-    with pytest.raises(Unsupported, match="6 images are asked for, and there are features of 5"):
+    with pytest.raises(Unsupported, match="6 images are needed, and there are features of 5"):
         seen.first(6)

@@ -15,8 +15,8 @@ from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.compute import quality_intervals as module
 from cachemark.metrics.compute import subsets
 from cachemark.metrics.compute.distribution import distribution, settings
-from cachemark.metrics.compute.image_features import ImageFeatures
-from cachemark.metrics.compute.quality_intervals import QualityInterval, difference, fid_interval, intervals, real_floor
+from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
+from cachemark.metrics.compute.quality_intervals import QualityInterval, difference, intervals
 from metrics.toys import drawn, reference
 from support.later import later
 
@@ -24,6 +24,11 @@ fidelity = later("torch_fidelity")
 
 FEW: Mapping[str, Any] = {"kid_subset_size": 60, "kid_subsets": 10, "isc_splits": 4}
 N = 120
+FID = {"kid": False, "isc": False, "prc": False}
+
+
+def fid_interval(features: ImageFeatures, real: RealImages, resamples: int) -> QualityInterval:
+    return intervals(features, real, resamples=resamples, **FID)["fid"]
 
 
 def only(seen: ImageFeatures, kept: torch.Tensor) -> ImageFeatures:
@@ -167,7 +172,6 @@ def test_intervals_lie_round_the_figures_of_the_set_and_narrow_with_more_images(
         assert high - low < 0.8 * (few[name].high - few[name].low), name
     assert intervals(seen, real, resamples=60, **FEW) == all_
     assert intervals(seen, real, resamples=60, seed=1, **FEW)["fid"] != all_["fid"]
-    assert fid_interval(seen, real, 60) == intervals(seen, real, resamples=60, kid=False, isc=False, prc=False)["fid"]
     assert set(intervals(seen, real, fid=False, isc=False, kid=False)) == {"precision", "recall"}
 
 
@@ -225,17 +229,6 @@ def test_sets_that_are_no_pairs_are_refused() -> None:
         difference(drawn(N, 1), drawn(N - 1, 1), reference())
     with pytest.raises(BadCheckpoint, match="not of"):
         difference(drawn(N, 1), replace(drawn(N, 1), extractor="another"), reference())
-
-
-def test_the_floor_is_the_fid_of_other_real_images() -> None:
-    real = reference()
-    floor = real_floor(drawn(500, 9), real, 200, 40)
-    assert floor == pytest.approx(fid_interval(drawn(500, 9).first(200), real, 40), nan_ok=True)
-    assert 0 < floor.value < fid_interval(drawn(200, 12, 0.3), real, 40).low
-    with pytest.raises(Unsupported, match="200 of 200 images are in the reference itself"):
-        real_floor(real.image_features, real, 200)
-    with pytest.raises(Unsupported, match="501 images are asked for"):
-        real_floor(drawn(500, 9), real, 501)
 
 
 # ------------------------------------------------------------------------------------------------ wrong input

@@ -21,7 +21,7 @@ from cachemark.export.tables import tables
 from cachemark.gate.baseline_check import compare
 from cachemark.gate.comparison import ConfigPairs, PairOfOutcomes, verdicts
 from cachemark.gate.seedwise import seedwise
-from cachemark.metrics.compute import named_presets as presets
+from cachemark.metrics.compute import presets
 from cachemark.plans.reuse import Earlier
 from cachemark.report.page.render import render
 from cachemark.stats.paired_test import Rule
@@ -85,12 +85,12 @@ class TokenBytes(CostMetric):
 ''',
 }
 SEES = '''
-from cachemark.metrics.compute import named_presets as presets
+from cachemark.metrics.compute import presets
 
 
 def set_up():
     presets.preset = lambda name, **_: seen()
-    presets.stated = lambda name, *_: seen().identity
+    presets.identity_of = lambda name, *_: seen().identity
 '''
 BASES = tuple(FILES)
 ENVIRONMENT = Environment("Xeon", "ci-cpu", "torch 2.6 / 4 threads", {})
@@ -107,7 +107,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     text = examples.plan_text('"streaming"', weights=folder / "dot.safetensors").replace("[[cells]]", f"{table}[[cells]]", 1)
     (folder / "plan.toml").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((quality, "PART"), (presets, "preset"), (presets, "stated")):
+        for module, name in ((quality, "PART"), (presets, "preset"), (presets, "identity_of")):
             patch.setattr(module, name, getattr(module, name))
         given = [part for name in ("dot", *FILES) for part in ("--plugin", folder / f"{name}.py")]
         result = call("run", folder / "plan.toml", *given, "--store", folder / "s.sqlite", "--report", folder / "r.html", "--threads", 1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cachemark.metrics.compute import fidelity
 from cachemark.metrics.compute.image_features import ImageFeatures
-from cachemark.metrics.compute.named_presets import preset
+from cachemark.metrics.compute.presets import preset
 from cachemark.metrics.compute.quality_intervals import difference
 from cachemark.metrics.compute.scene_colors import color_consistency
 from cachemark.models.tiny import tiny_vq as vq

@@ -11,8 +11,9 @@ from PIL import Image
 from cachemark.cache.arena import Memory
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
-from cachemark.metrics.compute.named_presets import preset
-from cachemark.metrics.compute.quality_intervals import QualityInterval, real_floor
+from cachemark.metrics.compute.distribution import distribution
+from cachemark.metrics.compute.presets import preset
+from cachemark.metrics.compute.quality_intervals import QualityInterval, intervals
 from cachemark.metrics.compute.scene_colors import color_consistency
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
@@ -21,7 +22,7 @@ from cachemark.plans.schema import prepare
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench, case_job
 from support.later import later
-from tools.train.feature_network import real_scenes
+from tools.train.feature_network import real_floor, real_scenes
 
 torch_fidelity = later("torch_fidelity")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -44,11 +45,11 @@ def test_the_figures_of_two_thousand_scenes_are_those_of_torch_fidelity_on_files
         input1=folder(fake, tmp_path / "fake"), input2=folder(real, tmp_path / "real"), feature_extractor=scene.extractor,
         kid=True, isc=True, prc=True, cuda=False, verbose=False, cache=False, save_cpu_ram=True, **scene.options,
     )
-    ours = scene.scores(scene.extract(fake), fid=False)
-    assert ours["isc_scene_2k"] == pytest.approx(bare["inception_score_mean"], rel=1e-3)
+    ours = distribution(scene.extract(fake), scene.reference, fid=False, **scene.options)
+    assert ours["isc"] == pytest.approx(bare["inception_score_mean"], rel=1e-3)
     for name in ("precision", "recall"):
-        assert ours[f"{name}_scene_2k"] == pytest.approx(bare[name], abs=2e-3)
-    assert ours["kid_scene_2k"] == pytest.approx(bare["kernel_inception_distance_mean"], abs=1e-5)
+        assert ours[name] == pytest.approx(bare[name], abs=2e-3)
+    assert ours["kid"] == pytest.approx(bare["kernel_inception_distance_mean"], abs=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -72,27 +73,27 @@ def test_the_figures_of_two_thousand_generated_images_are_those_of_torch_fidelit
     images = generated(case).permute(0, 3, 1, 2)
     assert len(images) == COUNT
     scene = preset("scene")
-    ours, files = scene.scores(scene.extract(images)), folder(images, tmp_path / "fake")
+    ours, files = distribution(scene.extract(images), scene.reference, **scene.options), folder(images, tmp_path / "fake")
     named = {"input1": files, "feature_extractor": scene.extractor, "cuda": False, "verbose": False, "cache": False, "save_cpu_ram": True}
     bare = torch_fidelity.calculate_metrics(input2=real, fid=True, isc=True, **named)
-    assert ours["fid_scene_2k"] == pytest.approx(bare["frechet_inception_distance"], rel=1e-3)
-    assert ours["isc_scene_2k"] == pytest.approx(bare["inception_score_mean"], rel=1e-3)
+    assert ours["fid"] == pytest.approx(bare["frechet_inception_distance"], rel=1e-3)
+    assert ours["isc"] == pytest.approx(bare["inception_score_mean"], rel=1e-3)
     # The reference keeps the features of its first 3000 scenes, in half precision.
     first = tmp_path / "first"
     first.mkdir()
     for path in sorted(Path(real).iterdir())[: len(scene.reference.features)]:
         (first / path.name).hardlink_to(path)
     bare = torch_fidelity.calculate_metrics(input2=str(first), kid=True, prc=True, **scene.options, **named)
-    assert ours["kid_scene_2k"] == pytest.approx(bare["kernel_inception_distance_mean"], rel=1e-3)
+    assert ours["kid"] == pytest.approx(bare["kernel_inception_distance_mean"], rel=1e-3)
     for name in ("precision", "recall"):
-        assert ours[f"{name}_scene_2k"] == pytest.approx(bare[name], abs=2e-3)
+        assert ours[name] == pytest.approx(bare[name], abs=2e-3)
 
 
 def test_the_intervals_are_as_wide_as_sets_of_real_scenes_scatter() -> None:
-    scene, options = preset("scene"), {"kid_subsets": 20}
+    scene = preset("scene")
     results: list[dict[str, QualityInterval]] = []
     for i in range(SETS):
-        results.append(scene.intervals(scene.extract(real_scenes(COUNT, i, "width")), **options))
+        results.append(intervals(scene.extract(real_scenes(COUNT, i, "width")), scene.reference, **{**scene.options, "kid_subsets": 20}))
     for name in results[0]:
         values = torch.tensor([first[name].value for first in results], dtype=torch.float64)
         width = sum(first[name].high - first[name].low for first in results) / SETS / (2 * 1.96)
@@ -101,7 +102,7 @@ def test_the_intervals_are_as_wide_as_sets_of_real_scenes_scatter() -> None:
         assert inside >= SETS - 4, name
         assert 0.65 < width / values.std() < 2, name  # the scatter of 24 sets is itself known to 15 %
     floor = real_floor(scene.extract(real_scenes(COUNT, 0, "width")), scene.reference, COUNT)
-    assert floor.value == results[0]["fid_scene_2k"].value
+    assert floor.value == results[0]["fid"].value
 
 
 @pytest.mark.parametrize("model", ["tiny-llamagen", "tiny-var", "tiny-mar"])

@@ -79,7 +79,7 @@ import torch
 from torch import nn
 
 from cachemark.metrics.compute.extractor import register
-from cachemark.metrics.compute.feature_preset import Preset
+from cachemark.metrics.compute.presets import Preset
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 
 

@@ -8,13 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from cachemark.core.errors import Unsupported
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.extractor import extractor_name
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.metrics.compute.scene_colors import matching_colors
 from cachemark.models import checkpoints
 from cachemark.models.tiny.tiny_features import HEADS, FeaturesConfig
-from tools.train.feature_network import FeaturesTask, attributes, consistency, corrupted, real_scenes, turned, write_reference
+from metrics.toys import drawn, reference
+from tools.train.feature_network import FeaturesTask, attributes, consistency, corrupted, real_floor, real_scenes, turned, write_reference
 from tools.train.loops import TrainingRun, train
 from tools.train.scene import hsv, scenes
 
@@ -82,3 +84,13 @@ def test_the_reference_is_small_belongs_to_its_weights_and_holds_new_scenes(tmp_
     write_reference(weights, count=120)
     assert all(torch.equal(tensor, first[key]) for key, tensor in load_file(path).items())
     assert not torch.equal(real_scenes(8), real_scenes(8, purpose="held out"))
+
+
+def test_the_floor_is_the_fid_of_other_real_images() -> None:
+    real = reference()
+    floor = real_floor(drawn(500, 9), real, 200)
+    assert floor.value == distribution(drawn(500, 9).first(200), real, kid=False, isc=False, prc=False)["fid"] > 0
+    with pytest.raises(Unsupported, match="200 of 200 images are in the reference itself"):
+        real_floor(real.image_features, real, 200)
+    with pytest.raises(Unsupported, match="501 images are needed"):
+        real_floor(drawn(500, 9), real, 501)

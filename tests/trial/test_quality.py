@@ -21,10 +21,10 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
 from cachemark.methods.full import Full
 from cachemark.metrics.base import known
-from cachemark.metrics.compute import named_presets as presets
-from cachemark.metrics.compute.feature_preset import Preset
+from cachemark.metrics.compute import presets
 from cachemark.metrics.compute.image_features import ImageFeatures
-from cachemark.metrics.compute.quality_intervals import difference
+from cachemark.metrics.compute.presets import Preset
+from cachemark.metrics.compute.quality_intervals import difference, intervals
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.reuse import Earlier
@@ -52,7 +52,7 @@ def preset(folder: Path) -> Preset:
 def _dot(folder: Path, preset: Preset, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(quality, "PART", PART)
     monkeypatch.setattr(presets, "preset", lambda name, **_: preset)
-    monkeypatch.setattr(presets, "stated", lambda name, *_: preset.identity)
+    monkeypatch.setattr(presets, "identity_of", lambda name, *_: preset.identity)
     with forgetting():
         plugins.load(folder / "dot.py")
         yield
@@ -128,7 +128,8 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -
     whole = seeds.subset("s256", 10).first(IMAGES)
     tokens = bench.loaded.generator.generate(torch.tensor(whole.labels), whole.seeds, Full(), full.case.sampling, Memory())
     seen = ImageFeatures.of(bench.loaded.decode(tokens), preset.extractor)
-    expected = preset.intervals(seen)
+    whole_set = intervals(seen, preset.reference, **preset.options)
+    expected = {units.quality_name(name, preset.name, IMAGES): ends for name, ends in whole_set.items()}
     assert expected.keys() == FIGURES
     assert {name: full.samples[name] for name in FIGURES} == {name: [ends.value] for name, ends in expected.items()}
     assert full.facts["intervals"] == {name: known(ends.low, ends.high) for name, ends in expected.items()}
@@ -310,7 +311,7 @@ def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:
 
 
 def test_what_is_missing_is_said_and_nothing_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presets, "stated", lambda name, *_: {"preset": "adm", "missing": "not measured: needs eyes"})
+    monkeypatch.setattr(presets, "identity_of", lambda name, *_: {"preset": "adm", "missing": "not measured: needs eyes"})
     case = of_role(planned(folder), "baseline")
     bench, counter = counted(case)
     outcome = pass_of(case, bench)

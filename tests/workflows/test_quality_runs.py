@@ -11,7 +11,7 @@ import pytest
 
 from cachemark.core.result import Outcome
 from cachemark.gate import anchors
-from cachemark.metrics.compute import named_presets as presets
+from cachemark.metrics.compute import presets
 from cachemark.plans.reuse import Earlier
 from cachemark.store.db import Store
 from cachemark.trial.child import quality
@@ -20,13 +20,13 @@ from support.stages import call
 
 IMAGES = 24
 SEES = '''
-from cachemark.metrics.compute import named_presets as presets; from cachemark.trial.child import quality
+from cachemark.metrics.compute import presets; from cachemark.trial.child import quality
 
 
 def set_up():
     quality.PART = 10
     presets.preset = lambda name, **_: seen()
-    presets.stated = lambda name, *_: seen().identity
+    presets.identity_of = lambda name, *_: seen().identity
 '''
 ANCHOR = f'[anchor]\nmetric = "fid_eyes_{IMAGES}"\nexpected = EXPECTED\ntolerance = 0.001\nsource = "the tests"\n\n'
 
@@ -44,7 +44,7 @@ def prepare(folder: Path) -> Path:
 @pytest.fixture
 def patches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the plug-in changes is put back."""
-    for module, name in ((quality, "PART"), (presets, "preset"), (presets, "stated")):
+    for module, name in ((quality, "PART"), (presets, "preset"), (presets, "identity_of")):
         monkeypatch.setattr(module, name, getattr(module, name))
 
 
@@ -60,7 +60,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The plan and its first run. Not to be changed."""
     folder = prepare(tmp_path_factory.mktemp("measured"))
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((quality, "PART"), (presets, "preset"), (presets, "stated")):
+        for module, name in ((quality, "PART"), (presets, "preset"), (presets, "identity_of")):
             patch.setattr(module, name, getattr(module, name))
         run(folder)
     return folder

@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cachemark.core.errors import Unsupported
 from cachemark.metrics.compute.extractor import register
 from cachemark.metrics.compute.image_bytes import as_bytes
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
-from cachemark.metrics.compute.quality_intervals import real_floor
+from cachemark.metrics.compute.quality_intervals import QualityInterval, intervals
 from cachemark.metrics.compute.scene_colors import SIZE, matching_colors
 from cachemark.models import checkpoints
 from cachemark.models.tiny import tiny_features as features
@@ -138,6 +139,21 @@ def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count:
     path = weights.with_suffix(".reference.safetensors")
     reference.save(path, keep=KEPT, about=f"{VERSION}, seed {seed}")
     return path
+
+
+def real_floor(real: ImageFeatures, reference: RealImages, count: int) -> QualityInterval:
+    """Return the FID of ``count`` real images outside the reference: the FID of a perfect generator at this number of images.
+
+    Raises Unsupported if ``real`` are fewer, or are images of the reference.
+    """
+    chosen = real.first(count)
+    reference.expect(chosen.extractor)
+    stored_rows = [{row.tobytes() for row in x.half().numpy()} for x in (reference.features, chosen.features)]  # as files store them
+    repeated = len(stored_rows[0] & stored_rows[1])
+    if repeated > count // 2:
+        raise Unsupported(f"{repeated} of {count} images are in the reference itself: their FID says nothing about other real images.",
+                          remedy="Give real images that are not in the reference.")
+    return intervals(chosen, reference, kid=False, isc=False, prc=False)["fid"]
 
 
 def real_scenes(count: int, seed: int = 0, purpose: str = "reference") -> Tensor:

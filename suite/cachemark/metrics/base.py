@@ -20,8 +20,8 @@ from ..core.units import Metric
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .compute.feature_preset import Preset
     from .compute.image_features import ImageFeatures
+    from .compute.presets import Preset
     from .compute.quality_intervals import QualityInterval
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from ..core.spec import FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE
 from ..core.units import set_name
 from ..methods.base import calibrations
 from ..methods.registry import METHODS
-from ..metrics.compute import named_presets as presets
+from ..metrics.compute import presets
 from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
 from ..plugins import loading as plugins
@@ -239,7 +239,7 @@ def _quality_pass(plan: Plan, cells: Cells, entry: ModelEntry) -> dict[str, Any]
         return {}
     table = plan.quality
     subset = seeds.subset(table.seeds, entry.classes)
-    identity = presets.stated(table.preset or entry.preset, table.extractor_weights, table.reference)
+    identity = presets.identity_of(table.preset or entry.preset, table.extractor_weights, table.reference)
     samples = len(subset.first(table.samples or len(subset)))
     if samples < (least := identity.get("options", {}).get("kid_subset_size", 0)):
         raise BadPlan(f"{samples} images are fewer than the {least} of a subset of KID.", remedy="Raise quality.samples.")

@@ -1,8 +1,7 @@
-"""Quality of a set of images against real ones: FID, KID, Inception score, precision and recall, all computed by torch-fidelity.
+"""FID, KID, Inception score, precision and recall of a set of images against real ones, computed by torch-fidelity.
 
-Nothing here is a formula of our own. torch-fidelity reads the features of the images, and features and statistics of the reference,
-from its cache; the cache is a folder that is made for one call and goes with it, and its names are content hashes, because
-torch-fidelity itself compares names alone.
+torch-fidelity reads the features of the images, and features and statistics of the reference, from its cache. The cache is a
+temporary folder of one call, and its names are content hashes, because torch-fidelity compares names only.
 """
 
 from __future__ import annotations
@@ -28,33 +27,32 @@ COMMON = ("rng_seed", "samples_shuffle", "verbose")
 
 
 def distribution(features: ImageFeatures, reference: RealImages, **options: Any) -> dict[str, float]:
-    """``fid``, ``kid``, ``kid_std``, ``isc``, ``isc_std``, ``precision``, ``recall``, from the features of a set of images.
+    """Return ``fid``, ``kid``, ``kid_std``, ``isc``, ``isc_std``, ``precision`` and ``recall`` of a set of images.
 
-    ``options`` are those of torch-fidelity, with its defaults, whose name begins with a metric (``kid_subset_size=500``; ``kid=False``
-    leaves KID out), and ``rng_seed``, ``samples_shuffle``, ``verbose``. FID compares with all images of the reference, KID, precision
-    and recall with those whose features it keeps.
+    ``options`` are torch-fidelity's, with its defaults, whose name starts with a metric (``kid_subset_size=500``; ``kid=False`` omits
+    KID), and ``rng_seed``, ``samples_shuffle``, ``verbose``. FID compares with all images of the reference, KID, precision and recall
+    with those whose features it stores.
 
-    Raises UnknownName for another option, which torch-fidelity would ignore; BadCheckpoint where another extractor made the
-    reference; Unsupported for fewer images than a metric needs.
+    Raises UnknownName for another option, which torch-fidelity would ignore; BadCheckpoint for a reference of another extractor;
+    Unsupported for fewer images than a metric needs.
     """
     chosen = settings(options)
     reference.expect(features.extractor)
-    _enough(len(features), len(reference.features), chosen)
+    _require_enough(len(features), len(reference.features), chosen)
     declare(features.extractor)
     mine, real = f"images-{features.digest}", f"reference-{reference.digest}"
     with TemporaryDirectory(prefix="cachemark-") as folder:
         features.write_cache(Path(folder), mine)
         reference.write_cache(Path(folder), real)
         scores = toolkit().calculate_metrics(
-            input1=_Laid(), input1_cache_name=mine, input2=_Laid(), input2_cache_name=real, cache_root=folder,
+            input1=_OnlyFeatures(), input1_cache_name=mine, input2=_OnlyFeatures(), input2_cache_name=real, cache_root=folder,
             feature_extractor=features.extractor, cuda=False, save_cpu_ram=True, **chosen,
         )
     return {name: float(scores[key]) for key, name in NAMES.items() if key in scores}
 
 
 def settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option that a caller may choose, with the defaults of torch-fidelity; all metrics are on, and it is silent. Raises
-    UnknownName for one that torch-fidelity does not have or that is not for the caller to choose."""
+    """Return all options of :func:`distribution`, with torch-fidelity's defaults and every metric on. Raises UnknownName."""
     defaults = {n: value for n, value in toolkit().defaults.DEFAULTS.items() if n in COMMON or n.split("_")[0] in METRICS}
     for option in options:
         if option not in defaults:
@@ -62,8 +60,8 @@ def settings(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**defaults, **dict.fromkeys(METRICS, True), "verbose": False, **options}
 
 
-class _Laid(torch.utils.data.Dataset[Tensor]):
-    """Stands for images of which only the features are there. To read one means that they were not found."""
+class _OnlyFeatures(torch.utils.data.Dataset[Tensor]):
+    """A data set without images. Reading one means that torch-fidelity did not find the features."""
 
     def __len__(self) -> int:
         return 0
@@ -72,16 +70,16 @@ class _Laid(torch.utils.data.Dataset[Tensor]):
         raise AssertionError("torch-fidelity did not find the features in its cache: the names of its files have changed")
 
 
-def _enough(images: int, real: int, chosen: Mapping[str, Any]) -> None:
-    """Raise Unsupported where there are fewer images, or real ones with features, than a chosen metric needs."""
-    subset, splits, neighbours = chosen["kid_subset_size"], chosen["isc_splits"], chosen["prc_neighborhood"] + 1
-    needs = {  # metric: (images, real images, who needs them, where that number comes from)
+def _require_enough(images: int, real: int, chosen: Mapping[str, Any]) -> None:
+    """Raise Unsupported for fewer images, or real images with features, than a metric needs."""
+    subset, splits, neighbors = chosen["kid_subset_size"], chosen["isc_splits"], chosen["prc_neighborhood"] + 1
+    needs = {  # metric: (images, real images, subject of the message, source of the number)
         "fid": (2, 0, "FID needs", "for a covariance"),
         "kid": (subset, subset, "KID needs", "kid_subset_size"),
         "isc": (splits, 0, "The Inception score needs", "isc_splits"),
-        "prc": (neighbours, neighbours, "Precision and recall need", "prc_neighborhood + 1"),
+        "prc": (neighbors, neighbors, "Precision and recall need", "prc_neighborhood + 1"),
     }
     for metric, (least, least_real, who, why) in needs.items():
         if chosen[metric] and (images < least or real < least_real):
             raise Unsupported(f"{who} at least {least} images ({why}); there are {images} generated and {real} real ones.",
-                              remedy=f"Give more images, or a smaller option, or leave it out with {metric}=False.")
+                              remedy=f"Give more images or a smaller option, or omit it with {metric}=False.")

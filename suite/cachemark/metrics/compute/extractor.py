@@ -1,8 +1,8 @@
-"""A network as a feature extractor of torch-fidelity, under a name that says which weights it has.
+"""Networks as feature extractors of torch-fidelity, named after the hash of their weights.
 
-torch-fidelity keeps features under the name of the extractor alone, so the same name with other weights would bring back the
-scores of the former ones. The name therefore carries the first 12 digits of the SHA-256 of the weights. Weights that torch-fidelity would
-download are read where PyTorch keeps what it has downloaded; nothing is downloaded here.
+torch-fidelity caches features by the name of the extractor only, so the same name with other weights would return the old scores.
+The name therefore contains the first 12 digits of the SHA-256 of the weights. Weights that torch-fidelity would download are read
+from PyTorch's download cache; nothing is downloaded here.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from ...core.errors import BadCheckpoint, Infrastructure, Unsupported
 
 FEATURES, LOGITS = "features", "logits"
 DIGITS = 12
-OURS = "cachemark"  # the family of extractors whose networks this package trains
+OURS = "cachemark"  # family of the extractors that this package trains
 
 _loaders: dict[str, Callable[[], nn.Module]] = {}
 
 
 def toolkit() -> Any:
-    """The module ``torch_fidelity``; raises Infrastructure where it cannot be imported."""
+    """Return the module ``torch_fidelity``. Raises Infrastructure if it cannot be imported."""
     try:
         import torch_fidelity.registry
     except ImportError as error:
-        raise Infrastructure(f"FID and its like are computed by torch-fidelity, which cannot be imported: {error}.",
+        raise Infrastructure(f"torch-fidelity, which computes FID, cannot be imported: {error}.",
                              remedy="Install it with `pip install 'cachemark[quality]'`.") from error
     return torch_fidelity
 
 
 def extractor_name(sha256: str, family: str = OURS) -> str:
-    """The name of the extractor of a family whose weights have this SHA-256 (hex digits)."""
+    """Return the name of the extractor of a family whose weights have this SHA-256 (hex digits)."""
     return f"{family}-{sha256[:DIGITS]}"
 
 
 def register(sha256: str, load: Callable[[], nn.Module], family: str = OURS) -> str:
-    """Make a network known to torch-fidelity and return its name for ``calculate_metrics(feature_extractor=…)``.
+    """Register a network with torch-fidelity and return its name for ``calculate_metrics(feature_extractor=…)``.
 
-    ``load`` makes the network from the weights with this SHA-256, in evaluation mode; it is called when images are to be seen, and not
-    where their features are there already. Called with bytes (B, 3, H, W), RGB, the network returns features (B, F), which FID, KID,
-    precision and recall compare, and class logits (B, C), of which the Inception score is taken. What is registered already stays.
+    ``load`` builds the network from the weights with this SHA-256, in evaluation mode; it is called for the first images. Called with
+    bytes (B, 3, H, W), RGB, the network returns features (B, F), for FID, KID, precision and recall, and class logits (B, C), for the
+    Inception score. An earlier registration stays.
     """
     name = extractor_name(sha256, family)
     declare(name)
@@ -52,22 +52,22 @@ def register(sha256: str, load: Callable[[], nn.Module], family: str = OURS) -> 
 
 
 def declare(name: str) -> None:
-    """Make a name known to torch-fidelity whose network need not be there: enough to compare features that were kept."""
+    """Register a name with torch-fidelity without a network, which suffices to compare stored features."""
     fidelity = toolkit()
     if name not in fidelity.registry.FEATURE_EXTRACTORS_REGISTRY:
         fidelity.register_feature_extractor(name, _extractor(fidelity.FeatureExtractorBase))
 
 
 def instance(name: str, *, cuda: bool) -> Any:
-    """torch-fidelity's extractor of that name, for both layers; raises Unsupported where no network is registered for it."""
+    """Return torch-fidelity's extractor of this name, for both layers. Raises Unsupported if no network is registered."""
     if name not in _loaders:
-        raise Unsupported(f"No network is registered for the extractor {name!r}, so it cannot see images.",
+        raise Unsupported(f"No network is registered for the extractor {name!r}.",
                           remedy=f"Register the weights with that hash; registered are: {', '.join(sorted(_loaders)) or 'none'}.")
     return toolkit().utils.create_feature_extractor(name, [FEATURES, LOGITS], cuda=cuda, verbose=False)
 
 
 def _extractor(base: Any) -> type:
-    """A subclass of torch-fidelity's ``FeatureExtractorBase`` that asks the network of its name, which it loads for its first images."""
+    """Return a subclass of torch-fidelity's ``FeatureExtractorBase`` that loads the network of its name for the first images."""
 
     class NetworkExtractor(base):
         def __init__(self, name: str, features_list: list[str], **options: Any) -> None:
@@ -96,12 +96,12 @@ def _extractor(base: Any) -> type:
 
 
 def cached(address: str) -> Path:
-    """Path in PyTorch's download cache of the file from this address, present or not."""
+    """Return the path in PyTorch's download cache of the file from this address, present or not."""
     return Path(torch.hub.get_dir()) / "checkpoints" / address.rsplit("/", 1)[1]
 
 
 def tensors(path: Path, address: str) -> dict[str, Tensor]:
-    """The tensors of a file by name; nothing in it is executed. Raises BadCheckpoint, which names the address of the right file."""
+    """Return the tensors of a file by name, without running code in it. Raises BadCheckpoint with the address of the right file."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # bytes of any origin: the reader may fail in any way
@@ -109,5 +109,5 @@ def tensors(path: Path, address: str) -> dict[str, Tensor]:
         raise BadCheckpoint(f"{str(path)!r} is not a weights file, or a damaged one: {type(error).__name__} while reading it.",
                             remedy=f"Fetch it again from {address}.") from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise BadCheckpoint(f"{str(path)!r} holds no tensors by name.", remedy=f"Give the file of {address}.")
+        raise BadCheckpoint(f"{str(path)!r} contains no tensors by name.", remedy=f"Give the file of {address}.")
     return dict(content)

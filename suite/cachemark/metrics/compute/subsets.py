@@ -1,9 +1,9 @@
-"""FID, KID, Inception score and recall of many subsets of a set of images at once, from which the width of an interval is taken.
+"""FID, KID, Inception score and recall of many subsets of a set of images at once, for the width of an interval.
 
-torch-fidelity computes each of them for one set. To ask it a few hundred times costs minutes, at 50 000 images days, so what the
-subsets of one set share is computed once here. The values are the same; tests compare them with torch-fidelity on the subsets.
+torch-fidelity computes them for one set. A few hundred calls take minutes, at 50 000 images days, so work that subsets share is done
+once here. Values are the same; tests compare them with torch-fidelity on the subsets.
 
-``kept`` is everywhere (R, N) bool: which of the N images are in each of the R subsets.
+``subset_masks`` (R, N) bool: which of the N images are in each of the R subsets.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor
 from .extractor import toolkit
 from .image_features import ImageFeatures, RealImages
 
-BLOCK = 500  # images whose distances to all others are held at a time
-DEPTH = 32  # neighbours of an image that are sorted at first; rarely must it be more
+BLOCK = 500  # images whose distances to all others are in memory at a time
+DEPTH = 32  # neighbors of an image that are sorted first; more are rarely needed
 
 
 def drawn(count: int, resamples: int, strata: Tensor, share: float, seed: int) -> Tensor:
-    """``kept``, leaving out about ``share`` of the images at random, as many from each of the equally large ``strata`` (count,) int64."""
+    """Return random subsets without a fraction ``share`` of the images, as many from each of the equal ``strata`` (count,) int64."""
     draws, groups = torch.Generator().manual_seed(seed), int(strata.max()) + 1
     out = max(1, round(share * count / groups))
     order = torch.rand(resamples, count, generator=draws, dtype=torch.float64) + strata  # sorts by stratum, at random within it
@@ -34,9 +34,9 @@ def drawn(count: int, resamples: int, strata: Tensor, share: float, seed: int) -
 
 
 def fid(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
-    """FID of each subset, (R,) float64.
+    """Return FID of each subset, (R,) float64.
 
-    The trace of the root of Σ₁Σ₂ is taken from the symmetric Σ₂^½ Σ₁ Σ₂^½, which has the same eigenvalues.
+    The trace of the root of Σ₁Σ₂ is computed from the symmetric Σ₂^½ Σ₁ Σ₂^½, which has the same eigenvalues.
     """
     features = images.features.double()
     centre = features.mean(0)
@@ -56,8 +56,10 @@ def fid(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chos
 
 
 def kid(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
-    """The part of the unbiased squared MMD of each subset that the images decide, (R,) float64: what the reference has with itself is
-    left out, so the values tell how subsets differ. It is what torch-fidelity's mean over ever more subsets of a set approaches."""
+    """Return the unbiased squared MMD of each subset without the reference's own term, (R,) float64.
+
+    The constant term does not matter for differences. torch-fidelity's mean over subsets approaches this value plus the constant.
+    """
     mine, real = images.features.numpy(), reference.features.numpy()
     kernel = {"poly": toolkit().metric_kid.kernel_poly, "rbf": toolkit().metric_kid.kernel_rbf}[chosen["kid_kernel"]]
     weights, counts = subset_masks.double(), subset_masks.sum(1).double()
@@ -72,7 +74,7 @@ def kid(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chos
 
 
 def chunks(count: int, chosen: Mapping[str, Any]) -> Tensor:
-    """Which of torch-fidelity's splits each image falls into for the Inception score, (N,) int64."""
+    """Return the split of the Inception score that torch-fidelity assigns to each image, (N,) int64."""
     splits = chosen["isc_splits"]
     order = np.random.RandomState(chosen["rng_seed"]).permutation(count) if chosen["samples_shuffle"] else np.arange(count)
     ends = torch.tensor([(i + 1) * count // splits for i in range(splits)])
@@ -82,7 +84,7 @@ def chunks(count: int, chosen: Mapping[str, Any]) -> Tensor:
 
 
 def isc(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
-    """The Inception score of each subset, (R,) float64, with the splits of the whole set."""
+    """Return the Inception score of each subset, (R,) float64, with the splits of the whole set."""
     split, scores = chunks(len(images), chosen), []
     for i in range(chosen["isc_splits"]):
         inside = split == i
@@ -95,8 +97,10 @@ def isc(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chos
 
 
 def recall(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
-    """Share of the real images inside the manifold of each subset, (R,) float64: within the ball of one of its images that reaches to
-    that image's k-th neighbour in the subset."""
+    """Return the fraction of real images inside the manifold of each subset, (R,) float64.
+
+    The manifold is the union of balls around images, each with a radius up to the image's k-th neighbor in the subset.
+    """
     radii = torch.cat(list(_radii(images.features, subset_masks, chosen["prc_neighborhood"] + 1)), 1)
     largest, inside = radii.amax(0), torch.zeros(len(subset_masks), dtype=torch.int64)
     for real in reference.features.split(BLOCK):
@@ -111,8 +115,7 @@ def recall(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, c
 
 
 def _radii(features: Tensor, subset_masks: Tensor, nth: int) -> Iterator[Tensor]:
-    """Distance of each image to the ``nth`` nearest in each subset, itself included, (R, block) for blocks of images; −1, which no
-    distance is below, where the image is not in the subset."""
+    """Yield the distance of each image to the ``nth`` nearest of each subset, itself included, (R, block); −1 outside the subset."""
     for start in range(0, len(features), BLOCK):
         distances = torch.cdist(features[start : start + BLOCK], features)
         depth = min(max(DEPTH, 2 * nth), len(features))

@@ -17,9 +17,9 @@ from ...decoders.registry import DECODERS
 from ...methods.base.paper_baseline import REFERENCE
 from ...methods.registry import METHODS
 from ...metrics.base import ImageMetric
-from ...metrics.compute import named_presets as presets
-from ...metrics.compute.feature_preset import Preset
+from ...metrics.compute import presets
 from ...metrics.compute.image_features import ImageFeatures
+from ...metrics.compute.presets import Preset
 from ...metrics.registry import image_metrics
 from ...models.protocol import Loaded, ModelEntry, Request
 from ...models.registry import MODELS

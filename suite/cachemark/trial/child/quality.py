@@ -16,9 +16,9 @@ from ...core import seeds
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import least_images, quality_name
 from ...metrics.base import ImageSet
-from ...metrics.compute.feature_preset import Preset
 from ...metrics.compute.image_bytes import as_bytes, resized
 from ...metrics.compute.image_features import ImageFeatures
+from ...metrics.compute.presets import Preset
 from ...metrics.registry import set_metrics
 from .judge import Job
 

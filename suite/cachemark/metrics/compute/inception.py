@@ -1,0 +1,193 @@
+"""Inception v3 as torch-fidelity has it, with real images of ImageNet (``adm``) or COCO (``coco``) from an npz file.
+
+``adm`` compares with guided-diffusion's reference batch for ImageNet at 256×256. FID uses the statistics in the file, those of the
+whole training set; KID, precision and recall use its 10 000 images, by the same 2048 features (torch-fidelity would take VGG16 for
+precision and recall; published values do not). Differences to the authors' evaluator: distances in float32, not float16; images are
+shuffled before the splits of the Inception score.
+
+``coco`` is the protocol of FID-30k for text-to-image models. There is no common file of real images, so values compare between
+methods that used one file, and approximately with published ones if it contains 30 000 validation images of 2014, cropped to squares
+of 256×256 pixels.
+
+Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZipFile
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import BadCheckpoint, Unsupported
+from ...core.files import is_readable
+from ...models.checkpoints import sha256
+from .extractor import extractor_name, register, tensors, toolkit
+from .image_features import ImageFeatures, RealImages
+
+ADM, COCO, SIDE = "adm", "coco", 256
+REFERENCES = {  # a preset's real images, and how to get them
+    ADM: ("ADM's reference batch", "with: curl -LO https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches/imagenet/256/"
+                                   "VIRTUAL_imagenet256_labeled.npz"),
+    COCO: ("real images of COCO in an npz file", "by: docs/reference/quality.md, which describes how to make it from COCO's val2014"),
+}
+# Ten splits are 5000 images each at 50 000, as in the authors' evaluator; so is the neighborhood.
+OPTIONS = {"isc_splits": 10, "prc_neighborhood": 3}
+FAMILY = "inception-v3-compat"  # torch-fidelity's name of the network
+LAYERS = ("2048", "logits_unbiased")  # its features, and the logits without bias that the Inception score uses
+ARRAY = "arr_0.npy"
+CHUNK = 100  # images per read
+
+
+def load(
+    name: str, weights: str | Path, reference: str | Path, *, device: str = "cpu", batch: int = 64
+) -> tuple[str, RealImages]:
+    """Return the registered extractor and the real images of ``adm`` or ``coco``.
+
+    The features of the real images are computed once and saved next to ``reference``. Raises Unsupported, with how to get it, for a
+    missing file; BadCheckpoint for a damaged or wrong one.
+    """
+    _require(name, weights, reference)
+    extractor, real = register_inception(weights), ReferenceBatch(reference)
+    if name == COCO:
+        return extractor, RealImages.of(_features_once(real, extractor, device, batch))
+    mean, covariance = real.statistics()
+    features = _features_once(real, extractor, device, batch)
+    if mean.shape != features.features.shape[1:]:
+        raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {features.features.shape[1]}.",
+                            remedy="Give the reference batch of guided-diffusion for ImageNet at 256×256.")
+    return extractor, RealImages(extractor, 0, mean, covariance, features.features, features.logits)
+
+
+def identity(name: str, weights: str | Path, reference: str | Path) -> dict[str, Any]:
+    """Return the part of a case's identity that the two files determine. Raises Unsupported for a missing file."""
+    _require(name, weights, reference)
+    extractor = extractor_name(sha256(weights), FAMILY)
+    return {"preset": name, "extractor": extractor, "reference": ReferenceBatch(reference).fingerprint, "resize": SIDE,
+            "options": dict(OPTIONS)}  # fmt: skip
+
+
+def _require(name: str, weights: str | Path, reference: str | Path) -> None:
+    images, source_of_images = REFERENCES[name]
+    files = ((weights, "the weights of Inception v3", f"with: curl -LO {source()}"), (reference, images, source_of_images))
+    for path, what, remedy in files:
+        if not str(path) or not is_readable(path):
+            path_note = f" ({str(path)!r} is not a file)" if str(path) else ""
+            raise Unsupported(f"not measured: needs {what}{path_note}, get it {remedy}")
+
+
+def source() -> str:
+    """Return the address of the weights."""
+    toolkit()
+    from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
+
+    return URL_INCEPTION_V3
+
+
+def register_inception(path: str | Path) -> str:
+    """Register the network with the weights at ``path`` and return the name of the extractor.
+
+    Features are the 2048 of the last pooling, logits the 1008 without bias. Raises BadCheckpoint for another file.
+    """
+    file = Path(path)
+    if not is_readable(file):
+        raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=f"Give the path of {source().rsplit('/', 1)[1]}.")
+    network = _network(tensors(file, source()), file)
+    return register(sha256(file), lambda: network, FAMILY)
+
+
+def _network(state: dict[str, Tensor], path: Path) -> nn.Module:
+    """Return torch-fidelity's network: bytes (B, 3, H, W) to features (B, 2048) and logits (B, 1008), float32."""
+    from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+
+    clean = io.BytesIO()
+    torch.save(state, clean)
+    clean.seek(0)
+    try:
+        network: nn.Module = FeatureExtractorInceptionV3(FAMILY, list(LAYERS), feature_extractor_weights_path=clean)
+    except RuntimeError as error:  # of load_state_dict: names or shapes
+        raise BadCheckpoint(f"{str(path)!r} does not fit torch-fidelity's {FAMILY}: {' '.join(str(error).split())[:300]}.",
+                            remedy=f"Give the file of {source()}.") from error
+    return network
+
+
+class ReferenceBatch:
+    """An npz file of real images in the format of guided-diffusion's evaluation suite.
+
+    ``arr_0`` contains the images, uint8 (N, H, W, 3); ``mu`` and ``sigma`` are mean and covariance of the 2048 Inception features of the
+    whole data set. The file for ImageNet has 10 000 images in 2 GB, which are read in pieces. Every method raises BadCheckpoint for a
+    damaged file or one of another kind.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        with self._reading(), ZipFile(self.path) as archive, archive.open(ARRAY) as file:
+            self.shape = _header(file)
+            content = sorted((member.filename, member.CRC, member.file_size) for member in archive.infolist())
+        self.fingerprint = hashlib.sha256(repr(content).encode()).hexdigest()[:12]  # of the zip's checksums, because the file is large
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Return mean (F,) float32 and covariance (F, F) float64, the types that torch-fidelity computes."""
+        with self._reading():
+            with np.load(self.path, allow_pickle=False) as file:
+                mean, covariance = torch.from_numpy(file["mu"]).float(), torch.from_numpy(file["sigma"]).double()
+            if mean.dim() != 1 or covariance.shape != (len(mean), len(mean)):
+                raise ValueError(f"mu is {tuple(mean.shape)}, sigma {tuple(covariance.shape)}")
+            if not (mean.isfinite().all() and covariance.isfinite().all()):
+                raise ValueError("mu or sigma is not finite")
+        return mean, covariance
+
+    def images(self) -> Iterator[Tensor]:
+        """Yield the images in order, in parts (B, 3, H, W) of uint8."""
+        with self._reading(), ZipFile(self.path) as archive, archive.open(ARRAY) as file:
+            count, *size = _header(file)
+            for start in range(0, count, CHUNK):
+                size_of_part = min(CHUNK, count - start)
+                data = bytearray(file.read(size_of_part * int(np.prod(size))))
+                yield torch.frombuffer(data, dtype=torch.uint8).view(size_of_part, *size).permute(0, 3, 1, 2).contiguous()
+            if file.read(1):
+                raise ValueError("it has more bytes than its header states")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # bytes of any origin: the reader may fail in any way
+            problem = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+            problem = problem.strip(".") or type(error).__name__
+            raise BadCheckpoint(f"{str(self.path)!r} is not a reference batch, or a damaged one: {problem}.",
+                                remedy="Fetch it again; it must hold arr_0 (uint8 images), mu and sigma.") from error
+
+
+def _header(file: IO[bytes]) -> tuple[int, ...]:
+    """Return the shape in the header of an npy file of images, and move the file behind the header."""
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, fortran_order, dtype = read[np.lib.format.read_magic(file)](file)
+    if dtype != np.uint8 or fortran_order or len(shape) != 4 or shape[3] != 3:
+        raise ValueError(f"arr_0 is {dtype} of shape {shape}, not uint8 (N, H, W, 3)")
+    return shape
+
+
+def _features_once(real: ReferenceBatch, extractor: str, device: str, batch: int) -> ImageFeatures:
+    """Return the features of real images, saved next to their file. A damaged file of features is replaced."""
+    path = real.path.parent / f"{real.path.stem}.{real.fingerprint}.{extractor}.safetensors"
+    saved = ImageFeatures.load(path, extractor)
+    if saved is None:
+        try:
+            path.touch()  # fail before an hour of work, not after it
+        except OSError as error:
+            raise Unsupported(f"The features of the reference cannot be saved in {str(path.parent)!r}: {error.strerror}.",
+                              remedy="Copy the reference to a folder that can be written to.") from error
+        saved = ImageFeatures.of(real.images(), extractor, device=device, batch=batch)
+        saved.save(path)
+    return saved

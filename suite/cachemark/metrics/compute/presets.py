@@ -1,0 +1,95 @@
+"""Presets of quality: a feature extractor, real images to compare with, and the files that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ...core.errors import Unsupported, unknown
+from ...core.units import quality_name
+from ...models import checkpoints
+from ...models.tiny import tiny_features as features
+from ...models.weights import packaged
+from . import inception
+from .extractor import cached, register
+from .image_bytes import resized
+from .image_features import ImageFeatures, RealImages
+
+SCENE = "scene"
+NAMES = (SCENE, inception.ADM, inception.COCO)
+SCENE_OPTIONS = {"kid_subset_size": 250}  # KID has no bias in it, and sets of 500 images are common here
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Everything besides the images that a value such as ``fid_scene_2k`` depends on.
+
+    ``name`` is part of the value's name (lowercase letters and digits). ``extractor`` is registered and gives features and logits.
+    ``resize`` is the side of its input, or None for any size. ``options`` are those of :func:`~.distribution.distribution`.
+    ``names_classes``: its logits are those of the classes that a model generates.
+    """
+
+    name: str
+    extractor: str
+    reference: RealImages
+    resize: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    names_classes: bool = False
+
+    def __post_init__(self) -> None:
+        self.reference.expect(self.extractor)
+        quality_name("fid", self.name, 1)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The part of a case's identity that the preset determines."""
+        return {"preset": self.name, "extractor": self.extractor, "reference": self.reference.digest, "resize": self.resize,
+                "options": dict(self.options)}  # fmt: skip
+
+    def extract(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
+        """Return the features of images, resized if necessary; see :meth:`.ImageFeatures.of` and :func:`.image_bytes.resized`."""
+        parts: Iterable[Tensor] = (images,) if isinstance(images, Tensor) else images
+        if side := self.resize:
+            parts = (resized(part, side) if part.dim() == 4 else part for part in parts)
+        return ImageFeatures.of(parts, self.extractor, device=device, batch=batch)
+
+
+def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", device: str = "cpu", batch: int = 64) -> Preset:
+    """Return a preset: ``scene`` (bundled files), ``adm`` (ImageNet at 256×256) or ``coco``.
+
+    ``weights`` of the latter two default to PyTorch's download cache. Raises UnknownName, and what :func:`.inception.load` and
+    :meth:`.RealImages.load` raise.
+    """
+    if name == SCENE:
+        path = Path(weights or packaged(f"{features.NAME}.safetensors"))
+        extractor = register(checkpoints.sha256(path), partial(features.load, path))
+        real = RealImages.load(reference or path.with_suffix(".reference.safetensors"), extractor)
+        return Preset(SCENE, extractor, real, options=SCENE_OPTIONS, names_classes=True)
+    if name in NAMES:
+        extractor, real = inception.load(name, weights or downloaded(), reference, device=device, batch=batch)
+        return Preset(name, extractor, real, inception.SIDE, inception.OPTIONS)
+    raise unknown("preset of quality", name, NAMES)
+
+
+def identity_of(name: str, weights: str | Path = "", reference: str | Path = "") -> dict[str, Any]:
+    """Return the part of a case's identity that a preset determines, without building the network of ``adm`` or ``coco``.
+
+    For a missing file of these, ``missing`` says how to get it. Raises what :func:`preset` raises for other files.
+    """
+    if name not in (inception.ADM, inception.COCO):
+        return preset(name, weights=weights, reference=reference).identity
+    try:
+        return inception.identity(name, weights or downloaded(), reference)
+    except Unsupported as error:
+        return {"preset": name, "missing": str(error), "resize": inception.SIDE}
+
+
+def downloaded() -> str:
+    """Return the path of the Inception weights in PyTorch's download cache, or an empty string."""
+    path = cached(inception.source())
+    return str(path) if path.is_file() else ""
