@@ -263,15 +263,10 @@ def test_check_and_report_take_a_named_baseline(accepted: Path, stage: Stage, tm
     assert "regressed" in Path("page.html").read_text().lower()
 
 
-def test_baseline_list_and_diff(accepted: Path, stage: Stage) -> None:
+def test_baseline_list(accepted: Path) -> None:
     [row] = data(call("baseline", "list", "--json"))
     assert (row["path"], row["name"], row["plan"], row["outcomes"], row["reason"]) == (str(accepted), "dots", "dots", 5, "the tests")
     assert "dots, 5 outcomes, saved 20" in good(call("baseline", "list"))
-    assert good(call("baseline", "diff", accepted, "--store", stage.store)) == "No difference.\n"
-    edited(accepted, fewer_bytes)
-    text = good(call("baseline", "diff", accepted, "--store", stage.store))
-    assert re.fullmatch(r"calm 1/2, kv_allocated: median 10239, .* → median 10240, .*\n", text)
-    assert [row["what"] for row in data(call("baseline", "diff", accepted, "--store", stage.store, "--json"))] == ["kv_allocated"]
 
 
 def test_baseline_list_of_nothing() -> None:

@@ -159,7 +159,7 @@ STORES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut off": (cut, ""),
     "a folder": (lambda path: path.mkdir(), "is a directory"),
 }
-READERS = [["report"], ["show"], ["check"], ["list", "runs"], ["baseline", "save"], ["baseline", "diff", "x.json"]]
+READERS = [["report"], ["show"], ["check"], ["list", "runs"], ["baseline", "save"]]
 
 
 @pytest.mark.parametrize("command", [["run"], ["show"]], ids=" ".join)

@@ -38,9 +38,8 @@ def names(configs: list[Case]) -> list[str]:
     return [c.full_title for c in configs]
 
 
-def figures(configs: list[Case]) -> set[incidents.JudgedMetric]:
-    """All of which nights speak here, judged by the baseline."""
-    return {incidents.JudgedMetric(c.full_title, metric, "baseline") for c in configs for metric in ("latency", "psnr")}
+def figures(configs: list[Case]) -> dict[tuple[str, str], list[Verdict]]:
+    return {(c.full_title, "baseline"): [Verdict(c.key, c.label, name, "equivalent") for name in ("latency", "psnr")] for c in configs}
 
 
 # ------------------------------------------------------------------------------------------------ one cause
@@ -85,8 +84,8 @@ def test_findings_are_the_rows_that_fail_the_gate(alike: str, hashes: list[str])
             ("not_compared", "kl"), ("changed", "output_hash"), ("changed", "images_hash")]
     rows = tuple(Verdict(ALL[0].key, "l", metric, verdict) for verdict, metric in said)
     run = RunRecord(1, "compare/p", {"configurations": 1, "alike": alike}, "", "", "finished", ENVIRONMENT, {})
-    pairs = RunJudgement(None, Night(run, rows), None, "", False, None)
-    plain = RunJudgement(Comparison(rows, 0.15, 0.0), None, None, "", False, None)
+    pairs = RunJudgement(None, Night(run, rows), "", False, None)
+    plain = RunJudgement(Comparison(rows, 0.15, 0.0), None, "", False, None)
     for judged, judge, failing in ((pairs, "pairs", ["latency", *hashes]), (plain, "baseline", ["latency"])):
         found = judged.findings({c.key: c for c in ALL})
         assert [(f.metric, f.found_by) for f in found] == [(metric, judge) for metric in failing]
@@ -109,8 +108,8 @@ def test_what_pairs_have_found_is_measured_again_in_pairs(stated: dict[str, Any]
                        for plan in ("compare/demo", "demo"))
     equal = Comparison((Verdict(config.key, "l", "latency", "equivalent"),), 0.15, 0.0)
     for judged_run, baseline in ((comparison, None), (run, equal)):
-        judged = RunJudgement(baseline, Night(comparison, rows), None, "", False, None)
-        told = merge([], fold(judged.findings({config.key: config}), [config]), DAY, 0.1, [])
+        judged = RunJudgement(baseline, Night(comparison, rows), "", False, None)
+        told = merge([], fold(judged.findings({config.key: config}), [config]), DAY, 0.1, {})
         assert CheckResult(judged_run, judged, told).notifications()[-1] == f"  again: cachemark {wanted}"
 
 
@@ -121,8 +120,8 @@ def test_what_the_baseline_has_found_is_run_again_from_a_plan_that_can_be_found(
     rows = (Verdict(ALL[0].key, "l", "latency", "regressed", change=1.3),)
     run = RunRecord(1, plan, {}, "", "", "finished", ENVIRONMENT, {})
     night = Night(replace(run, plan_json={"sides": ["A", "B"], "configurations": 1}), ())
-    judged = RunJudgement(Comparison(rows, 0.15, 0.0), night, None, "", False, None)
-    told = merge([], fold(judged.findings({ALL[0].key: ALL[0]}), ALL[:1]), DAY, 0.1, [])
+    judged = RunJudgement(Comparison(rows, 0.15, 0.0), night, "", False, None)
+    told = merge([], fold(judged.findings({ALL[0].key: ALL[0]}), ALL[:1]), DAY, 0.1, {})
     assert CheckResult(run, judged, told).notifications()[-1] == f"  again: cachemark {wanted}"
 
 
@@ -164,9 +163,10 @@ def test_it_notifies_again_where_it_becomes_worse_by_the_minimum_effect() -> Non
 def test_what_is_gone_is_fixed_and_what_comes_back_is_new() -> None:
     configs = of(method="linear")
     found = nights([worse(configs), [], worse(configs)])
-    assert [i.state for i in found[1].fixed] == ["fixed"]
+    assert [i.key for i in found[1].fixed] == [found[0].notify[0].key]
+    assert found[1].register == ()
     assert [len(night.notify) for night in found] == [1, 0, 1]
-    assert len({i.key for i in found[2].register}) == 2
+    assert found[2].notify[0].key != found[0].notify[0].key
 
 
 def test_what_was_not_judged_is_not_fixed() -> None:
@@ -200,13 +200,11 @@ def test_an_incident_is_fixed_where_the_judge_that_found_it_judged_its_metric(
 ) -> None:
     config = ALL[0]
     old = Incident("k", metric, "configuration", config.full_title, (config.full_title,), 1.05, state="acknowledged", found_by=found_by)
-    said = set[incidents.JudgedMetric]()
-    for judge, rows in (("baseline", baseline), ("pairs", pairs)):
-        told = [Verdict(config.key, "l", name, verdict, SAME_TOKENS if name == "output_hash" else "") for name, verdict in rows]
-        said |= incidents.judged_metrics([*told, Verdict("", "l", metric, "equivalent")], {config.key: config}, judge)
-    night = merge([old], [], DAY, 0.1, said)
+    rows = {judge: [*(Verdict(config.key, "l", name, verdict, SAME_TOKENS if name == "output_hash" else "") for name, verdict in verdicts),
+                    Verdict("", "l", metric, "equivalent")] for judge, verdicts in (("baseline", baseline), ("pairs", pairs))}
+    night = merge([old], [], DAY, 0.1, incidents.rows_by_config(rows, {config.key: config}))
     assert [i.key for i in night.fixed] == ["k"] * fixed
-    assert night.register == ((replace(old, state="fixed") if fixed else old),)
+    assert night.register == (() if fixed else (old,))
 
 
 def test_what_pairs_have_found_stays_theirs() -> None:
@@ -226,11 +224,11 @@ def test_acknowledged_until_a_day_and_accepted_for_good() -> None:
     found = nights([worse(configs)] * 4, tuple(acknowledged), DAY + timedelta(days=1))
     assert [len(night.notify) for night in found] == [0, 0, 1, 0], "until the day itself it is known"
     assert found[2].notify[0].state == "new"
-    accepted = incidents.accept(first.register, key, "ada")
+    accepted = incidents.acknowledge(first.register, key, "ada", None)
     assert not any(night.notify for night in nights([worse(configs)] * 40, tuple(accepted)))
     assert nights([worse(configs, 1.4)], tuple(accepted))[0].notify
     with pytest.raises(UnknownName, match=f"Known: {key}"):
-        incidents.accept(first.register, "nothing", "ada")
+        incidents.acknowledge(first.register, "nothing", "ada", None)
 
 
 def test_a_register_is_a_file_that_stays_what_it_was(tmp_path: Path) -> None:
@@ -271,7 +269,7 @@ def test_an_accepted_incident_notifies_where_the_loss_grows_and_not_where_it_shr
         return incidents.findings([row(c, "psnr", 30.0, now) for c in configs], {c.key: c for c in configs})
 
     (first,) = nights([night(25.0)])
-    accepted = incidents.accept(first.register, first.notify[0].key, "ada")
+    accepted = incidents.acknowledge(first.register, first.notify[0].key, "ada", None)
     assert not nights([night(28.0)], tuple(accepted))[0].notify
     assert nights([night(20.0)], tuple(accepted))[0].notify
 
@@ -283,7 +281,7 @@ def test_it_fails_every_night_until_somebody_acknowledges_or_accepts_it() -> Non
     assert [len(night.failing) for night in found] == [1, 1, 1]
     key = found[-1].register[0].key
     for settled in (incidents.acknowledge(found[-1].register, key, "ada", DAY + timedelta(days=9)),
-                    incidents.accept(found[-1].register, key, "ada")):
+                    incidents.acknowledge(found[-1].register, key, "ada", None)):
         assert not any(night.notify or night.failing for night in nights([worse(configs)] * 3, tuple(settled)))
 
 

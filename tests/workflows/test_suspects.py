@@ -75,7 +75,7 @@ def test_a_commit_that_nobody_knows_has_a_range_and_no_subjects(repository: tupl
 
 def told(run: RunRecord, held: tuple[RunRecord, ...]) -> list[str]:
     tonight = IncidentNight((INCIDENT,), (INCIDENT,), (), ())
-    return CheckResult(run, RunJudgement(None, None, None, "", False, None), tonight, nights=held).notifications()
+    return CheckResult(run, RunJudgement(None, None, "", False, None), tonight, nights=held).notifications()
 
 
 def test_a_page_names_range_bisection_and_the_plans_file() -> None:

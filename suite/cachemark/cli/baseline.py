@@ -91,15 +91,3 @@ def commit(store_url: str, run_id: int | None, baseline: Path | None) -> None:
     from ..workflows.accept import baseline_commit
 
     click.echo(baseline_commit(store_url, run=run_id, baseline=baseline))
-
-
-@baseline.command()
-@click.argument("path", type=click.Path(path_type=Path))
-@stored_run_options
-@json_option
-def diff(path: Path, store_url: str, run_id: int | None, as_json: bool) -> None:
-    """Print the differences between a run and a baseline, without a verdict."""
-    from ..workflows.accept import difference
-
-    echo_rows(difference(path, store_url, run=run_id), as_json,
-              lambda item: f"{item.label}, {item.what}: {item.then or 'absent'} → {item.now or 'absent'}", "No difference.")

@@ -100,8 +100,6 @@ def _data(result: CheckResult) -> dict[str, Any]:
     judgement, night = result.judgement, result.incidents
     data: dict[str, Any] = {"exit_code": result.exit_code, "coverage": judgement.comparison.coverage if judgement.comparison else None,
                             "rows": judgement.all_rows, "standing": judgement.standing}
-    if judgement.environment is not None and judgement.environment.alert:
-        data["environment"] = str(judgement.environment)
     if result.proposed is not None:
         data["proposed"] = result.proposed
     if night is not None:

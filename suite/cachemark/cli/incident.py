@@ -27,13 +27,12 @@ def incident() -> None:
 
 @incident.command("list")
 @register_option
-@click.option("--all", "everything", is_flag=True, help="Include incidents that are fixed.")
 @json_option
-def list_(register: Path, everything: bool, as_json: bool) -> None:
+def list_(register: Path, as_json: bool) -> None:
     """List the incidents of the register."""
     from ..workflows.accept import known_incidents
 
-    echo_rows(known_incidents(register, fixed=everything), as_json, _line, f"No incident in {register}.")
+    echo_rows(known_incidents(register), as_json, _line, f"No incident in {register}.")
 
 
 @incident.command()
@@ -56,9 +55,9 @@ def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) 
 @person_options
 def accept(key: str, register: Path, who: str, link: str) -> None:
     """Accept the incident KEY as it is; it notifies again only if it gets worse."""
-    from ..workflows.accept import accept_incident
+    from ..workflows.accept import acknowledge_incident
 
-    accept_incident(register, key, who, link)
+    acknowledge_incident(register, key, who, None, link)
     click.echo(f"{key}: accepted by {who}.")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,9 +17,8 @@ from typing import Any
 from ..core.edited import text_of
 from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import NAME, replacing
-from ..core.result import IMAGES, Outcome
 from ..store.db import Store
-from ..store.exchange import Exchange, dump, rounded
+from ..store.exchange import Exchange, dump
 from ..store.exchange import load as load_text
 from ..store.rows import RunRecord, utc_now
 
@@ -42,21 +40,6 @@ class ListedBaseline:
     problem: str = ""
     expires: str = ""
     series: int = 1
-
-
-@dataclass(frozen=True)
-class CaseDifference:
-    """One thing in which a run differs from a baseline, unjudged. ``what`` is a metric, ``status``, ``output_hash``,
-    ``images_hash`` or ``case``.
-
-    ``then`` and ``now`` are texts for people; empty where that side has none.
-    """
-
-    case_key: str
-    label: str
-    what: str
-    then: str
-    now: str
 
 
 def path_of(root: Path | str, machine_class: str, name: str) -> Path:
@@ -186,39 +169,6 @@ def load(path: Path | str) -> Exchange:
 def list_(root: Path | str = ROOT) -> list[ListedBaseline]:
     """Every baseline file under the root, damaged ones among them, by machine class and name."""
     return [_listed(path) for path in sorted(Path(root).glob("*/*.json"))]
-
-
-def diff(baseline: Exchange, outcomes: Sequence[Outcome]) -> list[CaseDifference]:
-    """Differences between the outcomes and the baseline, case by case and unjudged: for a review before promotion."""
-    then, now = {o.case.key: o for o in baseline.outcomes}, {o.case.key: o for o in outcomes}
-    differences: list[CaseDifference] = []
-    for key in [*then, *(k for k in now if k not in then)]:
-        old, new = then.get(key), now.get(key)
-        if old is not None and new is not None:
-            differences += _changes(old, new)
-        elif present := old or new:
-            status = str(present.status)
-            differences.append(CaseDifference(key, present.case.label, "case", status if old else "", status if new else ""))
-    return differences
-
-
-def _changes(old: Outcome, new: Outcome) -> Iterator[CaseDifference]:
-    pairs = {"status": (str(old.status), str(new.status)), "output_hash": (old.output_hash, new.output_hash)}
-    if IMAGES in old.facts and IMAGES in new.facts:  # older baselines have none
-        pairs[IMAGES] = (old.facts[IMAGES], new.facts[IMAGES])
-    for name in sorted({*old.samples, *new.samples}):
-        if rounded(name, old.samples.get(name, ())) != rounded(name, new.samples.get(name, ())):
-            then, now = _figure(old, name), _figure(new, name)
-            pairs[name] = (then, now if now != then else f"{now}, single values differ")
-    for what, (then, now) in pairs.items():
-        if then != now:
-            yield CaseDifference(old.case.key, old.case.label, what, then, now)
-
-
-def _figure(outcome: Outcome, name: str) -> str:
-    if name not in outcome.samples:
-        return ""
-    return f"median {outcome.median(name):.9g}, mean {outcome.mean(name):.9g}, n {len(outcome.samples[name])}"
 
 
 def _listed(path: Path) -> ListedBaseline:

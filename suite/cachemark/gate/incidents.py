@@ -1,6 +1,6 @@
 """Incidents: configurations that became worse for one cause, reported once.
 
-The register is a file in version control: its diff shows who acknowledged what, until when, and where it is discussed.
+The register is a file of open incidents in version control: its diff shows who acknowledged what, until when, and where it is discussed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from ..core.edited import DAY, LINE, TABLE, EditedFile, Expectation, many, maybe, number, one_of, text_of
 from ..core.errors import BadBaseline, unknown
@@ -23,11 +22,11 @@ from ..core.units import METRICS, OUTSIDE, in_order, is_metric, metric
 from ..core.verdicts import JUDGED
 from ..core.wording import percent
 from ..store.rows import Verdict
-from .baseline_check import HASHES, TOKENS
+from .baseline_check import TOKENS
 from .baselines import write
 from .comparison import SAME_TOKENS
 
-NEW, ACKNOWLEDGED, FIXED, ACCEPTED = "new", "acknowledged", "fixed", "accepted"
+NEW, ACKNOWLEDGED, ACCEPTED = "new", "acknowledged", "accepted"
 BASELINE, PAIRS = "baseline", "pairs"  # the judges of a night
 FACTORS = ("method", "model", "engine", "device_class")
 SHARE = 0.5  # of the judged configurations with one factor that must have become worse for it to be called the cause
@@ -53,22 +52,13 @@ class Finding:
     found_by: str = BASELINE
 
 
-class JudgedMetric(NamedTuple):
-    """A metric of a configuration, by its full title, on which a judge has decided."""
-
-    config: str
-    metric: str
-    judge: str
-
-
 @dataclass(frozen=True)
 class Incident:
     """Configurations that became worse for one cause.
 
-    ``factor`` and ``value``: what they share (``method`` ``linear``), or ``config`` and its label. ``key`` never changes while it lasts.
-    ``change``: the median cost ratio of its configurations; ``worst``: the largest that was ever reported. ``found_by``: the judge that
-    alone can
-    close it. ``metrics``: all metrics of the family of ``metric`` that are worse; empty: ``metric`` alone."""
+    ``factor`` and ``value``: what they share, such as ``method`` and ``linear``, or ``configuration`` and its title. ``key`` never changes.
+    ``change``: the median cost ratio; ``worst``: the largest that was reported. ``found_by``: the only judge that can close the incident.
+    ``metrics``: all metrics of the family of ``metric`` that are worse; empty: ``metric`` alone."""
 
     key: str
     metric: str
@@ -91,14 +81,18 @@ class Incident:
         object.__setattr__(self, "metrics", tuple(self.metrics) or (self.metric,))  # a file has lists
 
     @property
-    def matches(self) -> tuple[str, str, str]:
-        """The fields by which it is recognized another night."""
+    def identity(self) -> tuple[str, str, str]:
+        """Family of metrics, factor and value, which identify the incident on another night."""
         return family(self.metric), self.factor, self.value
+
+    def is_expired(self, today: date) -> bool:
+        """Return whether its acknowledgement ended before ``today``."""
+        return bool(self.until) and date.fromisoformat(self.until) < today
 
     @property
     def decided(self) -> str:
         """The decision of a person, in words; empty where there is none."""
-        if self.state not in (ACKNOWLEDGED, ACCEPTED):
+        if self.state == NEW:
             return ""
         until = f" until {self.until}" if self.until else ""
         return f"{self.state}{f' by {self.who}' if self.who else ''}{until}{f', {self.link}' if self.link else ''}"
@@ -113,34 +107,34 @@ def family(name: str) -> str:
     return METRICS[name].kind if name in METRICS else name
 
 
-def _relatives(name: str) -> frozenset[str]:
-    return frozenset({name, *(other for other in (*METRICS, *OUTSIDE, *HASHES) if family(other) == family(name))})
-
-
 def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "", judge: str = BASELINE) -> list[Finding]:
     """Return the failing rows of a judge as findings. ``cases``: all cases by key."""
     return [Finding(cases[r.case_key], r.label, r.metric, _cost(r.metric, r.change), r.reason, onset, judge) for r in failing
             if r.case_key in cases]
 
 
-def judged_metrics(rows: Iterable[Verdict], cases: Mapping[str, Case], judge: str) -> set[JudgedMetric]:
-    """Return the metrics on which the rows of a judge decide. ``cases``: all cases by key.
+def rows_by_config(rows: Mapping[str, Iterable[Verdict]], cases: Mapping[str, Case]) -> dict[tuple[str, str], list[Verdict]]:
+    """Group the ``rows`` of each judge by configuration, which is named by its full title, and judge."""
+    grouped: dict[tuple[str, str], list[Verdict]] = {}
+    for judge, verdicts in rows.items():
+        for row in verdicts:
+            if row.case_key in cases:
+                grouped.setdefault((cases[row.case_key].full_title, judge), []).append(row)
+    return grouped
 
-    Sides with the same tokens have the same images, which are then not compared. A configuration with values has ended well, and has no row
-    of its
-    status. Where every row of a family is decided, so are the metrics of the family without a row."""
-    decided, undecided_families = set[tuple[str, str]](), set[tuple[str, str]]()
-    ended, unknown_end = set[str](), set[str]()
-    for row in (row for row in rows if row.case_key in cases):
-        config, is_decided = cases[row.case_key].full_title, row.verdict in JUDGED
-        decided |= {(config, name) for name in (OF_IMAGES if row.reason == SAME_TOKENS else set()) | ({row.metric}
-                                                                                                      if is_decided else set())}
-        undecided_families |= set() if is_decided else {(config, family(row.metric))}
-        (unknown_end if row.metric == "status" and not is_decided else ended).add(config)
-    decided |= {(config, relative) for config, name in set(decided) if (config, family(name)) not in undecided_families
-                for relative in _relatives(name)}
-    decided |= {(config, "status") for config in ended - unknown_end}
-    return {JudgedMetric(config, name, judge) for config, name in decided}
+
+def is_decided(name: str, rows: Sequence[Verdict]) -> bool:
+    """Return whether a judge's rows of one configuration decide on the metric ``name``.
+
+    A metric without a row is decided where all rows of its family are. Equal tokens decide on everything that follows from them, and a
+    configuration with values has a good status."""
+    own = [row for row in rows if row.metric == name]
+    if not own and name == "status":
+        return bool(rows)
+    if name in OF_IMAGES and any(row.reason == SAME_TOKENS for row in rows):
+        return True
+    relevant = own or [row for row in rows if family(row.metric) == family(name)]
+    return bool(relevant) and all(row.verdict in JUDGED for row in relevant)
 
 
 def _cost(name: str, change: float | None) -> float | None:
@@ -151,13 +145,11 @@ def _cost(name: str, change: float | None) -> float | None:
 
 
 def fold(failing: Sequence[Finding], covered: Iterable[Case]) -> list[Incident]:
-    """Fold findings into one incident for each cause. ``covered``: every case that was judged, worse or not.
+    """Fold findings into one incident per cause. ``covered``: every case that was judged, worse or not.
 
-    For each family of metrics (:func:`family`) and onset, take the factor value that explains most of the configurations, as long as at
-    least half
-    of the judged configurations that have it became worse and there are two or more of them; then the next one. Each remaining
-    configuration is an incident
-    of its own."""
+    For each family of metrics and onset, take the factor value that explains most of the worse configurations, provided that there are at
+    least two and that they are at least half of the judged configurations with that value; then the next one. Each remaining
+    configuration is an incident of its own."""
     everything = list(covered)
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in failing:
@@ -201,12 +193,12 @@ def _incident(factor: str, value: str, members: Sequence[Finding]) -> Incident:
     return Incident("", head, factor, value, configs, change, first.reason, first.onset, worst=change, found_by=judge, metrics=tuple(names))
 
 
-INCIDENT = {  # what a register must hold of each, for people edit it
+INCIDENT = {  # rules for the register, which people edit
     "key": Expectation("1 to 40 letters and digits",
                        lambda value: isinstance(value, str) and bool(re.fullmatch("[A-Za-z0-9]{1,40}", value))),
     "metric": LINE, "factor": one_of(*FACTORS, "configuration"), "value": LINE, "configurations": many(LINE, 1),
     "change": maybe(number(0, 1e9), None),
-    "reason": LINE, "onset": LINE, "since": maybe(DAY, ""), "state": one_of(NEW, ACKNOWLEDGED, FIXED, ACCEPTED), "who": LINE,
+    "reason": LINE, "onset": LINE, "since": maybe(DAY, ""), "state": one_of(NEW, ACKNOWLEDGED, ACCEPTED), "who": LINE,
     "until": maybe(DAY, ""), "link": LINE, "worst": maybe(number(0, 1e9), None), "found_by": one_of(BASELINE, PAIRS),
     "metrics": many(LINE, 1),
 }
@@ -217,8 +209,8 @@ INCIDENT = {  # what a register must hold of each, for people edit it
 class IncidentNight:
     """The register after a night.
 
-    ``notify``: incidents to report now, which are new, became worse, or have an expired acknowledgement. ``known``: the other open ones.
-    ``fixed``: those that ended."""
+    ``notify``: incidents to report now, because they are new, became worse, or have an expired acknowledgement. ``known``: the other open
+    ones. ``fixed``: incidents that ended and are no longer in the register."""
 
     register: tuple[Incident, ...]
     notify: tuple[Incident, ...]
@@ -232,26 +224,20 @@ class IncidentNight:
 
 
 def merge(
-    register: Sequence[Incident], tonight: Sequence[Incident], today: date, delta: float, covered: Iterable[JudgedMetric],
+    register: Sequence[Incident], tonight: Sequence[Incident], today: date, delta: float, rows: Mapping[tuple[str, str], Sequence[Verdict]],
 ) -> IncidentNight:
-    """Update the register by the incidents of a night.
+    """Update the register by the incidents of a night. ``rows``: see :func:`rows_by_config`.
 
-    An open incident is matched by metric and factor, or by half of its configurations. ``covered``: the metrics decided tonight. An
-    incident is
-    fixed only when the judge that found it decided all of its metrics in all of its configurations and none is worse: a regression that
-    pairs
-    detect may be too small for the baseline's threshold."""
-    unmatched, matched, decided = list(tonight), list[Incident](), set(covered)
-    updated, notify, known, fixed = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
+    An open incident is matched by metric and factor, or by half of its configurations. It is fixed only when the judge that found it
+    decided all of its metrics in all of its configurations and none is worse: pairs detect regressions below the baseline's threshold."""
+    unmatched, matched = list(tonight), list[Incident]()
+    notify, known, fixed = list[Incident](), list[Incident](), list[Incident]()
+    updated = list[Incident]()
     for old in register:
-        if old.state == FIXED:
-            updated.append(old)
-            continue
         new = _same(old, unmatched) or _same(old, matched)  # two incidents may turn out to have one cause
         if new is None:
-            is_over = all((config, name, old.found_by) in decided for config in old.configurations for name in old.metrics)
-            updated.append(replace(old, state=FIXED, until="") if is_over else old)
-            fixed += [updated[-1]] if is_over else []
+            is_over = all(is_decided(name, rows.get((config, old.found_by), ())) for config in old.configurations for name in old.metrics)
+            (fixed if is_over else updated).append(old)
             continue
         if new in unmatched:
             unmatched.remove(new)
@@ -260,10 +246,9 @@ def merge(
         updated.append(now)
         (notify if due else known).append(now)
     for new in unmatched:
-        fresh = replace(new, key=digest([*new.matches, new.onset, today.isoformat(), sorted(new.configurations)], 10),
-                        since=today.isoformat())
-        updated.append(fresh)
-        notify.append(fresh)
+        key = digest([*new.identity, new.onset, today.isoformat(), sorted(new.configurations)], 10)
+        notify.append(replace(new, key=key, since=today.isoformat()))
+        updated.append(notify[-1])
     return IncidentNight(tuple(updated), tuple(notify), tuple(known), tuple(fixed))
 
 
@@ -272,16 +257,15 @@ def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:
         larger = max(len(new.configurations), len(old.configurations))
         return family(new.metric) == family(old.metric) and 2 * len(set(new.configurations) & set(old.configurations)) >= larger
 
-    return next((new for new in tonight if new.matches == old.matches), None) or next(filter(shared, tonight), None)
+    return next((new for new in tonight if new.identity == old.identity), None) or next(filter(shared, tonight), None)
 
 
 def _carried(old: Incident, new: Incident, today: date, delta: float) -> tuple[Incident, bool]:
     """Return the incident as it is tonight, and whether to report it again."""
     judge = PAIRS if old.found_by == PAIRS else new.found_by
-    now = replace(old, metric=new.metric, metrics=new.metrics, configurations=new.configurations, change=new.change, reason=new.reason,
-                  found_by=judge,
-                  worst=old.worst if new.metric == old.metric else new.worst)
-    expired = bool(old.state == ACKNOWLEDGED and old.until and date.fromisoformat(old.until) < today)
+    now = replace(old, metric=new.metric, metrics=new.metrics, configurations=new.configurations, change=new.change,
+                  reason=new.reason, found_by=judge, worst=old.worst if new.metric == old.metric else new.worst)
+    expired = old.is_expired(today)
     worse = bool(new.change and now.worst and new.change >= now.worst * (1 + delta))
     if worse:
         now = replace(now, worst=new.change)
@@ -290,20 +274,14 @@ def _carried(old: Incident, new: Incident, today: date, delta: float) -> tuple[I
     return now, expired or worse
 
 
-def acknowledge(register: Sequence[Incident], key: str, who: str, until: date, link: str = "") -> list[Incident]:
-    """Record who investigates an incident, and until when; then it is reported again."""
-    return _changed(register, key, state=ACKNOWLEDGED, who=who, until=until.isoformat(), link=link)
+def acknowledge(register: Sequence[Incident], key: str, who: str, until: date | None, link: str = "") -> list[Incident]:
+    """Record who decided on an incident. It is reported again after the day ``until``, and where it becomes worse.
 
-
-def accept(register: Sequence[Incident], key: str, who: str, link: str = "") -> list[Incident]:
-    """Accept an incident; it is reported again only where it becomes worse."""
-    return _changed(register, key, state=ACCEPTED, who=who, until="", link=link)
-
-
-def _changed(register: Sequence[Incident], key: str, **fields: Any) -> list[Incident]:
-    if key not in {i.key for i in register if i.state != FIXED}:
-        raise unknown("incident", key, [i.key for i in register if i.state != FIXED])
-    return [replace(i, **fields) if i.key == key else i for i in register]
+    Without ``until`` it is accepted."""
+    if key not in {i.key for i in register}:
+        raise unknown("incident", key, [i.key for i in register])
+    state, day = (ACKNOWLEDGED, until.isoformat()) if until else (ACCEPTED, "")
+    return [replace(i, state=state, who=who, until=day, link=link) if i.key == key else i for i in register]
 
 
 def load(path: Path) -> list[Incident]:
@@ -333,7 +311,7 @@ def decisions(failing: Iterable[Finding], register: Sequence[Incident], today: d
     """Return the acknowledged or accepted incident of each finding, by the key of its case and its metric.
 
     Expired acknowledgements do not count."""
-    decided = [i for i in register if i.decided and not (i.state == ACKNOWLEDGED and i.until and date.fromisoformat(i.until) < today)]
+    decided = [i for i in register if i.decided and not i.is_expired(today)]
     return {(f.case.key, f.metric): incident for f in failing for incident in decided
             if f.case.full_title in incident.configurations and family(incident.metric) == family(f.metric)}
 

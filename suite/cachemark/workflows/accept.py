@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..core.errors import NothingMeasured
 from ..gate import baselines, incidents
-from ..gate.baselines import CaseDifference, ListedBaseline
+from ..gate.baselines import ListedBaseline
 from ..gate.incidents import Incident
 from ..store.db import Store
 from .check import accepted_path, chosen
@@ -37,25 +37,14 @@ def accepted(root: Path = baselines.ROOT) -> list[ListedBaseline]:
     return baselines.list_(root)
 
 
-def difference(baseline: Path, store: str | Path = DEFAULT_STORE, *, run: int | None = None) -> list[CaseDifference]:
-    """List the differences between a baseline and a run, case by case, without a verdict."""
-    with reading(store) as source:
-        return baselines.diff(baselines.load(baseline), source.outcomes(chosen(source, run).id))
+def known_incidents(register: Path) -> list[Incident]:
+    """List the incidents of a register."""
+    return incidents.load(register)
 
 
-def known_incidents(register: Path, *, fixed: bool = False) -> list[Incident]:
-    """List the incidents of a register; with ``fixed`` also those that are over."""
-    return [incident for incident in incidents.load(register) if fixed or incident.state != incidents.FIXED]
-
-
-def acknowledge_incident(register: Path, key: str, who: str, until: date, link: str = "") -> None:
-    """Record who looks after an incident, and until when."""
+def acknowledge_incident(register: Path, key: str, who: str, until: date | None, link: str = "") -> None:
+    """Record who decided on an incident, and until when; without ``until`` it is accepted as it is."""
     incidents.save(register, incidents.acknowledge(incidents.load(register), key, who, until, link))
-
-
-def accept_incident(register: Path, key: str, who: str, link: str = "") -> None:
-    """Accept an incident as it is."""
-    incidents.save(register, incidents.accept(incidents.load(register), key, who, link))
 
 
 def baseline_commit(store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None) -> str:

@@ -14,12 +14,11 @@ from ..core.units import TIME
 from ..core.verdicts import ENDED, JUDGED, REGRESSED
 from ..core.wording import count, on_one_line
 from ..gate import baseline_check as gate
-from ..gate import baselines, incidents, upgrade
+from ..gate import baselines, incidents
 from ..gate import nights as ledger
 from ..gate.comparison import COVERAGE, OTHER_METHODS
 from ..gate.incidents import BASELINE, PAIRS, Finding, Incident, IncidentNight
 from ..gate.nights import Night
-from ..gate.upgrade import EnvironmentVerdict
 from ..plans import schema as plans
 from ..store import exchange
 from ..store.db import Store
@@ -34,7 +33,7 @@ TWO_MOMENTS = "two runs saw the machine at two moments; `cachemark compare` test
 
 @dataclass(frozen=True)
 class RunJudgement:
-    """Verdicts by the baseline, by pairs, and on the environment; each may be missing.
+    """Verdicts by the baseline and by pairs; each may be missing.
 
     ``standing`` states the false-alarm record of the test on pairs, ``advisory`` whether it is too bad to fail a run; ``history``: changes
     over the nights. ``decided``: acknowledged or accepted incidents by the case and the metric of failing rows; where they cover all
@@ -43,7 +42,6 @@ class RunJudgement:
 
     comparison: gate.Comparison | None
     night: Night | None
-    environment: EnvironmentVerdict | None
     standing: str
     advisory: bool
     baseline: Path | None
@@ -109,14 +107,12 @@ class RunJudgement:
         return [*lines, *(self.comparison.summary() if self.comparison else ()), *self.remarks()]
 
     def remarks(self) -> list[str]:
-        """Return lines about pairs, the environment, and the false-alarm record of the test on pairs."""
+        """Return lines about pairs and the false-alarm record of their test."""
         lines = []
         if self.night is not None:
             sides, tally = " → ".join(map(str, self.night.stated.get("sides", ()))), self.night.tally
             lines.append(f"Comparison {self.night.run.id}, {sides}: {len(tally.regressed)} regressed, "
                          f"{len(tally.unresolved)} not resolved.")
-        if self.environment is not None and self.environment.alert:
-            lines.append(str(self.environment))
         lines += self.history
         return [*lines, self.standing] if self.standing else lines
 
@@ -138,8 +134,7 @@ def judge(
     limit, coverage = gate.THRESHOLD if threshold is None else threshold, COVERAGE if min_coverage is None else min_coverage
     comparison = gate.compare(baseline, outcomes, run.environment, threshold=limit, min_coverage=coverage, plan=run.plan,
                               in_pairs=lambda case: "" if threshold is not None else _better(case, baseline, run, paired.night))
-    environment = upgrade.environment_verdict(baseline, outcomes, run.environment, limit)
-    return replace(paired, comparison=comparison, environment=environment, baseline=path)
+    return replace(paired, comparison=comparison, baseline=path)
 
 
 def judge_against(store: Store, run: RunRecord, other: RunRecord) -> tuple[RunJudgement, Exchange]:
@@ -156,8 +151,7 @@ def judge_against(store: Store, run: RunRecord, other: RunRecord) -> tuple[RunJu
     baseline = exchange.load(exchange.dump(store.outcomes(other.id), other.environment, other.code, **facts), f"Run {other.id}")
     outcomes = store.outcomes(run.id)
     comparison = gate.compare(baseline, outcomes, run.environment, in_pairs=lambda case: _better(case, baseline, run, None) or TWO_MOMENTS)
-    environment = upgrade.environment_verdict(baseline, outcomes, run.environment, gate.THRESHOLD)
-    return RunJudgement(comparison, None, environment, "", False, None), baseline
+    return RunJudgement(comparison, None, "", False, None), baseline
 
 
 def judge_in_pairs(store: Store, run: RunRecord, min_coverage: float | None = None) -> RunJudgement:
@@ -166,7 +160,7 @@ def judge_in_pairs(store: Store, run: RunRecord, min_coverage: float | None = No
     mine = [night for night in nights if night.run.code.get("hash") == run.code.get("hash") and night.stated.get("alike") != OTHER_METHODS]
     standing = ledger.standing(nights)
     newest, record = replace(mine[-1], min_coverage=min_coverage) if mine else None, str(standing) if nights else ""
-    return RunJudgement(None, newest, None, record, standing.advisory, None, _history(nights, newest))
+    return RunJudgement(None, newest, record, standing.advisory, None, _history(nights, newest))
 
 
 def accepted_path(run: RunRecord) -> Path:
@@ -208,7 +202,7 @@ def judge_comparison(store: Store, run: RunRecord, min_coverage: float | None = 
     earlier = [night for night in nights if night.run.started <= run.started]
     standing = ledger.standing(earlier)
     night = replace(mine[0], min_coverage=min_coverage)
-    return RunJudgement(None, night, None, str(standing), standing.advisory, None, _history(earlier, night))
+    return RunJudgement(None, night, str(standing), standing.advisory, None, _history(earlier, night))
 
 
 def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
@@ -373,8 +367,8 @@ def _updated(judgement: RunJudgement, cases: Mapping[str, Case], register: Path,
     """Merge tonight's incidents into the register and write it."""
     covered = [cases[key] for key in {r.case_key for r in judgement.all_rows if r.verdict in JUDGED} if key in cases]
     tonight = incidents.fold(judgement.findings(cases, str(run.code.get("commit") or "")[:12]), covered)
-    figures = [figure for judge, (rows, _) in judgement.by_judge.items() for figure in incidents.judged_metrics(rows, cases, judge)]
+    rows = incidents.rows_by_config({judge: rows for judge, (rows, _) in judgement.by_judge.items()}, cases)
     delta = float(judgement.night.stated.get("delta", 0.1)) if judgement.night else 0.1
-    merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, figures)
+    merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, rows)
     incidents.save(register, merged.register)
     return merged
