@@ -14,6 +14,9 @@ Row = Mapping[str, Any]
 BEGIN, END = "<!-- written by benchmarks/gate_study.py -->", "<!-- end of what is written -->"
 SECONDS = 1.0  # an image, in the price of a night
 GENERATED = 10  # images of a side in a pair, warm-ups included
+RULES = ("profile", "rule", "images", "false alarms of 200", "power 5%", "power 10%", "matched 5%, equal cost", "matched 10%, equal cost")
+SERIES = ("profile", "shape", "effect", "ours", "asv publish", "otava", "otava on our ratios", "z-score", "fence")
+WAITS = ("profile", "correlation", "nights simulated", "false alarms", "at least")
 CLEARLY = 0.02  # by which a power must differ to be called a difference
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999933", "#AA4499")
 
@@ -26,12 +29,14 @@ def written(value: object) -> str:
 
 
 def markdown(rows: Sequence[Row], names: Iterable[str] = ()) -> str:
-    """Tables of rows, a new one wherever the columns change; only the columns ``names``, where they are given. Lists are left out."""
+    """Tables of rows, a new one wherever the columns change; only the columns ``names``, if given; a mapping gives their headings. Lists
+    are left out."""
     wanted, lines, before = tuple(names), list[str](), tuple[str, ...]()
     for row in rows:
         columns = tuple(c for c in (wanted or row) if c in row and not isinstance(row[c], list))
         if columns != before:
-            lines += ["", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+            headings = [names[c] for c in columns] if isinstance(names, Mapping) else columns
+            lines += ["", f"| {' | '.join(headings)} |", "|" + "---|" * len(columns)]
         lines.append(f"| {' | '.join(written(row[c]) for c in columns)} |")
         before = columns
     return "\n".join(lines)
@@ -109,10 +114,10 @@ def text(results: Mapping[str, Any], drawings: Mapping[str, str]) -> str:
         f"Seed {results['seed']}, {size['unchanged']} unchanged cells for each rule, {seconds / 60:.0f} minutes of one core.",
         "### Nights without a change, 200 cells", markdown(list(nights(results["gate"]))),
         "### Power of the gate", markdown(list(powers(results["gate"]))),
-        "### Other rules", markdown(results["rules"]),
+        "### Other rules", markdown(results["rules"], RULES),
         "### Power against false alarms", *(f"![{name}: power against false alarms]({file})\n" for name, file in drawings.items()),
-        "### Nightly series", markdown([r for r in results["history"] if r["shape"] in ("none", "step", "ramp") or r["effect"] == 0.10]),
-        "### Nights until a false alarm in any of 200 unchanged series", markdown(results["waits"]),
+        "### Nightly series", markdown([r for r in results["history"] if r["shape"] != "improvement" and r["effect"] <= 0.10], SERIES),
+        "### Nights until a false alarm in any of 200 unchanged series", markdown(results["waits"], WAITS),
         "### Where another rule finds more", "\n".join(f"- {line}." for line in lost),
     ]
     return "\n\n".join(part.strip("\n") for part in parts)

@@ -92,10 +92,11 @@ def test_rules_are_what_their_names_say(study: ModuleType) -> None:
 def test_the_whole_study_in_small(study: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(study.SIZES, "quick", 0.003)
     monkeypatch.setattr(study, "SEEDS", (16,))
+    search = [{"seeds": 4, "level": 0.05, "distributions": 1, "highest rate": 0}]
     target, stored = tmp_path / "claims.md", tmp_path / "claims.json"
     target.write_text(f"# Claims\n{study.BEGIN}\nfrom before\n{study.END}\nThe end.\n")
     some = ["false", "power", "means", "times", "faster", "others"]
-    stored.write_text(json.dumps({name: [{"made": "elsewhere"}] for name in study.TABLES}))
+    stored.write_text(json.dumps({name: [{"made": "elsewhere"}] for name in study.TABLES} | {"search": search}))
     monkeypatch.setattr(sys, "argv", ["claims_study.py", "--quick", "--only", *some, "--json", str(stored), "--page", str(target)])
     study.main()
     held, text = json.loads(stored.read_text()), target.read_text()
