@@ -1,1 +1,1 @@
-"""Storage of keys and values: layouts, slots, codecs and random streams."""
+"""Storage of keys and values: layouts, layer caches, codecs and random streams."""

@@ -1,4 +1,4 @@
-"""The memory of one generation: every tensor that it keeps, by name and kind."""
+"""Memory of one generation: all tensors it keeps, by name and kind."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .engine.engine import EAGER, Engine
 
 
 class Memory:
-    """An arena: every tensor that a generation keeps, by name, and what bytes are counted from.
+    """Allocator for all tensors kept during a generation; byte counts are taken from it.
 
-    It goes with the engine that runs the passes. A second generation of a case asks for the same names and gets the same storage,
-    zeroed, so that what was recorded of the first one holds.
+    It includes the engine that runs the passes. A second generation of the same case gets the same storage, zeroed, so that captured graphs
+    stay valid.
     """
 
     def __init__(self, device: torch.device | str = "cpu", codec: Codec = NATIVE, engine: Engine = EAGER) -> None:
@@ -27,17 +27,23 @@ class Memory:
         self._given: set[str] = set()
 
     def another(self) -> Memory:
-        """An empty arena for another batch of the same case."""
+        """Return an empty memory for another batch of the same case."""
         return Memory(self.device, self.codec, self.engine.another())
 
     def parts(self, names: Iterable[str]) -> list[Memory]:
-        """A view of it for each of several methods that share a generation: the same storage and engine, under names of their own. They
-        attend one after another, so one stage serves all: that of the first, which must be the largest."""
+        """Return a view for each of several methods that share a generation.
+
+        They have the same storage and engine under names of their own. They attend one after another and share the first one's stage, which
+        must be the largest.
+        """
         stage: dict[str, Tensor] = {}
         return [MemoryPart(self, name, stage) for name in names]
 
     def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
-        """A zeroed tensor. ``kind`` says where its bytes are counted: ``slots``, ``stage`` or ``state`` (a method's)."""
+        """Return a zeroed tensor.
+
+        ``kind``: where its bytes count, ``slots``, ``stage`` or ``state`` (a method's).
+        """
         shape = tuple(shape)
         assert name not in self._given, f"{name} is asked for twice in one generation"
         self._given.add(name)
@@ -50,26 +56,28 @@ class Memory:
         return tensor.zero_()
 
     def adopt(self, name: str, tensor: Tensor, kind: str) -> Tensor:
-        """Count a tensor that was made elsewhere, in place of the one of that name so far: for the reference engine only."""
+        """Count a tensor allocated elsewhere under this name; for the reference engine only."""
         self.tensors[name] = (kind, tensor)
         return tensor
 
     def begin(self) -> None:
-        """A generation starts: each tensor may be asked for once more, and is zeroed then."""
+        """Start a generation: each tensor may be requested once more, and is zeroed then."""
         self._given.clear()
 
     def nbytes(self, kind: str) -> int:
-        """Bytes allocated for that kind."""
+        """Return the bytes allocated for a kind."""
         return sum(t.nbytes for counted, t in self.tensors.values() if counted == kind)
 
     def pointers(self) -> dict[str, int]:
-        """Address of each tensor: equal for two generations of a case."""
+        """Return the address of each tensor, equal for two generations of a case."""
         return {name: t.data_ptr() for name, (_, t) in self.tensors.items()}
 
 
 class MemoryPart(Memory):
-    """The part of an arena that one of several methods is given. What it keeps is counted in the ``whole``, which begins generations;
-    ``stage`` holds the buffers that the parts share."""
+    """One method's part of a memory.
+
+    Its tensors are counted in the ``whole``, which begins generations; ``stage`` holds the buffers that the parts share.
+    """
 
     def __init__(self, memory: Memory, name: str, stage: dict[str, Tensor]) -> None:
         super().__init__(memory.device, memory.codec, memory.engine)
@@ -85,4 +93,4 @@ class MemoryPart(Memory):
         return self._stage[name][: math.prod(shape)].view(shape)
 
     def begin(self) -> None:
-        """Nothing: the whole has begun."""
+        """Do nothing: the whole memory has begun."""

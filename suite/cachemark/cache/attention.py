@@ -1,4 +1,4 @@
-"""The one attention function, through which every method of every family reads its keys, and the kernels that compute it."""
+"""The attention function through which all methods read keys, and its kernels."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ MASS_KERNEL, FUSED_MASS_KERNEL = "matmul-with-mass", "triton-with-mass"
 def attention(
     q: Tensor, slot: Slot, stage: Stage | None = None, *, mass: bool = False, causal: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(q·kᵀ/√d)·v over the live prefix of ``slot``, followed by the stage's own entries where a stage is given.
+    """Compute softmax(q·kᵀ/√d)·v over the live entries of ``slot``, or over [live | own] in ``stage``.
 
-    ``q``: (rows, heads, tokens, head_dim). Returns the output in the shape of ``q`` and, where ``mass`` is asked for, the
-    attention mass of each live key summed over queries and over the heads that share it, (rows, kv_heads, longest) fp32,
-    zero behind the end of a shorter row. ``causal``: query t sees keys 0 … t, and of a window behind live entries these too; queries
-    behind a shorter row's end are padding, which has an output but no mass.
+    ``q``: (rows, heads, tokens, head_dim). Returns the output in the shape of ``q`` and, with ``mass``, the attention mass of each live key
+    summed over queries and over the heads that share it, (rows, kv_heads, longest) fp32, zero after the end of a shorter row. ``causal``:
+    query t sees keys 0 … t, and in a window all live entries before it; queries after a shorter row's end are padding, with an output but
+    no mass.
 
-    Rows with one number of live entries are served by one call on exactly those entries: there is no mask, and what lies
-    behind a row's end is never read.
+    Rows with equally many live entries are one call on exactly those entries: there is no mask, and dead entries are never read.
     """
     source = slot if stage is None else stage
     parts: list[tuple[Tensor, Tensor | None]] = []
@@ -44,7 +43,7 @@ def attention(
 
 
 def by_length(q: Tensor, stage: RaggedStage) -> Tensor:
-    """softmax(q·kᵀ/√d)·v where heads see different numbers of keys: one call for the heads of each length, on exactly their entries."""
+    """Compute attention where heads have different numbers of keys, in one call per length."""
     queries = fold(q, sum(extent.heads for extent in stage.extents))
     outs: dict[int, Tensor] = {}
     for heads, k, v in stage.by_length():
@@ -66,8 +65,10 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 
 def _window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of a window whose own keys are the last ones: its query t sees all before the window, and of the window 0 … t. The fused
-    kernels of a CUDA device have that triangle where every head has keys of its own; elsewhere it is a mask."""
+    """Attend within a window whose own keys are the last ones: query t sees the keys before it.
+
+    CUDA kernels have that triangle where every head has its own keys; elsewhere it is a mask.
+    """
     tokens, keys = q.size(2), k.size(2)
     if q.is_cuda and q.size(1) == k.size(1):
         from torch.nn.attention.bias import causal_lower_right  # a second, which nobody else should pay
@@ -84,7 +85,7 @@ def _join(masses: list[Tensor]) -> Tensor:
 
 
 def fold(q: Tensor, kv_heads: int) -> Tensor:
-    """Queries of the heads that share a key, side by side: (rows, kv_heads, group·tokens, head_dim). No copy of k or v."""
+    """Place queries of the heads that share a key side by side: (rows, kv_heads, group·tokens, head_dim)."""
     return q.reshape(q.size(0), kv_heads, -1, q.size(-1))
 
 
@@ -93,8 +94,7 @@ FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFI
 
 @contextmanager
 def fused(device: str) -> Iterator[None]:
-    """On a CUDA device attention within runs a fused kernel or raises RuntimeError, so that no value of a fast engine is that of the
-    written-out formula. A CPU has one kernel of its own."""
+    """Run attention within by a fused kernel on CUDA, or raise RuntimeError."""
     if torch.device(device).type == "cpu":
         yield
         return
@@ -103,9 +103,9 @@ def fused(device: str) -> Iterator[None]:
 
 
 def chosen(layout: Layout) -> str:
-    """The kernel that the dispatcher takes for keys of this layout, ``sdpa-flash`` for instance; on a CPU it is just ``sdpa``.
+    """Return the kernel that the dispatcher selects for keys of this layout, such as ``sdpa-flash``.
 
-    Asked with one row, a few tokens and a prefix of a longer buffer: type, head width and strides decide, and none of the sizes.
+    On a CPU it is ``sdpa``. Type, head width and strides decide, so it is probed with one row and a few tokens.
     """
     if torch.device(layout.device).type == "cpu":
         return KERNEL
@@ -120,9 +120,11 @@ def chosen(layout: Layout) -> str:
 
 # -- with the mass of each key, for the methods that keep or drop keys by it ------------------------------------------
 def with_mass(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """softmax(q·kᵀ/√d)·v in the shape of ``q`` (rows, heads, tokens, head_dim), and the weight of each key summed over queries and over
-    the heads that share it, (rows, kv_heads, keys) fp32. By one kernel on a CUDA device with Triton; a condition of several tokens,
-    which is fed once, and everything on a CPU is written out."""
+    """Return attention in the shape of ``q``, and each key's weight (rows, kv_heads, keys) fp32.
+
+    ``q``: (rows, heads, tokens, head_dim). Weights are summed over queries and over the heads that share the key. Uses one kernel on CUDA
+    with Triton; conditions of several tokens, and everything on a CPU, use plain operations.
+    """
     kernel = _fused() if q.is_cuda and not (causal and q.size(2) > 1) else None
     if kernel is None:
         return written_out(q, k, v, causal)
@@ -131,12 +133,12 @@ def with_mass(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Te
 
 
 def mass_kernel(device: str) -> str:
-    """The kernel that :func:`with_mass` is on a device."""
+    """Return the name of the kernel that :func:`with_mass` uses on a device."""
     return FUSED_MASS_KERNEL if torch.device(device).type == "cuda" and _fused() is not None else MASS_KERNEL
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Attention written out in plain operations, because the fused kernels of torch do not return the probabilities."""
+    """Compute attention in plain operations, since torch's fused kernels do not return probabilities."""
     tokens, keys = q.size(2), k.size(2)
     scores = fold(q, k.size(1)).float() @ k.float().mT * q.size(-1) ** -0.5
     if causal and tokens > 1:
@@ -149,7 +151,7 @@ def written_out(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, 
 
 @cache
 def _fused() -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-    """The kernel, or None without Triton; imported when it is first needed, since Triton takes a second."""
+    """Return the Triton kernel, or None without Triton. Imported on first use, which takes a second."""
     try:
         from .mass_kernel import attention_with_mass
     except ImportError:

@@ -1,8 +1,8 @@
-"""Banks: keys and values of all slots of equal capacity, stored together, so that one call evicts from all of them.
+"""Cache groups (banks): keys and values of all layers of equal capacity, evicted from in one call.
 
-The one rule: **live entries are always a prefix of the buffer.** K is cached after RoPE, so the order of entries is free.
-Evicting m entries moves the last m live ones into the evicted places (one that is itself in the tail moves nothing), and the
-next tokens are written at the tail. Only m entries move, shapes are static, and nothing dead is ever read.
+**Live entries are always a prefix of the buffer.** K is stored after RoPE, so the order of entries is free. Evicting m entries moves the
+last m live ones into the evicted positions, and the next tokens are written at the tail. Only m entries move, shapes are static, and dead
+entries are never read.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ TRANSIENT = 192 * 2**20
 
 
 def chunks(sites: int, rows: int, each: int) -> Iterator[tuple[slice, slice]]:
-    """Sites and rows of each portion, where one row of one site needs ``each`` bytes on the way. A portion has all rows of some sites or
-    some rows of one site, so that its storage is one stretch."""
+    """Split work on sites × rows into portions, where a row of a site needs ``each`` temporary bytes.
+
+    A portion has all rows of some sites or some rows of one site, so that its storage is contiguous.
+    """
     count = max(1, TRANSIENT // each)
     if count >= rows:
         for at in range(0, sites, count // rows):
@@ -38,12 +40,11 @@ INDEXING = 64  # bytes on the way for each entry that is evicted: several int64 
 
 
 class SlotBank:
-    """The slots of all sites that have one capacity.
+    """Storage of all sites with one capacity.
 
-    ``k``, ``v``: parts of the codec, each (sites, rows, kv_heads, capacity, width). ``visual``: (sites, rows, kv_heads,
-    reach) int16, the index among visual tokens of each entry, −1 for a condition entry. ``live``: live entries of each run of
-    rows, on the host. ``reach`` is the capacity or, where a scale that does not fit stands in the stage, the most entries that
-    are ever seen at once: tables number those too.
+    ``k``, ``v``: parts of the codec, each (sites, rows, kv_heads, capacity, width). ``visual``: (sites, rows, kv_heads, reach) int16, the
+    index of each entry among visual tokens, −1 for the condition. ``live``: live entries of each run of rows, on the host. ``reach``: the
+    capacity or, where scales use the stage, the most entries attended to at once; tables have that length.
     """
 
     def __init__(self, layout: Layout, sites: tuple[Site, ...], capacity: int, memory: Memory) -> None:
@@ -67,12 +68,12 @@ class SlotBank:
         return tuple(memory.zeros(f"{name}.{i}", (*shape, width), dtype, "slots") for i, (width, dtype) in parts)
 
     def slot(self, index: int) -> Slot:
-        """The slot of the site with that number."""
+        """Return the layer cache of a site by its number."""
         return Slot(self, index)
 
     @property
     def live(self) -> list[int]:
-        """Live entries of each run; all sites of a bank agree between passes."""
+        """Live entries of each run; equal for all sites between passes."""
         return self.slots[0].live
 
     @property
@@ -84,7 +85,7 @@ class SlotBank:
 
     @property
     def live_visual(self) -> int:
-        """Live visual entries per row where the condition is kept: the same for every row, head and site."""
+        """Live visual entries per row, where the condition is kept."""
         return self.live[0] - self.runs[0].condition
 
     @property
@@ -94,11 +95,10 @@ class SlotBank:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of keys and values that live now: what was evicted is gone."""
+        """Bytes of the keys and values that are live now."""
         return self._bytes(self._entries())
 
     def _entries(self) -> int:
-        """Live entries of all sites and rows."""
         return sum(n * (r.stop - r.start) for slot in self.slots for r, n in zip(self.runs, slot.live, strict=True))
 
     def _bytes(self, entries: int) -> int:
@@ -107,18 +107,18 @@ class SlotBank:
         return self.layout.kv_heads * (entries * self.codec.pair_bytes(*kind) + shared)
 
     def follow(self, table: Tensor) -> Tensor:
-        """Let ``table`` (sites, rows, kv_heads, reach) move with the entries; a freed place is zeroed."""
+        """Let ``table`` (sites, rows, kv_heads, reach) move with the entries; freed positions are zeroed."""
         self.followers.append(table)
         return table
 
     def end_step(self, step: Step) -> None:
-        """Note what the pass has written: numbers for its entries, and the fullest moment."""
+        """Number the entries that the pass has written, and update the peak."""
         if not step.scale:
             self._number(step)
         self.peak = max(self.peak, self._entries())
 
     def roll_back(self, count: int) -> None:
-        """Cut the last ``count`` entries of every row off, the rejected drafts of a pass; they were live while it ran."""
+        """Remove the last ``count`` entries of every row: rejected drafts, which count in the peak."""
         self.peak = max(self.peak, self._entries())
         for number, n in enumerate(self.live):
             self._shorten(number, n, count)
@@ -134,7 +134,7 @@ class SlotBank:
                 self.visual[:, run.rows, :, n - fed : n] = torch.arange(step.first, step.first + fed, device=self.visual.device)
 
     def table(self) -> Tensor:
-        """``visual`` of the live prefix, (sites, rows, kv_heads, longest), −1 where a shorter row has ended."""
+        """Return ``visual`` of the live prefix, (sites, rows, kv_heads, longest), −1 behind a shorter row."""
         longest = max(self.live)
         if len(self.runs) == 1:
             return self.visual[..., :longest]
@@ -143,17 +143,17 @@ class SlotBank:
         return self.visual[..., :longest].masked_fill(dead[None, :, None], -1)
 
     def keys(self, sites: slice = slice(None), rows: slice = slice(None)) -> Tensor:
-        """Decoded keys of the live prefix, (sites, rows, kv_heads, longest, head_dim); of some sites and rows where they are given."""
+        """Return decoded keys of the live prefix, (sites, rows, kv_heads, longest, head_dim)."""
         longest = max(self.live)
         return self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.k), self.layout.dtype)
 
     def values(self, sites: slice = slice(None), rows: slice = slice(None)) -> Tensor:
-        """Decoded values of the live prefix, as :meth:`keys`."""
+        """Return decoded values of the live prefix, in the shape of :meth:`keys`."""
         longest = max(self.live)
         return self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.v), self.layout.dtype)
 
     def evict(self, places: Tensor) -> None:
-        """Evict ``places`` (sites, rows, kv_heads, m): distinct indices of live entries. The tail moves into the holes."""
+        """Evict ``places`` (sites, rows, kv_heads, m), distinct positions of live entries."""
         sites, _, heads, m = places.shape
         if not m:
             return
@@ -165,7 +165,7 @@ class SlotBank:
             self._shorten(number, n, m)
 
     def evict_place(self, number: int, place: int) -> None:
-        """Evict one entry of run ``number``, the same ``place`` in every site, row and head."""
+        """Evict the entry at one ``place`` in every site, row and head of run ``number``."""
         run, n = self.runs[number], self.live[number]
         if place != n - 1:
             for table in (*self.k, *self.v, self.visual, *self.followers):
@@ -173,7 +173,7 @@ class SlotBank:
         self._shorten(number, n, 1)
 
     def _fill(self, n: int, places: Tensor, base: Tensor) -> None:
-        """Pair each hole with a survivor of the tail. Holes inside the tail are paired with themselves."""
+        """Move the surviving entries of the tail into the holes. A hole inside the tail maps to itself."""
         m = places.size(-1)
         holes = places.sort(-1).values
         gone = torch.zeros((*holes.shape[:-1], m + 1), dtype=torch.int8, device=holes.device)

@@ -1,4 +1,4 @@
-"""Storage for the sites of a model: one bank per capacity, of the kind that the codec asks for."""
+"""Storage for the sites of a model: one bank per capacity, of the kind that the codec needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .layout import Layout, Site
 
 
 def banks(layout: Layout, capacity: Mapping[Site, int], memory: Memory) -> list[SlotBank]:
-    """A bank for each group of sites with one capacity, in entries."""
+    """Return a bank for each group of sites with equal capacity (in entries)."""
     kind = GroupedBank if memory.codec.grouped else SlotBank
     ordered = sorted(capacity, key=lambda site: (capacity[site], site))
     return [kind(layout, tuple(sites), entries, memory) for entries, sites in groupby(ordered, key=capacity.__getitem__)]

@@ -1,7 +1,7 @@
-"""Storage formats of cached vectors: as they are, or as codes of 8 or 4 bits with their scales.
+"""KV quantization: entries stored as they are, or as codes of 8 or 4 bits with scales.
 
-The codec belongs to the storage, not to a method: every method runs with every codec, and bytes count codes and scales. All but one
-write each vector by itself.
+The codec belongs to the storage, not to a method: every method runs with every codec, and byte counts include scales. All but ``kivi4``
+encode each vector by itself.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _LEVELS = 15
 
 @dataclass(frozen=True)
 class Codec:
-    """``widths(head_dim, dtype)`` gives (elements, dtype) of each part of an entry; ``encode``/``decode`` map vectors
-    (…, head_dim) to parts and back. ``grouped``: so values are stored, while keys share their ranges among tokens, as
-    :mod:`~.grouped_keys` says."""
+    """A storage format of vectors.
+
+    ``widths(head_dim, dtype)`` gives (elements, dtype) of each part of an entry; ``encode`` and ``decode`` map vectors (…, head_dim) to
+    parts and back. ``grouped``: keys share ranges among tokens (:mod:`~.grouped_keys`); the other fields then describe values.
+    """
 
     name: str
     widths: Widths
@@ -37,24 +39,26 @@ class Codec:
 
     @property
     def exact(self) -> bool:
-        """True where what is read is what was written, so that attention may read the storage in place."""
+        """Whether reading returns what was written, so that attention can read the storage in place."""
         return self.name == "native"
 
     def entry_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
-        """Bytes of one stored vector."""
+        """Return the bytes of one stored vector."""
         return _bytes(self.widths(head_dim, dtype))
 
     def key_widths(self, head_dim: int, dtype: torch.dtype) -> tuple[tuple[int, torch.dtype], ...]:
-        """Elements and dtype of each part of a key."""
+        """Return elements and dtype of each part of a key."""
         return ((head_dim // 2, torch.uint8), (1, torch.int16)) if self.grouped else self.widths(head_dim, dtype)
 
     def pair_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
-        """Bytes of one entry, a key and its value."""
+        """Return the bytes of one entry, a key and its value."""
         return _bytes(self.key_widths(head_dim, dtype)) + self.entry_bytes(head_dim, dtype)
 
     def shared_bytes(self, head_dim: int, dtype: torch.dtype, tokens: int) -> int:
-        """Bytes that the keys of one row and head share where ``tokens`` arrive in all: ranges of every group, and the newest group as
-        it is."""
+        """Return the bytes that the keys of one row and head share, for ``tokens`` arrivals in all.
+
+        They are the ranges of every group, and the newest group unquantized.
+        """
         if not self.grouped:
             return 0
         return math.ceil(tokens / GROUP) * head_dim * 2 * torch.float16.itemsize + GROUP * head_dim * dtype.itemsize
@@ -65,7 +69,7 @@ def _bytes(widths: tuple[tuple[int, torch.dtype], ...]) -> int:
 
 
 def _encode_int8(x: Tensor) -> Parts:
-    """Symmetric, one fp32 scale per vector: the largest magnitude maps to 127. A zero vector has scale 0 and stays zero."""
+    """Encode symmetrically, with one fp32 scale per vector; a zero vector has scale 0."""
     scale = x.abs().amax(-1, keepdim=True).float() / 127
     codes = torch.round(x.float() / scale.clamp_min(torch.finfo(torch.float32).tiny)).to(torch.int8)
     return codes, scale
@@ -81,8 +85,7 @@ _FP8_LARGEST = torch.finfo(FP8).max
 
 
 def _encode_fp8(x: Tensor) -> Parts:
-    """Floats of 4 exponent and 3 mantissa bits, one fp16 scale per vector: the largest magnitude maps to 448, the largest such float.
-    They are kept as bytes, since few operations of torch take the type."""
+    """Encode as e4m3 bytes with one fp16 scale per vector; the largest magnitude maps to 448."""
     scale = (x.abs().amax(-1, keepdim=True).float() / _FP8_LARGEST).clamp_min(torch.finfo(torch.float16).tiny).half()
     return (x.float() / scale.float()).clamp(-_FP8_LARGEST, _FP8_LARGEST).to(FP8).view(torch.uint8), scale
 
@@ -97,8 +100,10 @@ def _groups(head_dim: int) -> int:
 
 
 def levels(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes 0 … 15 of ``x`` in the range that it spans along ``dim``, and the step and the least value, both fp16. The least step is
-    that of fp16, 2⁻²⁴."""
+    """Quantize ``x`` to 0 … 15 in its range along ``dim``; return codes, step and minimum (fp16).
+
+    The smallest step is 2⁻²⁴, that of fp16.
+    """
     x = x.float()
     least = x.amin(dim, keepdim=True).half()
     step = ((x.amax(dim, keepdim=True) - least.float()) / _LEVELS).half()
@@ -107,18 +112,20 @@ def levels(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def pack(codes: Tensor) -> Tensor:
-    """Two codes of the last dimension in a byte."""
+    """Pack pairs of codes of the last dimension into bytes."""
     return codes[..., ::2] | codes[..., 1::2] << 4
 
 
 def unpack(packed: Tensor) -> Tensor:
-    """The codes of :func:`pack`."""
+    """Unpack the codes of :func:`pack`."""
     return torch.stack((packed & _LEVELS, packed >> 4), -1).flatten(-2)
 
 
 def _encode_int4(x: Tensor) -> Parts:
-    """Asymmetric: each group of 32 channels (of fewer where 32 does not divide the width) spans 16 levels from its least value on. As
-    KIVI (Liu et al. 2024, section 3.2) stores values."""
+    """Quantize each group of 32 channels to 16 levels from its minimum on.
+
+    Groups are smaller if 32 does not divide the width. As in KIVI (Liu et al. 2024, values), with scales in fp16.
+    """
     codes, step, least = levels(x.unflatten(-1, (_groups(x.size(-1)), -1)), -1)
     return pack(codes.flatten(-2)), step.squeeze(-1), least.squeeze(-1)
 
@@ -144,7 +151,7 @@ CODECS = {codec.name: codec for codec in (NATIVE, INT8, E4M3, INT4, KIVI4)}
 
 
 def codec(name: str) -> Codec:
-    """The codec of that name, or an error with the nearest one."""
+    """Return the codec of a name; raise UnknownName with the nearest one."""
     if name not in CODECS:
         raise unknown("codec", name, CODECS)
     return CODECS[name]

@@ -1,12 +1,10 @@
-"""Keys whose channels share their ranges among tokens, as KIVI (Liu et al. 2024, section 3.2) stores them.
+"""KIVI keys: each channel shares a range among 32 consecutive tokens (Liu et al. 2024, §3.2).
 
-A key's channels differ far more from each other than its tokens do, so each channel of 32 tokens that arrive one after the other has
-a range of its own. Until 32 have arrived they stand as they are. An entry carries the number of its arrival, through which it finds its
-range wherever eviction has moved it; the ranges of a group stay as long as any of its entries may live, that is for the whole generation.
+Channels of keys differ far more from each other than tokens do. Tokens are stored unquantized until a group of 32 is full. Each entry
+stores its arrival number, which locates its range after evictions; ranges stay for the whole generation.
 
-It differs from the authors' code in what stands as it is: theirs keeps the latest 128 keys and values, here the keys of the group that
-fills, and no values. Next-token models only: a next-scale pass writes what survives of a scale, which differs from head to head, and a
-masked one has no order of arrival.
+Differs from the authors' code: theirs keeps the latest 128 keys and values unquantized, here the keys of the newest group and no values.
+Next-token models only: the survivors of a scale differ from head to head, and masked models have no order of arrival.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ from .slot import Slot
 
 
 class GroupedSlot(Slot):
-    """A slot of a :class:`GroupedBank`."""
+    """Layer cache of a :class:`GroupedBank`."""
 
     bank: GroupedBank
 
     def append(self, k: Tensor, v: Tensor, condition: bool = False) -> None:
-        """Write (rows, kv_heads, tokens, head_dim) at the tail: the condition, or one token."""
+        """Write the condition or one token (rows, kv_heads, tokens, head_dim) at the tail."""
         assert condition or k.size(2) == 1, "tokens arrive one at a time"
         counts = [run.condition if condition else 1 for run in self.bank.runs]
         assert max(map(sum, zip(self.live, counts, strict=True))) <= self.bank.capacity, "a method declared too small a capacity"
@@ -40,14 +38,13 @@ class GroupedSlot(Slot):
             (self._condition if condition else self._token)(run, number, k[run.rows])
 
     def _token(self, run: RowRun, number: int, k: Tensor) -> None:
-        """Write one token. The number of its arrival is read on the device, so that a recorded pass can be repeated."""
+        """Write one token. Its arrival number is read on the device, so that the pass can be captured."""
         arrived, n = self.bank.arrived[run.start : run.start + 1], self.live[number]
         self.bank.newest[self.index, run.rows].index_copy_(2, arrived % GROUP, k)
         self.k[1][run.rows, :, n] = arrived.to(torch.int16)
         self.live[number] += 1
 
     def _condition(self, run: RowRun, number: int, k: Tensor) -> None:
-        """Write a condition, one group after the other."""
         for first in range(0, run.condition, GROUP):
             last = min(first + GROUP, run.condition)
             self.bank.newest[self.index, run.rows, :, : last - first] = k[:, :, first:last]
@@ -58,15 +55,18 @@ class GroupedSlot(Slot):
         self.bank.arrived[run.rows] = run.condition
 
     def read(self, run: RowRun, n: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the first ``n`` entries of these rows, decoded."""
+        """Return decoded keys and values of the first ``n`` entries of these rows."""
         values = self.bank.codec.decode(tuple(part[run.rows, :, :n] for part in self.v), self.bank.layout.dtype)
         return self.bank.decoded(slice(self.index, self.index + 1), run.rows, n)[0], values
 
 
 class GroupedBank(SlotBank):
-    """A bank of such keys. ``k``: codes, two in a byte, and the number of arrival of each entry. ``step``, ``least`` (sites, rows,
-    kv_heads, groups, head_dim) fp16: the range of each channel of a group. ``newest`` (sites, rows, kv_heads, 32, head_dim): the group
-    that fills. ``arrived`` (rows,) int64: tokens that had arrived before the pass."""
+    """A bank whose keys share ranges.
+
+    ``k``: codes, two per byte, and arrival numbers. ``step``, ``least`` (sites, rows, kv_heads, groups, head_dim) fp16: the range of each
+    channel of a group. ``newest`` (sites, rows, kv_heads, 32, head_dim): the group that is being filled. ``arrived`` (rows,) int64: tokens
+    that had arrived before the pass.
+    """
 
     def __init__(self, layout: Layout, sites: tuple[Site, ...], capacity: int, memory: Memory) -> None:
         super().__init__(layout, sites, capacity, memory)
@@ -84,7 +84,7 @@ class GroupedBank(SlotBank):
         return self.decoded(sites, rows, max(self.live))
 
     def decoded(self, sites: slice, rows: slice, n: int) -> Tensor:
-        """Keys of the first ``n`` entries, (sites, rows, kv_heads, n, head_dim)."""
+        """Return keys of the first ``n`` entries, (sites, rows, kv_heads, n, head_dim)."""
         arrival = self.k[1][sites, rows, :, :n].long()
         if len(set(self.live)) > 1:  # the shorter rows have dead entries among these, which may hold any number
             arrival = arrival.clamp(0, self.step.size(3) * GROUP - 1)
@@ -103,7 +103,7 @@ class GroupedBank(SlotBank):
                 self.close(slice(None), number, arrived // GROUP - 1, n)
 
     def close(self, sites: slice, number: int, group: int, live: int) -> None:
-        """Give a group that is full its ranges, and the entries that live of it their codes: run ``number``, its first ``live`` places."""
+        """Quantize a full group: store its ranges, and the codes of its live entries of run ``number``."""
         rows = self.runs[number].rows
         codes, step, least = levels(self.newest[sites, rows], -2)
         self.step[sites, rows, :, group], self.least[sites, rows, :, group] = step.squeeze(-2), least.squeeze(-2)
@@ -114,5 +114,4 @@ class GroupedBank(SlotBank):
 
 
 def _taken(table: Tensor, places: Tensor) -> Tensor:
-    """Of ``table`` (…, entries, width) the rows at ``places`` (…, n, 1): (…, n, width)."""
     return table.gather(-2, places.expand(*places.shape[:-1], table.size(-1)))

@@ -1,7 +1,7 @@
-"""The layout of a generation, a place in the network (site), and a moment of the generation (step).
+"""The layout of a generation, the sites of a network, and the steps of a generation.
 
-Everything here is known on the host before the first tensor is computed. A method may let its own host attributes depend on
-these, never on tensor values; that is what makes a step capturable.
+All of it is known on the host before the first tensor is computed. Host attributes of a method may depend on it, never on tensor values, so
+that a step can be captured.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 
 
 class Site(NamedTuple):
-    """A place in the network: a stack of blocks, and a block of it."""
+    """A layer: a stack of blocks, and the number of a block in it."""
 
     stack: str
     layer: int
 
 
 class RowRun(NamedTuple):
-    """Consecutive rows ``start:stop`` with the same number of condition entries. One attention call serves a run."""
+    """Consecutive rows ``start:stop`` with equally long conditions, served by one attention call."""
 
     start: int
     stop: int
@@ -38,12 +38,11 @@ class RowRun(NamedTuple):
 class Layout:
     """The shape of one generation.
 
-    ``condition`` holds the number of condition entries of every row (conditional and unconditional rows alike), so its
-    length is the number of rows. ``lines`` × ``line`` visual tokens are generated per row; a next-scale model has ``scales``
-    instead, the sides of its square token maps, coarse to fine. ``kv_heads`` < ``heads`` is GQA.
-    ``seeds`` and ``branches`` name each row's random stream: the seed of its sample, and 0 for the conditional row, 1 for
-    the unconditional one. They, not the row's index, key what a method draws, so a sample is the same in any batch.
-    ``line_ends``: the last token of a line shows nothing and ends it.
+    ``condition``: number of condition entries of every row (conditional and unconditional), so its length is the number of rows. ``lines``
+    × ``line`` visual tokens are generated per row; a next-scale model has ``scales`` instead, the sides of its square token maps, coarse to
+    fine. ``kv_heads`` < ``heads`` is GQA. ``seeds`` and ``branches`` identify each row's random stream: the seed of its sample, and 0 for
+    the conditional or 1 for the unconditional row. They, not the row index, key random choices, so a sample is the same in any batch.
+    ``line_ends``: the last token of a line is an end-of-line token.
     """
 
     paradigm: str
@@ -67,7 +66,7 @@ class Layout:
 
     @property
     def batch(self) -> int:
-        """Samples: the rows without those that guidance adds."""
+        """Number of samples: rows without the unconditional ones."""
         return self.rows - sum(self.branches)
 
     @property
@@ -86,7 +85,7 @@ class Layout:
 
     @property
     def stored(self) -> int:
-        """Entries per row and layer that the full cache holds: what a later pass reads."""
+        """Entries per row and layer of the full cache: those that a later pass reads."""
         return self.longest_condition + self.cacheable
 
     @cached_property
@@ -105,11 +104,10 @@ class Layout:
 class Step:
     """One forward pass of a generation.
 
-    ``index`` of ``total`` passes; pass 0 feeds the condition. ``first`` is the index of the first visual token that this
-    pass feeds and ``count`` how many (0 where only the condition is fed). ``line`` counts from 1 and is the line of the last
-    token fed (0 in pass 0); ``scale`` counts from 1 in a next-scale model and is 0 in others. ``edges`` names what is complete
-    once the pass has run: ``token``, ``line``, ``scale``, and ``step`` in a masked model. ``beyond``: of the tokens fed, how many of the
-    last ones do not stay whatever they are; ``line`` and ``edges`` are those of the others.
+    ``index`` of ``total``; pass 0 feeds the condition. ``first`` is the index of the first visual token fed and ``count`` their number (0
+    for the condition alone). ``line`` counts from 1 and is the line of the last token fed (0 in pass 0); ``scale`` counts from 1 in a
+    next-scale model, else 0. ``edges`` names what is complete after the pass: ``token``, ``line``, ``scale``, and ``step`` in a masked
+    model. ``beyond``: how many of the last tokens fed never stay; ``line`` and ``edges`` are those of the others.
     """
 
     index: int
@@ -123,35 +121,38 @@ class Step:
 
     @property
     def staying(self) -> int:
-        """Tokens that this pass feeds and that may stay."""
+        """Tokens fed that may stay."""
         return self.count - self.beyond
 
     @property
     def last(self) -> bool:
-        """True in the last pass, whose keys nobody reads afterwards."""
+        """Whether this is the last pass, whose keys no pass reads."""
         return self.index == self.total - 1
 
     @property
     def causal(self) -> bool:
-        """True where the tokens of this pass see each other in order: those of the condition, and of a window of several visual ones."""
+        """Whether the tokens of this pass attend causally: the condition, or a window of visual tokens."""
         return not self.scale and self.count != 1
 
 
 def raster_steps(layout: Layout) -> list[Step]:
-    """The passes of a next-token generation: the condition, then every visual token but the last, which nobody reads."""
+    """Return the passes of a next-token generation: the condition, then every visual token but the last."""
     return [Step(0, layout.visual), *(window_step(layout, fed, 1) for fed in range(layout.visual - 1))]
 
 
 def window_step(layout: Layout, first: int, count: int, beyond: int = 0) -> Step:
-    """The pass of a next-token generation that feeds ``count`` visual tokens from ``first`` on, of which the last ``beyond`` do not stay.
-    Its index is that of the last token that it predicts, so that a window of one is the pass of sequential decoding."""
+    """Return the pass that feeds ``count`` visual tokens from ``first`` on.
+
+    The last ``beyond`` of them do not stay. The index of the pass is the index of the last token it predicts, so that a window of one is a
+    pass of sequential decoding.
+    """
     behind = first + count - beyond
     edges = ("token", "line") if behind // layout.line > first // layout.line else ("token",)
     return Step(first + count, layout.visual, first, count, (behind - 1) // layout.line + 1, edges, beyond=beyond)
 
 
 def scale_steps(layout: Layout) -> list[Step]:
-    """The passes of a next-scale generation: all tokens of a scale at once."""
+    """Return the passes of a next-scale generation, one per scale."""
     steps, first = [], 0
     for index, side in enumerate(layout.scales):
         steps.append(Step(index, len(layout.scales), first, side**2, edges=("scale",), scale=index + 1))
@@ -164,11 +165,11 @@ ROWS_FIRST = 3  # dimensions of a rotation table that has rows
 
 @dataclass
 class Tokens:
-    """Hidden states on their way through a stack.
+    """Hidden states that pass through a stack.
 
-    ``x``: hidden states, (rows, tokens, width). ``rope``: the model's own rotation table for these tokens, opaque to
-    methods: (tokens, …), or (rows, tokens, …) where the positions of rows differ; ``cond``: conditioning of each row, rows first,
-    where the model has one; opaque too. ``text``: what cross-attention reads, rows first, and ``text_shown``, which of it each row sees.
+    ``x``: (rows, tokens, width). ``rope``: the model's rotation table for these tokens, (tokens, …), or (rows, tokens, …) where the
+    positions of rows differ. ``cond``: conditioning per row. ``text``: what cross-attention reads, rows first, and ``text_shown``: which of
+    it each row sees. All but ``x`` are opaque to methods.
     """
 
     x: Tensor
@@ -181,7 +182,7 @@ class Tokens:
         return replace(self, x=x)
 
     def rows(self, rows: slice | Sequence[int]) -> Tokens:
-        """These tokens for some of the rows."""
+        """Return these tokens for some of the rows."""
         rope = self.rope[rows] if self.rope is not None and self.rope.dim() == ROWS_FIRST else self.rope
         parts = {name: None if part is None else part[rows] for name, part in self._by_row().items()}
         return replace(self, x=self.x[rows], rope=rope, **parts)

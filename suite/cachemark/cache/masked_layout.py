@@ -1,7 +1,7 @@
-"""The layout and the passes of a masked generation: how many tokens each predicts, and where they stand.
+"""Layout and passes of a masked generation: how many tokens each predicts, and at which positions.
 
-How many is known on the host before the first tensor is computed; where they stand is drawn per sample, so it lives on the device.
-All passes are laid out before the first one runs: no shape depends on a value, and nothing is read back.
+The numbers are known on the host before the first tensor is computed; positions are drawn per sample, on the device. No shape depends on a
+value, and nothing is read back.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ NOWHERE = torch.empty(0, 0, dtype=torch.int64)
 class MaskedLayout(Layout):
     """The shape of a masked generation; ``layers`` are the blocks of the decoder.
 
-    ``steps``: passes of the generation. ``encoder``: blocks of the encoder. The diffusion head has ``head`` blocks of
-    ``head_width`` channels, which run ``diffusion`` times for each token of ``channels`` numbers. Unconditional rows follow the
-    conditional ones. ``counts``: tokens of each pass, where they are not those of the cosine schedule.
+    ``steps``: passes of the generation. ``encoder``: blocks of the encoder. The diffusion head has ``head`` blocks of ``head_width``
+    channels, which run ``diffusion`` times for each token of ``channels`` numbers. Unconditional rows follow the conditional ones.
+    ``counts``: tokens of each pass, if not those of the cosine schedule.
     """
 
     steps: int = 0
@@ -44,23 +44,26 @@ class MaskedLayout(Layout):
 
     @property
     def buffer(self) -> int:
-        """Places before the image that carry the class."""
+        """Positions before the image that carry the class."""
         return self.longest_condition
 
     @property
     def places(self) -> int:
-        """Tokens that the decoder sees: the buffer and the whole image."""
+        """Tokens of the decoder: the buffer and the image."""
         return self.buffer + self.visual
 
     @property
     def stored(self) -> int:
-        """Nothing: without a cache every pass computes all of its tokens anew."""
+        """0: without a cache every pass computes all tokens anew."""
         return 0
 
 
 class Load(NamedTuple):
-    """Work of one block in a pass: ``tokens`` of each of ``rows`` are projected, look at ``keys`` and leave the attention;
-    ``mlp`` of them go through the MLP. In the diffusion head, which has no attention, ``tokens`` have their modulation computed."""
+    """Work of one block in a pass.
+
+    ``tokens`` of each of ``rows`` are projected and attend to ``keys``; ``mlp`` of them pass through the MLP. In the diffusion head, which
+    has no attention, ``tokens`` have their modulation computed.
+    """
 
     rows: int
     tokens: int
@@ -70,14 +73,11 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskedStep(Step):
-    """A pass of a masked generation: ``count`` tokens are predicted from the ``first`` ones that are known.
+    """A pass of a masked generation: ``count`` tokens are predicted from the ``first`` known ones.
 
-    ``left`` is the length of the mask afterwards by the schedule, which never goes below 1, although the last pass predicts
-    everything that is unknown. ``known``, ``generating`` and ``previous`` are raster positions, ascending, each (rows, …) int64 on
-    the device: what the encoder sees, what this pass predicts, and what the pass before it predicted. Until a generation has
-    drawn its order they are empty.
-
-    In the diffusion head ``inner`` counts its passes from 0, of ``inners``; elsewhere both are 0.
+    ``left``: length of the mask afterwards by the schedule, at least 1. ``known``, ``generating`` and ``previous`` are raster positions,
+    ascending, (rows, …) int64 on the device: what the encoder sees, what this pass predicts, and what the previous pass predicted; empty
+    until the generation has drawn its order. In the diffusion head ``inner`` counts its passes from 0, of ``inners``; elsewhere both are 0.
     """
 
     left: int = 0
@@ -94,8 +94,10 @@ class MaskedStep(Step):
 
 
 def masked_steps(layout: MaskedLayout, total: int) -> list[MaskedStep]:
-    """The passes of a masked generation: those of the layout's ``counts``, or ``total`` under the cosine schedule. Raises Unsupported
-    where there are more passes than tokens."""
+    """Return the passes by the layout's ``counts``, or ``total`` by the cosine schedule.
+
+    Raises Unsupported for more passes than tokens.
+    """
     tokens = layout.visual
     if not 1 <= total <= tokens:
         raise Unsupported(f"{total} steps cannot predict {tokens} tokens.", remedy=f"Give 1 … {tokens} steps: each predicts at least one.")
@@ -107,9 +109,10 @@ def masked_steps(layout: MaskedLayout, total: int) -> list[MaskedStep]:
 
 
 def cosine_counts(tokens: int, total: int) -> tuple[int, ...]:
-    """Tokens of each of ``total`` passes under the cosine schedule of MaskGIT, as MAR rounds it (Li et al. 2024, §3.4).
+    """Return the tokens of each of ``total`` passes under MaskGIT's cosine schedule, rounded as in MAR.
 
-    After pass s of T, floor(N·cos(π/2·(s + 1)/T)) tokens are still unknown, but at least one fewer than before and at least one.
+    Li et al. 2024, §3.4. After pass s of T, floor(N·cos(π/2·(s + 1)/T)) tokens are still unknown, but at least one fewer than before and at
+    least one.
     """
     counts, unknown = [], tokens
     for index in range(total - 1):
@@ -120,7 +123,10 @@ def cosine_counts(tokens: int, total: int) -> tuple[int, ...]:
 
 
 def placed(steps: Sequence[MaskedStep], order: Tensor) -> list[MaskedStep]:
-    """Copies of the passes with their positions. ``order`` (rows, N) int64 lists positions; **its tail is predicted first**."""
+    """Return copies of the passes with their positions.
+
+    ``order`` (rows, N) int64 lists positions; **its tail is predicted first**.
+    """
     result: list[MaskedStep] = []
     previous = order[:, :0]
     for step in steps:
@@ -132,10 +138,10 @@ def placed(steps: Sequence[MaskedStep], order: Tensor) -> list[MaskedStep]:
 
 
 def take(x: Tensor, places: Tensor) -> Tensor:
-    """Of ``x`` (rows, n, width) the entries at ``places`` (rows, m): (rows, m, width)."""
+    """Return the entries of ``x`` (rows, n, width) at ``places`` (rows, m)."""
     return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
 
 
 def put(x: Tensor, places: Tensor, values: Tensor) -> Tensor:
-    """A copy of ``x`` with ``values`` (rows, m, width) at ``places`` (rows, m)."""
+    """Return a copy of ``x`` with ``values`` (rows, m, width) at ``places`` (rows, m)."""
     return x.scatter(1, places[..., None].expand(-1, -1, x.size(-1)), values)

@@ -1,4 +1,4 @@
-"""Attention that also returns the mass of each key, as one Triton kernel. Import it only where Triton is."""
+"""Triton kernel of attention that also returns the mass of each key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _kernel(  # type: ignore[no-untyped-def]
     heads, tokens, keys, width, scale,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One block of queries of one row and head: an online softmax over all keys, then a second look at them for the mass."""
+    """Compute one block of queries: an online softmax over all keys, then a second pass for the mass."""
     row, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
     token, channel = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES), tl.arange(0, WIDTH)
     asking, inside = token < tokens, channel < width
@@ -53,9 +53,11 @@ def _kernel(  # type: ignore[no-untyped-def]
 
 
 def attention_with_mass(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """softmax(q·kᵀ/√d)·v in the shape of ``q`` (rows, kv_heads, tokens, head_dim), and the softmax weight of each key summed over the
-    tokens, (rows, kv_heads, keys) fp32. ``k``, ``v`` (rows, kv_heads, keys, head_dim) are read where they lie; their channels are
-    neighbours. Each block of queries writes a sum of its own, so the result is the same every time."""
+    """Return softmax(q·kᵀ/√d)·v in the shape of ``q``, and each key's weight summed over tokens.
+
+    ``q`` (rows, kv_heads, tokens, head_dim); ``k``, ``v`` (rows, kv_heads, keys, head_dim) with contiguous channels; mass (rows, kv_heads,
+    keys) fp32. Each block of queries writes its own sum, so the result is deterministic.
+    """
     assert k.stride(-1) == v.stride(-1) == 1, "channels lie apart"
     q = q.contiguous()
     rows, heads, tokens, width = q.shape

@@ -1,8 +1,7 @@
-"""Ragged slots: keys and values of sites whose K/V heads keep different numbers of entries, without padding and without a mask.
+"""Ragged storage for K/V heads with different numbers of entries, without padding or mask.
 
-A site has one flat buffer, in which the extents of its heads lie one behind the other. A pass lays [live | own] of every head out in
-the stage, heads of one length side by side, attends there with one call per length, and writes what survives back, packed anew. So
-nothing moves in place, no hole is ever left, and the buffer is as large as the most that its heads hold together behind any pass.
+A site has one flat buffer with the heads' extents one behind the other. A pass lays out [live | own] of every head in the stage, heads of
+one length side by side, attends there with one call per length, and writes the survivors back, packed anew.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Kept = Sequence[range] | Tensor
 
 
 class Extent(NamedTuple):
-    """Neighbouring heads ``first`` … ``first + heads − 1`` of ``length`` entries each, from entry ``start`` of a flat buffer on."""
+    """``heads`` heads from ``first`` on, with ``length`` entries each, at ``start`` of a flat buffer."""
 
     first: int
     heads: int
@@ -32,12 +31,12 @@ class Extent(NamedTuple):
     length: int
 
     def of(self, flat: Tensor) -> Tensor:
-        """A view of these heads' entries, (rows, heads, length, …), of a flat buffer (rows, entries, …)."""
+        """Return a view of these heads' entries, (rows, heads, length, …), of a buffer (rows, entries, …)."""
         return flat[:, self.start : self.start + self.heads * self.length].unflatten(1, (self.heads, self.length))
 
 
 def extents(lengths: Sequence[int]) -> list[Extent]:
-    """Neighbours of one length, in the order of heads, packed from the beginning of a buffer."""
+    """Return extents of neighboring heads with equal lengths, in order, packed."""
     runs, first, start = [], 0, 0
     for length, heads in groupby(lengths):
         count = len(list(heads))
@@ -47,10 +46,10 @@ def extents(lengths: Sequence[int]) -> list[Extent]:
 
 
 class RaggedSlot:
-    """Keys and values of one site, of each of whose heads ``lengths[head]`` entries live.
+    """Keys and values of one site, with ``lengths[head]`` live entries per head.
 
-    ``k``, ``v``: parts of the codec, each (rows, capacity, width). ``visual``: (rows, capacity) int16, the index among visual tokens of
-    each entry. The live entries of all heads are a prefix of the buffer.
+    ``k``, ``v``: parts of the codec, each (rows, capacity, width). ``visual``: (rows, capacity) int16, the index of each entry among visual
+    tokens. The live entries of all heads are a prefix of the buffer.
     """
 
     def __init__(self, layout: Layout, site: Site, capacity: int, memory: Memory) -> None:
@@ -71,16 +70,16 @@ class RaggedSlot:
 
     @property
     def live(self) -> int:
-        """Live entries of all heads together, of one row."""
+        """Live entries of all heads together, per row."""
         return sum(self.lengths)
 
     def read(self, extent: Extent) -> tuple[Tensor, Tensor]:
-        """Keys and values of some heads, decoded, each (rows, heads, length, head_dim)."""
+        """Return decoded keys and values of some heads, each (rows, heads, length, head_dim)."""
         decode, dtype = self.codec.decode, self.layout.dtype
         return decode(tuple(extent.of(p) for p in self.k), dtype), decode(tuple(extent.of(p) for p in self.v), dtype)
 
     def absorb(self, stage: RaggedStage, survivors: Sequence[Kept]) -> None:
-        """Of what the stage shows, keep these places of each head."""
+        """Replace the live entries with these positions of the stage, for each head."""
         counts = [_count(places) for places in survivors]
         assert sum(counts) <= self.capacity, "a method declared too small a capacity"
         for staged, first, heads in self._alike(stage, survivors):
@@ -90,7 +89,7 @@ class RaggedSlot:
 
     @staticmethod
     def _alike(stage: RaggedStage, survivors: Sequence[Kept]) -> Iterator[tuple[Extent, int, int]]:
-        """Neighbouring heads that lie together in the stage and keep the same places: where they lie, the first of them, how many."""
+        """Yield runs of heads that keep the same positions: their extent, first head and number."""
         for staged in stage.extents:
             first, end = staged.first, staged.first + staged.heads
             while first < end:
@@ -128,10 +127,10 @@ def _same(first: Kept, second: Kept) -> bool:
 
 
 class RaggedStage:
-    """One flat buffer, shared by all layers: [live | own] of every head of the site at work, heads of one length side by side.
+    """Flat workspace shared by all layers: [live | own] of every head of the current site.
 
-    ``k``, ``v``: (rows, entries, head_dim) in the model's dtype; ``visual``: (rows, entries) int16. ``extents``: where neighbouring
-    heads lie.
+    ``k``, ``v``: (rows, entries, head_dim) in the model's dtype; ``visual``: (rows, entries) int16. ``extents`` locates neighboring heads;
+    heads of one length are side by side.
     """
 
     def __init__(self, layout: Layout, entries: int, memory: Memory) -> None:
@@ -141,8 +140,10 @@ class RaggedStage:
         self.extents: list[Extent] = []
 
     def put(self, slot: RaggedSlot, first: int, k: Tensor, v: Tensor) -> None:
-        """Lay out what lives in a slot and behind it a pass's own ``k``, ``v`` (rows, kv_heads, tokens, head_dim), numbered from
-        ``first`` on."""
+        """Lay out the live entries of a site, then the pass's own ``k``, ``v``, numbered from ``first`` on.
+
+        ``k``, ``v``: (rows, kv_heads, tokens, head_dim).
+        """
         own, start = k.size(2), 0
         numbers = torch.arange(first, first + own, device=k.device)
         self.extents = []
@@ -158,7 +159,7 @@ class RaggedStage:
             here.of(self.visual)[:, :, n:] = numbers
 
     def by_length(self) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Heads of one length with their keys and values, (rows, heads, length, head_dim): views, since they lie side by side."""
+        """Yield heads of one length with views of their keys and values, (rows, heads, length, head_dim)."""
         for length, group in groupby(self.extents, key=lambda extent: extent.length):
             alike = list(group)
             heads = [head for extent in alike for head in range(extent.first, extent.first + extent.heads)]
@@ -167,7 +168,7 @@ class RaggedStage:
 
 
 def staged_entries(layout: Layout, capacity: int) -> int:
-    """The most entries that the stage can show of a site whose buffer holds ``capacity``: no head has more than it has seen."""
+    """Return the most entries in the stage for a site whose buffer has ``capacity`` entries."""
     earlier, most = 0, 0
     for side in layout.scales:
         most = max(most, min(earlier * layout.kv_heads, capacity) + side**2 * layout.kv_heads)

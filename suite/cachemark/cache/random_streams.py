@@ -1,10 +1,9 @@
-"""Random numbers that belong to a sample, not to a batch or a device.
+"""Random numbers keyed by sample, independent of batch and device.
 
-Integers come from a counter: each is a hash of (seed, purpose, branch, position, inner step, counter), computed in wrapping
-int64 tensor operations, so they are the same on every device and for any batch size or order. The hash is the output
-function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, Fig. 17),
-applied once per key word. Purposes never share a stream, and the key is a position, not a step, so that sides with other step
-counts stay paired.
+Integers come from a counter: each is a hash of (seed, purpose, branch, position, inner step, counter) in wrapping int64 operations, so they
+are equal on every device and for any batch size or order. The hash is the output function of SplitMix64 (Steele, Lea and Flood, "Fast
+splittable pseudorandom number generators", OOPSLA 2014, Fig. 17), applied once per key word. Purposes never share a stream. The key has a
+position, not a step, so that runs with different step counts stay paired.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SECOND = -7723592293110705685  # 0x94D049BB133111EB
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """Logical right shift: the arithmetic one of int64 with the copied sign bits cleared."""
+    """Shift right logically: arithmetic shift of int64 with the copied sign bits cleared."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -32,7 +31,10 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def keys(seeds: Tensor, purpose: str, position: int | Tensor, *, branch: int | Tensor = 0, inner: int = 0) -> Tensor:
-    """One 64-bit key per sample. ``seeds``: int64, any shape; ``position`` and ``branch`` broadcast against it."""
+    """Return one 64-bit key per sample.
+
+    ``seeds``: int64, any shape; ``position`` and ``branch`` broadcast against it.
+    """
     key = _mix(seeds + _GOLDEN)
     for word in (PURPOSES[purpose], branch, position, inner):
         key = _mix((key ^ word) + _GOLDEN)
@@ -40,26 +42,26 @@ def keys(seeds: Tensor, purpose: str, position: int | Tensor, *, branch: int | T
 
 
 def integers(key: Tensor, count: int) -> Tensor:
-    """``count`` integers in [0, 2³²) for each key: (…, count) int64."""
+    """Return ``count`` integers in [0, 2³²) for each key: (…, count) int64."""
     counter = torch.arange(1, count + 1, device=key.device) * _GOLDEN
     return _shifted(_mix(key[..., None] + counter), 32)
 
 
 def below(key: Tensor, count: int, bound: int) -> Tensor:
-    """``count`` integers in [0, bound) for each key; the bias of the fixed-point product is below bound/2³²."""
+    """Return ``count`` integers in [0, bound) for each key; the bias is below bound/2³²."""
     return (integers(key, count) * bound) >> 32
 
 
 def uniform(key: Tensor, count: int) -> Tensor:
-    """``count`` fp32 numbers strictly inside (0, 1) for each key: odd multiples of 2⁻²⁴, each exact in fp32."""
+    """Return ``count`` fp32 numbers inside (0, 1) for each key: odd multiples of 2⁻²⁴, exact in fp32."""
     return ((integers(key, count) >> 9).float() + 0.5) * 2.0**-23
 
 
 def gumbel(key: Tensor, count: int) -> Tensor:
-    """``count`` standard Gumbel numbers for each key, fp32."""
+    """Return ``count`` standard Gumbel numbers for each key, fp32."""
     return -torch.log(-torch.log(uniform(key, count)))
 
 
 def seeds_tensor(seeds: Sequence[int], device: torch.device | str) -> Tensor:
-    """Seeds as int64 on a device."""
+    """Return seeds as an int64 tensor on a device."""
     return torch.tensor(list(seeds), dtype=torch.int64, device=device)

@@ -1,5 +1,4 @@
-"""A slot: keys and values of one place in the network, of which the live ones are a prefix; and the stage, in which a scale stands behind
-them until it is known what of both survives."""
+"""KV storage of one layer (live entries first), and the stage, which holds a scale before eviction."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from .layout import Layout, RowRun
 
 
 class Bank(Protocol):
-    """A slot's side of its bank, :class:`~.bank.SlotBank`: storage of several sites, and the tables that move with the entries."""
+    """A layer cache's view of its :class:`~.bank.SlotBank`."""
 
     layout: Layout
     runs: tuple[RowRun, ...]
@@ -37,16 +36,16 @@ class Slot:
 
     @property
     def visual(self) -> Tensor:
-        """(rows, kv_heads, reach): index among visual tokens, −1 for a condition entry."""
+        """Index of each entry among visual tokens, (rows, kv_heads, reach), −1 for the condition."""
         return self.bank.visual[self.index]
 
     def number(self, first: int, count: int) -> None:
-        """Number the ``count`` entries behind the live ones ``first``, ``first`` + 1, …: a scale that is seen whole."""
+        """Number the ``count`` entries behind the live ones from ``first`` on."""
         n = self.live[0]
         self.visual[:, :, n : n + count] = torch.arange(first, first + count, device=self.visual.device)
 
     def append(self, k: Tensor, v: Tensor, condition: bool = False) -> None:
-        """Write (rows, kv_heads, tokens, head_dim) at the tail. Of a condition each row keeps its own number of entries."""
+        """Write (rows, kv_heads, tokens, head_dim) at the tail; of a condition, each row's own length."""
         counts = [run.condition if condition else k.size(2) for run in self.bank.runs]
         assert max(map(sum, zip(self.live, counts, strict=True))) <= self.bank.capacity, "a method declared too small a capacity"
         encode = self.bank.codec.encode
@@ -57,14 +56,16 @@ class Slot:
             self.live[number] += count
 
     def read(self, run: RowRun, n: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the first ``n`` entries of these rows, decoded; a view where the codec is exact."""
+        """Return decoded keys and values of the first ``n`` entries of these rows; a view for exact codecs."""
         decode, dtype = self.bank.codec.decode, self.bank.layout.dtype
         prefix = (run.rows, slice(None), slice(n))
         return decode(tuple(p[prefix] for p in self.k), dtype), decode(tuple(p[prefix] for p in self.v), dtype)
 
     def absorb(self, stage: Stage, survivors: Sequence[range] | Tensor) -> None:
-        """Of what the stage shows, [live | own], keep these places in this order: ranges that hold for all rows and heads, or
-        (rows, kv_heads, m) ascending. They become the live prefix; tables follow. All rows have one length here."""
+        """Replace the live entries with the selected positions of the stage [live | own], in the given order.
+
+        ``survivors``: ranges for all rows and heads, or (rows, kv_heads, m) ascending. Tables follow. All rows have one length here.
+        """
         if isinstance(survivors, Tensor):
             self._gather(stage, survivors)
             self.live[0] = survivors.size(-1)
@@ -80,7 +81,7 @@ class Slot:
         self.live[0] = at
 
     def _copy(self, stage: Stage, places: range, to: int) -> None:
-        """Copy a stretch of the stage to ``to`` and further; a table's stretch may overlap its target, so it is read first."""
+        """Copy a range of the stage to ``to``. A table's range may overlap its target, so it is cloned."""
         source, target = slice(places.start, places.stop), slice(to, to + len(places))
         encode = self.bank.codec.encode
         for part, codes in zip((*self.k, *self.v), (*encode(stage.k[:, :, source]), *encode(stage.v[:, :, source])), strict=True):
@@ -106,10 +107,10 @@ class Slot:
 
 
 class Stage:
-    """One buffer per stack, shared by all layers: a slot's entries in compute form, then the pass's own keys and values.
+    """Workspace shared by the layers of a stack: a decoded layer cache, then the pass's own entries.
 
-    Attention reads [slot | stage] as one stretch, and only what survives is written back to the slot. Without it a method
-    would have to allocate in every slot what it claims to save.
+    Attention reads [live | own] as one range, and only survivors are written back. Without it a method would have to allocate in every
+    layer what it claims to save.
     """
 
     def __init__(self, layout: Layout, entries: int, memory: Memory) -> None:
@@ -119,7 +120,10 @@ class Stage:
         self.own = 0
 
     def put(self, slot: Slot, k: Tensor | None = None, v: Tensor | None = None) -> None:
-        """Lay out the slot's live prefix and behind it the pass's own ``k``, ``v`` (rows, kv_heads, tokens, head_dim)."""
+        """Lay out the live entries and behind them the pass's own ``k``, ``v``.
+
+        ``k``, ``v``: (rows, kv_heads, tokens, head_dim).
+        """
         self.own = 0 if k is None else k.size(2)
         for run, n in zip(slot.bank.runs, slot.live, strict=True):
             self.k[run.rows, :, :n], self.v[run.rows, :, :n] = slot.read(run, n)
@@ -127,12 +131,12 @@ class Stage:
                 self.k[run.rows, :, n : n + self.own], self.v[run.rows, :, n : n + self.own] = k[run.rows], v[run.rows]
 
     def read(self, run: RowRun, n: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the first ``n`` entries of the slot that was put, and the pass's own."""
+        """Return keys and values of the first ``n`` entries, and the pass's own."""
         return self.k[run.rows, :, : n + self.own], self.v[run.rows, :, : n + self.own]
 
 
 def staged_entries(layout: Layout, capacity: int) -> int:
-    """The most entries that [live | own] of a slot of this capacity can have in a pass whose own do not all fit."""
+    """Return the most entries of [live | own] at this capacity in a pass whose own do not all fit."""
     earlier, most = 0, 0
     for side in layout.scales:
         own = side**2

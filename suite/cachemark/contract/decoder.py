@@ -1,4 +1,4 @@
-"""Decoders: how many tokens a forward pass of a next-token model draws, and how many of them are accepted."""
+"""Decoders: how many tokens a forward pass of a next-token model draws and accepts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ DECIDING = (*SCOPES, "capacity", "evict", "evict_after", "end_step", "roll_back"
 
 @dataclass
 class Decoder(Parameters):
-    """Base class of decoders. A pass feeds the last accepted token and the drafts behind it, and accepts tokens from the left.
+    """Base class of decoders.
 
-    A decoder knows a method only by :meth:`~.method.Method.horizon`, :meth:`~.method.Method.beyond` and
-    :meth:`~.method.Method.roll_back`. Each generation has a new decoder; its tensors come from the memory, and only here may a pass be
-    read on the host.
+    A pass feeds the last accepted token and the drafts after it, and accepts tokens from the left. A decoder knows a method only by
+    :meth:`~.method.Method.horizon`, :meth:`~.method.Method.beyond` and :meth:`~.method.Method.roll_back`. Each generation has a new
+    decoder; its tensors come from the memory, and only here may a pass be read on the host.
 
     Class attributes: ``keeps`` is what it preserves of sequential decoding, the ``TOKENS`` (bit for bit in fp32), their ``DISTRIBUTION``,
     or neither (empty). ``source`` names the paper, ``footnotes`` are printed with its values. ``later`` lists parameters added after
     results were stored: at their defaults they are left out of the case.
 
-    Attributes of a generation: ``fed`` and ``kept`` are the tokens drawn and accepted by each pass; ``most`` is the largest number that
-    the current pass may accept.
+    Attributes of a generation: ``fed`` and ``kept`` are the tokens drawn and accepted by each pass; ``most`` is the largest number that the
+    current pass may accept.
     """
 
     keeps: ClassVar[str] = ""
@@ -52,14 +52,20 @@ class Decoder(Parameters):
         """Raise BadParameter for parameters that cannot be used."""
 
     def begin(self, layout: Layout, seeds: Tensor, greedy: bool, memory: Memory) -> None:
-        """Start a generation with ``seeds`` (batch,), after the method. ``greedy``: draw the most probable token."""
+        """Start a generation with ``seeds`` (batch,), after the method.
+
+        ``greedy``: take the most probable token.
+        """
         self.layout, self.seeds, self.greedy, self.memory = layout, seeds, greedy, memory
         self.fed: list[int] = []
         self.kept: list[int] = []
         self.most = 1
 
     def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
-        """Write drafts to those of the ``count`` − 1 positions of ``tokens`` (batch, N) from ``accepted`` on that have none."""
+        """Write drafts to the ``count`` − 1 positions of ``tokens`` from ``accepted`` on, if they are empty.
+
+        ``tokens``: (batch, N).
+        """
 
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         """Sample ``tokens`` from position ``accepted`` on and return how many are accepted.
@@ -86,7 +92,7 @@ class Sequential(Decoder):
 
 @dataclass
 class Rehearsal(Decoder):
-    """Warm-up that runs every pass that a decoder with this ``window`` can run; accepts one token per pass.
+    """Warm-up that runs every pass of a decoder with this ``window``; accepts one token per pass.
 
     The shape of a pass depends only on the number of accepted tokens, which takes every value here. Its tokens mean nothing.
     """
@@ -107,13 +113,19 @@ class Rehearsal(Decoder):
 
 
 def widest(method: Method, layout: Layout) -> int:
-    """Return the largest number of tokens that a decoder may accept at once beside a method, which need not have begun."""
+    """Return the most tokens that a decoder may accept at once with a method.
+
+    The method need not have begun.
+    """
     _resolve(method, layout)
     return max(horizon(method, first) for first in range(layout.visual))
 
 
 def spare(method: Method, layout: Layout, decoder: Decoder) -> int:
-    """Return how many entries above its capacity a layer cache needs while a decoder looks ahead. The method need not have begun."""
+    """Return how many entries above its capacity a layer cache needs for a decoder's look-ahead.
+
+    The method need not have begun.
+    """
     if not decoder.ahead:
         return 0
     _resolve(method, layout)
@@ -128,12 +140,12 @@ def window(method: Method, decoder: Decoder, accepted: int) -> tuple[int, int]:
 
 
 def horizon(method: Method, first: int) -> int:
-    """Return :meth:`Method.horizon`, or 1 where the method's class overrides what that depends on, or its keys share their ranges."""
+    """Return :meth:`Method.horizon`, or 1 if a derived class invalidates it or keys share ranges."""
     return max(1, method.horizon(first)) if _states("horizon", method, DECIDING) else 1
 
 
 def beyond(method: Method, first: int) -> int:
-    """Return :meth:`Method.beyond`, or 0 where the method's class overrides what that depends on."""
+    """Return :meth:`Method.beyond`, or 0 if a derived class invalidates it."""
     return max(0, method.beyond(first)) if _states("beyond", method, (*DECIDING, "horizon")) else 0
 
 
@@ -144,7 +156,7 @@ def _resolve(method: Method, layout: Layout) -> None:
 
 
 def _states(name: str, method: Method, deciding: Sequence[str]) -> bool:
-    """Return whether no class derived from the one that defines ``name`` overrides a method of ``deciding``."""
+    """Return whether no class derived from the definition of ``name`` overrides a method of ``deciding``."""
     if any(bank.codec.grouped for bank in method.banks):
         return False
     for cls in type(method).__mro__:

@@ -1,4 +1,7 @@
-"""Methods whose K/V heads keep different numbers of entries: :class:`HeadGroups` of next-token models, :class:`PerHead` of next-scale."""
+"""Methods whose K/V heads keep different numbers of entries: :class:`HeadGroups` and :class:`PerHead`.
+
+The former is for next-token models, the latter for next-scale models.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from .planning import MethodOverhead
 
 
 class HeadSite(NamedTuple):
-    """Some K/V heads of a site, whose entries have slots of their own."""
+    """K/V heads of a site that share a layer cache."""
 
     stack: str
     layer: int
@@ -31,7 +34,10 @@ class HeadSite(NamedTuple):
 
 @dataclass
 class HeadGroup:
-    """The heads that one uniform ``method`` serves, as many at each of its sites; ``layout`` has these heads alone."""
+    """The heads served by one uniform ``method``, equally many at each of its sites.
+
+    ``layout`` has these heads alone.
+    """
 
     method: Method
     layout: Layout
@@ -40,10 +46,10 @@ class HeadGroup:
 
 @dataclass
 class HeadGroups(Method):
-    """A next-token method that says for each K/V head which uniform method serves it, at a budget of that head's own.
+    """A next-token method that assigns each K/V head a uniform method with its own budget.
 
-    A subclass says :meth:`served`; it may depend on sizes, parameters and what was measured of the weights, never on tensors. Heads of a
-    site with one method and the same parameters attend in one call, on exactly their entries, in slots that are allocated for that budget.
+    A subclass overrides :meth:`served`, which may depend on sizes, parameters and calibrations but not on tensors. Heads of a site with the
+    same method and parameters attend in one call, on exactly their entries, in storage allocated for their budget.
     """
 
     paradigms = ("next-token",)
@@ -51,18 +57,17 @@ class HeadGroups(Method):
     groups: ClassVar[Sequence[HeadGroup]] = ()  # of an instance since it was resolved; no parameter
 
     def served(self, layout: Layout, site: Site) -> Sequence[Method]:
-        """The method of each K/V head of a site, such as ``Window(B=32)``."""
+        """Return the method of each K/V head of a site, such as ``Window(B=32)``."""
         return [Method()] * layout.kv_heads
 
     def resolve(self, layout: Layout) -> None:
-        """Group the heads. Call it behind what a subclass resolves; raises what the methods of the heads raise."""
+        """Group the heads. Call it after the subclass's own resolution."""
         groups = self._grouped(layout, [Site("decoder", layer) for layer in range(layout.layers)])
         for group in groups:
             group.method.resolve(group.layout)
         self.groups = groups  # type: ignore[misc]  # a ClassVar, so that it is no field and no parameter
 
     def _grouped(self, layout: Layout, sites: Sequence[Site]) -> list[HeadGroup]:
-        """A group for each method, its parameters, and number of heads that it serves at a site."""
         share, groups = layout.heads // layout.kv_heads, dict[tuple[type[Method], str, int], HeadGroup]()
         for site in sites:
             served, alike = self.served(layout, site), dict[tuple[type[Method], str], list[int]]()
@@ -80,23 +85,23 @@ class HeadGroups(Method):
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def at(self, site: Site) -> list[HeadGroup]:
-        """The groups that have heads at a site, after :meth:`resolve`."""
+        """Return the groups that have heads at a site, after :meth:`resolve`."""
         return [group for group in self.groups if site in group.heads]
 
     def entries(self, layout: Layout, site: Site) -> int:
-        """Entries that all K/V heads of a site have room for: what is allocated of one row."""
+        """Return the entries allocated per row for all K/V heads of a site."""
         return sum(group.layout.kv_heads * group.method.capacity(group.layout, site) for group in self.at(site))
 
     def capacity(self, layout: Layout, site: Site) -> int:
-        """The mean over the heads of a site, rounded up, for what compares sites and methods on paper."""
+        """Return the mean over the heads of a site, rounded up, for comparisons on paper."""
         return -(-self.entries(layout, site) // layout.kv_heads)
 
     def kind(self, layout: Layout, site: Site) -> tuple[tuple[int, int], ...]:
-        """The capacity of each group with its number of heads, sorted."""
+        """Return the capacity of each group with its number of heads, sorted."""
         return tuple(sorted((group.method.capacity(group.layout, site), group.layout.kv_heads) for group in self.at(site)))
 
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
-        """The mean over the heads, rounded up."""
+        """Return the mean over the heads, rounded up."""
         return -(-self.attended_by_heads(layout, site, step) // layout.kv_heads)
 
     def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
@@ -120,11 +125,11 @@ class HeadGroups(Method):
 
     @property
     def slots_by_heads(self) -> dict[HeadSite, Slot]:
-        """The slot of the heads of each group at each of its sites."""
+        """The layer cache of each group's heads at each of its sites."""
         return {HeadSite(*site, heads): group.method.slots[site] for group in self.groups for site, heads in group.heads.items()}
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Each group by its own method, on its heads alone."""
+        """Let each group attend with its own method and heads."""
         share, outs = q.size(1) // k.size(1), dict[int, Tensor]()
         for group in self.at(site):
             heads = group.heads[site]
@@ -136,7 +141,7 @@ class HeadGroups(Method):
         return torch.stack([outs[head] for head in sorted(outs)], 1)
 
     def end_step(self, step: Step) -> None:
-        """Close a pass in every group."""
+        """Close the pass in every group."""
         for group in self.groups:
             group.method.end_step(step)
 
@@ -150,17 +155,16 @@ class HeadGroups(Method):
         return all(group.method.capturable for group in self.groups)
 
     def graph_key(self, step: Step) -> tuple[object, ...]:
-        """The parts of the step that the methods of the groups read."""
+        """Return the graph keys of the groups' methods."""
         return tuple(graph_key(group.method, step) for group in self.groups)
 
 
 def _staged(group: HeadGroup) -> int:
-    """Entries of a row that the stage of a group must show, where it has one."""
     return group.layout.kv_heads * max(group.method.capacity(group.layout, site) for site in group.heads)
 
 
 def select_heads(x: Tensor, heads: Sequence[int]) -> Tensor:
-    """Some heads of (rows, heads, tokens, head_dim): a view where they are neighbours."""
+    """Return some heads of (rows, heads, tokens, head_dim); a view if they are contiguous."""
     if heads[-1] - heads[0] == len(heads) - 1:
         return x[:, heads[0] : heads[-1] + 1]
     return torch.stack([x[:, head] for head in heads], 1)
@@ -168,27 +172,26 @@ def select_heads(x: Tensor, heads: Sequence[int]) -> Tensor:
 
 @dataclass
 class PerHead(Method):
-    """A next-scale method that says for each head what stays of a scale. Every other method keeps its uniform slots: this is the only
-    class that knows ragged ones.
+    """A next-scale method that chooses per head which entries survive a scale, in ragged storage.
 
-    A subclass says :meth:`entries` and :meth:`kept`; both may depend on sizes and on what was measured of the weights, :meth:`kept` on
-    tensors too, as long as how many entries stay does not.
+    A subclass overrides :meth:`entries` and :meth:`kept`. Both may depend on sizes and calibrations; :meth:`kept` also on tensors, as long
+    as the number of survivors does not.
     """
 
     paradigms = ("next-scale",)
     evicts = True
 
     def entries(self, layout: Layout, site: Site) -> int:
-        """The most entries that all K/V heads of a site hold together behind any pass, of one row: what is allocated."""
+        """Return the most entries of all K/V heads of a site after any pass, per row: what is allocated."""
         return layout.stored * layout.kv_heads
 
     def kept(self, site: Site, step: Step, slot: RaggedSlot, stage: RaggedStage, q: Tensor) -> Sequence[Kept]:
-        """Of each head the places of [live | the scale's own] that stay; not asked behind the last scale, which nobody reads."""
+        """Return the positions of [live | own] to keep, for each head. Not called after the last scale."""
         return [[range(n + step.count)] for n in slot.lengths]
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def capacity(self, layout: Layout, site: Site) -> int:
-        """Entries of a head: the mean over the heads of a site, rounded up, for what compares sites and methods on paper."""
+        """Return the mean entries per head of a site, rounded up, for comparisons on paper."""
         return -(-self.entries(layout, site) // layout.kv_heads)
 
     # -- one generation -----------------------------------------------------------------------------------------------
@@ -212,7 +215,7 @@ class PerHead(Method):
         return out
 
     def end_step(self, step: Step) -> None:
-        """Close a pass: find the fullest moment, from lengths alone, since a recorded pass runs none of the code above."""
+        """Close a pass and update the peak from lengths alone, since a captured pass runs no Python."""
         entries = sum(map(sum, self._before))
         for before, now in zip(self._before, self.lengths, strict=True):
             entries += sum(now) - sum(before)
@@ -236,7 +239,10 @@ class PerHead(Method):
 
     @property
     def high_water_bytes(self) -> int:
-        """Bytes of live keys and values at the fullest moment between two layers of a pass: a layer grows before the next one shrinks."""
+        """Peak bytes of live keys and values between two layers of a pass.
+
+        A layer grows before the next one shrinks.
+        """
         return self._bytes(self._high_water)
 
     @property

@@ -1,1 +1,1 @@
-"""Files outside this package that bring methods, models, decoders and metrics."""
+"""Loading of plug-ins."""

@@ -1,7 +1,7 @@
-"""Methods, models, metrics and plans of other packages that are installed here: their entry points, read without importing anything.
+"""Entry points of installed packages for methods, models, metrics and plans, read without importing.
 
-An entry point ``knorm = "mine.knorm"`` in the group ``cachemark.methods`` says that the file of the module ``mine.knorm`` registers a
-method of that name. The file goes the way of any plug-in. For a plan the module is the package in whose folder ``NAME.toml`` lies.
+An entry point ``knorm = "mine.knorm"`` in the group ``cachemark.methods`` declares that the file of the module ``mine.knorm`` registers a
+method of that name. The file is loaded as any plug-in. For a plan the module is the package whose folder has ``NAME.toml``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GROUPS: dict[Kind, str] = {"methods": "cachemark.methods", "models": "cachemark.
 
 @dataclass(frozen=True)
 class Offer:
-    """A thing that an installed package says it brings. ``module``: where, by its dotted name."""
+    """An entry point of an installed package. ``module``: its dotted name."""
 
     kind: Kind
     name: str
@@ -37,7 +37,7 @@ class Offer:
 
     @property
     def file(self) -> Path:
-        """The file that brings it: that of the module, or of a plan the TOML file. BadPlugin where there is none; nothing is imported."""
+        """The file of the module or plan, found without importing. Raises BadPlugin if it is missing."""
         path = _file(self.module)
         if path is not None and self.kind == "plans":
             path = path.parent / f"{self.name}.toml"
@@ -48,12 +48,12 @@ class Offer:
 
 
 def offers(kind: Kind) -> list[Offer]:
-    """Everything of a kind that installed packages bring, by name and then by package."""
+    """Return all entry points of a kind, by name and package."""
     return sorted(_offers(kind), key=lambda offered: (offered.name, offered.package))
 
 
 def offer(kind: Kind, name: str) -> Offer | None:
-    """The thing of that name that an installed package brings, or None. BadPlugin where two packages do."""
+    """Return the entry point of that name, or None; raise BadPlugin if two packages have it."""
     matches = [candidate for candidate in offers(kind) if candidate.name == name]
     if len({candidate.package for candidate in matches}) > 1:
         raise BadPlugin(f"The {kind[:-1]} {name!r} is brought by {' and by '.join(candidate.source for candidate in matches)}.",
@@ -68,7 +68,7 @@ def _offers(kind: Kind) -> Iterator[Offer]:
 
 
 def _file(module: str) -> Path | None:
-    """The file of a module, found without importing the packages that it lies in."""
+    """Return the file of a module without importing its packages."""
     top, *inner = module.split(".")
     try:
         spec = importlib.util.find_spec(top)

@@ -1,4 +1,4 @@
-"""Methods, models, decoders and metrics in files outside this package: importing such a file registers them."""
+"""Import of files with methods, models, decoders and metrics, which register themselves."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ _imported: dict[str, tuple[Sources, set[str]]] = {}  # by plug-in: its files, an
 def load(path: str | Path) -> list[str]:
     """Import the Python file at ``path`` and return the names of the methods it registered.
 
-    A file is imported once per process for each content that it and the files of its own have; a newer content takes the place of all
-    that an older one registered. Of a file that is refused nothing stays. Only files named by the user are ever imported, never one named
-    in a database.
+    A file is imported once per process and content, including the files that it imports; a newer content replaces all that an older one
+    registered. A refused file leaves nothing behind. Only files named by the user are ever imported, never one named in a database.
     """
     sources, place = _read(path)
     name = place + sources.digest
@@ -44,21 +43,20 @@ def load(path: str | Path) -> list[str]:
 
 
 def loaded(path: str | Path) -> bool:
-    """True where the file has been imported with the content that it and its own files have now."""
+    """Return whether the file has been imported with its current content."""
     sources, place = _read(path)
     return place + sources.digest in sys.modules
 
 
 def origin(thing: Any) -> tuple[str, str] | None:
-    """The file of the plug-in that defines a method or a model, and its digest; None of what is built in."""
+    """Return file and digest of the plug-in that defines a method or model, or None for built-in ones."""
     plugin = plugin_of(registry.module_of(thing))
     return (str(sys.modules[plugin].__file__), plugin[-DIGITS:]) if plugin.startswith(MODULE) else None
 
 
 @contextmanager
 def answering(*things: Any) -> Iterator[None]:
-    """Inside, these methods, models and decoders are asked what they are. Where one of a plug-in answers what cannot be used, the error
-    that comes of it is BadPlugin."""
+    """Raise BadPlugin inside this context for unexpected errors of these plug-in objects."""
     try:
         yield
     except CachemarkError:
@@ -74,26 +72,31 @@ def answering(*things: Any) -> Iterator[None]:
 
 
 def digest(path: str | Path) -> str:
-    """Digest of the content of a plug-in and of the files of its own that it imports, by which :func:`needs` names it."""
+    """Return the digest of a plug-in with the files that it imports, by which :func:`needs` names it."""
     return _read(path)[0].digest
 
 
 def packed(path: str | Path) -> tuple[str, dict[str, bytes]]:
-    """The files of a plug-in as another machine needs them; see :attr:`Sources.packed`."""
+    """Return the files of a plug-in for another machine; see :attr:`Sources.packed`."""
     return _read(path)[0].packed
 
 
 def strays() -> list[str]:
-    """Modules that a plug-in has imported from among its own files although no import statement names them, so that they are not in its
-    digest: an edit of one would go unseen."""
+    """Return modules that plug-ins imported from their own files without an import statement.
+
+    Their content is not in the digest, so an edit would go unnoticed.
+    """
     return sorted({name for plugin, (sources, before) in _imported.items() if plugin in sys.modules
                    for name, module in list(sys.modules.items()) if name not in before and not name.startswith(("cachemark.", MODULE))
                    and sources.stray(module)})
 
 
 def needs(*things: Any) -> tuple[str, ...]:
-    """Digests of the plug-ins without which these methods, models and decoders cannot run: those that define them and their base classes,
-    and those whose things these have asked for. A digest and no path: a worker has them elsewhere."""
+    """Return the digests of the plug-ins that these methods, models and decoders need.
+
+    These are the ones that define them, their base classes, or anything they looked up in a registry. Digests, since a worker has other
+    paths.
+    """
     modules = {registry.module_of(cls) for thing in things for cls in (getattr(thing, "__mro__", ()) or (thing,))}
     needed = set[str]()
     while modules:
@@ -105,7 +108,7 @@ def needs(*things: Any) -> tuple[str, ...]:
 
 
 def _read(path: str | Path) -> tuple[Sources, str]:
-    """The file in full with those of its own, and how the names of its modules begin."""
+    """Return the file with those it imports, and the prefix of its module names."""
     try:
         file = Path(path).resolve()
         if not file.is_file():
@@ -120,8 +123,7 @@ def _read(path: str | Path) -> tuple[Sources, str]:
 
 
 def _check(module: str, file: Path) -> None:
-    """Refuse a plug-in without a method, a model, a decoder or a metric, and each method that its base class would not run as it is
-    written."""
+    """Refuse a plug-in that registers nothing, or something that cannot run."""
     methods, decoders, metrics = METHODS.registered_by(module), DECODERS.registered_by(module), registry.metrics.registered_by(module)
     if not methods and not decoders and not metrics and not MODELS.registered_by(module):
         raise BadPlugin(f"Plug-in {str(file)!r} registers no method, no model, no decoder and no metric.",
@@ -136,7 +138,7 @@ def _check(module: str, file: Path) -> None:
 
 
 def _check_metric(metric: str, file: Path) -> None:
-    """Refuse a metric that leaves out what its base class asks for, cannot be made without arguments, or does not say what it is."""
+    """Refuse a metric that is abstract, cannot be constructed without arguments, or has wrong attributes."""
     cls = registry.metrics.get(metric)
     if left_out := sorted(getattr(cls, "__abstractmethods__", ())):
         raise BadPlugin(f"Plug-in {str(file)!r}: metric {metric!r} does not define {', '.join(left_out)}.",
@@ -153,7 +155,7 @@ def _check_metric(metric: str, file: Path) -> None:
 
 
 def _check_class(method: str, file: Path) -> None:
-    """Refuse a class that leaves out what its base class asks for."""
+    """Refuse an abstract class."""
     cls = METHODS.get(method)
     if left_out := sorted(getattr(cls, "__abstractmethods__", ())):
         raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} does not define {', '.join(left_out)}.",
@@ -161,7 +163,7 @@ def _check_class(method: str, file: Path) -> None:
 
 
 def _check_parameters(table: registry.Registry[Any], name: str, file: Path) -> None:
-    """Refuse parameters that cannot name a case, and a class that cannot be made without any being given."""
+    """Refuse parameters without defaults or that cannot be part of a case."""
     try:
         parameters = table.get(name).build({}).parameters()
     except Exception as error:
@@ -176,7 +178,7 @@ PARAMETERS = "Parameters are finite numbers, texts, truth values, and lists and 
 
 
 def unusable(parameters: Mapping[str, Any]) -> str:
-    """The parameter that cannot name a case, and why; empty where all can."""
+    """Return the parameter that cannot be part of a case, and why; "" if all can."""
     for name, value in parameters.items():
         if isinstance(value, float) and not math.isfinite(value):
             return f"{str(name)[:SAID]} = {value} is not finite"
@@ -190,7 +192,7 @@ def unusable(parameters: Mapping[str, Any]) -> str:
 
 
 def _import(name: str, sources: Sources, older: list[str]) -> None:
-    """Import these files as the modules ``name`` and below in place of the ``older`` modules. Where they are refused, nothing changes."""
+    """Import these files as ``name`` and below, replacing ``older`` modules, or change nothing."""
     requested, tables, file = set[str](), TABLES, sources.file
     know(name, sources)
     try:
@@ -217,7 +219,7 @@ def _import(name: str, sources: Sources, older: list[str]) -> None:
 
 
 def _refuse_strays(file: Path) -> None:
-    """Refuse a plug-in that imports a file of its own past the import statements, by which its files are known."""
+    """Refuse a plug-in that imports a file of its own without an import statement."""
     if stray_files := strays():
         raise BadPlugin(f"Plug-in {str(file)!r} imports {stray_files[0]!r}, a file of its own that no import statement names.",
                         remedy="Write an import statement for it, and an __init__.py into its folder: what it says is part of what a case "
@@ -239,7 +241,7 @@ def _execute(name: str, sources: Sources) -> None:
 
 
 def _place(error: BaseException, sources: Sources) -> str:
-    """File and line of an error; a syntax error names its own, not the importer's. One of our own is where the plug-in asked for it."""
+    """Return file:line of an error in the plug-in; for our own errors, the line that caused it."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
     files = {str(source.path) for source in sources.modules.values()}

@@ -1,8 +1,8 @@
-"""The files of a plug-in: the one that is named, and those of its own that it imports. They are read before anything of them runs, and what
-was read is what runs: so that what is hashed is what computes.
+"""The files of a plug-in: the named one and those of its own that it imports.
 
-Its own are the files beside it, or those of the package that it lies in, which an ``import`` statement anywhere in it or in them names.
-They are imported under names of the plug-in: two plug-ins may each have a ``helper.py``, and an edited one is imported anew.
+They are read before any of them runs, and exactly what was read is executed and hashed. Its own files are those beside it, or in its
+package, that an ``import`` statement names. They are imported under names of the plug-in: two plug-ins may each have a ``helper.py``, and
+an edited one is imported anew.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEVER = {*sys.stdlib_module_names, *sys.builtin_module_names, "cachemark"}  # na
 
 @dataclass(frozen=True)
 class Source:
-    """A file as it was read. A ``package`` is an ``__init__.py``."""
+    """A file as it was read. ``package``: it is an ``__init__.py``."""
 
     path: Path
     content: bytes
@@ -41,8 +41,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Sources:
-    """All files of a plug-in. ``modules``: by the dotted name that its statements import them by. ``main``: the name of the one that was
-    named, empty for a file in no package. ``root``: the folder in which the names begin."""
+    """All files of a plug-in.
+
+    ``modules``: by dotted import name. ``main``: name of the given file, empty for a file in no package. ``root``: the folder in which the
+    names begin.
+    """
 
     root: Path
     main: str
@@ -50,7 +53,7 @@ class Sources:
 
     @classmethod
     def read(cls, file: Path) -> Sources:
-        """Those of a Python file. OSError where one cannot be read."""
+        """Read the files of a plug-in. Raises OSError."""
         root, main, names = _place(file)
         sources: dict[str, Source] = {}
         if main:
@@ -66,12 +69,12 @@ class Sources:
 
     @property
     def file(self) -> Path:
-        """The file that was named."""
+        """The file that the user named."""
         return self.modules[self.main].path
 
     @cached_property
     def digest(self) -> str:
-        """Digest of what the files say and of how they are called, not of where they lie; of one alone that of its content."""
+        """Digest of contents and names, independent of location."""
         own = {name: source.content for name, source in self.modules.items() if name or not self.main}
         if len(own) == 1:
             return short(self.modules[self.main].content)
@@ -79,12 +82,12 @@ class Sources:
 
     @property
     def packed(self) -> tuple[str, dict[str, bytes]]:
-        """The path of the named file below the root, and the content of every file by such a path: all that another machine needs."""
+        """Path of the main file below the root, and all contents by such paths: what another machine needs."""
         files = {str(source.path.relative_to(self.root)): source.content for name, source in self.modules.items() if name or not self.main}
         return str(self.file.relative_to(self.root)), files
 
     def stray(self, module: ModuleType) -> bool:
-        """True for a module that lies among the files of the plug-in, none of those that were read and nothing that is installed there."""
+        """Return whether a module is a file of the plug-in that was not read and is not an installed package."""
         file = getattr(module, "__file__", None)
         below = self.root / self.main.partition(".")[0]
         if not isinstance(file, str) or not Path(file).is_relative_to(below) or below.name in INSTALLED:
@@ -96,7 +99,7 @@ class Sources:
 
 
 def short(*parts: bytes) -> str:
-    """Some digits of a hash."""
+    """Return the first digits of a SHA-256 hash."""
     total = hashlib.sha256()
     for part in parts:
         total.update(part)
@@ -104,7 +107,7 @@ def short(*parts: bytes) -> str:
 
 
 def _place(file: Path) -> tuple[Path, str, Callable[[], set[str]]]:
-    """The folder where names begin, the name of the file, and the first words of names that may be its own."""
+    """Return the root folder, the dotted name of the file, and the possible top names of its own modules."""
     top = file.parent
     while (top / "__init__.py").is_file() and top != PACKAGE and top.parent != top:
         top = top.parent
@@ -115,7 +118,7 @@ def _place(file: Path) -> tuple[Path, str, Callable[[], set[str]]]:
 
 
 def _neighbours(file: Path) -> set[str]:
-    """Names of the modules and packages beside a file; among what is installed, those of the same distribution."""
+    """Return the names of modules and packages beside a file; in site-packages, of its distribution."""
     names = {path.stem for path in file.parent.glob("*.py")} | {path.parent.name for path in file.parent.glob("*/__init__.py")}
     if file.parent.name in INSTALLED:
         of = importlib.metadata.packages_distributions()
@@ -129,7 +132,7 @@ def _parents(name: str) -> list[str]:
 
 
 def _module(root: Path, name: str) -> Source | None:
-    """The file of a name, or None where there is none, as for what a module defines."""
+    """Return the file of a module name, or None."""
     base = root.joinpath(*name.split("."))
     for path, package in ((base / "__init__.py", True), (base.with_name(f"{base.name}.py"), False)):
         if path.is_file():
@@ -138,7 +141,7 @@ def _module(root: Path, name: str) -> Source | None:
 
 
 def _imported(name: str, source: Source, names: Callable[[], set[str]]) -> list[str]:
-    """Names of its own that the import statements of a file may mean, also those inside functions."""
+    """Return names of own modules that the import statements of a file may mean, also inside functions."""
     if not re.search(rb"\bimport\b", source.content) or not (own := names()):
         return []
     if not re.search(rb"\bimport\s+\.|\bfrom\s*\.|\b(?:%s)\b" % b"|".join(re.escape(each.encode()) for each in own), source.content):
@@ -153,7 +156,7 @@ def _imported(name: str, source: Source, names: Callable[[], set[str]]) -> list[
 
 
 def _meant(node: ast.AST, package: str) -> Iterator[str]:
-    """Full names that an import statement may mean in a module of that package."""
+    """Yield the full names that an import statement in that package may mean."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -168,14 +171,14 @@ _known: dict[str, Sources] = {}  # by the name of the plug-in's first module
 
 
 def know(plugin: str, sources: Sources) -> None:
-    """Let modules of the plug-in be imported, from now on, from these sources."""
+    """Let modules of the plug-in be imported from these sources."""
     _known[plugin] = sources
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of plug-ins, whose names begin with that of a known one."""
+    """Finds modules of known plug-ins."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         plugin, _, name = fullname.partition(".")
@@ -188,7 +191,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Runs what was read: bytecode on disk may be that of an edit in the same second."""
+    """Executes the source that was read; bytecode on disk may be outdated."""
 
     def __init__(self, plugin: str, source: Source) -> None:
         self._plugin, self._source = plugin, source
@@ -201,7 +204,7 @@ class _Loader(Loader):
 
 
 def _importing(plugin: str, own: set[str]) -> Callable[..., Any]:
-    """The function that an import statement of a plug-in calls: a name of its own is looked for among its files and nowhere else."""
+    """Return an ``__import__`` that looks for a plug-in's own names among its files only."""
 
     def imported(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         top = name.partition(".")[0]

@@ -1,1 +1,1 @@
-"""FLOPs and bytes on paper: the work of a generation, before anything is measured."""
+"""FLOPs and bytes of a generation by arithmetic."""

@@ -1,8 +1,9 @@
-"""The bill of a generation: FLOPs and bytes of every pass.
+"""Costs of a generation: FLOPs and bytes of every pass.
 
 Counted: matrix products and attention; weights once per pass; keys and values that are live and read, or written; activations between the
-products of a block; a method's own scoring and moving. Not counted: elementwise arithmetic, sampling, launches. Entries that rows of a
-shorter condition lack are counted as if they had them."""
+products of a block; a method's own scoring and moving. Not counted: elementwise arithmetic, sampling, launches. Rows with shorter
+conditions count as if they had the longest.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +22,15 @@ from .operations import Bill, Op
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Counts of weights (each one multiplication where it is met) and of numbers.
+    """Counts of weights (one multiplication per use each) and of numbers.
 
-    ``block``: weights of one block's products. ``between``: numbers per token and block that its products hand to one another
-    through memory if all that is elementwise is fused into them. ``logits``: weights between a hidden state and its logits, of which
-    there are ``vocab``. ``fed``: weights that make a drawn token an input, once for all branches of guidance. ``row``:
-    multiplications of a row once in a generation, by ``row_weights`` (0: as many weights; entries of a text share theirs). ``row_pass``:
-    weights that a row meets once in each pass. ``scale``: multiplications per image in every pass but the last, between what it drew and
-    what the next is fed. ``text``: entries of a text to which every token attends in every block, and
-    ``text_block``: weights that a block multiplies each of them by in every pass.
-    ``image()`` decodes one image on the meta device, where nothing is computed but FLOPs can be counted.
+    ``block``: weights of one block's products. ``between``: numbers per token and block that its products pass through memory if
+    elementwise operations are fused. ``logits``: weights between a hidden state and its ``vocab`` logits. ``fed``: weights that embed a
+    drawn token, once for all branches of guidance. ``row``: multiplications of a row once per generation, by ``row_weights`` (0: as many
+    weights; entries of a text share theirs). ``row_pass``: weights that a row uses once per pass. ``scale``: multiplications per image in
+    every pass but the last, between its output and the next input. ``text``: text entries to which every token attends in every block, and
+    ``text_block``: weights of a block for each of them in every pass. ``image()`` decodes one image on the meta device, where FLOPs are
+    counted without computing.
     """
 
     block: int
@@ -52,8 +52,9 @@ def bill(
 ) -> Bill:
     """Return the costs of a generation of ``layout`` under a method, in the layout's dtype.
 
-    ``images``: include the image decoder, which is charged its FLOPs alone, as if it ran in that dtype. ``steps``: the passes of a
-    next-token generation that drew several tokens in some; by default one each. Raises what :meth:`Method.resolve` raises."""
+    ``images``: include the FLOPs of the image decoder, as if in that dtype. ``steps``: the passes of a next-token generation with parallel
+    decoding; by default one token each. Raises what :meth:`Method.resolve` raises.
+    """
     method.resolve(layout)
     if isinstance(layout, MaskedLayout):
         passes = method.passes(layout.steps)
@@ -81,9 +82,7 @@ _decoded = cache(counted)  # of an image; once, since the decoder has to be buil
 
 
 def _alike(method: Method, layout: Layout) -> list[tuple[Site, int]]:
-    """Return one layer of each kind, with the number of layers of that kind.
-
-    Layers of equal capacity see as many entries; where scales differ by layer in what they leave, each pass is computed."""
+    """Return one layer of each kind, with the number of layers of that kind."""
     kinds: dict[tuple[Hashable, ...], list[Site]] = {}
     for layer in range(layout.layers):
         site = Site("decoder", layer)
@@ -93,7 +92,7 @@ def _alike(method: Method, layout: Layout) -> list[tuple[Site, int]]:
 
 
 def _pass(method: Method, layout: Layout, counts: ParameterCounts, codec: Codec, step: Step, alike: list[tuple[Site, int]]) -> Iterator[Op]:
-    """Operations of one pass of all rows."""
+    """Yield the operations of one pass of all rows."""
     rows, width = layout.rows, layout.dtype.itemsize
     tokens = step.count or layout.longest_condition
     fed = rows * tokens

@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 def counted(run: Callable[[], object]) -> int:
     """Return the FLOPs of the matrix products that ``run`` dispatches, attention included.
 
-    A multiplication and an addition are two. Attention is computed by its unfused kernel meanwhile, since not every fused one has a count.
-    Works on the meta device, where nothing is computed. Differs from :func:`~.masked_flops.work` by what that leaves out: scores that a
-    method needs for its choice alone."""
+    A multiplication and an addition are two. Attention uses its unfused kernel meanwhile, since some fused ones have no formula. Works on
+    the meta device. Unlike :func:`~.masked_flops.work` it includes the scores that a method needs for its choice.
+    """
     with sdpa_kernel(SDPBackend.MATH), FlopCounter(formulas()) as counter:
         run()
     return counter.flops
@@ -55,7 +55,7 @@ class FlopCounter(TorchDispatchMode):
 
 @cache
 def formulas() -> dict[Any, Callable[..., int]]:
-    """Torch's, and the one that it lacks: of the product with packed weights."""
+    """Return torch's FLOP formulas, and one for the product with packed weights."""
     from torch.utils.flop_counter import flop_registry, shape_wrapper  # here, because it imports Triton, which few processes need
 
     def packed(x: torch.Size, weight: torch.Size, *_: object, **__: object) -> int:

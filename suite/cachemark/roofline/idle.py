@@ -1,4 +1,4 @@
-"""Methods that do nothing on a model: their values are the full cache's, whatever they are called."""
+"""Methods that cannot change anything on a model, so that their values are the full cache's."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ SAVES_NOTHING = "With these parameters it computes and reads on this model all t
 
 
 def idle_reason(method: Method, layout: Layout) -> str:
-    """Return why a method can change nothing on this layout, or nothing.
+    """Return why a method cannot change anything on this layout, or "".
 
-    The method's own reason, else that all its passes cost as much as those of the full cache. The full cache itself has none. Raises what
-    :meth:`Method.resolve` raises."""
+    The reason is the method's own, or that all its passes cost as much as the full cache's. The full cache has none. Raises what
+    :meth:`Method.resolve` raises.
+    """
     if method.name == FULL:
         return ""
     method.resolve(layout)

@@ -1,4 +1,4 @@
-"""Bytes of keys and values that a method allocates, for stated widths of K and V."""
+"""Bytes of keys and values that a method allocates, for given widths of K and V."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from ..contract.method import Method
 
 
 def entries(method: Method, layout: Layout) -> int:
-    """Entries that one row and head needs, all layers together."""
+    """Return the entries per row and head, all layers together."""
     method.resolve(layout)
     return sum(method.capacity(layout, Site("decoder", layer)) for layer in range(layout.layers))
 
 
 def nbytes(layout: Layout, count: int, widths: tuple[int, int]) -> int:
-    """Bytes of ``count`` entries in every row and head; ``widths``: bytes of a number of K and of V."""
+    """Return the bytes of ``count`` entries in every row and head.
+
+    ``widths``: bytes of one number of K and of V.
+    """
     return layout.rows * layout.kv_heads * layout.head_dim * count * sum(widths)
 
 
 def equal_widths(dtype: torch.dtype) -> tuple[int, int]:
-    """K and V in one dtype."""
     return dtype.itemsize, dtype.itemsize

@@ -26,7 +26,8 @@ class Work:
     """FLOPs of one image by part.
 
     A multiplication and an addition are two; matrix products and attention alone are counted. The head includes what is computed once for
-    all its passes."""
+    all passes.
+    """
 
     encoder: int
     decoder: int
@@ -38,25 +39,24 @@ class Work:
 
 
 def work(method: Method, layout: MaskedLayout) -> Work:
-    """FLOPs of an image under a method; raises what :meth:`Method.resolve` raises."""
+    """Return the FLOPs of an image under a method; raise what :meth:`Method.resolve` raises."""
     encoder, decoder, head = (sum(part) for part in zip(*_passes(method, layout), strict=True))
     once = 2 * _embedded(method, layout) * layout.head_width * (FREQUENCIES + layout.head_width)
     return Work(encoder, decoder, head + once // layout.batch)
 
 
 def by_pass(method: Method, layout: MaskedLayout) -> list[int]:
-    """FLOPs of one image in each pass; what the head computes once for all of them is left out."""
+    """Return the FLOPs of one image in each pass, without what the head computes once for all of them."""
     return [sum(parts) for parts in _passes(method, layout)]
 
 
 def _passes(method: Method, layout: MaskedLayout) -> list[tuple[int, int, int]]:
-    """FLOPs of one image in encoder, decoder and head, of each pass."""
+    """Return the FLOPs of one image in encoder, decoder and head, of each pass."""
     method.resolve(layout)
     steps, loads = _steps(method, layout), []
 
     @cache
     def head(passes: int) -> int:
-        """FLOPs of one token of every image."""
         return sum(op.flops * op.times for op in _head(_head_loads(method, layout, steps[0], passes), layout, 1))
 
     @cache
@@ -74,29 +74,27 @@ def _passes(method: Method, layout: MaskedLayout) -> list[tuple[int, int, int]]:
 
 
 def _steps(method: Method, layout: MaskedLayout) -> list[MaskedStep]:
-    """The passes that a method makes."""
     paced = method.paced(layout)
     return masked_steps(paced, paced.steps)
 
 
 def _embedded(method: Method, layout: MaskedLayout) -> int:
-    """Timesteps of all the head's schedules: each is embedded once."""
+    """Return the number of embedded timesteps of all head schedules."""
     return sum({part.passes for step in _steps(method, layout) for part in method.denoising(step, layout.diffusion)})
 
 
 def share(method: Method, layout: MaskedLayout) -> Fraction:
-    """FLOPs of an image as a share of what it costs without a cache."""
+    """Return the FLOPs of an image as a fraction of its cost without a cache."""
     return Fraction(work(method, layout).total, _uncached(layout))
 
 
 @cache
 def _uncached(layout: MaskedLayout) -> int:
-    """FLOPs of an image without a cache; asked for at every budget of a plan."""
     return work(Bidirectional(), layout).total
 
 
 def budget_of(method: Method, layout: MaskedLayout) -> Fraction:
-    """The share as a budget that these parameters meet: rounded up to a ten-thousandth."""
+    """Return :func:`share` as a budget, rounded up to a ten-thousandth."""
     return Fraction(math.ceil(share(method, layout) * 10**4), 10**4)
 
 
@@ -139,7 +137,7 @@ def masked_ops(method: Method, layout: MaskedLayout, weights: int, between: int,
 
 
 def _loads(method: Method, layout: MaskedLayout, step: MaskedStep) -> Iterator[tuple[Site, Load]]:
-    """Work of every block of encoder and decoder in a pass."""
+    """Yield the work of every block of encoder and decoder in a pass."""
     for stack, depth, tokens in (("encoder", layout.encoder, layout.buffer + step.first), ("decoder", layout.layers, layout.places)):
         plain = Load(layout.rows, tokens, tokens, tokens)
         for layer in range(depth):

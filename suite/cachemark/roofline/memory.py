@@ -1,4 +1,4 @@
-"""Bytes of device memory that a generation holds: the weights, and what its method allocates."""
+"""Device memory of a generation: the weights, and what its method allocates."""
 
 from __future__ import annotations
 
@@ -34,6 +34,5 @@ def weight_bytes(layout: Layout, counts: ParameterCounts) -> int:
 
 
 def _sites(layout: Layout) -> list[Site]:
-    """Every block, as a model names them."""
     masked = {"encoder": layout.encoder, "decoder": layout.layers, "head": layout.head} if isinstance(layout, MaskedLayout) else {}
     return [Site(stack, layer) for stack, depth in (masked or {"decoder": layout.layers}).items() for layer in range(depth)]

@@ -1,8 +1,7 @@
 """Operations of a generation and their roofline time on a device.
 
-No operation is faster than its bytes at the device's bandwidth or its FLOPs at its peak FLOP/s, whichever takes longer, and operations run
-one after the other: their sum is the *roofline time*. It assumes that everything is read once, and that nothing is launched, waited for or
-padded.
+No operation is faster than its bytes at the device's bandwidth or its FLOPs at peak FLOP/s, whichever takes longer. The *roofline time* is
+their sum. It assumes that everything is read once, and that nothing is launched, waited for or padded.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ BYTES = ("weights", "read", "written", "activations", "own")
 
 
 class Op(NamedTuple):
-    """One operation, ``times`` over; a multiplication and an addition are two ``flops``.
+    """One operation, repeated ``times``; a multiplication and an addition are two ``flops``.
 
-    The other fields are bytes: of ``weights``; of keys and values ``read`` (live ones only) and ``written``; of ``activations`` between
-    its products; of what a method reads and writes beside the model (``own``: scores, moved entries)."""
+    The other fields are bytes: of ``weights``; of keys and values ``read`` (live ones only) and ``written``; of ``activations`` between its
+    products; of what a method reads and writes beside the model (``own``: scores, moved entries).
+    """
 
     part: str
     flops: int = 0
@@ -34,13 +34,14 @@ class Op(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one time."""
+        """Bytes of one execution."""
         return self.weights + self.read + self.written + self.activations + self.own
 
     def seconds(self, rates: Rates, *, apart: bool = False) -> float:
         """Return the roofline time of one execution.
 
-        ``apart``: its activations are moved by kernels of their own, which nothing hides."""
+        ``apart``: activations are moved by separate kernels.
+        """
         hidden = self.nbytes - self.activations if apart else self.nbytes
         return max(hidden / rates.bandwidth, self.flops / rates.peak_flops) + (self.activations / rates.bandwidth if apart else 0.0)
 
@@ -49,7 +50,8 @@ class Op(NamedTuple):
 class Bill:
     """All operations of one generation of ``batch`` images in ``passes`` passes.
 
-    Image decoding is the part ``decode``."""
+    Image decoding is the part ``decode``.
+    """
 
     ops: tuple[Op, ...]
     batch: int
@@ -81,17 +83,18 @@ class Bill:
         return sum(op.flops * op.times for op in self.ops)
 
     def moved(self, *kinds: str) -> int:
-        """Return bytes of these kinds, of all where none is named."""
+        """Return the bytes of these kinds, by default of all."""
         return sum(getattr(op, kind) * op.times for op in self.ops for kind in kinds or BYTES)
 
     def roofline_time(self, rates: Rates, *, apart: bool = False) -> float:
-        """Return the least seconds of the batch.
+        """Return the roofline time of the batch in seconds.
 
-        ``apart`` as in :meth:`Op.seconds`: a stricter sum, which fused kernels may beat."""
+        ``apart`` as in :meth:`Op.seconds`: a stricter sum, which fused kernels may beat.
+        """
         return sum(op.seconds(rates, apart=apart) * op.times for op in self.ops)
 
     def limit(self, rates: Rates) -> Limit:
-        """Return the least cost on a device of these rates."""
+        """Return the roofline of the generation on a device with these rates."""
         by = {part: self.only(part).roofline_time(rates) for part in self.parts}
         tokens = self.without("decode").roofline_time(rates)
         return Limit(sum(by.values()), tokens, self.moved(), self.flops, rates.bandwidth, rates.peak_flops, by)

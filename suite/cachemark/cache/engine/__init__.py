@@ -1,1 +1,1 @@
-"""Engines that run the passes of a generation: eagerly, or recorded once and replayed."""
+"""Engines that run the passes of a generation: eagerly, or captured and replayed."""

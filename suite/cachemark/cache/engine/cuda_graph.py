@@ -1,4 +1,4 @@
-"""Records passes as CUDA graphs."""
+"""Capture of passes as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 
 class CudaGraphs:
-    """CUDA graphs that share one pool: only one of them runs at a time and none keeps a result in it, so each may use all of it.
+    """CUDA graphs that share one memory pool.
 
-    ``nbytes`` counts what the pool has taken from the device; what the driver keeps for a graph's nodes is not seen by the allocator
-    and not counted.
+    One of them runs at a time and none keeps a result in the pool. ``nbytes`` counts what the pool has taken from the device; the driver's
+    own storage for graph nodes is invisible to the allocator and not counted.
     """
 
     def __init__(self, device: torch.device | str, stream: torch.cuda.Stream | None = None) -> None:
@@ -23,11 +23,11 @@ class CudaGraphs:
         self.nbytes = 0
 
     def another(self) -> CudaGraphs:
-        """With a pool of its own, recorded on the same stream: the libraries' workspaces belong to a stream."""
+        """Return a recorder with its own pool on the same stream, to which library workspaces belong."""
         return type(self)(self._device, self._stream)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Nothing is computed while a graph is recorded. The recording stream waits for what was queued before."""
+        """Capture ``work`` without computing it; return its replay."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self._device)
         before = torch.cuda.memory_reserved(self._device)
@@ -43,8 +43,7 @@ class CudaGraphs:
         return graph.replay
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
-        """End a recording that has failed; what went wrong first is the reason, so nothing new is raised. Where ending it fails as well,
-        the allocator still has to be told that nobody allocates for the pool any more."""
+        """End a failed capture without hiding its error, and release the pool from the allocator."""
         try:
             graph.capture_end()
         except RuntimeError:
@@ -54,7 +53,7 @@ class CudaGraphs:
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """The collector must not free an old graph meanwhile: that is a call which a recording does not survive."""
+    """Disable garbage collection: freeing an old graph would break the capture."""
     collects = gc.isenabled()
     gc.disable()
     try:

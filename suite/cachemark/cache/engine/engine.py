@@ -1,7 +1,7 @@
-"""Engines run the passes of a generation: one after the other as written, or recorded once and repeated.
+"""Interface of engines, and the eager engine.
 
-The loops of the models hand every pass to the engine of their :class:`~cachemark.cache.arena.Memory`, with a key that says all that
-the host knows of the pass. What differs between passes of one key goes in as tensors and numbers, never through Python.
+The generation loops pass every step to the engine of their :class:`~cachemark.cache.arena.Memory`, with a key of all that the host knows of
+it. What differs between steps of one key is an input: a tensor or number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ of the memory, and move the host's own state, :attr:`HostState.lengths`; nothing
 
 
 class HostState(Protocol):
-    """State of a generation on the host: a method."""
+    """Host state of a generation: a method."""
 
     @property
     def lengths(self) -> tuple[tuple[int, ...], ...]:
@@ -28,20 +28,20 @@ class HostState(Protocol):
 
 
 class Engine(Protocol):
-    """Runs passes. One engine serves the generations of one case."""
+    """Runs the passes of the generations of one case."""
 
     def hold(self, name: str, tensor: Tensor) -> Tensor:
-        """Copy a tensor to storage that lasts, for values that every pass of this generation reads and no pass is given."""
+        """Copy a tensor to lasting storage, for values read by every pass but not passed as inputs."""
 
     def run(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
-        """Run a pass with its ``inputs``, tensors or numbers. The outputs are valid until the next pass is run."""
+        """Run a pass with its ``inputs``. The outputs are valid until the next pass."""
 
     def another(self) -> Engine:
-        """An engine of this kind for another case."""
+        """Return an engine of this kind for another case."""
 
 
 class Eager:
-    """Runs every pass as it is written."""
+    """Runs every pass as written."""
 
     def hold(self, name: str, tensor: Tensor) -> Tensor:
         return tensor

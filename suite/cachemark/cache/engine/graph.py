@@ -1,4 +1,4 @@
-"""The graph engine: every pass is recorded once and repeated from then on, without running any Python of it; and where it runs."""
+"""The graph engine: each pass is captured once and replayed afterwards, without running its Python."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ UNSET = object()
 
 
 class Recorder(Protocol):
-    """A recorder: CUDA graphs, or in tests their CPU emulator. A recording repeats the same operations on the same storage."""
+    """Captures work for replay: CUDA graphs, or their CPU emulator in tests."""
 
     def record(self, work: Callable[[], None]) -> Replay:
-        """Record ``work`` without a lasting effect on any tensor. Raises RuntimeError where it holds what cannot be repeated, and
-        torch.OutOfMemoryError."""
+        """Capture ``work`` without a lasting effect and return its replay.
+
+        Raises RuntimeError for work that cannot be repeated, and torch.OutOfMemoryError.
+        """
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the recordings hold for what they compute on the way."""
+        """Bytes of the captured graphs' intermediate results."""
 
     def another(self) -> Recorder:
-        """A recorder of this kind that shares nothing with this one."""
+        """Return an independent recorder of this kind."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A pass that can be repeated: where its inputs and outputs stand, and the host's state after it."""
+    """A captured pass: its inputs, its outputs, and the host state after it."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -46,15 +48,13 @@ class Recording:
 
 
 class Graph:
-    """A pass whose key is new is run as written, which also makes what is made lazily, and then recorded; from the second time on the
-    recording is repeated.
+    """Engine that runs a pass eagerly when its key is new, then captures it; later passes replay it.
 
-    Two passes have one key if the caller's own is equal, and the live lengths, and the shapes of the inputs. Inputs are copied to
-    storage that all recordings share, numbers as 0-dim tensors; outputs are copied from the recording's pool to shared storage as
-    well, so that no recording keeps memory alive for itself, and any order of repeating them is safe.
+    Two passes have one key if the caller's key, the live lengths and the input shapes are equal. Inputs are copied to storage shared by all
+    captured graphs, numbers as 0-dim tensors; outputs are copied from the pool to shared storage, so that any order of replay is safe.
 
-    Where memory runs out while a pass is recorded, no further one is, and passes without a recording are run as written; ``missed``
-    counts those. Where not even one could be recorded, the case is out of memory.
+    Once memory runs out during a capture, further passes run eagerly (counted in ``missed``). If not even one can be captured, the case is
+    out of memory.
     """
 
     def __init__(self, recorder: Recorder, device: torch.device | str = "cpu") -> None:
@@ -69,29 +69,29 @@ class Graph:
 
     @property
     def recorded(self) -> int:
-        """Number of recorded passes."""
+        """Number of captured passes."""
         return len(self._recordings)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the recordings' pool and of the storage that feeds them."""
+        """Bytes of the pool and of the storage of inputs and outputs."""
         return self.pool_bytes + sum(tensor.nbytes for tensor in self.storage)
 
     @property
     def pool_bytes(self) -> int:
-        """Bytes of the pool alone, in which a recording computes: nobody else can use it, and an allocator calls it free."""
+        """Bytes of the pool alone, which the allocator reports as free but nothing else can use."""
         return self._recorder.nbytes
 
     @property
     def storage(self) -> Iterable[Tensor]:
-        """Everything that is fed to recordings or read from them."""
+        """All tensors that feed captured passes or receive their outputs."""
         return [*self._constants.values(), *self._buffers.values()]
 
     def another(self) -> Graph:
         return Graph(self._recorder.another(), self._device)
 
     def hold(self, name: str, tensor: Tensor) -> Tensor:
-        """The first tensor of a name is kept as it is. Another shape under that name is an error: it would be another case."""
+        """Keep the first tensor of a name and copy later ones into it; raise ValueError for another shape."""
         constant = self._constants.get(name)
         if constant is None:
             constant = self._constants[name] = tensor
@@ -117,7 +117,7 @@ class Graph:
             place.copy_(value) if isinstance(value, Tensor) else place.fill_(value)
 
     def _first(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
-        """Run a pass as written, on the shared inputs, and then record it."""
+        """Run a pass eagerly on the shared inputs, then capture it."""
         fed = tuple(self._input(i, value) for i, value in enumerate(inputs))
         self._feed(fed, inputs)
         before, saved = state.lengths, _state(state)
@@ -165,7 +165,7 @@ class Graph:
 
 
 def _state(state: HostState) -> dict[str, Any]:
-    """The attributes of a method on the host, lists and dictionaries copied."""
+    """Return the host attributes of a method, with lists and dictionaries copied."""
     return {name: dict(enumerate(value)) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
             for name, value in vars(state).items()}
 
@@ -177,7 +177,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _check(state: HostState, saved: dict[str, Any]) -> None:
-    """Refuse a pass in which the host noted something, since it would be missing when the pass is repeated."""
+    """Raise Unsupported if the pass has changed host attributes, which a replay would not."""
     now = _state(state)
     changed = sorted(name for name in saved.keys() | now.keys() if not _same(saved.get(name, UNSET), now.get(name, UNSET)))
     if changed:
@@ -191,13 +191,15 @@ def _first_line(error: BaseException) -> str:
 
 # -- engines by the name that a plan gives them -------------------------------------------------------------------------
 def refused(name: str, device: str) -> str:
-    """The reason why an engine does not run on a device, or nothing."""
+    """Return why an engine does not run on a device, or ""."""
     return f"the graph engine records CUDA graphs, and the device is {device!r}" if name == GRAPH and device == "cpu" else ""
 
 
 def engine(name: str, device: str) -> Engine:
-    """A new engine for one case. ``eager`` and ``reference`` run their passes as written: it is the methods and models of the latter
-    that differ. Raises Unsupported where the device has no such engine."""
+    """Return a new engine for one case.
+
+    ``eager`` and ``reference`` run passes as written; the latter differs by its methods and models. Raises Unsupported.
+    """
     if name != GRAPH:
         return EAGER
     if reason := refused(name, device):
