@@ -39,7 +39,7 @@ class Codec:
 
     @property
     def exact(self) -> bool:
-        """Whether reading returns what was written, so that attention can read the storage in place."""
+        """True if reading returns the written values, so that attention can read the storage in place."""
         return self.name == "native"
 
     def entry_bytes(self, head_dim: int, dtype: torch.dtype) -> int:

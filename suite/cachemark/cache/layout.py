@@ -126,12 +126,12 @@ class Step:
 
     @property
     def last(self) -> bool:
-        """Whether this is the last pass, whose keys no pass reads."""
+        """True in the last pass, whose keys no pass reads."""
         return self.index == self.total - 1
 
     @property
     def causal(self) -> bool:
-        """Whether the tokens of this pass attend causally: the condition, or a window of visual tokens."""
+        """True if the tokens of this pass attend causally: the condition, or a window of visual tokens."""
         return not self.scale and self.count != 1
 
 

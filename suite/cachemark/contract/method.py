@@ -186,12 +186,12 @@ class Method(Planning):
 
     @property
     def needs_raw_queries(self) -> bool:
-        """Whether ``observe_raw`` needs the queries, which costs a copy."""
+        """True if ``observe_raw`` needs the queries, which costs a copy."""
         return False
 
     @property
     def needs_mass(self) -> bool:
-        """Whether ``observe`` needs the attention mass of each key, which no fused kernel returns."""
+        """True if ``observe`` needs the attention mass of each key, which no fused kernel returns."""
         return False
 
     # -- which tokens of a masked model, and when ---------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Method(Planning):
 
     @property
     def capturable(self) -> bool:
-        """Whether a step can be captured as a graph: no host read, no shape that depends on values."""
+        """True if a step can be captured as a graph: no host read, no shape that depends on values."""
         return True
 
     def graph_key(self, step: Step) -> Hashable:

@@ -1,4 +1,4 @@
-"""What a plan needs from a method before anything runs: parameters, budgets, and costs on paper."""
+"""Planning side of a method, used before anything runs: parameters, budgets, and costs on paper."""
 
 from __future__ import annotations
 
