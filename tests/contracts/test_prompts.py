@@ -23,7 +23,7 @@ from cachemark.kit.oracle import Shadow
 from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.models import checkpoints, janus
-from cachemark.models.catalogue import captioned
+from cachemark.models.catalogue import text_to_image
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.llamagen import LlamaGenConfig
@@ -40,7 +40,7 @@ PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 66, 7, 3), (1, 5, 33, 3)), ((1, 2
 LINED = Prompts(((1, 40, *(69, 79, 79)), (1, 17, 90, 41, 66, 7, *(69, 79, 79)), (1, 5, 33, *(69, 79, 79))), ((69, 79, 79),) * 3)
 CAPTIONS = ("two red rings above dots", "a red star left of blue checks", "three red squares above yellow stripes")
 CONDITIONS = {  # of the runs of rows
-    "janus": [3, 4, 7] * 2, "lumina": [5, 6, 9, 3], "llamagen": [3, 4, 7] * 2, captioned.NAME: [7, 8, 9] * 2,
+    "janus": [3, 4, 7] * 2, "lumina": [5, 6, 9, 3], "llamagen": [3, 4, 7] * 2, text_to_image.TINY_NAME: [7, 8, 9] * 2,
 }
 CLOSE = 1e-4  # logits
 MASKED = 1e-5  # outputs of attention
@@ -51,9 +51,9 @@ def model(attention: str, family: str) -> Janus | Lumina | CaptionedLlamaGen:
     """Random weights, scaled up so that attention is far from uniform and what it reads shows in the logits. Lumina's lines are one
     token longer, and its unconditional rows have another length than the others. The bundled model has its own weights, in fp64
     since its logits are large; its images end early."""
-    if family == captioned.NAME:
+    if family == text_to_image.TINY_NAME:
         asked = janus.prompts_of(CAPTIONS, WordTokenizer(), form=CAPTION)
-        return checkpoints.load(lambda: Janus(replace(captioned.TINY, grid=GRID), asked), packaged(captioned.FILE.name),
+        return checkpoints.load(lambda: Janus(replace(text_to_image.TINY_T2I, grid=GRID), asked), packaged("tiny-t2i.safetensors"),
                                 dtype=torch.float64)
     if family == "llamagen":
         return of_features(attention)
@@ -119,7 +119,7 @@ class PromptedCell(Cell):
 
 
 def prompted(family: str) -> list[PromptedCell]:
-    heads = ("mha",) if family == captioned.NAME else tuple(ATTENTION)
+    heads = ("mha",) if family == text_to_image.TINY_NAME else tuple(ATTENTION)
     return [PromptedCell(cell.cls, cell.mode, cell.codec, cell.attention, family=family) for cell in cells() if cell.attention in heads]
 
 
@@ -165,7 +165,7 @@ EVERY, EVICTING = every(), every(evicting=True)
 def test_evicting_equals_masking(cell: PromptedCell) -> None:
     _, shadow, _ = ragged(cell)
     assert shadow.hidden > 0, "nothing was evicted, so nothing is tested"
-    trained = cell.family == captioned.NAME  # its values are far larger than random ones, and so is their rounding
+    trained = cell.family == text_to_image.TINY_NAME  # its values are far larger than random ones, and so is their rounding
     assert shadow.worst <= MASKED * (shadow.largest if trained else 1.0)
 
 

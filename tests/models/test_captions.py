@@ -10,7 +10,9 @@ import pytest
 from cachemark.core import seeds
 from cachemark.core.errors import UnknownName
 from cachemark.models import janus
-from cachemark.models.catalogue.captioned import NAME, TEXTS, TINY, BundledCaptioned
+from cachemark.models.catalogue.text_to_image import CAPTIONED, TINY_T2I
+from cachemark.models.catalogue.text_to_image import TINY_NAME as NAME
+from cachemark.models.catalogue.text_to_image import TINY_TEXTS as TEXTS
 from cachemark.models.tiny.captions import AXES, CAPTION, SPECIAL, VOCABULARY, Asked, WordTokenizer, asked
 
 GIVEN = {"position": 0, "texture": 1}
@@ -52,7 +54,7 @@ def test_a_word_is_one_id_whatever_its_capitals_and_spaces() -> None:
     assert tokenizer.ids(" Two  red STARS") == tokenizer.ids("two red stars")
     assert [VOCABULARY[i] for i in tokenizer.ids("two red stars")] == ["two", "red", "stars"]
     assert sorted(tokenizer.special(token) for token in SPECIAL) == [0, 1, 2]
-    assert len(set(VOCABULARY)) == len(VOCABULARY) == TINY.decoder.vocab
+    assert len(set(VOCABULARY)) == len(VOCABULARY) == TINY_T2I.decoder.vocab
 
 
 def test_the_list_asks_for_everything_equally_often() -> None:
@@ -72,7 +74,8 @@ def test_smaller_subsets_are_the_beginnings_of_larger_ones_and_ask_for_every_pro
 
 
 def test_prompts_differ_in_length_and_keep_it_without_the_caption() -> None:
-    prompts = BundledCaptioned().prompts
+    assert CAPTIONED.reader is not None
+    prompts = CAPTIONED.reader(TINY_T2I).shapes(TEXTS)
     assert {len(ids) for ids in prompts.conditional} == {7, 8, 9}
     assert [len(ids) for ids in prompts.unconditional] == [len(ids) for ids in prompts.conditional]
     assert prompts == janus.prompts_of(TEXTS, WordTokenizer(), form=CAPTION)

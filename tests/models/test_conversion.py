@@ -25,11 +25,9 @@ from cachemark.core.errors import BadBudget, BadCheckpoint, CachemarkError, Unsu
 from cachemark.core.spec import Sampling
 from cachemark.kit.model_checks import MODEL, ModelExample
 from cachemark.methods.registry import METHODS
-from cachemark.models import checkpoints, conversion, janus, lumina, text_features
+from cachemark.models import checkpoints, conversion, janus, llamagen_text, lumina, text_features
+from cachemark.models import infinity as infinity_module
 from cachemark.models.catalogue import (
-    bitwise_models,
-    captioned_llamagen,
-    lumina_models,
     masked_models,
     next_scale,
     next_token,
@@ -60,16 +58,17 @@ def llamagen(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
     torch.save({"model": {**state, "freqs_cis": torch.zeros(3)}, "ema": {name: t * 0 for name, t in state.items()}, "steps": 5,
                 "args": argparse.Namespace(image_size=64)}, folder / "c2i_B_256.pt")
     torch.save({"model": decoder.build().state_dict(), "ema": {}}, folder / "vq_ds16_c2i.pt")
-    return next_token.FAMILY.published("llamagen-b", config, "c2i_B_256.pt", decoder, {"paper": GUIDED}, "", pixels=64)
+    return next_token.FAMILY.published("llamagen-b", config, "c2i_B_256.pt", decoder, {"paper": GUIDED}, "", pixels=64).entry
 
 
 def llamagen_of_texts(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
-    patch.setitem(captioned_llamagen.SIZES, 256, CaptionConfig(LlamaGenConfig(2, 2, 32, vocab=32, grid=4), text=128, longest=6))
-    patch.setattr(captioned_llamagen, "DECODER", replace(captioned_llamagen.DECODER, build=lambda: VQ(VQConfig(32, (1, 1), 1, 16, 32))))
-    torch.save({"model": CaptionedLlamaGen(captioned_llamagen.SIZES[256]).initialise(0).state_dict()}, folder / "t2i_XL_stage1_256.pt")
-    torch.save({"model": captioned_llamagen.DECODER.build().state_dict()}, folder / "vq_ds16_t2i.pt")
+    patch.setitem(llamagen_text.SIZES, 256, CaptionConfig(LlamaGenConfig(2, 2, 32, vocab=32, grid=4), text=128, longest=6))
+    images = replace(text_to_image.LLAMAGEN_IMAGES, build=lambda: VQ(VQConfig(32, (1, 1), 1, 16, 32)))
+    patch.setattr(text_to_image, "LLAMAGEN_IMAGES", images)
+    torch.save({"model": CaptionedLlamaGen(llamagen_text.SIZES[256]).initialise(0).state_dict()}, folder / "t2i_XL_stage1_256.pt")
+    torch.save({"model": images.build().state_dict()}, folder / "vq_ds16_t2i.pt")
     test_infinity.encoder(folder / text_features.ENCODER, 128)
-    return captioned_llamagen.PublishedCaptioned(256, TEXTS).entry
+    return text_to_image.llamagen_t2i(256).asking(TEXTS)
 
 
 def var(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
@@ -78,7 +77,7 @@ def var(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
         MSVQConfig(sides=config.sides, ch=32, ch_mult=(1, 1), num_res_blocks=1, z=config.width, codes=config.vocab)))
     test_var.published_file(config, folder / "var_d16.pth", spread=0.2)
     torch.save(decoder.build().state_dict(), folder / "vae_ch160v4096z32.pth")
-    return next_scale.FAMILY.published("var-d16", config, "var_d16.pth", decoder, {"paper": LINEAR}, "")
+    return next_scale.FAMILY.published("var-d16", config, "var_d16.pth", decoder, {"paper": LINEAR}, "").entry
 
 
 def mar(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
@@ -87,35 +86,35 @@ def mar(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
     torch.save({"model": {name: t * 0 for name, t in state.items()}, "model_ema": state, "args": argparse.Namespace(lr=1)},
                folder / "checkpoint-last.pth")
     torch.save({"model": decoder.build().state_dict()}, folder / "kl16.ckpt")
-    return masked_models.FAMILY.published("mar-b", test_mar.CONFIG, "checkpoint-last.pth", decoder, {"paper": LINEAR}, "")
+    return masked_models.FAMILY.published("mar-b", test_mar.CONFIG, "checkpoint-last.pth", decoder, {"paper": LINEAR}, "").entry
 
 
 def infinity(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
-    patch.setitem(bitwise_models.SIZES, "2B", test_infinity.CONFIG)
-    patch.setitem(bitwise_models.TOKENIZERS, "2B", test_infinity.TINY_BSQ)
-    patch.setitem(bitwise_models.SCALES, 256, 3)
+    patch.setitem(infinity_module.SIZES, "2B", test_infinity.CONFIG)
+    patch.setitem(text_to_image.INFINITY_TOKENIZERS, "2B", test_infinity.TINY_BSQ)
+    patch.setitem(infinity_module.SCALES, 256, 3)
     folder.rmdir()
     test_infinity.published(folder)
-    return bitwise_models.PublishedInfinity("2B", 256, TEXTS).entry
+    return text_to_image.infinity_model("2B", 256).asking(TEXTS)
 
 
 def janus_of(layout: str) -> Callable[[Path, pytest.MonkeyPatch], ModelEntry]:
     def made(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
-        patch.setitem(text_to_image.SIZES, "1B", test_janus.CONFIG)
+        patch.setitem(janus.SIZES, "1B", test_janus.CONFIG)
         patch.setattr(janus, "TOKENIZER", test_janus.TINY_VQ)
         folder.rmdir()
         test_janus.published(folder, layout)
-        return text_to_image.PublishedJanus("1B").entry
+        return text_to_image.janus_pro("1B").entry
 
     return made
 
 
 def lumina_folder(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
-    patch.setitem(lumina_models.SIZES, "7B-768", test_lumina.CONFIG)
+    patch.setitem(lumina.SIZES, "7B-768", test_lumina.CONFIG)
     patch.setattr(lumina, "TOKENIZER", test_lumina.TINY)
     folder.rmdir()
     test_lumina.published(folder)
-    return lumina_models.PublishedLumina("7B-768", ("red star", "blue star red")).entry
+    return text_to_image.lumina_mgpt("7B-768").asking(("red star", "blue star red"))
 
 
 OFFICIAL: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], ModelEntry], str, str, int]] = {

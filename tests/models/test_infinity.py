@@ -19,9 +19,9 @@ from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.full import Full
-from cachemark.models import text_features
-from cachemark.models.catalogue import bitwise_models
-from cachemark.models.catalogue.bitwise_models import PublishedInfinity
+from cachemark.models import infinity, text_features
+from cachemark.models.catalogue import text_to_image
+from cachemark.models.catalogue.family import CatalogueModel
 from cachemark.models.infinity import SIDES, SIZES, Infinity, InfinityConfig
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
@@ -152,12 +152,12 @@ def test_slots_take_the_bytes_of_the_formula(name: str, method: Method) -> None:
 
 # -- published files -----------------------------------------------------------------------------------------------------
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> PublishedInfinity:
+def small(monkeypatch: pytest.MonkeyPatch) -> CatalogueModel:
     """The entry of a published size at reduced sizes."""
     monkeypatch.setitem(SIZES, "2B", CONFIG)
-    monkeypatch.setitem(bitwise_models.TOKENIZERS, "2B", TINY_BSQ)
-    monkeypatch.setitem(bitwise_models.SCALES, 256, 3)
-    return PublishedInfinity("2B", 256, ("red star", "a blue stripe below"))
+    monkeypatch.setitem(text_to_image.INFINITY_TOKENIZERS, "2B", TINY_BSQ)
+    monkeypatch.setitem(infinity.SCALES, 256, 3)
+    return replace(text_to_image.infinity_model("2B", 256), texts=("red star", "a blue stripe below"))
 
 
 def published(folder: Path, channels: int = CONFIG.text) -> Request:
@@ -194,7 +194,7 @@ def encoder(folder: Path, channels: int) -> None:
     transformers.T5EncoderModel(config).save_pretrained(folder)
 
 
-def test_a_published_folder_loads_and_makes_images(small: PublishedInfinity, tmp_path: Path) -> None:
+def test_a_published_folder_loads_and_makes_images(small: CatalogueModel, tmp_path: Path) -> None:
     request = published(tmp_path / "infinity")
     loaded = small.load(request)
     assert loaded.weights == small.identity(request)
@@ -210,14 +210,14 @@ def test_a_published_folder_loads_and_makes_images(small: PublishedInfinity, tmp
     assert torch.equal(generate(reference, [0, 1]), tokens)
 
 
-def test_another_text_encoder_is_another_model(small: PublishedInfinity, tmp_path: Path) -> None:
+def test_another_text_encoder_is_another_model(small: CatalogueModel, tmp_path: Path) -> None:
     request = published(tmp_path / "infinity")
     before, file = small.identity(request), tmp_path / "infinity" / text_features.ENCODER / "config.json"
     file.write_text(file.read_text().replace('"d_ff": 32', '"d_ff": 16'))
     assert small.identity(request) != before
 
 
-def test_weights_without_a_text_encoder_are_refused(small: PublishedInfinity, tmp_path: Path) -> None:
+def test_weights_without_a_text_encoder_are_refused(small: CatalogueModel, tmp_path: Path) -> None:
     request = published(tmp_path / "infinity")
     (tmp_path / "infinity" / text_features.ENCODER / "config.json").unlink()
     with pytest.raises(BadCheckpoint, match="no text encoder") as caught:
@@ -225,19 +225,19 @@ def test_weights_without_a_text_encoder_are_refused(small: PublishedInfinity, tm
     assert "flan-t5-xl" in str(caught.value)
 
 
-def test_a_text_encoder_of_another_width_is_refused(small: PublishedInfinity, tmp_path: Path) -> None:
+def test_a_text_encoder_of_another_width_is_refused(small: CatalogueModel, tmp_path: Path) -> None:
     request = published(tmp_path / "infinity", channels=64)
     with pytest.raises(BadCheckpoint, match="has 64 channels; this model reads 128"):
         small.load(request)
 
 
-def test_a_text_longer_than_the_context_is_refused(small: PublishedInfinity, tmp_path: Path) -> None:
+def test_a_text_longer_than_the_context_is_refused(small: CatalogueModel, tmp_path: Path) -> None:
     request = published(tmp_path / "infinity")
     with pytest.raises(Unsupported, match="has 7 tokens; this model reads 6"):
         replace(small, texts=("red star a blue stripe below",)).load(request)
 
 
-def test_a_file_of_another_size_is_named(small: PublishedInfinity, tmp_path: Path) -> None:
+def test_a_file_of_another_size_is_named(small: CatalogueModel, tmp_path: Path) -> None:
     request = published(tmp_path / "infinity")
     save_file({name: tensor.contiguous() for name, tensor in tiny(replace(CONFIG, depth=2, chunks=1)).state_dict().items()},
               tmp_path / "infinity" / "other.safetensors")
@@ -246,9 +246,10 @@ def test_a_file_of_another_size_is_named(small: PublishedInfinity, tmp_path: Pat
 
 
 def test_random_weights_read_the_listed_prompts_by_the_stand_in() -> None:
-    entry = PublishedInfinity("2B", 256)
-    texts = entry.features(Request())
-    assert list(map(len, texts)) == entry.lengths
+    model = text_to_image.infinity_model("2B", 256)
+    assert model.reader is not None
+    texts = model.reader.read(model.texts, Request())
+    assert list(map(len, texts)) == model.shapes
     assert len(texts) == 64
     assert {text.shape[1] for text in texts} == {2048}
     assert torch.equal(texts[0][-1], texts[1][-1]), "all end alike"

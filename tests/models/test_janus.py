@@ -20,6 +20,7 @@ from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models import janus
 from cachemark.models.catalogue import text_to_image
+from cachemark.models.catalogue.family import labels_of
 from cachemark.models.janus import SIZES, Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import HashedWords, Prompts
@@ -112,9 +113,9 @@ def test_the_listed_prompts_are_read_by_the_stand_in() -> None:
 def test_an_entry_knows_the_lengths_of_the_batch_that_is_timed() -> None:
     entry: ModelEntry = MODELS.get("janus-pro-7b")
     shape = entry.shape(entry.presets["paper"], 3)
-    labels = text_to_image.labels_of(3, 64)
+    labels = labels_of(3, 64)
     with torch.device("meta"):
-        model = Janus(SIZES["7B"], text_to_image.PublishedJanus("7B").stand_in)
+        model = Janus(SIZES["7B"], text_to_image.janus_pro("7B").shapes)
     model.gen_embed.weight = torch.nn.Parameter(torch.zeros(1))  # the layout has its type and device
     assert shape == model.layout(range(3), entry.presets["paper"], labels)
     assert entry.classes == 64
@@ -163,7 +164,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> ModelEntry:
     """The entry of a published size at reduced sizes."""
     monkeypatch.setitem(SIZES, "1B", CONFIG)
     monkeypatch.setattr(janus, "TOKENIZER", TINY_VQ)
-    return text_to_image.PublishedJanus("1B").entry
+    return text_to_image.janus_pro("1B").entry
 
 
 def published(folder: Path, layout: str) -> dict[str, Tensor]:
@@ -251,8 +252,9 @@ def test_what_a_folder_lacks_is_said(small: ModelEntry, tmp_path: Path) -> None:
             use(request)
 
 
-def test_a_folder_of_another_size_is_refused(tmp_path: Path, small: ModelEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     published(tmp_path / "janus", "converted")
+    monkeypatch.setattr(janus, "TOKENIZER", TINY_VQ)
     monkeypatch.setitem(SIZES, "1B", replace(CONFIG, decoder=replace(CONFIG.decoder, layers=3)))
     with pytest.raises(BadCheckpoint, match="checkpoint of another size"):
-        small.identity(Request(weights=str(tmp_path / "janus")))
+        text_to_image.janus_pro("1B").identity(Request(weights=str(tmp_path / "janus")))

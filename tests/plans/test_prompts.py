@@ -10,7 +10,7 @@ import pytest
 from cachemark.core import seeds
 from cachemark.core.errors import BadPlan, Unsupported
 from cachemark.core.spec import Sampling, digest
-from cachemark.models.catalogue.captioned import TEXTS
+from cachemark.models.catalogue.text_to_image import TINY_TEXTS as TEXTS
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema

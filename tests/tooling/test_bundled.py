@@ -17,8 +17,8 @@ from cachemark.methods.full import Full
 from cachemark.metrics.compute.extractor import extractor_name
 from cachemark.metrics.compute.image_features import RealImages
 from cachemark.metrics.compute.scene_colors import matching_colors
-from cachemark.models.catalogue import captioned, next_scale
 from cachemark.models.catalogue import masked_models as masked
+from cachemark.models.catalogue import next_scale, text_to_image
 from cachemark.models.catalogue.masked_models import TINY_MAR
 from cachemark.models.catalogue.next_scale import TINY_VAR
 from cachemark.models.catalogue.next_token import TINY
@@ -64,7 +64,7 @@ FAMILIES = {
 }
 
 
-OF_CAPTIONS = (captioned.NAME, reader.NAME)  # learnt from captions
+OF_CAPTIONS = (text_to_image.TINY_NAME, reader.NAME)  # learnt from captions
 
 
 @pytest.fixture(params=FAMILIES)
@@ -100,7 +100,7 @@ def test_generator_and_tokenizer_speak_one_language(family: Family) -> None:
 @pytest.mark.parametrize("name", OF_CAPTIONS)
 def test_what_learnt_from_captions_speaks_the_tokenizers_language(name: str) -> None:
     assert about(name)["language"] == vq.load(file("tiny-vq")).language
-    assert about(captioned.NAME)["config"] == json.loads(json.dumps(asdict(captioned.TINY)))
+    assert about(text_to_image.TINY_NAME)["config"] == json.loads(json.dumps(asdict(text_to_image.TINY_T2I)))
 
 
 def test_they_are_small() -> None:

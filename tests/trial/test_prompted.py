@@ -21,7 +21,7 @@ from cachemark.core.spec import Sampling
 from cachemark.kit.cpu_graphs import CpuGraphs
 from cachemark.metrics.compute import prompt_scores
 from cachemark.metrics.compute.prompt_scores import FIGURES, PromptScores
-from cachemark.models.catalogue.captioned import TEXTS
+from cachemark.models.catalogue.text_to_image import TINY_TEXTS as TEXTS
 from cachemark.models.checkpoints import sha256
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig

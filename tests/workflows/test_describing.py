@@ -127,8 +127,8 @@ def test_a_decoder_inside_of_something_larger_is_found(folder: Path, theirs: Any
     (folder / "config.json").write_text(json.dumps({"text_config": SIZES, "model_type": "both"}))
     made = describe(folder, "inner", DRAWING)
     assert (made.prefix, made.head, made.config.tied) == ("language_model.model.", "language_model.lm_head.weight", False)
-    assert made.entry.identity(Request(weights=str(folder))).endswith("random:0")
-    loaded = made.entry.load(Request(weights=str(folder)))
+    assert made.model.identity(Request(weights=str(folder))).endswith("random:0")
+    loaded = made.model.load(Request(weights=str(folder)))
     assert isinstance(loaded.generator, LlamaLike)
     assert torch.equal(loaded.generator.lm_head.weight, theirs.lm_head.weight)
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from cachemark.cli import main
 from cachemark.core.errors import UnknownName
-from cachemark.models.catalogue import bitwise_models
+from cachemark.models import text_features
 from cachemark.models.prompts import FILE
 from cachemark.models.registry import MODELS
 from cachemark.workflows.convert import verify
@@ -52,7 +52,7 @@ def test_what_reads_texts_lies_where_models_look_for_it() -> None:
             assert one.located("w") == weights / FILE
         if key == "text_encoder":
             home = weights if weights.name.endswith("_weights") else weights.parent  # a folder of shards, or a file
-            assert one.located("w") == bitwise_models.text_features.encoder_folder(str(home / "x")), model
+            assert one.located("w") == text_features.encoder_folder(str(home / "x")), model
 
 
 def test_the_list_invents_nothing() -> None:

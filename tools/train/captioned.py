@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cachemark.models import janus
-from cachemark.models.catalogue.captioned import NAME, TINY
+from cachemark.models.catalogue.text_to_image import TINY_NAME, TINY_T2I
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.prompts import Prompts
 from cachemark.models.tiny import tiny_reader
@@ -28,11 +28,11 @@ class CaptionedTask(CodesPredictorTask):
     """The text-to-image model, a :class:`~cachemark.models.janus.Janus`, on codes of the tokenizer at ``tokenizer``. Labels are the ids of
     captions, one row each."""
 
-    name = NAME
+    name = TINY_NAME
     steps = 2200
     data = VERSION
 
-    def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: JanusConfig = TINY, batch: int = BATCH) -> None:
+    def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: JanusConfig = TINY_T2I, batch: int = BATCH) -> None:
         model, coder = Janus(config, Prompts()).initialise(stream(seed, "initial weights")), vq.load(tokenizer, device="cpu")
         nn.init.zeros_(model.gen_head.vision_head.weight)  # training starts from uniform predictions
         model.gen_embed.weight.data.copy_(coder.codebook / coder.codebook.std())  # and from what the codes look like

@@ -6,27 +6,25 @@ codes into images. A model that guides, splits lines or feeds codes in a way of 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..cache.layout import Layout
-from ..core import seeds
 from ..core.spec import Sampling
 from . import checkpoints, costs, prompt_lists
-from .llama import Llama, LlamaConfig, frequencies
-from .prompted_llama import NEVER, PromptedLlama, prompted_layout
-from .prompts import HashedWords, Prompts, PublishedTokenizer, TextTokenizer, refuse_unreadable, tokenizer_file
-from .protocol import Loaded, ModelEntry, PublishedFile, Request
+from .catalogue.family import CatalogueModel, Family, with_greedy
+from .llama import Llama, LlamaConfig
+from .prompted_llama import NEVER, PromptedLlama, prompted_layout, rotations
+from .prompts import HashedWords, Prompts, TextTokenizer, TokenReader, refuse_unreadable
+from .protocol import PublishedFile, Request
 from .vision.vq import VQ
-from .weights import coder, identity, transformer
 
-LIST, SUBSET = "own64", "s2k"
+LIST = "own64"
 DECODER = PublishedFile("decoder_weights", "vq_ds16_t2i.pt", "peizesun/llamagen_t2i on Hugging Face", VQ, ignored=checkpoints.EXTRAS)
 
 
@@ -100,10 +98,20 @@ def prompts_of(config: LlamaLikeConfig, texts: Sequence[str], tokenizer: TextTok
 
 
 # -- its entry ---------------------------------------------------------------------------------------------------------
+def _network(config: LlamaLikeConfig, prompts: Prompts | None, engine: str) -> LlamaLike:
+    return LlamaLike(config, prompts or Prompts())
+
+
+def _decoding(config: LlamaLikeConfig, images: VQ, request: Request) -> Callable[[Tensor], Tensor]:
+    return lambda tokens: images.decode((tokens - config.first).clamp(0, images.config.codebook_size - 1))
+
+
 @dataclass(frozen=True)
 class Described:
-    """A published model under a name: its sizes, where the decoder's tensors lie in its files (``prefix``, and the name of the head), names
-    that may stand beside them, the scale of its guidance, and the texts that it is asked for."""
+    """A published Llama under a name of its own, and where its files store the decoder.
+
+    ``prefix``: of the decoder's tensors; ``head``: name of its head; ``ignored``: tensors that may be beside them.
+    """
 
     name: str
     config: LlamaLikeConfig
@@ -111,58 +119,23 @@ class Described:
     head: str = "lm_head.weight"
     ignored: tuple[str, ...] = ()
     cfg_scale: float = 1.0
-    texts: tuple[str, ...] = prompt_lists.packaged(LIST)
 
     @property
-    def file(self) -> PublishedFile:
-        """The decoder."""
-        return PublishedFile("weights", self.name, "the folder that it was described from", partial(LlamaLike, self.config, Prompts()),
-                             (), (*checkpoints.EXTRAS, *self.ignored), self.official)
+    def model(self) -> CatalogueModel:
+        """The model as the catalogue describes it."""
+        c = self.config
+        family = Family(
+            "llama", LlamaLike.paradigm, "the folder that it was described from", _network, layout,
+            lambda config, decode, prompts: costs.llama_like(config.decoder, config.grid**2, decode), (),
+            (*checkpoints.EXTRAS, *self.ignored), self.official, tables=rotations, decoding=_decoding, prompted=True,
+            reader=lambda config: TokenReader(partial(prompts_of, config), HashedWords(config.decoder.vocab)),
+        )
+        return family.published(self.name, c, self.name, DECODER, with_greedy(Sampling(cfg_scale=self.cfg_scale)),
+                                f"A Llama of {c.decoder.layers} layers, {c.grid}×{c.grid} tokens", texts=prompt_lists.packaged(LIST),
+                                preset="coco")
 
     def official(self, name: str) -> str:
-        """The name of a tensor here, of its name in the files."""
+        """Return the model's name of a tensor for its name in the files."""
         if name == self.head:
             return "lm_head.weight"
         return f"model.{name.removeprefix(self.prefix)}" if name.startswith(self.prefix) else name
-
-    @cached_property
-    def stand_in(self) -> Prompts:
-        """The prompts where weights are random."""
-        return prompts_of(self.config, self.texts, HashedWords(self.config.decoder.vocab))
-
-    def identity(self, request: Request) -> str:
-        """Weights of the decoder with the text tokenizer beside them, and those of the image tokenizer."""
-        digest = identity(self.file, request)
-        if request.weights:
-            text = checkpoints.sha256(tokenizer_file(request.weights))
-            digest = hashlib.sha256(f"{digest} {text}".encode()).hexdigest()
-        return f"{digest}/{identity(DECODER, request)}"
-
-    def load(self, request: Request) -> Loaded:
-        """The decoder and the image tokenizer, ready to run."""
-        file, prompts = self.file, self.stand_in
-        if request.weights:
-            prompts = prompts_of(self.config, self.texts, PublishedTokenizer(tokenizer_file(request.weights)))
-        model = transformer(partial(LlamaLike, self.config, prompts), request, ignore=file.ignored, wrappers=file.wrappers,
-                            rename=file.rename)
-        images = coder(DECODER, request)
-        turns = frequencies(self.config.decoder.head_dim, self.config.decoder.rope_base, model.model.embed_tokens.weight.device)
-        return Loaded(model, lambda tokens: images.decode((tokens - self.config.first).clamp(0, images.config.codebook_size - 1)),
-                      self.identity(request), [*model.parameters(), turns, *images.parameters()], prompted=True)
-
-    def shape(self, sampling: Sampling, batch: int) -> Layout:
-        """Shape of a generation."""
-        labels = (seeds.subset(SUBSET, len(self.texts)).labels * batch)[:batch]
-        return layout(self.config, self.stand_in, labels, range(batch), sampling, torch.float32, "cpu")
-
-    @property
-    def entry(self) -> ModelEntry:
-        """The entry that a plan names."""
-        c = self.config
-        return ModelEntry(
-            self.name, "llama", LlamaLike.paradigm, (c.grid, c.grid), len(self.texts), self.shape, self.load, self.identity,
-            {"paper": Sampling(cfg_scale=self.cfg_scale), "greedy": Sampling(cfg_scale=self.cfg_scale, temperature=0.0)}, preset="coco",
-            summary=f"A Llama of {c.decoder.layers} layers, {c.grid}×{c.grid} tokens; weights optional, else random",
-            files=(self.file, DECODER), prompts=self.texts, asking=lambda texts: replace(self, texts=texts).entry,
-            parameter_counts=partial(costs.llama_like, c.decoder, c.grid**2, lambda: DECODER.build().decode),
-        )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..cache.layout import Layout, Step, Tokens
 from ..core.spec import Sampling
-from .llama import Llama, LlamaConfig
+from .llama import Llama, LlamaConfig, frequencies
 from .prompts import Prompts
 from .raster import RasterModel
 
@@ -55,3 +55,9 @@ class PromptedLlama(RasterModel):
             x = self.embedded(fed).repeat(len(starts) // len(fed), 1, 1)
             return Tokens(x, self.decoder.turns(starts[:, None] + place - 1))
         return Tokens(self.decoder.embed_tokens(fed), self.decoder.turns(torch.arange(fed.size(1), device=fed.device).expand(fed.shape)))
+
+
+def rotations(model: PromptedLlama) -> list[Tensor]:
+    """Return the table of rotations that a decoder computes once, beside its parameters."""
+    config = model.decoder.config
+    return [frequencies(config.head_dim, config.rope_base, model.decoder.embed_tokens.weight.device)]

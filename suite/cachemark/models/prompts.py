@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported
+from . import checkpoints
+from .protocol import Request
 
 FILE = "tokenizer.json"  # of a published text tokenizer, beside the weights
 MULTIPLE = 8  # lengths of the stand-in's prompts
@@ -116,6 +118,29 @@ class PublishedTokenizer:
 
     def whole(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         return ids
+
+
+@dataclass(frozen=True)
+class TokenReader:
+    """Reads texts as token ids: by the tokenizer beside published weights, else by ``stand_in``. ``bundled``: always by the latter."""
+
+    prompts: Callable[[Sequence[str], TextTokenizer], Prompts]
+    stand_in: TextTokenizer
+    bundled: bool = False
+
+    def read(self, texts: tuple[str, ...], request: Request) -> Prompts:
+        """Return the ids of each text."""
+        if self.bundled or not request.weights:
+            return self.shapes(texts)
+        return self.prompts(texts, PublishedTokenizer(tokenizer_file(request.weights)))
+
+    def shapes(self, texts: tuple[str, ...]) -> Prompts:
+        """Return the ids of each text with random weights."""
+        return self.prompts(texts, self.stand_in)
+
+    def identity(self, weights: str) -> str:
+        """Return the SHA-256 of the tokenizer beside the weights; empty for bundled models."""
+        return "" if self.bundled else checkpoints.sha256(tokenizer_file(weights))
 
 
 def tokenizer_file(weights: str) -> Path:

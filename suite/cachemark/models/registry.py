@@ -6,14 +6,13 @@ from ..core.registry import Registry
 from .protocol import ModelEntry
 
 CATALOGUE = {  # file of models/catalogue: the models that it registers
-    "bitwise_models": ("infinity-2b", "infinity-2b-256", "infinity-2b-512", "infinity-8b", "infinity-8b-512"),
-    "captioned": ("tiny-t2i",),
-    "captioned_llamagen": ("llamagen-t2i-256", "llamagen-t2i-512"),
-    "lumina_models": ("lumina-mgpt-7b-1024", "lumina-mgpt-7b-768"),
     "masked_models": ("mar-b", "mar-h", "mar-l", "tiny-mar"),
     "next_scale": ("tiny-var", "var-d16", "var-d20", "var-d24", "var-d30", "var-d36-512"),
     "next_token": ("llamagen-3b", "llamagen-b", "llamagen-l", "llamagen-xl", "llamagen-xxl", "tiny-llamagen"),
-    "text_to_image": ("janus-pro-1b", "janus-pro-7b"),
+    "text_to_image": (
+        "infinity-2b", "infinity-2b-256", "infinity-2b-512", "infinity-8b", "infinity-8b-512", "janus-pro-1b", "janus-pro-7b",
+        "llamagen-t2i-256", "llamagen-t2i-512", "lumina-mgpt-7b-1024", "lumina-mgpt-7b-768", "tiny-t2i",
+    ),
 }
 MODELS: Registry[ModelEntry] = Registry(
     "model", ModelEntry, built_in={name: f"{__package__}.catalogue.{file}" for file, names in CATALOGUE.items() for name in names})

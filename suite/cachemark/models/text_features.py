@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -22,6 +23,7 @@ from ..core.errors import BadCheckpoint, Unsupported
 from ..core.files import replacing
 from ..core.seeds import subset
 from .prompts import HashedWords, refuse_unreadable
+from .protocol import Request
 
 VOCAB = 32128  # of T5, from which the stand-in's words take their vectors
 END = "</s>"  # closes a text, as T5 does
@@ -85,6 +87,29 @@ def stand_in(texts: Sequence[str], channels: int, device: str = "cpu", dtype: to
         return torch.stack([_vector(number, channels) for number in (*WORDS.ids(texts[label]), WORDS.special(END))])
 
     return Features([len(WORDS.ids(text)) + 1 for text in texts], made, device, dtype)
+
+
+@dataclass(frozen=True)
+class FeatureReader:
+    """Reads texts as features of the encoder beside published weights, else of the stand-in."""
+
+    channels: int
+    longest: int
+
+    def read(self, texts: tuple[str, ...], request: Request) -> Features:
+        """Return the features of each text on the request's device."""
+        where = request.device, request.dtype
+        if not request.weights:
+            return stand_in(texts, self.channels, *where)
+        return encoded(texts, encoder_folder(request.weights), self.channels, self.longest, *where)
+
+    def shapes(self, texts: tuple[str, ...]) -> list[int]:
+        """Return the number of features of each text with random weights."""
+        return stand_in_lengths(texts, self.longest)
+
+    def identity(self, weights: str) -> str:
+        """Return a hash of the encoder beside the weights."""
+        return identity(encoder_folder(weights))
 
 
 def _vector(number: int, channels: int) -> Tensor:

@@ -13,6 +13,7 @@ from torch import nn
 from . import checkpoints, trained_size
 from .layers import packed
 from .protocol import PublishedFile, Request
+from .tiny.stored import BundledWeights
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -22,9 +23,11 @@ def packaged(name: str) -> Path:
     return Path(str(resources.files("cachemark") / "data" / "weights" / name))
 
 
-def identity(file: PublishedFile, request: Request) -> str:
-    """``random:<seed>`` where the request gives no path for this file, else its SHA-256; refuses one that does not fit, with
-    BadCheckpoint."""
+def identity(file: PublishedFile | BundledWeights[Any], request: Request) -> str:
+    """Return ``random:<seed>`` if the request names no path for this file, else its SHA-256. Raises BadCheckpoint if it does not fit."""
+    if isinstance(file, BundledWeights):
+        file.check(request.decoder_weights)
+        return checkpoints.sha256(request.decoder_weights)
     path = getattr(request, file.key)
     if not path:
         return f"random:{request.seed}"
@@ -43,8 +46,10 @@ def transformer(make: Callable[[], M], request: Request, **file: Any) -> M:
     return model if request.engine == "reference" else packed(model)
 
 
-def coder(file: PublishedFile, request: Request) -> Any:
-    """A published image tokenizer. It stays in fp32 whatever the transformer's dtype, as in the authors' scripts."""
+def coder(file: PublishedFile | BundledWeights[Any], request: Request) -> Any:
+    """Load an image tokenizer. It stays in fp32 whatever the transformer's dtype, as in the authors' scripts."""
+    if isinstance(file, BundledWeights):
+        return file.load(request.decoder_weights, device=request.device)
     if request.decoder_weights:
         return checkpoints.load(file.build, request.decoder_weights, dtype=torch.float32, device=request.device, ignore=file.ignored,
                                 wrappers=file.wrappers, rename=file.rename)

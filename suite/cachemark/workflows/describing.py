@@ -59,7 +59,7 @@ def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
     ignored = tuple(sorted({f"{one.partition('.')[0]}.*" for one in tensors if not one.startswith(prefix) and one not in heads}))
     made = Described(name, config, prefix, "" if config.tied else heads[0],
                      (*ignored, *(heads if config.tied else ()), "*.rotary_emb.inv_freq"), drawing.cfg_scale)
-    file = made.file
+    file = made.model.weights
     checkpoints.check(file.build, here, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
     return made
 

@@ -1,16 +1,18 @@
-"""The parts that the models of a family share, and the entries that its members get."""
+"""One mechanism that turns the data of a model into its catalogue entry."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from ...cache.layout import Layout
+from ...core import seeds
 from ...core.spec import Sampling
 from ...roofline.bill import ParameterCounts
 from .. import checkpoints
@@ -19,95 +21,173 @@ from ..registry import MODELS
 from ..tiny.stored import BundledWeights
 from ..weights import coder, identity, packaged, transformer
 
+SUBSET = "s2k"  # its labels go through all prompts
+
+
+class TextReader(Protocol):
+    """Turns texts into what a network reads: token ids, or features of a text encoder."""
+
+    def read(self, texts: tuple[str, ...], request: Request) -> Any:
+        """Return the texts as the network reads them, using the published tokenizer or encoder if the request names weights."""
+
+    def shapes(self, texts: tuple[str, ...]) -> Any:
+        """Return prompts or lengths for random weights, which determine the layout. Raises Unsupported for unreadable texts."""
+
+    def identity(self, weights: str) -> str:
+        """Return a hash of what reads texts beside these weights; empty if it belongs to the package."""
+
 
 @dataclass(frozen=True)
 class Family:
-    """The parts of a family, most of them functions of a model's sizes, its ``config``.
+    """The code that all sizes of a model share; most fields are functions of the sizes, ``config``.
 
-    ``network(config, tokenizer, engine)`` makes the transformer on any device, without a tokenizer for names and shapes alone. Its weights
-    are looked for under ``wrappers``; names that match ``ignored`` may stand beside them, and ``check`` refuses a file for what shapes do
-    not tell. ``tables`` are the tensors of a model that are made once, beside its parameters. ``origin`` says who gives the files away.
+    ``network(config, parts, engine)`` builds the transformer. ``parts`` are the image tokenizer for class-conditional models and the texts
+    as read for text-to-image models; None builds it for names and shapes only. ``check`` rejects files that shapes cannot tell apart.
+    ``tables`` are tensors computed once per model beside its parameters. ``decoding`` turns an image tokenizer into tokens → images.
+    ``prompted``: rows hold one condition entry per prompt token, so ``layout`` takes prompts and labels.
     """
 
     name: str
     paradigm: str
     origin: str
     network: Callable[..., nn.Module]
-    layout: Callable[[Any, Sequence[int], Sampling, torch.dtype, str], Layout]
-    counts: Callable[[Any, Callable[[], Any]], ParameterCounts]
+    layout: Callable[..., Layout]
+    counts: Callable[..., ParameterCounts]
     wrappers: Sequence[str] = checkpoints.WRAPPERS
     ignored: Sequence[str] = checkpoints.EXTRAS
+    rename: Callable[[str], str] = str
     check: Callable[[Any, str], None] = lambda config, path: None
     tables: Callable[[Any], Sequence[Tensor]] = lambda model: ()
+    decoding: Callable[[Any, Any, Request], Callable[[Tensor], Tensor]] = lambda config, tokenizer, request: tokenizer.decode
+    grid: Callable[[Any], tuple[int, int]] = lambda config: (config.grid, config.grid)
+    reader: Callable[[Any], TextReader] | None = None
+    prompted: bool = False
+    one_folder: bool = False  # the image tokenizer is in the folder of the weights
+    token_dtype: torch.dtype = torch.int32
 
     def bundled(
-        self, name: str, config: Any, tokenizer: BundledWeights[Any], presets: Mapping[str, Sampling], summary: str
-    ) -> ModelEntry:
-        """The entry of a model whose files the package carries; a request may name others."""
-        own = self._own_file(config, f"{name}.safetensors")
-
-        def complete(request: Request) -> Request:
-            return replace(request, weights=request.weights or str(packaged(own.name)),
-                           decoder_weights=request.decoder_weights or str(packaged(f"{tokenizer.name}.safetensors")))
-
-        def known(request: Request) -> str:
-            request = complete(request)
-            tokenizer.check(request.decoder_weights)
-            return f"{self._known(config, own, request)}/{checkpoints.sha256(request.decoder_weights)}"
-
-        def load(request: Request) -> Loaded:
-            request = complete(request)
-            return self._loaded(config, request, tokenizer.load(request.decoder_weights, device=request.device), known(request))
-
-        return self._entry(name, config, partial(tokenizer.model, None), presets, summary, load=load, identity=known,
-                           quality=("legend",), preset="scene")
+        self, name: str, config: Any, tokenizer: BundledWeights[Any], presets: Mapping[str, Sampling], summary: str,
+        quality: tuple[str, ...] = ("legend",), preset: str = "scene", **fields: Any,
+    ) -> CatalogueModel:
+        """Describe a model whose weights are in the package; a request may name others."""
+        return CatalogueModel(self, name, config, self._file(config, f"{name}.safetensors"), tokenizer, presets, summary, quality=quality,
+                              preset=preset, **fields)
 
     def published(
-        self, name: str, config: Any, weights: str, tokenizer: PublishedFile, presets: Mapping[str, Sampling], summary: str, pixels: int = 0
-    ) -> ModelEntry:
-        """The entry of a model whose transformer is published in a file called ``weights``; where a request names no file, weights are
-        random. ``pixels`` as in :class:`PublishedFile`."""
-        own = replace(self._own_file(config, weights), pixels=pixels)
+        self, name: str, config: Any, weights: str, tokenizer: PublishedFile, presets: Mapping[str, Sampling], summary: str,
+        pixels: int = 0, **fields: Any,
+    ) -> CatalogueModel:
+        """Describe a model published in a file called ``weights``; without a file, weights are random. ``pixels``: see PublishedFile."""
+        file = replace(self._file(config, weights), pixels=pixels)
+        return CatalogueModel(self, name, config, file, tokenizer, presets, f"{summary}; weights optional, else random", **fields)
 
-        def known(request: Request) -> str:
-            return f"{self._known(config, own, request)}/{identity(tokenizer, request)}"
+    def _file(self, config: Any, name: str) -> PublishedFile:
+        return PublishedFile("weights", name, self.origin, partial(self.network, config, None, "eager"), self.wrappers, self.ignored,
+                             self.rename)
 
-        def load(request: Request) -> Loaded:
-            return self._loaded(config, request, coder(tokenizer, request), known(request))
 
-        return self._entry(name, config, tokenizer.build, presets, f"{summary}; weights optional, else random", load=load, identity=known,
-                           files=(own, tokenizer))
+@dataclass(frozen=True)
+class CatalogueModel:
+    """One model of a family. ``texts``: prompts of a text-to-image model; ``check_texts`` raises for texts it cannot read."""
 
-    def _own_file(self, config: Any, name: str) -> PublishedFile:
-        return PublishedFile("weights", name, self.origin, partial(self.network, config), self.wrappers, self.ignored)
+    family: Family
+    name: str
+    config: Any
+    weights: PublishedFile
+    tokenizer: PublishedFile | BundledWeights[Any]
+    presets: Mapping[str, Sampling]
+    summary: str
+    texts: tuple[str, ...] = ()
+    check_texts: Callable[[tuple[str, ...]], object] = lambda texts: None
+    quality: tuple[str, ...] = ()
+    preset: str = "adm"
 
-    def _known(self, config: Any, own: PublishedFile, request: Request) -> str:
+    @cached_property
+    def reader(self) -> TextReader | None:
+        """The reader of texts; None for class-conditional models."""
+        return self.family.reader(self.config) if self.family.reader else None
+
+    @cached_property
+    def shapes(self) -> Any:
+        """Prompts, or their lengths, as read with random weights."""
+        return self.reader.shapes(self.texts) if self.reader else None
+
+    @property
+    def bundled(self) -> bool:
+        """True if the weights are in the package."""
+        return isinstance(self.tokenizer, BundledWeights)
+
+    def identity(self, request: Request) -> str:
+        """Return hashes of the transformer (with what reads texts beside it) and of the image tokenizer. Raises BadCheckpoint."""
+        request = self._complete(request)
         if request.weights:
-            self.check(config, request.weights)
-        return identity(own, request)
+            self.family.check(self.config, request.weights)
+        digest = identity(self.weights, request)
+        if self.reader and request.weights and (text := self.reader.identity(request.weights)):
+            digest = hashlib.sha256(f"{digest} {text}".encode()).hexdigest()
+        return f"{digest}/{identity(self.tokenizer, request)}"
 
-    def _loaded(self, config: Any, request: Request, tokenizer: Any, weights: str) -> Loaded:
-        make = partial(self.network, config, tokenizer, request.engine)
-        model: Any = transformer(make, request, ignore=self.ignored, wrappers=self.wrappers)
-        return Loaded(model, tokenizer.decode, weights, [*model.parameters(), *self.tables(model), *tokenizer.parameters()])
+    def load(self, request: Request) -> Loaded:
+        """Load the transformer and the image tokenizer, ready to run."""
+        request, family = self._complete(request), self.family
+        tokenizer = coder(self.tokenizer, request)
+        parts = self.reader.read(self.texts, request) if self.reader else tokenizer
+        make = partial(family.network, self.config, parts, request.engine)
+        model: Any = transformer(make, request, ignore=family.ignored, wrappers=family.wrappers, rename=family.rename)
+        resident = [*model.parameters(), *family.tables(model), *tokenizer.parameters()]
+        return Loaded(model, family.decoding(self.config, tokenizer, request), self.identity(request), resident, family.prompted,
+                      family.token_dtype)
 
-    def _entry(
-        self, name: str, config: Any, tokenizer: Callable[[], Any], presets: Mapping[str, Sampling], summary: str, **fields: Any
-    ) -> ModelEntry:
-        def shape(sampling: Sampling, batch: int) -> Layout:
-            return self.layout(config, range(batch), sampling, torch.float32, "cpu")
+    def shape(self, sampling: Sampling, batch: int) -> Layout:
+        """Return the layout of a generation of ``batch`` samples."""
+        prompts = (self.shapes, labels_of(batch, len(self.texts))) if self.family.prompted else ()
+        return self.family.layout(self.config, *prompts, range(batch), sampling, torch.float32, "cpu")
 
+    def asking(self, texts: tuple[str, ...]) -> ModelEntry:
+        """Return the entry for other texts. Raises BadPlan or Unsupported for texts that the model cannot read."""
+        self.check_texts(texts)
+        model = replace(self, texts=texts)
+        _ = model.shapes
+        return model.entry
+
+    @property
+    def entry(self) -> ModelEntry:
+        """The entry that plans name."""
         return ModelEntry(
-            name, self.name, self.paradigm, (config.grid, config.grid), config.classes, shape, presets=presets, summary=summary,
-            parameter_counts=partial(self.counts, config, lambda: tokenizer().decode), **fields,
+            self.name, self.family.name, self.family.paradigm, self.family.grid(self.config), len(self.texts) or self.config.classes,
+            self.shape, self.load, self.identity, self.presets, self.quality, self.preset, self.summary,
+            () if isinstance(self.tokenizer, BundledWeights) else (self.weights, self.tokenizer), self._counts, self.texts,
+            self.asking if self.texts else None,
         )
 
+    def _counts(self) -> ParameterCounts:
+        def decode() -> Callable[[Tensor], Tensor]:
+            return self.family.decoding(self.config, self.tokenizer.build(), Request())
 
-def register(entry: ModelEntry) -> None:
+        return self.family.counts(self.config, decode, *(() if self.reader is None else (self.shapes,)))
+
+    def _complete(self, request: Request) -> Request:
+        """Fill in the paths that a request leaves open: files of the package, or the folder of the weights."""
+        weights, images = request.weights, request.decoder_weights
+        if isinstance(self.tokenizer, BundledWeights):
+            weights = weights or str(packaged(self.weights.name))
+            images = images or str(packaged(f"{self.tokenizer.name}.safetensors"))
+        elif self.family.one_folder:
+            images = images or weights
+        return replace(request, weights=weights, decoder_weights=images)
+
+
+def labels_of(batch: int, prompts: int) -> list[int]:
+    """Return the prompts of the first ``batch`` samples of any subset; labels repeat once all prompts have been used."""
+    labels = seeds.subset(SUBSET, prompts).labels[:prompts]
+    return [labels[i % len(labels)] for i in range(batch)]
+
+
+def register(model: CatalogueModel) -> None:
     """Let plans name a model."""
-    MODELS.add(entry.name)(entry)
+    MODELS.add(model.name)(model.entry)
 
 
 def with_greedy(paper: Sampling) -> dict[str, Sampling]:
-    """The presets of a model of codes: the sampling of its paper, and the same without chance."""
+    """Return the presets of a model of codes: the sampling of its paper, and greedy decoding."""
     return {"paper": paper, "greedy": replace(paper, temperature=0.0)}

@@ -1,108 +1,191 @@
-"""The text-to-image models that can be named in a plan. Importing this file registers them.
+"""Text-to-image models that plans can name. Importing this file registers them.
 
-One published folder holds all of a model: its transformer, its image tokenizer and its text tokenizer. Without it weights are random and
-prompts are split by a stand-in, so that speed and bytes can be measured; an entry's shapes are always those of the stand-in.
+Without published weights, weights are random and a stand-in reads the texts, so that speed and bytes can be measured.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from ...cache.layout import Layout
-from ...core import seeds
+from ...core.errors import BadPlan, UnknownName
 from ...core.spec import Sampling
-from .. import checkpoints, costs, janus, prompt_lists
-from ..janus import PAPER_CFG, SIZES, Janus, JanusConfig
-from ..llama import frequencies
-from ..prompts import HashedWords, Prompts, PublishedTokenizer, tokenizer_file
-from ..protocol import Loaded, ModelEntry, PublishedFile, Request
-from ..weights import coder, identity, transformer
-from .family import register, with_greedy
+from ...core.units import METRICS
+from .. import checkpoints, costs, infinity, janus, llamagen_text, lumina, prompt_lists
+from ..infinity import SCALES, SIDES, Infinity, InfinityConfig
+from ..janus import Janus, JanusConfig
+from ..llama import LlamaConfig
+from ..llamagen_text import CaptionConfig, CaptionedLlamaGen
+from ..lumina import Lumina, LuminaConfig, LuminaDecoder
+from ..prompted_llama import rotations
+from ..prompts import HashedWords, Prompts, PublishedTokenizer, TokenReader, tokenizer_file
+from ..protocol import PublishedFile, Request
+from ..text_features import FeatureReader
+from ..tiny import tiny_vq
+from ..tiny.captions import CAPTION, VOCABULARY, WordTokenizer, asked
+from ..vision import bsq, vqgan
+from ..vision.bsq import BSQ, BSQConfig
+from ..vision.vq import VQ
+from ..vision.vqgan import VQGAN
+from .family import CatalogueModel, Family, register, with_greedy
 
 LIST = "own64"
 TEXTS = prompt_lists.packaged(LIST)
-ORIGIN = "the folder of deepseek-ai on Hugging Face, or the one that deepseek-community has converted"
-BESIDE = "the folder of `weights`, unless another is named"
-SUBSET = "s2k"  # whose labels go round all prompts
 
 
-def labels_of(batch: int, prompts: int) -> list[int]:
-    """Prompts of the first ``batch`` samples of any subset, for a list of so many: labels repeat once all have been asked for."""
-    round_ = seeds.subset(SUBSET, prompts).labels[:prompts]
-    return [round_[i % len(round_)] for i in range(batch)]
+# -- Janus-Pro, and the bundled model of its architecture -------------------------------------------------------------------
+def _janus(config: JanusConfig, prompts: Prompts | None, engine: str) -> Janus:
+    return Janus(config, prompts or Prompts())
 
 
-@dataclass(frozen=True)
-class PublishedJanus:
-    """One size: its published folder under two keys, the second for another file of the image tokenizer; and the texts it is asked for."""
-
-    size: str
-    texts: tuple[str, ...] = TEXTS
-
-    @property
-    def config(self) -> JanusConfig:
-        return SIZES[self.size]
-
-    @property
-    def files(self) -> tuple[PublishedFile, PublishedFile]:
-        """The transformer, and the image tokenizer."""
-        name = f"Janus-Pro-{self.size}"
-        ignored = (*checkpoints.EXTRAS, *janus.UNUSED, f"{janus.PREFIX}*")
-        beside = (*checkpoints.EXTRAS, *janus.UNUSED_BY_TOKENIZER)
-        return (PublishedFile("weights", name, ORIGIN, partial(Janus, self.config, Prompts()), ignored=ignored, rename=janus.official),
-                PublishedFile("decoder_weights", name, BESIDE, janus.tokenizer, ignored=beside, rename=janus.official_tokenizer))
-
-    def identity(self, request: Request) -> str:
-        """Weights of the transformer with the text tokenizer beside them, and those of the image tokenizer."""
-        own, images = self.files
-        digest = identity(own, request)
-        if request.weights:
-            text = checkpoints.sha256(tokenizer_file(request.weights))
-            digest = hashlib.sha256(f"{digest} {text}".encode()).hexdigest()
-        return f"{digest}/{identity(images, _whole(request))}"
-
-    def load(self, request: Request) -> Loaded:
-        own, images = self.files
-        make = partial(Janus, self.config, self.prompts(request.weights) if request.weights else self.stand_in)
-        model = transformer(make, request, ignore=own.ignored, wrappers=own.wrappers, rename=own.rename)
-        tokenizer = coder(images, _whole(request))
-        turns = frequencies(self.config.decoder.head_dim, self.config.decoder.rope_base, model.gen_embed.weight.device)
-        return Loaded(model, tokenizer.decode, self.identity(request), [*model.parameters(), turns, *tokenizer.parameters()],
-                      prompted=True)
-
-    def prompts(self, weights: str) -> Prompts:
-        """The prompts as the tokenizer beside ``weights`` splits them."""
-        return janus.prompts_of(self.texts, PublishedTokenizer(tokenizer_file(weights)))
-
-    @cached_property
-    def stand_in(self) -> Prompts:
-        """The prompts where weights are random."""
-        return janus.prompts_of(self.texts, HashedWords(self.config.decoder.vocab))
-
-    def shape(self, sampling: Sampling, batch: int) -> Layout:
-        labels = labels_of(batch, len(self.texts))
-        return janus.layout(self.config, self.stand_in, labels, range(batch), sampling, torch.float32, "cpu")
-
-    @property
-    def entry(self) -> ModelEntry:
-        c = self.config
-        summary = f"Janus-Pro-{self.size}, {c.decoder.layers} layers, {c.grid}×{c.grid} tokens; weights optional, else random"
-        return ModelEntry(
-            f"janus-pro-{self.size.lower()}", "janus", Janus.paradigm, (c.grid, c.grid), len(self.texts), self.shape, self.load,
-            self.identity, with_greedy(Sampling(cfg_scale=PAPER_CFG)), summary=summary, files=self.files, prompts=self.texts, preset="coco",
-            asking=lambda texts: replace(self, texts=texts).entry,
-            parameter_counts=partial(costs.janus, c, lambda: janus.tokenizer().decode),
-        )
+JANUS = Family(
+    "janus", Janus.paradigm, "the folder of deepseek-ai on Hugging Face, or the one that deepseek-community has converted", _janus,
+    janus.layout, lambda config, decode, prompts: costs.janus(config, decode), rename=janus.official, tables=rotations,
+    ignored=(*checkpoints.EXTRAS, *janus.UNUSED, f"{janus.PREFIX}*"), prompted=True, one_folder=True,
+    reader=lambda config: TokenReader(janus.prompts_of, HashedWords(config.decoder.vocab)),
+)
+TINY_NAME = "tiny-t2i"
+TINY_LIST = "captions256"
+TINY_TEXTS = prompt_lists.packaged(TINY_LIST)
+TINY_T2I = JanusConfig(LlamaConfig(6, 5, 160, 432, len(VOCABULARY), rope_base=500.0), codes=512, code_dim=8, grid=16)
+CAPTIONED = replace(
+    JANUS, origin="the package", rename=str, ignored=checkpoints.EXTRAS, one_folder=False,
+    reader=lambda config: TokenReader(partial(janus.prompts_of, form=CAPTION), WordTokenizer(), bundled=True),
+)
 
 
-def _whole(request: Request) -> Request:
-    """The image tokenizer lies in the folder of the weights, unless another file is given."""
-    return replace(request, decoder_weights=request.decoder_weights or request.weights)
+def check_captions(texts: tuple[str, ...]) -> None:
+    """Raise BadPlan for a text that is not a caption of procedural scenes."""
+    for text in texts:
+        try:
+            asked(text)
+        except (ValueError, UnknownName) as error:
+            problem = getattr(error, "message", str(error)).rstrip(".")
+            raise BadPlan(f"{TINY_NAME} reads only captions of its own procedural scenes. {problem}.",
+                          remedy=f"Use a caption such as {', '.join(TINY_TEXTS[:3])}.") from error
 
 
-for _size in SIZES:
-    register(PublishedJanus(_size).entry)
+def janus_pro(size: str) -> CatalogueModel:
+    """Describe a published size. Its folder has two keys: ``decoder_weights`` may name another file for the image tokenizer."""
+    config, name = janus.SIZES[size], f"Janus-Pro-{size}"
+    images = PublishedFile("decoder_weights", name, "the folder of `weights`, unless another is named", janus.tokenizer,
+                           ignored=(*checkpoints.EXTRAS, *janus.UNUSED_BY_TOKENIZER), rename=janus.official_tokenizer)
+    return JANUS.published(name.lower(), config, name, images, with_greedy(Sampling(cfg_scale=janus.PAPER_CFG)),
+                           f"{name}, {config.decoder.layers} layers, {config.grid}×{config.grid} tokens", texts=TEXTS, preset="coco")
+
+
+# -- Lumina-mGPT --------------------------------------------------------------------------------------------------------------
+def _lumina(config: LuminaConfig, prompts: Prompts | None, engine: str) -> Lumina:
+    return Lumina(config, prompts or Prompts())
+
+
+def _lumina_decoding(config: LuminaConfig, tokenizer: VQGAN, request: Request) -> Any:
+    if not request.weights:
+        return LuminaDecoder(config, tokenizer).decode
+    vocabulary = PublishedTokenizer(tokenizer_file(request.weights)).vocabulary
+    return LuminaDecoder(config, tokenizer, lumina.code_table(vocabulary, config.ids).to(request.device)).decode
+
+
+LUMINA = Family(
+    "lumina", Lumina.paradigm, "the folder of Alpha-VLLM on Hugging Face", _lumina, lumina.layout,
+    lambda config, decode, prompts: costs.lumina(config, decode), ignored=(*checkpoints.EXTRAS, *lumina.UNUSED), tables=rotations,
+    decoding=_lumina_decoding, grid=lambda config: (config.lines, config.line), prompted=True,
+    reader=lambda config: TokenReader(partial(lumina.prompts_of, config), HashedWords(config.decoder.vocab)),
+)
+
+
+def lumina_mgpt(size: str) -> CatalogueModel:
+    """Describe a published size at one resolution. The image tokenizer is Chameleon's and comes from there."""
+    config = lumina.SIZES[size]
+    images = PublishedFile("decoder_weights", "vqgan.ckpt", "the tokenizer of Meta's Chameleon, which asks for an agreement to its terms",
+                           partial(VQGAN, lumina.TOKENIZER), ignored=(*checkpoints.EXTRAS, *vqgan.UNUSED))
+    return LUMINA.published(
+        f"lumina-mgpt-{size.lower()}", config, f"Lumina-mGPT-{size}", images, with_greedy(lumina.PAPER),
+        f"Lumina-mGPT-{size}, {config.decoder.layers} layers, {config.lines} lines of {config.line} tokens, "
+        "the last of which ends the line",
+        pixels=lumina.UNIT * config.width, texts=TEXTS, preset="coco",
+    )
+
+
+# -- LlamaGen -----------------------------------------------------------------------------------------------------------------
+def _captioned_llamagen(config: CaptionConfig, texts: Any, engine: str) -> CaptionedLlamaGen:
+    return CaptionedLlamaGen(config, texts or ())
+
+
+def _llamagen_tables(model: CaptionedLlamaGen) -> list[Tensor]:
+    return [*model.buffers(), model.rope, *getattr(model.texts, "resident", ())]
+
+
+LLAMAGEN = Family(
+    "llamagen", CaptionedLlamaGen.paradigm, "peizesun/llamagen_t2i on Hugging Face", _captioned_llamagen, llamagen_text.layout,
+    lambda config, decode, lengths: costs.captioned_llamagen(config, decode, max(lengths)), tables=_llamagen_tables,
+    grid=lambda config: (config.transformer.grid, config.transformer.grid), prompted=True,
+    reader=lambda config: FeatureReader(config.text, config.longest),
+)
+LLAMAGEN_FILES = {256: "t2i_XL_stage1_256.pt", 512: "t2i_XL_stage2_512.pt"}
+LLAMAGEN_IMAGES = PublishedFile("decoder_weights", "vq_ds16_t2i.pt", LLAMAGEN.origin, VQ, ignored=checkpoints.EXTRAS)
+
+
+def llamagen_t2i(pixels: int) -> CatalogueModel:
+    """Describe one of the two stages, by the pixels along a side of its images."""
+    config = llamagen_text.SIZES[pixels]
+    c = config.transformer
+    return LLAMAGEN.published(f"llamagen-t2i-{pixels}", config, LLAMAGEN_FILES[pixels], LLAMAGEN_IMAGES, with_greedy(llamagen_text.PAPER),
+                              f"LlamaGen-XL from text, {c.layers} layers, {c.grid}×{c.grid} tokens", pixels=pixels, texts=TEXTS,
+                              preset="coco")
+
+
+# -- Infinity -----------------------------------------------------------------------------------------------------------------
+def _infinity(config: InfinityConfig, texts: Any, engine: str) -> Infinity:
+    return Infinity(config, texts or (), recompute=engine == "reference")
+
+
+def _infinity_tables(model: Infinity) -> list[Tensor]:
+    return [model.rope, *getattr(model.texts, "resident", ())]
+
+
+INFINITY = Family(
+    "infinity", Infinity.paradigm, "FoundationVision/Infinity on Hugging Face", _infinity, infinity.layout,
+    lambda config, decode, lengths: costs.infinity(config, decode, max(lengths)),
+    ignored=(*checkpoints.EXTRAS, *infinity.BUFFERS), tables=_infinity_tables,
+    reader=lambda config: FeatureReader(config.text, config.longest), token_dtype=torch.int64,
+)
+INFINITY_PAPER = Sampling(cfg_scale=4.0, top_k=900, top_p=0.97, temperature=0.5)  # the authors' script for single images
+INFINITY_FILES = {
+    "2B": ("infinity_2b_reg.pth", "infinity_vae_d32reg.pth"), "8B": ("infinity_8b_weights", "infinity_vae_d56_f8_14_patchify.pth"),
+}
+# No manifest of the tokenizer with 14 channels is at hand: it is assumed to be the one with 32, one level smaller.
+INFINITY_TOKENIZERS = {"2B": BSQConfig(), "8B": BSQConfig(ch_mult=(1, 2, 4, 4), z=14, patch=2)}
+
+
+def infinity_model(size: str, pixels: int) -> CatalogueModel:
+    """Describe one size at one resolution, in pixels along a side."""
+    config = replace(infinity.SIZES[size], sides=SIDES[: SCALES[pixels]])
+    transformer, tokenizer = INFINITY_FILES[size]
+    images = PublishedFile("decoder_weights", tokenizer, INFINITY.origin,
+                           partial(BSQ, replace(INFINITY_TOKENIZERS[size], sides=config.sides)), ("vae", *checkpoints.WRAPPERS),
+                           (*checkpoints.EXTRAS, *bsq.UNUSED), bsq.official)
+    return INFINITY.published(
+        f"infinity-{size.lower()}" + ("" if pixels == max(SCALES) else f"-{pixels}"), config, transformer, images,
+        with_greedy(INFINITY_PAPER), texts=TEXTS, preset="coco",
+        summary=f"Infinity-{size}, {config.depth} blocks, {len(config.sides)} scales up to {config.grid}×{config.grid}",
+    )
+
+
+register(CAPTIONED.bundled(
+    TINY_NAME, TINY_T2I, tiny_vq.files, with_greedy(Sampling(cfg_scale=2.0)),
+    "A Janus of 2 M parameters trained on captioned procedural scenes, with its weights", texts=TINY_TEXTS, check_texts=check_captions,
+    preset="adm", quality=tuple(name for name, metric in METRICS.items() if metric.of_model and metric.prompted),
+))
+for _size in janus.SIZES:
+    register(janus_pro(_size))
+for _size in lumina.SIZES:
+    register(lumina_mgpt(_size))
+for _pixels in llamagen_text.SIZES:
+    register(llamagen_t2i(_pixels))
+for _size, _pixels in (("2B", 1024), ("2B", 512), ("2B", 256), ("8B", 1024), ("8B", 512)):
+    register(infinity_model(_size, _pixels))

@@ -49,6 +49,10 @@ class BundledWeights(Generic[M]):
         """
         return checkpoints.load(self._build(path), path, dtype=torch.float32, device=device)
 
+    def build(self) -> M:
+        """Build the model at its default sizes."""
+        return self.model(None)
+
     def check(self, path: str | Path) -> None:
         """Raise what :meth:`load` would raise for this file, without reading its weights."""
         checkpoints.check(self._build(path), path)
