@@ -44,7 +44,7 @@ def test_what_a_method_cannot_is_said_in_its_line() -> None:
 
 def test_a_method_without_sizes_of_its_own_says_so_and_the_full_cache_stands_once() -> None:
     own = call("roofline", "llamagen-b", "--budget", "own").stdout
-    assert "linear has no sizes of its own. Give a share of the full cache, such as 1/4." in own
+    assert "linear has no sizes of its own" in own
     rows = table("llamagen-b", "--method", "full", "--method", "linear", "--budget", "1/2")
     assert [(row["method"], row["budget"]) for row in rows] == [("full", "1"), ("linear", "1/2")]
 

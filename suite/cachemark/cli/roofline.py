@@ -11,8 +11,7 @@ from .options import Finite, echo_json, json_option
 
 if TYPE_CHECKING:
     from ..contract.decoder import Decoder
-    from ..workflows.pass_costs import PassCost
-    from ..workflows.roofline import RooflineTime
+    from ..workflows.roofline import PassCost, RooflineTime
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_GPU = "h200"
@@ -20,19 +19,18 @@ DEFAULT_GPU = "h200"
 
 @click.command()
 @click.argument("model")
-@click.option("--method", "methods", multiple=True, help="A method; repeatable.  [default: those of the model's family]")
-@click.option("--budget", "budgets", multiple=True, help="A share of the full cache, or `own`; repeatable.  [default: the family's]")
+@click.option("--method", "methods", multiple=True, help="Method; repeatable.  [default: those of the model's family]")
+@click.option("--budget", "budgets", multiple=True, help="Fraction of the full cache, or `own`; repeatable.  [default: the family's]")
 @click.option("--batch", "batches", type=click.IntRange(1, 1_000_000), multiple=True, default=[1], show_default=True,
               help="Images per batch (guidance doubles the rows); repeatable.")
 @click.option("--gpu", help=f"Rates of this GPU in 16 bit: a800, a100, h100, h200, h20, 3090.  [default: {DEFAULT_GPU}]")
 @click.option("--here", is_flag=True, help="Measure the rates of this machine instead.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True, help="Data type of weights, K and V.")
-@click.option("--steps", type=click.IntRange(1, 10_000), help="Passes of a masked model.  [default: its paper's]")
+@click.option("--steps", type=click.IntRange(1, 10_000), help="Steps of a masked model.  [default: those of its paper]")
 @click.option("--demanding", type=click.IntRange(0, 10_000), help="Layers of ams_kv with the larger budget.  [default: a sixth of them]")
-@click.option("--decoder", help="Price passes of a decoder too, such as jacobi=16 for 16 tokens a pass; "
-              "jacobi=16,look_ahead goes on past the end of a line.")
-@click.option("--tokens-per-pass", type=Finite(1, 1024), help="Tokens that the decoder keeps of a pass; no arithmetic tells.")
-@click.option("--apart", is_flag=True, help="Charge activations as separate operations: stricter, but fused kernels may beat it.")
+@click.option("--decoder", help="Also price passes of a decoder, e.g. jacobi=16 (tokens per pass) or jacobi=16,look_ahead.")
+@click.option("--tokens-per-pass", type=Finite(1, 1024), help="Accepted tokens per pass (measure this; it cannot be computed).")
+@click.option("--apart", is_flag=True, help="Charge activations as separate operations; fused kernels may beat this bound.")
 @json_option
 def roofline(
     model: str, methods: tuple[str, ...], budgets: tuple[str, ...], batches: tuple[int, ...], gpu: str | None,
@@ -44,23 +42,21 @@ def roofline(
     For each method on a device: the roofline time by part, and the speedup that it allows. No operation is faster than its bytes at the
     bandwidth or its FLOPs at the peak FLOP/s; measured times lie above the roofline time.
     """
-    from ..workflows.pass_costs import pass_costs
-    from ..workflows.roofline import device_rates, roofline_times
+    from ..workflows.roofline import device_rates, pass_costs, roofline_times
 
     drawing = _decoder(decoder, tokens_per_pass)
     if gpu and here:
         raise click.UsageError("--gpu and --here cannot be combined.")
     rates = device_rates(None if here else DEFAULT_GPU if gpu is None else gpu, dtype)
-    found = roofline_times(model, rates, methods=methods, budgets=budgets, batches=batches, dtype=dtype, steps=steps or 0,
-                           demanding=demanding, apart=apart)
-    priced = pass_costs(model, rates, drawing, methods=methods, budgets=budgets, batches=batches, dtype=dtype,
-                        tokens=tokens_per_pass) if drawing else []
+    common: dict[str, Any] = {"methods": methods, "budgets": budgets, "batches": batches, "dtype": dtype}
+    rows = roofline_times(model, rates, steps=steps or 0, demanding=demanding, apart=apart, **common)
+    priced = pass_costs(model, rates, drawing, tokens=tokens_per_pass, **common) if drawing else []
     if as_json:
         echo_json({"model": model, "dtype": dtype, "device": rates.device, "bandwidth": rates.bandwidth, "peak_flops": rates.peak_flops,
-                   "roofline_times": [_json(line) for line in found], **({"passes": [_json(line) for line in priced]} if priced else {})})
+                   "roofline_times": [_json(line) for line in rows], **({"passes": [_json(line) for line in priced]} if priced else {})})
         return
     click.echo(f"{model}, {dtype}, {rates.device}: {rates.bandwidth / 1e9:,.0f} GB/s, {rates.peak_flops / 1e12:,.3g} TFLOP/s")
-    for line in _table(found):
+    for line in _table(rows):
         click.echo(line)
     click.echo("Parts: milliseconds per pass. Ideal: the speedup over the full cache at equal batch that bytes and FLOPs allow.")
     for line in _passes(priced):
@@ -68,18 +64,18 @@ def roofline(
 
 
 def _decoder(name: str | None, tokens: float | None) -> Decoder | None:
-    """The decoder that was named, and which can keep so many ``tokens`` of a pass."""
-    from ..workflows.pass_costs import decoder_of
+    """Parse the decoder, whose window must hold the ``tokens`` that it keeps per pass."""
+    from ..workflows.roofline import parse_decoder
 
     if name is None:
         if tokens is not None:
             raise click.UsageError("--tokens-per-pass needs --decoder.")
         return None
-    found = decoder_of(name)
-    if tokens is not None and tokens > found.reach:
-        raise click.UsageError(f"--tokens-per-pass {tokens:g}: a pass of --decoder {printed(name)} draws {count(found.reach, 'token')}, "
-                               f"so it keeps no more. Give 1 … {found.reach}, or a larger window.")
-    return found
+    decoder = parse_decoder(name)
+    if tokens is not None and tokens > decoder.reach:
+        raise click.UsageError(f"--tokens-per-pass {tokens:g}: a pass of --decoder {printed(name)} draws {count(decoder.reach, 'token')}, "
+                               f"so it keeps no more. Use 1 … {decoder.reach}, or a larger window.")
+    return decoder
 
 
 def _json(line: RooflineTime | PassCost) -> dict[str, Any]:

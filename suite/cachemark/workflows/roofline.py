@@ -1,4 +1,4 @@
-"""Arithmetic before anything is measured: roofline times of a model under methods, budgets and batches."""
+"""Bounds by arithmetic, before anything is measured: roofline times of a model by method, budget and batch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any
 
 import torch
 
-from ..cache.layout import Layout
+from ..cache.layout import Layout, Step, window_step
 from ..cache.masked_layout import MaskedLayout
+from ..contract.decoder import Decoder, window
 from ..contract.method import Method
 from ..core import limits
 from ..core.errors import BadBudget, BadParameter, Unsupported
 from ..core.limits import Rates
 from ..core.spec import FULL, Budget
-from ..core.wording import count
+from ..core.wording import count, shown
+from ..decoders.registry import DECODERS
 from ..machine import rates as measured
 from ..machine.environment import environment
 from ..methods.base.evicting import Evicting
@@ -25,12 +27,12 @@ from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
 from ..plans.expand import resolve
-from ..roofline.bill import attended, bill
-from ..roofline.operations import BYTES, Bill
+from ..roofline.bill import ParameterCounts, attended, bill
+from ..roofline.operations import BYTES
 from .stand_ins import calibration_parameter, sixth
 
-OWN = "own"  # the budget that a method's own sizes are
-DEMANDING, MASKED = "ams_kv", "masked"  # the method whose layers may be demanding, and the models whose passes are asked for
+OWN = "own"  # the budget of a method's own default sizes
+DEMANDING, MASKED = "ams_kv", "masked"  # the method that has demanding layers, and the paradigm that has steps
 DEFAULTS = {
     "next-token": (("linear",), ("1/4", "1/6", "1/8")), "next-scale": (("ams_kv",), (OWN,)), "masked": (("lazymar", "marche"), (OWN,)),
 }  # fmt: skip
@@ -38,9 +40,11 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class RooflineTime:
-    """One line: a method under a budget at a batch, or the ``unsupported_reason`` why there is none. ``seconds`` of the batch at least,
-    ``parts`` of them by operation; ``speedup`` over the full cache that bytes and FLOPs allow; ``nbytes`` of the batch by kind;
-    ``attended``: entries that a query looks at on average, None in a masked model."""
+    """A method under a budget at a batch size, or the ``unsupported_reason``.
+
+    ``seconds``, ``nbytes`` (by kind) and ``flops`` are per batch; ``parts`` divides the seconds by operation. ``speedup`` is over the full
+    cache at the same batch. ``attended``: entries that a query attends to on average, None for a masked model.
+    """
 
     method: str
     budget: str
@@ -55,12 +59,32 @@ class RooflineTime:
     attended: float | None = None
 
 
+@dataclass(frozen=True)
+class PassCost:
+    """A method with a decoder at a batch size, or the ``unsupported_reason``.
+
+    ``cost``: roofline time of a pass with the decoder's window over that of a pass of one token, mean over an image. A decoder that keeps
+    fewer tokens per pass than that loses. ``speedup``: over the sequential full cache at ``tokens`` per pass, None without ``tokens``.
+    """
+
+    method: str
+    budget: str
+    batch: int
+    decoder: str
+    unsupported_reason: str = ""
+    cost: float = 0.0
+    tokens: float | None = None
+    speedup: float | None = None
+
+
 def device_rates(gpu: str | None, dtype: str) -> Rates:
-    """Rates of a GPU by name, in 16 bit, or of this machine (None), measured. Raises Unsupported for a name with float32, and
-    Infrastructure where nothing can be measured."""
+    """Return the 16-bit rates of a GPU by name, or measure those of this machine (None).
+
+    Raises Unsupported for a named GPU with float32, and Infrastructure where nothing can be measured.
+    """
     if gpu is not None:
         if dtype == "float32":
-            raise Unsupported("The rates of named GPUs are those of 16 bit.", remedy="Give --dtype bfloat16, or --here.")
+            raise Unsupported("The rates of named GPUs are those of 16 bit.", remedy="Use --dtype bfloat16, or --here.")
         return limits.gpu(gpu)
     device, threads = ("cuda" if torch.cuda.is_available() else "cpu"), os.cpu_count() or 1
     return replace(measured.rate(device, threads, dtype), device=environment(device, threads).machine_class)
@@ -70,51 +94,72 @@ def roofline_times(
     model: str, rates: Rates, *, methods: Sequence[str] = (), budgets: Sequence[str] = (), batches: Sequence[int] = (1,),
     dtype: str = "bfloat16", preset: str = "paper", steps: int = 0, demanding: int | None = None, apart: bool = False,
 ) -> list[RooflineTime]:
-    """The full cache and each method under each budget, at each batch. Empty ``methods`` and ``budgets`` are the family's own;
-    the budget ``own`` is what a method's sizes are. ``steps`` replaces the passes of a masked model; ``demanding`` layers of ams_kv have
-    the larger budget, a sixth where it is None. ``apart`` charges activations as operations of their own. Raises BadBudget for a budget
-    that is none, Unsupported for ``steps`` of a model that has none, BadParameter for ``demanding`` layers that nothing has."""
+    """Return the roofline times of the full cache and of each method under each budget, at each batch size.
+
+    Empty ``methods`` and ``budgets`` are those of the model's family; the budget ``own`` means a method's default sizes. ``steps``: passes
+    of a masked model. ``demanding``: layers of ams_kv with the larger budget (None: a sixth). ``apart``: charge activations as separate
+    operations. Raises BadBudget, BadParameter for ``demanding`` layers, and Unsupported for ``steps`` that the model does not have.
+    """
     entry: ModelEntry = MODELS.get(model)
-    if (parts := entry.parameter_counts()) is None:
-        raise Unsupported(f"Nobody has counted the products of {model}.", remedy="Give its entry parameter_counts.")
+    counts = _counts(entry)
     own_methods, own_budgets = DEFAULTS[entry.paradigm]
     check_budgets(budgets)
     _refuse_unused(entry, methods or own_methods, steps, demanding)
     sampling = replace(entry.presets[preset], steps=steps) if steps else entry.presets[preset]
-    found = []
+    rows: list[RooflineTime] = []
     for batch in batches:
         layout = replace(entry.shape(sampling, batch), dtype=getattr(torch, dtype))
-        full = _line(FULL, "1", batch, bill(METHODS.get(FULL)(), layout, parts), rates, None, apart)
-        found.append(replace(full, attended=_attended(METHODS.get(FULL)(), layout)))
+        full = _roofline_time(FULL, "1", batch, METHODS.get(FULL)(), layout, counts, rates, apart)
+        rows.append(full)
         for name, budget, method in priced_methods(methods or own_methods, budgets or own_budgets, layout, demanding, entry):
             if isinstance(method, str):
-                found.append(RooflineTime(name, budget, batch, method))
-                continue
-            candidate = _line(name, budget, batch, bill(method, layout, parts), rates, full, apart)
-            found.append(replace(candidate, attended=_attended(method, layout)))
-    return found
+                rows.append(RooflineTime(name, budget, batch, method))
+            else:
+                row = _roofline_time(name, budget, batch, method, layout, counts, rates, apart)
+                rows.append(replace(row, speedup=full.seconds / row.seconds))
+    return rows
+
+
+def _roofline_time(
+    name: str, budget: str, batch: int, method: Method, layout: Layout, counts: ParameterCounts, rates: Rates, apart: bool,
+) -> RooflineTime:
+    total = bill(method, layout, counts)
+    entries = None
+    if not isinstance(layout, MaskedLayout):
+        method.resolve(layout)
+        entries = attended(method, layout)
+    return RooflineTime(
+        name, budget, batch, "", total.passes, total.roofline_time(rates, apart=apart), 1.0,
+        {part: total.only(part).roofline_time(rates, apart=apart) for part in total.parts},
+        {kind: total.moved(kind) for kind in BYTES}, total.flops, entries)
+
+
+def _counts(entry: ModelEntry) -> ParameterCounts:
+    if (counts := entry.parameter_counts()) is None:
+        raise Unsupported(f"No FLOP model for {entry.name}.", remedy="Set parameter_counts in its ModelEntry.")
+    return counts
 
 
 def check_budgets(budgets: Sequence[str]) -> None:
-    """Raise BadBudget for one that is neither a share of the full cache nor ``own``."""
+    """Raise BadBudget for a budget that is neither a fraction of the full cache nor ``own``."""
     for budget in budgets:
         try:
             Budget.parse("1" if budget == OWN else budget)
         except BadBudget as error:
             near = f"Did you mean {OWN!r}? " if difflib.get_close_matches(budget, [OWN]) else ""
-            raise BadBudget(error.message, remedy=f"{near}Write a share of the full cache such as 1/4, or {OWN} for a method's own sizes."
+            raise BadBudget(error.message, remedy=f"{near}Use a fraction of the full cache such as 1/4, or {OWN} for a method's own sizes."
                             ) from None
 
 
 def check_demanding(demanding: int, layout: Layout) -> None:
-    """Raise BadParameter for more demanding layers than there are."""
+    """Raise BadParameter for more demanding layers than the model has."""
     if not 0 <= demanding <= layout.layers:
         raise BadParameter(f"{count(demanding, 'demanding layer')}, and the model has {layout.layers}.",
-                           remedy=f"Give 0 … {layout.layers}.")
+                           remedy=f"Use 0 … {layout.layers}.")
 
 
 def _refuse_unused(entry: ModelEntry, names: Sequence[str], steps: int, demanding: int | None) -> None:
-    """Raise where a number is given that nothing here would read."""
+    """Raise where a number is given that has no effect."""
     if steps and entry.paradigm != MASKED:
         raise Unsupported(f"{steps} steps: {entry.name} is a {entry.paradigm} model, whose passes follow from its tokens.",
                           remedy="Leave the steps out, or name a masked model, such as mar-l.")
@@ -130,19 +175,17 @@ def _refuse_unused(entry: ModelEntry, names: Sequence[str], steps: int, demandin
 def priced_methods(
     names: Sequence[str], budgets: Sequence[str], layout: Layout, demanding: int | None, entry: ModelEntry,
 ) -> Iterator[tuple[str, str, Method | str]]:
-    """Methods with their parameters, or the reason why there is none. The full cache has no budgets, and stands before them anyway."""
+    """Yield name, budget, and the method with its parameters or the reason why there is none; the full cache is left out."""
     for name in dict.fromkeys(names):
         cls: type[Method] = METHODS.get(name)
         layers = range(sixth(layout) if demanding is None else demanding)
         parameters: dict[str, Any] = {"demanding": tuple(layers)} if name == DEMANDING else calibration_parameter(cls, entry)
-        if name == FULL:
-            continue
-        for budget in budgets:
+        for budget in budgets if name != FULL else ():
             try:
                 if layout.paradigm not in cls.paradigms:
                     raise BadBudget(f"{name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
                 if budget == OWN and issubclass(cls, Evicting) and cls.own_budget is Method.own_budget:
-                    raise BadBudget(f"{name} has no sizes of its own.", remedy="Give a share of the full cache, such as 1/4.")
+                    raise BadBudget(f"{name} has no sizes of its own.", remedy="Use a fraction of the full cache, such as 1/4.")
                 method = cls.build(parameters if budget == OWN else resolve(cls, Budget.parse(budget), layout, parameters))
                 method.resolve(layout)
                 yield name, budget, method
@@ -150,17 +193,55 @@ def priced_methods(
                 yield name, budget, str(error)
 
 
-def _line(name: str, budget: str, batch: int, found: Bill, rates: Rates, full: RooflineTime | None, apart: bool) -> RooflineTime:
-    seconds = found.roofline_time(rates, apart=apart)
-    return RooflineTime(
-        name, budget, batch, "", found.passes, seconds, (full.seconds if full else seconds) / seconds,
-        {part: found.only(part).roofline_time(rates, apart=apart) for part in found.parts}, {kind: found.moved(kind) for kind in BYTES},
-        found.flops,
-    )
+# -- decoders -----------------------------------------------------------------------------------------------------------
+def parse_decoder(text: str) -> Decoder:
+    """Parse ``name=window`` or ``name=window,look_ahead``. Raises UnknownName and BadParameter."""
+    name, _, settings = text.partition("=")
+    width, *parameters = settings.split(",")
+    if not (width.isascii() and width.isdigit() and len(width) <= 9) or parameters not in ([], ["look_ahead"]):
+        raise BadParameter(f"{shown(text)} is not a decoder with a window.",
+                           remedy="Write its name and the tokens per pass: jacobi=16, or jacobi=16,look_ahead.")
+    decoder: Decoder = DECODERS.get(name).build({"window": int(width), **dict.fromkeys(parameters, True)})
+    decoder.check()
+    return decoder
 
 
-def _attended(method: Method, layout: Layout) -> float | None:
-    if isinstance(layout, MaskedLayout):
-        return None
+def pass_costs(
+    model: str, rates: Rates, decoder: Decoder, *, methods: Sequence[str] = (), budgets: Sequence[str] = (), batches: Sequence[int] = (1,),
+    dtype: str = "bfloat16", tokens: float | None = None,
+) -> list[PassCost]:
+    """Return the cost of a pass of the decoder for the full cache and each method, without image decoding.
+
+    ``tokens``: tokens that the decoder keeps per pass, which must be measured. Raises Unsupported for a model without a FLOP model, or
+    that is not a next-token model.
+    """
+    entry: ModelEntry = MODELS.get(model)
+    if entry.paradigm != "next-token":
+        raise Unsupported(f"{model}: a decoder is for next-token models.", remedy="Leave --decoder out.")
+    counts, (own_methods, own_budgets) = _counts(entry), DEFAULTS[entry.paradigm]
+    title = f"{decoder.name} {decoder.reach}{' ahead' if decoder.ahead else ''}"
+    rows = []
+    for batch in batches:
+        layout = replace(entry.shape(entry.presets["paper"], batch), dtype=getattr(torch, dtype))
+        full = bill(METHODS.get(FULL)(), layout, counts, images=False).roofline_time(rates)
+        candidates = priced_methods(methods or own_methods, budgets or own_budgets, layout, None, entry)
+        for name, budget, method in ((FULL, "1", METHODS.get(FULL)()), *candidates):
+            row = PassCost(name, budget, batch, title, tokens=tokens)
+            steps = [] if isinstance(method, str) else windows(method, layout, decoder)
+            if isinstance(method, str):
+                rows.append(replace(row, unsupported_reason=method))
+            elif max(step.count for step in steps) <= 1 < decoder.reach:
+                rows.append(replace(row, unsupported_reason=f"{name} states no horizon, so it runs one token per pass"))
+            else:
+                sequential = bill(method, layout, counts, images=False).roofline_time(rates)
+                cost = bill(method, layout, counts, images=False, steps=steps).roofline_time(rates) / sequential
+                rows.append(replace(row, cost=cost, speedup=None if tokens is None else full / sequential * tokens / cost))
+    return rows
+
+
+def windows(method: Method, layout: Layout, decoder: Decoder) -> list[Step]:
+    """Return every pass that a decoder may run, one for each number of known tokens."""
     method.resolve(layout)
-    return attended(method, layout)
+    method.layout, method.banks = layout, []
+    drawn = (window(method, decoder, known) for known in range(1, layout.visual))
+    return [Step(0, layout.visual), *(window_step(layout, at, count, count - most) for at, (count, most) in enumerate(drawn))]
