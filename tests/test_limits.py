@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachemark.analysis import limit_flags
+from cachemark.analysis import device_limits
 from cachemark.core import limits
 from cachemark.core.errors import UnknownName
 from cachemark.core.limits import Limit, Rates
@@ -48,42 +48,33 @@ def test_the_ideal_speedup_is_that_of_the_roofline_times() -> None:
     assert limits.roofline_speedup(full, candidate) == 7 / 5
 
 
-def test_a_speedup_beyond_the_ideal_is_an_artefact() -> None:
-    assert limit_flags.artefact(7.57, 2.17).startswith("7.57× is more than the 2.17×")
-    assert not limit_flags.artefact(2.17 * limit_flags.ARTEFACT - 0.01, 2.17)
+def test_speedups_beyond_the_roofline_speedup_are_implausible() -> None:
+    assert "2.17×" in device_limits.implausible(7.57, 2.17)
+    assert not device_limits.implausible(2.17 * device_limits.TOLERANCE - 0.01, 2.17)
+    assert not device_limits.implausible(7.57, 2.17, tokens=4.0)
+    assert not device_limits.implausible(1.0, 0.5)
 
 
-def test_a_full_cache_that_leaves_the_device_idle_is_flagged() -> None:
+def test_an_underused_baseline_is_flagged_unless_bandwidth_or_flops_are_used() -> None:
+    moving, computing = bill(MOVES).limit(RATES), bill(COMPUTES).limit(RATES)
+    assert not device_limits.underused(moving, 2.0 / device_limits.UTILIZATION - 0.01)
+    assert "40 % of memory bandwidth, 0 % of peak FLOP/s" in device_limits.underused(moving, 2.0 / device_limits.UTILIZATION + 0.01)
+    assert computing.mbu(6.0) < device_limits.UTILIZATION < computing.mfu(6.0)
+    assert not device_limits.underused(computing, 6.0)
+
+
+def test_a_time_below_the_roofline_time_came_from_a_cache_of_the_device() -> None:
     limit = bill(MOVES).limit(RATES)
-    assert not limit_flags.idle(limit, 2.0 / limit_flags.IDLE - 0.01)
-    assert limit_flags.idle(limit, 2.0 / limit_flags.IDLE + 0.01) == (
-        "The full cache leaves the device idle: it uses 40 % of the bandwidth and 0 % of the peak FLOP/s, neither of them 40 %. "
-        "A speedup over it says little of a device that is used.")
+    assert device_limits.in_device_cache(limit, 1.8)
+    assert not device_limits.in_device_cache(limit, 2.0)
 
 
-def test_a_busy_matmul_unit_is_enough() -> None:
-    limit = bill(COMPUTES).limit(RATES)
-    assert limit.mbu(6.0) < limit_flags.IDLE < limit.mfu(6.0)
-    assert not limit_flags.idle(limit, 6.0)
-
-
-def test_a_time_below_the_roofline_time_is_said_to_come_from_a_cache() -> None:
-    limit = bill(MOVES).limit(RATES)
-    assert "fit a cache" in limit_flags.too_fast(limit, 1.8)
-    assert not limit_flags.too_fast(limit, 2.0)
+def test_a_method_whose_interval_ends_below_one_has_no_gain() -> None:
+    assert "1.05×" in device_limits.no_gain(0.98, 1.05)
+    assert not device_limits.no_gain(1.01, 1.05)
 
 
 def test_an_unknown_gpu_names_the_nearest() -> None:
     assert limits.gpu("h100").device == "H100 SXM"
     with pytest.raises(UnknownName, match="h100"):
         limits.gpu("h10")
-
-
-def test_what_may_be_no_faster_is_not_recommended() -> None:
-    assert limit_flags.no_gain(0.98, 1.05).endswith("would allow 1.05× at this batch.")
-    assert not limit_flags.no_gain(1.01, 1.05)
-
-
-def test_a_method_that_moves_more_than_the_full_cache_saves_nothing() -> None:
-    reason = "Use the full cache: the method is no faster here, and it saves no bytes or FLOPs at this batch."
-    assert limit_flags.no_gain(0.9, 0.97) == reason

@@ -13,7 +13,7 @@ from cachemark.cli.run import _print_answers
 from support import stages
 from support.stages import Stage
 
-ANSWER = "Use the full cache: the quality of images was not measured, so no method is shown to be as good."
+ANSWER = "Keep the full cache. Image quality was not measured."
 LEGEND = "Speeds (×) are ratios to this run's full cache, with their intervals; `cachemark report` shows the images."
 
 

@@ -33,7 +33,7 @@ def baseline(stage: Stage) -> Path:
 
 
 @pytest.mark.parametrize(("verb", "part"), [
-    (["markdown"], "| streaming | 1/2"), (["latex"], r"\toprule"),
+    (["markdown"], "| StreamingLLM | 1/2"), (["latex"], r"\toprule"),
     (["csv"], "run,commit,machine_class,case,"), (["csv", "--samples"], ",index,value"),
 ])  # fmt: skip
 def test_a_text_is_printed_or_written(verb: list[str], part: str, measured: Stage) -> None:
@@ -71,4 +71,4 @@ def test_github_appends_its_summary_and_writes_a_comment(stage: Stage, baseline:
 def test_github_without_a_baseline_shows_the_tables(measured: Stage) -> None:
     assert good(call("export", "github", "--store", measured.store, "--summary", "step.md")) == ""
     assert "Not compared with a baseline." in Path("step.md").read_text()
-    assert "| streaming | 1/2" in Path("step.md").read_text()
+    assert "| StreamingLLM | 1/2" in Path("step.md").read_text()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import report_sample as sample
 
+from cachemark.analysis.display_names import display_name
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.errors import CachemarkError, Infrastructure
 from cachemark.export import figures
@@ -40,7 +41,7 @@ def test_methods_differ_in_shape_and_dash_not_in_colour_alone(view: ReportView) 
     assert len(lines) == len(sample.METHODS)
     assert len({dash for _, dash in lines}) == 4
     assert "currentColor" not in svg
-    assert [e.text for e in ET.fromstring(svg).findall(f"{SVG}text")] == sorted(sample.METHODS)
+    assert [e.text for e in ET.fromstring(svg).findall(f"{SVG}text")] == [display_name(name) for name in sorted(sample.METHODS)]
 
 
 def test_widths_are_lengths() -> None:

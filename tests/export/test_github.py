@@ -45,7 +45,7 @@ def test_there_are_ten_of_a_kind_and_the_last_counts_the_rest() -> None:
 def test_a_summary_has_the_verdict_what_changed_and_the_tables() -> None:
     text = summary(VIEW, sample.comparison())
     (table,) = tables(VIEW)
-    assert text.startswith("## cachemark demo\n\n- **tiny-llamagen**: Use the full cache: ")
+    assert text.startswith("## cachemark demo\n\n- **tiny-llamagen**: Keep the full cache.")
     assert "\n- Regressed: 2 regressed, " in text
     assert "| linear 1/4 | latency | regressed | 0.893 × full | 1.041 × full | 1.166 |  |" in text
     assert text.index("| linear 1/4 | latency") < text.index("output\\_hash")

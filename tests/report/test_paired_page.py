@@ -91,13 +91,13 @@ def test_a_failure_is_shown_where_no_process_ran() -> None:
 
 def test_the_page_says_what_the_pairs_decided(tmp_path: Path) -> None:
     text = page(tmp_path)
-    assert "Compared in pairs First side: main~1 , second side: main ." in text
+    assert "Baseline: main~1 , candidate: main ." in text
     assert "Regressed: comparison 1, main~1 → main: 1 regressed, 0 not resolved." in text
-    assert "linear 1/4: Latency regressed, from 1.02 s to 2.02 s, 98.0 % more." in text
+    assert "LineAR 1/4: Latency regressed, from 1.02 s to 2.02 s, 98.0 % more." in text
     assert "1 of 1 configuration compared" in text
     assert "cachemark compare 'my plan.toml' --commits aaaaaaaaaaaa bbbbbbbbbbbb" in text
-    assert "Budget 1 " not in text, "the full cache is no side"
-    assert text.count("linear not ranked 1/4") == 1
+    assert "Budget 1 " not in text, "the full cache is no arm"
+    assert text.count("LineAR not ranked 1/4") == 1
 
 
 def test_what_is_known_of_an_incident_stands_beside_what_the_pairs_decided(tmp_path: Path) -> None:
@@ -119,5 +119,5 @@ def test_a_side_that_a_store_was_edited_to_name_comes_last() -> None:
 
 def test_a_comparison_that_broke_off_has_no_verdict(tmp_path: Path) -> None:
     text = page(tmp_path, "interrupted")
-    assert "No verdict: this comparison did not finish." in text
+    assert "This comparison did not finish." in text
     assert "cachemark baseline save" not in text

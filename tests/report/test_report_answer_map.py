@@ -15,7 +15,7 @@ from cachemark.analysis.report_view import build
 from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case
-from cachemark.report.charts.regime_maps import answer_chart
+from cachemark.report.charts.answer_maps import answer_chart
 from cachemark.report.page.render import render
 
 SEEDS = 256
@@ -60,30 +60,28 @@ def test_a_field_for_each_batch_and_length_measured_ones_told_apart() -> None:
     assert [(cell.batch, cell.tokens) for cell in found.cells if cell.measured] == [(4, 256)]
     best = {(cell.batch, cell.tokens): cell.best for cell in found.cells}
     assert best[1, 64] == best[1, 256] == "full cache"
-    assert best[256, 256] == best[64, 1024] == "linear at 1/4"
+    assert best[256, 256] == best[64, 1024] == "LineAR at 1/4"
     (large,) = (cell for cell in found.cells if (cell.batch, cell.tokens) == (256, 1024))
     assert large.gain is not None
     assert large.gain.high <= 3.0 + 1e-9, "no more than bytes allow"
 
 
 def test_a_ruined_method_is_no_answer_however_fast() -> None:
-    assert {cell.best for cell in one(outcomes((4, 64)), Planted()).cells} == {"full cache", "linear at 1/4"}
+    assert {cell.best for cell in one(outcomes((4, 64)), Planted()).cells} == {"full cache", "LineAR at 1/4"}
     (full, _, ruined) = outcomes()
     assert answer_maps(*standing([full, ruined]), Planted()) == (), "no method is qualified"
 
 
 def test_the_sentence_says_what_was_measured_and_where_a_method_is_predicted_to_pay() -> None:
     text = one(outcomes((1, 4)), Planted()).sentence
-    assert text.startswith("Measured: at batch 1 use the full cache; at batch 4 use linear at 1/4. "
-                           "Predicted: from batch 16 on linear at 1/4.")
-    assert text.endswith("Quality was judged at 256 tokens; at another length nothing shows it yet.")
-    assert one(outcomes((1, 4))).sentence.endswith("at batch 4 use linear at 1/4."), "nothing is predicted without arithmetic"
+    assert text.startswith("Measured at batch 1: full cache; batch 4: LineAR at 1/4. Prediction: LineAR at 1/4 from batch 16.")
+    assert "Prediction" not in one(outcomes((1, 4))).sentence, "nothing is predicted without arithmetic"
 
 
 def test_nothing_is_predicted_from_a_speed_that_is_not_believed() -> None:
-    """An artefact: the measured gain is far more than bytes allow."""
-    full, candidate, ruined = outcomes()
-    fast = replace(candidate, samples={**candidate.samples, "latency": [value / 3 for value in candidate.samples["latency"]]})
+    """An implausible speedup: the measured gain is far more than bytes allow."""
+    full, arm, ruined = outcomes()
+    fast = replace(arm, samples={**arm.samples, "latency": [value / 3 for value in arm.samples["latency"]]})
     assert {cell.best for cell in one([full, fast, ruined], Planted()).cells} == {"full cache"}
 
 
@@ -93,7 +91,7 @@ def test_predicted_fields_are_hatched_and_the_table_says_so() -> None:
     assert chart.columns == ("Tokens", *(f"batch {batch}" for batch in BATCHES))
     assert [row[0] for row in chart.rows] == ["1024", "256", "64"], "the longest on top"
     assert chart.rows[1][2].endswith(", measured")
-    assert chart.rows[0][5].startswith("linear at 1/4 2.")
+    assert chart.rows[0][5].startswith("LineAR at 1/4 2.")
     assert chart.rows[0][5].endswith("×, predicted")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from importlib import resources
 from typing import Any
@@ -14,11 +13,8 @@ from page import Page
 
 from cachemark.analysis.papers import PAPER_COLUMNS, PaperRow, PaperTable, papers, published
 from cachemark.analysis.report_view import build
-from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
-from cachemark.report.charts.bars import paper_bars
-from cachemark.report.charts.svg import RowPlot
 from cachemark.report.page.render import render
 
 RANDOM = "random:0/random:0"
@@ -64,11 +60,11 @@ def test_published_least_and_ours_stand_side_by_side() -> None:
     quarter = line(found, "LlamaGen-XL, LineAR 1/4")
     assert (quarter.setting, quarter.how) == ("batch 256", "bfloat16, eager; random weights: quality not measured")
     assert {name: text for name, (text, _) in texts(quarter).items()} == {
-        "Published: Per image": "250 ms", "Published: Speedup": "5.18", "Allowed there: Roofline time": "20.3 ms",
-        "Allowed there: Roofline speedup": "1.85×", "Allowed there: Published over roofline": "12.3×", "Here: Per image": "25.0 ms",
+        "Published: Per image": "250 ms", "Published: Speedup": "5.18", "Roofline there: Roofline time": "20.3 ms",
+        "Roofline there: Roofline speedup": "1.85×", "Roofline there: × roofline": "12.3×", "Here: Per image": "25.0 ms",
         "Here: Speedup": "2.00×"}
     assert texts(quarter)["Published: Per image"][1] == "latency 63.99 s a batch; throughput 4.00 it/s; memory 25.51 GB"
-    assert quarter.remark.startswith("5.18× is more than the 1.85×")
+    assert quarter.remark.startswith("5.18× exceeds the 1.85×")
     assert line(found, "LlamaGen-XL, full").reached is None
 
 
@@ -79,7 +75,7 @@ def test_what_was_not_run_and_what_cannot_be_run_say_so(monkeypatch: pytest.Monk
     found = table(FULL, QUARTER)
     assert line(found, "LlamaGen-XL, LineAR 1/6").how == "not in this run"
     assert line(found, "Lumina-mGPT-768, full").how == "no such model here"
-    assert texts(line(found, "Lumina-mGPT-768, full"))["Allowed there: Roofline time"][0] == "–"
+    assert texts(line(found, "Lumina-mGPT-768, full"))["Roofline there: Roofline time"][0] == "–"
 
 
 def test_another_batch_budget_or_engine_is_another_row() -> None:
@@ -117,19 +113,6 @@ def test_what_can_be_compared_is_chosen_among_cases_that_are_the_same_row(order:
     assert ours(alone) == ("25.0 ms", "–")
 
 
-def test_a_published_speedup_stands_below_the_regimes_that_measured_its_row() -> None:
-    def limited(outcome: Outcome, seconds: float) -> Outcome:
-        return replace(outcome, facts={**outcome.facts, "limit": Limit(seconds, seconds, 1, 1, 1.0, 1.0, {}).to_json()})
-
-    small = [replace(outcome, case=replace(outcome.case, batch=64)) for outcome in (FULL, QUARTER)]
-    text = render(build(sample.RUN, [limited(FULL, 3.0), limited(QUARTER, 2.0), *small]))
-    (said,) = re.findall(r"<li><b>LineAR, Table 4, LlamaGen-XL, LineAR 1/4</b> .*?</li>", text)
-    for part in ("(batch 256)", "published 5.18× over its own full cache (the released models: a padded buffer", "Its GPU allows 1.85×",
-                 "this device 1.50×", "measured here 2.00×"):
-        assert part in said
-    assert "over its own full cache" not in render(build(sample.RUN, small))
-
-
 def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
     """LazyMAR compares 32 passes with 64."""
     mar = {"model": "mar-b", "batch": 128, "dtype": "float16", "grid": (16, 16)}
@@ -148,33 +131,12 @@ def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> 
     lazy = ran(1.0, method="lazymar", model="tiny-mar")
     assert [(one.title, one.here) for one in papers([FULL, lazy, QUARTER], sample.ENVIRONMENT)][:3] == [
         ("LineAR, Table 4", True), ("LineAR, Table 1", False), ("LazyMAR, Table 1", False)]
-    shown = render(build(sample.RUN, [FULL, small]))
-    assert "Their full cache: the released models: a padded buffer" in shown
-    assert "This run measured no row of this table" in shown
-    assert "<code>cachemark run linear-table4</code>" in shown
-    assert "not in this run</bdi>" not in shown
+    assert "<code>cachemark run linear-table4</code>" in render(build(sample.RUN, [FULL, small]))
 
 
 def test_rows_that_several_papers_share_bring_no_table() -> None:
     shared = [ran(8.0, method="fewer_steps", model="tiny-mar"), ran(8.0, method="window", model="tiny-llamagen")]
     assert papers([FULL, *shared], sample.ENVIRONMENT) == ()
-    assert "There are no published values for the methods of this run." in render(build(sample.RUN, [FULL, *shared]))
-
-
-def test_speedups_are_drawn_beside_what_the_gpu_allows() -> None:
-    chart = paper_bars(table(FULL, QUARTER))
-    row = next(row for row in chart.rows if row[0] == "LlamaGen-XL, LineAR 1/4")
-    assert row == ("LlamaGen-XL, LineAR 1/4", "5.18×", "1.85×", "2.00×")
-    assert "LlamaGen-XL, full" not in {row[0] for row in chart.rows}, "a table's own baseline is no speedup"
-    assert isinstance(chart.plot, RowPlot)
-    spans = [(span.low, span.high) for span in chart.plot.spans if span.row == 0]
-    assert spans == [(0.0, pytest.approx(5.18, abs=0.01)), (0.0, 2.0), (pytest.approx(1.85, abs=0.01),) * 2]
-    assert "measured here" in chart.caption
-    elsewhere = paper_bars(papers([replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))], sample.ENVIRONMENT)[0])
-    assert "measured here" not in elsewhere.caption
-    (without,) = (paper_bars(found) for found in papers([ran(1.0, method="ams_kv", model="tiny-var")], sample.ENVIRONMENT)
-                  if found.title == "AMS-KV, Table 3")
-    assert (without.plot, without.empty) == (None, "The paper prints no times.")
 
 
 def test_the_newest_rivals_stand_beside_what_their_gpu_allows() -> None:
@@ -183,12 +145,10 @@ def test_the_newest_rivals_stand_beside_what_their_gpu_allows() -> None:
     shown = {found.title: found for found in papers([run], sample.ENVIRONMENT)}
     assert set(shown) == {"ScaleKV, Table 1", "ScaleKV, Figure 7b"}
     found = shown["ScaleKV, Figure 7b"]
-    full, candidate = (line(found, f"Infinity-8B, 1024 pixels, {name}") for name in ("full", "ScaleKV 10 %"))
-    assert (full.cell.gap, candidate.possible) == ("0.027×", pytest.approx(1.11, abs=0.005))
-    assert candidate.claimed == pytest.approx(71 / 52)
-    assert full.remark == ("71.0 ms are below the 2.66 s that an image takes at least on that GPU by its bytes and FLOPs, so they are not "
-                           "the time of a whole image.")
-    assert candidate.remark.startswith("52.0 ms are below the 2.39 s")
+    full, arm = (line(found, f"Infinity-8B, 1024 pixels, {name}") for name in ("full", "ScaleKV 10 %"))
+    assert (full.cell.gap, arm.possible) == ("0.027×", pytest.approx(1.11, abs=0.005))
+    assert arm.claimed == pytest.approx(71 / 52)
+    assert [(row.mark, row.remark[:7]) for row in (full, arm)] == [("below roofline time", "71.0 ms"), ("below roofline time", "52.0 ms")]
     assert line(found, "Infinity-8B, 512 pixels, full").how == "no such model here"
     assert "keys in fp32" in found.baseline
     for method, title in (("heatkv", "HeatKV, Figure 1"), ("hack", "HACK, Table 3"), ("hackpp", "HACK++, main text")):
@@ -210,25 +170,16 @@ def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_rooflin
     assert published().row(found.title, by_line.name).seconds == pytest.approx(576 / 3099, rel=1e-5)
 
 
-def test_a_table_that_no_plan_measures_says_so() -> None:
-    shown = render(build(sample.RUN, [FULL, ran(1.0, method="hackpp", model="tiny-var")]))
-    assert "No plan measures it." in shown
-    assert "To measure" not in shown
-
-
 def test_the_page_has_the_tables_and_changes_no_verdict() -> None:
     run = replace(sample.RUN, plan="linear-table4")
     view = build(run, [FULL, QUARTER])
     page = Page(render(view))
     assert [e for e in page.elements if e.tag == "section" and e.attrs.get("id") == "papers"]
     rows = [row for table in page.tables() for row in table if row and row[0].startswith("LlamaGen-XL, LineAR 1/4")]
-    drawn, printed = rows
-    assert "2.00×" in drawn
-    assert {"5.18", "2.00×"} <= set(printed)
-    (candidate,) = view.chapters[0].group.candidates
-    assert candidate.speedup is not None
-    assert candidate.speedup.value == 2.0
-    assert all("5.18" not in str(sentence) for sentence in view.chapters[0].sentences)
+    assert {"5.18", "2.00×"} <= set(rows[0])
+    (arm,) = view.chapters[0].group.candidates
+    assert arm.speedup is not None
+    assert arm.speedup.value == 2.0
 
 
 def test_the_file_holds_what_it_says() -> None:

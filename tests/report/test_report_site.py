@@ -1,9 +1,7 @@
-"""A site over many runs: what it lists, its sparklines, what it removes, and that names are harmless in it."""
+"""A site over many runs: what it lists, what it removes, and that names are harmless in it."""
 
 from __future__ import annotations
 
-import re
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,14 +11,12 @@ import report_sample as sample
 from page import Page
 
 from cachemark.analysis.report_view import build
-from cachemark.analysis.run_history import HistoryNight
 from cachemark.report.page import site
 
 
 def line(number: int, **changes: object) -> site.ListedRun:
     run = replace(sample.RUN, id=number, **changes)
-    nights = [HistoryNight(sample.RUN, [sample.full(), sample.candidate("linear", "1/4")])] * 2
-    return site.listed(number, build(run, sample.mixed(), sample.comparison()), nights)
+    return site.listed(number, build(run, sample.mixed(), sample.comparison()))
 
 
 def test_runs_are_listed_with_their_verdicts_and_pages() -> None:
@@ -32,30 +28,8 @@ def test_runs_are_listed_with_their_verdicts_and_pages() -> None:
     assert [e.attrs["href"] for e in page.all("a")] == ["runs/run-9.html", "runs/run-8.html"]
     assert page.all("script") == []
     assert "script-src 'none'" in page.find("meta", http_equiv="Content-Security-Policy").attrs["content"]
-    assert "no baseline" in site.index([site.listed(1, build(sample.RUN, sample.outcomes()), [])])
+    assert "no baseline" in site.index([site.listed(1, build(sample.RUN, sample.outcomes()))])
     assert "No run is recent enough" in site.index([])
-
-
-def test_a_sparkline_has_gaps_where_a_run_has_no_figure() -> None:
-    drawn = ET.fromstring(site.sparkline([1.0, 1.2, None, 0.8]))
-    path = next(e.attrib["d"] for e in drawn if e.tag.endswith("path"))
-    assert len(re.findall("M", path)) == 2
-    assert drawn.attrib["aria-label"] == "from 1.00× to 0.80× of the full cache's latency over 3 runs"
-    ET.fromstring(site.sparkline([1.0, 1.0]))
-
-
-def test_a_trend_is_of_the_methods_and_not_of_the_day() -> None:
-    def night(day: float, method: float) -> HistoryNight:
-        held = [sample.full(), sample.candidate("linear", "1/4")]
-        factors = day, day * method
-        return HistoryNight(sample.RUN, [replace(o, samples={**o.samples, "latency": [f * v for v in o.samples["latency"]]})
-                                  for o, f in zip(held, factors, strict=True)])
-
-    ((model, drawn),) = site.trends([night(1.0, 1.0), night(3.0, 1.0), night(1.0, 2.0)])
-    assert model == "tiny-llamagen"
-    low, _, high = (float(found) for found in re.findall(r"[ML][\d.]+ ([\d.]+)", drawn))
-    assert low > high  # upwards is slower
-    assert site.trends([night(1.0, 1.0)]) == ()
 
 
 def test_only_pages_of_the_site_are_removed(tmp_path: Path) -> None:
@@ -77,7 +51,7 @@ def test_age_is_counted_in_days() -> None:
 @pytest.mark.parametrize("evil", [sample.SCRIPTS + sample.BREAKERS, "\u202eturned", "A" * 10_000, "😀 \ud800"], ids=lambda e: ascii(e[:8]))
 def test_hostile_names_come_out_as_text(evil: str, tmp_path: Path) -> None:
     run, outcomes, comparison = sample.poison(evil)
-    listed = site.listed(1, build(run, outcomes, comparison), [HistoryNight(run, outcomes)] * 2)
+    listed = site.listed(1, build(run, outcomes, comparison))
     text = site.publish(tmp_path, {"1": ("stamp", listed)}).read_text(encoding="utf-8")
     page = Page(text)
     assert {e.tag for e in page.elements} == {e.tag for e in Page(site.index([line(1)])).elements}

@@ -1,6 +1,6 @@
-"""Map which cache to use for a model, by batch size and length of the token sequence.
+"""Recommended cache of a model by batch size and sequence length, measured or predicted.
 
-Fields are measured or predicted.
+A prediction is the roofline speedup there, times the fraction of it that was reached at the nearest measured batch.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from .quality_claims import Claims
 from .report_row import ReportRow
 
 FULL = "full cache"
-BATCHES = (1, 4, 16, 64, 256)  # that are predicted beside those that were measured
-BASIS = "A prediction is what bytes and FLOPs allow there, times the share of it that was reached at the nearest batch."
-MOST = 8  # methods that are predicted: those that gain most where they were measured
+BATCHES = (1, 4, 16, 64, 256)  # predicted in addition to the measured ones
+MOST = 8  # methods to predict: those with the largest measured speedups
 
 
 class Predictor(Protocol):
-    """Arithmetic of cases that were not measured."""
+    """Roofline arithmetic for cases that were not measured."""
 
     def lengths(self, full: Case) -> Sequence[int]:
-        """Lengths of the sequence at which a model can be priced, its own among them."""
+        """Return the sequence lengths with known costs, the model's own among them."""
 
-    def allowed(self, full: Case, candidate: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
-        """Return the speedup that the bytes and FLOPs saved allow there, None where it is unknown.
+    def allowed(self, full: Case, arm: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
+        """Return the roofline speedup there, None if unknown.
 
         ``image`` is the roofline time in seconds to decode one image on the model's own grid.
         """
@@ -38,10 +37,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True)
 class MapCell:
-    """The best method at one batch and length, or the full cache, with its gain.
-
-    ``measured`` there, or predicted.
-    """
+    """Best method (or the full cache) at one batch and length, with its speedup, measured or predicted."""
 
     batch: int
     tokens: int
@@ -52,10 +48,7 @@ class MapCell:
 
 @dataclass(frozen=True)
 class AnswerMap:
-    """The answers for one model.
-
-    ``tokens`` is the length of its own sequence, at which quality was judged.
-    """
+    """Recommendations for one model; quality was measured at its own length, ``tokens``."""
 
     model: str
     tokens: int
@@ -71,25 +64,21 @@ class AnswerMap:
 
     @property
     def sentence(self) -> str:
-        """The measured answers, then from which batch a method is predicted to pay, and on what basis."""
+        """The measured answers, then the batch size from which a method is predicted to be faster."""
         own = sorted((cell for cell in self.cells if cell.tokens == self.tokens), key=lambda cell: cell.batch)
-        answers = "; ".join(f"at batch {cell.batch} use {'the ' if cell.gain is None else ''}{cell.best}" for cell in own if cell.measured)
-        text = f"Measured: {answers}."
+        answers = "; ".join(f"batch {cell.batch}: {cell.best}" for cell in own if cell.measured)
+        text = f"Measured at {answers}."
         if all(cell.measured for cell in self.cells):
             return text
         last = max(cell.batch for cell in own if cell.measured)
-        begins = next((cell for number, cell in enumerate(own) if cell.batch > last and all(later.gain for later in own[number:])), None)
-        text += (f" Predicted: from batch {begins.batch} on {begins.best}." if begins else
-                 f" Predicted: nothing but the full cache for certain, up to batch {own[-1].batch}.")
-        other = f" Quality was judged at {self.tokens} tokens; at another length nothing shows it yet." if len(self.lengths) > 1 else ""
-        return f"{text} {BASIS}{other}"
+        first = next((cell for k, cell in enumerate(own) if cell.batch > last and all(later.gain for later in own[k:])), None)
+        text += (f" Prediction: {first.best} from batch {first.batch}." if first else
+                 f" Prediction: no method is clearly faster up to batch {own[-1].batch}.")
+        return f"{text} Quality was measured at {self.tokens} tokens only." if len(self.lengths) > 1 else text
 
 
 def answer_maps(groups: Iterable[CaseGroup], claims: Claims, predictor: Predictor | None = None) -> tuple[AnswerMap, ...]:
-    """Make a map for each model in which a method is non-inferior, if it has more than one field.
-
-    Without a ``predictor`` only what was measured.
-    """
+    """Return a map for each model with a non-inferior method and more than one field, without a ``predictor`` measured fields only."""
     families = over_batches(group for group in groups if group.full is not None and group.full.ok and not group.searched)
     return tuple(answers for family in families if (answers := _map(family, claims, predictor)) is not None)
 
@@ -112,15 +101,12 @@ def _map(family: Sequence[CaseGroup], claims: Claims, predictor: Predictor | Non
 
 
 def _name(row: ReportRow) -> tuple[str, str]:
-    """A method with its budget, at whatever batch."""
+    """Return what identifies a method at a budget in groups of several batches."""
     return row.method, row.case.budget
 
 
 def _measured(group: CaseGroup, qualified: set[tuple[str, str]], claims: Claims, tokens: int) -> MapCell:
-    """The answer of a group.
-
-    Images do not depend on the batch: a method is qualified at all if it is at one.
-    """
+    """Return the recommendation of a group; images do not depend on the batch, so quality at any batch counts."""
     rows = {row.case.key: row for row in group.candidates if row.ok}
     able = [replace(candidate(row, claims), qualified=_name(row) in qualified) for row in rows.values()]
     chosen = select(able).best
@@ -131,7 +117,7 @@ def _measured(group: CaseGroup, qualified: set[tuple[str, str]], claims: Claims,
 def _predicted(
     family: Sequence[CaseGroup], rows: Sequence[tuple[CaseGroup, ReportRow]], predictor: Predictor | None, batch: int, tokens: int,
 ) -> MapCell | None:
-    """The answer where nothing was measured, or None where nobody can say."""
+    """Return a predicted recommendation, or None where no roofline time is known."""
     assert predictor is not None
     able, names, full = list[Candidate](), dict[str, str](), family[0].case
     for _, row in rows:
@@ -155,7 +141,7 @@ def _predicted(
 
 
 def _nearest(family: Sequence[CaseGroup], row: ReportRow, batch: int) -> tuple[CaseGroup, ReportRow]:
-    """The row of the same method and budget whose batch is nearest, with its group."""
+    """Return the row of the same method and budget at the nearest batch, with its group."""
     same = [(group, other) for group in family for other in group.candidates
             if other.ok and other.speedup is not None and _name(other) == _name(row)]
     return min(same, key=lambda pair: max(pair[1].case.batch / batch, batch / pair[1].case.batch))

@@ -1,4 +1,4 @@
-"""Which cache to use and at which budget: first a method's images, then what fits, then speed."""
+"""Recommended cache and budget: non-inferior quality first, then memory and time limits, then speed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ..core.units import TIME, metric
 from ..stats.intervals import Interval
 from . import formatting as fmt
 from .case_group import CaseGroup
-from .device_limits import OF_SPEED
-from .limit_flags import ARTEFACT
-from .quality_claims import Claims, QualityClaim, criterion, inconclusive_reason
+from .device_limits import OF_SPEED, TOLERANCE
+from .display_names import display_name
+from .quality_claims import Claims, QualityClaim, criterion, not_shown
 from .report_row import MASKED, Mark, ReportRow, method_of, share_of_full
 
-FULL_CACHE = "Use the full cache"
-WORTH_MEASURING = ARTEFACT  # the least gain for which a prediction counts: roofline times are not known better than that
+FULL_CACHE = "Keep the full cache"
+
 
 @dataclass(frozen=True)
 class Candidate:
-    """One method at a budget beside the full cache.
+    """One method at a budget.
 
-    ``gain`` is its speed over the full cache's, None where it is not known, and a prediction where it is not ``measured``; ``saving`` the
-    share of memory or computation that it saves. ``qualified``: its images are shown to be non-inferior; ``fits``: it stays within the
-    memory and the time that there are. ``doubt`` says why its gain is not believed, or is empty.
+    ``gain`` is its speedup, None if unknown, predicted unless ``measured``; ``saving`` the fraction of memory or FLOPs saved.
+    ``qualified``: its quality is non-inferior; ``fits``: it is within the limits of memory and time.
+    ``doubt`` says why its gain is implausible.
     """
 
     key: str
@@ -38,49 +38,47 @@ class Candidate:
 
     @property
     def faster(self) -> bool:
-        """True where it is shown to be faster, or predicted to be by enough to be worth a measurement."""
+        """True if its interval is above 1×, for a prediction above its tolerance."""
         if self.gain is None or not self.gain.stated or self.doubt:
             return False
-        return self.gain.low > (1.0 if self.measured else WORTH_MEASURING)
+        return self.gain.low > (1.0 if self.measured else TOLERANCE)
 
     @property
     def least_gain(self) -> float:
-        """The lower end of the gain: a method that may be slow is not preferred for what it may be at best."""
+        """Lower end of the gain, by which candidates are ordered."""
         return self.gain.low if self.gain else -math.inf
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The recommended candidate (``best``), None for the full cache, and the leanest other one (``lean``)."""
+    """Recommended candidate (``best``, None for the full cache) and the other one with the largest saving (``lean``)."""
 
     best: Candidate | None
     lean: Candidate | None
 
 
 def select(candidates: Iterable[Candidate], *, full_fits: bool = True) -> Selection:
-    """The fastest of those that are shown to be as good, fit, and are faster.
+    """Return the fastest qualified candidate that fits and is faster than the full cache.
 
-    Where the full cache does not fit, a method need not be faster than it: the fastest of those that are as good and do fit.
+    Where the full cache does not fit, a candidate need not be faster than it.
     """
-    able = [each for each in candidates if each.qualified and each.fits]
-    lean = max((each for each in able if each.saving is not None and each.saving > 0), key=lambda each: each.saving or 0.0, default=None)
-    best = max((each for each in able if each.faster or not full_fits), key=lambda each: each.least_gain, default=None)
+    fitting = [each for each in candidates if each.qualified and each.fits]
+    lean = max((each for each in fitting if each.saving is not None and each.saving > 0), key=lambda each: each.saving or 0.0, default=None)
+    best = max((each for each in fitting if each.faster or not full_fits), key=lambda each: each.least_gain, default=None)
     return Selection(best, None if lean is best else lean)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One sentence for one model.
+    """Recommendation for one model: a bold ``verdict`` and the ``details`` after it.
 
-    ``row`` is the recommended candidate, None where it is the full cache; ``lean`` the qualified candidate that saves most memory or
-    computation where
-    that is another; ``ruined`` the one of the others whose images are worst, for comparison; ``needed`` about the number of seeds at which
-    one more candidate would be decided. ``numbers`` are the recommended candidate's speed, saving and quality, each with its name and its
-    interval as
-    text; ``flags`` say why the speed is not to be believed.
+    ``row`` is the recommended row, None for the baseline; ``lean`` the non-inferior row with the largest saving; ``ruined`` the row with
+    the worst images, for comparison; ``needed`` the number of seeds that would decide one more row. ``numbers`` are title, value and
+    interval of the recommended row's speed, saving and quality; ``flags`` say why its speed is unreliable.
     """
 
-    text: str
+    verdict: str
+    details: str = ""
     row: ReportRow | None = None
     lean: ReportRow | None = None
     ruined: ReportRow | None = None
@@ -88,126 +86,120 @@ class Answer:
     numbers: tuple[tuple[str, str, str], ...] = ()
     flags: tuple[Mark, ...] = ()
 
+    @property
+    def text(self) -> str:
+        return f"{self.verdict} {self.details}".rstrip()
+
 
 def answer(group: CaseGroup, claims: Claims) -> Answer:
-    """The candidate that :func:`select` recommends, else the full cache with the reason."""
+    """Return the row that :func:`select` recommends, else the baseline with the reason."""
     if group.full is None or not group.full.ok:
-        return Answer("No answer: this run has no full cache to compare with.")
+        return Answer("No recommendation.", "This run has no full cache to compare with.")
     rows = {row.case.key: row for row in group.candidates if row.ok}
     candidates = [candidate(row, claims) for row in rows.values()]
-    chosen, ruined = select(candidates), _ruined(group)
-    lean = rows[chosen.lean.key] if chosen.lean else None
-    if chosen.best is not None:
-        row = rows[chosen.best.key]
-        return Answer(_use(row, claims), row, lean, ruined, numbers=tuple(_numbers(row, group)), flags=_flags(row, group))
-    needed = min((claim.needed for row in group.candidates if (claim := claims.get(row.case.key)) and not claim.non_inferior
-                  and claim.needed),
-                 default=None)
+    selection, ruined = select(candidates), _worst(group)
+    lean = rows[selection.lean.key] if selection.lean else None
+    if selection.best is not None:
+        row = rows[selection.best.key]
+        assert row.speedup is not None
+        details = f"{gain_in_words(row.speedup)}{saving_in_words(row.saving, row.paradigm)}, {loss_in_words(claims[row.case.key])}."
+        return Answer(f"Use {named(row.case)}.", details, row, lean, ruined, numbers=tuple(_numbers(row, group)), flags=_flags(row, group))
+    own_claims = [claim for row in group.candidates if (claim := claims.get(row.case.key))]
+    needed = min((claim.needed for claim in own_claims if not claim.non_inferior and claim.needed), default=None)
     qualified = [each for each in candidates if each.qualified]
     doubt = next((f" {named(rows[each.key].case)}: {each.doubt}" for each in qualified if each.doubt), "")
-    text = f"{FULL_CACHE}: {_reason(group, lean, claims, needed, qualified=bool(qualified))}{doubt}"
+    details = f"{_reason(group, lean, claims, needed, qualified=bool(qualified))}{doubt}"
     row = lean or group.full
-    return Answer(text, None, lean, ruined, needed, tuple(_numbers(row, group)), _flags(row, group))
+    return Answer(f"{FULL_CACHE}.", details, None, lean, ruined, needed, tuple(_numbers(row, group)), _flags(row, group))
 
 
 def candidate(row: ReportRow, claims: Claims) -> Candidate:
-    """A measured candidate as the rule sees it."""
+    """Return a measured row as a candidate."""
     return Candidate(row.case.key, row.speedup, row.saving, qualified=row.place is not None and row.case.key in claims,
                      doubt=row.implausible)
 
 
 def _flags(row: ReportRow, group: CaseGroup) -> tuple[Mark, ...]:
-    """The flags that forbid to believe the speed of a row beside the full cache's."""
     rows = (row,) if row is group.full or group.full is None else (row, group.full)
     return tuple(mark for each in rows for mark in each.marks if mark.text in OF_SPEED)
 
 
 def _numbers(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]:
-    """Speed, saving and quality of a row, as far as they are known."""
-    whose = "full cache" if row is group.full else named(row.case)
+    """Yield title, value and interval of a row's speed, saving and quality, as far as they were measured."""
     if row is group.full:
         latency = row.median(TIME)
         if latency is not None:
-            yield f"Time of a batch, {whose}", fmt.seconds(latency), ""
+            yield "Latency per batch, full cache", fmt.seconds(latency), ""
     elif row.speedup is not None:
-        yield f"Speed, {whose}", fmt.times(row.speedup.value), _ends(row.speedup, "")
+        yield f"Speedup, {named(row.case)}", fmt.times(row.speedup.value), _interval(row.speedup, "")
     if row is not group.full and row.saving is not None:
-        yield ("Fewer FLOPs" if row.paradigm == MASKED else "Less KV"), fmt.percent(row.saving), ""
+        yield ("FLOPs saved" if row.paradigm == MASKED else "KV memory saved"), fmt.percent(row.saving), ""
     name = criterion(group)
     if name in row.quality:
-        yield metric(name).title, fmt.metric_value(row.quality[name].value, name), _ends(row.quality[name], name)
+        yield metric(name).title, fmt.metric_value(row.quality[name].value, name), _interval(row.quality[name], name)
 
 
-def _ends(interval: Interval, name: str) -> str:
-    """An interval as text, empty where none is stated."""
+def _interval(interval: Interval, name: str) -> str:
     if not interval.stated:
         return ""
     return "–".join(f"{end:.2f}" if name == "" else fmt.metric_value(end, name) for end in (interval.low, interval.high))
 
 
-def _ruined(group: CaseGroup) -> ReportRow | None:
-    """The candidate with the lowest score of single images, or the highest FID, among those without a place."""
+def _worst(group: CaseGroup) -> ReportRow | None:
+    """Return the unranked row with the worst quality."""
     name = criterion(group)
-    unplaced = [row for row in group.candidates if row.ok and row.place is None and name in row.quality]
-    if not unplaced:
+    unranked = [row for row in group.candidates if row.ok and row.place is None and name in row.quality]
+    if not unranked:
         return None
-    worst = metric(name).worst(row.quality[name].value for row in unplaced)
-    return next(row for row in unplaced if row.quality[name].value == worst)
-
-
-def _use(row: ReportRow, claims: Claims) -> str:
-    assert row.speedup is not None
-    gain = f"{gain_in_words(row.speedup)}{saving_in_words(row.saving, row.paradigm)}"
-    return f"Use {named(row.case)}: {gain}, {loss_in_words(claims[row.case.key])}."
+    worst = metric(name).worst(row.quality[name].value for row in unranked)
+    return next(row for row in unranked if row.quality[name].value == worst)
 
 
 def named(case: Case) -> str:
-    """A method at its budget."""
-    return f"{fmt.name(method_of(case))} at {shown_share(case.budget)}"
+    """Return a method with its budget, such as ``LineAR at 1/4``."""
+    return f"{fmt.name(display_name(method_of(case)))} at {shown_share(case.budget)}"
 
 
 def gain_in_words(speed: Interval) -> str:
-    """A speedup in words."""
-    ends = f" ({speed.low:.2f}–{speed.high:.2f})" if speed.stated else ""
-    return f"{fmt.times(speed.value)}{ends} as fast as the full cache"
+    """Return ``1.33× speedup (1.21–1.67)``."""
+    return f"{fmt.times(speed.value)} speedup{f' ({_interval(speed, str())})' if speed.stated else ''}"
 
 
 def saving_in_words(saving: float | None, paradigm: str) -> str:
-    """The memory or computation that is saved, in words; empty where there is none."""
+    """Return ``, 49.6 % less KV memory``, or nothing without a saving."""
     if saving is None or saving <= 0:
         return ""
-    return f" with {fmt.percent(saving)} {'fewer FLOPs' if paradigm == MASKED else 'less KV'}"
+    return f", {fmt.percent(saving)} {'fewer FLOPs' if paradigm == MASKED else 'less KV memory'}"
 
 
 def loss_in_words(claim: QualityClaim) -> str:
-    """The margin within which a candidate's images are shown to be."""
-    return f"and its images are shown to lose less than {claim.allowed}"
+    """Return the bound on the quality loss, such as ``quality loss below 5 points of color consistency``."""
+    return f"quality loss below {claim.allowed}"
 
 
 def _reason(group: CaseGroup, lean: ReportRow | None, claims: Claims, needed: int | None, *, qualified: bool) -> str:
-    """The reason for the full cache, and what would change it."""
-    mine = [claim for row in group.candidates if (claim := claims.get(row.case.key))]
-    if not mine:
-        return f"{why_unjudged(random=group.random)}, so no method is shown to be as good."
-    allowed = mine[0].allowed
+    """Return why the full cache is recommended, and what would change it."""
+    own_claims = [claim for row in group.candidates if (claim := claims.get(row.case.key))]
+    if not own_claims:
+        return why_unjudged(random=group.random)
     if not qualified:
-        more = f" About {needed} seeds would decide for one of them, if they went on like these." if needed else ""
-        return f"at these {max(claim.n for claim in mine)} seeds no method is shown to lose less than {allowed}.{more}"
-    slower = f"no method that is shown to lose less than {allowed} is shown to be faster."
+        more = f" About {needed} seeds would decide one method." if needed else ""
+        return f"No method is non-inferior at {max(claim.n for claim in own_claims)} seeds (margin {own_claims[0].allowed}).{more}"
+    slower = "No method of equal quality is measurably faster."
     if lean is None or lean.paradigm == MASKED:
         return slower
-    return f"{slower} Where memory is short, {named(lean.case)} runs{saving_in_words(lean.saving, lean.paradigm)}."
+    return f"{slower} If memory is the bottleneck, use {named(lean.case)}: {saving_in_words(lean.saving, lean.paradigm)[2:]}."
 
 
 def why_unjudged(*, random: bool) -> str:
-    """The reason why nothing is known of the images."""
-    return "weights are random" if random else "the quality of images was not measured"
+    """Return why the quality of a model's images is unknown."""
+    return "Weights are random, so quality is unknown." if random else "Image quality was not measured."
 
 
 # -- the budget for each method ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Recommendation:
-    """The smallest non-inferior budget of a method, or None with the ``reason``."""
+    """Smallest non-inferior budget of a method, or None with the ``reason``."""
 
     method: str
     row: ReportRow | None
@@ -215,7 +207,7 @@ class Recommendation:
 
 
 def recommendations(group: CaseGroup, claims: Claims) -> tuple[Recommendation, ...]:
-    """One for the full cache and one for each method; empty where no quality was measured."""
+    """Return one for the full cache and one for each method; nothing where quality was not measured."""
     if criterion(group) == "" or group.full is None or not group.full.ok:
         return ()
     return (Recommendation("full", group.full), *(_recommendation(method, group, claims) for method in group.methods))

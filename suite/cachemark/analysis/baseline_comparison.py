@@ -11,6 +11,7 @@ from ..core.units import is_metric, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING, NEW, NOT_COMPARED, REGRESSED
 from ..core.wording import count
 from . import formatting as fmt
+from .display_names import display_name
 
 if TYPE_CHECKING:  # a page is made without a store
     from ..gate.nights import GateStanding
@@ -47,13 +48,13 @@ class Alarms:
     text: str
 
 
-def alarms(standing: GateStanding | None) -> Alarms:
-    """The realized false-alarm rate of the gate, from comparisons of equal code."""
+def alarms(standing: GateStanding | None) -> Alarms | None:
+    """Return the realized false-alarm rate of the gate, None without A/A comparisons."""
     if standing is None or not standing.nights:
-        return Alarms("calm", "Unknown: the store holds no A/A test yet.")
+        return None
     text = f"Paired test: {standing.sentence}"
     if standing.advisory:
-        return Alarms("bad", f"{text} That is too many: verdicts on times are advisory and fail nothing.")
+        return Alarms("bad", f"{text} Too many: verdicts on times are advisory.")
     return Alarms("calm" if standing.alarms else "good", text)
 
 
@@ -96,13 +97,13 @@ class BaselineComparison:
     def sentence(self) -> str:
         """The row as one plain sentence."""
         entry = self.entry
-        text = f"{fmt.name(entry.label)}: {self.title} {entry.verdict.replace('_', ' ')}"
+        text = f"{fmt.name(display_name(entry.label))}: {self.title} {entry.verdict.replace('_', ' ')}"
         if entry.then is None or entry.now is None or entry.then == entry.now:
             return text + (f" ({entry.reason})." if entry.reason else ".")
         moved = "" if entry.change is None else f", {fmt.percent(abs(entry.change - 1))} {'more' if entry.change > 1 else 'less'}"
         then, now = self.texts
         if then == now:
-            return f"{text}, by less than its value shows: {now}{moved}."
+            return f"{text}, by less than the printed digits show: {now}{moved}."
         return f"{text}, from {then} to {now}{moved}."
 
     def _value_text(self, value: float | None) -> str:

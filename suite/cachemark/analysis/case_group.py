@@ -18,8 +18,8 @@ from .report_row import MASKED, Mark, ReportRow, derive, is_random, means, share
 _REFERENCES = ("other_seeds", "other_batch")
 _OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
 COLLAPSED = 0.1  # precision below which images are no longer compared
-SAME_DISTRIBUTION = "Its decoder draws other images from the same distribution: compare their quality, not single seeds."
-OTHER_SEEDS = "Not shown to agree with the full cache better than the full cache at other seeds does."
+SAME_DISTRIBUTION = "The decoder samples other images from the same distribution, so images are not compared seed by seed."
+OTHER_SEEDS = "Not closer to the full cache than the different-seed reference."
 
 
 @dataclass(frozen=True)
@@ -175,11 +175,11 @@ def _against_references(row: ReportRow, references: Sequence[ReportRow]) -> Repo
         return row
     why = _unranked(row, _reference(references, "other_seeds"))
     lossless = why != OTHER_SEEDS and _lossless(row, _reference(references, "other_batch"))  # so few seeds show no agreement at all
-    mark = Mark("same distribution, other images", "calm", why) if row.same_distribution else Mark("not ranked", "warn", why)
+    mark = Mark("same distribution", "calm", why) if row.same_distribution else Mark("not ranked", "warn", why)
     marks = (mark, *row.marks) if why and row.fidelity else row.marks
     if lossless:
-        marks = (Mark("lossless on this device", "good", "Differs from the full cache no more than the full cache differs "
-                      "from itself at half the batch."), *marks)
+        marks = (Mark("lossless on this device", "good", "No further from the full cache than the batch-size reference (noise "
+                      "floor)."), *marks)
     return replace(row, unranked=why, lossless=lossless, marks=marks)
 
 
@@ -210,7 +210,7 @@ def _unranked(row: ReportRow, other_seeds: ReportRow | None) -> str:
         return OTHER_SEEDS
     precision = row.of_set(PRECISION)
     if precision is not None and precision[1].value < COLLAPSED:
-        return f"Its images have collapsed: only {100 * precision[1].value:.0f} % resemble real ones."
+        return f"Collapsed: precision {100 * precision[1].value:.0f} %."
     return ""
 
 

@@ -16,12 +16,12 @@ from ..core.units import FAMILIES, FLOPS, KV, LIVE_KV, METRICS, STATE, TIME, is_
 from ..stats.intervals import Interval, median_over_repeats
 from . import formatting as fmt
 from .case_group import CaseGroup
-from .limit_flags import FITS
 from .report_row import FIDELITY, MASKED, OUTSIDE, QUALITY, ReportRow, by_definition, exactly, share_of_full
 
 Row = TypeVar("Row")
 NO_INTERVAL, BY_DEFINITION = "no interval", "by definition"
-VISIBLE = 0.02  # of a speedup: twice the error of latencies of three digits
+FITS = 0.9  # fraction of the variance that a line must explain before its slope is shown
+VISIBLE = 0.02  # of a speed-up: twice the error of latencies of three digits
 _UNITS_IN_HEADINGS = ("token/s", "dB", "nat/token")  # units that a value of a table does not show
 
 
@@ -114,9 +114,9 @@ class Column:
     def reason(self, row: ReportRow) -> str:
         """The reason why a row with results has no value in this column."""
         if not self.of_images and not row.timed:
-            return "References for fidelity are not timed, and their bytes are not compared."
+            return "Reference rows are not timed."
         if row.case.role == "baseline" and (self.key == "saving" or self.key in FIDELITY):
-            return "The other rows are compared with it."
+            return "This row is the reference."
         return self.missing(row) or (row.no_judgement if self.of_images else "") or "Not measured."
 
 
@@ -152,7 +152,7 @@ def _speedup_ends(row: ReportRow) -> str:
     if row.case.role == "baseline" or row.speedup is None:
         return BY_DEFINITION
     repeats = len(row.outcome.raw(TIME))
-    alone = NO_INTERVAL if repeats > 1 else "one repeat" if repeats else "medians alone: raw values pruned"
+    alone = NO_INTERVAL if repeats > 1 else "one repeat" if repeats else "raw values pruned"
     return f"{row.speedup.low:.2f}–{row.speedup.high:.2f}" if row.speedup.stated else alone
 
 
@@ -162,7 +162,7 @@ def _latency(row: ReportRow) -> Interval | None:
 
 def _repeats(row: ReportRow) -> str:
     repeats = len(row.outcome.raw(TIME))
-    return f"n = {repeats}" if repeats else "median alone: raw values pruned"
+    return f"n = {repeats}" if repeats else "raw values pruned"
 
 
 # -- memory and computation -------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def image_column(name: str) -> Column:
         if value is None or by_definition(row.case, name):
             return BY_DEFINITION
         if value.n < 2:
-            return "one seed" if row.outcome.raw(name) else "mean alone: raw values pruned"
+            return "one seed" if row.outcome.raw(name) else "raw values pruned"
         return "–".join(_ends(value, name)) if value.stated else NO_INTERVAL
 
     def delta(row: ReportRow) -> str:
@@ -218,13 +218,13 @@ def _ends(interval: Interval, name: str) -> list[str]:
 
 
 # -- the columns --------------------------------------------------------------------------------------------------------
-SAVING_LIVE = Column("saving_live", "Live saving", "1 − live bytes / live bytes of the full cache.", lambda row: _counted(row.saving_live),
+SAVING_LIVE = Column("saving_live", "Used saving", "1 − used bytes / used bytes of the full cache.", lambda row: _counted(row.saving_live),
                      counted=True, unit="share", better="higher", write=fmt.percent)
-SAVING = Column("saving", "Saving", "1 − allocated bytes / allocated bytes of the full cache; below it, the same for live bytes.", _saving,
-                lambda row: _prefixed("live", row.saving_live, fmt.percent),
+SAVING = Column("saving", "Saving", "1 − allocated bytes / allocated bytes of the full cache; below it, the same for used bytes.", _saving,
+                lambda row: _prefixed("used", row.saving_live, fmt.percent),
                 counted=True, unit="share", better="higher", write=fmt.percent)
 SPEEDUP = Column(
-    "speedup", "Speedup", "Median latency of the full cache, timed in turns with the method, / median latency of the method.",
+    "speedup", "Speedup", "Median latency of the full cache, timed in turns with the method / median latency of the method.",
     _speedup, _speedup_ends, missing=lambda row: row.no_speedup,
     timed=True, unit="×", better="higher", write=fmt.times, write_end="{:.2f}".format)
 LATENCY = Column(TIME, "Latency", "Median wall time of one batch, image decoding included.", _latency, _repeats,
@@ -232,14 +232,14 @@ LATENCY = Column(TIME, "Latency", "Median wall time of one batch, image decoding
 SPEED = ColumnGroup("Speed", "against the full cache", (SPEEDUP, LATENCY))
 MEMORY = ColumnGroup("KV memory", "both CFG rows", (
     SAVING,
-    median_column(LIVE_KV, "Live", "Bytes of live keys and values at the fullest step; below it, the bytes allocated.",
+    median_column(LIVE_KV, "Used", "Peak bytes of used keys and values; below it, the bytes allocated.",
                   lambda row: _prefixed("of", row.median(KV), fmt.size)),
-    median_column(STATE, "State", "Bytes of everything else the method keeps."),
+    median_column(STATE, "State", "Bytes of the method's state besides keys and values."),
 ))
-COMPUTATION = ColumnGroup("Computation", "both CFG rows; without a cache nothing is kept", (
+COMPUTATION = ColumnGroup("Computation", "both CFG rows", (
     replace(SAVING, tip="1 − FLOPs of an image / FLOPs without a cache."),
-    median_column(FLOPS, "FLOPs", "Of one image: matrix products and attention, image decoding left out."),
-    Column("added", "Bytes added", "Everything the method keeps between passes; below it, the keys and values alone.",
+    median_column(FLOPS, "FLOPs", "Per image: matmuls and attention, without image decoding."),
+    Column("added", "Cache size", "Bytes that the method keeps between steps; below it, the keys and values alone.",
            lambda row: _counted(row.held_bytes), lambda row: _prefixed("KV", row.median(KV) or None, fmt.size),
            counted=True, unit="B", better="lower", write=fmt.size),
 ))
@@ -264,21 +264,21 @@ def _slope(row: ReportRow) -> Interval | None:
     return exactly(stored["bytes_per_s"]) if isinstance(stored, dict) and fits else None
 
 
-LIMITS = ColumnGroup("Physical limit", "at the best rates measured on this device", (
+LIMITS = ColumnGroup("Roofline", "at the measured peak rates of this device", (
     LATENCY,
-    _limit_column("roofline_time", "Roofline time", "Time that weights, live keys and values, and FLOPs take at the device's best rates.",
+    _limit_column("roofline_time", "Roofline time", "Time of weights, used keys and values, and FLOPs at the peak rates of the device.",
                   lambda limit, latency: limit.roofline_time, "s", "lower", fmt.seconds),
-    _limit_column("over_roofline", "Over the roofline", "Median latency / roofline time.", Limit.over, "×", "lower", fmt.times),
-    _limit_column("mbu", "MBU", "Memory bandwidth utilization: share of the bandwidth used by the bytes that must be moved.",
+    _limit_column("over_roofline", "× roofline", "Median latency / roofline time.", Limit.over, "×", "lower", fmt.times),
+    _limit_column("mbu", "MBU", "Memory bandwidth utilization: required bytes per second / peak bandwidth.",
                   Limit.mbu, "share", "higher", fmt.percent),
-    _limit_column("mfu", "MFU", "Model FLOPs utilization: share of the peak FLOP/s used by the FLOPs that must be computed.",
+    _limit_column("mfu", "MFU", "Model FLOPs utilization: required FLOPs per second / peak FLOP/s.",
                   Limit.mfu, "share", "higher", fmt.percent),
-    Column("roofline_speedup", "Roofline speedup", "Speedup that the bytes and FLOPs saved allow at this batch.",
+    Column("roofline_speedup", "Roofline speedup", "Speedup that the saved bytes and FLOPs allow at this batch size.",
            lambda row: _counted(row.roofline_speedup), unit="×", better="higher", write=fmt.times, counted=True),
     SPEEDUP,
-    Column("of_roofline", "Of the roofline", "Speedup / roofline speedup.", _of_roofline, unit="share", better="higher", write=fmt.percent,
+    Column("of_roofline", "% of ideal", "Speedup / roofline speedup.", _of_roofline, unit="share", better="higher", write=fmt.percent,
            counted=True),
-    Column("step_slope", "Slope of a step", "Growth of a step's time with the bytes it attends to; below it, its time with none.", _slope,
+    Column("step_slope", "Slope of a step", "Step time per byte attended; below it, the step time without any.", _slope,
            lambda row: f"+ {fmt.seconds(row.outcome.facts['slope']['intercept'])}", unit="B/s", better="higher",
            write=lambda value: f"{value / 1e9:.1f} GB/s", counted=True),
 ))
@@ -286,10 +286,10 @@ IMAGES_PER_SECOND = Column("images_per_s", "Images/s, equal batch", "Images of a
                            lambda row: _counted(row.images_per_second),
                            unit="image/s", better="higher", write="{:.2f}".format, counted=True, timed=True)
 EQUAL_MEMORY = Column(
-    "images_per_s_equal_memory", "Images/s, equal memory", "At the largest batch that needs no more memory than the full cache at its own.",
+    "images_per_s_equal_memory", "Images/s, equal memory", "At the largest batch that needs no more memory than the full cache.",
     lambda row: _counted(row.equal_memory), lambda row: f"batch {row.equal_memory_batch}",
     unit="image/s", better="higher", write="{:.2f}".format, counted=True, timed=True)
-RECOMMENDED = ColumnGroup("At equal quality", "the smallest budget that is non-inferior",
+RECOMMENDED = ColumnGroup("At equal quality", "smallest non-inferior budget",
                           (SAVING, SPEEDUP, IMAGES_PER_SECOND, EQUAL_MEMORY))
 
 
@@ -379,10 +379,10 @@ def paired_speed_note(group: CaseGroup) -> str:
     Empty where the table shows no difference.
     """
     full = group.full.median(TIME) if group.full else None
-    ratios = [(abs(ratio - row.speedup.value) / row.speedup.value, row.case.label, ratio) for row in group.candidates
+    ratios = [(abs(ratio - row.speedup.value) / row.speedup.value, row.label, ratio) for row in group.candidates
               if full and row.speedup and row.outcome.facts.get(FULL_BESIDE) and (ratio := full / (row.median(TIME) or full))]
     distance, label, ratio = max(ratios, default=(0.0, "", 1.0))
     if distance <= VISIBLE:
         return ""
-    return ("Speedups are against the full cache timed in turns with each method, not against its row above: by the two rows, "
+    return ("Speedups compare with the full cache timed in turns with each method, not with its row above, by which "
             f"{fmt.name(label)} would be at {fmt.times(ratio)}.")

@@ -1,4 +1,4 @@
-"""Timed rows against the limits of their device: allowed speedups, and flags of implausible times."""
+"""Roofline speedups of timed rows, and flags of times that contradict the device's limits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from ..core.limits import Limit, roofline_speedup
 from ..core.spec import FULL, Case
 from ..core.units import TIME
 from . import formatting as fmt
-from . import limit_flags
 from .report_row import IMPLAUSIBLE, Mark, ReportRow
 
-IDLE = "low utilization"
-OF_SPEED = (IDLE, IMPLAUSIBLE)  # flags of speedups that must not be believed
+LOW_UTILIZATION = "low utilization"
+OF_SPEED = (LOW_UTILIZATION, IMPLAUSIBLE)  # flags of unreliable speedups
+TOLERANCE = 1.1  # measured over roofline speedup, above which the baseline rather than the method is the likelier cause
+UTILIZATION = 0.4  # fraction of bandwidth and of peak FLOP/s below which a baseline underuses its device
+OPERATIONS = {"linear": "matmul"}  # names of parts; "linear" is also a method
+CACHED = 0.95  # measured over roofline time, below which data came from a cache of the device
 
 
 class _Bound(NamedTuple):
-    """The speedup that saved bytes and FLOPs allow, and a decoder's tokens per step.
+    """Roofline speedup at one token per step, and a decoder's tokens per step.
 
     A decoder's windows compute more, which costs nothing on a device that waits for memory.
     """
@@ -32,7 +35,7 @@ class _Bound(NamedTuple):
 
 
 def with_limits(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    """Add to rows the speedup that their device allows, and flags; those of speedups lead the marks."""
+    """Add roofline speedups and flags to rows; flags of speedups come first among the marks."""
     full = next((row for row in rows if row.case.role == "baseline"), None)
     checked = []
     for row in rows:
@@ -46,20 +49,50 @@ def with_limits(rows: Sequence[ReportRow]) -> list[ReportRow]:
 def _flags(row: ReportRow, bound: _Bound | None) -> tuple[Mark, ...]:
     limit, latency, marks = row.limit, row.median(TIME) or 0.0, []
     if limit and row.case.role == "baseline":
-        marks.append(Mark(IDLE, "warn", limit_flags.idle(limit, latency)))
+        marks.append(Mark(LOW_UTILIZATION, "warn", underused(limit, latency)))
     if bound and row.speedup is not None:
-        speedup, (alone, tokens) = row.speedup, bound
-        marks.append(Mark(IMPLAUSIBLE, "warn", limit_flags.artefact(speedup.value, alone) if tokens is None else
-                          limit_flags.beyond_passes(speedup.value, tokens, alone)))
-        marks.append(Mark("use the full cache", "calm", limit_flags.no_gain(speedup.high, alone) if tokens is None else
-                          limit_flags.no_gain_by_passes(speedup.high, tokens)))
+        marks.append(Mark(IMPLAUSIBLE, "warn", implausible(row.speedup.value, bound.alone, bound.tokens)))
+        marks.append(Mark("use the full cache", "calm", no_gain(row.speedup.high, bound.allowed)))
     if limit:
-        marks.append(Mark("in a cache", "calm", limit_flags.too_fast(limit, latency)))
+        marks.append(Mark("in a cache", "calm", in_device_cache(limit, latency)))
     return tuple(mark for mark in marks if mark.reason)
 
 
+def implausible(measured: float, alone: float, tokens: float | None = None) -> str:
+    """Return why a speedup exceeds its roofline speedup, or nothing; one of at most 1 is always plausible.
+
+    ``alone`` is the roofline speedup at one token per step, ``tokens`` the mean tokens per step of a decoder.
+    """
+    allowed = alone * (tokens or 1.0)
+    if measured <= max(1.0, TOLERANCE * allowed):
+        return ""
+    basis = "the saved bytes and FLOPs allow" if tokens is None else f"{tokens:.2f} tokens per step and the saved bytes and FLOPs allow"
+    return f"{measured:.2f}× exceeds the {allowed:.2f}× that {basis}. The baseline is probably slow for another reason."
+
+
+def underused(full: Limit, seconds: float) -> str:
+    """Return a warning where the baseline uses little of both bandwidth and FLOP/s, or nothing."""
+    mbu, mfu = full.mbu(seconds), full.mfu(seconds)
+    if max(mbu, mfu) >= UTILIZATION:
+        return ""
+    return (f"Baseline underutilizes the device ({100 * mbu:.0f} % of memory bandwidth, {100 * mfu:.0f} % of peak FLOP/s; threshold "
+            f"{100 * UTILIZATION:.0f} %). Speedups may not carry over to a busy device.")
+
+
+def no_gain(measured: float, allowed: float) -> str:
+    """Return why to use the full cache, or nothing; ``measured`` is the upper end of the speedup's interval."""
+    return "" if measured > 1 else f"Not faster than the full cache; roofline speedup at this batch: {allowed:.2f}×."
+
+
+def in_device_cache(limit: Limit, seconds: float) -> str:
+    """Return why a time is below its roofline time, or nothing."""
+    if limit.over(seconds) >= CACHED:
+        return ""
+    return "Faster than its roofline time: keys, values or weights fit into a cache of the device that is faster than its memory."
+
+
 def _bound(row: ReportRow, full: ReportRow | None, rows: Sequence[ReportRow]) -> _Bound | None:
-    """The bound of a method, None where unknown: a decoder needs the row of its method without one."""
+    """Return the bound of a method, None if unknown: a decoder needs the row of its method without a decoder."""
     case = row.case
     if case.role == "baseline":
         return None
@@ -87,7 +120,7 @@ def _settings(case: Case) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Limits:
-    """The rows of a group with a roofline time, the ``rates`` behind it, and its longest ``parts``."""
+    """Rows of a group with a roofline time, the peak ``rates`` used, and the longest ``parts`` of the baseline."""
 
     rates: str
     parts: str
@@ -100,14 +133,14 @@ class Limits:
 
 
 def against_limits(full: ReportRow | None, candidates: Sequence[ReportRow]) -> Limits | None:
-    """The table of a group, None where no row has a roofline time."""
+    """Return the roofline table of a group, None if no row has a roofline time."""
     rows = tuple(row for row in (*((full,) if full else ()), *candidates) if row.limit)
     if not rows or (first := rows[0].limit) is None:
         return None
-    rates = f"{first.bandwidth / 1e9:,.1f} GB/s, {first.peak_flops / 1e12:,.2f} TFLOP/s"
+    rates = f"{first.bandwidth / 1e9:,.1f} GB/s memory bandwidth, {first.peak_flops / 1e12:,.2f} TFLOP/s"
     return Limits(rates, _longest_parts(full.limit) if full and full.limit else "", rows)
 
 
 def _longest_parts(limit: Limit) -> str:
     longest = sorted(limit.by.items(), key=lambda part: -part[1])[:3]
-    return ", ".join(f"{name} {fmt.percent(seconds / limit.roofline_time)}" for name, seconds in longest)
+    return ", ".join(f"{OPERATIONS.get(name, name)} {fmt.percent(seconds / limit.roofline_time)}" for name, seconds in longest)

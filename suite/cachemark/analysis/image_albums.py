@@ -64,7 +64,7 @@ def albums(group: CaseGroup, artifact: Callable[[str], bytes] | None) -> tuple[A
     sprites_of: dict[str, list[Sprite]] = {}
     for row in group.rows:
         if row.ok and (file := _grid(row)):
-            sprites_of.setdefault(row.method, []).append(_sprite(row, file, artifact))
+            sprites_of.setdefault(row.name, []).append(_sprite(row, file, artifact))
     return tuple(Album(method, tuple(sprites)) for method, sprites in sprites_of.items())
 
 
@@ -96,7 +96,7 @@ def strip(pages: Sequence[Album], rows: Sequence[ReportRow]) -> Strip | None:
             sheet.paste(image.crop((first, tile, first + columns * tile, 2 * tile)), (0, (1 + k) * tile))
     drawn = io.BytesIO()
     sheet.save(drawn, format="PNG", optimize=True)
-    return Strip(drawn.getvalue(), tile, columns, ("full cache", *(sprite.row.case.label for sprite in chosen)))
+    return Strip(drawn.getvalue(), tile, columns, ("full cache", *(sprite.row.label for sprite in chosen)))
 
 
 def _grid(row: ReportRow) -> str:

@@ -1,4 +1,4 @@
-"""The values that a run lacks, each with the reason."""
+"""Values that a run lacks, with reasons."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any
 from ..core.units import FID, METRICS, SEEN, least_images, metric, quality_name, scores
 from .case_group import CaseGroup
 from .report_row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
+from .summary_sentences import NO_BASELINE
 
-TOO_FEW = "So few images add more to a FID by their number than they say by what they show: {least} are the least."
+TOO_FEW = "Too few images for a FID: at least {least} are needed."
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that has no value.
-
-    ``log`` is the whole log of a failed case and ``key`` names it; both are empty elsewhere.
-    """
+    """A case or metric without values; ``log`` and ``key`` are set for failed cases."""
 
     what: str
     status: str
@@ -30,36 +28,32 @@ class Missing:
 def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable[Missing]:
     """List what a run lacks: cases not reached, failed cases, then values that other cases have."""
     if state != "finished":
-        yield Missing(f"run {run_id}", state, "The run was cut short: cases that it did not reach are missing.")
+        yield Missing(f"run {run_id}", state, "The run was cut short.")
     for group in groups:
         for row in group.rows:
             if not row.ok:
-                yield Missing(f"{group.model}: {row.case.label}", str(row.outcome.status), row.reason, row.outcome.log, row.case.key)
+                yield Missing(f"{group.model}: {row.label}", str(row.outcome.status), row.reason, row.outcome.log, row.case.key)
     for group in groups:
         yield from _gaps(group)
 
 
 def _wanted(group: CaseGroup) -> tuple[str, ...]:
-    """The metrics of a complete group of this paradigm.
-
-    A search for the largest batch has two of its own.
-    """
+    """Return the metrics that a complete group of this paradigm has."""
     masked = group.paradigm == MASKED
     kinds_of_cases = ("search",) if group.searched else ("always", "masked") if masked else ("always",)
     costs = tuple(name for name, about in METRICS.items() if about.expected in kinds_of_cases)
     if group.searched:
         return costs
     unasked = (name for name, key in ON_DEMAND.items() if not group.case.measures(key))
-    scored = [name for name in scores() if any(name in row.quality for row in group.rows)]  # by one of them, as the model has it
+    scored = [name for name in scores() if any(name in row.quality for row in group.rows)]
     kinds = (name for name, about in METRICS.items() if about.prompted and not about.of_model and about.asked != name
-             and not any(name in row.quality for row in group.rows))  # of prompts that there are none of
+             and not any(name in row.quality for row in group.rows))  # kinds of prompts that the model does not have
     other = (*(OF_INDICES if masked else OF_VECTORS), *unasked, *kinds, *(set(scores()) - set(scored) if scored else ()))
     of_images = () if group.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
     return (*costs, *of_images)
 
 
 def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
-    """The reasons for values of whole sets, and for those that the plan asks for, that are not there."""
     what = f"{group.model}: FID, precision and recall"
     quality_pass = group.case.evaluation.get("quality", {})
     if "missing" in quality_pass:
@@ -68,20 +62,20 @@ def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
         yield Missing(f"{group.model}: {few}", "too few images", TOO_FEW.format(least=least_images(few)))
     elif not quality_pass and not group.searched:
         yield Missing(what, "not measured", "Weights are random: images are noise." if group.random else
-                      "The plan does not compare images with real ones; add a [quality] table to it.")
+                      "Add a [quality] table to the plan.")
     measured = {name for row in group.rows for name in row.quality}
     for about in METRICS.values():
         absent = [METRICS[part].title for part in about.mean_of if part not in measured]
         if absent and measured.intersection(about.mean_of):
             yield Missing(f"{group.model}: {about.title}", "not measured",
-                          f"It is the mean of {len(about.mean_of)} kinds of prompts, and there were none for: {'; '.join(absent)}.")
+                          f"No prompts for: {'; '.join(absent)}.")
     for name, identity in group.case.metrics.items():
         if "missing" in identity:
             yield Missing(f"{group.model}: {metric(name).title}", "not measured", str(identity["missing"]))
 
 
 def _too_few(quality_pass: Mapping[str, Any]) -> str:
-    """The FID that a quality pass of so few images does not state, or nothing."""
+    """Return the name of a FID that has too few images, or nothing."""
     count, preset = quality_pass.get("samples"), quality_pass.get("preset")
     if not isinstance(count, int) or count < 1 or preset not in SEEN:
         return ""
@@ -90,19 +84,19 @@ def _too_few(quality_pass: Mapping[str, Any]) -> str:
 
 
 def _gaps(group: CaseGroup) -> Iterable[Missing]:
-    """Metrics and reference rows that a group lacks."""
+    """Yield metrics and reference rows that a group lacks."""
     yield from _no_distribution(group)
     if group.full is None:
-        yield Missing(f"{group.model}: full cache", "absent", "This run has no full cache, so there are no speedups or savings.")
+        yield Missing(f"{group.model}: full cache", "absent", NO_BASELINE)
     for role, name in (("other_seeds", "different-seed"), ("other_batch", "batch-size")):
         if group.reference(role) is None and not group.random and not group.searched:
-            yield Missing(f"{group.model}: {name} reference", "absent", "Fidelity is shown without this reference.")
+            yield Missing(f"{group.model}: {name} reference", "absent", "Not in this run.")
     candidates = [row for row in group.rows if row.ok and row.case.role == "candidate"]
     for row in candidates:
         if row.no_judgement and not group.searched:
-            yield Missing(f"{group.model}: {row.case.label}, fidelity and quality", "not judged", row.no_judgement)
+            yield Missing(f"{group.model}: {row.label}, fidelity and quality", "not judged", row.no_judgement)
     for name in _wanted(group):
-        without = [row.case.label for row in candidates if not row.outcome.samples.get(name) and name not in row.quality
+        without = [row.label for row in candidates if not row.outcome.samples.get(name) and name not in row.quality
                    and not (row.same_distribution and name in FIDELITY)]
         if without:
             why = "No method has samples." if len(without) == len(candidates) else f"No samples for {', '.join(without)}."

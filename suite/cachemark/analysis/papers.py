@@ -15,17 +15,16 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from ..core.limits import Limit, roofline_speedup
 from ..core.result import Environment, Outcome, full_latencies, kernels_apart
 from ..core.spec import Case
 from ..core.units import TIME
 from . import formatting as fmt
 from .columns import TextColumn
-from .limit_flags import artefact
+from .device_limits import implausible
 from .report_row import is_random
 
 SHARED = {"full", "fewer_steps"}  # rows that stand in several papers: they alone do not make a table one of this run's
-TOO_FAST, IMPOSSIBLE = "above the roofline speedup", "below the roofline time"  # marks of a published row that is not believed
+TOO_FAST, IMPOSSIBLE = "implausible speedup", "below roofline time"  # marks of a published row that is not believed
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,7 @@ class PaperCell:
         """The reason for which the printed seconds are not those of an image, or nothing."""
         if not self.seconds or not self.roofline_time or self.seconds >= self.roofline_time:
             return ""
-        return (f"{fmt.seconds(self.seconds)} are below the {fmt.seconds(self.roofline_time)} that an image takes at least "
-                "on that GPU by its bytes and FLOPs, so they are not the time of a whole image.")
+        return f"{fmt.seconds(self.seconds)} is below the roofline time of one image on that GPU ({fmt.seconds(self.roofline_time)})."
 
     @property
     def claimed(self) -> float | None:
@@ -111,9 +109,9 @@ def published() -> PublishedSpeeds:
 class PaperRow:
     """One row of a table beside what was measured here.
 
-    Speedups are numbers, None where there is none: ``claimed`` by the published seconds or else as printed, ``possible`` by the
-    roofline, ``reached`` here, ``speedup_bound_here`` by the roofline of our device for ``case_key``. ``measured``: our seconds per image;
-    ``how`` names dtype and engine or says why there are none, and ``no_speedup`` why there is no speedup. ``remark`` says why a
+    Speed-ups are numbers, None where there is none: ``claimed`` by the published seconds or else as printed, ``possible`` by the least
+    times, and ``reached`` here (``case_key``). ``measured`` are our seconds per image;
+    ``how`` names dtype and engine or says why there are none, and ``no_speedup`` why there is no speed-up. ``remark`` says why a
     published value is not plausible, and ``mark`` names the flag.
     """
 
@@ -121,7 +119,6 @@ class PaperRow:
     claimed: float | None
     possible: float | None
     reached: float | None
-    speedup_bound_here: float | None
     measured: float | None
     how: str
     no_speedup: str
@@ -160,10 +157,10 @@ PAPER_COLUMNS = (
     PaperColumns("Published", lambda table: table.hardware, (
         TextColumn("Per image", lambda row: _or_dash(fmt.seconds, row.cell.seconds), lambda row: row.printed),
         TextColumn("Speedup", lambda row: row.cell.printed.get("speedup", fmt.DASH)))),
-    PaperColumns("Allowed there", lambda table: "16 bit, image decoding included", (
+    PaperColumns("Roofline there", lambda table: "16 bit, with image decoding", (
         TextColumn("Roofline time", lambda row: _or_dash(fmt.seconds, row.cell.roofline_time)),
         TextColumn("Roofline speedup", lambda row: _or_dash(fmt.times, row.possible)),
-        TextColumn("Published over roofline", lambda row: row.cell.gap or fmt.DASH))),
+        TextColumn("× roofline", lambda row: row.cell.gap or fmt.DASH))),
     PaperColumns("Here", lambda table: table.machine, (
         TextColumn("Per image", lambda row: _or_dash(fmt.seconds, row.measured), lambda row: row.how),
         TextColumn("Speedup", lambda row: row.no_speedup or _or_dash(fmt.times, row.reached)))),
@@ -221,21 +218,11 @@ def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
     latency = mine.median(TIME) if mine is not None and mine.ok else None
     reached, no_speedup = _speedup(mine, its)
     return PaperRow(
-        cell, claimed, possible, reached, _allowed(mine, its), latency / cell.batch if latency else None, _how(cell, mine), no_speedup,
+        cell, claimed, possible, reached, latency / cell.batch if latency else None, _how(cell, mine), no_speedup,
         mine.case.key if mine is not None else "",
-        cell.impossible or (artefact(claimed, possible) if claimed and possible else ""),
+        cell.impossible or (implausible(claimed, possible) if claimed and possible else ""),
         IMPOSSIBLE if cell.impossible else TOO_FAST,
     )
-
-
-def _allowed(mine: Outcome | None, its: Outcome | None) -> float | None:
-    """The speedup that the device allows by both limits, which another version may have written."""
-    if mine is None or its is None or mine is its:
-        return None
-    try:
-        return roofline_speedup(*(Limit.from_json(outcome.facts["limit"]) for outcome in (its, mine)))
-    except (KeyError, TypeError, ZeroDivisionError):
-        return None
 
 
 def _pair(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> tuple[Outcome | None, Outcome | None]:

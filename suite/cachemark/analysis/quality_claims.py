@@ -20,8 +20,8 @@ from . import formatting as fmt
 from .case_group import CaseGroup, case_groups, ordered
 from .report_row import Mark, ReportRow, differences_to_full
 
-UNJUDGED = "The quality of its images was not measured, so nothing shows that they are as good as the full cache's."
-MORE = 4  # times as many seeds, of which it is said what they could show
+UNJUDGED = "Image quality was not measured."
+MORE = 4  # factor on the number of seeds, to show what more seeds could rule out
 _NORMAL = NormalDist()
 _Z = _NORMAL.inv_cdf(0.975)  # half the width of a stated interval of a FID, in standard errors
 
@@ -39,13 +39,12 @@ MARGINS = Margins()
 
 @dataclass(frozen=True)
 class QualityClaim:
-    """One method against the full cache in one ``metric``.
+    """Non-inferiority test of one method against the full cache in one ``metric``.
 
-    A loss of ``margin`` or more has the p-value ``p`` at ``n`` seeds, and ``adjusted`` over all ``claims`` of the report. ``share``: the
-    margin as one of the full cache's value, None where it is a number of points. Below ``least`` seeds nothing could be shown; about
-    ``needed`` would show it if they went on like these, None where they lose the margin, where nobody could make so many, or where
-    ``without_interval`` says whose value has none (``its`` or ``the full cache's``). ``loss`` is that of these seeds. Where the claim is
-    ``sequential``, ``p_worse`` and ``adjusted_worse`` are those of a loss of less than the margin.
+    ``p`` is the p-value of a loss of ``margin`` or more at ``n`` seeds, ``adjusted`` over all ``claims`` of the report. ``share`` is the
+    margin as a fraction of the full cache's value, None for a margin in points. Below ``least`` seeds no claim is possible; about
+    ``needed`` seeds would decide this one (None: the margin is lost, or too many are needed). ``without_interval`` names whose FID has no
+    interval (``the method`` or ``the full cache``). ``p_worse`` and ``adjusted_worse`` belong to the opposite test of sequential claims.
     """
 
     metric: str
@@ -65,49 +64,46 @@ class QualityClaim:
 
     @property
     def loses(self) -> bool:
-        """True where these seeds lose the margin or more, shown or not."""
+        """True if these seeds lose the margin or more, significantly or not."""
         return self.loss >= self.margin
 
     @property
     def inferior(self) -> bool:
-        """True where a loss of the margin or more is shown, which only sequential claims test."""
+        """True if a loss of the margin or more is significant; only sequential claims test this."""
         return self.adjusted_worse <= ALPHA
 
     @property
     def non_inferior(self) -> bool:
-        """True where it is shown to be non-inferior."""
         return self.n >= self.least and self.adjusted <= ALPHA
 
     @property
     def allowed(self) -> str:
-        """The margin in words with what its score sees: no sentence may claim more of the images."""
+        """The margin in words, such as ``5 points of color consistency``."""
         if self.share is None:
-            sees = f" ({about})" if (about := metric(self.metric).sees) else ""
-            return f"{100 * self.margin:g} points of {metric(self.metric).title.lower()}{sees}"
+            return f"{100 * self.margin:g} points of {metric(self.metric).title.lower()}"
         return f"{fmt.percent(self.share)} of the full cache's {metric(self.metric).title}"
 
     @property
     def undecided(self) -> str:
-        """The reason, as a clause, why the claim is inconclusive, and what would decide it."""
+        """The seeds or images that would make an inconclusive claim conclusive."""
         if self.without_interval:
-            return (f"{self.without_interval} {metric(self.metric).title} has no interval, since few images decide it; "
-                    "more images may give one")
+            return f"the {metric(self.metric).title} of {self.without_interval} has no interval, because it depends on few of the images"
         if self.needed is None:
-            return f"even {MOST:,} seeds would not show it, if they went on like these"
-        return f"about {self.needed} seeds would show it, if they went on like these"
+            return f"more than {MOST:,} seeds would be needed"
+        return f"about {self.needed} seeds would be needed"
 
     @property
     def why_not(self) -> str:
-        """The reason why the method is not shown to be non-inferior, and what would decide it; empty where it is."""
+        """The reason why quality is not shown to be non-inferior; empty if it is."""
         if self.non_inferior:
             return ""
         if self.n < self.least:
-            return f"Too few seeds to say whether its images are as good: {self.n}, and at least {self.least} are needed."
+            return f"Too few seeds: {self.n}; at least {self.least} are needed."
         if self.inferior:
-            return f"Its images are shown to lose {self.allowed} or more on average."
+            return f"Inferior: quality loss of {self.allowed} or more."
         if self.loses:
-            return f"Its images lose {self.allowed} or more on average."
-        return f"Inconclusive within {self.allowed}: {self.undecided}."
+            return f"Mean quality loss of {self.allowed} or more."
+        return f"Inconclusive: the margin is {self.allowed}; {self.undecided}."
 
 
 Claims = Mapping[str, QualityClaim]
@@ -155,47 +151,33 @@ def criterion(group: CaseGroup) -> str:
 
 
 def scope(group: CaseGroup) -> str:
-    """The scope of "as good" where only the score of single images is known; else empty."""
+    """Return what the quality score judges, such as ``colors only``; empty for FID and without quality."""
     name = criterion(group)
     return metric(name).scope if name else ""
 
 
 def margin_sentence(group: CaseGroup, claims: Claims) -> str:
-    """Explain "non-inferior" and what so many seeds can show; empty where quality was not measured."""
-    name = criterion(group)
-    mine = [claims[row.case.key] for row in group.candidates if row.case.key in claims]
-    if name == "" or not mine:
+    """Return the statistical test of "equal quality" and the losses that its seeds can rule out; empty without quality."""
+    own_claims = [claims[row.case.key] for row in group.candidates if row.case.key in claims]
+    if not criterion(group) or not own_claims:
         return ""
-    claim = mine[0]
-    together = "" if claim.claims == 1 else f", over all {claim.claims} comparisons of this report together"
-    if claim.share is not None:
-        return (f"Non-inferior: a {metric(name).title} that lies {fmt.percent(claim.share)} or more above the full cache's at the same "
-                f"seeds would look like this in at most {100 * ALPHA:g} % of reports{together}.")
-    interims = ", however many interim analyses there are" if claim.sequential else ""
-    rule = (f"Non-inferior: a loss of {claim.allowed} or more on average would look like this in at most {100 * ALPHA:g} % of "
-            f"reports{together}{interims}.")
-    most = max(mine, key=lambda claim: claim.n)
-    if most.n >= claim.least:
-        return f"{rule} {seeds_that_decide(mine)}"
-    return (f"{rule} {most.n} {'seed' if most.n == 1 else 'seeds'} cannot show it: they rule out a loss of {100 * ruled_out(most):.1f} "
-            f"points at best, and {claim.least} seeds are the least for {100 * claim.margin:g}.")
+    claim = own_claims[0]
+    kind = "Sequential non-inferiority test" if claim.sequential else "Non-inferiority test"
+    test = f"{kind}, margin {claim.allowed}, family-wise error rate {100 * ALPHA:g} % over {count(claim.claims, 'comparison')}."
+    return " ".join(filter(None, (test, seeds_that_decide(own_claims))))
 
 
 def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
-    """The loss that these seeds can rule out, what more would, and how many would decide one more.
-
-    Empty where quality was not measured.
-    """
+    """Return the loss that these and more seeds can rule out, and how many would decide one more claim."""
     if not claims:
         return ""
-    most = max(claims, key=lambda claim: claim.n)
+    largest = max(claims, key=lambda claim: claim.n)
     needed = min((claim.needed for claim in claims if not claim.non_inferior and claim.needed), default=None)
-    more = f" About {needed} would show one method more, if its images went on like these." if needed else ""
-    if most.share is not None:
+    more = f" About {needed} seeds would decide one more method." if needed else ""
+    if largest.share is not None:
         return more.strip()
-    now, with_more = (100 * ruled_out(most, seeds) for seeds in (most.n, MORE * most.n))
-    score = metric(most.metric).title.lower()
-    return (f"{count(most.n, 'seed')} can rule out a loss of {now:.1f} points of {score} at best; {MORE * most.n} could rule out "
+    now, with_more = (100 * ruled_out(largest, seeds) for seeds in (largest.n, MORE * largest.n))
+    return (f"At best, {count(largest.n, 'seed')} can rule out losses above {now:.1f} points; {MORE * largest.n} seeds, above "
             f"{with_more:.1f}.{more}")
 
 
@@ -205,22 +187,22 @@ def ruled_out(claim: QualityClaim, seeds: int = 0) -> float:
     return shows(seeds or claim.n, metric(claim.metric).apart[0], claim.claims)
 
 
-def inconclusive_reason(rows: Sequence[ReportRow], claims: Claims) -> str:
-    """The reason why no row of a method is non-inferior, and how many seeds would decide."""
+def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
+    """Return why no row of a method is non-inferior, and how many seeds would decide."""
     measured = [row for row in rows if row.ok]
     if not measured:
         return "No budget has results."
     compared = [(row, claims[row.case.key]) for row in measured if row.case.key in claims and (row.unproven or not row.unranked)]
     if not compared:
-        return "At no budget can its images be compared with the full cache's."
+        return "Quality cannot be compared at any budget."
     if all(claim.n < claim.least for _, claim in compared):
-        return f"Too few seeds to say: {max(claim.n for _, claim in compared)}, and at least {compared[0][1].least} are needed."
+        return f"Too few seeds: {max(claim.n for _, claim in compared)}; at least {compared[0][1].least} are needed."
     if all(claim.inferior for _, claim in compared):
-        return f"Its images are shown to lose {compared[0][1].allowed} or more on average at every budget of the plan."
-    hopeful = [(row, claim) for row, claim in compared if not claim.loses]
-    if not hopeful:
-        return "Its images lose the margin or more on average at every budget of the plan."
-    row, claim = min(hopeful, key=lambda pair: pair[1].needed or math.inf)
+        return "Inferior at every budget of the plan."
+    uncertain = [(row, claim) for row, claim in compared if not claim.loses]
+    if not uncertain:
+        return "Mean quality loss above the margin at every budget of the plan."
+    row, claim = min(uncertain, key=lambda pair: pair[1].needed or math.inf)
     return f"Inconclusive at every budget: at {fmt.plain(shown_share(row.case.budget), 20)} {claim.undecided}."
 
 
@@ -241,7 +223,7 @@ def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool)
     if full is None:
         return None
     margin, (loss, error) = margins.share * full.value, _loss(row, group, name, margins.share)
-    without = "" if error < math.inf else "its" if full.stated else "the full cache's"
+    without = "" if error < math.inf else "the method" if full.stated else "the full cache"
     return QualityClaim(name, margin, row.to_full[name].n, _p_of_set(margin - loss, error), margins.share, loss=loss,
                         without_interval=without)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..core.result import Outcome
 from ..core.units import in_order, metric
 from . import formatting as fmt
+from .display_names import display_name
 
 MOST = 150_000  # raw values that a page carries; beyond, it says how to print those of one case
 _MEANS = ("fidelity", "quality")
@@ -61,7 +62,7 @@ def _record(outcome: Outcome, run: str, trial: str, with_raw: bool) -> CaseRecor
     }
     metrics = tuple(_metric(name, outcome, with_raw) for name in in_order(outcome.samples))
     seconds = fmt.seconds(outcome.seconds) if outcome.seconds else ""
-    return CaseRecord(case.key, case.label, case.model, str(outcome.status), trial, seconds,
+    return CaseRecord(case.key, display_name(case.label), case.model, str(outcome.status), trial, seconds,
                  tuple((name, str(value)) for name, value in settings.items() if value), metrics, outcome.log, outcome.reason,
                  f"cachemark show {shlex.quote(case.key)} --run {shlex.quote(run)}")
 

@@ -14,6 +14,7 @@ from ..core.spec import DISTRIBUTION, Case
 from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, image_count, least_images, metric, of_plug_ins
 from ..stats.intervals import LEVEL, Interval, mean_of_means, means_over_seeds, ratio_of_medians
 from . import formatting as fmt
+from .display_names import display_name
 
 Key = TypeVar("Key", bound=Hashable)
 FIDELITY = tuple(name for name, of in METRICS.items() if of.kind == "fidelity")
@@ -105,8 +106,18 @@ class ReportRow:
 
     @cached_property
     def method(self) -> str:
-        """That of its case, as :func:`method_of` writes it."""
+        """Identifier of the method with variant, codec and decoder, as :func:`method_of` writes it."""
         return method_of(self.case)
+
+    @property
+    def name(self) -> str:
+        """``method`` with the papers' names."""
+        return display_name(self.method)
+
+    @property
+    def label(self) -> str:
+        """Label of the case with the papers' names."""
+        return display_name(self.case.label)
 
     @property
     def paradigm(self) -> str:
@@ -214,7 +225,7 @@ def _speedup(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, s
     if outcome.facts.get("quality_only"):
         return None, str(outcome.facts["quality_only"])
     if full is None:
-        return None, "The full cache of this cell has no results."
+        return None, "The full cache has no results."
     mine, its = outcome.repeats(TIME), full_latencies(outcome, full)
     if not mine or not its:
         return None, "Latency was not measured."
@@ -317,7 +328,7 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
     """The marks that follow from the values of one row alone."""
     marks = []
     if row.outcome.facts.get("quality_only"):
-        marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speedup}"))
+        marks.append(Mark("not timed", "calm", row.no_speedup))
     elif row.case.role == "candidate" and row.speedup is None:
         marks.append(Mark("no speedup", "warn", row.no_speedup))
     elif own := row.outcome.facts.get("different_kernel"):
@@ -332,11 +343,11 @@ def _bytes(row: ReportRow) -> list[Mark]:
     marks, state = [], row.median(STATE)
     saved, live = _saved_bytes(row.median(KV), row.saving), _saved_bytes(row.median(LIVE_KV), row.saving_live)
     if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:
-        marks.append(Mark("not freed", "warn", f"Live KV falls by {fmt.size(live)}, but allocated KV by only "
-                          f"{fmt.size(max(saved, 0))}: the buffers stay allocated."))
+        marks.append(Mark("not freed", "warn", f"Used KV memory falls by {fmt.size(live)}, allocated KV memory "
+                          f"by {fmt.size(max(saved, 0))}."))
     if state and saved and 0 < saved <= state:
-        marks.append(Mark("overhead exceeds saving", "warn", f"The method keeps {fmt.size(state)} of its own state; it saves "
-                          f"{fmt.size(saved)} of KV."))
+        marks.append(Mark("overhead > savings", "warn", f"The method keeps {fmt.size(state)} of state and saves {fmt.size(saved)} of "
+                          "keys and values."))
     return marks
 
 

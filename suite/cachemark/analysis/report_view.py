@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ from .papers import PaperTable, papers
 from .quality_claims import Claims, margin_sentence, scope
 from .quality_claims import standing as standing_of
 from .raw_samples import CaseRecord, case_records
-from .regimes import Regime, decoder_regimes, regimes
 from .run_history import HistoryNight, RunHistory, Trend, run_history
 from .summary_sentences import Sentence, sentences
 
@@ -101,9 +100,8 @@ class ReportView:
     entries: tuple[CaseRecord, ...] = ()
     differences: tuple[tuple[str, str, str], ...] | None = None
     papers: tuple[PaperTable, ...] = ()
-    regimes: tuple[Regime, ...] = ()
     maps: tuple[AnswerMap, ...] = ()
-    alarms: Alarms = field(default_factory=lambda: alarms(None))
+    alarms: Alarms | None = None
     sides: tuple[str, ...] | None = None
 
 
@@ -136,8 +134,7 @@ def build(
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
         missing=tuple(missing(run.id, run.state, groups)), entries=case_records(results, str(run.id), trials or {}),
         differences=differences(baseline.environment, environment) if baseline else None,
-        papers=papers(results, environment), regimes=(*regimes(groups), *decoder_regimes(groups)),
-        maps=answer_maps(groups, claims, predictor), alarms=alarms(standing),
+        papers=papers(results, environment), maps=answer_maps(groups, claims, predictor), alarms=alarms(standing),
         sides=sides,
     )
 
@@ -212,7 +209,7 @@ def _notes(group: CaseGroup) -> tuple[Note, ...]:
     noted: dict[str, list[str]] = {}
     for row in group.rows:
         for text in row.notes:
-            noted.setdefault(text, []).append(row.case.label)
+            noted.setdefault(text, []).append(row.label)
     rules = {mark.reason: explanations.FLAGS.get(mark.text, "") for row in group.rows for mark in row.marks}
     return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in noted.items())
 

@@ -104,14 +104,14 @@ def _changed(
         return case
     logs = [math.nan if value is None else math.log(value) for value in case.values]
     points, blind = trend(logs, fingerprints, case.row.case.device_class, days)
-    return replace(case, changes=tuple((change, _sentence(case.row.case.label, change, names)) for change in points),
-                   blind=f"{fmt.name(case.row.case.label)}: {blind}." if blind else "")
+    return replace(case, changes=tuple((change, _sentence(case.row.label, change, names)) for change in points),
+                   blind=f"{fmt.name(case.row.label)}: {blind}." if blind else "")
 
 
 def _sentence(label: str, change: ChangePoint, names: Sequence[str]) -> str:
     """A change as one plain sentence."""
     first, last = (f"run {names[night]}" for night in (change.first, change.last))
-    ends = "" if change.gates else " Reported only; it cannot fail the gate."
+    ends = "" if change.gates else " Reported only."
     label, p = fmt.name(label), f"p = {change.p:.2g}"
     if change.kind == "spread":
         return f"{label}: variance changed at {first}: distances from the level are {change.size:.2g} times what they were ({p}).{ends}"

@@ -21,10 +21,8 @@ from ..stats.sign_flip import sign_flips
 ALPHA = 0.05  # of a test of two values of single images
 ARROWS = {"lower": "↓", "higher": "↑"}
 NAME = 60  # characters of a name that are shown
-BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: for values of single images, a sign-flip test of the "
-        f"differences at the same seeds has p > {ALPHA:g}; for other measured values, the intervals overlap; for counts, the values are "
-        "equal. A speed or a latency is bold only where its row is shown to be faster than the full cache. Rows that are not ranked are "
-        "never bold.")
+BOLD = (f"Bold: the best ranked value of a budget and its statistical ties (per image: sign-flip test, p > {ALPHA:g}; otherwise "
+        "overlapping intervals). Speedups and latencies are bold only with a speedup interval above 1×.")
 
 
 @dataclass(frozen=True)
@@ -133,13 +131,13 @@ def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: 
     best = {(id(row), column.key) for column in columns_of(groups) for rows in candidates for row in _best(rows, column)}
     parts = [(group.full,) if group.full else (), *candidates, group.references]
     blocks = tuple(tuple(_table_line(row, columns_of(groups), best, reasons) for row in part) for part in parts if part)
-    labels = {row.case.label for part in parts for row in part}
+    labels = {row.label for part in parts for row in part}
     return Table(chapter.heading, groups, blocks, tuple(reasons), tuple(_notes(view, chapter, labels)))
 
 
 def _table_line(row: ReportRow, columns: Sequence[Column], best: set[tuple[int, str]], reasons: dict[str, int]) -> TableLine:
     """A row; ``reasons`` are those met so far with their numbers."""
-    name = row.case.label if row.case.role in ("other_seeds", "other_batch") else row.method
+    name = row.label if row.case.role in ("other_seeds", "other_batch") else row.name
     budget = budget_cell(row)
     share = f"{budget.text} ({budget.under})" if budget.under else budget.text
     if not row.ok:
@@ -220,16 +218,14 @@ def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str
         if rows := [row for row in note.rows if row in labels]:
             yield f"{', '.join(on_one_line(row, NAME) for row in rows)}: {note.text}"
     case, covered = chapter.group.case, chapter.coverage
-    speed = "" if covered is None else (f"; those of speedups are wider by the difference of two processes with a bias of "
-                                           f"{fmt.percent(PROCESS_BIAS)}, and "
-                                        f"cover at least {fmt.percent(covered)} where that holds")
-    yield (f"± is the distance to the farther end of a {100 * LEVEL:g} % interval: for means, over {case.samples} seeds ({case.seeds}). In "
-           f"brackets stand the ends of intervals that cover less: of latencies and speedups, from order statistics over {case.repeats} "
-           f"repeats in one process (variation between processes and days is not included in latencies{speed}). Batch {case.batch}.")
+    speed = "" if covered is None else (f", widened by an assumed {fmt.percent(LUCK)} process-to-process variation (coverage at least "
+                                        f"{fmt.percent(covered)})")
+    yield (f"±: distance to the farther end of a {100 * LEVEL:g} % interval over {case.samples} seeds ({case.seeds}). Brackets: order "
+           f"statistics of {case.repeats} repeats in one process{speed}. Batch {case.batch}.")
     yield BOLD
     if chapter.not_reproduced:
         yield chapter.not_reproduced
     if view.state != "finished":
-        yield f"The run is {view.state}; cases that it did not reach are missing."
+        yield f"The run is {view.state}: cases are missing."
     changed = ", with uncommitted changes" if view.dirty else ""
     yield f"Plan {view.plan}, run {view.run}, {view.machine}, commit {view.commit[:12]}{changed}."

@@ -159,8 +159,8 @@ class ImageMetric(MetricBase):
     measured. ``options``: what the plan must give beside the name, each a path. ``of_model``: models name it as one of theirs.
     ``prompted``: only of models that are given prompts. ``tokens``: ``indices`` or ``vectors`` where it compares tokens and not images.
     ``forced``: along the full cache's own tokens. ``paired``: meaningless where seeds draw other images than the full cache's. ``price``:
-    generations that it adds. ``packages``: those that it needs. ``scope`` and ``sees``: what it judges as a score, for claims where nothing
-    is known of whole sets. ``mean_of``: not measured, but the mean of the means of these.
+    generations that it adds. ``packages``: those that it needs. ``scope``: what it judges as a score, for claims without FID.
+    ``mean_of``: not measured, but the mean of the means of these.
     """
 
     asked: ClassVar[str] = ""
@@ -173,7 +173,6 @@ class ImageMetric(MetricBase):
     price: ClassVar[float] = 0.0
     packages: ClassVar[tuple[str, ...]] = ()
     scope: ClassVar[str] = ""
-    sees: ClassVar[str] = ""
     mean_of: ClassVar[tuple[str, ...]] = ()
 
     setting: MetricContext = MetricContext()

@@ -37,8 +37,7 @@ class PromptScore(CaptionScore):
 
     name = "prompt_score"
     title = "Prompt score"
-    scope = "in what was asked for: the prompt score sees neither how clean shapes are nor the rest of an image"
-    sees = "what was asked for"
+    scope = "what the prompt asked for, not how clean shapes are or the rest of the image"
 
 
 class PromptObject(CaptionScore):

@@ -20,8 +20,7 @@ class ColorConsistency(ImageMetric):
     unit = "share"
     within = (0.0, 1.0)
     of_model = True
-    scope = "in hues: color consistency checks neither shapes nor their number or position"
-    sees = "hues alone"
+    scope = "colors only, not shapes, their number or position"
 
     def measure(self, shown: Shown) -> Tensor:
         from .compute.scene_colors import color_consistency

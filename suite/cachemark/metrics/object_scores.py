@@ -72,8 +72,7 @@ class GenEvalScore(ObjectScore):
 
     name = "geneval"
     title = "GenEval"
-    scope = "in what was asked for: GenEval sees neither how clean objects are nor the rest of an image"
-    sees = "what was asked for"
+    scope = "what the prompt asked for, not how clean objects are or the rest of the image"
 
 
 class GenEvalOverall(ObjectScore):

@@ -28,8 +28,7 @@ class QuestionScore(ImageMetric):
     prompted = True
     asked = "dpg"
     options = ("weights",)
-    scope = "in what was asked for: DPG-Bench sees neither how clean an image is nor what nobody asked about"
-    sees = "what was asked for"
+    scope = "what the prompt asked for, not how clean the image is or the rest of it"
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:

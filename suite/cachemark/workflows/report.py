@@ -92,9 +92,9 @@ def report(
     with reading(store) as source, _without_collector():
         record, incidents = chosen(source, run), None if register is None else Path(register)
         if against is not None:
-            view, _ = _view(source, record, None, public, incidents, source.run(against))
+            view = _view(source, record, None, public, incidents, source.run(against))
         else:
-            view, _ = (_view if baseline else _view_or_bare)(source, record, baseline_of(record, baseline), public, incidents)
+            view = (_view if baseline else _view_or_bare)(source, record, baseline_of(record, baseline), public, incidents)
         try:
             return Report(render.write(view, path), record.id)
         except OSError as error:
@@ -125,10 +125,10 @@ def site(
                     listed[number] = present[number]
                     continue
                 with _without_collector():
-                    view, nights = _view_or_bare(source, record, path, public, incidents)
+                    view = _view_or_bare(source, record, path, public, incidents)
                 render.write(view, pages.page_of(folder, record.id))
                 made.append(record.id)
-                listed[number] = stamp, pages.listed(record.id, view, nights)
+                listed[number] = stamp, pages.listed(record.id, view)
         removed = pages.prune(folder, [record.id for record in recent])
         return WrittenSite(pages.publish(folder, listed), tuple(made), removed)
     except OSError as error:
@@ -175,7 +175,7 @@ def _without_collector() -> Iterator[None]:
 
 def _view_or_bare(
     store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None,
-) -> tuple[ReportView, list[HistoryNight]]:
+) -> ReportView:
     """The view of a run, without a comparison where the baseline shares no case with it."""
     try:
         return _view(store, record, path, public, register)
@@ -185,8 +185,8 @@ def _view_or_bare(
 
 def _view(
     store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None, against: RunRecord | None = None,
-) -> tuple[ReportView, list[HistoryNight]]:
-    """The view of a run beside a run or baseline, and the runs of its history, oldest first."""
+) -> ReportView:
+    """Return the view of a run, compared with a run or a baseline, with its history."""
     reached, outcomes, plan = anchors.load(), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
     judgement, baseline = _compared(store, record, path, register, against)
     pairs = None
@@ -201,12 +201,11 @@ def _view(
         record, outcomes, trials = public_run(record), public_outcomes(outcomes), {}
         nights = [HistoryNight(public_run(night.run), public_outcomes(night.outcomes)) for night in nights]
         baseline, judgement, pairs = _public_baseline(baseline), _public_judgement(judgement), _public_pairs(pairs)
-    view = report_view.build(record, outcomes, judgement or pairs, store.artifacts.read,
+    return report_view.build(record, outcomes, judgement or pairs, store.artifacts.read,
                              lambda case: anchors.not_reproduced(case.model, case.weights, reached),
                              baseline=baseline, nights=nights, trials=trials,
                              standing=ledger.standing(ledger.nights(store, plan, record.environment.machine_class)),
                              trend=changes_over_nights, predictor=PaperSpeed())
-    return view, nights
 
 
 def _compared(

@@ -1,4 +1,4 @@
-"""Bar charts: halves of an image, parts of time and bytes, spread over seeds, papers' speedups."""
+"""Bar charts: parts of time and memory, distributions over seeds."""
 
 from __future__ import annotations
 
@@ -8,39 +8,21 @@ import numpy as np
 
 from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
-from ...analysis.papers import PaperTable
 from ...analysis.report_row import MASKED, ReportRow
-from ...core.units import HALF_RATES, KV, PEAK, PIXELS, STAGE, STATE, TIME, TOKEN_TIME, compared_tokens, metric, scores
-from .chart import COLORS, INK, MOST, Chart, Signs, first, tip
+from ...core.units import KV, PEAK, PIXELS, STAGE, STATE, TIME, TOKEN_TIME, compared_tokens, metric, scores
+from .chart import INK, MOST, Chart, Signs, first, tip
 from .svg import RowPlot, Span, linear, ranged
 
-THEIRS, OURS = COLORS[:2]  # of bars beside a paper's
 _BOX = (5, 25, 50, 75, 95)  # percentiles of a distribution's row: thin line, box, tick
 
 
 def _labels(rows: Sequence[ReportRow]) -> tuple[str, ...]:
-    return tuple(row.case.label for row in rows[:MOST])
+    return tuple(row.label for row in rows[:MOST])
 
 
 def _bars(labels: tuple[str, ...], title: str, spans: Sequence[Span], pitch: float = 22.0, lines: tuple[float, ...] = ()) -> RowPlot:
     """Rows of bars over an axis from 0."""
     return RowPlot(labels, linear(title, 0.0, 1.04 * max(span.high for span in spans)), tuple(spans), pitch, lines)
-
-
-def halves(group: CaseGroup, signs: Signs) -> Chart:
-    """Tokens per second over the first and the last half of an image."""
-    title = "Tokens per second, first and last half"
-    rows = [row for row in group.rows if row.ok and all(row.median(name) is not None for name in HALF_RATES)]
-    if not rows:
-        return Chart("speed", title, empty="The speed of the two halves was not measured.")
-    spans = [
-        Span(k, 0.0, value, signs.color(row), tip(row, f"{metric(name).title}: {fmt.with_unit(value, name)}"), signs.series(row),
-             0.45 if half == 0 else 1.0, 0.29 + 0.42 * half, 0.36)
-        for k, row in enumerate(rows[:MOST]) for half, name in enumerate(HALF_RATES) for value in [row.median(name) or 0.0]]
-    plot = _bars(_labels(rows), "Tokens per second", spans, 24.0)
-    figures = ([fmt.metric_value(row.median(name) or 0.0, name) for name in HALF_RATES] for row in rows)
-    caption = f"Pale: first half. Full: last half. Medians; longer is better.{first(rows)}"
-    return Chart.of_cases("speed", title, caption, plot, ("First half", "Last half"), rows, figures)
 
 
 def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
@@ -51,31 +33,31 @@ def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     tokens = [row.median(TOKEN_TIME) or 0.0 for row in rows]
     others_ = [max((row.median(TIME) or 0.0) - made, 0.0) for row, made in zip(rows, tokens, strict=True)]
     parts = list(zip(tokens, others_, strict=True))
-    spans = _stacked(rows, parts, {"Tokens": 1.0, "Image decoding and the rest": 0.4}, signs, fmt.seconds)
+    spans = _stacked(rows, parts, {"Tokens": 1.0, "Decode + other": 0.4}, signs, fmt.seconds)
     figures = ((fmt.seconds(made), fmt.seconds(other), fmt.percent(1 - made / (made + other))) for made, other in parts)
-    caption = "Full: token generation. Pale: image decoding and the rest. Medians." + first(rows)
-    yield Chart.of_cases("speed", "Time per batch, by part", caption, _bars(_labels(rows), "Seconds of a batch", spans),
-                         ("Tokens", "Images and the rest", "Share of the rest"), rows, figures)
+    caption = "Dark: token generation. Light: image decoding and other work. Medians." + first(rows)
+    yield Chart.of_cases("speed", "Time per batch, by part", caption, _bars(_labels(rows), "Seconds per batch", spans),
+                         ("Tokens", "Decode + other", "Decode + other, %"), rows, figures)
 
 
 def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     """The bytes of each case by part: layers, the workspace they share, the method's own state."""
-    title = "Memory held, by part"
+    title = "Memory by part"
     rows = [row for row in group.rows if row.ok and row.median(KV) is not None]
     if not rows:
         return
     parts = [_memory_parts(row) for row in rows]
     unit, name = fmt.binary(max(map(sum, parts)))
-    titles = {"Keys and values": 1.0, "Stage": 0.6, "State": 0.3}
+    titles = {"Keys and values": 1.0, "Workspace": 0.6, "State": 0.3}
     spans = _stacked(rows, parts, titles, signs, fmt.size, unit)
     if not spans:
-        yield Chart("memory", title, empty="Nothing is kept between passes.")
+        yield Chart("memory", title, empty="Nothing is kept between steps.")
         return
     figures = ([fmt.size(size) for size in (*sizes, sum(sizes), row.median(PEAK) or 0.0)]
                for row, sizes in zip(rows, parts, strict=True))
-    caption = "Full: keys and values. Paler: the stage shared by layers. Palest: method state." + first(rows)
-    yield Chart.of_cases("memory", title, caption, _bars(_labels(rows), f"Bytes held during a generation ({name})", spans),
-                         (*titles, "Together", "Peak memory"), rows, figures)
+    caption = "Dark: keys and values. Medium: workspace shared by layers. Light: method state." + first(rows)
+    yield Chart.of_cases("memory", title, caption, _bars(_labels(rows), f"Peak memory of cache and state ({name})", spans),
+                         (*titles, "Total", "Peak memory"), rows, figures)
 
 
 def _memory_parts(row: ReportRow) -> tuple[float, float, float]:
@@ -120,8 +102,8 @@ def _paired(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
         rows = [row for row in group.candidates if row.ok and len(row.outcome.samples.get(name, ())) == len(full) > 1]
         if rows:
             values = [[mine - its for mine, its in zip(row.outcome.samples[name], full, strict=True)] for row in rows]
-            title = f"{metric(name).title} minus the full cache's, by seed"
-            yield _spread(title, name, rows, values, signs, "Dashed: equal to the full cache. ")
+            title = f"{metric(name).title}, paired difference from the full cache"
+            yield _spread(title, name, rows, values, signs, "Dashed: no difference. ")
 
 
 def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[Sequence[float]], signs: Signs, lead: str) -> Chart:
@@ -152,27 +134,3 @@ def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:
         places = [k for k, seeds in enumerate(values) if len(seeds) == n]
         percentiles.update(zip(places, np.percentile(np.array([values[k] for k in places]), _BOX, axis=1).T.tolist(), strict=True))
     return [percentiles[k] for k in range(len(values))]
-
-
-def paper_bars(table: PaperTable) -> Chart:
-    """A row per published speedup: its bar, ours below it, and a tick at the limit of the GPU."""
-    title = "Speedup over the table's own baseline"
-    rows = [line for line in table.lines if line.claimed and line.claimed != 1]
-    if not rows:
-        return Chart("papers", title, empty="The paper prints no times.")
-    spans = []
-    for k, line in enumerate(rows):
-        bars = [("published", line.claimed, THEIRS), *([("here", line.reached, OURS)] if table.here else [])]
-        for place, (name, value, color) in enumerate(bars):
-            if value:
-                level, thick = (place + 0.5) / len(bars), 0.64 / len(bars)
-                spans.append(Span(k, 0.0, value, color, f"{line.name} · {name}: {fmt.times(value)}", level=level, thick=thick))
-        if line.possible:
-            allowed = f"{line.name} · allowed by the GPU: {fmt.times(line.possible)}"
-            spans.append(Span(k, line.possible, line.possible, INK, allowed, thick=0.9))
-    which = "Upper bar: published seconds. Lower bar: measured here" if table.here else "Bar: published seconds"
-    caption = f"{which}. Tick: the limit by the roofline times of the paper's GPU. Dashed: no speedup."
-    lines = tuple((line.name, *(fmt.times(value) if value else fmt.DASH for value in (line.claimed, line.possible, line.reached)))
-                  for line in rows)
-    plot = _bars(tuple(line.name for line in rows), "Speedup (×)", spans, 24.0, (1.0,))
-    return Chart("papers", title, caption, plot, ("Row", "Published", "Allowed there", "Here"), lines)

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
+from ...analysis.display_names import display_name
 from ...analysis.report_row import ReportRow, share_of_full
 from ...core.spec import shown_share
 from .svg import SHAPES, Heatmap, RowPlot, XYPlot
@@ -50,7 +51,7 @@ class Chart:
         figures: Iterable[Sequence[str]], notes: tuple[str, ...] = (),
     ) -> Chart:
         """A chart whose table has a row for each case: its label and its ``figures``, which ``columns`` name."""
-        rows = tuple((row.case.label, *texts) for row, texts in zip(cases, figures, strict=True))
+        rows = tuple((row.label, *texts) for row, texts in zip(cases, figures, strict=True))
         return cls(tab, title, caption, plot, ("Case", *columns), rows, tuple(row.case.key for row in cases), notes=notes)
 
 
@@ -61,7 +62,7 @@ def first(cases: Sequence[object]) -> str:
 
 def tip(row: ReportRow, *parts: str) -> str:
     """The text of a mark: its case, and what it says of it."""
-    return " · ".join((fmt.plain(row.case.label, 60), *parts))
+    return " · ".join((fmt.plain(row.label, 60), *parts))
 
 
 def over(value: float | None, unit: float | None) -> float | None:
@@ -103,7 +104,7 @@ def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
     """One color for each method in all ``parts`` of a report, and one shape for each budget."""
     ratios = sorted(group.budgets, key=share_of_full, reverse=True)
     glyphs, colors = tuple(GLYPHS.values()), palette(frozenset(part.methods for part in (group, *parts)))
-    return Signs({name: Key(name, colors[name], k) for k, name in enumerate(group.methods)},
+    return Signs({name: Key(display_name(name), colors[name], k) for k, name in enumerate(group.methods)},
                  {name: Key(shown_share(name), glyphs[k % len(glyphs)], k) for k, name in enumerate(ratios)})
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...analysis.case_group import CaseGroup
 from ...analysis.run_history import RunHistory
-from .bars import halves, memory, phases, spreads
+from .bars import memory, phases, spreads
 from .chart import Chart, Key, signs_of
 from .lines import batches, history, kv_over_time
 from .tradeoffs import against_cost, against_speed, curves
@@ -33,7 +33,7 @@ def chart_set(group: CaseGroup, groups: Sequence[CaseGroup] = (), followed: RunH
     group run by run.
     """
     signs = signs_of(group, groups)
-    charts = (against_cost(group, signs), against_speed(group, signs), halves(group, signs), *phases(group, signs), *memory(group, signs),
+    charts = (against_cost(group, signs), against_speed(group, signs), *phases(group, signs), *memory(group, signs),
               *kv_over_time(group, signs), *batches(group, groups, signs), *curves(group, signs), *spreads(group, signs),
               *history(followed, signs))
     return ChartSet(tuple(signs.methods.values()), tuple(signs.budgets.values()), charts)

@@ -35,10 +35,8 @@ def kv_over_time(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     points = tuple(Point(*path[-1], signs.color(row), f"{tip(row)}: {fmt.size(path[-1][1] * unit)} at the end of the image",
                          signs.series(row), signs.shape(row), scale=0.7) for row, path in paths[:MOST])
     x = linear("Tokens of the image", 0.0, max(path[-1][0] for _, path in paths))
-    y = linear(f"Live keys and values ({name})", 0.0, 1.06 * max(high for _, path in paths for _, high in path))
-    caption = ("At the end of each scale, or of each line after eviction, over all rows of the batch, in one untimed generation. "
-            "A masked model, which holds all tokens from the start, has no line.")
-    caption += first(rows)
+    y = linear(f"Used keys and values ({name})", 0.0, 1.06 * max(high for _, path in paths for _, high in path))
+    caption = "Used bytes after each scale or token row, whole batch, one untimed generation." + first(rows)
     columns = (*(f"After {fmt.percent(part)}" for part in _QUARTERS), "Most")
     figures = ([fmt.size(size) for size in (*(_at(row, part) for part in _QUARTERS), max(_live(row).values()))] for row in rows)
     yield Chart.of_cases("memory", "Keys and values over an image", caption, XYPlot(x, y, points, lines), columns, rows, figures)
@@ -104,7 +102,7 @@ def _batch_chart(
         table.append(cells)
     ticks = tuple((float(k), str(batch)) for batch, k in at.items())
     plot = XYPlot(Axis("Batch", -0.2, len(at) - 0.8, ticks), y, tuple(points), tuple(lines))
-    caption = f"{caption} A cross at the upper edge: out of memory."
+    caption = f"{caption} Cross at the top: out of memory."
     return Chart.of_cases(tab, title, caption, plot, [f"Batch {batch}" for batch in sizes], [rows[0] for rows in cases.values()], table)
 
 
@@ -114,11 +112,11 @@ def history(runs: RunHistory | None, signs: Signs) -> Iterable[Chart]:
     if runs is None:
         return
     if runs.candidates:
-        yield _run_chart("Latency over the full cache's, run by run", "Latency over the full cache's (×)", runs.candidates, runs, signs,
-                     "Lower is faster; 1 is the full cache of the same run.", fmt.times)
+        yield _run_chart("Relative latency by run", "Latency / full cache (×)", runs.candidates, runs, signs,
+                     "1 is the full cache of the same run.", fmt.times)
     if runs.full:
-        yield _run_chart("The full cache's own latency, run by run", "Latency (s)", (runs.full,), runs, Signs({}, {}),
-                     "A change here is one of the machine, its software or the full cache; the ratios hide it.", fmt.seconds)
+        yield _run_chart("Full cache latency by run", "Latency (s)", (runs.full,), runs, Signs({}, {}),
+                     "Changes here come from the machine, its software or the full cache.", fmt.seconds)
 
 
 def _run_chart(
@@ -141,8 +139,8 @@ def _run_chart(
     plot = XYPlot(Axis("Run", -0.3, last + 0.3, ticks), y, tuple(points), tuple(lines))
     figures = ([fmt.DASH if value is None else text(value) for value in case.values] for case in cases)
     text_below = caption + first(cases)
-    text_below += " Dotted: the numerics fingerprint changes; values on its two sides are not comparable." if changes else ""
-    text_below += " Hollow marks: diamond, a step; triangle, the start of a ramp; square, a change of variance." if notes else ""
+    text_below += " Dotted: the numerics fingerprint changes." if epochs else ""
+    text_below += " Hollow: ◇ step, △ start of a ramp, □ change of variance." if notes else ""
     return Chart.of_cases("history", title, text_below, plot, runs.names, [case.row for case in cases], figures, (*notes, *blind))
 
 

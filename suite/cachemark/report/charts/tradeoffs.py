@@ -55,7 +55,6 @@ def _distance(group: CaseGroup) -> _Quantity:
     return _Quantity("Tokens that differ from the full cache's (share)", differing, fmt.percent)
 
 
-ROOTED = "The vertical axis is a square root, which spreads what lies near 0."
 
 
 def against_cost(group: CaseGroup, signs: Signs) -> Chart:
@@ -70,8 +69,8 @@ def against_cost(group: CaseGroup, signs: Signs) -> Chart:
 
 
 def against_speed(group: CaseGroup, signs: Signs) -> Chart:
-    """Fidelity against speedup."""
-    across = _Quantity("Speedup over the full cache (×)", lambda row: row.speedup, fmt.times)
+    """Fidelity against speed-up."""
+    across = _Quantity("Speedup (×)", lambda row: row.speedup, fmt.times)
     return _scatter("Fidelity against speed", group, across, False, signs)
 
 
@@ -80,11 +79,10 @@ def _scatter(title: str, group: CaseGroup, across: _Quantity, less: bool, signs:
     up = _distance(group)
     rows = [row for row in group.rows if row.ok and row.timed and across.value(row) is not None and up.value(row) is not None]
     if group.random or not any(row.case.role == "candidate" for row in rows):
-        why = "Weights are random, so there is no fidelity to show." if group.random else "No method has both values."
+        why = "Weights are random." if group.random else "No method has both values."
         return Chart("leaderboard", title, empty=why)
     points = tuple(_point(row, across, up, signs) for row in rows)
-    caption = (f"Lower {'left' if less else 'right'} is better. Dashed: the Pareto front of the ranked cases "
-               f"and the full cache, those that no other of them beats in both. Hollow: not ranked. {ROOTED}")
+    caption = (f"Lower {'left' if less else 'right'} is better. Dashed: Pareto front of ranked cases. Hollow: not ranked.")
     able = [(point.x, point.y) for row, point in zip(rows, points, strict=True) if not row.unranked]
     plot = _plane(points, able, across.title, up.title, less)
     figures = ([of.text(of.value(row) or 0) for of in (across, up)] for row in rows)
@@ -115,7 +113,7 @@ def _curve(title: str, group: CaseGroup, rows: Sequence[ReportRow], signs: Signs
         paths.setdefault(point.series, []).append(point)
     lines = [Curve(tuple(sorted((p.x, p.y) for p in path)), path[0].color, series=k) for k, path in paths.items()]
     full = [] if level is None else [Curve(((0.0, level), (x.high, level)), dash="4 3")]
-    caption = f"Lower is better. Dashed: the full cache. Hollow: not ranked. {ROOTED}"
+    caption = "Lower is better. Dashed: the full cache. Hollow: not ranked."
     figures = ((shown_share(row.case.budget), up.text(up.value(row) or 0)) for row in rows)
     return Chart.of_cases("quality", title, caption, XYPlot(x, y, points, (*full, *lines)), ("Budget", up.title), rows, figures)
 

@@ -16,15 +16,15 @@ from PIL import Image
 from ...analysis import columns, explanations
 from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
+from ...analysis.display_names import display_name
 from ...analysis.papers import PAPER_COLUMNS
 from ...analysis.report_view import ReportView
 from ...core.spec import shown_share
 from ...core.units import METRICS, OUTSIDE, Metric, metric, of_plug_ins
 from ...core.version import __version__
-from ...stats.intervals import PROCESS_BIAS
-from ..charts.bars import paper_bars
+from ...stats.intervals import LUCK
+from ..charts.answer_maps import answer_chart
 from ..charts.chart_set import ChartSet, chart_set
-from ..charts.regime_maps import answer_chart, regime_map
 
 TABS = (
     ("verdict", "Verdict"), ("leaderboard", "Leaderboard"), ("speed", "Speed"), ("memory", "Memory"), ("quality", "Quality"),
@@ -32,32 +32,6 @@ TABS = (
 )  # each is a template of that name and a panel of the page with that id
 _PICTURES = 1_300_000  # bytes of PNG that leave a page of one model below 2.5 MB: base64 adds a third
 _JPEG = 92
-LARGE = 400  # cases from which a page is built part by part
-
-
-class DeferredSections:
-    """The parts of a page, in their places, or else as numbered text at the page's end.
-
-    A browser builds those when they are looked at: thousands of cases are millions of elements, and building all of them before the
-    first is read takes many seconds.
-    """
-
-    def __init__(self, *, whole: bool) -> None:
-        self.whole = whole
-        self.parts: list[Markup] = []
-
-    def put(self, part: Markup) -> Markup:
-        """The part itself, or an element that takes its place and names it.
-
-        A part may hold places of other parts.
-        """
-        return part if self.whole else Markup(f'<div class="later" data-part="{self.keep(part)}"></div>')
-
-    def keep(self, part: Markup) -> int:
-        """The number of a part that goes to the page's end."""
-        assert "</script" not in part, "all text of users is escaped"
-        self.parts.append(part)
-        return len(self.parts) - 1
 
 
 def render(view: ReportView) -> str:
@@ -66,12 +40,11 @@ def render(view: ReportView) -> str:
     Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer.
     """
     script = static("report.js")
-    deferred = DeferredSections(whole=len(view.entries) < LARGE)
     return engine().get_template("report.html").render(
         view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
         column_groups=columns.column_groups, columns_of=columns.columns_of, limit_columns=columns.LIMITS.columns,
         recommended_columns=columns.RECOMMENDED.columns, paper_groups=PAPER_COLUMNS, in_turns=columns.paired_speed_note,
-        exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=_metrics(view), deferred=deferred, process_bias=PROCESS_BIAS,
+        exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=_metrics(view), luck=LUCK,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
 
@@ -101,10 +74,10 @@ def engine() -> Environment:
     engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, finalize=_clean)
     engine.filters.update(
-        plain=fmt.plain, shown_share=shown_share, times=fmt.times, percent=fmt.percent, seconds=fmt.seconds, with_unit=fmt.with_unit,
+        plain=fmt.plain, display_name=display_name, shown_share=shown_share, times=fmt.times, percent=fmt.percent,
+        seconds=fmt.seconds, with_unit=fmt.with_unit,
         uri=_uri, svg=Markup,
-        cells=columns.cells, budget_cell=columns.budget_cell,
-        paper_bars=paper_bars, regime_map=regime_map, answer_chart=answer_chart)
+        cells=columns.cells, budget_cell=columns.budget_cell, answer_chart=answer_chart)
     return engine
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -11,10 +10,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from ...analysis import formatting as fmt
-from ...analysis.case_group import case_groups
 from ...analysis.report_view import ReportView
-from ...analysis.run_history import HistoryNight
 from ...core.version import __version__
 from .render import engine, policy, static
 
@@ -26,8 +22,7 @@ FOLDER = "runs"  # of the pages, below that of the site; nothing else in it is t
 class ListedRun:
     """One line of the list.
 
-    ``tone`` and ``verdict`` are those of the comparison with a baseline, empty where there was none; ``trend`` holds one small drawing for
-    each model, of its methods' latencies over the full cache's up to this run.
+    ``tone`` and ``verdict`` are those of the comparison with a baseline, empty where there was none.
     """
 
     run: str
@@ -40,7 +35,6 @@ class ListedRun:
     counts: Sequence[Sequence[str | int]]
     tone: str
     verdict: str
-    trend: Sequence[Sequence[str]]
     href: str
 
 
@@ -49,39 +43,13 @@ def page_of(folder: Path, run_id: int) -> Path:
     return folder / FOLDER / f"run-{run_id}.html"
 
 
-def listed(run_id: int, view: ReportView, nights: Sequence[HistoryNight]) -> ListedRun:
-    """The line of a run; ``nights`` are those of its plan and machine class, oldest first and itself last."""
+def listed(run_id: int, view: ReportView) -> ListedRun:
+    """Return the line of a run."""
     conclusion = view.conclusion
     return ListedRun(
         view.run, view.plan, view.when, view.machine, view.commit, view.dirty, view.state, view.counts,
         conclusion.tone if conclusion else "",
-        conclusion.lines[0] if conclusion and conclusion.lines else "", trends(nights), f"{FOLDER}/run-{run_id}.html")
-
-
-def trends(nights: Sequence[HistoryNight]) -> tuple[tuple[str, str], ...]:
-    """A drawing for each model of the last run that was measured in two runs or more."""
-    costs_by_model: dict[str, list[float | None]] = {}
-    models = {part.model for part in case_groups(nights[-1].outcomes)} if nights else set()
-    for night in nights:
-        parts = case_groups(night.outcomes)
-        for model in models:
-            costs = [1 / row.speedup.value for part in parts if part.model == model for row in part.candidates if row.speedup]
-            costs_by_model.setdefault(model, []).append(statistics.median(costs) if costs else None)
-    return tuple((model, sparkline(values)) for model, values in sorted(costs_by_model.items()) if sum(v is not None for v in values) > 1)
-
-
-def sparkline(values: Sequence[float | None], width: float = 90.0, height: float = 22.0) -> str:
-    """A line without axes; a gap where a value is missing, a dot at the last one."""
-    points = [(k, value) for k, value in enumerate(values) if value is not None]
-    low, high = min(v for _, v in points), max(v for _, v in points)
-    span, last = (high - low) or 1.0, max(len(values) - 1, 1)
-    places = {k: (3 + k / last * (width - 6), height - 3 - (value - low) / span * (height - 6)) for k, value in points}
-    path = "".join(f"{'L' if k - 1 in places else 'M'}{x:.1f} {y:.1f}" for k, (x, y) in places.items())
-    x, y = places[points[-1][0]]
-    label = f"from {fmt.times(points[0][1])} to {fmt.times(points[-1][1])} of the full cache's latency over {len(points)} runs"
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
-            f'aria-label="{label}" fill="none"><path d="{path}" stroke="currentColor" stroke-width="1.4"/>'
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="currentColor"/></svg>')
+        conclusion.lines[0] if conclusion and conclusion.lines else "", f"{FOLDER}/run-{run_id}.html")
 
 
 def index(lines: Sequence[ListedRun]) -> str:

@@ -54,7 +54,6 @@
     const panel = target && target.closest(".panel");
     if (!panel) { if (!target) show(panels[0]); return; }
     show(panel);
-    build(target.closest(".chapter, details") || target);
     if (target.tagName === "DETAILS") target.open = true;
     if (target === panel) { if (window.scrollY > list.offsetTop) window.scrollTo(0, list.offsetTop); return; }
     target.scrollIntoView({ block: "start" });
@@ -109,50 +108,21 @@
   const meanings = new Map(all("#glossary > div").map((entry) => [entry.firstElementChild.textContent, entry.lastElementChild.textContent]));
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hush(); });
 
-  /* The text of a row's markup, which need not be built for it. */
-  const ENTITIES = { "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'", "&nbsp;": " ", "&amp;": "&" };
-  const said = (markup) => markup.replace(/<[^>]*>/g, " ").replace(/&(?:lt|gt|quot|#x27|nbsp|amp);/g, (one) => ENTITIES[one]).replace(/\s+/g, " ").trim();
+  const text = (part) => part.textContent.replace(/\s+/g, " ").trim();
 
-  /* A long table shows its first rows, and more when asked; of a large page, rows that nobody has seen are text. */
-  const SHORT = 150, MORE = 100;
-  function held(body) {
-    const rows = Array.from(body.rows), first = rows.length, rest = document.getElementById("part-" + body.dataset.rest);
-    const lines = rest ? rest.textContent.split("</tr>").slice(0, -1) : [], count = first + lines.length;
-    const original = Array.from({ length: count }, (_, k) => k);
-    let order = original, fits = null, most = count > SHORT ? MORE : Infinity, next = null;
-    tell(body);  // before rows are taken out of it
-    function built(k) {
-      if (rows[k]) return rows[k];
-      const holder = make("tbody");
-      holder.innerHTML = lines[k - first] + "</tr>";
-      tell(holder);
-      return (rows[k] = holder.rows[0]);
-    }
-    function draw() {
-      const shown = fits ? order.filter((k) => fits.has(k)) : order;
-      body.replaceChildren(...shown.slice(0, most).map(built));
-      if (!next) return;
-      next.hidden = shown.length <= most;
-      next.firstElementChild.textContent = "Show " + Math.min(MORE, shown.length - most) + " more of " + (shown.length - most) + " rows";
-    }
-    if (most !== Infinity) {
-      next = make("p", { class: "next" }, make("button", { type: "button", class: "quiet" }));
-      next.firstElementChild.addEventListener("click", () => {
-        const at = body.rows.length;
-        most += MORE;
-        draw();
-        if (next.hidden) (body.rows[at].querySelector("a") || next).focus();
-      });
-      body.closest(".scroll").after(next);
-    }
-    if (next || lines.length) draw();
+  /* Rows of a table that can be sorted and filtered. */
+  function rowsOf(body) {
+    const rows = Array.from(body.rows);
     return {
-      count,
-      text: (k) => said(rows[k] ? rows[k].outerHTML : lines[k - first]),
-      value: (k, key) => (rows[k] ? value(rows[k], key) : unbuilt(lines[k - first], key)),
-      sort(by) { order = by ? original.slice().sort(by) : original; draw(); },
-      keep(some) { fits = some; draw(); },
-      all() { most = Infinity; draw(); },
+      count: rows.length,
+      text: (k) => text(rows[k]),
+      value: (k, key) => value(rows[k], key),
+      sort(compare) {
+        const order = Array.from(rows.keys());
+        if (compare) order.sort(compare);
+        body.replaceChildren(...order.map((k) => rows[k]));
+      },
+      keep(fits) { rows.forEach((row, k) => { row.hidden = Boolean(fits) && !fits.has(k); }); },
     };
   }
 
@@ -165,22 +135,18 @@
     return found ? Number(found[1].replace(/−/g, "-")) * (SCALES[found[2]] || 1) : null;
   }
   function value(row, key) {
-    if (key === "name") return said(row.querySelector("th").innerHTML);
+    if (key === "name") return text(row.querySelector("th"));
     const cell = typeof key === "number" ? row.cells[key] : row.querySelector('td[data-k="' + key + '"]');
     if (!cell) return null;
     if (cell.dataset.v !== undefined) return Number(cell.dataset.v);
     if (typeof key !== "number") return null;
     return cell.classList.contains("num") ? figure(cell.textContent) : cell.textContent.trim();
   }
-  function unbuilt(line, key) {
-    const found = key === "name" ? /<th[^>]*>(.*?)<\/th>/s.exec(line) : new RegExp('<td data-k="' + key + '" data-v="([^"]*)"').exec(line);
-    return found && (key === "name" ? said(found[1]) : Number(found[1]));
-  }
   const collator = new Intl.Collator();
   function by(rows, key, sign) {
-    const held = Array.from({ length: rows.count }, (_, k) => rows.value(k, key));
+    const values = Array.from({ length: rows.count }, (_, k) => rows.value(k, key));
     return (a, b) => {
-      const x = held[a], y = held[b];
+      const x = values[a], y = values[b];
       if (x === null || y === null) return (x === null) - (y === null);
       return sign * (typeof x === "string" ? collator.compare(x, String(y)) : x - y);
     };
@@ -204,7 +170,7 @@
   /* Filtering: every word must be in the row's text; "-word" must not. */
   function filter(before, what, count, text, keep) {
     if (count < 3) return;
-    const box = make("input", { type: "search", placeholder: "e.g. linear 1/4 -rkv" }), found = make("output", {});
+    const box = make("input", { type: "search", placeholder: "e.g. LineAR 1/4 -R-KV" }), found = make("output", {});
     before.before(make("p", { class: "filter" }, make("label", {}, "Filter ", what, " ", box), " ", found));
     let texts = null;
     box.addEventListener("input", () => {
@@ -217,21 +183,18 @@
       found.textContent = wanted.length ? fits.size + " of " + count : "";
     });
   }
-  const tables = [];
   function table(within) {
     all("table.headline", within).forEach((table) => {
-      const heads = all("th[data-k]", table), body = table.querySelector("tbody.candidates"), rows = held(body);
+      const heads = all("th[data-k]", table), body = table.querySelector("tbody.candidates"), rows = rowsOf(body);
       sortable(heads, rows, heads.map((head) => head.dataset.k), heads.map((head) => (head.dataset.best === "higher" ? "descending" : "ascending")),
         (sorted) => body.classList.toggle("sorted", sorted));
       filter(table.closest(".scroll"), "methods", rows.count, rows.text, rows.keep);
-      tables.push(rows);
     });
     all("table.sorts", within).forEach((table) => {
-      const heads = Array.from(table.tHead.rows[0].cells), rows = held(table.tBodies[0]);
+      const heads = Array.from(table.tHead.rows[0].cells), rows = rowsOf(table.tBodies[0]);
       if (rows.count < 2) return;
       sortable(heads, rows, heads.map((_, k) => k), heads.map(() => "ascending"), () => {});
       if (table.matches(".filters")) filter(table.closest(".scroll"), "rows", rows.count, rows.text, rows.keep);
-      tables.push(rows);
     });
     all(".ledger.filters", within).forEach((list_) => {
       const cases = all(".case", list_), text = (k) => cases[k].querySelector("summary").textContent.replace(/\s+/g, " ");
@@ -308,34 +271,11 @@
     if (step) { at += step; draw(); }
   });
 
-  /* The whole page, or one part of it that was built just now. */
-  function dress(within) {
-    table(within);
-    all(".term", within).forEach((term) => { term.tabIndex = 0; explain(term, meanings.get(term.dataset.term) || ""); });
-    tell(within);
-    chart(within);
-    picture(within);
-  }
-
-  /* Parts of a large page are text until they come into sight, are unfolded or linked to. */
-  const sight = new IntersectionObserver((seen) => seen.forEach((one) => { if (one.isIntersecting) build(one.target); }), { rootMargin: "400px" });
-  function build(within) {
-    const parts = within.matches(".later") ? [within] : all(".later", within);
-    parts.filter((part) => part === within || part.parentElement.closest("details, .chapter") === within).forEach((part) => {
-      sight.unobserve(part);
-      const text = document.getElementById("part-" + part.dataset.part), held = make("div", {});
-      held.innerHTML = text.textContent;
-      text.remove();
-      part.replaceWith(held);
-      watch(held);
-      dress(held);
-    });
-  }
-  const watch = (within) => all(".later", within).filter((part) => !part.closest("details")).forEach((part) => sight.observe(part));
-  document.addEventListener("toggle", (event) => { if (event.target.open) build(event.target); }, true);
-
-  dress(document);
-  watch(document);
+  table(document);
+  all(".term").forEach((term) => { term.tabIndex = 0; explain(term, meanings.get(term.dataset.term) || ""); });
+  tell(document);
+  chart(document);
+  picture(document);
   show(panels[0]);
   window.addEventListener("hashchange", follow);
   if (location.hash) follow();
@@ -354,8 +294,6 @@
   /* Print: every part, with what is folded open, but for the raw samples; and fold it again. */
   let folded = [];
   window.addEventListener("beforeprint", () => {
-    for (let parts = all(".later:not(.case *)"); parts.length; parts = all(".later:not(.case *)")) parts.forEach(build);
-    tables.forEach((rows) => rows.all());
     folded = all("details:not([open], .case)");
     folded.forEach((part) => { part.open = true; });
     panels.forEach((panel) => { panel.dataset.was = String(panel.hidden); panel.hidden = false; });
