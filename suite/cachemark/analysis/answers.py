@@ -13,7 +13,7 @@ from . import formatting as fmt
 from .case_group import CaseGroup
 from .device_limits import OF_SPEED, TOLERANCE
 from .display_names import display_name
-from .quality_claims import Claims, QualityClaim, criterion, not_shown
+from .quality_claims import Claims, QualityClaim, criterion, inconclusive_reason
 from .report_row import MASKED, Mark, ReportRow, method_of, share_of_full
 
 FULL_CACHE = "Keep the full cache"

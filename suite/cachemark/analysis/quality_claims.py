@@ -187,7 +187,7 @@ def ruled_out(claim: QualityClaim, seeds: int = 0) -> float:
     return shows(seeds or claim.n, metric(claim.metric).apart[0], claim.claims)
 
 
-def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
+def inconclusive_reason(rows: Sequence[ReportRow], claims: Claims) -> str:
     """Return why no row of a method is non-inferior, and how many seeds would decide."""
     measured = [row for row in rows if row.ok]
     if not measured:

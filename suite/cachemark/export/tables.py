@@ -218,7 +218,7 @@ def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str
         if rows := [row for row in note.rows if row in labels]:
             yield f"{', '.join(on_one_line(row, NAME) for row in rows)}: {note.text}"
     case, covered = chapter.group.case, chapter.coverage
-    speed = "" if covered is None else (f", widened by an assumed {fmt.percent(LUCK)} process-to-process variation (coverage at least "
+    speed = "" if covered is None else (f", widened by an assumed {fmt.percent(PROCESS_BIAS)} process-to-process variation (coverage ≥ "
                                         f"{fmt.percent(covered)})")
     yield (f"±: distance to the farther end of a {100 * LEVEL:g} % interval over {case.samples} seeds ({case.seeds}). Brackets: order "
            f"statistics of {case.repeats} repeats in one process{speed}. Batch {case.batch}.")

@@ -19,9 +19,10 @@ from ..analysis.answers import (
     select,
     why_unjudged,
 )
+from ..analysis.case_group import CaseGroup
 from ..analysis.device_limits import TOLERANCE
-from ..analysis.quality_claims import UNJUDGED, criterion, seeds_that_decide
-from ..analysis.report_row import MASKED
+from ..analysis.quality_claims import MARGINS, UNJUDGED, Margins, QualityClaim, criterion, seeds_that_decide, standing
+from ..analysis.report_row import MASKED, ReportRow
 from ..core import limits
 from ..core.errors import unknown
 from ..core.limits import Rates
@@ -200,7 +201,7 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
         evidence = Evidence.of(source, wishes)
     plan = _plan(evidence.plan, entry, wishes)
     if not evidence.groups:
-        text = f"{FULL_CACHE}: no result of {wishes.model} is stored, so no method is shown to be as good."
+        text = f"{FULL_CACHE}. No result of {wishes.model} is stored."
         return Advice(text, "full", (), (), "", True, plan)
     full = (evidence.here or evidence.groups)[0].case
     if not evidence.here and wishes.gpu != CPU:
@@ -261,22 +262,11 @@ class _Advisor:
         if chosen.best is not None:
             line = lines[chosen.best.key]
             assert chosen.best.gain is not None
-            at = f" at batch {line.batch}" if self.wishes.throughput else ""
-            return (f"{short}Use {named(case)}{at}. {gain_in_words(chosen.best.gain)}{saving_in_words(line.saving, self.entry.paradigm)}, "
+            return (f"{short}Use {line.name}. {gain_in_words(chosen.best.gain)}{saving_in_words(line.saving, self.entry.paradigm)}, "
                     f"{loss_in_words(claimed[chosen.best.key].claim)}. {self._basis(line)}")
         if short:
-            return f"{short}No non-inferior method is known to fit either: {self._remedy(full)}.{_by_seeds(claimed)}"
-        where = f" at batch {full.batch}" if self.wishes.throughput else ""
-        return f"{FULL_CACHE}{where}. {self._reason(chosen, candidates, lines, claimed)}"
-
-    def _remedy(self, full: Forecast) -> str:
-        """The remedy where nothing is known to fit."""
-        alone = full if full.batch == 1 else self.forecaster.full(1)
-        if self.wishes.met_by(alone):
-            return "take a smaller batch"
-        lacking = ["memory"] if self.wishes.room and alone.memory > self.wishes.room else []
-        lacking += ["time"] if self.wishes.latency is not None and alone.seconds > self.wishes.latency else []
-        return f"even a single image needs more {' and '.join(lacking)}"
+            return f"{short}No non-inferior method is known to fit either: use a smaller batch.{_seeds_needed(claimed)}"
+        return f"{FULL_CACHE}. {self._reason(chosen, candidates, lines, claimed)}"
 
     def _basis(self, line: AdvisedMethod) -> str:
         where = f"on {self.wishes.gpu} at batch {self.wishes.batch}"
@@ -286,55 +276,28 @@ class _Advisor:
     def _reason(
         self, chosen: Selection, candidates: Sequence[Candidate], lines: Mapping[str, AdvisedMethod], claimed: Mapping[str, Claimed],
     ) -> str:
-        """The reason for the full cache, and what would change it."""
-        if (most := max((line.allowed for line in lines.values()), default=0.0)) <= TOLERANCE and not self.wishes.throughput:
-            return f"No method gains at batch {self.wishes.batch}: the largest roofline speedup on {self.wishes.gpu} is {fmt.times(most)}."
+        """Return the reason for the full cache, and what would change it."""
+        if (most := max((line.allowed for line in lines.values()), default=0.0)) <= TOLERANCE:
+            limit = f"the largest roofline speedup on {self.wishes.gpu} is {fmt.times(most)}"
+            return f"No method gains at batch {self.wishes.batch}: {limit}."
         if not claimed:
-            random = bool(self.known.groups) and all(group.random for group in self.known.groups)
+            random = all(group.random for group in self.evidence.groups)
             return f"{why_unjudged(random=random)} Fidelity alone is never used for recommendations."
         allowed = next(iter(claimed.values())).claim.allowed
         qualified = [lines[each.key] for each in candidates if each.qualified]
         if not qualified:
             seeds = max(each.claim.n for each in claimed.values())
-            return f"No method is non-inferior at {seeds} seeds (margin {allowed}).{_by_seeds(claimed)}"
-        told = f"No method of equal quality is measured or predicted to be faster {where}."
-        bound = max((lines[each.key] for each in able if lines[each.key].basis == BOUND), key=lambda line: line.gain, default=None)
+            return f"No method is non-inferior at {seeds} seeds (margin {allowed}).{_seeds_needed(claimed)}"
+        reason = f"No method of equal quality is measured or predicted to be faster at batch {self.wishes.batch}."
+        bound = max((line for line in qualified if line.basis == BOUND), key=lambda line: line.gain, default=None)
         if bound is not None and bound.allowed > TOLERANCE:
-            known = (f"its speed-up on {self.wishes.gpu} is not known: {bound.no_speedup}" if bound.no_speedup else
-                     f"nothing of it was measured on {self.wishes.gpu}.")
-            return f"{told} {bound.name} might gain up to {fmt.times(bound.allowed)}; {known}"
+            unknown_speed = (f"its speedup on {self.wishes.gpu} is not known: {bound.no_speedup}" if bound.no_speedup else
+                             f"nothing of it was measured on {self.wishes.gpu}.")
+            return f"{reason} {bound.name} might gain up to {fmt.times(bound.allowed)}; {unknown_speed}"
         if chosen.lean is None or self.entry.paradigm == MASKED:
             return reason
         saving = saving_in_words(chosen.lean.saving, self.entry.paradigm)
-        return f"{told} If memory is the bottleneck, use {lines[chosen.lean.key].name}{saving}."
-
-    def _unnamed_weights(self, plan: Plan) -> Iterator[str]:
-        """A sentence where a plan names no weights of a published model."""
-        keys = [key for key in ("weights", "decoder_weights") if any(not getattr(cells, key) for cells in plan.cells)]
-        needed = [source for source in publications() if source.model == self.entry.name and source.key in keys]
-        if needed:
-            paths = ", ".join(f"{source.key} = {str(source.located(FOLDER))!r}" for source in needed)
-            yield (f"The plan names no {' and no '.join(source.key for source in needed)}, so they are random: it measures speed and "
-                   f"memory, and not what images are worth. `cachemark weights fetch {self.entry.name}` fetches them to name them in it: "
-                   f"{paths}.")
-
-    def _begins(self, cases: Sequence[Case]) -> str:
-        """The batch at which more is read of keys and values than of weights, and that from which on the device can gain."""
-        batch, gpu = self.forecaster.passes_weights, self.wishes.gpu
-        sentence = ("A masked model saves computation, not bytes." if batch is None else
-                f"Keys and values pass the weights in bytes read at batch {batch}.")
-        first = self.forecaster.gains_from(cases, MOST)
-        if first is None:
-            return f"{sentence} At no batch up to {MOST} do the methods here save enough on {gpu} to be told from none."
-        return f"{sentence} On {gpu} what the methods here save allows more than {fmt.times(TOLERANCE)} from batch {first} on."
-
-
-def _by_seeds(claimed: dict[str, Claimed]) -> str:
-    """The remedy where no method qualifies, as a sentence with a space before it; empty where there is none."""
-    if not claimed:
-        return " Measure quality to know more."
-    needed = min((each.claim.needed for each in claimed.values() if not each.claim.non_inferior and each.claim.needed), default=None)
-    return f" About {needed} seeds would show it of one, if its images went on like these." if needed else ""
+        return f"{reason} If memory is the bottleneck, use {lines[chosen.lean.key].name}{saving}."
 
 
 def quality_text(line: AdvisedMethod) -> str:

@@ -9,8 +9,7 @@ from functools import cached_property
 import torch
 
 from ..analysis.case_group import CaseGroup
-from ..analysis.device_limits import TOLERANCE
-from ..analysis.report_row import MASKED, ReportRow
+from ..analysis.report_row import ReportRow
 from ..cache.codec import codec
 from ..cache.layout import Layout
 from ..core.errors import Unsupported
@@ -105,25 +104,6 @@ class Forecaster:
     def roofline_time(self, case: Case, batch: int) -> float:
         """Return the roofline time of a batch in seconds."""
         return self._bill(case, batch).roofline_time(self._rates)
-
-    @cached_property
-    def passes_weights(self) -> int | None:
-        """The batch from which on a generation of the full cache reads more bytes of keys and values than of weights; None of a masked
-        model, whose full form keeps none."""
-        if self._entry.paradigm == MASKED:
-            return None  # what a pass reads of keys and values it has made itself
-        found = self._bill(self._full, 1)
-        return -(-found.moved("weights") // found.moved("read"))
-
-    def gains_from(self, cases: Sequence[Case], most: int) -> int | None:
-        """The least power of two, up to ``most``, at which the bytes and FLOPs that one of the methods saves allow a gain that can be told
-        from none."""
-        batch = 1
-        while batch <= most:
-            if any(self.allowed(case, batch) > TOLERANCE for case in cases):
-                return batch
-            batch *= 2
-        return None
 
     def _measured(self, case: Case) -> list[tuple[CaseGroup, ReportRow]]:
         mine = identity(case)

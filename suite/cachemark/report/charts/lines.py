@@ -139,7 +139,7 @@ def _run_chart(
     plot = XYPlot(Axis("Run", -0.3, last + 0.3, ticks), y, tuple(points), tuple(lines))
     figures = ([fmt.DASH if value is None else text(value) for value in case.values] for case in cases)
     text_below = caption + first(cases)
-    text_below += " Dotted: the numerics fingerprint changes." if epochs else ""
+    text_below += " Dotted: the numerics fingerprint changes." if changes else ""
     text_below += " Hollow: ◇ step, △ start of a ramp, □ change of variance." if notes else ""
     return Chart.of_cases("history", title, text_below, plot, runs.names, [case.row for case in cases], figures, (*notes, *blind))
 

@@ -22,7 +22,7 @@ from ...analysis.report_view import ReportView
 from ...core.spec import shown_share
 from ...core.units import METRICS, OUTSIDE, Metric, metric, of_plug_ins
 from ...core.version import __version__
-from ...stats.intervals import LUCK
+from ...stats.intervals import PROCESS_BIAS
 from ..charts.answer_maps import answer_chart
 from ..charts.chart_set import ChartSet, chart_set
 
@@ -44,7 +44,7 @@ def render(view: ReportView) -> str:
         view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
         column_groups=columns.column_groups, columns_of=columns.columns_of, limit_columns=columns.LIMITS.columns,
         recommended_columns=columns.RECOMMENDED.columns, paper_groups=PAPER_COLUMNS, in_turns=columns.paired_speed_note,
-        exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=_metrics(view), luck=LUCK,
+        exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=_metrics(view), process_bias=PROCESS_BIAS,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
 
