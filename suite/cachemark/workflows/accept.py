@@ -1,4 +1,4 @@
-"""Decisions of people: runs that become accepted baselines, and incidents that are acknowledged or accepted."""
+"""Decisions of reviewers: accepted baselines, and acknowledged or accepted incidents."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def acknowledge_incident(register: Path, key: str, who: str, until: date | None,
 
 
 def baseline_commit(store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None) -> str:
-    """Return the commit at which the baseline of a run (None: the newest) was measured.
+    """Return the commit of the baseline of a run (None: the newest).
 
-    Raises BadBaseline where there is none, and NothingMeasured where it was measured in no commit, or in a changed working tree.
+    Raises BadBaseline without a baseline, and NothingMeasured if it was not measured at a clean commit.
     """
     with reading(store) as source:
         accepted_baseline = baselines.load(baseline or accepted_path(chosen(source, run)))

@@ -1,4 +1,4 @@
-"""Advice: which cache to use for a model on a device at a batch size, from stored results and the roofline."""
+"""Recommendation of a cache for a model, a device and a batch size, from stored results and the roofline."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RECENT = 100  # runs that are read; older ones are of older code
 
 @dataclass(frozen=True)
 class Wishes:
-    """A question: the model, the device, images per batch, a memory limit in bytes (0: all of the GPU's) and the margin of quality."""
+    """A question: model, device, images per batch, memory limit in bytes (0: all), and quality margin."""
 
     model: str
     gpu: str
@@ -69,9 +69,9 @@ class Wishes:
 class AdvisedMethod:
     """One line of the answer: a method at a budget.
 
-    ``gain`` is the speedup over the full cache, ``allowed`` its roofline bound; ``seconds`` and ``memory`` (bytes) are per batch.
-    ``basis``: measured here, predicted, or only bounded; ``no_speedup``: why a measured case has no speedup. ``quality`` is the value of
-    its ``metric``. ``why_not``: the reason why it is not recommended, empty where it qualifies and fits.
+    ``gain``: speedup over the full cache; ``allowed``: its roofline bound; ``seconds`` and ``memory`` (bytes) are per batch. ``basis``:
+    measured here, predicted, or only bounded; ``no_speedup``: why a measured case has no speedup. ``quality``: value of its ``metric``.
+    ``why_not``: why it is not recommended, empty if it qualifies and fits.
     """
 
     name: str
@@ -93,10 +93,10 @@ class AdvisedMethod:
 
 @dataclass(frozen=True)
 class Advice:
-    """The answer: a sentence (``text``), the ``recommended`` method, other methods that qualify (``ranked``) and that do not (``others``).
+    """The answer: a sentence (``text``), the ``recommended`` method, and the other methods.
 
-    ``seeds``: the smallest loss that the stored seeds can rule out. ``measure``: whether a run would tell more than what is stored;
-    ``plan`` is the plan of that run as TOML.
+    ``ranked``: methods that qualify; ``others``: methods that do not. ``seeds``: smallest loss that the stored seeds can rule out.
+    ``measure``: whether a run would add information; ``plan``: the plan of that run as TOML.
     """
 
     text: str
@@ -118,13 +118,16 @@ class Claimed:
 
     @property
     def qualified(self) -> bool:
-        """Return whether the images are shown to be non-inferior and no rule excludes the row."""
+        """Return whether the images are non-inferior and no rule excludes the row."""
         return self.claim.non_inferior and not self.row.unranked
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Stored results of a model. ``here``: groups measured on the device, alike but for the batch; ``plan``: its newest plan."""
+    """Stored results of a model.
+
+    ``here``: groups measured on the device, alike but for the batch; ``plan``: the newest plan of the model.
+    """
 
     groups: tuple[CaseGroup, ...]
     here: tuple[CaseGroup, ...]
@@ -133,7 +136,7 @@ class Evidence:
 
     @classmethod
     def of(cls, store: Store | None, wishes: Wishes) -> Evidence:
-        """Read a store: each cell from the newest run that has its full cache, preferably one on the device."""
+        """Read the newest results of each block, preferably those measured on the device."""
         cells: dict[str, tuple[bool, list[Outcome]]] = {}
         references: dict[str, Outcome] = {}
         plan: Mapping[str, Any] = {}
@@ -157,7 +160,7 @@ class Evidence:
 
     @property
     def cases(self) -> dict[str, Case]:
-        """The methods with their parameters, each once, by identity; those with a decoder or of unknown plug-ins are left out."""
+        """The methods with their parameters by identity, without decoders and methods of missing plug-ins."""
         sampling = (self.here or self.groups)[0].case.sampling
         return {identity(row.case): row.case for group in self.groups for row in group.candidates
                 if row.ok and row.case.sampling == sampling and row.case.method in METHODS and not row.case.decoder}
@@ -179,7 +182,7 @@ class Evidence:
                 if row.ok and getattr(row, value) not in (None, "")}
 
     def rates(self, gpu: str, dtype: str) -> Rates:
-        """Return the rates measured with the results, else those of the data sheet; of a CPU those measured now."""
+        """Return the rates measured with the results, else those of the data sheet; a CPU is measured now."""
         for group in self.here:
             if (limit := group.full.limit if group.full else None) is not None:
                 return Rates(limit.bandwidth, limit.peak_flops)
@@ -309,13 +312,13 @@ def quality_text(line: AdvisedMethod) -> str:
 
 
 def _seeds_needed(claimed: Mapping[str, Claimed]) -> str:
-    """Return a sentence on the number of seeds at which a method would qualify, or nothing."""
+    """Return a sentence on the number of seeds that would qualify a method, or nothing."""
     needed = min((each.claim.needed for each in claimed.values() if not each.claim.non_inferior and each.claim.needed), default=None)
     return f" About {needed} seeds would show it of one, if its images went on like these." if needed else ""
 
 
 def _by_cell(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
-    """Return full caches and candidates by cell, of cells whose full cache has values."""
+    """Return full caches and candidates by comparable group, without groups whose full cache failed."""
     cells: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.case.role in ("candidate", "baseline"):
@@ -324,14 +327,14 @@ def _by_cell(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def _is_on(gpu: str, device: str, device_class: str) -> bool:
-    """Return whether a device, by its driver's name, is this GPU: ``h100`` is an ``NVIDIA H100 80GB HBM3``."""
+    """Return whether the driver's name of a device means this GPU, as ``NVIDIA H100 80GB HBM3`` means ``h100``."""
     if gpu == CPU or device_class == CPU:
         return gpu == device_class
     return gpu in device.lower().replace("-", " ").split()
 
 
 def _alike(groups: Sequence[CaseGroup], batch: int) -> tuple[CaseGroup, ...]:
-    """Return the groups of one dtype, engine and sampling: those of the group at the batch, else those of the newest."""
+    """Return the groups with the dtype, engine and sampling of the group at the batch, else of the newest."""
     if not groups:
         return ()
     first = next((group.case for group in groups if group.case.batch == batch), groups[0].case)
@@ -340,7 +343,7 @@ def _alike(groups: Sequence[CaseGroup], batch: int) -> tuple[CaseGroup, ...]:
 
 
 def _plan(stored: Mapping[str, Any], entry: ModelEntry, wishes: Wishes) -> str:
-    """Return a plan that measures at this batch, as TOML: the newest plan of the model, else the usual methods of its family."""
+    """Return a plan at this batch as TOML: the newest plan of the model, else default methods of its family."""
     from pydantic import ValidationError
 
     try:

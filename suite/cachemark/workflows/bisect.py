@@ -1,4 +1,4 @@
-"""Bisection for the commit since which a case is worse: each commit is compared with the good end in pairs."""
+"""Bisection for the commit that made a case worse, comparing each commit with the good end in pairs."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ def bisect(
     plan: Plan | str | Path, case: str, good: str, bad: str, *, repository: Path | None = None, machine: Machine | str = "cpu",
     plugins: Sequence[str | Path] = (), delta: float | None = None, images: int = IMAGES, on_row: OnRow | None = None,
 ) -> BisectResult:
-    """Find the commit since which the case of this label is worse, between ``good`` and a later ``bad``.
+    """Find the commit between ``good`` and ``bad`` that made the case of this label worse.
 
-    The ends are compared first; then git bisect goes on. ``delta`` is the minimum effect (None: 0.1 on a CPU, 0.02 on a GPU; half of the
-    effect once the ends have shown it); ``images`` generations count in a pair. A commit that does not run, or cannot be told, is skipped.
-    Raises BadPlan where the label means several cases, Unsupported where an end speaks another trial protocol, and Infrastructure where
-    the device is not to be had or is lost."""
+    The ends are compared first. ``delta``: minimum effect (None: 0.1 on a CPU, 0.02 on a GPU; half of the effect between the ends once it
+    is known). ``images``: generations per pair that count. A commit that does not run, or whose result is inconclusive, is skipped. Raises
+    BadPlan for an ambiguous label, Unsupported if an end has another trial protocol, and Infrastructure if the device is unavailable or
+    lost.
+    """
     machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins)
     machine.require()
     (name, planned), *namesakes = configs_of(loaded, machine.device, [case], images).items()
@@ -113,9 +114,9 @@ class _Hunt:
 
 
 def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
-    """Return the row by which the bad end is worse: an exact metric if there is one, else the latency.
+    """Return the row in which the bad end is worse: an exact metric if there is one, else the latency.
 
-    Other wall times, such as that of capturing graphs, are ignored: one pair of them shows nothing.
+    Other wall times, such as the time of graph capture, are ignored: one pair of them is not enough.
     """
     worse = [r for r in rows if (r.verdict == REGRESSED and not _wall_time(r.metric)) or (r.verdict == CHANGED and r.metric in HASHES)]
     return min(worse, key=lambda r: (r.metric == TIME, r.metric != "status"), default=None)
@@ -126,7 +127,7 @@ def _wall_time(name: str) -> bool:
 
 
 def _failed(rows: Sequence[Verdict]) -> list[Verdict]:
-    """The rows of a side that keeps failing: one that failed once and then ended well is no answer."""
+    """Return the rows of a side that keeps failing; a side that failed once and then succeeded has none."""
     return [row for row in rows if row.metric == "status" and row.verdict not in (EQUIVALENT, INCONCLUSIVE)]
 
 

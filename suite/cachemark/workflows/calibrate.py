@@ -1,4 +1,4 @@
-"""A calibration: what a method asks to be known of weights, measured on the tuning seeds and kept where runs find it."""
+"""Calibration of a method on the tuning seeds of a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = "tune64"  # no value is measured on them
 
 @dataclass(frozen=True)
 class Calibration:
-    """A calibration: method, facts, the digest by which cases name it, and its file."""
+    """A calibration: method, facts, digest (by which cases name it), and file."""
 
     method: str
     facts: Mapping[str, Any]
@@ -30,10 +30,10 @@ def calibrate(
     method: str, model: str, *, samples: int = 10, weights: str = "", decoder_weights: str = "", device: str = "cpu", seed: int = 0,
     to: str | Path | None = None,
 ) -> Calibration:
-    """Measure what a method needs to know about a model and write it to a file.
+    """Compute the calibration of a method for a model and write it to a file.
 
-    The first ``samples`` of the tuning seeds are generated under the full cache in fp32. Without ``to`` the file is where every run in
-    this folder finds it by its weights. Raises Unsupported for a method that needs nothing.
+    The first ``samples`` of the tuning seeds are generated with the full cache in fp32. Without ``to``, the file is written where runs in
+    this folder look for it. Raises Unsupported for a method without calibration.
     """
     cls: type[Method] = METHODS.get(method)
     request = Request(device, weights=weights, decoder_weights=decoder_weights, seed=seed)

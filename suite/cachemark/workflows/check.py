@@ -35,9 +35,8 @@ TWO_MOMENTS = "two runs saw the machine at two moments; `cachemark compare` test
 class RunJudgement:
     """Verdicts by the baseline and by pairs; each may be missing.
 
-    ``standing`` states the false-alarm record of the test on pairs, ``advisory`` whether it is too bad to fail a run; ``history``: changes
-    over the nights. ``decided``: acknowledged or accepted incidents by the case and the metric of failing rows; where they cover all
-    failing rows, the run passes.
+    ``standing``: false-alarm record of the paired test; ``advisory``: whether it is too bad to fail a run. ``history``: changes over the
+    nights. ``decided``: acknowledged or accepted incidents by case and metric; if they cover all failing rows, the run passes.
     """
 
     comparison: gate.Comparison | None
@@ -74,7 +73,7 @@ class RunJudgement:
         return tuple(row for _, rows in self.by_judge.values() for row in rows)
 
     def said(self, row: Verdict) -> str:
-        """Words about what somebody decided of a row that fails; empty where nobody has."""
+        """Return the decision about a failing row in words, or nothing."""
         incident = self.decided.get((row.case_key, row.metric))
         return f"incident {incident.key}, {incident.decided}" if incident else ""
 
@@ -84,12 +83,12 @@ class RunJudgement:
 
     @property
     def cases(self) -> tuple[int, int]:
-        """Return the number of judged cases of the baseline, and of all its cases."""
+        """Return the number of compared cases of the baseline, and of all its cases."""
         return self.comparison.cases if self.comparison else (0, 0)
 
     @property
     def exit_code(self) -> int:
-        """Return the gravest code: too little measured before regressed before not resolved. An advisory gate ignores times."""
+        """Return the gravest code: too little measured, regressed, not resolved. An advisory gate ignores times."""
         codes = [self.comparison.exit_code] if self.comparison else []
         if self.night:
             codes.append(self.night.tally.ended(self.advisory))
@@ -121,10 +120,10 @@ def judge(
     store: Store, run: RunRecord, path: Path | None, threshold: float | None = None, min_coverage: float | None = None,
     expired: bool = False,
 ) -> RunJudgement:
-    """Judge a run against the baseline in ``path`` (None: the accepted one), and by the newest comparison of its code.
+    """Compare a run with the baseline in ``path`` (None: the accepted one) and with the newest comparison of its code.
 
-    A comparison of two methods does not count. ``min_coverage`` applies to both. Times are judged against a ``threshold`` if one is given
-    or pairs cannot test them. An expired baseline raises NothingMeasured unless ``expired`` ones are allowed.
+    A comparison of two methods does not count. ``min_coverage`` applies to both. Times are tested against a ``threshold`` if one is given
+    or pairs cannot test them. Raises NothingMeasured for an expired baseline unless ``expired`` ones are allowed.
     """
     path = path or accepted_path(run)
     baseline, outcomes = baselines.load(path), store.outcomes(run.id)
@@ -138,10 +137,10 @@ def judge(
 
 
 def judge_against(store: Store, run: RunRecord, other: RunRecord) -> tuple[RunJudgement, Exchange]:
-    """Judge a run against another one of any plan by the cases that they share; return the other one as an exchange file, too.
+    """Compare a run with another run by their common cases; return the other run as an exchange file, too.
 
-    Bytes, tokens and metrics of images are judged as against a baseline; times never are, since the runs saw the machine at two moments.
-    Raises NothingMeasured where they share no case, and Unsupported for a comparison, or for a run and itself.
+    Bytes, tokens and metrics of images are compared as with a baseline; times are not, since the runs measured at different moments. Raises
+    NothingMeasured without common cases, and Unsupported for a comparison, or for a run and itself.
     """
     if other.id == run.id:
         raise Unsupported(f"Run {run.id} does not differ from itself.", remedy="Name another run.")
@@ -164,12 +163,12 @@ def judge_in_pairs(store: Store, run: RunRecord, min_coverage: float | None = No
 
 
 def accepted_path(run: RunRecord) -> Path:
-    """Return the path of the accepted baseline of a run's plan and machine class, whether it exists or not."""
+    """Return the path of the accepted baseline of a run's plan and machine class, which need not exist."""
     return baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
 
 
 def _better(case: Case, baseline: Exchange, run: RunRecord, night: Night | None) -> str:
-    """State by which pairs the times of a case were or can be tested; empty where there are none.
+    """Return which pairs tested or can test the times of a case, or nothing.
 
     Pairs need two clean commits under one numerics fingerprint, or two environments that both still exist.
     """
@@ -186,7 +185,7 @@ def _better(case: Case, baseline: Exchange, run: RunRecord, night: Night | None)
 
 
 def _as_commands_name(run: RunRecord) -> tuple[str, str]:
-    """Return a run's plan as commands name it: its file, or the name of a shipped plan; else a placeholder and a note."""
+    """Return a run's plan as a command takes it, file or name; else a placeholder and a note."""
     name, file = run.plan.removeprefix(ledger.COMPARISON), str(run.stored_plan.get(plans.FILE) or "")
     if file or name in plans.names():
         return file or name, ""
@@ -194,7 +193,10 @@ def _as_commands_name(run: RunRecord) -> tuple[str, str]:
 
 
 def judge_comparison(store: Store, run: RunRecord, min_coverage: float | None = None) -> RunJudgement:
-    """Judge a comparison on its own; ``min_coverage`` None is the one it was run with. Raises NothingMeasured for an incomplete one."""
+    """Evaluate a comparison on its own; ``min_coverage`` None is its own setting.
+
+    Raises NothingMeasured for an incomplete comparison.
+    """
     nights = ledger.nights(store, run.plan.removeprefix(ledger.COMPARISON), run.environment.machine_class)
     mine = [night for night in nights if night.run.id == run.id]
     if not mine:
@@ -215,9 +217,9 @@ def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Suspects:
-    """Commits after ``good``, the last one of good nights, up to ``bad``: short name and subject, newest first.
+    """Commits after ``good``, the last good night, up to ``bad``: short name and subject, newest first.
 
-    Empty where the repository does not know them.
+    Empty if the repository does not have them.
     """
 
     good: str
@@ -242,7 +244,7 @@ class Suspects:
 
 
 def suspects(incident: Incident, nights: Sequence[RunRecord], repository: Path | None = None) -> Suspects | None:
-    """Return the suspects of an incident among ``nights``, newest first; None where no earlier night is of another commit.
+    """Return the suspect commits of an incident among ``nights`` (newest first), or None.
 
     Subjects come from ``repository`` (None: the one around this package).
     """
@@ -265,9 +267,9 @@ def _subjects(repository: Path | None, good: str, bad: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Verdicts on a run or a comparison, tonight's incidents (None without a register), and the baseline ``proposed`` where there was none.
+    """Verdicts on a run or a comparison, the new state of incidents, and the ``proposed`` baseline, if any.
 
-    ``nights``: finished runs of the plan on this class of machine up to this one, newest first.
+    ``incidents``: None without a register. ``nights``: finished runs of the plan on this machine class up to this one, newest first.
     """
 
     run: RunRecord
@@ -278,14 +280,14 @@ class CheckResult:
 
     @property
     def exit_code(self) -> int:
-        """Return the judgement's code, or 0 if every regression is acknowledged or accepted."""
+        """Return the code of the verdicts, or 0 if every regression is acknowledged or accepted."""
         code = self.judgement.exit_code
         return 0 if code == 1 and self.incidents is not None and not self.incidents.failing else code
 
     def notifications(self) -> list[str]:
         """Return lines about each incident to notify about: suspect commits, and commands to investigate.
 
-        The commands compare in pairs where pairs found it, or where there are two commits to compare.
+        The commands compare in pairs if pairs found the incident, or if there are two commits to compare.
         """
         plan, note = _as_commands_name(self.run)
         lines = []
@@ -302,7 +304,7 @@ class CheckResult:
 
 
 def chosen(store: Store, number: int | None) -> RunRecord:
-    """Return the run of that number, or the newest that is no comparison. Raises NothingMeasured where there is none."""
+    """Return the run of that number, or the newest run of a plan. Raises NothingMeasured without one."""
     if number is None and (runs := store.runs()) and all(run.is_comparison for run in runs):
         newest, many = runs[0], count(len(runs), "comparison")
         raise NothingMeasured(f"{store.where} holds {many} and no run of a plan. The newest is {newest.id}, of {newest.plan}.",
@@ -316,13 +318,14 @@ def check(
     threshold: float | None = None, min_coverage: float | None = None, register: str | Path | None = None,
     propose: str | Path | None = None,
 ) -> CheckResult:
-    """Judge a run (None: the newest) against a baseline file (None: the accepted one) and by the newest comparison of its code.
+    """Compare a run (None: the newest) with a baseline file (None: the accepted one) and evaluate its pairs.
 
-    If ``run`` is a comparison, it is judged on its own. ``threshold`` is the fraction by which a time, as a ratio to the same run's full
-    cache, may change (None: 0.15, and only where pairs cannot test times); ``min_coverage`` the fraction of the cases that must be judged.
-    ``register`` is a file of incidents, which is updated. Where there is no baseline, BadBaseline is raised or, with ``propose``, the run
-    is written to that folder as a baseline to accept. Raises NothingMeasured where the baseline has expired or the comparison is
-    incomplete.
+    If ``run`` is a comparison, it is evaluated on its own. ``threshold``: fraction by which a time, as a ratio to the same run's full
+    cache, may change (None: 0.15, and only if pairs cannot test times). ``min_coverage``: fraction of the configurations that must be
+    compared. ``register``: file of incidents, which is updated. ``propose``: folder in which a run without a baseline is written as a
+    baseline to accept.
+
+    Raises BadBaseline without a baseline and ``propose``, and NothingMeasured for an expired baseline or an incomplete comparison.
     """
     with reading(store) as source:
         record, proposed = chosen(source, run), None
@@ -341,7 +344,7 @@ def check(
 
 
 def with_decisions(judgement: RunJudgement, store: Store, run: RunRecord, register: Path | None) -> RunJudgement:
-    """Add the decisions of a register about the failing rows to a judgement. The register is not changed."""
+    """Add the register's decisions about failing rows to the verdicts; the register is not changed."""
     if register is None:
         return judgement
     cases = {o.case.key: o.case for record in _records(store, run, judgement) for o in store.outcomes(record.id)}
@@ -350,7 +353,7 @@ def with_decisions(judgement: RunJudgement, store: Store, run: RunRecord, regist
 
 
 def _records(store: Store, run: RunRecord, judgement: RunJudgement) -> list[RunRecord]:
-    """Return a run and the comparison beside it, the older first."""
+    """Return a run and the comparison of its code, the older first."""
     night = judgement.night
     records = {run.id: run} | ({night.run.id: store.run(night.run.id)} if night else {})
     return [records[number] for number in sorted(records)]

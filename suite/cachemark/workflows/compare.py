@@ -1,4 +1,4 @@
-"""Comparison of two sides, pair by pair: measured on one place of an executor, judged by a test, and stored with every pair."""
+"""Paired comparison of two sides on one device: measure, test, and store every pair."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ OnPair = Callable[[Pair, str], None]  # called with each pair and with what was 
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of a comparison.
+    """Settings of a comparison.
 
-    ``delta``: minimum effect (None: what the machine can resolve); ``minutes``: None for no limit; ``aa``: also compare one configuration
-    with
-    itself; ``seed`` of the order; ``min_coverage``: fraction of the configurations that must be judged (None: the usual one).
+    ``delta``: minimum effect (None: the smallest that the machine can resolve). ``minutes``: time limit, or None. ``aa``: also compare
+    configurations with themselves. ``seed``: of the order of sides. ``min_coverage``: fraction of the configurations that must be tested
+    (None: 0.95).
     """
 
     delta: float | None = None
@@ -82,7 +82,7 @@ class PairedComparison:
 
     @property
     def exit_code(self) -> int:
-        """That of the tally; an advisory gate fails nothing by times."""
+        """The exit code of the tally; an advisory gate ignores times."""
         return self.tally.ended(self.standing.advisory)
 
     @property
@@ -97,13 +97,15 @@ def compare(
     repository: Path | None = None, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (), images: int = IMAGES,
     samples: int | None = None, terms: Terms = Terms(), on_pair: OnPair | None = None,
 ) -> PairedComparison:
-    """Compare two sides of a plan in pairs of fresh processes, and judge every configuration by a test with a known false-alarm rate.
+    """Compare two sides of a plan in pairs of fresh processes, at a known false-alarm rate.
 
-    ``cases`` are labels of two cases, ``commits`` two commits of ``repository`` (None: that around this package), ``environments`` two
-    interpreters: one of the three. ``only`` limits commits and environments to these labels. ``images`` generations count in a pair;
-    images are compared at ``samples`` seeds where tokens differ (None: the plan's, 0: nowhere). Every pair and verdict is stored. Raises
-    UnfairComparison for sides that differ in more than what is compared, NothingMeasured where the plan has no case, Unsupported for a
-    commit of another trial protocol, and Infrastructure where the device is not to be had or is lost."""
+    The sides are either ``cases`` (two labels), ``commits`` of ``repository`` (None: the one around this package), or ``environments`` (two
+    interpreters). ``only``: labels of the cases to compare. ``images``: generations per pair that count. Images are compared at ``samples``
+    seeds if tokens differ (None: those of the plan, 0: never). Every pair and verdict is stored.
+
+    Raises UnfairComparison for sides that differ in more than the compared setting, NothingMeasured for a plan without such a case,
+    Unsupported for a commit of another trial protocol, and Infrastructure if the device is unavailable or lost.
+    """
     if sum(way is not None for way in (cases, commits, environments)) != 1:
         raise BadPlan("A comparison needs two sides.", remedy="Give exactly one of --cases A B, --commits A B, --env OLD NEW.")
     if cases and only:
@@ -113,7 +115,7 @@ def compare(
     trial = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)
 
     def configs(count: int, make: MakeSide) -> tuple[Configs, Configs]:
-        """Those of both sides; with cases as sides those of two labels, else the same ones twice."""
+        """Return the configurations of both sides."""
         if cases:
             return sides_of(loaded, machine.device, cases, count, make)
         planned = configs_of(loaded, machine.device, only, count, make)
@@ -126,7 +128,7 @@ def compare(
 
 
 class _Sides(NamedTuple):
-    """Names and requests of both sides, and what they share (:func:`cachemark.gate.comparison.verdicts`)."""
+    """Names and requests of both sides, and how alike they must be (:func:`cachemark.gate.comparison.verdicts`)."""
 
     names: tuple[str, str]
     trials: tuple[TrialRequest, TrialRequest]
@@ -135,9 +137,9 @@ class _Sides(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedSides:
-    """Both sides, what they share, and the environment and code of each.
+    """Both sides, how alike they must be, and the environment and code of each.
 
-    ``images``: both sides once more, to compare images; None where that is not asked.
+    ``images``: both sides once more for comparing images, or None.
     """
 
     before: Side
@@ -154,10 +156,9 @@ class ComparedSides:
 
 @contextmanager
 def _equal(side: Side, names: Sequence[str]) -> Iterator[tuple[Side, Side]]:
-    """Yield one side twice over some of its configurations.
+    """Yield one side twice, for the A/A tests.
 
-    The second one runs a copy of the code in another folder, as two sides do: a bias that depends on the folder must show in an A/A test
-    as well.
+    The second copy runs from another folder, as two sides do, so that a bias by folder shows up here too.
     """
     copy = replace(side, configs={AA + name: side.configs[name] for name in names})
     with tempfile.TemporaryDirectory(prefix="cachemark-equal-") as folder:
@@ -172,7 +173,7 @@ def _sides(
     trial: TrialRequest, cases: tuple[str, str] | None, commits: tuple[str, str] | None, environments: tuple[str, str] | None,
     repository: Path | None,
 ) -> Iterator[_Sides]:
-    """The two sides in the one way in which they are named, as long as the block lasts."""
+    """Yield both sides; commits are checked out until the end of the block."""
     if commits:
         with checkouts(repository_of(repository), commits) as (old, new):
             yield _Sides(commits, (replace(trial, code=code_of(old, commits[0])), replace(trial, code=code_of(new, commits[1]))), SAME)
@@ -186,7 +187,7 @@ def _sides(
 def _identified(
     sides: _Sides, timed: tuple[Configs, Configs], imaged: tuple[Configs, Configs] | None, executor: Executor, device: str,
 ) -> ComparedSides:
-    """Return both sides with the environments that they report; refuse an unfair comparison before the first pair.
+    """Return both sides with their environments; refuse an unfair comparison before the first pair.
 
     Two environments with equal fingerprints count as one.
     """
@@ -208,7 +209,7 @@ def _identified(
 
 @dataclass
 class _PairedRun:
-    """A comparison under way: measures its sides in pairs, judges them and stores both."""
+    """A comparison in progress: measures pairs, tests them, and stores both."""
 
     plan: Plan
     both: ComparedSides
@@ -221,7 +222,7 @@ class _PairedRun:
     equal: list[Outcome] = field(default_factory=list)
 
     def run(self, device: str) -> PairedComparison:
-        """Hold the comparison, as a run of the store."""
+        """Run the comparison as a run of the store."""
         both, plan, machine = self.both, self.plan, self.both.where[1].machine_class
         if not both.after.configs:
             raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark explain PLAN")
@@ -269,9 +270,9 @@ class _PairedRun:
         return rule
 
     def _images(self, pairs: dict[str, ConfigPairs], end: float) -> list[Verdict]:
-        """Return rows about the images of configurations whose tokens differ. One pair suffices, since no time is involved.
+        """Return verdicts on the images of configurations whose tokens differ, from one pair each.
 
-        Failed ones are repeated often enough to tell a flake from a cause.
+        Failed pairs are repeated often enough to distinguish a flake from a cause.
         """
         if self.both.images is None or not (configs := other_tokens(pairs)):
             return []
@@ -291,7 +292,7 @@ class _PairedRun:
         return PairRunner(before, after, self.executor, seed, lambda pair: self._keep(pair, (before.name, after.name), what))
 
     def _keep(self, pair: Pair, names: tuple[str, str], what: str) -> None:
-        """Store both sides of a pair, each under the name of its process, and tell of it."""
+        """Store both sides of a pair and report it."""
         pair_facts = {"run": self.run_id, "configuration": pair.config, "number": pair.number, "swapped": pair.swapped,
                       "redone": pair.redone,
                       "what": what}
@@ -303,7 +304,7 @@ class _PairedRun:
             self.on_pair(pair, what)
 
     def _file(self, rows: list[Verdict]) -> None:
-        """Store the verdicts, with the first side in place of a baseline."""
+        """Store the verdicts, with the first side as the baseline."""
         name, plan = self.both.names[0], self.plan.name
         about = {"run": self.run_id, "side": name, "plan": plan, "code": dict(self.both.code[0])}
         number = self.store.note_baseline(digest(about, 64), name=name, plan=plan, machine_class=self.both.where[0].machine_class,

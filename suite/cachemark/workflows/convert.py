@@ -1,4 +1,4 @@
-"""Weights that are here: whether they are the published ones, and their conversion to what is mapped at once."""
+"""Verification and conversion of published weights."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def convert(
     model: str, to: str | Path, *, weights: str = "", decoder_weights: str = "", folder: str | Path = FOLDER, pixels: int = 0,
     shard: int = SHARD, say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Path]:
-    """Write the weights of a model below the folder ``to`` as sharded safetensors; return the paths by key.
+    """Write the weights of a model below the folder ``to`` as sharded safetensors; return paths by key.
 
-    A file has at most ``shard`` bytes. Each checkpoint is written as a whole or not at all, and an interrupted conversion continues.
-    Raises what :func:`verify` raises, CachemarkError where something else is at ``to``, Infrastructure where the disk is too small.
+    A file has at most ``shard`` bytes. Each checkpoint is written completely or not at all, and an interrupted conversion continues. Raises
+    the errors of :func:`verify`, CachemarkError if ``to`` holds something else, and Infrastructure for a full disk.
     """
     entry, made = _published(model), {}
     for file, path in _found(entry, weights, decoder_weights, folder):
@@ -85,7 +85,7 @@ def _publication(model: str, key: str) -> Publication | None:
 
 
 def _found(entry: ModelEntry, weights: str, decoder_weights: str, folder: str | Path) -> list[tuple[PublishedFile, Path]]:
-    """Return the named weights, or all fetched ones. Raises BadCheckpoint where a file is missing."""
+    """Return the named weights, or all fetched ones. Raises BadCheckpoint for a missing file."""
     given: dict[str, str] = {"weights": weights, "decoder_weights": decoder_weights}
     if weights and len({file.name for file in entry.files}) == 1:
         given["decoder_weights"] = decoder_weights or weights
@@ -121,7 +121,7 @@ def _verified(file: PublishedFile, path: Path, publication: Publication | None, 
 
 
 def _whole(path: Path, publication: Publication | None) -> None:
-    """Raise BadCheckpoint where a file has fewer bytes than its source says."""
+    """Raise BadCheckpoint for a file with fewer bytes than published."""
     for file in checkpoints.parts(path):
         noted, has = _noted(file, publication), file.stat().st_size
         if noted and has != noted.nbytes:
@@ -131,14 +131,14 @@ def _whole(path: Path, publication: Publication | None) -> None:
 
 
 def _noted(file: Path, publication: Publication | None) -> Noted | None:
-    """The statement of the source about a file: made when it was fetched, else what is known of it here."""
+    """Return the published size and SHA-256 of a file, noted at download time, else known here."""
     if (noted := noted_of(file)) is not None or publication is None or not publication.nbytes:
         return noted
     return Noted(publication.nbytes, (publication.sha256 or {}).get(file.name, ""))
 
 
 def _known(path: Path, publication: Publication | None) -> str:
-    """Return whose SHA-256 the weights have. Raises BadCheckpoint where it is a wrong one."""
+    """Return whose SHA-256 the weights have. Raises BadCheckpoint for a wrong one."""
     digests: dict[str, str] = checkpoints.digests(path)
     written: Any = checkpoints.remarks(path).get("sha256")
     converted = isinstance(written, dict)

@@ -1,4 +1,4 @@
-"""A model described from a published folder: the file that registers it, written from its configuration and the names of its tensors."""
+"""Description of a published Llama-like model as a file that registers it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ SIZES = {"num_hidden_layers": "layers", "num_attention_heads": "heads", "hidden_
 
 @dataclass(frozen=True)
 class Drawing:
-    """The facts about drawing images that no configuration tells: the id of the first image code, the number of codes, the side of the
-    image in codes, names of the special tokens before a text and behind it, the tokens that a prompt may have, the scale of guidance."""
+    """Facts about image generation that no configuration file has.
+
+    ``first``: id of the first image code; ``codes``: number of image codes; ``grid``: codes per side of the image; ``begin`` and ``image``:
+    special tokens before and after the prompt; ``longest``: tokens of a prompt; ``cfg_scale``: guidance scale.
+    """
 
     first: int
     codes: int
@@ -37,8 +40,11 @@ class Drawing:
 
 
 def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
-    """The model in a folder as the transformers library publishes it: ``config.json``, safetensors, ``tokenizer.json``. Every tensor of the
-    decoder must be there with the shape that the configuration says. Raises BadCheckpoint, Unsupported for another kind of model."""
+    """Return the model in a folder in the format of the transformers library.
+
+    Reads ``config.json``, safetensors and ``tokenizer.json``; every tensor of the decoder must have the configured shape. Raises
+    BadCheckpoint, and Unsupported for another kind of model.
+    """
     here = Path(folder)
     decoder, tied = _decoder(here)
     tensors = checkpoints.read(here)
@@ -65,14 +71,16 @@ def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
 
 
 def start_described(folder: str | Path, name: str, drawing: Drawing, to: str | Path = ".") -> list[Path]:
-    """Write a package with the described model into the new folder ``cachemark-NAME`` of the folder ``to``, as
-    :func:`~cachemark.workflows.new.start` does with its example. Returns the files. Raises what both raise."""
+    """Write a package with the described model to ``to``/``cachemark-NAME`` and return its files.
+
+    Raises the errors of :func:`describe` and :func:`~cachemark.workflows.new.start`.
+    """
     require_free("model", name)
     return start("model", name, to, source=source_of(describe(folder, name, drawing), folder))
 
 
 def source_of(made: Described, folder: str | Path) -> str:
-    """The text of the file that registers a described model. What is free text in it is a Python literal, or loses its odd characters."""
+    """Return the text of the file that registers a described model; free text becomes a Python literal."""
     c, origin = made.config, re.sub(r"[^\w. -]", "?", Path(folder).resolve().name)[:60]
     return template("described_model.py").substitute(
         title=made.name, layers=c.decoder.layers, grid=c.grid, source=origin, decoder=c.decoder, first=c.first, codes=c.codes,
@@ -81,7 +89,7 @@ def source_of(made: Described, folder: str | Path) -> str:
 
 
 def _decoder(folder: Path) -> tuple[LlamaConfig, bool]:
-    """The sizes that a configuration tells, and whether the head is the embedding."""
+    """Return the sizes of the configuration, and whether the head is tied to the embedding."""
     file = EditedFile(str(folder / "config.json"), BadCheckpoint, "Give the folder of a Llama as it was published.")
     data: Any = file.json(text_of(folder / "config.json", BadCheckpoint))
     file.check(data, {})
@@ -105,12 +113,11 @@ def _decoder(folder: Path) -> tuple[LlamaConfig, bool]:
 
 
 def _with_norms(decoder: LlamaConfig, prefix: str, tensors: Any) -> LlamaConfig:
-    """The decoder with q/k norms where its files have them."""
+    """Return the decoder with q/k norms if its files have them."""
     return LlamaConfig(**{**vars(decoder), "qk_norm": f"{prefix}layers.0.self_attn.q_norm.weight" in tensors})
 
 
 def _ids(folder: Path, names: tuple[str, ...]) -> tuple[int, ...]:
-    """The ids of special tokens."""
     if not names:
         return ()
     tokenizer = PublishedTokenizer(tokenizer_file(str(folder)))

@@ -1,4 +1,4 @@
-"""A check-up of this machine: devices, rates, noise, load, what is missing, and advice."""
+"""A check of this machine: devices, rates, noise, load, missing packages, and advice."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
 
 
 def _gpus() -> list[dict[str, Any]]:
-    """Return facts of each GPU by its driver, with the newest CUDA that it supports; nothing without a driver."""
+    """Return facts about each GPU, with the newest CUDA that its driver supports; nothing without a driver."""
     try:
         gpus = driver.gpus()
     except Infrastructure:
@@ -60,7 +60,7 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 def _rates(name: str) -> dict[str, str]:
-    """Measured rates as text, in the data type that matters there; nothing where that fails."""
+    """Return the measured rates as text, or nothing if the measurement fails."""
     rates_by_dtype = rates.rates(name, os.cpu_count() or 1, ["float32" if name == "cpu" else "bfloat16"]).values()
     return next(({"bandwidth": f"{r.bandwidth / 1e9:.4g} GB/s", "peak_flops": f"{r.peak_flops / 1e12:.4g} TFLOP/s"}
                  for r in rates_by_dtype), {})

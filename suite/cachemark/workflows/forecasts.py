@@ -1,4 +1,4 @@
-"""Time and memory of a case at a batch: measured, or predicted from the roofline and the efficiency at another batch."""
+"""Time and memory of a case at a batch: measured, or predicted from the roofline."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def identity(case: Case) -> str:
 
 
 class Forecaster:
-    """Forecasts for the cases of one model, sampling and dtype on one device, from the ``groups`` measured there."""
+    """Forecasts for the cases of one model, sampling and dtype, from the ``groups`` measured on one device."""
 
     def __init__(self, entry: ModelEntry, full: Case, rates: Rates, groups: Sequence[CaseGroup]) -> None:
         self._entry, self._full, self._rates, self._groups = entry, full, rates, groups
@@ -91,7 +91,7 @@ class Forecaster:
         return Forecast(batch, gain, allowed, full.seconds / value, memory, PREDICTED, row.implausible)
 
     def _bound(self, case: Case, full: Forecast, allowed: float, row: ReportRow | None) -> Forecast:
-        """Return the forecast of a case without a known speedup; ``row``: what was measured of it nevertheless."""
+        """Return the forecast of a case without a known speedup; ``row``: its measurement, if any."""
         batch, latency = full.batch, row.median(TIME) if row and row.case.batch == full.batch else None
         why = "" if row is None else row.no_speedup
         return Forecast(batch, Interval(allowed, allowed, allowed, 0.0, 0), allowed, latency or full.seconds / allowed,
@@ -110,7 +110,7 @@ class Forecaster:
         return [(group, row) for group in self._groups for row in group.candidates if row.ok and identity(row.case) == mine]
 
     def _memory(self, case: Case, batch: int, near: ReportRow | None) -> int:
-        """Return bytes: the weights plus the measured peak of the nearest batch, scaled, else plus what the method allocates."""
+        """Return bytes: weights plus the scaled peak of the nearest batch, else plus the method's allocation."""
         layout = self._layout(batch)
         weights = weight_bytes(layout, self._counts)
         peak = near.median(PEAK) if near is not None else None

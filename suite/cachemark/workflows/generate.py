@@ -93,12 +93,12 @@ class ImageModel:
         method: str = FULL, budget: str | float | None = None, codec: str = "native", decoder: str = "sequential", sampling: str = "paper",
         **parameters: Any,
     ) -> Generated:
-        """Generate one image for each label or prompt, all in one batch.
+        """Generate one image for each label or prompt, in one batch.
 
-        ``seeds``: one for each image, or the number of images (default: 0, 1, …). Without ``labels`` and ``prompts`` the classes follow
-        from the number of images, balanced. ``budget`` is the fraction of the full cache that is kept (default: the method's own sizes,
-        else 1/2) and ``parameters`` are those of the method. Raises UnknownName, BadBudget and BadParameter for what does not exist or fit,
-        Unsupported where the method does not run on this model, and BadPlan for labels, prompts and seeds that do not go together.
+        ``seeds``: one per image, or the number of images (default: 0, 1, …). Without ``labels`` and ``prompts``, classes are balanced over
+        the images. ``budget``: fraction of the full cache that is kept (default: the method's own sizes, else 1/2); ``parameters``: those
+        of the method. Raises UnknownName, BadBudget and BadParameter, Unsupported for a method that does not run on this model, and BadPlan
+        for labels, prompts and seeds that do not match.
         """
         texts = [prompts] if isinstance(prompts, str) else list(prompts or ())
         if texts and labels is not None:
@@ -143,9 +143,8 @@ def load(
 ) -> ImageModel:
     """Load a model of the catalogue.
 
-    ``weights``: a file or folder, or ``hf:org/name`` to download the repository that the model was published in; empty for the bundled
-    weights, or random ones where there are none. Raises UnknownName, BadCheckpoint for weights that do not fit, and what
-    :func:`~cachemark.workflows.weights.fetch` raises.
+    ``weights``: a file or folder, or ``hf:org/name`` to download the published repository; empty for the bundled weights, else random ones.
+    Raises UnknownName, BadCheckpoint for weights of another shape, and the errors of :func:`~cachemark.workflows.weights.fetch`.
     """
     Machine(device).require()
     if str(weights).startswith(HUB):
@@ -164,7 +163,7 @@ def _published(name: str, repository: str, decoder_weights: str | Path) -> tuple
 
 
 def _own_budget(method: str, paradigm: str) -> str | int:
-    """The budget of a method where none is given: its own sizes, which a plan names by the method, else a half."""
+    """Return the default budget of a method: its own sizes, which a plan names by the method, else 1/2."""
     if method == FULL:
         return 1
     cls: type[Method] = METHODS.get(method)
@@ -184,7 +183,7 @@ def _seeds(given: Sequence[int] | int | None, images: int | None) -> list[int]:
 
 
 def _prompt_file(prompts: Sequence[str], folder: str) -> str:
-    """A file with a prompt on each line, as plans name them; nothing where there are no prompts."""
+    """Write the prompts to a file, one per line, and return its name for a plan; empty without prompts."""
     if not prompts:
         return ""
     file = Path(folder) / "prompts.txt"

@@ -1,4 +1,4 @@
-"""Commits of a repository: checked out side by side in folders of their own, and bisected by ``git bisect``."""
+"""Commits of a repository: checkouts in separate folders, and ``git bisect``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_git(repository: Path | str, *arguments: str) -> subprocess.CompletedProc
 
 
 def git(repository: Path | str, *arguments: str) -> str:
-    """Output of a git command in a repository. Raises CachemarkError with what git said."""
+    """Run git in a repository and return its output. Raises CachemarkError with git's message."""
     done = run_git(repository, *arguments)
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
@@ -40,12 +40,12 @@ def git(repository: Path | str, *arguments: str) -> str:
 
 
 def repository_of(folder: Path | None) -> Path:
-    """The top folder of a repository: the one given, else that of this copy of the package."""
+    """Return the top folder of the given repository, else of the one around this package."""
     return Path(git(folder or PACKAGE, "rev-parse", "--show-toplevel"))
 
 
 def commit_of(repository: Path, name: str) -> str:
-    """The full name of a commit. Raises CachemarkError where there is none of that name."""
+    """Return the full name of a commit. Raises CachemarkError for an unknown name."""
     done = run_git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if done.returncode:
         raise CachemarkError(f"There is no commit {name!r} in {repository}.",
@@ -55,7 +55,7 @@ def commit_of(repository: Path, name: str) -> str:
 
 @contextmanager
 def checkouts(repository: Path, names: Sequence[str]) -> Iterator[list[Path]]:
-    """Check commits out into folders of their own. They are worktrees: the repository itself stays unchanged."""
+    """Check out commits as worktrees in temporary folders; the repository itself is not changed."""
     with tempfile.TemporaryDirectory(prefix="cachemark-") as root:
         folders = []
         try:
@@ -73,7 +73,7 @@ def checkouts(repository: Path, names: Sequence[str]) -> Iterator[list[Path]]:
 def code_of(folder: Path, name: str = "") -> str:
     """Return the folder of a checkout from which the package is imported.
 
-    ``name`` is the commit, for the error. Raises CachemarkError without a package, and Unsupported for another trial protocol.
+    ``name``: the commit, for the error. Raises CachemarkError without a package, and Unsupported for another trial protocol.
     """
     folders = sorted(path.parent.parent for path in folder.glob("*/cachemark/__init__.py"))
     if not folders:
@@ -86,9 +86,9 @@ def code_of(folder: Path, name: str = "") -> str:
 
 @dataclass(frozen=True)
 class Searched:
-    """Result of a bisection: the first bad commit, or the candidates that are ``left`` by skipped commits.
+    """Result of a bisection: the first bad commit, or the candidates that skipped commits leave.
 
-    ``commit`` is empty where there are several candidates; ``steps`` holds every tried commit with the answer.
+    ``commit`` is empty if there are several candidates (``left``); ``steps`` holds every tried commit with its answer.
     """
 
     commit: str
@@ -99,8 +99,7 @@ class Searched:
 def search(repository: Path, good: str, bad: str, judge: Callable[[Path, str], str]) -> Searched:
     """Find the first bad commit between two.
 
-    ``judge`` gets a folder with the commit and its name, and returns ``good``, ``bad`` or ``skip``. Raises CachemarkError where ``good``
-    is no ancestor of ``bad``.
+    ``judge(folder, commit)`` returns ``good``, ``bad`` or ``skip``. Raises CachemarkError if ``good`` is not an ancestor of ``bad``.
     """
     good, bad = commit_of(repository, good), commit_of(repository, bad)
     if good == bad or git(repository, "merge-base", good, bad) != good:
@@ -128,9 +127,9 @@ def _bisecting(folder: Path, good: str, bad: str) -> Iterator[str]:
 
 
 def _answered(folder: Path, answer: str) -> str:
-    """Give git an answer and return its output.
+    """Mark the commit and return git's output.
 
-    git exits with 2 where only skipped commits are left. Any other failure, such as changed files in the worktree, raises CachemarkError.
+    git exits with 2 if only skipped commits are left. Any other failure, such as changed files in the worktree, raises CachemarkError.
     """
     if answer not in (GOOD, BAD, SKIP):
         raise ValueError(f"{answer!r} is none of good, bad and skip")

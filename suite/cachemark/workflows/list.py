@@ -1,4 +1,4 @@
-"""Lists of everything that has a name: models, methods, decoders, metrics, shipped plans and stored runs."""
+"""Lists of models, methods, decoders, metrics, shipped plans and stored runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Kind = Literal["models", "methods", "decoders", "metrics", "plans", "runs"]
 def listing(kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[str | Path] = ()) -> list[dict[str, Any]]:
     """List everything of a kind: ``name``, ``summary``, and facts of the kind.
 
-    Things of ``plugins`` and installed packages are included: ``origin`` and ``version`` state where they come from, ``refused`` why an
-    installed one cannot be loaded. Runs are those of ``store``, newest first.
+    Includes ``plugins`` and installed packages: ``origin`` and ``version`` state the source, ``refused`` why an installed one cannot be
+    loaded. Runs are those of ``store``, newest first.
     """
     if plugins:
         from ..plugins import loading
@@ -83,7 +83,7 @@ def _decoders() -> list[dict[str, Any]]:
 
 
 def _metrics() -> list[dict[str, Any]]:
-    """List fixed metrics, then families by the pattern of their names, then those of plug-ins."""
+    """List fixed metrics, metric families by name pattern, and metrics of plug-ins."""
     named = {**METRICS, **{f"{name}_<preset>_<images>": family for name, family in FAMILIES.items()}}
     own = {"origin": "cachemark", "version": __version__}
     return [{**asdict(m), "name": name, "summary": _metric_summary(m), **own} for name, m in named.items()] + [
@@ -97,7 +97,7 @@ def _metric_summary(of: Metric) -> str:
 
 
 def _of_plug_in(name: str) -> Metric:
-    """A metric of a plug-in as cases keep it."""
+    """Return a plug-in's metric as cases store it."""
     from ..plans.metrics import defined
 
     know({KEY: (definitions := defined(name))})
@@ -120,6 +120,6 @@ def _runs(store: str | Path) -> list[dict[str, Any]]:
 
 
 def sentence(text: str | None) -> str:
-    """The first sentence of a docstring, on one line."""
+    """Return the first sentence of a docstring on one line."""
     first, dot, _ = " ".join((text or "").split("\n\n")[0].split()).partition(". ")
     return first + dot.rstrip()

@@ -1,4 +1,4 @@
-"""The largest batch that fits into memory, by bisection: doubling until one does not fit, then halving what is between."""
+"""Search for the largest batch that fits into memory: double until one fails, then bisect."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ NO_IMAGES = "throughput only: images are judged in a run of the plan at its own 
 
 @dataclass(frozen=True)
 class Largest:
-    """The result of a search: ``batch`` images fit (0: none), and the outcome of each batch that was tried."""
+    """Result of a search: the largest ``batch`` that fits (0: none), and the outcome of each batch tried."""
 
     batch: int
     tried: dict[int, Outcome]
 
 
 def asked(planned: Planned, limit: int) -> Planned:
-    """The case whose largest batch within ``limit`` bytes (0: all that the device has) is asked."""
+    """Return the case that searches for its largest batch within ``limit`` bytes (0: all of the device's)."""
     return replace(planned, case=replace(planned.case, evaluation={MAX_BATCH: {"limit": limit}}))
 
 
 def limited(cases: list[Planned], limit: int) -> list[Planned]:
-    """With the limit in cases whose largest batch is asked: it decides how many images that is."""
+    """Add the limit to cases that search for their largest batch."""
     return [asked(planned, limit) if MAX_BATCH in planned.case.evaluation else planned for planned in cases]
 
 
 def at(planned: Planned, batch: int) -> Planned:
-    """The case with that many images at once."""
+    """Return the case at another batch size."""
     return replace(planned, case=replace(planned.case, batch=batch, seeds=SEEDS, samples=batch))
 
 
 def bisect(first: int, attempt: Callable[[int], Outcome], most: int = MOST) -> Largest:
-    """Bisect from ``first`` images on. ``attempt(batch)`` ends as ok or oom; any other end ends the search with what fitted so far, as
-    does ``not_reached``, of a batch that cannot end before a deadline."""
+    """Search for the largest batch, starting from ``first`` images.
+
+    ``attempt(batch)`` ends as ok or oom; any other status, such as ``not_reached``, ends the search with the batches tried so far.
+    """
     tried: dict[int, Outcome] = {}
 
     def fits(batch: int) -> bool:
@@ -62,12 +64,11 @@ def bisect(first: int, attempt: Callable[[int], Outcome], most: int = MOST) -> L
 
 
 def _out_of_memory(tried: dict[int, Outcome]) -> bool:
-    """True where every failure was for want of memory, so that fewer images may fit."""
     return all(outcome.ok or outcome.status is Status.OOM for outcome in tried.values())
 
 
 def outcome(planned: Planned, found: Largest) -> Outcome:
-    """The end of a search as one outcome: throughput at the plan's own batch, and at the largest."""
+    """Return the search as one outcome: throughput at the plan's own batch, and at the largest."""
     facts: dict[str, Any] = {"tried": [[batch, str(o.status)] for batch, o in sorted(found.tried.items())]}
     seconds = sum(o.seconds for o in found.tried.values())
     if not found.batch:
@@ -85,6 +86,6 @@ def outcome(planned: Planned, found: Largest) -> Outcome:
 
 
 def unfinished(outcome: Outcome) -> bool:
-    """True where a deadline ended the search: more images may fit, so another run searches again."""
+    """Return whether a deadline ended the search, so that another run searches again."""
     ended: dict[str, str] = outcome.facts.get(ENDED, {})
     return ended.get("status") == Status.NOT_REACHED

@@ -1,4 +1,4 @@
-"""Create a package of one's own: a working method, model or metric, its test, and a pyproject with its entry point."""
+"""Creation of a template package: a working method, model or metric, its test, and a pyproject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speedups on paper for the map of answers: at batches and lengths of the sequence at which nothing was measured."""
+"""Roofline speedups for the report's answer map, at batches and sequence lengths without measurements."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ SIDES = (Fraction(1, 2), Fraction(1), Fraction(2))  # of the grid that a next-to
 
 @dataclass
 class PaperSpeed:
-    """Prices generations with the rates that stand in a run. Where torch is not installed, or a plug-in's model is not here, or nobody has
-    counted a model's products, it says nothing; torch is imported when it is first asked."""
+    """Roofline times with the rates of a run.
+
+    Returns None without torch, without the plug-in of the model, and for a model without a FLOP model. torch is imported on first use.
+    """
 
     _known: dict[tuple[str, str, int, int], float | None] = field(default_factory=dict)
 
     def lengths(self, full: Case) -> tuple[int, ...]:
-        """Tokens of the model's own grid; of a next-token model also on grids half and twice as wide, with the same weights."""
+        """Return tokens per image on the model's grid; for a next-token model also on grids half and twice as wide."""
         tokens = full.grid[0] * full.grid[1]
         try:
             from ..models.registry import MODELS
@@ -31,8 +33,10 @@ class PaperSpeed:
         return tuple(int(tokens * side**2) for side in sides)
 
     def allowed(self, full: Case, candidate: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
-        """The speedup of a candidate over its full cache that bytes and FLOPs allow at a batch and length; None where nobody can say.
-        ``image``: seconds at least to decode one, on the model's own grid; on another they go with its area."""
+        """Return the roofline speedup of a candidate over its full cache at a batch and length, or None.
+
+        ``image``: seconds to decode one image on the model's own grid, scaled with the area of other grids.
+        """
         whole, part = (self._roofline_time(case, rates, batch, tokens) for case in (replace(full, method=FULL, parameters={}), candidate))
         if not whole or not part:
             return None

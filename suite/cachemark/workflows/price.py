@@ -1,4 +1,4 @@
-"""The price of a plan before it is run, and the deadline that a run must meet."""
+"""The cost of a plan before it runs, and the deadline of a run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from .stand_ins import with_stand_ins
 
 @dataclass(frozen=True)
 class ModelPrice:
-    """The cost of a model's cases: device hours, bytes of disk, and the most device memory in bytes. ``from_stored`` of them are priced by
-    what they took before."""
+    """The cost of a model's cases: device hours, bytes of disk, and peak device memory in bytes.
+
+    ``from_stored``: number of cases whose cost is their stored duration.
+    """
 
     model: str
     cases: int
@@ -40,9 +42,11 @@ class ModelPrice:
 
 @dataclass(frozen=True)
 class PriceList:
-    """The cost of a plan on a device or a card: ``cases`` in all, ``to_run`` of them not measured yet. ``missing`` files and folders are
-    priced with random weights, and methods that need a measurement of such weights with a stand-in for it; ``disk_free`` is bytes here.
-    ``idle``: cases whose method does nothing, each with the reason."""
+    """The cost of a plan on a device or a GPU: number of ``cases``, those ``to_run``, and the cost of each model.
+
+    ``missing`` files are replaced by random weights, and calibrations of such weights by stand-ins. ``disk_free``: bytes here. ``idle``:
+    cases whose method has no effect, with the reason.
+    """
 
     plan: str
     on: str
@@ -63,7 +67,7 @@ def price_list(
     plan: Plan | str | Path, store: str | Path | None = None, *, machine: Machine | str = "cpu", on: str = "",
     plugins: Sequence[str | Path] = (), methods: Sequence[str] = (),
 ) -> PriceList:
-    """The cost of a plan on this machine, or on a card by name (``on``); nothing is run. ``store`` holds what is measured already."""
+    """Estimate the cost of the cases of a plan that ``store`` does not have, on this machine or on the GPU ``on``."""
     machine, (loaded, _) = Machine.of(machine), prepare(plan, plugins, methods)
     bare, missing = without_missing(loaded)
     todo = limited(expand(with_stand_ins(loaded, bare), "cuda" if on else machine.device), machine.memory_cap)
@@ -81,8 +85,10 @@ def price_list(
 
 
 def deadline(seconds: float | None, store: Store, machine: Machine, places: Executor) -> Deadline | None:
-    """A deadline so many seconds from now that knows what cases took before, and how long a process takes to start; None where none is
-    set. On paper a case is priced with the rates that the run has of its device."""
+    """Return a deadline in so many seconds, or None.
+
+    It estimates a case by its stored duration, else by its roofline time at the rates of this run.
+    """
     if seconds is None:
         return None
     here = places.environment(machine.device, machine.threads)
@@ -96,7 +102,7 @@ def deadline(seconds: float | None, store: Store, machine: Machine, places: Exec
 
 @cache
 def _rates(device: str, threads: int, card: str, dtype: str) -> Rates:
-    """Measured once where the device is here, else from the card's data sheet."""
+    """Return the data-sheet rates of a card, else the measured rates of the device."""
     if card:
         return limits.gpu(card, dtype)
     return rate(device, threads, dtype)
@@ -109,7 +115,7 @@ def _known(found: Rates | None, device: str) -> Rates:
 
 
 def _left(todo: list[Planned], store: Store | None, machine: Machine) -> tuple[list[Planned], Callable[[str], float | None]]:
-    """The cases that are not stored yet, and the seconds that a case took before on a machine of this class, by its key."""
+    """Return the cases that are not stored, and the stored seconds of a case by its key."""
     if store is None:
         return todo, lambda key: None
     here = environment(machine.device, machine.threads)

@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add a test for each check of what the options name."""
+    """Add a test for each check of the things named by the options."""
     for kind, table in KINDS.items():
         for named in config.getoption(f"--cachemark-{kind}"):
             from .prove import planned_checks

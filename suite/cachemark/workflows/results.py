@@ -31,8 +31,10 @@ SAID = ("model", "method", "budget", "codec", "variant", "role", "sampling")  # 
 
 @dataclass
 class Measured:
-    """The result of measuring a plan just now: the number of the run, the plan with its plug-in files, the machine, the outcomes measured,
-    and the number of those carried over from earlier runs."""
+    """A run that was just measured: its number, plan, plug-in files and machine, and the new outcomes (``ran``).
+
+    ``carried``: number of outcomes reused from earlier runs.
+    """
 
     run_id: int
     plan: Plan
@@ -43,9 +45,9 @@ class Measured:
 
 
 class Run:
-    """A stored run. Its outcomes are read once, images when they are shown; the store is open only for that long.
+    """A stored run, whose outcomes are read once and whose images are read when they are requested.
 
-    ``measured`` says how it was measured just now, None of a run that was opened; ``notes`` are lines for people.
+    ``measured``: how it was just measured, None for a run that was opened; ``notes``: lines to print.
     """
 
     def __init__(self, store: str | Path, number: int | None = None, measured: Measured | None = None, notes: tuple[str, ...] = ()) -> None:
@@ -61,8 +63,10 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """The plan as it was run, of a comparison the one whose cases it compares; of an opened run as it was stored, its plug-ins relative
-        to the working directory. Raises BadPlan where none is stored that this version reads."""
+        """The plan as it was run; for a comparison, the plan whose cases it compares.
+
+        Of an opened run, paths of plug-ins are relative to the working directory. Raises BadPlan if this version cannot read it.
+        """
         from pydantic import ValidationError
 
         from ..plans.schema import Plan
@@ -77,12 +81,14 @@ class Run:
 
     @property
     def cases(self) -> tuple[RunCase, ...]:
-        """Every case with its outcome, in the order in which they were measured."""
+        """Every case with its outcome, in the order of measurement."""
         return tuple(RunCase(self.store, outcome) for outcome in self.outcomes)
 
     def __getitem__(self, case: str) -> RunCase:
-        """A case by its label (``linear 1/4``), its key, or the beginning of that; of a comparison the first side of its first pair.
-        UnknownName where it names none, or several."""
+        """Return a case by its label (``linear 1/4``), its key, or the beginning of its key.
+
+        Of a comparison, the first side of its first pair. Raises UnknownName for no such case, or several.
+        """
         return RunCase(self.store, outcomes_of(case, self.outcomes)[0])
 
     def __repr__(self) -> str:
@@ -98,7 +104,7 @@ class Run:
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """Which cache to use, by model as a report heads it: a sentence (``text``), and the ``row`` to use, None for the full cache."""
+        """The recommended cache of each model: a sentence (``text``), and the ``row``, None for the full cache."""
         return {chapter.heading: chapter.answer for chapter in table_view(self.record, self.outcomes).chapters}
 
     def frame(self) -> pd.DataFrame:
@@ -116,8 +122,10 @@ class Run:
             return samples_frame(source, self.id)
 
     def compare(self, first: str, second: str, *, machine: Machine | str | None = None, terms: Terms | None = None) -> PairedComparison:
-        """Measure two cases of this run again, by label, in pairs of fresh processes, and judge them: see
-        :func:`cachemark.workflows.compare`. ``machine`` is by default the one of this run, or its device where the run was opened."""
+        """Measure two cases of this run again, by label, in pairs of fresh processes, and test the differences.
+
+        ``machine``: by default the machine of this run, or its device if the run was opened. See :func:`cachemark.workflows.compare`.
+        """
         from . import compare as comparing
 
         machine = machine or (self.measured.machine if self.measured else self._device())
@@ -127,7 +135,6 @@ class Run:
                                  plugins=[file for file in files if file not in own])
 
     def _device(self) -> str:
-        """The device that it was measured on."""
         if not self.outcomes:
             raise NothingMeasured(f"Run {self.id} has no outcome, so its device is not known.", remedy="Name one, such as machine=\"cpu\".")
         return self.outcomes[0].case.device_class
@@ -138,10 +145,7 @@ class Run:
 
 
 class RunCase:
-    """A case of a run: what was measured (``case``), how it ended (``outcome``), and its images.
-
-    A :class:`Case` is an identity, equal wherever it was measured, and knows no store; this view of it does.
-    """
+    """A case of a run: its identity (``case``), its ``outcome``, and its images."""
 
     def __init__(self, store: str | Path, outcome: Outcome) -> None:
         self._store, self.outcome = store, outcome
@@ -155,7 +159,7 @@ class RunCase:
         return f"<{self.case.full_title}: {self.outcome.status}>"
 
     def images(self) -> bytes | None:
-        """A PNG of two rows, the full cache's images above those of the case at the same seeds; None where none were kept."""
+        """Return a PNG with the full cache's images above those of the case, or None if none are stored."""
         file = next((file for name, file in self.outcome.artifacts.items() if name.partition(".")[0] == "grid"), None)
         if file is None:
             return None
@@ -163,21 +167,22 @@ class RunCase:
             return source.artifacts.read(file)
 
     def _repr_html_(self) -> str:
-        """Its images, for a notebook; its status and log where there are none."""
+        """Return the images for a notebook, or the status and log."""
         from ..export.documents import case_html
 
         return case_html(self.outcome, self.images())
 
 
 def open_run(store: str | Path = DEFAULT_STORE, run: int | None = None) -> Run:
-    """A stored run, by default the newest. Raises BadStore, and NothingMeasured where there is none."""
+    """Open a stored run, by default the newest. Raises BadStore, and NothingMeasured for an empty store."""
     return Run(store, run)
 
 
 def outcomes_of(case: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The outcomes of the case with this label (``linear 1/4``), this title (``tiny-var linear 1/4``, or with its batch) or this key, of
-    which four digits suffice: one, or in a comparison one for each side of a pair. UnknownName where there is none, or where several cases
-    are called so, with what tells them apart."""
+    """Return the outcomes of the case with this label, title or key (four digits suffice).
+
+    A comparison has one for each side of each pair. Raises UnknownName for no such case, or several, listing what distinguishes them.
+    """
     among, named = list(outcomes), shown_label(case)
     found = [o for o in among
              if named in (o.case.label, o.case.title, o.case.full_title) or (len(case) >= 4 and o.case.key.startswith(case))]
@@ -190,8 +195,7 @@ def outcomes_of(case: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def _apart(cases: Sequence[Case]) -> list[str]:
-    """Words for each of some cases that tell it from the others: its model, and where models have several its label and the settings that
-    differ."""
+    """Return words that distinguish each case: its model, else its label and the settings that differ."""
     if len({one.model for one in cases}) == len(cases):
         return [one.model for one in cases]
     rows = [{**one.to_json(), **asdict(one.sampling)} for one in cases]
@@ -201,7 +205,7 @@ def _apart(cases: Sequence[Case]) -> list[str]:
 
 
 def case_values(outcome: Outcome, full: Outcome | None) -> tuple[str, str, str, str]:
-    """Return time per batch, speedup over ``full``, saved bytes or FLOPs, and image score as text, each empty where unknown."""
+    """Return time per batch, speedup, saving and image score as text, each empty if unknown."""
     if not outcome.ok:
         return "", "", "", ""
     row, latency, candidate = derive(outcome, full, {}), outcome.median(TIME), outcome.case.role == "candidate"

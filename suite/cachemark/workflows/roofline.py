@@ -1,4 +1,4 @@
-"""Bounds by arithmetic, before anything is measured: roofline times of a model by method, budget and batch."""
+"""Roofline times of a model by method, budget and batch, before anything is measured."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ class PassCost:
 
 
 def device_rates(gpu: str | None, dtype: str) -> Rates:
-    """Return the 16-bit rates of a GPU by name, or measure those of this machine (None).
+    """Return the 16-bit rates of a GPU by name, or measure the rates of this machine (None).
 
-    Raises Unsupported for a named GPU with float32, and Infrastructure where nothing can be measured.
+    Raises Unsupported for a named GPU with float32, and Infrastructure if nothing can be measured.
     """
     if gpu is not None:
         if dtype == "float32":
@@ -94,11 +94,12 @@ def roofline_times(
     model: str, rates: Rates, *, methods: Sequence[str] = (), budgets: Sequence[str] = (), batches: Sequence[int] = (1,),
     dtype: str = "bfloat16", preset: str = "paper", steps: int = 0, demanding: int | None = None, apart: bool = False,
 ) -> list[RooflineTime]:
-    """Return the roofline times of the full cache and of each method under each budget, at each batch size.
+    """Return roofline times of the full cache and each method, by budget and batch size.
 
-    Empty ``methods`` and ``budgets`` are those of the model's family; the budget ``own`` means a method's default sizes. ``steps``: passes
-    of a masked model. ``demanding``: layers of ams_kv with the larger budget (None: a sixth). ``apart``: charge activations as separate
-    operations. Raises BadBudget, BadParameter for ``demanding`` layers, and Unsupported for ``steps`` that the model does not have.
+    Empty ``methods`` and ``budgets`` are the defaults of the model's family; the budget ``own`` means a method's default sizes. ``steps``:
+    passes of a masked model. ``demanding``: layers of ams_kv with the larger budget (None: a sixth). ``apart``: charge activations as
+    separate operations. Raises BadBudget, BadParameter for ``demanding`` layers, and Unsupported for ``steps`` that the model does not
+    have.
     """
     entry: ModelEntry = MODELS.get(model)
     counts = _counts(entry)
@@ -159,7 +160,7 @@ def check_demanding(demanding: int, layout: Layout) -> None:
 
 
 def _refuse_unused(entry: ModelEntry, names: Sequence[str], steps: int, demanding: int | None) -> None:
-    """Raise where a number is given that has no effect."""
+    """Raise for a number that has no effect."""
     if steps and entry.paradigm != MASKED:
         raise Unsupported(f"{steps} steps: {entry.name} is a {entry.paradigm} model, whose passes follow from its tokens.",
                           remedy="Leave the steps out, or name a masked model, such as mar-l.")
@@ -175,7 +176,7 @@ def _refuse_unused(entry: ModelEntry, names: Sequence[str], steps: int, demandin
 def priced_methods(
     names: Sequence[str], budgets: Sequence[str], layout: Layout, demanding: int | None, entry: ModelEntry,
 ) -> Iterator[tuple[str, str, Method | str]]:
-    """Yield name, budget, and the method with its parameters or the reason why there is none; the full cache is left out."""
+    """Yield name, budget, and the method or the reason why it cannot be built; the full cache is left out."""
     for name in dict.fromkeys(names):
         cls: type[Method] = METHODS.get(name)
         layers = range(sixth(layout) if demanding is None else demanding)

@@ -1,4 +1,4 @@
-"""Measuring a plan into a store, one case at a time: everything in it, the largest batches, or a share of its quality images."""
+"""Measure a plan into a store: all of its cases, the largest batches, or one share of its quality images."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def run(
     methods: Sequence[str] = (), fresh: bool = False, carry_quality: bool | None = None, seconds: float | None = None,
     watcher: RunWatcher = UNWATCHED,
 ) -> Run:
-    """Measure a plan and return the run, every outcome stored. What the store holds already is not run again, unless ``fresh``.
+    """Measure the cases of a plan that the store does not have, and return the run.
 
-    ``plan`` is a plan, the name of a shipped one, or a TOML file; ``methods`` and those of ``plugins`` join every block that they can run
-    in. ``carry_quality`` keeps the values of an earlier quality pass where a case still gives the same tokens (default: unless ``fresh``).
-    With ``seconds`` the run ends in that time: by priority, and the rest is ``not_reached``. An interruption keeps everything that is
-    complete.
+    ``plan``: a plan, the name of a shipped plan, or a TOML file. ``methods`` and those of ``plugins`` join every block that they can run
+    in. ``fresh`` measures every case again; ``carry_quality`` then keeps earlier quality values if the tokens did not change (default:
+    unless ``fresh``). With ``seconds`` cases run by priority until the time is up, and the rest is ``not_reached``. An interruption keeps
+    every completed case.
     """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods)
     with Store.open(store) as target:
@@ -87,11 +87,11 @@ def measure(
     weights: str | Path = "", decoder_weights: str | Path = "", store: str | Path = DEFAULT_STORE, machine: Machine | str = "cpu",
     plugins: Sequence[str | Path] = (),
 ) -> Run:
-    """Measure methods × budgets on one model beside its full cache, without a plan file, and return the run.
+    """Measure methods × budgets on one model and its full cache without a plan file, and return the run.
 
-    ``seeds`` is the number of images that are compared with the full cache's, at most ``batch`` at once. A budget that a method cannot meet
-    is an outcome with the reason. A method of your own must stand in one of the files ``plugins``, since each case runs in a process of its
-    own. Raises Unsupported for one of a notebook or script, and what :func:`run` raises.
+    ``seeds``: images compared with those of the full cache, ``batch`` at a time. A budget that a method cannot meet is an outcome with the
+    reason. Each case runs in its own process, so your own method must be in one of the files ``plugins``. Raises Unsupported for a method
+    of a notebook or script, and the errors of :func:`run`.
     """
     for name in methods:
         if name in METHODS and METHODS.get(name).__module__ == "__main__":
@@ -109,8 +109,10 @@ def max_batch(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False, watcher: RunWatcher = UNWATCHED,
 ) -> Run:
-    """The largest batch that fits for the full cache and every candidate of a plan, and throughput there. On a CPU the machine needs a
-    ``memory_cap``."""
+    """Find the largest batch that fits, for the full cache and every candidate of a plan, and its throughput.
+
+    On a CPU the machine needs a ``memory_cap``.
+    """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods, searches=True)
     with Store.open(store) as target, machine.places(target) as places:
         found = PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).measure_largest(fresh=fresh)
@@ -121,8 +123,10 @@ def share(
     plan: Plan | str | Path, part: tuple[int, int], store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu",
     plugins: Sequence[str | Path] = (), methods: Sequence[str] = (), watcher: RunWatcher = UNWATCHED,
 ) -> list[Outcome]:
-    """Make one ``part`` (index from 0, of how many) of the quality images of a plan, for a later run to use; the outcomes of cases that
-    failed. Raises Unsupported where the plan has no quality pass."""
+    """Generate one ``part`` (index from 0, number of parts) of the quality images of a plan, for a later run to use.
+
+    Returns the outcomes of cases that failed. Raises Unsupported for a plan without a quality pass.
+    """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods)
     _require_quality(loaded, cases)
     with Store.open(store) as target, machine.places(target) as places:
@@ -130,7 +134,7 @@ def share(
 
 
 def _require_quality(plan: Plan, cases: Sequence[Planned]) -> None:
-    """Raise Unsupported where no quality image of a plan can be made, so that there is nothing to share."""
+    """Raise Unsupported if no quality image of a plan can be generated here."""
     passes = [planned.case.evaluation[QUALITY_PASS] for planned in cases if QUALITY_PASS in planned.case.evaluation]
     if not passes:
         raise Unsupported(f"No case of plan {plan.name} has a quality pass, so there are no quality images to share.",
@@ -140,7 +144,7 @@ def _require_quality(plan: Plan, cases: Sequence[Planned]) -> None:
 
 
 def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
-    """Lines on whether the anchor of a plan was reached; an anchor that was is written down."""
+    """Return lines about the anchors of a plan, and record the anchors that were reached."""
     if plan.anchor is None:
         return []
     lines, table = [], plan.anchor.model_dump()
@@ -157,9 +161,11 @@ def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
 
 @dataclass
 class PlanRunner:
-    """Measures a plan into an open store, on the places of an executor. With a ``deadline`` cases run by priority and breadth first, and
-    those that cannot end before it are outcomes ``not_reached``; a search for the largest batch ends with what has fitted until then.
-    ``cases``: those of the plan, expanded here if they are not given."""
+    """Runner of a plan with an open store and an executor.
+
+    With a ``deadline``, cases run by priority and breadth first; cases that cannot end before it are ``not_reached``, and a search for the
+    largest batch ends with the batches tried so far. ``cases``: the expanded plan if it is known.
+    """
 
     plan: Plan
     store: Store
@@ -176,9 +182,11 @@ class PlanRunner:
         self.cases = self.cases or expand(self.plan, self.machine.device)
 
     def measure(self, *, fresh: bool = False, carry: bool = True) -> Measured:
-        """Carry over what is stored and run the rest. An interruption leaves everything completed in the store and the run marked
-        interrupted. Quality is carried over from an earlier outcome of a case that gave the same tokens (:mod:`cachemark.plans.reuse`),
-        if ``carry``."""
+        """Reuse stored outcomes, measure the other cases, and return the run.
+
+        If ``carry``, quality is reused from an earlier outcome with the same tokens (:mod:`cachemark.plans.reuse`). An interruption keeps
+        completed cases and marks the run interrupted.
+        """
         cases = search.limited(self.cases, self.machine.memory_cap)
         measured_rates = partial(self.executor.rates, self.machine.device, self.machine.threads)
         here, decisions = _rated(*self._decided(cases, fresh), measured_rates)
@@ -193,9 +201,10 @@ class PlanRunner:
         return found
 
     def measure_largest(self, *, fresh: bool = False) -> Measured:
-        """For every full cache and candidate the largest batch that fits into the memory cap (0: all that a GPU has), and throughput there
-        and at
-        the plan's batch. Each batch that is tried is a trial of its own. What no process could do is an outcome too."""
+        """Find the largest batch within the memory cap (0: all of the GPU's) of every full cache and candidate.
+
+        Throughput is measured there and at the plan's batch. Each batch is tried in a process of its own.
+        """
         cases = [p for p in self.cases if p.case.role in ("baseline", "candidate")]
         here, decisions = self._decided([search.asked(planned, self.machine.memory_cap) for planned in cases], fresh)
         with self._new_run(here, decisions) as found:
@@ -204,8 +213,7 @@ class PlanRunner:
         return found
 
     def make_share(self, part: tuple[int, int]) -> list[Outcome]:
-        """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
-        at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
+        """Generate one share of the quality images of every case that is not stored; return failed outcomes."""
         _, decisions = self._decided(self.cases)
         wanted = [d for d in self._with_caches(decisions) if not d.planned.unsupported_reason and d.planned.case.measures(QUALITY_PASS)]
         self._left = TimeLeft()  # nobody knows what a part of a pass takes
@@ -219,7 +227,6 @@ class PlanRunner:
         return failed
 
     def _decided(self, cases: Sequence[Planned], fresh: bool = False) -> tuple[Environment, list[Decision]]:
-        """The environment of trials, and a decision about each case."""
         here = self.executor.environment(self.machine.device, self.machine.threads)
         return here, decide(cases, self.store, here, fresh=fresh, memory_cap=self.machine.memory_cap)
 
@@ -228,7 +235,7 @@ class PlanRunner:
 
     @contextmanager
     def _new_run(self, here: Environment, decisions: list[Decision]) -> Iterator[Measured]:
-        """A run of the store, open as long as the block lasts, with what is stored already carried over."""
+        """Start a run in the store, with stored outcomes linked to it, and finish it at the end of the block."""
         with self.store.new_run(self.plan.name, self.plan.stored(), here, code_identity()) as run_id:
             seconds = partial(self.store.seconds, machine_class=here.machine_class)
             self._left = TimeLeft([d.planned for d in decisions if not d.stored], seconds)
@@ -239,15 +246,17 @@ class PlanRunner:
             yield Measured(run_id, self.plan, self.plugins, self.machine, carried=len(stored))
 
     def _with_caches(self, decisions: list[Decision]) -> list[Decision]:
-        """Decisions that are not stored, each with a folder of its own for the finished parts of its quality pass, named by all they depend
-        on: another process may have made some. Those of a stored full cache lie where it left them."""
+        """Return the decisions that are not stored, each with folders for finished parts of its quality pass.
+
+        A folder is named by the result key, so that other processes find the same parts.
+        """
         folder = self.store.artifacts.parts
         full = {d.planned.case.cell: folder / d.key for d in decisions if d.planned.case.role == "baseline"}
         return [replace(d, planned=replace(d.planned, feature_cache=folder / d.key, full_features=full.get(d.planned.case.cell)))
                 for d in decisions if not d.stored]
 
     def _ended(self, todo: list[Decision], request: TrialRequest) -> Iterator[Finished]:
-        """Every case as it ends, trial by trial."""
+        """Yield every case as it ends."""
         planned = {d.planned.case.key: d.planned for d in todo}
         order = breadth_first if self.deadline else groups
         admit = self.deadline.admit if self.deadline else always
@@ -265,7 +274,7 @@ class PlanRunner:
         self.watcher.advanced(planned.case)
 
     def _searched(self, todo: list[Decision]) -> Iterator[Finished]:
-        """The largest batch of each case as it is found."""
+        """Yield the outcome of each search for the largest batch."""
         for planned in (decision.planned for decision in todo):
             self.watcher.started(planned.case)
             if planned.unsupported_reason:
@@ -275,7 +284,7 @@ class PlanRunner:
                 yield Finished(search.outcome(planned, found), {})
 
     def _attempt(self, planned: Planned, batch: int) -> Outcome:
-        """The outcome of one batch; the deadline is asked before. The start of its process is in its price."""
+        """Measure one batch, unless it cannot end before the deadline."""
         one = search.at(planned, batch)
         if late := self.deadline.admit(one, running=True) if self.deadline else "":
             return unmeasured(one, Status.NOT_REACHED, late).outcome
@@ -285,7 +294,7 @@ class PlanRunner:
         return finished.outcome
 
     def _keep(self, ended: Iterator[Finished], found: Measured) -> None:
-        """Store each outcome as it comes."""
+        """Store each outcome as it arrives."""
         for finished in ended:
             outcome = finished.outcome
             trial = self._processes.setdefault(finished.process, str(len(self._processes) + 1)) if finished.process else ""
@@ -298,7 +307,7 @@ class PlanRunner:
 def _rated(
     here: Environment, decisions: list[Decision], rates: Callable[[Iterable[str]], Mapping[str, Rates]]
 ) -> tuple[Environment, list[Decision]]:
-    """The environment and what is to be run, with the rates of the device by dtype; measured only where something is run."""
+    """Add the device's rates by dtype to the environment and to the cases to run; measure them only for those."""
     dtypes = {d.planned.case.dtype for d in decisions if not d.stored}
     if not dtypes:
         return here, decisions
@@ -308,7 +317,7 @@ def _rated(
 
 
 def _with_earlier(decision: Decision, store: Store) -> Decision:
-    """The decision with the values of an earlier outcome of the case, where it has a quality pass; a later failure takes nothing away."""
+    """Add the quality values of the newest successful outcome of the case, if it has a quality pass."""
     planned = decision.planned
     if planned.unsupported_reason or not planned.case.measures(QUALITY_PASS):
         return decision

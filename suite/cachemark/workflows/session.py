@@ -1,4 +1,4 @@
-"""The machine to measure on and the store to read, neither of which needs torch to be named."""
+"""The machine to measure on and the store to read; naming either needs no torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reading(store: Store | str | Path) -> Iterator[Store]:
 
 @contextmanager
 def opened(store: str | Path | None) -> Iterator[Store | None]:
-    """Open a store for reading, or yield None where its file does not exist yet."""
+    """Open a store for reading, or yield None if its file does not exist yet."""
     if store is None or ((path := file_of(store)) is not None and not path.exists()):
         yield None
     else:
@@ -97,7 +97,7 @@ class Machine:
 def checked(
     plan: Plan | str | Path, machine: Machine | str, plugins: Sequence[str | Path], methods: Sequence[str], searches: bool = False,
 ) -> tuple[Machine, Plan, tuple[str, ...], list[Planned]]:
-    """Return the machine, the plan, its plug-in files and its cases, with every mistake found before a database is opened.
+    """Return the machine, the plan, its plug-in files and its cases, all validated before a store is opened.
 
     ``searches``: whether the largest batch is searched for, which needs a memory limit on a CPU.
     """

@@ -1,4 +1,4 @@
-"""Stand-ins for facts that nobody has measured of some weights, with which a method can be priced and timed on them."""
+"""Stand-ins for the calibration of weights that were never calibrated, to estimate the cost of a method."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..plans.schema import Cells, MethodTable, Plan
 
 
 def sixth(layout: Layout) -> int:
-    """As many demanding layers as AMS-KV's Table 2 has."""
+    """Return the number of demanding layers in AMS-KV's Table 2, a sixth."""
     return layout.layers // 6
 
 
 def calibration_parameter(cls: type[Method], entry: ModelEntry) -> dict[str, str]:
-    """The parameter that names the calibration of a model or of its packaged weights; nothing where there is none, or none is asked for."""
+    """Return the parameter that names the calibration of a model or of its packaged weights, if there is one."""
     if not issubclass(cls, Calibrated):
         return {}
     facts = calibrations.packaged(cls.name).get(entry.name) or calibrations.measured(cls.name, entry.identity(Request()))
@@ -31,8 +31,11 @@ def calibration_parameter(cls: type[Method], entry: ModelEntry) -> dict[str, str
 
 
 def stand_in(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
-    """Parameters in the place of what was measured of no weights of this model: of AMS-KV a sixth of the layers demanding, of a calibrated
-    method the model's own calibration, else one of even attention. Nothing for a method that asks for nothing."""
+    """Return parameters that replace a missing calibration.
+
+    AMS-KV: a sixth of the layers is demanding. A calibrated method: the model's calibration, else one of even attention. Other methods need
+    none.
+    """
     layout = entry.shape(entry.presets["paper"], 1)
     if layout.paradigm not in cls.paradigms:
         return {}
@@ -44,7 +47,7 @@ def stand_in(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
 
 
 def with_stand_ins(plan: Plan, bare: Plan) -> Plan:
-    """The ``bare`` form of a plan, which has random weights where a file is missing, with stand-ins for what was measured of the file."""
+    """Return ``bare``, the plan with random weights for missing files, with stand-ins for their calibrations."""
     cells = [_with_stand_ins(own) if own.weights != asked.weights else own for asked, own in zip(plan.cells, bare.cells, strict=True)]
     return bare.model_copy(update={"cells": cells})
 
@@ -58,7 +61,7 @@ def _with_stand_ins(block: Cells) -> Cells:
 
 
 def _table(given: str | MethodTable, entry: ModelEntry) -> str | MethodTable:
-    """A method with its stand-ins below what the plan says itself; what is no method as it is."""
+    """Return a method with stand-ins for parameters that the plan does not set; other names are returned unchanged."""
     named = MethodTable(name=given) if isinstance(given, str) else given
     if named.name not in METHODS or not (parameters := stand_in(METHODS.get(named.name), entry)):
         return given
@@ -66,7 +69,7 @@ def _table(given: str | MethodTable, entry: ModelEntry) -> str | MethodTable:
 
 
 def _even(cls: type[Calibrated], layout: Layout) -> str:
-    """The digest of a calibration by which all layers, heads and scales are alike, with every table that the method reads."""
+    """Return the digest of a calibration with equal layers, heads and scales, and all tables of the method."""
     name, facts = calibrations.named(cls.name, even(layout, cls.name))
     lacking = {table: _zeros(shape) for table, shape in cls().tables(facts, layout).items() if table not in facts}
     return calibrations.remember(cls.name, {**facts, **lacking}) if lacking else name

@@ -1,4 +1,4 @@
-"""Adding seeds until it is decided of every method whether its images are as good as the full cache's."""
+"""Doubling of the seeds until each method is shown to be non-inferior to the full cache, or worse."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ GROWTH = 2  # times as many seeds at each interim: all interim analyses together
 
 @dataclass(frozen=True)
 class Interim:
-    """Interim result at so many ``samples``: titles of the cases that are shown to be ``qualified``, those that are shown
-    to lose the margin or more, and those that are ``open``."""
+    """Interim result at so many ``samples``: titles of cases by state.
+
+    ``qualified``: non-inferior; ``disqualified``: lose the margin or more; ``open``: inconclusive.
+    """
 
     samples: int
     qualified: tuple[str, ...]
@@ -32,8 +34,7 @@ class Interim:
 
 @dataclass(frozen=True)
 class UntilDecided:
-    """The last ``run``, the interim results, and why it was the last: all is ``decided``, the ``time`` is over, or there are no more
-    ``seeds``."""
+    """The last ``run``, all interim results, and why it ended: ``decided``, ``time``, or no more ``seeds``."""
 
     run: Run
     interims: tuple[Interim, ...]
@@ -45,12 +46,12 @@ def until_decided(
     methods: Sequence[str] = (), fresh: bool = False, minutes: float | None = None, watcher: RunWatcher = UNWATCHED,
     on_interim: Callable[[Interim], None] = lambda interim: None,
 ) -> UntilDecided:
-    """Measure a plan at its own number of samples, then at twice as many of the same nested series, and so on, until the images of every
-    method are shown to lose less than the margin, or to lose it, by tests that are valid at any time (docs/explanation/statistics.md).
+    """Measure a plan at its own number of samples, then at twice as many, until every method is decided.
 
-    Arguments are those of :func:`~.run.run`; no interim analysis begins that would end after so many ``minutes``, were it to take twice
-    as long as the one before. Raises BadPlan for a plan with a quality pass, whose values are of whole sets of images, and
-    NothingMeasured where no case has a value of quality for each image."""
+    The tests are valid at any time (docs/explanation/statistics.md). Arguments are those of :func:`~.run.run`; no round starts that would
+    exceed ``minutes`` if it took twice as long as the one before. Raises BadPlan for a plan with a quality pass, whose values are of whole
+    sets of images, and NothingMeasured if no case has a quality value per image.
+    """
     loaded, files = prepare(plan, plugins, methods)
     if loaded.quality is not None:
         raise BadPlan(f"Plan {loaded.name} has a quality pass, and a FID cannot be decided seed by seed.",
@@ -71,7 +72,7 @@ def until_decided(
 
 
 def _larger(plan: Plan) -> list[Plan]:
-    """The plan at its own number of samples, at twice as many, and so on to the end of its series of seeds."""
+    """Return the plan at its own number of samples, at twice as many, and so on to the end of its seeds."""
     given = plan.fidelity
     series = given.seeds.rstrip("0123456789k")
     sizes = sorted((size, name) for name, size in SIZES.items() if name.rstrip("0123456789k") == series)
@@ -85,7 +86,7 @@ def _larger(plan: Plan) -> list[Plan]:
 
 
 def _at(plan: Plan, fidelity: Fidelity, times: int) -> Plan:
-    """The plan with this fidelity, and blocks of a number of samples of their own with so many ``times`` as many."""
+    """Return the plan with this fidelity, and ``times`` as many samples in blocks that have their own number."""
     cells = [block.model_copy(update={"samples": block.samples * times}) for block in plan.cells]
     return plan.model_copy(update={"fidelity": fidelity, "cells": cells})
 
@@ -100,6 +101,6 @@ def _interim(found: Run, samples: int) -> Interim:
 
 
 def _state(claims: Claims, key: str) -> int:
-    """1: shown to be non-inferior; −1: shown to lose the margin or more; 0: open."""
+    """Return 1 for non-inferior, −1 for a loss of the margin or more, and 0 for inconclusive."""
     claim = claims[key]
     return 1 if claim.non_inferior else -1 if claim.inferior else 0

@@ -1,4 +1,4 @@
-"""The weights of published models: their sources, and their way here. Only :func:`fetch` asks a network."""
+"""Sources and download of published weights. Only :func:`fetch` uses the network."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def weights_list(models: Sequence[str] = ()) -> list[Publication]:
 
 
 def fetch(model: str, to: str | Path = FOLDER, say: Callable[[str], None] = lambda line: None) -> dict[str, Path]:
-    """Download what a model needs below the folder ``to``; return the paths by their keys.
+    """Download the weights of a model below the folder ``to``; return paths by key.
 
-    An interrupted download continues; files that are present are not requested again. The sizes and SHA-256 that the source states are
-    stored beside them. Files that no program can fetch are listed with the steps; NoAccess is raised unless they are there. Raises
-    NoAccess for files behind terms, Unsupported without huggingface_hub, Infrastructure where the network fails.
+    An interrupted download continues, and present files are not requested again. Published sizes and SHA-256 are stored with the files.
+    Files that must be downloaded by hand are listed with the steps. Raises NoAccess for files that are gated or missing, Unsupported
+    without huggingface_hub, and Infrastructure for network failures.
     """
     needed = of_model(model)
     for name in dict.fromkeys(file.origin.name for file in needed if file.origin.on_hub):
@@ -70,7 +70,7 @@ def _from_hub(repository: str, folder: Path, patterns: Iterable[str], say: Calla
 def _download(url: str, to: Path, listed: Any, say: Callable[[str], None]) -> None:
     """Download one file unless it is present, and check its size and SHA-256.
 
-    A partial download is kept and continued: the library itself starts each file anew in each process.
+    A partial download is kept and continued, since the library itself restarts each file in each process.
     """
     if to.is_file() and to.stat().st_size == listed.size:
         return
@@ -110,7 +110,7 @@ def _sha256(path: Path) -> str:
 
 
 def _note(folder: Path, revision: str | None, files: dict[str, Any]) -> None:
-    """Keep what the hub says of the files, so that they can be verified without it."""
+    """Store the published sizes and SHA-256 of the files, so that they can be verified offline."""
     facts = {name: {"bytes": file.size, "sha256": file.lfs.sha256 if file.lfs else ""} for name, file in files.items()}
     with replacing(folder / NOTES) as part:
         part.write_text(json.dumps({"revision": revision, "files": facts}, indent=1), encoding="utf-8")
