@@ -81,7 +81,7 @@ ROWS = (
     Row("legend", "share", "higher", 0.5, False, True, ("legend_lost", "share", 0.5), "50.0 %", "Color consistency" + UP, True),
     Row("prompt_score", "share", "higher", 0.5, False, True, ("prompt_score_lost", "share", 0.5), "50.0 %", "Prompt score" + UP, True),
     Row("prompt_object", "share", "higher", 0.5, False, True, ("prompt_object_lost", "share", 0.5), "50.0 %", "Object" + UP, True),
-    Row("prompt_colour", "share", "higher", 0.5, False, True, ("prompt_colour_lost", "share", 0.5), "50.0 %", "Colour" + UP, True),
+    Row("prompt_colour", "share", "higher", 0.5, False, True, ("prompt_colour_lost", "share", 0.5), "50.0 %", "Color" + UP, True),
     Row("prompt_count", "share", "higher", 0.5, False, True, ("prompt_count_lost", "share", 0.5), "50.0 %", "Count" + UP, True),
     Row("prompt_position", "share", "higher", 0.5, False, True, ("prompt_position_lost", "share", 0.5), "50.0 %", "Position" + UP, True),
     Row("prompt_ground", "share", "higher", 0.5, False, True, ("prompt_ground_lost", "share", 0.5), "50.0 %", "Ground" + UP, True),
@@ -90,7 +90,7 @@ ROWS = (
         True),
     *(Row(f"geneval_{tag}", "share", "higher", 0.5, False, True, (f"geneval_{tag}_lost", "share", 0.5), "50.0 %",
           f"GenEval {title}" + UP, True)
-      for tag, title in (("single_object", "object"), ("two_object", "two objects"), ("counting", "count"), ("colors", "colour"),
+      for tag, title in (("single_object", "object"), ("two_object", "two objects"), ("counting", "count"), ("colors", "color"),
                          ("position", "position"), ("color_attr", "attributes"))),
     Row("dpg", "share", "higher", 0.5, False, True, ("dpg_lost", "share", 0.5), "50.0 %", "DPG-Bench" + UP, True),
     Row("image_reward", "", "higher", 1.0, False, True, ("image_reward_lost", "", 9.0), "1.000", "ImageReward" + UP, True),

@@ -34,9 +34,9 @@ class Bad(ImageMetric):
     kind = "quality"
     title = "{title}"
 
-    def measure(self, shown):
+    def measure(self, batch):
         {body}
-        return shown.images.mean((1, 2, 3))
+        return batch.images.mean((1, 2, 3))
 '''
 FILE = "bad.py"
 ASKED = (PLAN, "--plugin", "dot.py", "--plugin", FILE)

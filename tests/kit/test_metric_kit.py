@@ -19,7 +19,7 @@ from cachemark.workflows.prove import prove_metric
 from support import examples
 from support.stages import call, forgetting
 
-AWAY = "return (shown.images - shown.reference).flatten(1).square().mean(1) / 8"
+AWAY = "return (batch.images - batch.reference).flatten(1).square().mean(1) / 8"
 QUALITY, FIDELITY = 'kind = "quality"', 'kind = "fidelity"'
 FAULTS = [  # a check, what is replaced in the metric by what, the location of the finding, and words of it
     ("nothing else is read", "pass", "open(os.devnull).close()", "3 images of 16×16", "opens a file"),
@@ -38,8 +38,8 @@ FAULTS = [  # a check, what is replaced in the metric by what, the location of t
     ("kind and direction are right", QUALITY, FIDELITY, "1 image of 16×16", "0."),
     ("kind and direction are right", f"{QUALITY}|pass", f"{FIDELITY}|{AWAY}", "1 image of 16×16 pixels and 16 tokens (drawing 2)", "0."),
     ("kind and direction are right", f"{QUALITY}|pass", f"{FIDELITY}|return torch.ones(len(grey))", "1 image of 16×16", "1 for all"),
-    ("inputs are unchanged", "pass", "shown.images.clamp_(-1, 1)", "4 images of 16×16", "different"),
-    ("inputs are unchanged", "pass", "shown.seeds.sort(reverse=True)", "4 images of 16×16", "different"),
+    ("inputs are unchanged", "pass", "batch.images.clamp_(-1, 1)", "4 images of 16×16", "different"),
+    ("inputs are unchanged", "pass", "batch.seeds.sort(reverse=True)", "4 images of 16×16", "different"),
     ("settings are unchanged", "pass", "torch.backends.cuda.matmul.allow_tf32 = True", "3 images of 16×16", "matmul precision (TF32)"),
 ]
 Write = Callable[..., Path]

@@ -12,7 +12,7 @@ import torch
 
 from cachemark.core import seeds
 from cachemark.core.errors import BadCheckpoint
-from cachemark.metrics.base import MetricContext, Shown
+from cachemark.metrics.base import ImageBatch, MetricContext
 from cachemark.metrics.compute import clip, detector, dpg, preference
 from cachemark.metrics.compute.geneval import Found
 from cachemark.metrics.compute.preference import Preference
@@ -69,7 +69,7 @@ GENEVAL = {"detector": "d", "clip": "c"}
 LACKING: dict[str, tuple[str, str, dict[str, str], str]] = {
     "prompts": ("", "geneval", GENEVAL, "own prompts, named under fidelity.prompts, get "),
     "others": ("own64", "geneval", GENEVAL, "needs its own prompts"),
-    "colours": ("m.jsonl", "geneval", {"detector": "d"}, "needs a CLIP model for colours"),
+    "colours": ("m.jsonl", "geneval", {"detector": "d"}, "needs a CLIP model for colors"),
     "questions": ("dpg", "dpg", {"weights": "v"}, "needs dpg_bench.csv beside the prompts in "),
     "package": ("", "image_reward", {"weights": "w"}, "needs ImageReward, get it with: pip install image-reward"),
 }
@@ -102,8 +102,8 @@ def test_values_are_those_of_the_images_that_are_asked_for(here: Path, monkeypat
     values: dict[str, list[float]] = {}
     for name, cls in image_metrics().items():
         metric = cls().prepared(context)
-        if cls.asked in ("geneval", "hpsv2") and metric.applies([0, 1, 0]):
-            values[name] = metric.measure(Shown(images, images, images, images, [0, 1, 0], [0, 1, 2])).tolist()
+        if cls.plan_name in ("geneval", "hpsv2") and metric.applies([0, 1, 0]):
+            values[name] = metric.measure(ImageBatch(images, images, images, images, [0, 1, 0], [0, 1, 2])).tolist()
             assert metric.applies([0, 0]) == (name != "geneval_colors")
     assert values == {"geneval": [1, 0, 1], "geneval_single_object": [1, 1], "geneval_colors": [0], "hpsv2": [5, 3, 5]}
 
@@ -140,7 +140,7 @@ def test_a_trial_scores_every_image_at_its_seed(here: Path) -> None:
     measured = {metric.name: metric for metric in bench.metrics(full.case)}
     assert "geneval" not in measured
     labels, images = seeds.subset("s64", len(bench.entry.prompts)).labels[:2], torch.zeros(2, 3, 64, 64)
-    found = measured["hpsv2"].measure(Shown(images, images, images, images, labels, [0, 1]))
+    found = measured["hpsv2"].measure(ImageBatch(images, images, images, images, labels, [0, 1]))
     assert found.tolist() == [len(bench.entry.prompts[label]) for label in labels]
     assert full.case.key != cases(here, "")["full"].case.key
     of_classes = cases(here, HPS.replace("HERE", str(here)), "tiny-llamagen")["full"].case.metrics
@@ -169,4 +169,4 @@ def test_a_file_that_was_damaged_meanwhile_is_refused(here: Path, monkeypatch: p
     metric = image_metrics()["hpsv2"]().prepared(MetricContext(options={"weights": str(here)}, prompts=("a",)))
     images = torch.zeros(1, 3, 8, 8)
     with pytest.raises(BadCheckpoint, match="half a file"):
-        metric.measure(Shown(images, images, images, images, [0], [0]))
+        metric.measure(ImageBatch(images, images, images, images, [0], [0]))

@@ -47,8 +47,8 @@ class Grey(ImageMetric):
     within = (-1, 1)
     deterministic = True
 
-    def measure(self, shown):
-        return shown.images.clamp(-1, 1).mean((1, 2, 3))
+    def measure(self, batch):
+        return batch.images.clamp(-1, 1).mean((1, 2, 3))
 ''',
     "gap": '''
 from cachemark.core import registry

@@ -214,7 +214,7 @@ def test_a_benchmark_has_columns_where_it_was_measured_and_one_reason_where_it_c
     gaps = {gap.what.partition(": ")[2]: gap.reason for gap in build(sample.RUN, measured).missing}
     assert gaps["HPSv2"] == "not measured: needs hpsv2"
     assert [what for what in gaps if what.startswith(("GenEval", "DPG"))] == ["GenEval, overall"]
-    assert "GenEval, object; GenEval, two objects; GenEval, colour" in gaps["GenEval, overall"]
+    assert "GenEval, object; GenEval, two objects; GenEval, color" in gaps["GenEval, overall"]
 
 
 def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there() -> None:

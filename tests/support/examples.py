@@ -251,8 +251,8 @@ class Given(ImageMetric):
     within = (0, 1)
     deterministic = True
 
-    def measure(self, shown):
-        grey = shown.images.clamp(-1, 1).add(1).div(2).mean(1)
+    def measure(self, batch):
+        grey = batch.images.clamp(-1, 1).add(1).div(2).mean(1)
         pass
         return grey.flatten(1).mean(1)
 '''

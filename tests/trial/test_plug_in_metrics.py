@@ -13,7 +13,7 @@ from safetensors.torch import load
 from cachemark.core.outside_metrics import FAULTS, KEY
 from cachemark.core.result import Outcome
 from cachemark.core.units import metric
-from cachemark.metrics.base import Shown
+from cachemark.metrics.base import ImageBatch
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plans.metrics import defined, metrics_of
@@ -31,19 +31,19 @@ from cachemark.metrics.base import ImageMetric
 
 
 def answers(name, measure, **attributes):
-    body = {"__doc__": "What a test asks.", "name": name, "measure": lambda self, shown: measure(shown), "__module__": __name__}
+    body = {"__doc__": "What a test asks.", "name": name, "measure": lambda self, batch: measure(batch), "__module__": __name__}
     registry.metrics.add(name)(type(name, (ImageMetric,), {**body, **attributes}))
 
 
-def grey(shown):
-    return shown.images.mean((1, 2, 3))
+def grey(batch):
+    return batch.images.mean((1, 2, 3))
 
 
 answers("grey", grey, within=(-1, 1))
-answers("raises", lambda shown: shown.images.no_such_thing)
+answers("raises", lambda batch: batch.images.no_such_thing)
 answers("exits", lambda shown: exit(5))
 answers("nan", lambda shown: grey(shown) / 0 * 0)
-answers("matrix", lambda shown: shown.images)
+answers("matrix", lambda batch: batch.images)
 answers("number", lambda shown: 0.5)
 answers("far", lambda shown: grey(shown) + 5, within=(-1, 1))
 '''
@@ -94,9 +94,10 @@ def test_an_exception_names_the_metric_and_its_line_and_the_case_keeps_all_else(
     assert f"{file}:{line}: AttributeError" in note
 
 
-def shown() -> Shown:
+def shown() -> ImageBatch:
     images = torch.rand(SAMPLES, 3, 8, 8)
-    return Shown(images, images, torch.arange(SAMPLES * 2).view(SAMPLES, 2), torch.zeros(SAMPLES, 2), list(range(SAMPLES)), [5, 6, 7, 8])
+    tokens = torch.arange(SAMPLES * 2).view(SAMPLES, 2)
+    return ImageBatch(images, images, tokens, torch.zeros(SAMPLES, 2), list(range(SAMPLES)), [5, 6, 7, 8])
 
 
 @pytest.mark.parametrize(("name", "fault"), [

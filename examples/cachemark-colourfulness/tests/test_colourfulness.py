@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cachemark.metrics.base import Shown
+from cachemark.metrics.base import ImageBatch
 from cachemark_colourfulness.metric import Colourfulness
 
 RED, GREEN, GREY = (1, -1, -1), (-1, 1, -1), (0, 0, 0)
@@ -17,5 +17,5 @@ RED, GREEN, GREY = (1, -1, -1), (-1, 1, -1), (0, 0, 0)
 def test_the_formula_is_that_of_the_paper(left: tuple[int, ...], right: tuple[int, ...], expected: float) -> None:
     image = torch.tensor([left, right], dtype=torch.float32).T[None, :, None].repeat(1, 1, 4, 2)
     tokens = torch.zeros(1, 4, dtype=torch.long)
-    figure = Colourfulness().measure(Shown(image, image, tokens, tokens, [0], [0]))
+    figure = Colourfulness().measure(ImageBatch(image, image, tokens, tokens, [0], [0]))
     assert figure.tolist() == pytest.approx([expected])

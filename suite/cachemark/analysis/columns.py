@@ -320,7 +320,7 @@ def _of_kind(kind: str, measured: set[str], masked: bool) -> Iterator[str]:
     for name, about in METRICS.items():
         fits = about.kind == kind and about.column and about.tokens in ("", "vectors" if masked else "indices")
         replaced = prompted and about.of_model and not about.prompted
-        if fits and not replaced and (name in measured or not about.asked):
+        if fits and not replaced and (name in measured or not about.plan_name):
             yield name
 
 

@@ -46,7 +46,7 @@ def _wanted(group: CaseGroup) -> tuple[str, ...]:
         return costs
     unasked = (name for name, key in ON_DEMAND.items() if not group.case.measures(key))
     scored = [name for name in scores() if any(name in row.quality for row in group.rows)]
-    kinds = (name for name, about in METRICS.items() if about.prompted and not about.of_model and about.asked != name
+    kinds = (name for name, about in METRICS.items() if about.prompted and not about.of_model and about.plan_name != name
              and not any(name in row.quality for row in group.rows))  # kinds of prompts that the model does not have
     other = (*(OF_INDICES if masked else OF_VECTORS), *unasked, *kinds, *(set(scores()) - set(scored) if scored else ()))
     of_images = () if group.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)

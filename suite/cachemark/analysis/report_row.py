@@ -21,7 +21,7 @@ FIDELITY = tuple(name for name, of in METRICS.items() if of.kind == "fidelity")
 OF_INDICES, OF_VECTORS = (tuple(name for name, about in METRICS.items() if about.tokens == kind) for kind in ("indices", "vectors"))
 QUALITY = tuple(name for name, of in METRICS.items() if of.kind == "quality")
 FORCED = tuple(name for name, about in METRICS.items() if about.forced)  # along the full cache's own tokens
-ON_DEMAND = {name: about.asked for name, about in METRICS.items() if about.asked}  # measured only where the case asks for this
+ON_DEMAND = {name: about.plan_name for name, about in METRICS.items() if about.plan_name}  # measured only where the case asks for this
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 APART = "apart "  # before the name of a difference
 IMPLAUSIBLE = "implausible speedup"  # mark of a speedup beyond what the device allows

@@ -34,7 +34,7 @@ class Metric:
     version: int = 1
     within: tuple[float, float] = (-math.inf, math.inf)
     per: str = "image"
-    asked: str = ""
+    plan_name: str = ""
     of_model: bool = False
     prompted: bool = False
     tokens: str = ""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core import registry
 from ..core.errors import Unsupported
-from ..metrics.base import ImageMetric, Shown, problem
+from ..metrics.base import ImageBatch, ImageMetric, problem
 from ..plugins import loading as plugins
 from .common import Findings, settings_restored
 from .findings import Example, KitFinding
@@ -42,7 +42,7 @@ class MetricExample(Example):
     """A metric, the images it was last given, its audit events (action to event), and the settings of torch that it changed."""
 
     cls: type[ImageMetric]
-    last: Shown | None = None
+    last: ImageBatch | None = None
     events: dict[str, str] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)
 
@@ -72,25 +72,25 @@ class MetricExample(Example):
                 return shape
         raise Unsupported(f"It refuses images of every size that is tried: {refusal}")
 
-    def measure(self, shown: Shown) -> Any:
+    def measure(self, batch: ImageBatch) -> Any:
         """Return whatever the metric returns for some images."""
-        self.last = shown
+        self.last = batch
         try:
             with settings_restored() as changes, _listening() as events, torch.inference_mode():
-                return self.metric.measure(shown)
+                return self.metric.measure(batch)
         finally:
             self.events |= events
             self.changes += changes
 
-    def values(self, shown: Shown) -> Tensor:
+    def values(self, batch: ImageBatch) -> Tensor:
         """Return the values of some images, (B,) fp64. Raises Unsupported for invalid ones, which another check reports."""
-        values = self.measure(shown)
-        fault, details = problem(values, len(shown.images), self.cls.within)
+        values = self.measure(batch)
+        fault, details = problem(values, len(batch.images), self.cls.within)
         if fault:
             raise Unsupported(f"It has no valid values here: {fault}, {details}.")
         return torch.as_tensor(values.detach().double().tolist(), dtype=torch.float64)
 
-    def images(self, names: Sequence[str] = DRAWINGS, references: Sequence[str] = ()) -> Shown:
+    def images(self, names: Sequence[str] = DRAWINGS, references: Sequence[str] = ()) -> ImageBatch:
         """Return images by name in the smallest shape; each is its own reference unless ``references`` are given."""
         return images_of(names, self.shape, references)
 
@@ -141,25 +141,26 @@ def metric_example(name: str) -> MetricExample:
 
 
 # -- images -------------------------------------------------------------------------------------------------------------
-def images_of(names: Sequence[str], shape: tuple[int, tuple[int, ...]], references: Sequence[str] = ()) -> Shown:
+def images_of(names: Sequence[str], shape: tuple[int, tuple[int, ...]], references: Sequence[str] = ()) -> ImageBatch:
     """Return images by name, with tokens, labels and seeds that follow from the name."""
     side, tokens = shape
     drawn = [torch.stack([_image(name, side) for name in row]) for row in (names, references or names)]
     fed = [torch.stack([_tokens(name, tokens) for name in row]) for row in (names, references or names)]
     numbers = [IMAGES.index(name) for name in names]
-    return Shown(drawn[0], drawn[1], fed[0], fed[1], labels=[number % 10 for number in numbers], seeds=[3 + number for number in numbers])
+    labels, seeds = [number % 10 for number in numbers], [3 + number for number in numbers]
+    return ImageBatch(drawn[0], drawn[1], fed[0], fed[1], labels=labels, seeds=seeds)
 
 
-def selected(shown: Shown, places: Sequence[int]) -> Shown:
+def selected(batch: ImageBatch, places: Sequence[int]) -> ImageBatch:
     """Return some of the images, in the order of ``places``."""
-    tensors = {name: getattr(shown, name)[list(places)] for name in ("images", "reference", "tokens", "reference_tokens")}
-    return replace(shown, **tensors, labels=[shown.labels[at] for at in places], seeds=[shown.seeds[at] for at in places])
+    tensors = {name: getattr(batch, name)[list(places)] for name in ("images", "reference", "tokens", "reference_tokens")}
+    return replace(batch, **tensors, labels=[batch.labels[at] for at in places], seeds=[batch.seeds[at] for at in places])
 
 
-def describe(shown: Shown) -> str:
+def describe(batch: ImageBatch) -> str:
     """Return the number and size of images, and the shape of their tokens, in words."""
-    count, _, height, width = shown.images.shape
-    tokens = "×".join(map(str, shown.tokens.shape[1:]))
+    count, _, height, width = batch.images.shape
+    tokens = "×".join(map(str, batch.tokens.shape[1:]))
     return f"{count} image{'s' * (count > 1)} of {height}×{width} pixels and {tokens} tokens"
 
 
@@ -184,16 +185,16 @@ def _tokens(name: str, shape: tuple[int, ...]) -> Tensor:
     return torch.randint(0, 16, shape, generator=draws) if len(shape) == 1 else torch.randn(shape, generator=draws)
 
 
-def _finding(shown: Shown, expected: object, actual: object, name: str = "") -> KitFinding:
-    return KitFinding(str(expected), str(actual), describe(shown) + (f" ({name})" if name else ""), shown.seeds)
+def _finding(batch: ImageBatch, expected: object, actual: object, name: str = "") -> KitFinding:
+    return KitFinding(str(expected), str(actual), describe(batch) + (f" ({name})" if name else ""), batch.seeds)
 
 
-def _differences(shown: Shown, expected: Tensor, actual: Tensor, whose: str, tolerance: float = CLOSE) -> Findings:
+def _differences(batch: ImageBatch, expected: Tensor, actual: Tensor, whose: str, tolerance: float = CLOSE) -> Findings:
     """Yield the first image whose value differs by more than ``tolerance`` times the largest."""
     scale = max(float(expected.abs().max()), float(actual.abs().max()))
     for place, (first, second) in enumerate(zip(expected.tolist(), actual.tolist(), strict=True)):
         if abs(first - second) > tolerance * scale:
-            yield _finding(shown, f"{first:.9g} for image {place} of {len(shown.images)}, {whose}", f"{second:.9g}")
+            yield _finding(batch, f"{first:.9g} for image {place} of {len(batch.images)}, {whose}", f"{second:.9g}")
             return
 
 
@@ -203,12 +204,12 @@ def nothing_else_is_read(example: MetricExample) -> Findings:
 
     The digest of a metric does not cover anything else, so its values would change under the same name.
     """
-    shown = example.images()
-    example.measure(shown)
+    batch = example.images()
+    example.measure(batch)
     for action, event in example.events.items():
-        yield _finding(shown, "only its input and its own files", f"it {action} ({event})")
+        yield _finding(batch, "only its input and its own files", f"it {action} ({event})")
     for module in plugins.strays():
-        yield _finding(shown, "an import statement for each module of its own", f"{module} is imported in another way")
+        yield _finding(batch, "an import statement for each module of its own", f"{module} is imported in another way")
 
 
 def attributes_are_set(example: MetricExample) -> Findings:
@@ -235,11 +236,11 @@ def values_are_valid(example: MetricExample) -> Findings:
         names = IMAGES if shape == smallest else (PLAIN[0], DRAWINGS[0])
         single = [((name,), (other,)) for name in names for other in dict.fromkeys((name, DRAWINGS[0]))]
         for images, references in [*single, (DRAWINGS[:2], ()), (names, ())]:
-            shown = images_of(images, shape, references)
-            fault, details = problem(example.measure(shown), len(images), example.cls.within)
+            batch = images_of(images, shape, references)
+            fault, details = problem(example.measure(batch), len(images), example.cls.within)
             if fault:
                 reference = f" with reference {references[0]}" if references and references != images else ""
-                yield _finding(shown, "a finite value of each image within its range", f"{fault}, {details}",
+                yield _finding(batch, "a finite value of each image within its range", f"{fault}, {details}",
                                (images[0] if len(images) == 1 else "") + reference)
                 return
 
@@ -249,14 +250,14 @@ def second_measurement_repeats(example: MetricExample) -> Findings:
 
     The same bits if the metric declares itself deterministic, else to 1e-4 of the largest.
     """
-    shown = example.images()
+    batch = example.images()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(123)
-        first = example.values(shown)
+        first = example.values(batch)
         example.measure(example.images(("noise", "white")))
         torch.manual_seed(321)
-        second = example.values(shown)
-    yield from _differences(shown, first, second, "as the first time", 0.0 if example.cls.deterministic else CLOSE)
+        second = example.values(batch)
+    yield from _differences(batch, first, second, "as the first time", 0.0 if example.cls.deterministic else CLOSE)
 
 
 def values_are_the_same_in_any_batch(example: MetricExample) -> Findings:
@@ -278,14 +279,14 @@ def kind_and_direction_are_right(example: MetricExample) -> Findings:
     worse, better, tolerance = 0, example.cls.better, 0.0 if example.cls.deterministic else CLOSE
     for name in (*DRAWINGS[1:], *PLAIN, "noise"):
         quality = example.cls.kind == "quality"
-        shown = example.images(DRAWINGS[:1], (name,)) if quality else example.images((name,), DRAWINGS[:1])
-        value = float(example.values(shown)[0])
+        batch = example.images(DRAWINGS[:1], (name,)) if quality else example.images((name,), DRAWINGS[:1])
+        value = float(example.values(batch)[0])
         gain = value - own_value if better == "higher" else own_value - value
         if quality and abs(gain) > tolerance * max(abs(value), abs(own_value)):
-            yield _finding(shown, f"{own_value:.9g} for any reference, or kind = \"fidelity\"", f"{value:.9g} with reference {name}")
+            yield _finding(batch, f"{own_value:.9g} for any reference, or kind = \"fidelity\"", f"{value:.9g} with reference {name}")
             return
         if not quality and gain > CLOSE * max(abs(value), abs(own_value)):
-            yield _finding(shown, f"no value better ({better}) than {own_value:.9g}, that of the reference itself", f"{value:.9g}", name)
+            yield _finding(batch, f"no value better ({better}) than {own_value:.9g}, that of the reference itself", f"{value:.9g}", name)
             return
         worse += gain < 0
     if example.cls.kind == "fidelity" and not worse:
@@ -294,23 +295,23 @@ def kind_and_direction_are_right(example: MetricExample) -> Findings:
 
 def inputs_are_unchanged(example: MetricExample) -> Findings:
     """It does not write into its input, which other metrics get too."""
-    shown = example.images(("a drawing beyond [−1, 1]", *DRAWINGS), ("noise", *DRAWINGS))
-    before = selected(shown, range(len(shown.images)))
-    example.measure(shown)
+    batch = example.images(("a drawing beyond [−1, 1]", *DRAWINGS), ("noise", *DRAWINGS))
+    before = selected(batch, range(len(batch.images)))
+    example.measure(batch)
     for name in ("images", "reference", "tokens", "reference_tokens"):
-        old, new = getattr(before, name), getattr(shown, name)
+        old, new = getattr(before, name), getattr(batch, name)
         if old.shape != new.shape or not torch.equal(old, new):
-            yield _finding(shown, f"unchanged {name}", "different ones")
-    if (before.labels, before.seeds) != (shown.labels, shown.seeds):
-        yield _finding(shown, "unchanged labels and seeds", "different ones")
+            yield _finding(batch, f"unchanged {name}", "different ones")
+    if (before.labels, before.seeds) != (batch.labels, batch.seeds):
+        yield _finding(batch, "unchanged labels and seeds", "different ones")
 
 
 def settings_are_unchanged(example: MetricExample) -> Findings:
     """It changes no setting of torch, such as TF32 or the number of threads."""
-    shown = example.images()
-    example.measure(shown)
+    batch = example.images()
+    example.measure(batch)
     if example.changes:
-        yield _finding(shown, "unchanged settings of torch", "; ".join(example.changes))
+        yield _finding(batch, "unchanged settings of torch", "; ".join(example.changes))
 
 
 METRIC: tuple[Callable[[MetricExample], Findings], ...] = (

@@ -1,8 +1,8 @@
-"""The three kinds of metrics: of single images, of whole sets of images, and of what a case costs.
+"""The three kinds of metrics: of single images, of whole sets of images, and of the costs of a case.
 
-A metric is one class in one file, filed with ``@registry.metrics.add(name)``; those of the package are written as those of a plug-in are.
-Its attributes say everything that plans, tables, gates and exports need, so no other file names it. Declarations are read where torch
-is not installed: import it inside the methods that compute.
+A metric is one class in one file, registered with ``@registry.metrics.add(name)``, in the package and in plug-ins alike. Its
+attributes state everything that plans, tables, gates and exports need, so no other file names it. Attributes are read without torch:
+import it inside the methods that compute.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MetricContext:
-    """The surroundings in which a metric is asked. ``options`` are those that the plan gives it, ``prompts`` the texts that the model is
-    given (none for a model of classes), ``prompt_list`` the name or path of their list, ``dataset`` that of the class labels.
-    ``shared`` holds networks that several metrics use."""
+    """The context of a measurement.
+
+    ``options``: those of the plan for this metric; ``prompts``: the texts of the model (none for a model of classes); ``prompt_list``: the
+    name or path of their list; ``dataset``: that of the class labels; ``shared``: networks that several metrics use.
+    """
 
     device: str = "cpu"
     options: Mapping[str, str] = field(default_factory=dict)
@@ -41,18 +43,20 @@ class MetricContext:
     shared: dict[Any, Any] = field(default_factory=dict)
 
     def once(self, key: object, build: Callable[[], T]) -> T:
-        """The object of that key, built when it is first asked for."""
+        """Return the object of this key, built at the first call."""
         if key not in self.shared:
             self.shared[key] = build()
         return cast("T", self.shared[key])
 
 
 @dataclass(frozen=True)
-class Shown:
-    """Images and tokens of some seeds. ``images`` (B, 3, H, W) fp32, nominally in [-1, 1] and not clamped; ``tokens`` (B, N) indices, or
-    (B, N, C) of a masked model; ``reference`` and ``reference_tokens`` are the full cache's at the same seeds, of the same shapes. A
-    metric of a plug-in is given all of them on the CPU. ``forced``: per sample the divergence along the full cache's own tokens, (samples,)
-    fp64, or None where it is not computed."""
+class ImageBatch:
+    """Images and tokens of some seeds; for metrics of plug-ins on the CPU.
+
+    ``images`` (B, 3, H, W) fp32, nominally in [-1, 1] and not clamped; ``tokens`` (B, N) indices, or (B, N, C) of a masked model;
+    ``reference`` and ``reference_tokens``: the full cache's at the same seeds; ``forced``: computes the divergence of each sample along the
+    full cache's own tokens, (samples,) fp64, or None.
+    """
 
     images: Tensor
     reference: Tensor
@@ -65,9 +69,11 @@ class Shown:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Features and class logits of a whole set of images, the preset with the real images that they are compared with, and the label
-    of each image. ``intervals``: the values that torch-fidelity computes, by metric. ``full``: the features of the full cache's images at
-    the same seeds, None for the full cache itself and where they are not kept."""
+    """Features and class logits of a whole set of images, the label of each, and the preset with the real images.
+
+    ``intervals``: the values that torch-fidelity computes, by metric. ``full``: the features of the full cache's images at the same seeds,
+    or None for the full cache itself and if they are not stored.
+    """
 
     features: ImageFeatures
     preset: Preset
@@ -78,13 +84,14 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class Costs:
-    """Everything that was timed and counted of a case; None, or nothing, where it does not apply.
+    """All times and counts of a case; None or empty if they do not apply.
 
-    ``seconds`` of each counted generation of ``batch`` images, and its ``marks``, which give the second at which a token had been drawn, by
-    index; ``half`` of the ``tokens`` of an image are its first half. Bytes: of live keys and values at the fullest step
-    (``live_bytes``) and between two layers (``high_water_bytes``), of the buffers of slots, of the stage that layers share and of the state
-    of the method, of the pool of recorded passes (``graph_bytes``) and of the peak above the loaded model. ``flops`` of an image,
-    ``passes`` and ``rejected`` drafts of each image. ``largest_batch`` and ``largest_seconds``: those of a search for the largest batch."""
+    ``seconds`` of each counted generation of ``batch`` images; ``marks``: seconds until a token was generated, by its index; ``tokens`` of
+    an image, ``half`` of them in its first half. Bytes of live keys and values at the fullest step (``live_bytes``) and between two layers
+    (``high_water_bytes``), of the buffers of slots, of the stage that layers share, of the method's state, of the pool of captured steps
+    (``graph_bytes``), and of the peak above the loaded model. ``flops``, ``passes`` and ``rejected`` drafts of each image.
+    ``largest_batch`` and ``largest_seconds``: from a search for the largest batch.
+    """
 
     batch: int
     tokens: int = 0
@@ -107,14 +114,14 @@ class Costs:
 
 
 class MetricBase(ABC):
-    """The attributes of every metric. The first paragraph of the docstring, or ``meaning``, says what it means, as reports show it.
+    """The attributes of every metric. Reports show the first paragraph of its docstring, or ``meaning``.
 
-    ``kind`` is the group: ``speed``, ``work``, ``memory``, ``fidelity`` (nearness to the full cache's image at the same seed) or
-    ``quality`` (of the images by themselves). ``within`` is the range of one image's value, from which the interval of a mean over seeds
-    follows (``docs/explanation/statistics.md``); leave an end infinite only where there is none. ``better`` is ``higher`` or ``lower``.
-    ``deterministic``: the same images give the same bits, so that a gate compares them exactly. ``version`` is raised when values stop
-    being comparable with older ones. ``ceiling`` is a value that none exceeds, for formats in which less is better, and ``cost_name`` the
-    name there. ``heading`` and ``tip`` are those of its column, and ``column`` is false where a report shows it below the table.
+    ``kind`` is the group: ``speed``, ``work``, ``memory``, ``fidelity`` (compared with the full cache's image at the same seed) or
+    ``quality`` (of the image alone). ``within`` is the range of one image's value, which determines the interval of a mean over seeds
+    (``docs/explanation/statistics.md``); an end is infinite only if there is no limit. ``better`` is ``higher`` or ``lower``.
+    ``deterministic``: the same images give the same bits, so that a gate compares them exactly. ``version`` increases when values are no
+    longer comparable with older ones. ``ceiling`` is an upper limit of all values, for formats where less is better, and ``cost_name``
+    the name there. ``heading`` and ``tip`` are those of its column; ``column`` is false if a report shows it below the table.
     """
 
     per: ClassVar[str] = "image"
@@ -135,7 +142,7 @@ class MetricBase(ABC):
 
     @classmethod
     def declared(cls) -> Metric:
-        """The declaration: every attribute that the fields of :class:`~cachemark.core.units.Metric` name."""
+        """Return the attributes as a :class:`~cachemark.core.units.Metric`."""
         meaning = cls.meaning or " ".join((inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0]).split())
         title = cls.title or cls.name.replace("_", " ").capitalize()
         fields = {name: getattr(cls, name) for name in Metric.__dataclass_fields__ if hasattr(cls, name)}
@@ -143,8 +150,10 @@ class MetricBase(ABC):
 
     @classmethod
     def definition(cls, code: str, image_set: str = "") -> dict[str, Any]:
-        """The declaration of a plug-in's metric as a case states it; ``code`` is the digest of the files that define it, and ``image_set``
-        names the images that a metric of whole sets is about, ``scene_2k``."""
+        """Return the declaration of a plug-in's metric for a case.
+
+        ``code``: the digest of its files; ``image_set``: the images of a metric of whole sets, such as ``scene_2k``.
+        """
         declaration = cls.declared()
         within = [None if math.isinf(end) else float(end) for end in cls.within]
         of_set = {"set": image_set} if cls.per == "set" else {}
@@ -163,7 +172,7 @@ class ImageMetric(MetricBase):
     ``mean_of``: not measured, but the mean of the means of these.
     """
 
-    asked: ClassVar[str] = ""
+    plan_name: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
     of_model: ClassVar[bool] = False
     prompted: ClassVar[bool] = False
@@ -179,11 +188,11 @@ class ImageMetric(MetricBase):
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
-        """The part of a case's identity that files of the metric decide. Raises Unsupported, with how to get it, for what is missing."""
+        """Return the part of a case's identity that the metric's files determine. Raises Unsupported for missing files."""
         return {}
 
     def prepared(self, setting: MetricContext) -> ImageMetric:
-        """The metric with the surroundings in which it is asked."""
+        """Return the metric with its context."""
         self.setting = setting
         return self
 
@@ -192,38 +201,40 @@ class ImageMetric(MetricBase):
         return True
 
     @abstractmethod
-    def measure(self, shown: Shown) -> Tensor:
-        """The values of B images, (B,), each from its own row alone. Raise ValueError for shapes that it is not made for."""
+    def measure(self, batch: ImageBatch) -> Tensor:
+        """Return the values of B images, (B,), each from its own row only. Raise ValueError for unsupported shapes."""
 
 
 class SetMetric(MetricBase):
     """A value of a whole set of images, in the quality pass of a plan.
 
-    ``family``: the preset and the number of images belong to the name, ``fid_scene_2k``. With fewer images than ``per_feature`` for each
-    feature of the preset's network, or ``per_class`` for each of its classes, the value would be about their number."""
+    ``family``: the name contains the preset and the number of images, ``fid_scene_2k``. ``per_feature`` and ``per_class``: the images
+    that the value needs for each feature and class of the preset's network."""
 
     per: ClassVar[str] = "set"
-    asked: ClassVar[str] = "quality"
+    plan_name: ClassVar[str] = "quality"
     family: ClassVar[bool] = True
     per_feature: ClassVar[int] = 0
     per_class: ClassVar[int] = 0
 
     @abstractmethod
     def measure(self, images: ImageSet) -> Sequence[float]:
-        """The value of the set; values of each image where the metric says no ``family``; nothing where there is none."""
+        """Return the value of the set, or values of each image if ``family`` is false; nothing if there is none."""
 
     def facts(self, images: ImageSet) -> Mapping[str, Any]:
-        """Facts about the value by kind: ``intervals`` (the ends of its 95 % interval), ``bias`` (the part of it that is due to the number
-        of images), ``real`` (the value of as many real images) and ``to_full`` (its difference to the full cache's, with both ends)."""
+        """Return facts about the value by kind.
+
+        ``intervals``: the ends of its 95 % interval; ``bias``: the part due to the number of images; ``real``: the value of as many real
+        images; ``to_full``: its difference to the full cache's value, with both ends.
+        """
         return {}
 
 
 class CostMetric(MetricBase):
     """A value of each generation, or one of the case: time, bytes or FLOPs.
 
-    ``expected``: its absence is noted in a report; of ``always``, of ``masked`` models, or of the ``search`` for the largest batch.
-    ``searched``: it is measured by the search for the largest
-    batch, and ``alone``: by nothing else."""
+    ``expected``: reports note its absence: ``always``, for ``masked`` models, or for the ``search`` for the largest batch. ``searched``:
+    the search for the largest batch measures it; ``alone``: nothing else does."""
 
     per: ClassVar[str] = "case"
     kind: ClassVar[str] = "speed"
@@ -234,16 +245,16 @@ class CostMetric(MetricBase):
 
     @abstractmethod
     def measure(self, costs: Costs) -> Sequence[float]:
-        """The values of the counted generations, or one of the case; nothing where it does not apply."""
+        """Return the values of the counted generations, or one of the case; nothing if it does not apply."""
 
 
 def known(*values: float) -> list[float | None]:
-    """Values with None for what is not known, which JSON has no number for."""
+    """Return values with None instead of NaN, which JSON does not have."""
     return [None if math.isnan(value) else value for value in values]
 
 
 def problem(values: object, count: int, within: tuple[float, float]) -> tuple[str, str]:
-    """The fault in the values of ``count`` images, and more words about it; both empty where there is none."""
+    """Return the fault in the values of ``count`` images and its details; both empty if there is none."""
     from torch import Tensor
 
     if not isinstance(values, Tensor) or tuple(values.shape) != (count,) or values.is_complex():
@@ -257,10 +268,10 @@ def problem(values: object, count: int, within: tuple[float, float]) -> tuple[st
     return "", ""
 
 
-def part_of(shown: Shown, part: slice) -> Shown:
-    """Some of the images, with everything that belongs to them."""
-    return replace(shown, images=shown.images[part], reference=shown.reference[part], tokens=shown.tokens[part],
-                   reference_tokens=shown.reference_tokens[part], labels=shown.labels[part], seeds=shown.seeds[part], forced=None)
+def part_of(batch: ImageBatch, part: slice) -> ImageBatch:
+    """Return some of the images, with everything that belongs to them."""
+    return replace(batch, images=batch.images[part], reference=batch.reference[part], tokens=batch.tokens[part],
+                   reference_tokens=batch.reference_tokens[part], labels=batch.labels[part], seeds=batch.seeds[part], forced=None)
 
 
 registry.metrics.base = MetricBase

@@ -1,23 +1,23 @@
-"""Prompt scores of the procedural caption scenes: does a picture show what its caption asks for?"""
+"""Prompt scores of captioned procedural scenes: does an image show what its caption describes?"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import ImageMetric, MetricContext, Shown
+from .base import ImageBatch, ImageMetric, MetricContext
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class CaptionScore(ImageMetric):
-    """A score that the packaged reader gives, on some axes of a caption."""
+    """A score by the bundled reader network, on some axes of a caption."""
 
     unit = "share"
     within = (0.0, 1.0)
     of_model = True
     prompted = True
-    asked = "prompt_score"
+    plan_name = "prompt_score"
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
@@ -25,15 +25,15 @@ class CaptionScore(ImageMetric):
 
         return {"weights": prompt_scores.identity()}
 
-    def measure(self, shown: Shown) -> Tensor:
+    def measure(self, batch: ImageBatch) -> Tensor:
         from .compute.prompt_scores import PromptScores
 
         reader = self.setting.once("reader", lambda: PromptScores(self.setting.prompts, device=self.setting.device))
-        return reader(self.name, shown.images, shown.labels)
+        return reader(self.name, batch.images, batch.labels)
 
 
 class PromptScore(CaptionScore):
-    """Share of images that show all that their caption asks for."""
+    """Fraction of images that show everything in their caption."""
 
     name = "prompt_score"
     title = "Prompt score"
@@ -41,35 +41,35 @@ class PromptScore(CaptionScore):
 
 
 class PromptObject(CaptionScore):
-    """Share of images with the shape that their caption asks for."""
+    """Fraction of images with the shape in their caption."""
 
     name = "prompt_object"
     title = "Object"
 
 
 class PromptColor(CaptionScore):
-    """Share of images whose objects have the colour that their caption asks for."""
+    """Fraction of images whose objects have the color in their caption."""
 
     name = "prompt_colour"
-    title = "Colour"
+    title = "Color"
 
 
 class PromptCount(CaptionScore):
-    """Share of images with as many objects as their caption asks for."""
+    """Fraction of images with the number of objects in their caption."""
 
     name = "prompt_count"
     title = "Count"
 
 
 class PromptPosition(CaptionScore):
-    """Share of images whose objects are on the side of the ground that their caption asks for."""
+    """Fraction of images whose objects are on the side of the ground that their caption names."""
 
     name = "prompt_position"
     title = "Position"
 
 
 class PromptGround(CaptionScore):
-    """Share of images whose ground has the texture and the colour that their caption asks for."""
+    """Fraction of images whose ground has the texture and color in their caption."""
 
     name = "prompt_ground"
     title = "Ground"

@@ -1,17 +1,17 @@
-"""Color consistency of procedural scenes: do four regions repeat the swatches in the first line of the image?"""
+"""Color consistency of procedural scenes, whose regions repeat the swatches in the first line."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import ImageMetric, Shown
+from .base import ImageBatch, ImageMetric
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class ColorConsistency(ImageMetric):
-    """Fraction of four regions (object, ground, two footer corners) with the hue that the image's color key gives."""
+    """Fraction of regions (object, ground, two footer corners) with the hue of the image's color key."""
 
     name = "legend"
     title = "Color consistency"
@@ -22,7 +22,7 @@ class ColorConsistency(ImageMetric):
     of_model = True
     scope = "colors only, not shapes, their number or position"
 
-    def measure(self, shown: Shown) -> Tensor:
+    def measure(self, batch: ImageBatch) -> Tensor:
         from .compute.scene_colors import color_consistency
 
-        return color_consistency(shown.images)
+        return color_consistency(batch.images)

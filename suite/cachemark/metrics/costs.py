@@ -9,7 +9,7 @@ from .base import CostMetric, Costs
 
 
 class Latency(CostMetric):
-    """Wall time of one batch, labels to images, image decoding included."""
+    """Wall time of one batch, labels to images, image including decoding."""
 
     name = "latency"
     expected = "always"
@@ -61,7 +61,7 @@ class LastHalfRate(CostMetric):
 
 
 class Counted(CostMetric):
-    """A number that storage, engine, decoder or arithmetic count while the case runs: the field ``counted`` of its costs."""
+    """A number that is counted while the case runs: the field ``counted`` of its costs."""
 
     counted: ClassVar[str]
 
@@ -73,8 +73,7 @@ class Counted(CostMetric):
 
 
 class Flops(Counted):
-    """Matrix products and attention of all passes for one image, both CFG rows, a multiplication and an addition being two; image decoding
-    left out."""
+    """FLOPs of matrix products and attention of all steps of an image, both CFG rows, without image decoding."""
 
     name = "flops"
     expected = "masked"
@@ -86,7 +85,7 @@ class Flops(Counted):
 
 
 class Passes(Counted):
-    """Passes that an image took, under a decoder that draws several tokens in one."""
+    """Forward passes of an image under a parallel decoder."""
 
     name = "passes"
     counted = "passes"
@@ -96,7 +95,7 @@ class Passes(Counted):
 
 
 class RejectedDrafts(Counted):
-    """Tokens of an image that passes drew and did not keep, under a decoder that draws several in one."""
+    """Tokens of an image that a parallel decoder generated and rejected."""
 
     name = "drafts_rejected"
     counted = "rejected"
@@ -107,7 +106,7 @@ class RejectedDrafts(Counted):
 
 
 class CaptureSeconds(Counted):
-    """Graph engine: seconds to record all passes of a generation, once per case and outside of every latency."""
+    """Graph engine: seconds to capture all steps of a generation, once per case and outside the latency."""
 
     name = "capture_seconds"
     counted = "capture_seconds"
@@ -134,7 +133,7 @@ class LiveKeys(Bytes):
 
 
 class PeakKeys(Bytes):
-    """Bytes of live keys and values at the fullest moment between two layers of a pass, where heads differ in length."""
+    """Bytes of live keys and values at their peak between two layers, if heads differ in length."""
 
     name = "kv_high_water"
     counted = "high_water_bytes"
@@ -142,7 +141,7 @@ class PeakKeys(Bytes):
 
 
 class AllocatedKeys(Bytes):
-    """Bytes of all key and value buffers, stage included."""
+    """Bytes of all key and value buffers, including the stage."""
 
     name = "kv_allocated"
     expected = "always"
@@ -162,7 +161,7 @@ class Workspace(Bytes):
 
 
 class MethodState(Bytes):
-    """Bytes of everything else a method or its slots keep."""
+    """Bytes of everything else that a method or its slots store."""
 
     name = "kv_state"
     expected = "always"
@@ -171,7 +170,7 @@ class MethodState(Bytes):
 
 
 class GraphPool(Bytes):
-    """Graph engine: bytes in which recorded passes compute, and of the storage that feeds them."""
+    """Graph engine: bytes of captured steps and of their inputs."""
 
     name = "graph_pool"
     counted = "graph_bytes"
@@ -192,7 +191,7 @@ class PeakMemory(Bytes):
 
 
 class Throughput(CostMetric):
-    """Images per second at the plan's batch, decoding included."""
+    """Images per second at the plan's batch, including decoding."""
 
     name = "throughput"
     cost_name = "seconds_per_image"
@@ -206,7 +205,7 @@ class Throughput(CostMetric):
 
 
 class LargestThroughput(CostMetric):
-    """Images per second at the largest batch that fits into the memory of the device, or into the limit that was set."""
+    """Images per second at the largest batch that fits into device memory or the given limit."""
 
     name = "throughput_max"
     cost_name = "seconds_per_image_max"
@@ -221,7 +220,7 @@ class LargestThroughput(CostMetric):
 
 
 class LargestBatch(Counted):
-    """Images at once that fit into that memory."""
+    """Images in one batch that fit into that memory."""
 
     name = "max_batch"
     expected = "search"

@@ -1,4 +1,4 @@
-"""Metrics of a whole set of images: FID, KID, Inception score, precision, recall, and the classes that its images are taken for."""
+"""Metrics of a whole set of images: FID, KID, Inception score, precision, recall and class accuracy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .base import ImageSet, SetMetric, known
 
 
 class FeatureMetric(SetMetric):
-    """A value that torch-fidelity computes of features. How many threads sum them up changes the last bit, so none is deterministic."""
+    """A value that torch-fidelity computes from features; its last bit depends on the number of threads."""
 
     def measure(self, images: ImageSet) -> Sequence[float]:
         return [images.intervals[self.name].value] if self.name in images.intervals else ()
@@ -51,7 +51,7 @@ class KernelDistance(FeatureMetric):
 class InceptionScore(FeatureMetric):
     """Exponential of the mean divergence of an image's classes from those of the set."""
 
-    meaning = "How surely each image shows one class, and how evenly all classes are shown."
+    meaning = "How surely each image shows one class, and how evenly all classes are batch."
     name = "isc"
     title = "Inception score"
     within = (1.0, math.inf)
@@ -60,7 +60,7 @@ class InceptionScore(FeatureMetric):
 
 
 class Precision(FeatureMetric):
-    """Share of the images that lie among real ones."""
+    """Fraction of the images inside the manifold of real ones."""
 
     name = "precision"
     title = "Precision"
@@ -68,7 +68,7 @@ class Precision(FeatureMetric):
 
 
 class Recall(FeatureMetric):
-    """Share of the real images that lie among those of the set."""
+    """Fraction of the real images inside the manifold of the set."""
 
     name = "recall"
     title = "Recall"
@@ -76,7 +76,7 @@ class Recall(FeatureMetric):
 
 
 class ClassAccuracy(SetMetric):
-    """Share of images that the feature network of the preset takes for the class they were asked to be."""
+    """Fraction of images that the preset's feature network classifies as the requested class."""
 
     name = "class_accuracy"
     title = "Class accuracy"

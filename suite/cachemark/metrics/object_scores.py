@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import Unsupported
 from ..core.spec import digest
-from .base import ImageMetric, MetricContext, Shown
+from .base import ImageBatch, ImageMetric, MetricContext
 from .prompt_lists import benchmark_prompts
 
 if TYPE_CHECKING:
@@ -20,36 +20,36 @@ PROMPTS_SOURCE = "https://raw.githubusercontent.com/djghosh13/geneval/main/promp
 
 
 class ObjectScore(ImageMetric):
-    """A score that a detector of objects and a namer of colors give, by GenEval's rules."""
+    """A score by GenEval's rules, from an object detector and a color classifier."""
 
     unit = "share"
     within = (0.0, 1.0)
     prompted = True
-    asked = "geneval"
+    plan_name = "geneval"
     options = ("detector", "clip")
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
-        """Detector, colors and tasks. Raises Unsupported where one of them is missing, or the detector cannot see what is asked for."""
+        """Return detector, colors and tasks. Raises Unsupported if one is missing, or the detector lacks a class."""
         from .compute import clip, detector
 
         prompts = benchmark_prompts(setting, "geneval", "evaluation_metadata.jsonl", PROMPTS_SOURCE)
         folder = setting.options["detector"]
-        known = {"detector": detector.identity(folder)}
+        parts = {"detector": detector.identity(folder)}
         if not setting.options.get("clip"):
-            raise Unsupported(f"not measured: needs a CLIP model for colours, named by the option clip of geneval, get it with: "
+            raise Unsupported(f"not measured: needs a CLIP model for colors, named by the option clip of geneval, get it with: "
                               f"hf download openai/clip-vit-large-patch14 --local-dir {folder.rstrip('/')}-clip")
         classes = {clause["class"] for task in prompts.tasks for part in ("include", "exclude") for clause in task.get(part, ())}
         if unseen := sorted(classes - detector.classes(folder)):
             raise Unsupported(f"not measured: the detector in {folder!r} knows no {unseen[0]!r}, get one that does with: "
                               f"hf download {detector.PUBLISHED} --local-dir {folder}")
-        return {**known, "clip": clip.identity(setting.options["clip"]), "tasks": digest(prompts.tasks)}
+        return {**parts, "clip": clip.identity(setting.options["clip"]), "tasks": digest(prompts.tasks)}
 
-    def measure(self, shown: Shown) -> Tensor:
-        return self.setting.once("geneval", self._benchmark)(self.name, shown.images, shown.labels)
+    def measure(self, batch: ImageBatch) -> Tensor:
+        return self.setting.once("geneval", self._benchmark)(self.name, batch.images, batch.labels)
 
     def tags(self, labels: Sequence[int]) -> set[str]:
-        """The kinds of the prompts with these labels."""
+        """Return the kinds of the prompts with these labels."""
         return {str(self._tasks()[label]["tag"]) for label in labels}
 
     def _tasks(self) -> Sequence[Any]:
@@ -68,7 +68,7 @@ class ObjectScore(ImageMetric):
 
 
 class GenEvalScore(ObjectScore):
-    """Share of images that show all that their prompt of GenEval asks for."""
+    """Fraction of images that show everything in their prompt of GenEval."""
 
     name = "geneval"
     title = "GenEval"
@@ -76,7 +76,7 @@ class GenEvalScore(ObjectScore):
 
 
 class GenEvalOverall(ObjectScore):
-    """The mean of the shares of the six kinds of prompts, which is the score that papers print."""
+    """Mean of the scores of the six kinds of prompts, as published in papers."""
 
     name = "geneval_overall"
     title = "GenEval, overall"
@@ -84,7 +84,7 @@ class GenEvalOverall(ObjectScore):
 
 
 class GenEvalTask(ObjectScore):
-    """The score of one kind of prompts, where there are any."""
+    """The score of one kind of prompts."""
 
     def applies(self, labels: Sequence[int]) -> bool:
         """Return whether a prompt of this kind is among these."""
@@ -94,7 +94,7 @@ class GenEvalTask(ObjectScore):
 class GenEvalSingleObject(GenEvalTask):
     """GenEval's score of prompts for one object."""
 
-    meaning = "The same, of the images whose prompt asks for one object."
+    meaning = "The same, of images whose prompt requests one object."
     name = "geneval_single_object"
     title = "GenEval, object"
 
@@ -102,7 +102,7 @@ class GenEvalSingleObject(GenEvalTask):
 class GenEvalTwoObject(GenEvalTask):
     """GenEval's score of prompts for two objects."""
 
-    meaning = "The same, of the images whose prompt asks for two objects."
+    meaning = "The same, of images whose prompt requests two objects."
     name = "geneval_two_object"
     title = "GenEval, two objects"
 
@@ -110,30 +110,30 @@ class GenEvalTwoObject(GenEvalTask):
 class GenEvalCounting(GenEvalTask):
     """GenEval's score of prompts for a number of objects."""
 
-    meaning = "The same, of the images whose prompt asks for a number of objects."
+    meaning = "The same, of images whose prompt requests a number of objects."
     name = "geneval_counting"
     title = "GenEval, count"
 
 
 class GenEvalColors(GenEvalTask):
-    """GenEval's score of prompts for an object in a colour."""
+    """GenEval's score of prompts for an object in a color."""
 
-    meaning = "The same, of the images whose prompt asks for an object in a colour."
+    meaning = "The same, of images whose prompt requests an object in a color."
     name = "geneval_colors"
-    title = "GenEval, colour"
+    title = "GenEval, color"
 
 
 class GenEvalPosition(GenEvalTask):
-    """GenEval's score of prompts for one object beside, above or below another."""
+    """GenEval's score of prompts for an object next to, above or below another."""
 
-    meaning = "The same, of the images whose prompt asks for one object beside, above or below another."
+    meaning = "The same, of images whose prompt requests an object next to, above or below another."
     name = "geneval_position"
     title = "GenEval, position"
 
 
 class GenEvalColorAttributes(GenEvalTask):
-    """GenEval's score of prompts for two objects, each in a colour of its own."""
+    """GenEval's score of prompts for two objects, each in its own color."""
 
-    meaning = "The same, of the images whose prompt asks for two objects, each in a colour of its own."
+    meaning = "The same, of images whose prompt requests two objects, each in its own color."
     name = "geneval_color_attr"
     title = "GenEval, attributes"

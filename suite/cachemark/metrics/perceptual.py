@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from .base import ImageMetric, MetricContext, Shown
+from .base import ImageBatch, ImageMetric, MetricContext
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class PerceptualDistance(ImageMetric):
     """LPIPS with VGG16 and the authors' linear layers."""
 
-    meaning = "How unlike the full cache's image at the same seed it looks to VGG16; where its weights are given."
+    meaning = "Perceptual distance to the full cache's image at the same seed, by VGG16; if its weights are available."
     name = "lpips"
     title = "LPIPS"
     better = "lower"
@@ -22,7 +22,7 @@ class PerceptualDistance(ImageMetric):
     within = (0.0, math.inf)
     deterministic = True
     paired = True
-    asked = "lpips"
+    plan_name = "lpips"
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
@@ -30,8 +30,8 @@ class PerceptualDistance(ImageMetric):
 
         return {"weights": lpips.identity()}
 
-    def measure(self, shown: Shown) -> Tensor:
+    def measure(self, batch: ImageBatch) -> Tensor:
         from .compute.lpips import Lpips
 
         network = self.setting.once("lpips", lambda: Lpips(device=self.setting.device))
-        return network(shown.images, shown.reference)
+        return network(batch.images, batch.reference)

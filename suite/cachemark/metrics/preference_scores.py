@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import ImageMetric, MetricContext, Shown
+from .base import ImageBatch, ImageMetric, MetricContext
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PreferenceMetric(ImageMetric):
-    """A score by a network that was trained on the choices of people."""
+    """A score by a network that was trained on human choices."""
 
     prompted = True
     options = ("weights",)
@@ -24,8 +24,8 @@ class PreferenceMetric(ImageMetric):
 
         return {"weights": PREFERENCES[cls.name].identity(setting.options["weights"])}
 
-    def measure(self, shown: Shown) -> Tensor:
-        return self.setting.once(self.name, self._network)(shown.images, shown.labels)
+    def measure(self, batch: ImageBatch) -> Tensor:
+        return self.setting.once(self.name, self._network)(batch.images, batch.labels)
 
     def _network(self) -> PreferenceScore:
         from .compute.preference import PREFERENCES, PreferenceScore
@@ -39,9 +39,9 @@ class ImageReward(PreferenceMetric):
 
     name = "image_reward"
     title = "ImageReward"
-    meaning = "What people prefer, as ImageReward tells from an image and its prompt: 0 with a deviation of 1 over its authors' data."
-    asked = "image_reward"
-    ceiling = 10.0  # which none reaches
+    meaning = "Human preference for an image and its prompt, by ImageReward: mean 0 and deviation 1 over its authors' data."
+    plan_name = "image_reward"
+    ceiling = 10.0  # above every score
     packages = ("image-reward",)
 
 
@@ -50,8 +50,8 @@ class HumanPreference(PreferenceMetric):
 
     name = "hpsv2"
     title = "HPSv2"
-    meaning = "What people prefer, as HPSv2 tells from an image and its prompt: the cosine between what it sees in both."
-    asked = "hpsv2"
+    meaning = "Human preference for an image and its prompt, by HPSv2: the cosine of their embeddings."
+    plan_name = "hpsv2"
     within = (-1, 1)
     ceiling = 1.0
     packages = ("hpsv2",)

@@ -1,4 +1,4 @@
-"""The metrics of the package, in the order in which tables show them. Nothing here needs torch until a metric is measured."""
+"""The metrics of the package, in the order of tables. Only a measurement needs torch."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ def _classes() -> Iterator[type[MetricBase]]:
 
 @cache
 def built_in() -> dict[str, type[MetricBase]]:
-    """The classes of the package's metrics by name; of sets of images the first part of the name, ``fid``."""
+    """Return the package's metrics by name; metrics of sets by the first part of the name, ``fid``."""
     return {cls.name: cls for cls in _classes()}
 
 
 def image_metrics() -> dict[str, type[ImageMetric]]:
-    """The metrics of single images that are measured, by name."""
+    """Return the metrics of single images that are measured, by name."""
     return {name: cls for name, cls in built_in().items() if issubclass(cls, ImageMetric) and not cls.mean_of}
 
 
 def set_metrics() -> list[type[SetMetric]]:
-    """The metrics of whole sets of images."""
+    """Return the metrics of whole sets of images."""
     return [cls for cls in built_in().values() if issubclass(cls, SetMetric)]
 
 
 def cost_values(costs: Costs, *, searched: bool = False) -> dict[str, list[float]]:
-    """Values of the metrics of costs by name: those of a case, or those of a search for the largest batch."""
+    """Return the values of cost metrics by name, of a case or of a search for the largest batch."""
     classes = [cls for cls in built_in().values() if issubclass(cls, CostMetric) and (cls.searched if searched else not cls.alone)]
     return {cls.name: list(values) for cls in classes if (values := cls().measure(costs))}
 
 
 def declarations() -> dict[str, Metric]:
-    """The declarations of all metrics by name, in the order of tables."""
+    """Return the declarations of all metrics by name, in the order of tables."""
     return {name: cls.declared() for name, cls in built_in().items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import ImageMetric, Shown
+from .base import ImageBatch, ImageMetric
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,10 +22,10 @@ class Psnr(ImageMetric):
     deterministic = True
     paired = True
 
-    def measure(self, shown: Shown) -> Tensor:
+    def measure(self, batch: ImageBatch) -> Tensor:
         from .compute.fidelity import psnr
 
-        return psnr(shown.images, shown.reference)
+        return psnr(batch.images, batch.reference)
 
 
 class Ssim(ImageMetric):
@@ -40,7 +40,7 @@ class Ssim(ImageMetric):
     deterministic = True
     paired = True
 
-    def measure(self, shown: Shown) -> Tensor:
+    def measure(self, batch: ImageBatch) -> Tensor:
         from .compute.fidelity import ssim
 
-        return ssim(shown.images, shown.reference)
+        return ssim(batch.images, batch.reference)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import ImageMetric, MetricContext, Shown
+from .base import ImageBatch, ImageMetric, MetricContext
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class TextSimilarity(ImageMetric):
-    """The similarity of an image and the text that it was asked to show."""
+    """The similarity of an image and its text."""
 
     name = "clip_score"
     title = "CLIP score"
-    meaning = ("100 times the cosine between CLIP's view of the image and of \"a photo of a\" and its class; where its model is given.")
-    asked = "clip_score"
+    meaning = ("100 times the cosine between CLIP's embeddings of the image and of \"a photo of a\" with its class; if a model is given.")
+    plan_name = "clip_score"
     options = ("weights",)
     ceiling = 100.0
 
@@ -28,8 +28,8 @@ class TextSimilarity(ImageMetric):
 
         return {"weights": clip.identity(setting.options["weights"])}
 
-    def measure(self, shown: Shown) -> Tensor:
-        return self.setting.once("clip_score", self._network)(shown.images, shown.labels)
+    def measure(self, batch: ImageBatch) -> Tensor:
+        return self.setting.once("clip_score", self._network)(batch.images, batch.labels)
 
     def _network(self) -> ClipScore:
         from .compute.clip import Clip, ClipScore, class_names

@@ -1,18 +1,18 @@
-"""Nearness of tokens to the full cache's at the same seeds."""
+"""Difference of tokens to the full cache's at the same seeds."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from .base import ImageMetric, Shown
+from .base import ImageBatch, ImageMetric
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class TokenAgreement(ImageMetric):
-    """Share of positions with the full cache's token."""
+    """Fraction of positions with the full cache's token."""
 
     name = "token_agreement"
     title = "Token agreement"
@@ -24,10 +24,10 @@ class TokenAgreement(ImageMetric):
     tokens = "indices"
     paired = True
 
-    def measure(self, shown: Shown) -> Tensor:
+    def measure(self, batch: ImageBatch) -> Tensor:
         from .compute.fidelity import agreement
 
-        return agreement(shown.tokens, shown.reference_tokens)
+        return agreement(batch.tokens, batch.reference_tokens)
 
 
 class TokenDivergence(ImageMetric):
@@ -44,11 +44,11 @@ class TokenDivergence(ImageMetric):
     deterministic = True
     tokens = "indices"
     forced = True
-    price = 0.3  # the passes of the full cache's tokens through the method
+    price = 0.3  # the full cache's tokens through the method
 
-    def measure(self, shown: Shown) -> Tensor:
-        assert shown.forced is not None
-        return shown.forced()
+    def measure(self, batch: ImageBatch) -> Tensor:
+        assert batch.forced is not None
+        return batch.forced()
 
 
 class TokenDistance(ImageMetric):
@@ -64,21 +64,21 @@ class TokenDistance(ImageMetric):
     deterministic = True
     tokens = "vectors"
 
-    def measure(self, shown: Shown) -> Tensor:
+    def measure(self, batch: ImageBatch) -> Tensor:
         from .compute.fidelity import distance
 
-        return distance(shown.tokens, shown.reference_tokens)
+        return distance(batch.tokens, batch.reference_tokens)
 
 
 class ForcedDistance(ImageMetric):
-    """The distance of tokens that are drawn along the full cache's own."""
+    """The distance of tokens that are sampled along the full cache's own."""
 
     name = "forced_distance"
     title = "Forced distance"
-    meaning = ("The same, each token drawn with the same noise from what the full cache's own tokens give: an upper bound of the "
-               "2-Wasserstein distance of what is drawn from.")
+    meaning = ("The same, each token sampled with the same noise after the full cache's own tokens: an upper bound of the "
+               "2-Wasserstein distance of the distributions.")
     heading = "Forced"
-    tip = "The same, each token drawn after the full model's own tokens."
+    tip = "The same, each token sampled after the full model's own tokens."
     better = "lower"
     kind = "fidelity"
     within = (0.0, math.inf)
@@ -87,6 +87,6 @@ class ForcedDistance(ImageMetric):
     forced = True
     price = 0.3
 
-    def measure(self, shown: Shown) -> Tensor:
-        assert shown.forced is not None
-        return shown.forced()
+    def measure(self, batch: ImageBatch) -> Tensor:
+        assert batch.forced is not None
+        return batch.forced()

@@ -66,7 +66,7 @@ def stated(
         if entry.prompts or not cls.prompted:
             by_name[table.name] = _identity(cls, setting(table.name, entry, request))
     for name in entry.quality:
-        if (cls := image_metrics()[name]).asked == name:
+        if (cls := image_metrics()[name]).plan_name == name:
             by_name[name] = _identity(cls, setting(name, entry, request))
     return by_name
 
@@ -98,10 +98,10 @@ def _asked_for(table: MetricTable) -> type[ImageMetric]:
     cls = built_in().get(table.name)
     if cls is None or cls.per == "set":
         raise _without_set(table.name)
-    if not issubclass(cls, ImageMetric) or cls.of_model or not cls.asked:
+    if not issubclass(cls, ImageMetric) or cls.of_model or not cls.plan_name:
         raise UnknownName(f"{table.name!r} is measured without being asked for.", remedy="Leave it out of metrics.")
-    if cls.asked != table.name:
-        raise UnknownName(f"{table.name!r} is a part of {cls.asked!r}.", remedy=f"Ask for it with: {_example(cls)}")
+    if cls.plan_name != table.name:
+        raise UnknownName(f"{table.name!r} is a part of {cls.plan_name!r}.", remedy=f"Ask for it with: {_example(cls)}")
     _refuse_options(table, cls.options)
     if cls.options and not table.options.get(cls.options[0]):
         raise UnknownName(f"{table.name!r} needs {cls.options[0]}.", remedy=f"Ask for it with: {_example(cls)}")
@@ -116,4 +116,4 @@ def _refuse_options(table: MetricTable, options: Sequence[str]) -> None:
 
 def _example(cls: type[ImageMetric]) -> str:
     options = "".join(f', {option} = "FOLDER"' for option in cls.options)
-    return f'metrics = [{{ name = "{cls.asked}"{options} }}]' if options else f'metrics = ["{cls.asked}"]'
+    return f'metrics = [{{ name = "{cls.plan_name}"{options} }}]' if options else f'metrics = ["{cls.plan_name}"]'

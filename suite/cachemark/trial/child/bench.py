@@ -77,10 +77,10 @@ class Bench:
         """The metrics of single images that the case has and that need nothing that is missing."""
         labels = seeds.subset(case.seeds, self.entry.classes).labels[: case.compared]
         return [metric for cls in image_metrics().values() if self._measures(case, cls)
-                and (metric := cls().prepared(setting(cls.asked, self.entry, self.request, self.networks))).applies(labels)]
+                and (metric := cls().prepared(setting(cls.plan_name, self.entry, self.request, self.networks))).applies(labels)]
 
     def _measures(self, case: Case, cls: type[ImageMetric]) -> bool:
-        return (not cls.asked or case.measures(cls.asked)) and (not cls.of_model or cls.name in self.entry.quality)
+        return (not cls.plan_name or case.measures(cls.plan_name)) and (not cls.of_model or cls.name in self.entry.quality)
 
     def preset(self, case: Case) -> Preset:
         """The preset by which the images of all cases are compared with real ones."""

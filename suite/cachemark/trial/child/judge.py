@@ -24,7 +24,7 @@ from ...core.result import IMAGES
 from ...core.seeds import Subset
 from ...core.spec import Sampling
 from ...core.units import PIXELS
-from ...metrics.base import ImageMetric, Shown
+from ...metrics.base import ImageBatch, ImageMetric
 from ...metrics.compute import fidelity
 from ...metrics.compute.image_bytes import nearest_bytes
 from ...models.protocol import Loaded
@@ -177,7 +177,7 @@ def decoded(job: Job, tokens: Tensor) -> Tensor:
 
 def judge(
     job: Job, reference: FullCacheOutput, metrics: Sequence[ImageMetric], *, forced: int, sprite: bool, itself: bool = False,
-    paired: bool = True, plugin_values: Callable[[Shown], Figures] = lambda shown: ({}, {}),
+    paired: bool = True, plugin_values: Callable[[ImageBatch], Figures] = lambda shown: ({}, {}),
 ) -> JudgedImages:
     """Compare a job with the reference, by ``metrics`` of single images. ``forced``: of how many samples, from the first, there is a
     teacher-forced KL or distance; ``sprite`` adds the picture of the worst seeds. ``itself``: the job is the one that the reference was
@@ -191,7 +191,7 @@ def judge(
         tokens = torch.cat([job.generate(part) for part in job.chunks()])
         images = decoded(job, tokens)
     along = drift if job.continuous else divergence
-    shown = Shown(images, reference.images, tokens, reference.tokens, job.subset.labels, job.subset.seeds,
+    shown = ImageBatch(images, reference.images, tokens, reference.tokens, job.subset.labels, job.subset.seeds,
                   (lambda: along(job.first(forced), reference.first(forced))) if forced else None)
     samples = {metric.name: metric.measure(shown) for metric in metrics if _applies(metric, job, shown, paired)}
     stored = storable(job, tokens)
@@ -202,7 +202,7 @@ def judge(
         order = [*worst, *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
-    plugin_samples, faults = plugin_values(Shown(
+    plugin_samples, faults = plugin_values(ImageBatch(
         images.float().cpu(), reference.images.float().cpu(), stored, storable(job, reference.tokens), job.subset.labels, job.subset.seeds,
     )) if job.loaded.pictures else ({}, {})
     finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
@@ -210,7 +210,7 @@ def judge(
     return JudgedImages({**figured, **plugin_samples}, hashed(stored), artifacts, facts, finite, faults)
 
 
-def _applies(metric: ImageMetric, job: Job, shown: Shown, paired: bool) -> bool:
+def _applies(metric: ImageMetric, job: Job, shown: ImageBatch, paired: bool) -> bool:
     """Return whether a metric has values of these tokens and images."""
     fits = metric.tokens == ("vectors" if job.continuous else "indices") if metric.tokens else job.loaded.pictures
     return fits and (paired or not metric.paired) and (shown.forced is not None or not metric.forced)

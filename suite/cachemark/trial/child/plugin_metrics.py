@@ -13,7 +13,7 @@ from ...core import registry
 from ...core.outside_metrics import DIGITS
 from ...core.spec import Case
 from ...core.units import metric
-from ...metrics.base import CostMetric, Costs, ImageMetric, ImageSet, MetricBase, SetMetric, Shown, part_of, problem
+from ...metrics.base import CostMetric, Costs, ImageBatch, ImageMetric, ImageSet, MetricBase, SetMetric, part_of, problem
 from ...plugins import loading as plugins
 from ..bounds import bounded_text
 
@@ -36,7 +36,7 @@ class PluginMetrics:
         self._stated = {name: case.metrics[name] for name in case.plugin_metrics}
         self._files = {plugins.digest(file): file for file in files} if self._stated else {}
 
-    def images(self, shown: Shown, batch: int, alive: Callable[[int], None], paired: bool = True) -> Figures:
+    def images(self, shown: ImageBatch, batch: int, alive: Callable[[int], None], paired: bool = True) -> Figures:
         """Values by seed, of ``batch`` images at once. Without ``paired`` seeds draw other images than the full cache's, and nothing is
         compared with these."""
         def values(instance: Any) -> list[float]:
@@ -86,7 +86,7 @@ def _instance(file: str, name: str) -> MetricBase:
         raise Fault("raised", _place(error)) from error
 
 
-def _measured(instance: ImageMetric, shown: Shown) -> list[float]:
+def _measured(instance: ImageMetric, shown: ImageBatch) -> list[float]:
     values = _answer(instance, shown)
     fault, details = problem(values, len(shown.images), instance.within)
     if fault:
