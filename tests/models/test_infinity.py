@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.papers.published_sizes import MIXED, PAPER_UNIT
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Layout, Site, Step, Tokens
-from cachemark.contract.method import Blockwise, Method
+from cachemark.cache.layout import Layout, Step, Tokens
+from cachemark.contract.method import Blockwise
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling
-from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.full import Full
 from cachemark.models import infinity, text_features
 from cachemark.models.catalogue import text_to_image
@@ -115,16 +113,6 @@ def test_recomputed_modulations_are_the_same() -> None:
     assert torch.equal(generate(again.eval(), [0, 1]), generate(tiny(), [0, 1]))
 
 
-def test_forced_tokens_are_returned_and_bits_are_shown() -> None:
-    shapes: list[tuple[int, tuple[int, ...]]] = []
-    marks: list[int] = []
-    tokens = torch.randint(0, 32, (2, 21), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(generate(tiny(), [0, 2], forced=tokens, see=lambda first, logits: shapes.append((first, tuple(logits.shape))),
-                                mark=marks.append), tokens)
-    assert shapes == [(0, (2, 1, 5, 2)), (1, (2, 4, 5, 2)), (5, (2, 16, 5, 2))]
-    assert marks == [0, 4, 20]
-
-
 # -- bytes ---------------------------------------------------------------------------------------------------------------
 def shape(name: str, batch: int) -> Layout:
     entry: ModelEntry = MODELS.get(name)
@@ -139,15 +127,6 @@ def test_one_image_of_the_largest_resolution_takes_the_bytes_of_the_formula() ->
     assert published == 2 * 32 * 2048 * 10521 * 6 == 8_274_051_072
     assert published / PAPER_UNIT == pytest.approx(7.891, abs=5e-4)
     assert nbytes(layout, entries(Full(store_last=True), layout), (2, 2)) == 5_516_034_048
-
-
-@pytest.mark.parametrize("name", ["infinity-2b", "infinity-2b-512", "infinity-8b"])
-@pytest.mark.parametrize("method", [Full(), Full(store_last=True), AMSKV(demanding=(1, 2))], ids=["full", "last kept", "ams_kv"])
-def test_slots_take_the_bytes_of_the_formula(name: str, method: Method) -> None:
-    layout = replace(shape(name, 2), dtype=torch.bfloat16, device="meta")
-    memory = Memory("meta")
-    method.begin(layout, [Site("decoder", layer) for layer in range(layout.layers)], memory)
-    assert memory.nbytes("slots") == nbytes(layout, entries(method, layout), (2, 2))
 
 
 # -- published files -----------------------------------------------------------------------------------------------------
@@ -229,29 +208,3 @@ def test_a_text_encoder_of_another_width_is_refused(small: CatalogueModel, tmp_p
     request = published(tmp_path / "infinity", channels=64)
     with pytest.raises(BadCheckpoint, match="has 64 channels; this model reads 128"):
         small.load(request)
-
-
-def test_a_text_longer_than_the_context_is_refused(small: CatalogueModel, tmp_path: Path) -> None:
-    request = published(tmp_path / "infinity")
-    with pytest.raises(Unsupported, match="has 7 tokens; this model reads 6"):
-        replace(small, texts=("red star a blue stripe below",)).load(request)
-
-
-def test_a_file_of_another_size_is_named(small: CatalogueModel, tmp_path: Path) -> None:
-    request = published(tmp_path / "infinity")
-    save_file({name: tensor.contiguous() for name, tensor in tiny(replace(CONFIG, depth=2, chunks=1)).state_dict().items()},
-              tmp_path / "infinity" / "other.safetensors")
-    with pytest.raises(BadCheckpoint, match="missing"):
-        small.identity(replace(request, weights=str(tmp_path / "infinity" / "other.safetensors")))
-
-
-def test_random_weights_read_the_listed_prompts_by_the_stand_in() -> None:
-    model = text_to_image.infinity_model("2B", 256)
-    assert model.reader is not None
-    texts = model.reader.read(model.texts, Request())
-    assert list(map(len, texts)) == model.shapes
-    assert len(texts) == 64
-    assert {text.shape[1] for text in texts} == {2048}
-    assert torch.equal(texts[0][-1], texts[1][-1]), "all end alike"
-    assert len({text.sum().item() for text in texts}) == 64
-    assert max(map(len, texts)) < 64

@@ -91,14 +91,6 @@ def test_random_weights_are_those_of_their_seed() -> None:
     assert not torch.equal(first["gen_head.vision_head.weight"], other["gen_head.vision_head.weight"])
 
 
-def test_rows_without_guidance_are_the_conditional_ones() -> None:
-    shape = tiny().layout([5, 6], Sampling(), [1, 2])
-    assert (shape.condition, shape.branches) == ((7, 4), (0, 0))
-    guided = tiny().layout([5, 6], GUIDED, [1, 2])
-    assert (guided.condition, guided.branches, guided.seeds) == ((7, 4, 7, 4), (0, 0, 1, 1), (5, 6, 5, 6))
-    assert (guided.kv_heads, guided.stored) == (2, 7 + 15)
-
-
 # -- prompts -----------------------------------------------------------------------------------------------------------
 def test_the_listed_prompts_are_read_by_the_stand_in() -> None:
     prompts = janus.prompts_of(text_to_image.TEXTS, HashedWords(102400))
@@ -250,11 +242,3 @@ def test_what_a_folder_lacks_is_said(small: ModelEntry, tmp_path: Path) -> None:
     for use in (small.load, small.identity):
         with pytest.raises(BadCheckpoint, match=r"tokenizer\.json"):
             use(request)
-
-
-def test_a_folder_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    published(tmp_path / "janus", "converted")
-    monkeypatch.setattr(janus, "TOKENIZER", TINY_VQ)
-    monkeypatch.setitem(SIZES, "1B", replace(CONFIG, decoder=replace(CONFIG.decoder, layers=3)))
-    with pytest.raises(BadCheckpoint, match="checkpoint of another size"):
-        text_to_image.janus_pro("1B").identity(Request(weights=str(tmp_path / "janus")))

@@ -24,23 +24,10 @@ def images() -> torch.Tensor:
     return torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
 
-def test_tokens_run_row_by_row() -> None:
-    grid = torch.arange(2 * 3 * 4 * 4).view(2, 3, 4, 4)
-    tokens = tokens_of(grid)
-    assert tokens.shape == (2, 16, 3)
-    assert torch.equal(tokens[1, 4 * 2 + 3], grid[1, :, 2, 3])
-    assert torch.equal(grid_of(tokens), grid)
-
-
 @pytest.mark.parametrize("shape", [(1, 15, 4), (1, 0, 4), (16, 4)])
 def test_tokens_that_fill_no_square_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(Unsupported, match="no square"):
         grid_of(torch.zeros(shape))
-
-
-def test_images_of_odd_sides_are_refused(model: KL) -> None:
-    with pytest.raises(Unsupported, match="multiples of 2"):
-        model.encode(torch.zeros(1, 3, 15, 16))
 
 
 def test_drawn_tokens_have_the_posterior_deviation(model: KL, images: torch.Tensor) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cmath
 from dataclasses import dataclass, replace
 
 import pytest
@@ -55,20 +54,6 @@ def run(model: LlamaGen, sampling: Sampling, forced: Tensor | None = None, metho
 # ------------------------------------------------------------------------------------------------ sizes and rotations
 
 
-@pytest.mark.parametrize(("head_dim", "grid"), [(8, 3), (16, 4), (64, 2)])
-def test_rotations_turn_by_row_then_by_column(head_dim: int, grid: int) -> None:
-    table = rope_table(head_dim, grid, 10000.0, torch.device("cpu"))
-    assert table.shape == (1 + grid * grid, head_dim // 2)
-    assert not table[0].any(), "the class position is zeroed, not turned by nothing"
-    half = head_dim // 2
-    for row in range(grid):
-        for column in range(grid):
-            for pair in range(half):
-                place = row if pair < half // 2 else column
-                angle = place * 10000.0 ** (-2 * (pair % (half // 2)) / half)
-                assert abs(complex(table[1 + row * grid + column, pair]) - cmath.exp(1j * angle)) < 1e-5
-
-
 # ------------------------------------------------------------------------------------------------ the loop
 
 
@@ -93,30 +78,6 @@ def test_grouped_heads_are_copies(model: LlamaGen) -> None:
         state[name] = torch.cat((q, *[k] * 4, *[v] * 4))
     wide.load_state_dict(state)
     assert (run(grouped, GUIDED, forced)[1] - run(wide, GUIDED, forced)[1]).abs().max() < 1e-4
-
-
-def test_forced_tokens_are_fed_and_returned(model: LlamaGen) -> None:
-    forced = some_tokens()
-    tokens, logits = run(model, GREEDY, forced)
-    assert torch.equal(tokens, forced)
-    changed = forced.clone()
-    changed[:, 5] = (changed[:, 5] + 1) % CONFIG.vocab
-    _, after_the_change = run(model, GREEDY, changed)
-    assert torch.equal(logits[:, :6], after_the_change[:, :6])
-    assert not torch.equal(logits[:, 6], after_the_change[:, 6])
-
-
-def test_tokens_are_seen_and_marked_in_order(model: LlamaGen) -> None:
-    events: list[tuple[str, int]] = []
-
-    def see(index: int, _: Tensor) -> None:
-        events.append(("see", index))
-
-    def mark(index: int) -> None:
-        events.append(("mark", index))
-
-    model.generate(LABELS, SEEDS, Method(), GUIDED, Memory(), see=see, mark=mark)
-    assert events == [event for i in range(CONFIG.grid**2) for event in (("see", i), ("mark", i))]
 
 
 def test_the_layout_of_a_guided_generation(model: LlamaGen) -> None:

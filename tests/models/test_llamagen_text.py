@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import weakref
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,9 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
-from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.errors import Unsupported
 from cachemark.core.seeds import subset
 from cachemark.core.spec import Sampling
-from cachemark.methods.registry import METHODS
 from cachemark.models import janus, text_features
 from cachemark.models.catalogue.text_to_image import TEXTS
 from cachemark.models.janus import JanusConfig
@@ -82,17 +80,6 @@ def test_rows_of_their_own_length_give_the_logits_of_padded_ones() -> None:
     cut = model.cls_embedding.uncond_embedding.clone()
     model.cls_embedding.uncond_embedding = cut.roll(1, 0)
     assert (logits[0] - padded(model, 0, tokens[0])).abs().max() > 0.1, "which of the unconditional vectors are read matters"
-
-
-@pytest.mark.parametrize("name", ["linear", "h2o", "window"])
-def test_a_sample_is_the_same_in_any_company(name: str) -> None:
-    model = tiny(replace(CONFIG, transformer=replace(CONFIG.transformer, grid=6)))
-    built = [METHODS.get(name)(**{"B": 18, **({"anchor": 2} if name == "linear" else {})}) for _ in range(2)]
-    together, logits = run(model, [2, 0, 1], built[0])
-    alone, own = run(model, [0], built[1])
-    assert torch.equal(together[1], alone[0])
-    torch.testing.assert_close(logits[1], own[0], rtol=0, atol=1e-4)
-    assert model.layout([0, 1, 2], GUIDED, [2, 0, 1]).condition == (3, 2, 6, 3, 2, 6)
 
 
 # -- features on disk ------------------------------------------------------------------------------------------------------
@@ -203,15 +190,6 @@ def test_a_prompt_of_a_thousand_tokens_runs_where_the_context_has_room() -> None
     assert caught.value.remedy == "Shorten it."
     with pytest.raises(Unsupported, match="A prompt is empty"):
         janus.prompts_of(["red", "  "], HashedWords(128))
-
-
-def test_a_checkpoint_of_classes_is_refused(tmp_path: Path) -> None:
-    from cachemark.models.protocol import Request
-
-    small = MODELS.get("llamagen-t2i-256")
-    torch.save({"model": {"cls_embedding.embedding_table.weight": torch.zeros(1001, 1280)}}, tmp_path / "c2i_XL_384.pt")
-    with pytest.raises(BadCheckpoint, match="missing"):
-        small.identity(Request(weights=str(tmp_path / "c2i_XL_384.pt")))
 
 
 def test_random_weights_read_the_listed_prompts() -> None:

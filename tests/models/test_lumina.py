@@ -113,15 +113,6 @@ def test_images_are_decoded_without_the_ends_of_lines() -> None:
     assert not torch.allclose(LuminaDecoder(CONFIG, images).decode(tokens), decoded)
 
 
-def test_images_give_their_codes_back() -> None:
-    torch.manual_seed(0)
-    images = VQGAN(TINY).eval().requires_grad_(False)
-    codes = images.encode(torch.rand(2, 3, 16, 24) * 2 - 1)
-    assert codes.shape == (2, 24)
-    vectors = images.quantize.embedding(codes[0])
-    assert torch.equal(images.quantize.nearest(vectors), codes[0])
-
-
 # -- published folders -----------------------------------------------------------------------------------------------------
 def published(folder: Path) -> Request:
     """The transformer's folder with what may stand beside it, its tokenizer, and Chameleon's file."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,15 +14,13 @@ from torch import Tensor
 from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step, Tokens
-from cachemark.cache.masked_layout import MaskedStep, masked_steps, placed, take
+from cachemark.cache.masked_layout import MaskedStep, masked_steps, placed
 from cachemark.contract.method import Bidirectional
-from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.models import mar
 from cachemark.models.diffusion import normal
-from cachemark.models.mar import MAR, SIZES, MARConfig, masked_count
-from cachemark.models.protocol import Request
-from cachemark.models.registry import MODELS
+from cachemark.models.mar import MAR, MARConfig, masked_count
 
 CONFIG = MARConfig(32, (2, 3), 2, 2, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))
 SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
@@ -82,39 +79,6 @@ def test_the_order_does_not_depend_on_the_number_of_steps(model: MAR) -> None:
     long, short = (placed(masked_steps(shape(4, 1), total), model.order(key)) for total in (16, 4))
     assert torch.equal(torch.cat([s.generating for s in long[:1]], 1)[0], model.order(key)[0, -1:])
     assert set(model.order(key)[0, -short[0].count :].tolist()) == set(short[0].generating[0].tolist())
-
-
-def test_forced_tokens_are_fed(model: MAR) -> None:
-    free = generate(model, [0, 1])
-    shown: list[tuple[Tensor, Tensor]] = []
-    again: list[tuple[Tensor, Tensor]] = []
-    forced = generate(model, [0, 1], forced=free, see=lambda places, drawn: shown.append((places, drawn)))
-    assert torch.equal(forced, free)
-    other = generate(model, [0, 1], forced=torch.zeros_like(free), see=lambda places, drawn: again.append((places, drawn)))
-    assert not other.any()
-    assert torch.equal(shown[0][1], again[0][1]), "nothing is known in the first step"
-    assert not torch.allclose(shown[-1][1], again[-1][1])
-
-
-def test_a_step_is_seen_whole_and_marked(model: MAR) -> None:
-    shown: list[tuple[Tensor, Tensor]] = []
-    marks: list[int] = []
-    latents = generate(model, [0, 1], see=lambda places, drawn: shown.append((places, drawn)), mark=marks.append)
-    steps = masked_steps(shape(4), 5)
-    assert [drawn.shape for _, drawn in shown] == [(2, step.count, 4) for step in steps]
-    assert all(torch.equal(take(latents, places), drawn) for places, drawn in shown)
-    assert sorted(torch.cat([places for places, _ in shown], 1)[0].tolist()) == list(range(16))
-    assert marks == [step.first + step.count - 1 for step in steps]
-
-
-def test_without_guidance_there_are_no_unconditional_rows(model: MAR) -> None:
-    assert model.layout([0, 1], replace(SAMPLING, cfg_scale=1.0)).rows == 2
-    assert model.layout([0, 1], SAMPLING).branches == (0, 0, 1, 1)
-    assert generate(model, [0, 1], sampling=replace(SAMPLING, cfg_scale=1.0)).shape == (2, 16, 4)
-
-
-def test_tokens_are_fp32_whatever_the_weights_are() -> None:
-    assert generate(build().to(torch.bfloat16), [0]).dtype == torch.float32
 
 
 # -- what a method sees -----------------------------------------------------------------------------------------------
@@ -196,22 +160,6 @@ def test_the_share_that_is_masked() -> None:
 
 
 # -- published files --------------------------------------------------------------------------------------------------
-def test_a_file_of_another_size_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint-last.pth"
-    torch.save({"model_ema": build().state_dict()}, path)
-    with pytest.raises(BadCheckpoint, match="encoder_blocks 2 != 12"):
-        MODELS.get("mar-b").identity(Request(weights=str(path)))
-
-
-def test_the_published_sizes_shape_their_layouts() -> None:
-    for size, config in SIZES.items():
-        entry = MODELS.get(f"mar-{size.lower()}")
-        layout = entry.shape(entry.presets["paper"], 3)
-        assert (layout.rows, layout.layers, layout.heads * layout.head_dim, layout.visual) == (6, config.depth[1], config.dim, 256)
-        assert entry.presets["paper"].steps == 256
-        assert entry.identity(Request(seed=7)) == "random:7/random:7"
-
-
 def test_the_largest_uniform_number_is_noised_to_the_last_step(model: MAR, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cube root rounds to 1, and there is no step behind the last."""
     largest = 1 - 2.0**-24

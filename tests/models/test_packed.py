@@ -91,13 +91,6 @@ def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypat
         assert any(isinstance(module, Packed) for module in layers) is (limit == 1)
 
 
-def test_a_packed_layer_knows_what_it_is(net: Net) -> None:
-    packed(net)
-    weight = net.large.weight
-    assert (weight.dtype, weight.device.type, tuple(weight.shape)) == (torch.float32, "cpu", (512, 1024))
-    assert list(net.large.state_dict()) == []
-
-
 def test_memory_is_counted_through_packed_layers(net: Net) -> None:
     """The weights stand before the generation, and what the layer returns is a tensor like any other."""
     x = torch.randn(4, 1024)

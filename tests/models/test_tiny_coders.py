@@ -108,16 +108,6 @@ def test_the_language_is_what_makes_tokens(name: str, meaning: str) -> None:
 
 
 # -- codes and latents ------------------------------------------------------------------------------------------------------
-def test_shapes(vq: TinyVQ, kl: TinyKL, images: Tensor) -> None:
-    codes, tokens, by_scale = vq.encode(images), kl.encode(images), FILES["tiny-msvq"][1].encode(images)
-    assert (codes.shape, codes.dtype) == ((3, 256), torch.int64)
-    assert (tokens.shape, tokens.dtype) == ((3, 256, 4), torch.float32)
-    assert by_scale.shape == (3, sum(side**2 for side in TinyMSVQConfig().sides))
-    for decoded in (vq.decode(codes), kl.decode(tokens), FILES["tiny-msvq"][1].decode(by_scale)):
-        assert decoded.shape == (3, 3, 64, 64)
-    assert vq.decode(codes[:, :24], (4, 6)).shape == (3, 3, 16, 24)
-
-
 def test_quantise_finds_the_nearest_code(vq: TinyVQ) -> None:
     z = torch.randn(2, 4, 5, 6, generator=draws())
     vectors = z.permute(0, 2, 3, 1).reshape(2, 30, 4)
@@ -199,9 +189,3 @@ def test_the_reader_reads_new_pictures_and_bytes_like_numbers() -> None:
         assert reader(scene.images[:2])[axis].shape == (2, len(choices))
     with pytest.raises(ValueError, match=r"tiny-reader needs images of shape \(B, 3, 64, 64\), got \(2, 3, 32, 32\)"):
         reader(torch.zeros(2, 3, 32, 32))
-
-
-@pytest.mark.parametrize("shape", [(3, 64, 64), (2, 3, 32, 32), (2, 1, 64, 64)])
-def test_other_shapes_are_refused(features: TinyFeatures, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"needs images of shape \(B, 3, 64, 64\), got"):
-        features(torch.zeros(shape))

@@ -38,13 +38,6 @@ def test_images_are_fp32_and_not_clamped(vq: VQ) -> None:
     assert image.max() > 1
 
 
-def test_the_usage_buffer_changes_nothing(vq: VQ) -> None:
-    other = VQ(TINY)
-    other.load_state_dict(vq.state_dict() | {"quantize.codebook_used": torch.full((65536,), 7.0)})
-    codes = torch.arange(4).view(1, 4)
-    assert torch.equal(other.decode(codes, (2, 2)), vq.decode(codes, (2, 2)))
-
-
 @pytest.mark.parametrize(("codes", "grid"), [((1, 6), (2, 2)), ((6,), (2, 3)), ((1, 2, 3), (2, 3))])
 def test_codes_that_do_not_fill_the_grid_are_refused(vq: VQ, codes: tuple[int, ...], grid: tuple[int, int]) -> None:
     with pytest.raises(Unsupported, match=f"do not fill a grid of {grid[0]}×{grid[1]}"):
@@ -58,11 +51,6 @@ def test_images_that_cannot_be_encoded_are_refused(vq: VQ, shape: tuple[int, ...
 
 
 # -- codes ------------------------------------------------------------------------------------------------------------
-def test_every_code_is_nearest_to_its_own_vector(vq: VQ) -> None:
-    codes = torch.arange(TINY.codebook_size)
-    assert torch.equal(vq.quantize.nearest(5 * vq.quantize(codes)), codes)
-
-
 def test_nearest_is_the_greatest_cosine(vq: VQ) -> None:
     vectors = torch.randn(50, TINY.codebook_dim, generator=torch.Generator().manual_seed(1))
     cosine = F.cosine_similarity(vectors[:, None], vq.quantize.embedding.weight[None], dim=-1)
@@ -75,13 +63,6 @@ def test_the_first_of_equal_codes_is_taken(vq: VQ) -> None:
     table[20] = table[5]
     twin.load_state_dict(vq.state_dict() | {"quantize.embedding.weight": table})
     assert twin.quantize.nearest(table[[20, 5]]).tolist() == [5, 5]
-
-
-def test_an_image_has_the_same_codes_in_any_batch(vq: VQ) -> None:
-    images = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(2)) * 2 - 1
-    together = vq.encode(images)
-    assert len(together.unique()) > 1
-    assert torch.equal(together, torch.cat([vq.encode(image[None]) for image in images]))
 
 
 # -- the encoder, read a second time from its description: plain functions over the state dict ---------------------------
