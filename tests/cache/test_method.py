@@ -63,7 +63,7 @@ def test_a_budget_is_whole_lines_and_two_at_least(budget: Fraction, lines: int, 
 
 
 def test_an_evicting_method_needs_a_budget() -> None:
-    with pytest.raises(BadParameter, match=r"B = 0 keeps nothing\. Give 1 … 36 visual entries\."):
+    with pytest.raises(BadParameter, match=r"B = 0 is out of range\. Use 1 … 36 visual entries\."):
         Evicting().resolve(layout_of())
 
 

@@ -259,7 +259,7 @@ def test_where_memory_runs_out_passes_run_as_written(left: int) -> None:
     assert isinstance(engine, Graph)
     engine._recorder = Short(engine._recorder._lasting, left)  # type: ignore[attr-defined]
     if not left:
-        with pytest.raises(torch.OutOfMemoryError, match="does not hold one"):
+        with pytest.raises(torch.OutOfMemoryError, match="does not fit one"):
             token.generate(cell, cell.tight(), memory=memory)
         return
     assert all(same(cell, memory, seeds) for seeds in ((0, 1), OTHER))

@@ -195,5 +195,5 @@ def test_a_method_for_every_head_is_asked_for() -> None:
 
     with pytest.raises(BadParameter, match=r"short: 3 methods for the heads of layer 0\. .*each of the 4 K/V heads"):
         Short(mean=8).resolve(layout_of())
-    with pytest.raises(BadParameter, match="window: B = 0 keeps nothing"):
+    with pytest.raises(BadParameter, match="window: B = 0 is out of range"):
         type("Nothing", (Staggered,), {"budget": lambda *_: 0, "name": "nothing"})(mean=8).resolve(layout_of())

@@ -146,7 +146,7 @@ def test_a_budget_is_met_and_used(share: Fraction, demanding: list[int]) -> None
 
 
 def test_a_budget_without_room_is_refused() -> None:
-    with pytest.raises(BadBudget, match="leave no room"):
+    with pytest.raises(BadBudget, match="do not exceed the condensed scales"):
         AMSKV(demanding=[1], **AMSKV.parameters_for(Fraction(1, 12), LAYOUT)).resolve(LAYOUT)
 
 
@@ -170,7 +170,7 @@ def test_bad_parameters(parameters: dict[str, Any], words: str) -> None:
 
 
 def test_c_min_must_leave_room_beside_the_condensed_scales() -> None:
-    with pytest.raises(BadBudget, match="c_min = 5 leaves no room beside the 5 tokens"):
+    with pytest.raises(BadBudget, match="c_min = 5 does not exceed the 5 tokens"):
         AMSKV(c_min=5, demanding=[]).resolve(LAYOUT)
 
 

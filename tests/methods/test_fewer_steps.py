@@ -49,5 +49,5 @@ def test_the_head_alone_is_more_than_some_budgets() -> None:
 
 @pytest.mark.parametrize("steps", [0, -1, 65])
 def test_passes_that_are_no_fewer_are_refused(steps: int) -> None:
-    with pytest.raises(BadParameter, match=rf"fewer_steps: steps = {steps} where the sampling asks for 64\. Give 1 … 64, or a budget"):
+    with pytest.raises(BadParameter, match=rf"fewer_steps: steps = {steps} of 64 requested\. Use 1 … 64, or a budget"):
         FewerSteps(steps).resolve(layout())

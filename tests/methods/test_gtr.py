@@ -140,14 +140,14 @@ def test_a_budget_below_three_passes_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("parameters", "words"), [
-    ({"steps": 65}, r"gtr: steps = 65 in 3 stages, where the sampling asks for 64\. Give 3 … 64 steps\."),
-    ({"steps": 2}, r"gtr: steps = 2 in 3 stages"), ({"stages": 9}, r"gtr: stages = 9 where 16×16 places divide into 6\. Give 1 … 6\."),
+    ({"steps": 65}, r"gtr: steps = 65 in 3 stages, of 64 requested\. Use 3 … 64 steps\."),
+    ({"steps": 2}, r"gtr: steps = 2 in 3 stages"), ({"stages": 9}, r"gtr: stages = 9 where 16×16 positions divide into 6\. Use 1 … 6\."),
     ({"split": [24, 6, 2], "steps": 16}, r"gtr: split = 24 6 2 is a schedule of 32 steps in 3 stages; there are 16 in 3\."),
     ({"split": [24, 6]}, r"gtr: split = 24 6 is a schedule of 30 steps in 2 stages; there are 30 in 3\."),
     ({"split": [0, 30, 2]}, r"gtr: split = 0 30 2 for stages of 64 64 128 tokens\."),
-    ({"split": "many"}, r"gtr: split = 'many' is no list"),
-    ({"most": 1.5}, r"gtr: most = 1\.5 is no share of the head's passes\."), ({"most": 0.1}, r"gtr: least = 0\.2 is more than most = 0\.1"),
-    ({"detail": 1.0}, r"gtr: detail = 1\.0 is no share of tokens\."), ({"rate": "evn"}, r"gtr: .*evn.*even"),
+    ({"split": "many"}, r"gtr: split = 'many' is not a list"),
+    ({"most": 1.5}, r"gtr: most = 1\.5 is out of range\."), ({"most": 0.1}, r"gtr: least = 0\.2 is more than most = 0\.1"),
+    ({"detail": 1.0}, r"gtr: detail = 1\.0 is out of range\."), ({"rate": "evn"}, r"gtr: .*evn.*even"),
 ])  # fmt: skip
 def test_parameters_that_do_not_fit_are_refused(parameters: dict[str, Any], words: str) -> None:
     with pytest.raises(BadParameter, match=words):

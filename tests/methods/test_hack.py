@@ -73,8 +73,9 @@ def test_budgets_meet_their_mean(mean: int, expected: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("parameters", "error", "words"), [
-    ({"contextual": 1.0}, BadParameter, "contextual = 1.0 is no share"), ({"contrast": 0.0}, BadParameter, "contrast = 0.0 is no share"),
-    ({"queries": 0}, BadParameter, "queries = 0 asks nobody"), ({"mean": 92}, BadParameter, "mean = 92 of 91 tokens"),
+    ({"contextual": 1.0}, BadParameter, "contextual = 1.0 is out of range"),
+    ({"contrast": 0.0}, BadParameter, "contrast = 0.0 is out of range"),
+    ({"queries": 0}, BadParameter, "queries = 0 is out of range"), ({"mean": 92}, BadParameter, "mean = 92 of 91 tokens"),
     ({"mean": 2}, BadBudget, "mean = 2 leaves structural heads 3 entries, less than the 5 of the sinks"),
     ({"calibration": "", "mean": 30}, BadParameter, "hack: no calibration found for these weights"),
 ])  # fmt: skip

@@ -177,8 +177,9 @@ def test_a_larger_budget_never_allocates_less() -> None:
 
 
 @pytest.mark.parametrize(("parameters", "error", "words"), [
-    ({"contextual": 0.0}, BadParameter, "hackpp: contextual = 0.0 is no share"), ({"queries": 0}, BadParameter, "queries = 0 asks nobody"),
-    ({"pool": 4}, BadParameter, "pool = 4 has no middle"), ({"exponent": -1.0}, BadParameter, "exponent = -1.0 gives most"),
+    ({"contextual": 0.0}, BadParameter, "hackpp: contextual = 0.0 is out of range"),
+    ({"queries": 0}, BadParameter, "queries = 0 is out of range"),
+    ({"pool": 4}, BadParameter, "pool = 4 is even"), ({"exponent": -1.0}, BadParameter, "exponent = -1.0 is negative"),
     ({"exponent": float("nan")}, BadParameter, "exponent = nan"),
     ({"attention_budget": 92}, BadParameter, "attention_budget = 92 of 91 tokens"),
     ({"mean": 92}, BadParameter, "mean = 92 of 91 tokens"),

@@ -116,7 +116,7 @@ def test_a_case_names_its_calibration_by_the_digest() -> None:
     ({}, BadParameter, "heatkv: no calibration found for these weights. .*cachemark calibrate heatkv MODEL"),
     ({"calibration": "infinity-2a"}, UnknownName, "Did you mean 'infinity-2b'"),
     ({"calibration": "infinity-8b"}, BadCalibration, "infinity-8b is of another model or resolution: layers 40, not 32; heads 28, not 16"),
-    ({"calibration": "infinity-2b", "sink": 2}, BadParameter, "sink = 2; the orders of infinity-2b begin behind 3 scales"),
+    ({"calibration": "infinity-2b", "sink": 2}, BadParameter, "sink = 2; the orders of infinity-2b start after 3 scales"),
     ({"calibration": "infinity-2b", "sink": 13}, BadParameter, "sink = 13 of 13 scales"),
     ({"calibration": "infinity-2b", "counts": "dead"}, BadParameter, "counts = 'dead' is unknown. Known: allocated, live"),
     ({"calibration": "infinity-2b", "limit": 10}, BadBudget, "limit = 10 is below the sinks, 10752 entries"),

@@ -60,7 +60,7 @@ def test_all_keep_the_same_number_of_entries() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(BadParameter, match="line_end = 'pinned': the lines of this model end in no token of their own"):
+    with pytest.raises(BadParameter, match="line_end = 'pinned': the lines of this model have no end-of-line token"):
         Linear(**SIZES, line_end=PINNED).resolve(replace(LAYOUT, line_ends=False))
     with pytest.raises(BadParameter, match="line_end = 'sink' is unknown"):
         Linear(**SIZES, line_end="sink").resolve(LAYOUT)

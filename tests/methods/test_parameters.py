@@ -50,15 +50,15 @@ def test_the_full_cache_cannot_meet_less_than_everything() -> None:
 
 
 @pytest.mark.parametrize(("name", "parameters", "error", "words"), [
-    ("h2o", {}, BadParameter, "B = 0 keeps nothing"),
-    ("random", {"B": -3}, BadParameter, "B = -3 keeps nothing"),
+    ("h2o", {}, BadParameter, "B = 0 is out of range"),
+    ("random", {"B": -3}, BadParameter, "B = -3 is out of range"),
     ("streaming", {"B": 4}, BadBudget, r"4 sinks .*room in B = 4.*0 … 3"),
     ("streaming", {"B": 9, "sinks": -1}, BadBudget, "-1 sinks"),
     ("window", {"B": 1, "keep_condition": False}, BadBudget, "a condition of 2 entries does not fit in B = 1"),
     ("linear", {"B": 20}, BadBudget, "B must be a multiple of 8"),
     ("linear", {"B": 16, "recent_lines": 0}, BadBudget, "recent_lines at least 1"),
     ("linear", {"B": 16, "anchor": -1}, BadBudget, "anchor at least 0"),
-    ("linear", {"B": 24, "anchor": 9}, BadBudget, "leaves no line to evict beside anchor = 9 and 1 recent lines"),
+    ("linear", {"B": 24, "anchor": 9}, BadBudget, "leaves no line to evict besides anchor = 9 and 1 recent lines"),
     ("linear", {"B": 24, "recent_lines": 3}, BadBudget, "leaves no line to evict"),
     ("linear", {"B": 8}, BadBudget, "leaves no line to evict"),
     ("linear", {"B": 24, "score": "interline"}, BadParameter, "score = 'interline' is unknown.*inter-line, accumulated"),

@@ -80,7 +80,7 @@ def test_a_calibration_for_another_number_of_scales_is_refused() -> None:
 
 
 def test_a_budget_below_the_window_is_refused() -> None:
-    with pytest.raises(BadBudget, match=r"a budget of 0.002 is 12 entries a layer; 16 always stay. Give at least 0.0025"):
+    with pytest.raises(BadBudget, match=r"a budget of 0.002 is 12 entries per layer; 16 always stay. Use at least 0.0025"):
         infinity("0.002", calibration="infinity-2b")
 
 

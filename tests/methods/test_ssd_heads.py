@@ -214,17 +214,17 @@ def test_a_table_of_another_model_or_shape_is_refused(changes: dict[str, Any], w
 
 
 @pytest.mark.parametrize(("parameters", "error", "words"), [
-    ({"B": 0}, BadParameter, "B = 0 keeps nothing"),
+    ({"B": 0}, BadParameter, "B = 0 is out of range"),
     ({"B": 12, "near": 0}, BadParameter, "near = 0 of 6 lines"),
     ({"B": 12, "near": 7}, BadParameter, "near = 7 of 6 lines"),
-    ({"B": 12, "tau": 1.5}, BadParameter, "tau = 1.5 is no share of attention"),
-    ({"B": 12, "tau": float("nan")}, BadParameter, "tau = nan is no share"),
+    ({"B": 12, "tau": 1.5}, BadParameter, "tau = 1.5 is out of range"),
+    ({"B": 12, "tau": float("nan")}, BadParameter, "tau = nan is out of range"),
     ({"B": 12, "buffer": "lines"}, BadParameter, "buffer = 'lines' is unknown. Known: token, line"),
     ({"B": 14, "buffer": "line"}, BadBudget, "B = 14 does not fit lines of 6.*at least 12"),
     ({"B": 6, "buffer": "line"}, BadBudget, "B = 6 does not fit lines of 6"),
     ({"B": 12, "recent": -1}, BadBudget, "recent = -1 does not fit B = 12.*1 … 12"),
     ({"B": 12, "recent": 13}, BadBudget, "recent = 13 does not fit"),
-    ({"B": 12, "recent": 7, "buffer": "line"}, BadBudget, "recent = 7 does not fit B = 12, behind whose buffer 6 entries stay"),
+    ({"B": 12, "recent": 7, "buffer": "line"}, BadBudget, "recent = 7 does not fit B = 12: 6 entries stay after an eviction"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=f"ssd_heads: .*{words}"):

@@ -45,7 +45,7 @@ class Memory:
         ``kind``: where its bytes count, ``slots``, ``stage`` or ``state`` (a method's).
         """
         shape = tuple(shape)
-        assert name not in self._given, f"{name} is asked for twice in one generation"
+        assert name not in self._given, f"{name} is requested twice in one generation"
         self._given.add(name)
         if name not in self.tensors:
             self.tensors[name] = (kind, torch.zeros(shape, dtype=dtype, device=self.device))

@@ -138,7 +138,7 @@ def _decode_int4(parts: Parts, dtype: torch.dtype) -> Tensor:
 
 def _int4_widths(head_dim: int, dtype: torch.dtype) -> tuple[tuple[int, torch.dtype], ...]:
     if head_dim % 2:
-        raise Unsupported(f"int4 packs two codes into a byte, and a head of this model is {head_dim} wide.", remedy="Take the codec int8.")
+        raise Unsupported(f"int4 packs two codes per byte, but heads have {head_dim} channels.", remedy="Use the codec int8.")
     return (head_dim // 2, torch.uint8), (_groups(head_dim), torch.float16), (_groups(head_dim), torch.float16)
 
 

@@ -100,7 +100,7 @@ def masked_steps(layout: MaskedLayout, total: int) -> list[MaskedStep]:
     """
     tokens = layout.visual
     if not 1 <= total <= tokens:
-        raise Unsupported(f"{total} steps cannot predict {tokens} tokens.", remedy=f"Give 1 … {tokens} steps: each predicts at least one.")
+        raise Unsupported(f"{total} steps cannot predict {tokens} tokens.", remedy=f"Use 1 … {tokens} steps: each predicts at least one.")
     steps, generated = [], 0
     for index, count in enumerate(layout.counts or cosine_counts(tokens, total)):
         steps.append(MaskedStep(index, total, generated, count, edges=("step",), left=max(1, tokens - generated - count)))

@@ -58,7 +58,7 @@ def attention_with_mass(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     ``q`` (rows, kv_heads, tokens, head_dim); ``k``, ``v`` (rows, kv_heads, keys, head_dim) with contiguous channels; mass (rows, kv_heads,
     keys) fp32. Each block of queries writes its own sum, so the result is deterministic.
     """
-    assert k.stride(-1) == v.stride(-1) == 1, "channels lie apart"
+    assert k.stride(-1) == v.stride(-1) == 1, "channels are not contiguous"
     q = q.contiguous()
     rows, heads, tokens, width = q.shape
     keys, blocks = k.size(2), triton.cdiv(tokens, QUERIES)

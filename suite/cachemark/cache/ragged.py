@@ -54,8 +54,8 @@ class RaggedSlot:
 
     def __init__(self, layout: Layout, site: Site, capacity: int, memory: Memory) -> None:
         if memory.codec.grouped:
-            raise Unsupported(f"{memory.codec.name} shares the ranges of keys among tokens that arrive together, and here each head keeps "
-                              "others of them.", remedy="Take another codec, such as int4.")
+            raise Unsupported(f"{memory.codec.name} shares the ranges of keys among consecutive tokens, but here each head "
+                              "keeps different ones.", remedy="Use another codec, such as int4.")
         self.layout, self.capacity, self.codec = layout, capacity, memory.codec
         name = f"{site.stack}.{site.layer}"
         self.k = self._parts(f"k.{name}", self.codec.key_widths, memory)

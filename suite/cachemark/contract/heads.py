@@ -73,7 +73,7 @@ class HeadGroups(Method):
             served, alike = self.served(layout, site), dict[tuple[type[Method], str], list[int]]()
             if len(served) != layout.kv_heads:
                 raise BadParameter(f"{self.name}: {len(served)} methods for the heads of layer {site.layer}.",
-                                   remedy=f"served must name one for each of the {layout.kv_heads} K/V heads.")
+                                   remedy=f"served must return one for each of the {layout.kv_heads} K/V heads.")
             for head, method in enumerate(served):
                 alike.setdefault((type(method), canonical(method.parameters())), []).append(head)
             for (cls, parameters), heads in alike.items():

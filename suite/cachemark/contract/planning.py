@@ -37,7 +37,7 @@ class Parameters:
             if wrong and expected in (int, float, bool, str):
                 kind = expected.__name__
                 raise BadParameter(f"{cls.name}: {parameter} = {value!r} is not {'an' if expected is int else 'a'} {kind}.",
-                                   remedy=f"Its default is of type {kind}.")
+                                   remedy=f"Use type {kind}.")
         return cls(**parameters)
 
     def parameters(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Planning(Parameters):
 
     def own_budget(self, layout: Layout) -> Fraction:
         """Return the fraction of the full cache that these parameters use, for methods without budgets."""
-        raise BadBudget(f"{self.name} has no budget of its own.", remedy="Give a share of the full cache, such as 1/4.")
+        raise BadBudget(f"{self.name} has no budget of its own.", remedy="Use a fraction of the full cache, such as 1/4.")
 
     def resolve(self, layout: Layout) -> None:
         """Check the parameters against the layout and fill in the rest; raise BadParameter."""

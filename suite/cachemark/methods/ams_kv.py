@@ -1,4 +1,4 @@
-"""AMS-KV: condensed and local scales, and more of them in the layers whose scales are least alike."""
+"""AMS-KV: condensed and local scales, with larger budgets in layers whose scales are least similar."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ MEASURE = "Give demanding = [layers], or measure it: cachemark calibrate ams_kv 
 
 
 class ThresholdWarning(UserWarning):
-    """A threshold that tells no layers apart."""
+    """A threshold that does not separate the layers."""
 
 
 @method("ams_kv")
 @dataclass
 class AMSKV(Method):
-    """Each layer keeps the first ``condensed`` scales and, up to its budget, the most recent tokens. The budget is ``c_min``
-    tokens; in *demanding* layers, whose keys change much from scale to scale (S < ``theta``), it is ``c_max``.
+    """Keeps the first ``condensed`` scales and the most recent tokens, up to a budget per layer.
 
-    "AMS-KV: Adaptive KV Caching for Multi-Scale Visual Autoregressive Transformers" (arXiv 2511.16047), Algorithms 1 and 2.
-    0 stands for the paper's defaults: ``c_max`` holds the condensed and the last two scales, ``c_min`` the condensed and the
-    last but one. ``entries`` > 0 instead fits ``c_min`` (``c_max`` only where nothing else helps) to that many entries over all
-    layers. The mean square in S is ours: Eq. 3 prints a norm, and the paper does not say how it is normalised; see
+    "AMS-KV: Adaptive KV Caching for Multi-Scale Visual Autoregressive Transformers" (arXiv 2511.16047), Algorithms 1 and 2. The budget is
+    ``c_min`` tokens; in *demanding* layers, whose keys change much from scale to scale (S < ``theta``), it is ``c_max``. 0 selects the
+    paper's defaults: ``c_max`` fits the condensed and the last two scales, ``c_min`` the condensed and the last but one. ``entries`` > 0
+    instead fits ``c_min`` (``c_max`` only if needed) to that many entries over all layers. The mean square in S is ours, see
     :func:`~cachemark.methods.profiles.inter_scale.inter_scale`.
 
-    Differs from the paper: with ``decide = "profile"`` the demanding layers are known beforehand, from S measured once for these
-    weights or from the list ``demanding``, and have ``c_max`` from their first overflow on; nothing is decided while an image is
-    made, and a sample does not depend on its batch. ``decide = "online"`` is the paper's rule, decided by the mean over the batch,
-    for the eager engine only. ``allocation = "uniform"`` spreads as many demanding layers evenly over the depth (Table 2).
+    Differs from the paper: with ``decide = "profile"`` the demanding layers come from S measured once for these weights, or from the list
+    ``demanding``, and have ``c_max`` from their first overflow on; a sample does not depend on its batch. ``decide = "online"`` is the
+    paper's rule, decided by the mean over the batch, for the eager engine only. ``allocation = "uniform"`` spreads as many demanding layers
+    evenly over the depth (Table 2).
     """
 
     paradigms = ("next-scale",)
@@ -49,10 +48,10 @@ class AMSKV(Method):
     source = "AMS-KV (arXiv 2511.16047), Algorithms 1 and 2"
 
     unstated = {
-        "theta": "the best of the four values of Appendix E; which one the main tables used, and how S is normalised, is not said",
+        "theta": "the best of the four values of Appendix E; neither the value of the main tables nor the normalization of S is stated",
         "decide": "ours: Algorithm 1 decides while the images are made, as `online` does",
         "demanding": "ours: which layers were demanding is not listed; the experiment of Table 2 has one in six",
-        "entries": "ours: what a budget becomes",
+        "entries": "ours: set by the budget",
     }
 
     condensed: int = 2
@@ -75,7 +74,7 @@ class AMSKV(Method):
 
     @property
     def footnotes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The rule that decides by the batch, where it is chosen."""
+        """A note about the dependence on the batch, with ``decide = "online"``."""
         online = "decide = online: the mean over the batch decides while the images are made, so a sample depends on its batch; eager only"
         return (online,) if self.decide == "online" else ()
 
@@ -91,7 +90,7 @@ class AMSKV(Method):
         self.similarity: Sequence[Sequence[float]] = ()
 
     def calibrate(self, measured: Mapping[str, Any]) -> None:
-        """``similarity``: S of every layer at scale 2, 3, …, as ``cachemark calibrate`` measures it."""
+        """Take ``similarity``, S of every layer at scale 2, 3, …, from a calibration."""
         self.similarity = measured.get("similarity", ())
 
     def resolve(self, layout: Layout) -> None:
@@ -105,8 +104,8 @@ class AMSKV(Method):
         self.demanding = sorted(self.demanding or ())
         self.c_min = self.c_min or (self._fitted(layout) if self.entries else c_min)
         if self.c_min <= self.anchor:
-            raise BadBudget(f"ams_kv: c_min = {self.c_min} leaves no room beside the {self.anchor} tokens of the condensed scales.",
-                            remedy=f"Give c_min > {self.anchor}, or fewer condensed scales.")
+            raise BadBudget(f"ams_kv: c_min = {self.c_min} does not exceed the {self.anchor} tokens of the condensed scales.",
+                            remedy=f"Use c_min > {self.anchor}, or fewer condensed scales.")
         if self.c_max < self.c_min:
             raise BadParameter(f"ams_kv: c_max = {self.c_max} is less than c_min = {self.c_min}.", remedy="Raise c_max or lower c_min.")
 
@@ -115,19 +114,19 @@ class AMSKV(Method):
         self.check_choice("allocation", "similarity", "uniform")
         if not 0 <= self.condensed < len(layout.scales):
             raise BadParameter(f"ams_kv: condensed = {self.condensed} of {len(layout.scales)} scales.",
-                               remedy=f"Give 0 … {len(layout.scales) - 1}.")
+                               remedy=f"Use 0 … {len(layout.scales) - 1}.")
         listed = () if self.demanding is None else self.demanding
         if isinstance(listed, str) or not all(type(layer) is int and 0 <= layer < layout.layers for layer in listed):
             raise BadParameter(f"ams_kv: demanding = {listed!r} is not a list of layers.",
-                               remedy=f"Give layers in 0 … {layout.layers - 1}.")
+                               remedy=f"Use layers in 0 … {layout.layers - 1}.")
         if self.c_max < 0 or self.c_min < 0 or self.entries < 0:
-            raise BadParameter("ams_kv: c_max, c_min and entries are numbers of tokens.", remedy="0 stands for the default.")
+            raise BadParameter("ams_kv: c_max, c_min and entries are numbers of tokens.", remedy="Use 0 for the default.")
 
     def _profiled(self, layout: Layout, c_min: int) -> list[int]:
-        """The layers that the rule finds demanding, from the measured similarity (or a given list that is only to be spread)."""
+        """Return the demanding layers by the measured similarity, or spread as many evenly."""
         if self.demanding is None:
             if not self.similarity:
-                raise BadParameter("ams_kv: nobody has measured the inter-scale similarity of these weights.", remedy=MEASURE)
+                raise BadParameter("ams_kv: no inter-scale similarity found for these weights.", remedy=MEASURE)
             measured = [len(s) for s in self.similarity]
             if measured != [len(layout.scales) - 1] * layout.layers:
                 raise BadCalibration(f"ams_kv: the similarity is of another model or resolution: {len(measured)} layers at "
@@ -141,7 +140,7 @@ class AMSKV(Method):
         return demanding
 
     def _overflows(self, layout: Layout, similarity: Sequence[float], c_min: int) -> bool:
-        """Return whether Algorithm 1 raises this layer's budget before the last scale, after which nobody reads."""
+        """Return whether Algorithm 1 raises this layer's budget before the last scale."""
         live = 0
         for scale, side in enumerate(layout.scales[:-1]):
             own = side**2
@@ -159,7 +158,7 @@ class AMSKV(Method):
                       f"{min(values):.4f} to {max(values):.4f}.", ThresholdWarning, stacklevel=2)
 
     def _fitted(self, layout: Layout) -> int:
-        """``c_min`` such that all layers together hold at most ``entries``; lowers ``c_max`` where that alone cannot do."""
+        """Return ``c_min`` for at most ``entries`` in all layers; lower ``c_max`` if that is not enough."""
         assert self.demanding is not None
         most, less = len(self.demanding), layout.layers - len(self.demanding)
         remaining = self.entries - most * min(self.c_max, layout.cacheable)
@@ -168,7 +167,7 @@ class AMSKV(Method):
         if most and (for_demanding := self.entries - less * (self.anchor + 1)) > most * self.anchor:
             self.c_max = min(self.c_max, for_demanding // most)
             return min(self.anchor + 1, self.c_max) if less else self.c_max
-        raise BadBudget(f"ams_kv: {self.entries} entries over {layout.layers} layers leave no room beside the condensed scales.",
+        raise BadBudget(f"ams_kv: {self.entries} entries over {layout.layers} layers do not exceed the condensed scales.",
                         remedy=f"They need more than {self.anchor} in every layer.")
 
     def _room(self, layout: Layout, layer: int) -> int:
@@ -177,7 +176,7 @@ class AMSKV(Method):
         return min(self.c_max if larger else self.c_min, layout.cacheable)
 
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
-        """Algorithms 1 and 2 on sizes alone; ``online``, what is decided is not known and the larger budget is taken."""
+        """Apply Algorithms 1 and 2 to sizes; ``online`` assumes the larger budget."""
         budget, live = self._room(layout, site.layer), 0
         for side in layout.scales[: step.index]:
             live = kept(live, side**2, budget)
@@ -193,7 +192,7 @@ class AMSKV(Method):
         self.budget = {site: self.c_min if self.decide == "online" else self._room(layout, site.layer) for site in sites}
 
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
-        """Online, all keys of the scale before: the cache itself may have cut or dropped them."""
+        """Allocate, for ``online``, all keys of the previous scale, since the cache may have dropped some."""
         if self.decide == "online":
             layout, most = slots.layout, max(side**2 for side in slots.layout.scales[:-1])
             for site in slots.sites:
@@ -206,7 +205,7 @@ class AMSKV(Method):
         return super().attend(site, step, q, k, v)
 
     def _decide(self, site: Site, step: Step, k: Tensor) -> None:
-        """Algorithm 1, lines 5 to 12. It looks at the scale's keys alone, so it may run before they are attended to."""
+        """Apply lines 5 to 12 of Algorithm 1, which depend on the scale's keys alone."""
         live = self.slots[site].live[0]
         overflows = step.count <= self.c_max and live + step.count > self.budget[site]
         if overflows and self.budget[site] == self.c_min and step.index:
@@ -219,7 +218,7 @@ class AMSKV(Method):
         return self.budget[site]
 
     def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> list[range]:
-        """Algorithms 1 and 2: a scale larger than the budget is dropped; else the condensed tokens and the latest ones stay."""
+        """Apply Algorithms 1 and 2: drop a scale above the budget; else keep condensed and latest tokens."""
         budget = self.budget[site]
         if step.count > budget:
             return [range(slot.live[0])]
@@ -227,5 +226,5 @@ class AMSKV(Method):
 
 
 def kept(before: int, own: int, budget: int) -> int:
-    """Tokens that a layer holds after a scale of ``own`` ones: a scale larger than the budget is dropped, else the budget is filled."""
+    """Return how many tokens a layer has after a scale of ``own`` tokens."""
     return before if own > budget else min(before + own, budget)

@@ -1,4 +1,4 @@
-"""Fewer steps: the plain way to save computation in a masked model."""
+"""Fewer steps: the simple way to save computation in a masked model."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from .registry import method
 @method("fewer_steps")
 @dataclass
 class FewerSteps(Bidirectional):
-    """The image is made in ``steps`` passes instead of those that the sampling asks for, each predicting more tokens; no cache.
+    """Generates the image in ``steps`` passes instead of the requested number, without a cache.
 
-    What every cache of this family is compared with in LazyMAR (arXiv 2503.12450), Table 1. Order and noise belong to a sample's
-    places, so its images are paired with those of the full number of passes.
+    The baseline of LazyMAR (arXiv 2503.12450), Table 1. Order and noise belong to the positions of a sample, so images are paired with
+    those of the requested number of passes.
     """
 
     sizes = ("steps",)
     source = "the baseline of LazyMAR (arXiv 2503.12450), Table 1"
 
-    unstated = {"steps": "what a budget becomes; the paper's table has 32 and 16 of 64"}
+    unstated = {"steps": "set by the budget; the paper's table has 32 and 16 of 64"}
 
     steps: int = 0
 
     @classmethod
     def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """The most passes that keep a whole image within this share of its FLOPs."""
+        """Return the most passes within this fraction of an image's FLOPs."""
         shape = cast(MaskedLayout, layout)
         return {"steps": 1 + fitted(cls.name, lambda i: cls(1 + i), shape.steps - 1, budget, shape)}
 
     def resolve(self, layout: Layout) -> None:
         requested = cast(MaskedLayout, layout).steps
         if not 1 <= self.steps <= requested:
-            raise BadParameter(f"fewer_steps: steps = {self.steps} where the sampling asks for {requested}.",
-                               remedy=f"Give 1 … {requested}, or a budget such as 1/2.")
+            raise BadParameter(f"fewer_steps: steps = {self.steps} of {requested} requested.",
+                               remedy=f"Use 1 … {requested}, or a budget such as 1/2.")
 
     def own_budget(self, layout: Layout) -> Fraction:
         return budget_of(self, cast(MaskedLayout, layout))

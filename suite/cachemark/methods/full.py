@@ -1,4 +1,4 @@
-"""The full cache: every entry kept, attention on the live ones only. The baseline of every value."""
+"""Full cache: every entry kept, attention on live entries only. The baseline of all values."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from .registry import method
 @method("full")
 @dataclass
 class Full(Method):
-    """Keeps everything that a later pass reads. The fastest plain cache we can write: preallocated, no mask, no padding, no
-    concatenation.
+    """Keeps everything that a later pass reads: preallocated, without mask, padding or concatenation.
 
-    In a masked model every pass computes every token anew, so nothing is kept at all.
-
-    ``store_last``: in a next-scale model, also keep the last scale, which nobody reads: the published code does.
+    In a masked model every pass computes all tokens, so nothing is stored. ``store_last``: in a next-scale model, also store the last
+    scale, as the published code does, although no pass reads it.
     """
 
     paradigms = ("next-token", "next-scale", "masked")
     source = "the baseline"
-    unstated = {"store_last": "ours: the published code of VAR keeps the last scale, which nobody reads"}
+    unstated = {"store_last": "ours: the published code of VAR keeps the last scale, which no pass reads"}
 
     store_last: bool = False
 
@@ -43,5 +41,5 @@ class Full(Method):
         return layout.visual if self.store_last else super().capacity(layout, site)
 
     def horizon(self, first: int) -> int:
-        """Every token that is left: nothing is ever evicted."""
+        """Return all remaining tokens: nothing is evicted."""
         return self.layout.visual - first

@@ -1,4 +1,4 @@
-"""GtR: first a sparse half of the places, in many passes and with care, then all others at once."""
+"""GtR: a sparse half of the positions in many passes, then all others in a few."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ LEAST = 2  # passes that the head needs
 @method("gtr")
 @dataclass
 class GtR(Bidirectional):
-    """Places are predicted in ``stages`` instead of at random: in *generation* stages those whose row and column add up to an even number,
-    the coarsest grid of diagonals first and slowly; then, in the *reconstruction*, all others in a few passes. The head takes a share
-    ``most`` of its passes for the first tokens, fewer from pass to pass, ``least`` in the last generation pass and in the
-    reconstruction, where the share ``detail`` of tokens with the most high frequencies takes ``most`` again.
+    """Predicts positions in ``stages``: even diagonals slowly, coarsest first, then all others at once.
 
-    GtR, "Generation then Reconstruction" (arXiv 2510.17171, ICLR 2026), as its abstract and summaries tell it; its code was announced and
-    is not published. MAR of 16×16 tokens in 32 passes: 64 tokens in 24, 64 in 6, 128 in 2; 50 of 100 passes of the head, down to 20; 10 %
-    of the tokens with detail. Frequencies of a token are those of its condition z, the vector of D numbers that the head is told:
-    Σ |DFT(z)ₙ|·(1 + n/(D/2)) over n ≤ D/2, in the conditional row.
+    GtR, "Generation then Reconstruction" (arXiv 2510.17171, ICLR 2026), after its abstract and summaries; the announced code is not
+    published. *Generation* stages predict positions whose row and column add up to an even number; the *reconstruction* predicts all others
+    in a few passes. The head runs the fraction ``most`` of its passes for the first tokens, decreasing to ``least`` in the last generation
+    pass and in the reconstruction, where the fraction ``detail`` of tokens with the most high frequencies gets ``most`` again.
 
-    Nothing is cached: a budget is a share of FLOPs, as for ``fewer_steps``. The order of places within a stage and the noise of a place are
-    the sample's own. Tokens are predicted in another order than the full model's, so no forced distance is measured.
+    MAR of 16×16 tokens in 32 passes: 64 tokens in 24, 64 in 6, 128 in 2; 50 of 100 passes of the head, down to 20; 10 % of the tokens with
+    detail. Frequencies of a token are those of its condition z, the D numbers that the head receives: Σ |DFT(z)ₙ|·(1 + n/(D/2)) over n ≤
+    D/2, in the conditional row.
+
+    Nothing is cached: a budget is a fraction of FLOPs, as for ``fewer_steps``. The order within a stage and the noise of a position are the
+    sample's own. Tokens are predicted in another order than the full model's, so no forced distance is measured.
     """
 
     sizes = ("steps", "split")
@@ -47,7 +48,7 @@ class GtR(Bidirectional):
     neutral = {"stages": 1, "rate": "cosine", "most": 1.0, "least": 1.0}
     reorders = True
     unstated = {
-        "steps": "a half of what the sampling asks for, at most 32: the authors make 32 of 64",
+        "steps": "half of the requested ones, at most 32: the authors make 32 of 64",
         "stages": "3 for MAR; how more than three divide the even places is ours: the coarsest grid first",
         "split": "ours: a sixteenth of the passes for the reconstruction, and of the others four times as many for each stage as for the "
                  "next, which gives the authors' mean rates at 32",
@@ -67,7 +68,7 @@ class GtR(Bidirectional):
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """The most passes that keep a whole image within this share of its FLOPs."""
+        """Return the most passes within this fraction of an image's FLOPs."""
         shape = cast(MaskedLayout, layout)
         least = self.stages
         return {"steps": least + fitted(self.name, lambda i: replace(self, steps=least + i), max(0, shape.steps - least), budget, shape)}
@@ -80,8 +81,8 @@ class GtR(Bidirectional):
         self._check_parameters(layout)
         self.steps = self.steps or sum(self.split) or max(self.stages, min(AUTHORS, -(-requested // 2)))
         if not self.stages <= self.steps <= requested:
-            raise BadParameter(f"gtr: steps = {self.steps} in {self.stages} stages, where the sampling asks for {requested}.",
-                               remedy=f"Give {self.stages} … {requested} steps.")
+            raise BadParameter(f"gtr: steps = {self.steps} in {self.stages} stages, of {requested} requested.",
+                               remedy=f"Use {self.stages} … {requested} steps.")
         self._sizes = [int((stage_of(layout, self.stages) == stage).sum()) for stage in range(self.stages)]
         self._passes = self._divided()
         self._counts = [self._rated(size, passes) for size, passes in zip(self._sizes, self._passes, strict=True)]
@@ -90,33 +91,33 @@ class GtR(Bidirectional):
         self.check_choice("rate", "even", "cosine")
         deepest = _deepest(layout)
         if not 1 <= self.stages <= deepest:
-            raise BadParameter(f"gtr: stages = {self.stages} where {layout.line}×{layout.lines} places divide into {deepest}.",
-                               remedy=f"Give 1 … {deepest}.")
+            raise BadParameter(f"gtr: stages = {self.stages} where {layout.line}×{layout.lines} positions divide into {deepest}.",
+                               remedy=f"Use 1 … {deepest}.")
         for parameter in ("most", "least"):
             if not 0 < getattr(self, parameter) <= 1:
-                raise BadParameter(f"gtr: {parameter} = {getattr(self, parameter)} is no share of the head's passes.",
-                                   remedy="Give a number in (0, 1].")
+                raise BadParameter(f"gtr: {parameter} = {getattr(self, parameter)} is out of range.",
+                                   remedy="Use a number in (0, 1].")
         if self.least > self.most:
-            raise BadParameter(f"gtr: least = {self.least} is more than most = {self.most}.", remedy="Give a smaller one.")
+            raise BadParameter(f"gtr: least = {self.least} is more than most = {self.most}.", remedy="Use a smaller one.")
         if not 0 <= self.detail < 1:
-            raise BadParameter(f"gtr: detail = {self.detail} is no share of tokens.", remedy="Give a number in [0, 1).")
+            raise BadParameter(f"gtr: detail = {self.detail} is out of range.", remedy="Use a number in [0, 1).")
         if isinstance(self.split, str) or not all(type(passes) is int for passes in self.split):
-            raise BadParameter(f"gtr: split = {self.split!r} is no list of passes.", remedy="Give a number of passes for each stage.")
+            raise BadParameter(f"gtr: split = {self.split!r} is not a list of passes.", remedy="Use a number of passes for each stage.")
 
     def _divided(self) -> Sequence[int]:
-        """Passes of each stage."""
+        """Return the passes of each stage."""
         if not self.split:
             return divided(self.steps, self._sizes)
         if len(self.split) != self.stages or sum(self.split) != self.steps:
             raise BadParameter(f"gtr: split = {_described(self.split)} is a schedule of {sum(self.split)} steps in {len(self.split)} "
-                               f"stages; there are {self.steps} in {self.stages}.", remedy="Give passes for each stage, or none.")
+                               f"stages; there are {self.steps} in {self.stages}.", remedy="Use passes for each stage, or none.")
         if any(not 1 <= passes <= size for passes, size in zip(self.split, self._sizes, strict=True)):
             raise BadParameter(f"gtr: split = {_described(self.split)} for stages of {_described(self._sizes)} tokens.",
-                               remedy="Give each stage one pass or more, and no more than it has tokens.")
+                               remedy="Use each stage one pass or more, and no more than it has tokens.")
         return self.split
 
     def _rated(self, tokens: int, passes: int) -> Sequence[int]:
-        """Tokens of each pass of a stage."""
+        """Return the tokens of each pass of a stage."""
         if self.rate == "cosine":
             return cosine_counts(tokens, passes)
         bounds = [tokens * index // passes for index in range(passes + 1)]
@@ -130,7 +131,7 @@ class GtR(Bidirectional):
         return replace(layout, steps=self.steps, counts=tuple(count for counts in self._counts for count in counts))
 
     def ordered(self, order: Tensor) -> Tensor:
-        """The sample's own order, stage by stage; the tail is predicted first."""
+        """Return the sample's own order, stage by stage; the tail is predicted first."""
         stage = stage_of(self.layout, self.stages).to(order.device)[order]
         return order.gather(1, stage.argsort(dim=1, descending=True, stable=True))
 
@@ -146,15 +147,17 @@ class GtR(Bidirectional):
         return Denoising(fine, most), Denoising(step.count - fine, least)
 
     def ranked(self, step: MaskedStep, z: Tensor) -> Tensor:
-        """The tokens with the most high frequencies first; ties by place."""
+        """Rank tokens by high frequencies, the most first; ties by position."""
         sizes = torch.fft.rfft(z.float()).abs()
         weights = 1 + torch.arange(sizes.size(-1), device=z.device) / (z.size(-1) / 2)
         return (sizes * weights).sum(-1).argsort(dim=1, descending=True, stable=True)
 
 
 def stage_of(layout: Layout, stages: int) -> Tensor:
-    """The stage, from 0, in which each place is predicted, (N,) int64: the last one has the odd places, the one before it those whose row
-    and column add up to a number that 2 divides once, and so on; the first one all that are left."""
+    """Return the stage, from 0, in which each position is predicted, (N,) int64.
+
+    The last stage has the odd diagonals, the one before it those divisible by 2 once, and so on; the first has all others.
+    """
     row, column = torch.arange(layout.lines)[:, None], torch.arange(layout.line)
     diagonal = (row + column).flatten()
     halvings = sum(((diagonal % 2**power == 0).long() for power in range(1, stages)), torch.zeros_like(diagonal))
@@ -162,8 +165,11 @@ def stage_of(layout: Layout, stages: int) -> Tensor:
 
 
 def divided(steps: int, sizes: Sequence[int]) -> list[int]:
-    """Passes of stages of so many tokens, at least one each: a sixteenth for the last one, and of the others four times as many to
-    each as to the next. What is more than a stage has tokens goes to the next."""
+    """Return the passes of stages with so many tokens, at least one each.
+
+    A sixteenth for the last one, and of the others four times as many for each as for the next. Passes beyond a stage's tokens go to the
+    next.
+    """
     if len(sizes) == 1:
         return [steps]
     stages = [max(1, round(steps / REBUILT))]
@@ -181,7 +187,7 @@ def divided(steps: int, sizes: Sequence[int]) -> list[int]:
 
 
 def _deepest(layout: Layout) -> int:
-    """The most stages, each of which has a place."""
+    """Return the largest number of stages that each have a position."""
     return (layout.lines + layout.line - 2).bit_length() + 1
 
 

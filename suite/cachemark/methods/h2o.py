@@ -19,14 +19,14 @@ from .registry import method
 @method("h2o")
 @dataclass
 class H2O(Scored):
-    """Half the budget for the most recent tokens, half for those with the largest attention mass so far.
+    """Keeps the most recent tokens (half of ``B``) and those with the largest attention mass so far.
 
-    Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models" (NeurIPS 2023),
-    Algorithm 1. The mass of a key is the sum, over all queries since it entered, of its softmax weight among all live keys,
-    condition included. Differs from the authors' code: every row and K/V head scores for itself.
+    Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models" (NeurIPS 2023), Algorithm 1. The
+    mass of a key is the sum, over all queries since it entered, of its softmax weight among all live keys, condition included. Differs from
+    the authors' code: every row and K/V head has its own scores.
 
-    In a next-scale model a whole scale enters at once and fine scales have most of the queries: there the ``B`` entries stay
-    whose mass divided by the number of queries that could see them is largest, and none is protected for being recent.
+    In a next-scale model a scale enters as a whole and fine scales have most queries, so entries are ranked by mass divided by the number
+    of queries that could see them, and recent ones are not protected.
     """
 
     paradigms = ("next-token", "next-scale")
@@ -45,10 +45,10 @@ class H2O(Scored):
             self.queries[slot.index, ..., : mass.size(-1)] += step.count
 
     def graph_key(self, step: Step) -> None:
-        """A mass is added to whatever lives."""
+        """Return None: masses are added to all live entries."""
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """The mass of every live key is read and written; what an unfused attention writes besides is no part of the method."""
+        """Count reading and writing the mass of every live key."""
         attended = self.attended(layout, site, step)
         return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * attended)
 

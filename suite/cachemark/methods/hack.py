@@ -1,4 +1,4 @@
-"""HACK: contextual heads with a small cache, structural heads with a large one, and one choice for attention and cache alike."""
+"""HACK: small caches for contextual heads, large ones for structural heads, also in attention."""
 
 from __future__ import annotations
 
@@ -24,25 +24,24 @@ PUBLISHED = Fraction(3, 10)  # of all tokens: the paper's 70 %
 @method("hack")
 @dataclass
 class HACK(HeadAware):
-    """Before a scale is attended to, every head that has more entries than its budget, the scale's own among them, is cut to it: what is
-    dropped is neither seen now nor kept. *Contextual* heads, whose weights vary least from query to query, have a small budget and keep
-    what some queries attend to most; *structural* heads have a large one and keep the first two scales and the newest besides.
+    """Cuts every head to its budget before a scale attends: dropped entries are neither seen nor kept.
 
-    Qin et al., "Head-Aware KV Cache Compression for Efficient Visual Autoregressive Modeling" (AAAI 2026, arXiv 2504.09261). ``mean`` is
-    the entries of a head on average; the paper's ratio is 1 − ``mean`` / all tokens, those of the last scale included, which nobody reads
-    again: its 70 % is 49 % of the full cache on Infinity at 1024 pixels.
+    Qin et al., "Head-Aware KV Cache Compression for Efficient Visual Autoregressive Modeling" (AAAI 2026, arXiv 2504.09261). *Contextual*
+    heads, whose weights vary least between queries, have a small budget and keep what a few queries attend to most; *structural* heads have
+    a large one and always keep the first two scales and the newest. ``mean`` is the mean number of entries per head; the paper's ratio is 1
+    − ``mean`` / all tokens, including the last scale, which no pass reads: its 70 % is 49 % of the full cache on Infinity at 1024 pixels.
 
-    Differs from the paper, whose code was not to be had: what is dropped in the last scale is not merged into what stays, since the
-    variant of the merging is not stated; heads stand where they are, neighbours of one class side by side.
+    Differs from the paper, whose code was not available: entries dropped in the last scale are not merged into others, since the variant of
+    merging is not stated; heads stay in place.
     """
 
-    source = "HACK (arXiv 2504.09261), of which no code was found; read from its abstract and from summaries"
+    source = "HACK (arXiv 2504.09261); no code found; read from its abstract and from summaries"
     sizes = ("mean",)
     unstated = {
         "contextual": "ours: the share of contextual heads is not stated for any model",
         "contrast": "ours: how much smaller the budget of contextual heads is, is not stated",
         "calibration": "ours: which samples, and whether unconditional rows count; here ten tuning seeds, conditional rows alone",
-        "queries": "32 as stated; that they lie in the middles of equal parts of the scale is ours",
+        "queries": "32 as stated; their even spacing over the scale is ours",
     }
 
     contrast: float = 0.5
@@ -62,11 +61,11 @@ class HACK(HeadAware):
         fitting = [mean for mean in range(1, layout.visual + 1) if self._allocated(classes, layout, mean) <= most]
         if not fitting or self._budgets(classes, layout, fitting[-1])[1] < _sink(layout):
             raise BadBudget(f"hack: a budget of {float(budget):.3g} leaves structural heads less than the {_sink(layout)} of the "
-                            f"sinks, the first {FIRST} scales.", remedy="Give a larger share.")
+                            f"sinks, the first {FIRST} scales.", remedy="Use a larger budget.")
         return {"mean": fitting[-1]}
 
     def own_budget(self, layout: Layout) -> Fraction:
-        """The share of the full cache that is allocated: at this mean, or at the paper's 70 %."""
+        """Return the allocated fraction of the full cache, at this mean or the paper's 70 %."""
         self.resolve(layout)
         return Fraction(self._allocated(self.classes, layout, self.mean), layout.cacheable * self.classes.pairs)
 
@@ -76,12 +75,12 @@ class HACK(HeadAware):
         self.small, self.large = self._budgets(self.classed(layout), layout, self.mean)
         if self.large < _sink(layout) or not self.small:
             raise BadBudget(f"hack: mean = {self.mean} leaves structural heads {self.large} entries, less than the {_sink(layout)} of the "
-                            f"sinks, the first {FIRST} scales.", remedy="Give a larger mean.")
+                            f"sinks, the first {FIRST} scales.", remedy="Use a larger mean.")
 
     def check_parameters(self, layout: Layout) -> None:
         super().check_parameters(layout)
         if not 0 < self.contrast < 1:
-            raise BadParameter(f"hack: contrast = {self.contrast} is no share.", remedy="Give a number between 0 and 1.")
+            raise BadParameter(f"hack: contrast = {self.contrast} is out of range.", remedy="Use a number between 0 and 1.")
 
     def _budgets(self, classes: HeadClasses, layout: Layout, mean: int) -> tuple[int, int]:
         return classes.budgets(mean, Fraction(str(self.contrast)), layout.visual)
@@ -102,12 +101,12 @@ class HACK(HeadAware):
 
     # -- one generation -----------------------------------------------------------------------------------------------
     def cut(self, site: Site, step: Step, *, contextual: bool) -> Cut:
-        """One budget: what is not seen does not stay either."""
+        """Return one budget for attention and cache."""
         budget = self._budget(contextual=contextual)
         return Cut(budget, budget)
 
     def scores(self, site: Site, step: Step, part: Extent, q: Tensor) -> Tensor:
-        """The attention of some queries; a structural head puts the sinks and, where both fit, the newest scale before it."""
+        """Return the attention of a few queries; structural heads put the sinks and the newest scale first."""
         scores = self.subset_attention(q, part.of(self.shown.k), step).sum(2)
         if not self.is_contextual(site, part.first):
             sink, own = _sink(self.layout), part.length - step.count
@@ -118,5 +117,5 @@ class HACK(HeadAware):
 
 
 def _sink(layout: Layout) -> int:
-    """Tokens of the first scales, which a structural head keeps."""
+    """Return the tokens of the first scales, which structural heads keep."""
     return sum(side**2 for side in layout.scales[:FIRST])

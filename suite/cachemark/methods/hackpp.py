@@ -1,4 +1,4 @@
-"""HACK++: one budget for what a scale attends to and another for what stays of it, shared out by what later scales rely on."""
+"""HACK++: separate budgets for attention and cache, shared out by the reliance of later scales."""
 
 from __future__ import annotations
 
@@ -29,31 +29,29 @@ SEEN = 3  # times the mean: its main setting attends to 30 % and keeps 10 %
 @method("hackpp")
 @dataclass
 class HACKPlusPlus(HeadAware):
-    """A scale attends to the ``attention_budget`` highest scores of every head, and behind it heads keep ``mean`` entries on average: more
-    where later scales rely more on a layer and a class of its heads. A *contextual* head scores an entry by the mean attention of some
-    queries, each entry with its neighbours; a *structural* one by the length of its value, times how much a token of its scale is
-    attended to.
+    """Attends to the ``attention_budget`` best entries of each head and keeps ``mean`` on average.
 
-    Qin et al., "HACK++" (arXiv 2606.08302), the extension of HACK (arXiv 2504.09261). Its η_a and η_c are ``attention_budget`` and
-    ``mean`` over all tokens, those of the last scale included, which nobody reads again: η_c = 10 % is 16.4 % of the full cache on
-    Infinity at 1024 pixels. Nothing goes as long as what there is is within a budget.
+    Qin et al., "HACK++" (arXiv 2606.08302), the extension of HACK (arXiv 2504.09261). Heads keep more where later scales rely more on a
+    layer and class of heads. A *contextual* head scores an entry by the mean attention of a few queries, pooled over neighbors; a
+    *structural* one by the norm of its value, times the mean attention to a token of its scale. Its η_a and η_c are ``attention_budget``
+    and ``mean`` over all tokens, including the last scale, which no pass reads: η_c = 10 % is 16.4 % of the full cache on Infinity at 1024
+    pixels.
 
-    Differs from the paper, whose code was not to be had: budgets are rounded down to whole entries, at least one, none beyond what a head
-    has; neither the first scales nor the newest stay in any case, since no such rule is stated; heads stand where they are, neighbours of
-    one class side by side.
+    Differs from the paper, whose code was not available: budgets are rounded down to whole entries, at least one and at most what a head
+    has; neither the first scales nor the newest always stay, since no such rule is stated; heads stay in place.
     """
 
-    source = "HACK++ (arXiv 2606.08302), of which no code was found; read from its abstract and from summaries"
+    source = "HACK++ (arXiv 2606.08302); no code found; read from its abstract and from summaries"
     sizes = ("mean",)
     structural_asks = False
     unstated = {
         "contextual": "ours: the share of contextual heads is not stated for any model",
         "calibration": "ours: which samples, and whether unconditional rows count; here ten tuning seeds, conditional rows alone. "
                        "The factor of structural scores is the mean attention per token of a scale",
-        "queries": "ours: as many as HACK asks; how many is not said again",
+        "queries": "ours: as in HACK; not stated again",
         "pool": "ours: over how many neighbours the largest score is taken is not stated; here neighbours in the cache",
         "exponent": "ours: the power of reliance, τ, is not stated",
-        "attention_budget": "three times `mean`, as 30 % is of 10 % in its main setting; what it is beside other means is ours",
+        "attention_budget": "ours: three times `mean`, as 30 % and 10 % in its main setting",
     }
 
     pool: int = 5
@@ -70,7 +68,7 @@ class HACKPlusPlus(HeadAware):
         return {"variance": heads, "mass": (*heads, scales, scales)}
 
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """The largest mean that allocates no more, found by halving: one more would allocate more."""
+        """Return the largest mean within the budget, by bisection."""
         self.check_parameters(layout)
         most = budget * layout.layers * layout.kv_heads * layout.cacheable
         low, high = 0, layout.cacheable
@@ -79,11 +77,11 @@ class HACKPlusPlus(HeadAware):
             low, high = (middle, high) if sum(self._planned(layout, middle).rooms) <= most else (low, middle - 1)
         if not low:
             raise BadBudget(f"hackpp: a budget of {float(budget):.3g} is less than one entry of {layout.cacheable} for each head.",
-                            remedy="Give a larger share.")
+                            remedy="Use a larger budget.")
         return {"mean": low}
 
     def own_budget(self, layout: Layout) -> Fraction:
-        """The share of the full cache that is allocated: at this mean, or at the paper's η_c of 10 %."""
+        """Return the allocated fraction of the full cache, at this mean or the paper's η_c of 10 %."""
         self.resolve(layout)
         return Fraction(sum(self.plan.rooms), layout.cacheable * layout.layers * layout.kv_heads)
 
@@ -97,12 +95,12 @@ class HACKPlusPlus(HeadAware):
     def check_parameters(self, layout: Layout) -> None:
         super().check_parameters(layout)
         if self.pool < 1 or self.pool % 2 == 0:
-            raise BadParameter(f"hackpp: pool = {self.pool} has no middle.", remedy="Give an odd number, 1 or more.")
+            raise BadParameter(f"hackpp: pool = {self.pool} is even.", remedy="Use an odd number, 1 or more.")
         if not self.exponent >= 0:
-            raise BadParameter(f"hackpp: exponent = {self.exponent} gives most to what nothing relies on.", remedy="Give 0 or more.")
+            raise BadParameter(f"hackpp: exponent = {self.exponent} is negative.", remedy="Use 0 or more.")
         if not 0 <= self.attention_budget <= layout.visual:
             raise BadParameter(f"hackpp: attention_budget = {self.attention_budget} of {layout.visual} tokens.",
-                               remedy=f"Give 1 … {layout.visual}.")
+                               remedy=f"Use 1 … {layout.visual}.")
 
     def _planned(self, layout: Layout, mean: int) -> RelianceBudgets:
         return _planned(self.classed(layout), self.calibration, layout.scales, mean, self.exponent)
@@ -126,14 +124,13 @@ class HACKPlusPlus(HeadAware):
         self.scale_of.copy_(torch.arange(scales).repeat_interleave(sizes))
 
     def cut(self, site: Site, step: Step, *, contextual: bool) -> Cut:
-        """The plan's budget of what stays, for each class, layer and scale; of the last scale nothing has to go."""
+        """Return the plan's budgets for each class, layer and scale; nothing is evicted after the last scale."""
         if step.last:
             return Cut(self.attention_budget, self.kept_before(site, step, contextual=contextual) + step.count)
         return Cut(self.attention_budget, self.plan.kept[step.index + 1][site.layer, contextual])
 
     def scores(self, site: Site, step: Step, part: Extent, q: Tensor) -> Tensor:
-        """Of a contextual head the mean attention of some queries, the largest of ``pool`` neighbours; of a structural one the calibrated
-        factor of an entry's scale times the length of its value."""
+        """Return pooled mean attention of a few queries, or calibrated attention times the value's norm."""
         if self.is_contextual(site, part.first):
             attention = self.subset_attention(q, part.of(self.shown.k), step).mean(2)
             return F.max_pool1d(attention, self.pool, 1, self.pool // 2)
@@ -158,8 +155,10 @@ Reliance = tuple[tuple[tuple[float, ...], ...], ...]
 
 
 def reliance_of(mass: Sequence[Sequence[Sequence[Sequence[float]]]], tokens: Sequence[int]) -> Reliance:
-    """γ by layer, head and scale: of every later scale the mean attention that a token before it receives, summed.
-    ``mass[layer][head][scale that is made][source]``: mean share of a query's attention; ``tokens`` of each scale."""
+    """Return γ by layer, head and scale: mean attention of later scales to a token before them, summed.
+
+    ``mass[layer][head][query scale][source scale]``: mean share of attention; ``tokens`` of each scale.
+    """
     before = [0, *accumulate(tokens)]
     later = range(1, len(tokens))
     return tuple(tuple(tuple(sum(sum(head[made][:made]) / before[made] for made in later if made > scale) for scale in range(len(tokens)))
@@ -168,10 +167,10 @@ def reliance_of(mass: Sequence[Sequence[Sequence[Sequence[float]]]], tokens: Seq
 
 @dataclass(frozen=True)
 class RelianceBudgets:
-    """Budgets in proportion to the mean reliance γ of a class's heads in a layer, to the power ``exponent``: over all layers and heads they
-    are ``mean`` entries on average, or just below, as long as more than that have been seen. ``tokens`` of each scale.
+    """Budgets in proportion to a class's mean reliance γ in a layer, to the power ``exponent``.
 
-    No class is given more than its heads have; what is left over goes to the others in proportion. A head keeps at least one entry.
+    They average at most ``mean`` entries over all heads, once more than that have been seen. ``tokens`` of each scale. No class gets more
+    than its heads have; the rest is shared out in proportion. A head keeps at least one entry.
     """
 
     tokens: tuple[int, ...]
@@ -182,14 +181,14 @@ class RelianceBudgets:
 
     @cached_property
     def groups(self) -> Mapping[Group, int]:
-        """Heads of each class in each layer, where there are any."""
+        """Number of heads of each class in each layer."""
         sizes = {(layer, few): sum(contextual is few for contextual in heads)
                  for layer, heads in enumerate(self.classes.contextual) for few in (False, True)}  # fmt: skip
         return {group: heads for group, heads in sizes.items() if heads}
 
     @cached_property
     def kept(self) -> list[Mapping[Group, int]]:
-        """Entries that a head of each group has while a scale is made, by scale."""
+        """Entries that a head of each group has while a scale is generated, by scale."""
         by_scale: list[Mapping[Group, int]] = [dict.fromkeys(self.groups, 0)]
         for scale, earlier in enumerate(accumulate(self.tokens[:-1])):
             there = {group: n + self.tokens[scale] for group, n in by_scale[-1].items()}
@@ -216,10 +215,10 @@ class RelianceBudgets:
         return float(max(0.0, sum(heads) / len(heads)) ** self.exponent)
 
     def of_layer(self, budgets: Mapping[Group, int], layer: int) -> int:
-        """Entries of all heads of a layer."""
+        """Return the entries of all heads of a layer."""
         return sum(heads * budgets[group] for group, heads in self.groups.items() if group[0] == layer)
 
     @cached_property
     def rooms(self) -> list[int]:
-        """The most that the heads of each layer ever hold together behind a scale."""
+        """Most entries of the heads of each layer together after any scale."""
         return [max(self.of_layer(budgets, layer) for budgets in self.kept) for layer in range(len(self.classes.contextual))]

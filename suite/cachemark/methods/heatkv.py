@@ -1,4 +1,4 @@
-"""HeatKV: scales dropped head by head, by a static plan that follows from where each head looks."""
+"""HeatKV: whole scales dropped head by head, by a static plan from measured attention."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ PUBLISHED = Fraction(1, 10)  # the default of the authors' code
 @method("heatkv")
 @dataclass
 class HeatKV(Calibrated, PerHead):
-    """Of each scale but the first ``sink`` ones a head keeps all tokens or none. Heads are ranked, scale by scale, by the attention that
-    they pay to it later (S-CAS); the lowest lose it first, as many as keep all layers and heads together within ``limit`` entries.
+    """Keeps all tokens of a scale in a head or none, by a static plan within ``limit`` entries.
 
-    Cederlund et al., "HeatKV" (arXiv 2605.14877) and the code arm-research/heatkv, commit 96dc288, from which the schedule is taken. It is
-    known before anything is drawn, for a calibration: ``infinity-2b`` and ``infinity-8b`` are the published orders, others come from
-    ``cachemark calibrate``. ``early`` drops some tokens before the next scale is made, so that the limit holds between layers too.
+    Cederlund et al., "HeatKV" (arXiv 2605.14877) and the code arm-research/heatkv, commit 96dc288, from which the schedule is taken. For
+    each scale but the first ``sink`` ones heads are ranked by their later attention to it (S-CAS); the lowest lose it first. The plan
+    follows from a calibration: ``infinity-2b`` and ``infinity-8b`` are the published orders, others come from ``cachemark calibrate``.
+    ``early`` drops some tokens before the next scale, so that the limit holds between layers too.
 
-    Differs from the code: a layer's buffer is as large as the most that its heads hold behind any scale, since survivors are packed
-    anew (theirs never move, so at 10 % it allocates 17.6 % of the full cache on Infinity-2B, ours 15.0 %); keys are in the model's dtype
-    (theirs in fp32); S-CAS is the mean over the conditional rows of all samples (theirs over prompts one by one, which is the same).
+    Differs from the code: a layer's buffer fits the most that its heads keep after any scale, since survivors are packed (theirs never
+    move, so at 10 % it allocates 17.6 % of the full cache on Infinity-2B, ours 15.0 %); keys are in the model's dtype (theirs in fp32);
+    S-CAS is the mean over the conditional rows of all samples, which equals theirs over prompts one by one.
     """
 
     source = "HeatKV (arXiv 2605.14877), and its code, arm-research/heatkv at 96dc288"
     sizes = ("limit",)
     unstated = {
-        "counts": "ours: a budget is of the bytes that are allocated; theirs bounds what lives at one time, as `live` does",
-        "calibration": "which ten prompts the published orders are of is not said; ours come from the tuning seeds",
+        "counts": "ours: a budget counts allocated bytes; theirs bounds live bytes, as `live` does",
+        "calibration": "the ten prompts of the published orders are not stated; ours come from the tuning seeds",
     }
 
     sink: int = 3
@@ -56,7 +56,7 @@ class HeatKV(Calibrated, PerHead):
         return AttentionProfile("scas")
 
     def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
-        """The published files hold orders alone."""
+        """Return the tables' shapes; the published files have orders alone."""
         scales, pairs = len(layout.scales), layout.layers * layout.kv_heads
         if "orders" in facts:
             return {"orders": (scales - 1 - facts["first_source"], pairs)}
@@ -69,11 +69,11 @@ class HeatKV(Calibrated, PerHead):
         if most < shape.least:
             raise BadBudget(f"heatkv: a budget of {float(budget):.3g} is below the sinks: every head keeps the "
                             f"{shape.before[self.sink]} of {layout.cacheable} tokens in the first {self.sink} scales.",
-                            remedy=f"Give at least {shape.least / shape.pairs / layout.cacheable:.4f}, or a smaller sink.")
+                            remedy=f"Use at least {shape.least / shape.pairs / layout.cacheable:.4f}, or a smaller sink.")
         return {"limit": most if self.counts == "live" else self._fitted(layout, shape, most)}
 
     def _fitted(self, layout: Layout, shape: Shape, most: int) -> int:
-        """A limit under which no more than ``most`` entries are allocated, found by halving: one more would allocate more."""
+        """Return the largest limit that allocates at most ``most`` entries, by bisection."""
         calibration, low, high = self._calibrated(layout), shape.least, shape.pairs * layout.cacheable
         while low < high:
             middle = (low + high + 1) // 2
@@ -82,7 +82,7 @@ class HeatKV(Calibrated, PerHead):
         return low
 
     def own_budget(self, layout: Layout) -> Fraction:
-        """The share of the full cache that is allocated: under this limit, or under the authors' 10 %."""
+        """Return the allocated fraction of the full cache, at this limit or the authors' 10 %."""
         self.resolve(layout)
         return Fraction(sum(self.plan.rooms), self.plan.shape.pairs * layout.cacheable)
 
@@ -92,25 +92,25 @@ class HeatKV(Calibrated, PerHead):
         self.limit = self.limit or int(PUBLISHED * shape.pairs * layout.cacheable)
         if self.limit < shape.least:
             raise BadBudget(f"heatkv: limit = {self.limit} is below the sinks, {shape.least} entries in all layers and heads.",
-                            remedy=f"Give {shape.least} or more, or a smaller sink.")
+                            remedy=f"Use {shape.least} or more, or a smaller sink.")
         self.plan = _planned(self._calibrated(layout), shape, self.limit, self.early)
 
     def _shape(self, layout: Layout) -> Shape:
         if not 1 <= self.sink < len(layout.scales):
-            raise BadParameter(f"heatkv: sink = {self.sink} of {len(layout.scales)} scales.", remedy=f"Give 1 … {len(layout.scales) - 1}.")
+            raise BadParameter(f"heatkv: sink = {self.sink} of {len(layout.scales)} scales.", remedy=f"Use 1 … {len(layout.scales) - 1}.")
         return Shape(tuple(side**2 for side in layout.scales), layout.layers, layout.kv_heads, self.sink)
 
     def _calibrated(self, layout: Layout) -> str:
-        """The digest of a calibration from which orders for this sink follow."""
+        """Return the digest of a calibration with orders for this sink."""
         facts = self.facts(layout)
         if facts.get("first_source", self.sink) != self.sink:
-            raise BadParameter(f"heatkv: sink = {self.sink}; the orders of {facts['model']} begin behind {facts['first_source']} scales.",
-                               remedy=f"Give sink = {facts['first_source']}, or measure the scores: cachemark calibrate heatkv MODEL.")
+            raise BadParameter(f"heatkv: sink = {self.sink}; the orders of {facts['model']} start after {facts['first_source']} scales.",
+                               remedy=f"Use sink = {facts['first_source']}, or measure the scores: cachemark calibrate heatkv MODEL.")
         return self.calibration
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
-        """The mean over the heads, rounded up."""
+        """Return the mean over the heads, rounded up."""
         return -(-self.attended_by_heads(layout, site, step) // layout.kv_heads)
 
     def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
@@ -121,14 +121,14 @@ class HeatKV(Calibrated, PerHead):
 
     # -- one generation -----------------------------------------------------------------------------------------------
     def kept(self, site: Site, step: Step, slot: RaggedSlot, stage: RaggedStage, q: Tensor) -> Sequence[Kept]:
-        """Of every head the scales that the plan leaves it for the next one."""
+        """Return the scales that the plan leaves each head for the next scale."""
         plan = self.plan
         now, then = plan.kept[step.index][site.layer], plan.kept[step.index + 1][site.layer]
         return [_places((*has, step.index), keeps, plan.shape.tokens) for has, keeps in zip(now, then, strict=True)]
 
 
 def orders_of(facts: Mapping[str, Any], shape: Shape) -> Sequence[Sequence[int]]:
-    """For every source scale all pairs, the lowest S-CAS first, of equal ones the lower head, then the lower layer."""
+    """Return all pairs per source scale, lowest S-CAS first; ties by head, then layer."""
     if "orders" in facts:
         return list(facts["orders"])
     scores = facts["scas"]
@@ -144,7 +144,7 @@ def _planned(calibration: str, shape: Shape, limit: int, early: bool) -> HeatPla
 
 
 def _places(has: Sequence[int], keeps: Sequence[int], tokens: Sequence[int]) -> list[range]:
-    """Places of the tokens of the scales ``keeps`` among those of the scales ``has``, neighbours in one stretch."""
+    """Return positions of the tokens of the scales ``keeps`` among those of ``has``, merged into ranges."""
     ranges: list[range] = []
     at = 0
     for source in has:
@@ -162,7 +162,7 @@ Gone = Mapping[int, frozenset[Pair]]  # by source scale
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes that a plan is made for: ``tokens`` of each scale, ``layers``, K/V ``heads``, and the first ``sink`` scales that stay."""
+    """Sizes of a plan: ``tokens`` per scale, ``layers``, K/V ``heads``, and ``sink`` scales that stay."""
 
     tokens: tuple[int, ...]
     layers: int
@@ -180,21 +180,21 @@ class Shape:
 
     @property
     def sources(self) -> range:
-        """The scales that may be dropped: neither a sink nor the last one."""
+        """Scales that may be dropped: neither a sink nor the last."""
         return range(self.sink, len(self.tokens) - 1)
 
     @property
     def least(self) -> int:
-        """Entries of the sinks, all layers and heads together."""
+        """Entries of the sinks in all layers and heads."""
         return self.before[self.sink] * self.pairs
 
 
 def removed(shape: Shape, orders: Sequence[Sequence[Pair]], entries: int, *, early: bool = True) -> list[Gone]:
-    """Heads without the tokens of a source scale while scale t is made, for every t. ``orders``: for each source all pairs, lowest S-CAS
-    first. ``entries``: how many may live at once, all layers and heads together; at least those of the sinks.
+    """Return, for every scale, the pairs without the tokens of each source scale.
 
-    HeatKV's code, arm-research/heatkv, commit 96dc288. As many pairs lose every source scale as the tokens before the next scale ask for;
-    with ``early`` some lose theirs already before the scale is made, so that the limit holds between its layers too.
+    ``orders``: all pairs per source, lowest S-CAS first. ``entries``: most live entries in all layers and heads, at least those of the
+    sinks. Follows arm-research/heatkv, commit 96dc288: as many pairs lose every source scale as the tokens before the next scale require;
+    with ``early`` some lose it before the scale is generated, so that the limit holds between its layers too.
     """
     last = len(shape.tokens) - 1
     ranks = {source: list(orders[source - shape.sink]) for source in shape.sources}
@@ -211,7 +211,10 @@ def removed(shape: Shape, orders: Sequence[Sequence[Pair]], entries: int, *, ear
 
 
 def _lost(shape: Shape, scale: int, entries: int) -> int:
-    """Pairs that lose each source scale before ``scale``: ⌈(all entries − the limit) / (entries of a pair but for its sinks)⌉."""
+    """Return how many pairs lose each source scale before ``scale``.
+
+    ⌈(all entries − the limit) / (entries of a pair without its sinks)⌉.
+    """
     entries_before, over = shape.before[scale], shape.pairs * shape.before[scale] - entries
     if over <= 0:
         return 0
@@ -221,8 +224,10 @@ def _lost(shape: Shape, scale: int, entries: int) -> int:
 def _remove_early(
     shape: Shape, scale: int, entries: int, ranks: Mapping[int, list[Pair]], goal: Gone, gone: dict[int, set[Pair]],
 ) -> None:
-    """Add to ``gone`` what has to go before the scale is made, so that no more than ``entries`` live while it runs through the layers: what
-    its goal removes anyway, of later layers first, then of later source scales, then by rank."""
+    """Add to ``gone`` the pairs dropped before the scale, so that at most ``entries`` are live in it.
+
+    They are among those that its goal drops: later layers first, then later source scales, then by rank.
+    """
     later = sorted(((source, pair) for source, pairs in goal.items() if source < scale for pair in pairs - gone.get(source, set())),
                    key=lambda candidate: (-(candidate[1] // shape.heads), -candidate[0], ranks[candidate[0]].index(candidate[1])))
     live = shape.pairs * min(shape.before[shape.sink], shape.before[scale])
@@ -243,20 +248,20 @@ def _remove_early(
 
 
 def _beyond(later: Sequence[tuple[int, Pair]], layer: int, heads: int, taken: set[tuple[int, Pair]]) -> Iterator[tuple[int, Pair]]:
-    """Scales of pairs in layers behind ``layer`` that may still go early, in order."""
+    """Yield source scales of pairs in later layers that may still be dropped early, in order."""
     return ((source, pair) for source, pair in later if pair // heads > layer and (source, pair) not in taken)
 
 
 @dataclass(frozen=True)
 class HeatPlan:
-    """The earlier scales that every head has while each scale is made: ``kept[scale][layer][head]``."""
+    """Earlier scales that every head has while each scale is generated: ``kept[scale][layer][head]``."""
 
     shape: Shape
     kept: tuple[tuple[tuple[tuple[int, ...], ...], ...], ...]
 
     @classmethod
     def without(cls, shape: Shape, gone: Sequence[Gone]) -> HeatPlan:
-        """The plan under which these pairs have lost these scales."""
+        """Return the plan in which these pairs have lost these scales."""
         layers, heads = range(shape.layers), range(shape.heads)
         return cls(shape, tuple(tuple(tuple(
             tuple(source for source in range(scale) if layer * shape.heads + head not in dropped.get(source, ())) for head in heads)
@@ -264,11 +269,11 @@ class HeatPlan:
 
     @cached_property
     def live(self) -> list[list[int]]:
-        """Entries that the heads of a layer hold together while a scale is made: by scale and layer."""
+        """Entries of all heads of a layer while a scale is generated, by scale and layer."""
         tokens = self.shape.tokens
         return [[sum(tokens[source] for head in heads for source in head) for heads in layers] for layers in self.kept]
 
     @cached_property
     def rooms(self) -> list[int]:
-        """The most that each layer ever holds behind a scale."""
+        """Most entries of each layer after any scale."""
         return [max(entries) for entries in zip(*self.live, strict=True)]

@@ -1,4 +1,4 @@
-"""LazyMAR: tokens, the unconditional branch, the encoder and the diffusion head are computed only where they have changed."""
+"""LazyMAR: recomputes tokens, unconditional rows, encoder and diffusion head only where they change."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ EARLY = 0.9  # above this share of the process the other blocks' MLPs are comput
 @method("lazymar")
 @dataclass
 class LazyMAR(Scheduled):
-    """Full passes compute everything; partial ones reuse what those left, in four ways, each with its own switch.
+    """Reuses features of earlier passes in partial passes, in four ways with a switch each.
 
-    Yan et al., "LazyMAR: Accelerating Masked Autoregressive Models via Feature Caching" (ICCV 2025), as its code was published.
-    ``token_cache``: behind the attention of block ``layer`` only those tokens go on whose values there are least like those of
-    the pass before (§3.2.1). ``condition_cache``: only conditional rows run, and the decoder's unconditional hidden states
-    follow from the difference that the last full pass left (§3.2.2). ``encoder_cache`` and ``head_cache``, of which the paper
-    does not speak: see :class:`~.masked.partial.Incremental` and :class:`HeadCache`. The other
-    parameters are those of :class:`~cachemark.methods.base.lazy_schedule.Scheduled`.
+    Yan et al., "LazyMAR: Accelerating Masked Autoregressive Models via Feature Caching" (ICCV 2025), and its published code.
+    ``token_cache``: after the attention of block ``layer`` only tokens whose values changed most since the previous pass are computed
+    (§3.2.1). ``condition_cache``: only conditional rows run; unconditional hidden states follow from their difference in the last full pass
+    (§3.2.2). ``encoder_cache`` and ``head_cache`` are not in the paper: see :class:`~.base.partial.Incremental` and :class:`HeadCache`. The
+    other parameters are those of :class:`~cachemark.methods.base.lazy_schedule.Scheduled`.
 
-    ``select`` says which tokens are left behind, as Table 3 does: those most like before (``similarity``), those least like
-    before (``min-similarity``), ``random`` ones, or at random but first those that have a value (``predicted``) or that have none
-    (``unpredicted``). All leave the same number behind. As published, a forced token has similarity 0 (``forced = "zero"``), so
-    that less similar ones go before it; with ``always``, and under every other selection, forced tokens always go on.
+    ``select`` names the tokens that are left out, as in Table 3: those most like before (``similarity``), least like before
+    (``min-similarity``), ``random`` ones, or random with a preference for tokens with a value (``predicted``) or without (``unpredicted``).
+    As published, a forced token has similarity 0 (``forced = "zero"``), so that less similar ones precede it; with ``always``, and under
+    every other selection, forced tokens are always computed.
 
-    Differs from the code: keys and values are kept for those blocks alone that read them in a later pass.
+    Differs from the code: keys and values are stored only for blocks that read them in a later pass.
     """
 
     source = "LazyMAR (arXiv 2503.12450), §3.2, and its published code"
@@ -50,9 +49,9 @@ class LazyMAR(Scheduled):
 
     unstated = {
         **Scheduled.unstated,
-        "encoder_cache": "of the published code; the paper does not speak of it",
-        "head_cache": "of the published code; the paper does not speak of it",
-        "forced": "of the published code; the paper does not say how tokens are made to go on",
+        "encoder_cache": "of the published code; not in the paper",
+        "head_cache": "of the published code; not in the paper",
+        "forced": "of the published code; not stated in the paper",
     }
 
     token_cache: bool = True
@@ -68,8 +67,8 @@ class LazyMAR(Scheduled):
         self.check_choice("forced", "zero", "always")
         for parameter in ("condition_cache", "head_cache"):
             if getattr(self, parameter) and self.shape.batch == self.shape.rows:
-                raise BadParameter(f"lazymar: {parameter} needs unconditional rows, and without guidance there are none.",
-                                   remedy=f"Give {parameter} = false, or another cfg_scale than 1.")
+                raise BadParameter(f"lazymar: {parameter} needs unconditional rows, which exist only with guidance.",
+                                   remedy=f"Use {parameter} = false, or another cfg_scale than 1.")
         if self.condition_cache:
             self.rows = self.shape.batch
 
@@ -90,7 +89,7 @@ class LazyMAR(Scheduled):
         self.values = memory.zeros("values", heads, layout.dtype) if compares else None
 
     def graph_key(self, step: Step) -> None:
-        """Nothing: what the head's cache does depends on its inner pass alone."""
+        """Return None: the head's cache depends on the inner pass alone."""
 
     # -- which rows ---------------------------------------------------------------------------------------------------
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
@@ -140,32 +139,32 @@ class LazyMAR(Scheduled):
 
 
 class HeadCache:
-    """The published code's cache of the diffusion head, of which the paper says nothing. Each pass of the transformer starts with an
-    empty one: the first pass of the head computes everything, and so does each whose step is a multiple of ``HEAD_PERIOD``.
+    """Cache of the diffusion head in the published code; the paper does not mention it.
 
-    The others run the conditional rows alone. ``BRIDGED`` blocks add the change that they made last; the others put their last
-    MLP under today's gate, or compute it anew in the noisiest steps. The unconditional ε follows from the last difference of
-    the two branches, and the variance is that of the conditional branch.
+    Each pass of the transformer starts with an empty cache: the first pass of the head computes everything, as does each whose step is a
+    multiple of ``HEAD_PERIOD``. The others run conditional rows alone. ``BRIDGED`` blocks repeat their last change of the hidden state; the
+    others reuse their last MLP output under the current gate, or recompute it in the noisiest steps. The unconditional ε follows from the
+    last difference of the branches, and the variance is the conditional branch's.
     """
 
     def __init__(self, layout: MaskedLayout, most: int, memory: Memory) -> None:
-        """``most``: tokens that a pass of the transformer predicts at most."""
+        """Allocate for at most ``most`` tokens per pass of the transformer."""
         self.batch = layout.batch
         self.change = memory.zeros("head.change", (layout.head, self.batch, most, layout.head_width), layout.dtype)
         self.apart = memory.zeros("head.apart", (self.batch, most, layout.channels), layout.dtype)
 
     @staticmethod
     def refreshes(step: MaskedStep) -> bool:
-        """True where this pass of the head computes everything."""
+        """Return whether this pass of the head computes everything."""
         return step.inner == 0 or (step.inners - 1 - step.inner) % HEAD_PERIOD == 0
 
     @staticmethod
     def early(step: MaskedStep) -> bool:
-        """True for one of the noisiest passes."""
+        """Return whether this is one of the noisiest passes."""
         return step.inners - 1 - step.inner > EARLY * step.inners
 
     def stack(self, step: MaskedStep, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
-        """ε and variance logits of all rows, (rows, n, 2·C)."""
+        """Return ε and variance logits of all rows, (rows, n, 2·C)."""
         apart = self.apart[:, : tokens.x.size(1)]
         if self.refreshes(step):
             out = run(tokens)
@@ -177,7 +176,7 @@ class HeadCache:
         return torch.cat((out, torch.cat((eps - apart, v), -1)))
 
     def block(self, site: Site, step: MaskedStep, tokens: Tokens, block: Block, method: Method) -> Tokens:
-        """One block of the head, computed or made up from what it did last."""
+        """Run one block of the head, or reuse its last change."""
         change = self.change[site.layer][:, : tokens.x.size(1)]
         bridged = site.layer in BRIDGED
         if bridged and not self.refreshes(step):
@@ -192,7 +191,7 @@ class HeadCache:
 
     @classmethod
     def computes(cls, site: Site, step: MaskedStep, load: Load, batch: int) -> Load:
-        """The part of ``load`` that this pass of the head computes."""
+        """Return the part of ``load`` that this pass of the head computes."""
         if cls.refreshes(step):
             return load
         if site.layer in BRIDGED:

@@ -25,17 +25,16 @@ MEMBER, PINNED, EXCLUDED = "member", "pinned", "excluded"  # what the token that
 @method("linear")
 @dataclass
 class Linear(Evicting):
-    """At the end of each line, once ``B`` visual entries live, the n least attended of the middle region go.
+    """Evicts the least-attended middle entries, as many as a line has, after each line.
 
-    Qin et al., "Autoregressive Image Generation Needs Only a Few Lines of Cached Tokens", §3.3, Eq. 5–10. The first
-    ``anchor`` visual tokens and the last ``recent_lines`` lines stay. ``score = "accumulated"`` is the paper's ablation
-    (Table 6): the attention mass since the key entered in place of the inter-line score. The authors have published no code;
-    the paper states neither ``anchor`` nor ``recent_lines``. By hole filling the line just written moves into the n evicted
-    places and the next line is written where it was.
+    Qin et al., "Autoregressive Image Generation Needs Only a Few Lines of Cached Tokens", §3.3, Eq. 5–10; no code is published. Eviction
+    starts once ``B`` visual entries are live. The first ``anchor`` visual tokens and the last ``recent_lines`` lines stay; the paper states
+    neither number. ``score = "accumulated"`` is its ablation (Table 6): the attention mass since the key entered instead of the inter-line
+    score.
 
-    Where a line ends in a token that shows nothing (Lumina-mGPT), that token is a ``member`` of its line like the others: the paper's
-    budgets there, 8·49 and 6·49 of lines of 48 codes, count it, and it says nothing else. ``line_end = "pinned"`` never evicts such tokens,
-    as attention sinks; ``"excluded"`` lets them go first and leaves their queries out of the guidance.
+    For models whose lines end in an end-of-line token (Lumina-mGPT) that token is a ``member`` of its line: the paper's budgets there, 8·49
+    and 6·49 for lines of 48 codes, count it. ``line_end = "pinned"`` never evicts such tokens, as attention sinks; ``"excluded"`` evicts
+    them first and leaves their queries out of the guidance.
     """
 
     source = "LineAR §3.3, Eq. 5–10"
@@ -70,15 +69,15 @@ class Linear(Evicting):
         self.check_choice("score", "inter-line", "accumulated")
         self.check_choice("line_end", MEMBER, PINNED, EXCLUDED)
         if self.line_end != MEMBER and not layout.line_ends:
-            raise BadParameter(f"linear: line_end = {self.line_end!r}: the lines of this model end in no token of their own.",
-                               remedy=f"Leave it out, or say {MEMBER!r}.")
+            raise BadParameter(f"linear: line_end = {self.line_end!r}: the lines of this model have no end-of-line token.",
+                               remedy=f"Leave it out, or use {MEMBER!r}.")
         if self.B % n or self.recent_lines < 1 or self.anchor < 0:
             raise BadBudget(f"linear: B = {self.B}, recent_lines = {self.recent_lines}, anchor = {self.anchor} do not fit lines of {n}.",
                             remedy=f"B must be a multiple of {n}, recent_lines at least 1, anchor at least 0.")
         pinned = layout.lines if self.line_end == PINNED else 0
         if self.B - self.anchor - self.recent_lines * n - pinned < n:
             fixed = f"anchor = {self.anchor} and {self.recent_lines} recent lines" + (f" and {pinned} ends of lines" if pinned else "")
-            raise BadBudget(f"linear: B = {self.B} leaves no line to evict beside {fixed}.",
+            raise BadBudget(f"linear: B = {self.B} leaves no line to evict besides {fixed}.",
                             remedy=f"B − anchor − recent_lines·{n}{f' − {pinned}' if pinned else ''} must be at least {n}.")
 
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
@@ -95,19 +94,19 @@ class Linear(Evicting):
             self.guide[slot.index, :, :, column : column + step.staying] = q[:, :, : step.staying]
 
     def horizon(self, first: int) -> int:
-        """The rest of the line, behind which entries go by the queries of all its tokens; the accumulated mass counts rejected ones too."""
+        """Return the rest of the line, at whose end entries are evicted; 1 for the accumulated mass."""
         return 1 if self.needs_mass else self.layout.line - first % self.layout.line
 
     def beyond(self, first: int) -> int:
-        """Every token that is left: the ring of queries ends with the line."""
+        """Return all remaining tokens: the ring of queries ends with the line."""
         return 0 if self.needs_mass else self.layout.visual - first
 
     def graph_key(self, step: Step) -> Hashable:
-        """The place in the ring of queries."""
+        """Return the position in the ring of queries."""
         return None if self.needs_mass else step.first % self.layout.line
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """The guide queries of a line are kept; at its end all live keys are scored with them and the evicted places filled."""
+        """Count storing the guide queries of a line and, at its end, scoring all live keys and moving entries."""
         moved = super().overhead(layout, site, step).numbers
         attended = self.attended(layout, site, step)
         if self.needs_mass:
@@ -137,13 +136,15 @@ class Linear(Evicting):
         slots.evict(places)
 
     def _bytes(self) -> int:
-        """Bytes that scoring one entry takes on the way: its key in fp32, three times its logits under all queries, and indices."""
+        """Return the temporary bytes for scoring one entry: fp32 key, logits of all queries, indices."""
         layout = self.layout
         return 4 * layout.head_dim + 12 * layout.line * layout.heads // layout.kv_heads + 64
 
     def _attended(self, slots: SlotBank, sites: slice, rows: slice, middle: Tensor) -> Tensor:
-        """Mean over the line's queries of softmax over the middle keys (Eq. 9), (sites, rows, kv_heads, live). Queries of the heads that
-        share a key count alike."""
+        """Return the mean over the line's queries of softmax over the middle keys (Eq. 9).
+
+        (sites, rows, kv_heads, live). All queries of the heads that share a key have equal weight.
+        """
         k, guides = slots.keys(sites, rows).float(), self.layout.line - (self.line_end == EXCLUDED)
         q = self.guide[sites, rows, :, :guides].flatten(2, 3).unflatten(2, (k.size(2), -1)).float()
         scores = (q @ k.mT * q.size(-1) ** -0.5).masked_fill(~middle[..., None, :], float("-inf"))

@@ -1,4 +1,4 @@
-"""MARché: behind an early block of the decoder only a small active set is computed, over the keys and values of all tokens."""
+"""MARché: only a small active set is computed after an early block, over the keys of all tokens."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from .registry import method
 @method("marche")
 @dataclass
 class MARche(Partial):
-    """Every ``period``-th pass is full; in the others, from behind block ``select_layer`` (from 1) on, only ``active`` tokens
-    are computed: *generating* ones, which this pass predicts; *caching* ones, which the pass before did; and *refreshing* ones, to
-    which the generating tokens attend most in that block. Where the first two kinds are more than ``active``, there is no third.
+    """Computes only ``active`` tokens after block ``select_layer`` in most passes.
 
-    Jiang et al., "MARché: Fast Masked Autoregressive Image Generation with Cache-Aware Attention" (arXiv
-    2506.12035), §4; no code is published.
-    Its ablations: ``generating`` and ``caching`` off leave that kind out of the active set (§5.3); ``refresh`` names the refreshing
-    tokens, those with ``high`` or ``low`` attention or ``random`` ones, and with ``blind`` the whole set is random (§5.3);
-    ``refresh_layers`` lists further blocks, from 1, that compute all tokens in every pass (App. D).
+    Jiang et al., "MARché: Fast Masked Autoregressive Image Generation with Cache-Aware Attention" (arXiv 2506.12035), §4; no code is
+    published. Every ``period``-th pass is full. In the others, from after block ``select_layer`` (from 1) on, the active set has
+    *generating* tokens, predicted in this pass; *caching* ones, predicted in the previous pass; and *refreshing* ones, to which the
+    generating tokens attend most in that block. If the first two kinds exceed ``active``, there is no third.
 
-    Our readings, where the paper is silent or has two: attention is summed after the softmax over heads and generating tokens;
-    rows choose for themselves; the class's places compete for refreshing as all others do; blocks 1 … ``select_layer``
-    compute everything, their MLPs included; passes 0, 3, 6, … are full; the encoder runs as ever, since nothing is said of it
-    (``encoder_cache`` makes it incremental, see :class:`~cachemark.methods.base.partial.Incremental`).
+    Its ablations: ``generating`` and ``caching`` off leave that kind out (§5.3); ``refresh`` selects refreshing tokens with ``high`` or
+    ``low`` attention or ``random`` ones, and with ``blind`` the whole set is random (§5.3); ``refresh_layers`` lists further blocks, from
+    1, that compute all tokens in every pass (App. D).
 
-    Differs from the paper: keys and values are written in place, so one ordinary attention reads them all and there is nothing to
-    concatenate. ``partitioned`` computes the paper's two attentions and joins them; the result is the same.
+    Our readings, where the paper is silent or ambiguous: attention is summed after the softmax over heads and generating tokens; rows
+    select for themselves; class positions compete as all others; blocks 1 … ``select_layer`` compute everything, MLPs included; passes 0,
+    3, 6, … are full; the encoder runs in every pass (``encoder_cache`` makes it incremental, see
+    :class:`~cachemark.methods.base.partial.Incremental`).
+
+    Differs from the paper: keys and values are written in place, so one attention reads them all without concatenation. ``partitioned``
+    computes the paper's two attentions and joins them; the result is the same.
     """
 
     carries = True
@@ -46,10 +47,10 @@ class MARche(Partial):
     source = "MARché (arXiv 2506.12035), §4 and Appendices A and D"
 
     unstated = {
-        "active": "§4.3 says 64 active tokens in all, as here, §5.3 says 64 refreshing ones",
-        "select_layer": "§4.2 and §5.3 say the second block, as here, §4.3 and Appendix D the first",
-        "encoder_cache": "ours: the paper says nothing of the encoder",
-        "partitioned": "the paper computes two parts; one attention over keys and values in place gives the same result",
+        "active": "§4.3 states 64 active tokens in all, as here; §5.3 64 refreshing ones",
+        "select_layer": "§4.2 and §5.3 state the second block, as here; §4.3 and Appendix D the first",
+        "encoder_cache": "ours: the paper does not mention the encoder",
+        "partitioned": "the paper computes two parts; one attention over all keys gives the same result",
     }
 
     active: int = 64
@@ -64,7 +65,7 @@ class MARche(Partial):
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """The most active tokens that keep a whole image within this share of its FLOPs."""
+        """Return the most active tokens within this fraction of an image's FLOPs."""
         shape = cast(MaskedLayout, layout)
         return {"active": 1 + fitted(self.name, lambda i: replace(self, active=1 + i), shape.places - 1, budget, shape)}
 
@@ -77,12 +78,12 @@ class MARche(Partial):
         self.check_choice("refresh", "high", "low", "random", "blind")
         for parameter in ("active", "period"):
             if (value := getattr(self, parameter)) < 1:
-                raise BadParameter(f"marche: {parameter} = {value} is too small.", remedy="Give at least 1.")
+                raise BadParameter(f"marche: {parameter} = {value} is too small.", remedy="Use at least 1.")
         if not 1 <= self.select_layer <= blocks:
-            raise BadParameter(f"marche: select_layer = {self.select_layer} of {blocks} decoder blocks.", remedy=f"Give 1 … {blocks}.")
+            raise BadParameter(f"marche: select_layer = {self.select_layer} of {blocks} decoder blocks.", remedy=f"Use 1 … {blocks}.")
         listed = self.refresh_layers
         if isinstance(listed, str) or not all(type(layer) is int and 1 <= layer <= blocks for layer in listed):
-            raise BadParameter(f"marche: refresh_layers = {listed!r} is not a list of blocks.", remedy=f"Give blocks in 1 … {blocks}.")
+            raise BadParameter(f"marche: refresh_layers = {listed!r} is not a list of blocks.", remedy=f"Use blocks in 1 … {blocks}.")
 
     # -- which passes, blocks and tokens ------------------------------------------------------------------------------
     def refreshes(self, step: MaskedStep) -> bool:
@@ -104,7 +105,7 @@ class MARche(Partial):
         return all_tokens, all_tokens
 
     def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The largest scores first; ties by place. Generating and caching tokens come first, or not at all."""
+        """Return positions by descending score; generating and caching tokens first, if used."""
         generating, caching = (self.image(places, len(q)) for places in (step.generating, step.previous))
         scores = self.lots(step, len(q)) if self.refresh in ("random", "blind") else relevance(q, k, generating)
         if self.refresh == "low":
@@ -115,7 +116,7 @@ class MARche(Partial):
         return scores.argsort(dim=1, descending=True, stable=True)
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """The generating tokens' scores of all keys, where tokens are chosen by attention."""
+        """Count the generating tokens' scores of all keys, if tokens are selected by attention."""
         if site != (DECODER, self.selects) or not self.narrows(step) or self.refresh in ("random", "blind"):
             return MethodOverhead()
         keys = self.shape.dim * self.shape.places
@@ -133,14 +134,19 @@ class MARche(Partial):
 
 
 def relevance(q: Tensor, k: Tensor, generating: Tensor) -> Tensor:
-    """Attention that each token gets from the ``generating`` ones (rows, n), summed over them and over heads: (rows, places) fp32."""
+    """Return the attention from ``generating`` tokens (rows, n) to each token, (rows, places) fp32.
+
+    Summed over the generating tokens and heads.
+    """
     asking = q.gather(2, wide(generating, q)).float()
     return (asking @ k.float().mT * q.size(-1) ** -0.5).softmax(-1).sum((1, 2))
 
 
 def joined(q: Tensor, *parts: tuple[Tensor, Tensor]) -> Tensor:
-    """softmax(q·kᵀ/√d)·v over the keys and values of all ``parts`` (rows, heads, n, head_dim), one part after the other by an online
-    softmax: (rows, heads, tokens, head_dim). Appendix A, Eq. 6–10."""
+    """Return softmax(q·kᵀ/√d)·v over several ``parts`` of keys and values, by an online softmax.
+
+    Appendix A, Eq. 6–10. Each part: (rows, heads, n, head_dim); result: (rows, heads, tokens, head_dim).
+    """
     top, total, out = q.new_full((*q.shape[:3], 1), float("-inf")).float(), q.new_zeros(()).float(), q.new_zeros(()).float()
     for k, v in parts:
         scores = q.float() @ k.float().mT * q.size(-1) ** -0.5

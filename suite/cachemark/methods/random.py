@@ -1,4 +1,4 @@
-"""Random eviction: the reference that a clever choice has to beat."""
+"""Random eviction, the control for every scored method."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .registry import method
 @method("random")
 @dataclass
 class Random(Evicting):
-    """As soon as more than ``B`` visual entries live, one goes, uniform over those before the token just fed.
+    """Evicts a uniformly random entry whenever more than ``B`` visual entries are live.
 
-    Drawn for each row, layer and head from the sample's own stream, so a sample is treated alike in any batch. In a next-scale
-    model ``B`` entries stay after each scale, uniform over all that were seen.
+    The token just fed is protected. Each row, layer and head has a random stream of its sample, so a sample is the same in any batch. In a
+    next-scale model ``B`` random entries stay after each scale.
     """
 
     paradigms = ("next-token", "next-scale")
@@ -31,7 +31,7 @@ class Random(Evicting):
     slack = 1
 
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
-        """Per row: the sample's seed, its branch, and where the visual entries start."""
+        """Allocate, per row, the sample's seed, its branch, and where the visual entries start."""
         layout = slots.layout
         rows = zip(layout.seeds, layout.branches, layout.condition, strict=True)
         table = memory.zeros(f"streams.{slots.sites[0]}", (3, layout.rows), torch.int64)
@@ -46,7 +46,7 @@ class Random(Evicting):
         slots.evict(place + self.condition[:, None, None])
 
     def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> Tensor:
-        """Every entry draws a lot, and the ``B`` largest stay."""
+        """Return the ``B`` entries with the largest random numbers."""
         heads = self.layout.kv_heads
         key = streams.keys(self.seeds, "evict", step.first, branch=self.branches, inner=site.layer)
         lots = streams.integers(key, heads * total).view(-1, heads, total)

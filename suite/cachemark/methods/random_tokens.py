@@ -1,4 +1,4 @@
-"""Random tokens: LazyMAR's token cache without its choice."""
+"""Random tokens: LazyMAR's token cache with a random selection."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .registry import method
 @method("random_tokens")
 @dataclass
 class RandomTokens(Scheduled):
-    """As many tokens as LazyMAR keeps, in the same passes and blocks, but random ones beside those of this pass and the one before.
+    """Computes as many tokens as LazyMAR in the same passes and blocks, selected at random.
 
-    The reference that a clever choice has to beat, as in Table 3 of LazyMAR (arXiv 2503.12450); all rows and the encoder are
-    computed in every pass. Drawn for each row from the sample's own stream, so a sample is treated alike in any batch.
+    The control of LazyMAR (arXiv 2503.12450), Table 3. Tokens of this pass and the previous one are always computed, all rows and the
+    encoder in every pass. Each row has its sample's own random stream, so a sample is the same in any batch.
     """
 
     source = "the random caching of LazyMAR (arXiv 2503.12450), Table 3"

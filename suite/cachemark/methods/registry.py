@@ -1,4 +1,4 @@
-"""Cache methods by name. A file of this folder holds the method that is called as the file is; it is imported when it is looked up."""
+"""Registry of cache methods. Each file of this folder defines the method of its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R-KV: importance against redundancy, adapted to lines of an image."""
+"""R-KV: importance and redundancy, adapted to lines of an image."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ POOL = 7  # width of the max-pool over importance
 @method("rkv")
 @dataclass
 class RKV(Evicting):
-    """At the end of each line, once ``B`` visual entries live, the n lowest of λ·importance − (1 − λ)·redundancy go.
+    """Evicts the entries of lowest λ·importance − (1 − λ)·redundancy, a line of them at each line's end.
 
-    Cai et al., "R-KV: Redundancy-aware KV Cache Compression for Reasoning Models" (2025), §3. Adapted: the buffer is one
-    line, the last ``alpha`` entries are always kept, importance and redundancy are taken over visual keys. Differs from the
-    authors' code: their λ defaults to 0.07; and where a row has no similar key theirs still clears the first column, here
-    nothing is cleared.
+    Cai et al., "R-KV: Redundancy-aware KV Cache Compression for Reasoning Models" (2025), §3. Adapted: the buffer is one line, the last
+    ``alpha`` entries always stay, and importance and redundancy are taken over visual keys. Differs from the authors' code: their λ
+    (``mix_lambda``) defaults to 0.07; for a row without a similar key theirs still clears the first column, here nothing is cleared.
     """
 
     source = "Cai et al. 2025, §3"
@@ -60,19 +59,19 @@ class RKV(Evicting):
             self.queries[slot.index][:, :, places % self.alpha] = q[:, :, latest.start : latest.stop]
 
     def horizon(self, first: int) -> int:
-        """The rest of the line: entries go behind it, by the queries of its last tokens."""
+        """Return the rest of the line: entries are evicted at its end, by the queries of its last tokens."""
         return self.layout.line - first % self.layout.line
 
     def beyond(self, first: int) -> int:
-        """Every token that is left: their queries are not noted."""
+        """Return all remaining tokens: their queries are not stored."""
         return self.layout.visual - first
 
     def graph_key(self, step: Step) -> Hashable:
-        """The place in the ring of queries."""
+        """Return the position in the ring of queries."""
         return step.first % self.alpha
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """The latest queries are kept; at a line's end all but the latest keys are scored by them, and all visual ones by each other."""
+        """Count storing the latest queries and, at a line's end, the scores of keys by queries and by keys."""
         moved = super().overhead(layout, site, step).numbers
         query = layout.heads * layout.head_dim if step.count else 0
         if not moved:
@@ -95,7 +94,7 @@ class RKV(Evicting):
         slots.evict(places)
 
     def _lowest(self, q: Tensor, k: Tensor, order: Tensor) -> Tensor:
-        """Ranks, in position order, of the n entries that go; of equal scores the older first."""
+        """Return ranks, in position order, of the evicted entries of a line; ties by age."""
         k = k.gather(2, order[..., None].expand(-1, -1, -1, k.size(-1))).float()
         older = k.size(2) - self.alpha
         score = self.mix_lambda * importance(q.float(), k[:, :, :older]) - (1 - self.mix_lambda) * redundancy(k)[..., :older]
@@ -103,10 +102,10 @@ class RKV(Evicting):
 
 
 def importance(q: Tensor, k: Tensor) -> Tensor:
-    """Attention that the latest queries pay to each key: q (rows, heads, α, d), k (rows, kv_heads, m, d) → (rows, kv_heads, m).
+    """Return the attention of the latest queries to each key, (rows, kv_heads, m).
 
-    Logits are pooled by max over the heads that share a key, then softmax over exactly these keys, mean over the queries,
-    and a max-pool along the positions.
+    ``q`` (rows, heads, α, d), ``k`` (rows, kv_heads, m, d). Logits are max-pooled over the heads that share a key; then softmax over these
+    keys, mean over queries, and max-pooling along positions.
     """
     grouped = q.unflatten(1, (k.size(1), -1))
     logits = (grouped @ k.mT[:, :, None] * q.size(-1) ** -0.5).amax(2)
@@ -114,9 +113,9 @@ def importance(q: Tensor, k: Tensor) -> Tensor:
 
 
 def redundancy(k: Tensor) -> Tensor:
-    """Redundancy of each key, the part of it that others say: k (rows, kv_heads, m, d) in position order → (rows, kv_heads, m), a softmax.
+    """Return the redundancy of each key as a softmax, (rows, kv_heads, m).
 
-    In each row of the cosine matrix the newest similar key is spared.
+    ``k`` (rows, kv_heads, m, d) in position order. In each row of the cosine matrix the newest similar key is spared.
     """
     unit = F.normalize(k, dim=-1)
     cosine = unit @ unit.mT

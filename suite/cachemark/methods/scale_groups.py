@@ -1,4 +1,4 @@
-"""Scale groups: the full cache without one of the three groups that AMS-KV divides the scales into."""
+"""Scale groups: the full cache without one of AMS-KV's three groups of scales."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from .registry import method
 @method("scale_groups")
 @dataclass
 class ScaleGroups(Method):
-    """While a scale is made, the tokens of one group of earlier scales are not seen: the first ``condensed`` scales, the
-    ``local`` most recent ones, or the intermediate ones between them (``remove`` names the group; a scale that is both first
-    and recent counts as condensed).
+    """Hides one group of earlier scales while a scale is generated, to measure its importance.
 
-    The ablation of AMS-KV (arXiv 2511.16047), Table 1: it shows what each group is worth and saves nothing, since what is local
-    now is intermediate later. The paper does not say how many scales are local; two are what its larger budget holds.
+    The ablation of AMS-KV (arXiv 2511.16047), Table 1. ``remove`` names the group: the first ``condensed`` scales, the ``local`` most
+    recent ones, or the ``intermediate`` ones between them; a scale that is both first and recent is condensed. It saves nothing, since a
+    local scale is intermediate later. The paper does not state how many scales are local; two are what its larger budget fits.
     """
 
     paradigms = ("next-scale",)
@@ -47,7 +46,7 @@ class ScaleGroups(Method):
     def resolve(self, layout: Layout) -> None:
         self.check_choice("remove", "condensed", "intermediate", "local")
         if min(self.condensed, self.local) < 0:
-            raise BadParameter("scale_groups: condensed and local are numbers of scales.", remedy="Give 0 or more.")
+            raise BadParameter("scale_groups: condensed and local are numbers of scales.", remedy="Use 0 or more.")
 
     def attend_scale(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
         k, v = (slot if stage is None else stage).read(slot.bank.runs[0], slot.live[0])
@@ -57,7 +56,7 @@ class ScaleGroups(Method):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.expand(q.size(2), -1)), None
 
     def group(self, scale: int, now: int) -> str:
-        """The group of a scale while scale ``now`` is made, both from 0; the scale that is made is in none."""
+        """Return the group of a scale while scale ``now`` is generated, both from 0; "own" for itself."""
         if scale == now:
             return "own"
         if scale < self.condensed:

@@ -1,4 +1,4 @@
-"""ScaleKV: a large budget for drafter layers, a small one for refiner layers, and the entries that a few queries ask for."""
+"""ScaleKV: large budgets for drafter layers, small ones for refiners; a few queries select entries."""
 
 from __future__ import annotations
 
@@ -33,18 +33,17 @@ PUBLISHED = Fraction(650, 6425)  # the authors' 10 %
 @method("scalekv")
 @dataclass
 class ScaleKV(Calibrated, Method):
-    """From the first scale on that makes the cache longer than ``mean`` entries, each layer keeps a budget behind every scale: large in
-    *drafter* layers, which look back much, small in the others. 16 queries, evenly spread over the map, score all entries; their own
-    16 stay, and of the others those with the highest scores, each pooled with its neighbours.
+    """Keeps a budget per layer after every scale: large in *drafter* layers, small in the others.
 
     Li et al., "Memory-Efficient Visual Autoregressive Modeling with Scale-Aware KV Cache Compression" (NeurIPS 2025, arXiv 2505.19602) and
-    the code StargazerX0/ScaleKV, commit eb0615a. With ``score = "code"`` queries are those before bias, norm, scale and rotation, their
-    products with the keys are summed without a softmax, and the largest of five neighbours counts; ``softmax`` is what the paper prints:
-    attention weights, and the mean of five.
+    the code StargazerX0/ScaleKV, commit eb0615a. Budgets hold from the first scale that makes the cache longer than ``mean`` entries. 16
+    evenly spaced queries score all entries; their own 16 stay, and those with the highest scores, pooled over neighbors. ``score =
+    "code"``: queries before bias, norm, scale and rotation, products summed without a softmax, maximum of five neighbors. ``softmax``, as
+    in the paper: attention weights and the mean of five.
 
-    Differs from the code: budgets other than the published ones follow from a rule that reproduces those; of equal scores the entry that
-    came first stays (theirs leaves it to the device); nothing is projected twice; keys are in the model's dtype (theirs in fp32). A map
-    smaller than 4×4 is scored by all of its queries.
+    Differs from the code: budgets other than the published ones follow from a rule that reproduces those; ties keep the older entry (theirs
+    depends on the device); nothing is projected twice; keys are in the model's dtype (theirs in fp32). A map smaller than 4×4 is scored by
+    all its queries.
     """
 
     paradigms = ("next-scale",)
@@ -53,9 +52,9 @@ class ScaleKV(Calibrated, Method):
     sizes = ("mean",)
     unstated = {
         "score": "the published code; the paper's formula is `softmax`, and keeps half of other entries",
-        "drafters": "ours: how many layers are drafters is not said; published are 2 of 32 and 3 of 40",
-        "counts": "ours: a budget is of the bytes that are allocated; theirs is of what lives between two scales, as `live` does",
-        "calibration": "ours: which prompts, and how attention is averaged and the strongest weights are counted, is not said",
+        "drafters": "ours: the number of drafters is not stated; published are 2 of 32 and 3 of 40",
+        "counts": "ours: a budget counts allocated bytes; theirs counts live bytes between two scales, as `live` does",
+        "calibration": "ours: the paper does not state the prompts, how attention is averaged, or how the strongest weights are counted",
     }
 
     score: str = "code"
@@ -69,22 +68,22 @@ class ScaleKV(Calibrated, Method):
         return AttentionProfile("asi")
 
     def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
-        """The published files hold budgets alone, from which drafters are taken."""
+        """Return the table's shape; the published files have budgets alone, which imply the drafters."""
         return {} if "drafters" in facts else {"asi": (layout.layers, len(layout.scales) - 1)}
 
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         self._check_parameters(layout)
         most = int(budget * layout.layers * layout.cacheable)
         if most < WINDOW * layout.layers:
-            raise BadBudget(f"scalekv: a budget of {float(budget):.3g} is {most // layout.layers} entries a layer; {WINDOW} always stay.",
-                            remedy=f"Give at least {WINDOW / layout.cacheable:.4f}.")
+            raise BadBudget(f"scalekv: a budget of {float(budget):.3g} is {most // layout.layers} entries per layer; {WINDOW} always stay.",
+                            remedy=f"Use at least {WINDOW / layout.cacheable:.4f}.")
         if self.counts == "live":
             return {"mean": most // layout.layers}
         above = min(most // layout.layers + 1, layout.cacheable)  # rooms add up to the means and more, but for what a split rounds off
         return {"mean": next((mean for mean in range(above, WINDOW, -1) if sum(self._budgets(layout, mean).rooms) <= most), WINDOW)}
 
     def own_budget(self, layout: Layout) -> Fraction:
-        """The share of the full cache that is allocated: at this mean, or at the authors' 10 %."""
+        """Return the allocated fraction of the full cache, at this mean or the authors' 10 %."""
         self.resolve(layout)
         return Fraction(sum(self.plan.rooms), layout.layers * layout.cacheable)
 
@@ -92,7 +91,7 @@ class ScaleKV(Calibrated, Method):
         self._check_parameters(layout)
         self.mean = self.mean or max(WINDOW, int(PUBLISHED * layout.cacheable))
         if self.mean < WINDOW:
-            raise BadBudget(f"scalekv: mean = {self.mean} is less than its window.", remedy=f"Give {WINDOW} or more.")
+            raise BadBudget(f"scalekv: mean = {self.mean} is less than its window.", remedy=f"Use {WINDOW} or more.")
         self.plan = self._budgets(layout, self.mean)
 
     def _check_parameters(self, layout: Layout) -> None:
@@ -100,7 +99,7 @@ class ScaleKV(Calibrated, Method):
         self.check_choice("counts", "allocated", "live")
         self.drafters = self.drafters or max(1, round(layout.layers / 16))
         if not 0 < self.drafters < layout.layers:
-            raise BadParameter(f"scalekv: drafters = {self.drafters} of {layout.layers} layers.", remedy=f"Give 1 … {layout.layers - 1}.")
+            raise BadParameter(f"scalekv: drafters = {self.drafters} of {layout.layers} layers.", remedy=f"Use 1 … {layout.layers - 1}.")
 
     def _budgets(self, layout: Layout, mean: int) -> LayerBudgets:
         self.facts(layout)
@@ -114,7 +113,7 @@ class ScaleKV(Calibrated, Method):
         return self.plan.kept[step.index][site.layer] + step.count
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """Every key read and scored, and what stays moved, by the scales behind which something goes."""
+        """Count scoring of every key and moving of survivors, after scales that evict."""
         if not self._cuts(site, step):
             return MethodOverhead()
         attended, stays = self.attended(layout, site, step), self.plan.kept[step.index + 1][site.layer]
@@ -141,16 +140,16 @@ class ScaleKV(Calibrated, Method):
 
     @property
     def logical_bytes(self) -> int:
-        """At the fullest pass: drafters still grow where the others shrink."""
+        """Live bytes at the fullest pass: drafters still grow while other layers shrink."""
         return self._fullest
 
     def room(self, site: Site) -> int:
-        """Behind the scale that is made; the last one is kept nowhere."""
+        """Return the budget after the current scale; the last scale is not stored."""
         behind = min(self.scale, len(self.layout.scales) - 2)
         return min(self.plan.behind(site.layer, behind), self.plan.rooms[site.layer])
 
     def observe_raw(self, site: Site, step: Step, q: Tensor) -> None:
-        """Keep those of the window, where something will have to go."""
+        """Store the queries of the window, if entries will be evicted."""
         if self._cuts(site, step):
             chosen = _asked(q, step)
             self.asked[:, :, : chosen.size(2)] = chosen
@@ -161,7 +160,7 @@ class ScaleKV(Calibrated, Method):
         return super().attend(site, step, q, k, v)
 
     def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> Tensor:
-        """The window, and the highest of the pooled scores; of equal ones those that came first. Ascending."""
+        """Return the window and the entries with the highest pooled scores, ascending; ties by age."""
         assert self.stage is not None
         window = _window(step, total, self.asked.device)
         scores = self.pooled(self.asked[:, :, : min(WINDOW, step.count)], self.stage.k[:, :, :total], window)
@@ -169,8 +168,10 @@ class ScaleKV(Calibrated, Method):
         return torch.cat((window.expand(*best.shape[:2], -1), best), -1).sort(-1).values
 
     def pooled(self, q: Tensor, k: Tensor, window: Tensor) -> Tensor:
-        """Scores (rows, kv_heads, n) fp32 of keys ``k`` (rows, kv_heads, n, head_dim) by queries (rows, heads, tokens, head_dim): a sum
-        over the queries, pooled over neighbours in the cache; −∞ at the places ``window``."""
+        """Return scores (rows, kv_heads, n) fp32 of keys, pooled over neighbors; −∞ in the window.
+
+        ``k`` (rows, kv_heads, n, head_dim), ``q`` (rows, heads, tokens, head_dim); scores are summed over queries.
+        """
         scores = fold(q, k.size(1)).float() @ k.float().mT * q.size(-1) ** -0.5
         if self.score == "softmax":
             return F.avg_pool1d(scores.softmax(-1).sum(2), KERNEL, 1, KERNEL // 2).index_fill(-1, window, -torch.inf)
@@ -185,21 +186,20 @@ def _budgets(calibration: str, sides: tuple[int, ...], layers: int, mean: int, d
 
 
 def spread(side: int, device: torch.device | str = "cpu") -> Tensor:
-    """Places of 16 tokens in a map of ``side``² of at least 4×4, (16,) row by row: the middles of as many squares, which cover it from its
-    upper left corner."""
+    """Return 16 positions in a map of ``side``² (at least 4×4): the centers of equal squares."""
     part = side // GRID
     at = torch.arange(GRID, device=device) * part + (part - 1) // 2
     return (at[:, None] * side + at).flatten()
 
 
 def _asked(q: Tensor, step: Step) -> Tensor:
-    """The queries of the window, (rows, heads, 16, head_dim); of a map without one all."""
+    """Return the queries of the window, (rows, heads, 16, head_dim); all queries of a smaller map."""
     side = isqrt(step.count)
     return q.index_select(2, spread(side, q.device)) if side >= GRID else q
 
 
 def _window(step: Step, total: int, device: torch.device) -> Tensor:
-    """Places of the entries that always stay among all ``total``: those of the queries, of a smaller map the last 16 of the cache."""
+    """Return positions of the entries that always stay: those of the queries, or the last 16 of the cache."""
     side = isqrt(step.count)
     return spread(side, device) + total - step.count if side >= GRID else torch.arange(total - WINDOW, total, device=device)
 
@@ -209,12 +209,11 @@ LEAST = 200 / 650  # of the mean, that a refiner keeps at least: so in the publi
 
 @dataclass(frozen=True)
 class LayerBudgets:
-    """The entries that each layer may keep behind each scale but the last. ``tokens`` of each scale; ``mean`` entries a layer;
-    ``drafters``: by the scale behind which something goes, the layers with the larger budget, which hold from there on; ``window``:
-    entries that always stay.
+    """Entries that each layer may keep after each scale but the last.
 
-    The authors publish numbers for 10 % alone. The rule that gives all ten rows of them is inferred: the layers' budgets sum to
-    the mean times their number, and a drafter keeps as much of what there is as leaves the others a whole number, at least ``LEAST``.
+    ``tokens`` of each scale; ``mean`` entries per layer; ``drafters``: layers with the larger budget, by scale; ``window``: entries that
+    always stay. The authors publish numbers for 10 % alone. This rule, which reproduces all ten rows of them, is inferred: the layers'
+    budgets sum to the mean times their number, and a drafter keeps as many entries as leave the others a whole number, at least ``LEAST``.
     """
 
     tokens: tuple[int, ...]
@@ -225,13 +224,13 @@ class LayerBudgets:
 
     @cached_property
     def first(self) -> int:
-        """The first scale behind which something goes; the last one where nothing ever does."""
+        """The first scale after which entries are evicted; the last one if there is none."""
         cumulative = list(accumulate(self.tokens))
         return next((scale for scale, n in enumerate(cumulative[:-1]) if n > self.mean), len(self.tokens) - 1)
 
     @cached_property
     def budgets(self) -> list[list[int]]:
-        """By scale, from the first that cuts, and layer."""
+        """Budgets by scale, from the first that evicts, and layer."""
         live = [sum(self.tokens[: self.first])] * self.layers
         by_scale = []
         for scale in range(self.first, len(self.tokens) - 1):
@@ -243,7 +242,7 @@ class LayerBudgets:
         return by_scale
 
     def _split(self, available: int, larger: int) -> tuple[int, int]:
-        """The budget of ``larger`` drafters, of what they have, and that of the other layers."""
+        """Return the budget of ``larger`` drafters with ``available`` entries, and that of the other layers."""
         refiners, total = self.layers - larger, self.mean * self.layers
         least = max(self.window, round(LEAST * self.mean))
         shares = [(size, (total - larger * size) // refiners) for size in range(available, self.mean - 1, -1)
@@ -252,12 +251,12 @@ class LayerBudgets:
         return (exact or shares or [(self.mean, self.mean)])[0]
 
     def behind(self, layer: int, scale: int) -> int:
-        """The most that a layer may keep behind a scale; everything before the first cut."""
+        """Return the most entries that a layer may keep after a scale."""
         return self.budgets[scale - self.first][layer] if scale >= self.first else sum(self.tokens[: scale + 1])
 
     @cached_property
     def kept(self) -> list[list[int]]:
-        """Entries that each layer has while a scale is made, by scale."""
+        """Entries that each layer has while a scale is generated, by scale."""
         by_scale = [[0] * self.layers]
         for scale, own in enumerate(self.tokens[:-1]):
             by_scale.append([min(n + own, self.behind(layer, scale)) for layer, n in enumerate(by_scale[-1])])
@@ -265,13 +264,15 @@ class LayerBudgets:
 
     @cached_property
     def rooms(self) -> list[int]:
-        """The most that each layer ever holds behind a scale."""
+        """Most entries that each layer has after any scale."""
         return [max(entries) for entries in zip(*self.kept, strict=True)]
 
 
 def drafters_of(facts: Mapping[str, object], count: int) -> tuple[tuple[int, ...], ...]:
-    """The drafters behind each scale: those that are published, of which the first and last also stand for earlier and later scales,
-    else the ``count`` layers with the lowest mean z-score of ASI over all scales."""
+    """Return the drafters after each scale: published ones, or the ``count`` layers of lowest mean ASI.
+
+    The first and last published rows also serve earlier and later scales. ASI is compared by its mean z-score over all scales.
+    """
     scales = len(facts["scales"])  # type: ignore[arg-type]
     if "drafters" in facts:
         published: Mapping[int, Sequence[int]] = {int(scale): layers for scale, layers in facts["drafters"].items()}  # type: ignore[attr-defined]
@@ -281,7 +282,7 @@ def drafters_of(facts: Mapping[str, object], count: int) -> tuple[tuple[int, ...
 
 
 def mean_scores(asi: Sequence[Sequence[float]]) -> list[float]:
-    """Of every layer the mean over the scales of its z-score among the layers (population deviation, eps 1e-6)."""
+    """Return each layer's mean z-score over the scales (population deviation, eps 1e-6)."""
     scores = [[0.0] * len(asi[0]) for _ in asi]
     for scale in range(len(asi[0])):
         values = [layer[scale] for layer in asi]

@@ -1,4 +1,4 @@
-"""Spatial-semantic head decoupling: spatial heads keep the latest tokens, semantic ones those with the most attention so far."""
+"""Spatial-semantic head decoupling: recent tokens in spatial heads, most-attended in semantic heads."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ TOKEN, LINE = "token", "line"  # edges behind which entries go
 @method("ssd_heads")
 @dataclass
 class SSDHeads(Calibrated, Scored):
-    """*Spatial* heads keep the latest ``B`` visual tokens, *semantic* heads the ``B`` with the largest attention mass so far, among them
-    in any case the ``recent`` latest (0: half of them, as H2O). A head is spatial where at least ``tau`` of its attention to visual tokens
-    goes to the ``near`` latest lines: a table that is measured once of the weights and stands before anything is drawn.
+    """Keeps the latest ``B`` tokens in *spatial* heads, and the most-attended ``B`` in *semantic* heads.
 
-    "Spatial-Semantic Head Decoupling" (SSD, arXiv 2510.18716), which is neither the state-space duality nor the speculative decoding of
-    that name. ``buffer = "line"`` is its variant that compresses once a line: the tokens of the line that is written count in ``B``.
+    "Spatial-Semantic Head Decoupling" (SSD, arXiv 2510.18716), neither state-space duality nor speculative decoding. Semantic heads always
+    keep the ``recent`` latest tokens (0: half of ``B``, as H2O). A head is spatial if at least ``tau`` of its attention to visual tokens
+    goes to the ``near`` latest lines, measured once for the weights. ``buffer = "line"`` is its variant that compresses once per line: the
+    tokens of the current line count in ``B``.
 
-    Differs from the paper, of which no code was found: where it speaks of heads, heads that share keys and values are one; both kinds keep
-    as many entries, since how the paper shares its budget between them is not stated.
+    Differs from the paper, whose code was not available: heads that share keys and values count as one; both kinds keep equally many
+    entries, since the paper does not state how its budget is shared.
     """
 
-    source = "SSD heads (arXiv 2510.18716), of which no code was found; read from its abstract and from notes"
+    source = "SSD heads (arXiv 2510.18716); no code found; read from its abstract and from notes"
     unstated = {
         "calibration": "ours: which prompts and how many are not stated; here ten tuning seeds, conditional rows alone",
         "near": "ours: the span within which attention counts as spatial is not stated",
@@ -65,18 +65,18 @@ class SSDHeads(Calibrated, Scored):
         super().resolve(layout)
         self.check_choice("buffer", TOKEN, LINE)
         if not 1 <= self.near <= layout.lines:
-            raise BadParameter(f"ssd_heads: near = {self.near} of {layout.lines} lines.", remedy=f"Give 1 … {layout.lines}.")
+            raise BadParameter(f"ssd_heads: near = {self.near} of {layout.lines} lines.", remedy=f"Use 1 … {layout.lines}.")
         if not 0 <= self.tau <= 1:
-            raise BadParameter(f"ssd_heads: tau = {self.tau} is no share of attention.", remedy="Give a number from 0 to 1.")
+            raise BadParameter(f"ssd_heads: tau = {self.tau} is out of range.", remedy="Use a number from 0 to 1.")
         n = layout.line if self.buffer == LINE else 0
         if n and (self.B % n or n == self.B):
-            raise BadBudget(f"ssd_heads: B = {self.B} does not fit lines of {n}, one of which goes at a time.",
+            raise BadBudget(f"ssd_heads: B = {self.B} does not fit lines of {n}, one of which is evicted at a time.",
                             remedy=f"B must be a multiple of {n} and at least {2 * n}.")
         most = self.B - n
         self.recent = self.recent or max(1, most // 2)
         if not 1 <= self.recent <= most:
-            raise BadBudget(f"ssd_heads: recent = {self.recent} does not fit B = {self.B}, behind whose buffer {most} entries stay.",
-                            remedy=f"Give recent in 1 … {most}; the token just fed always stays.")
+            raise BadBudget(f"ssd_heads: recent = {self.recent} does not fit B = {self.B}: {most} entries stay after an eviction.",
+                            remedy=f"Use recent in 1 … {most}; the token just fed always stays.")
         self.spatial = [[head[self.near - 1] >= self.tau for head in heads] for heads in self.facts(layout)["recency"]]
 
     @property
@@ -85,12 +85,12 @@ class SSDHeads(Calibrated, Scored):
 
     @property
     def slack(self) -> int:  # type: ignore[override]
-        """A token enters before another goes; a line has its place in the budget."""
+        """One entry above the budget, unless a line is evicted at a time."""
         return int(self.buffer == TOKEN)
 
     # -- one generation -----------------------------------------------------------------------------------------------
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
-        """Attention masses, and which heads are spatial: (sites, 1, kv_heads, 1)."""
+        """Allocate attention masses, and which heads are spatial: (sites, 1, kv_heads, 1)."""
         self.mass = table(memory, slots, "mass")
         kinds = torch.tensor([self.spatial[site.layer] for site in slots.sites])[:, None, :, None]
         self.latest = memory.zeros(f"spatial.{slots.sites[0]}", tuple(kinds.shape), torch.bool).copy_(kinds)
@@ -100,10 +100,10 @@ class SSDHeads(Calibrated, Scored):
         self.mass[slot.index, ..., : mass.size(-1)] += mass
 
     def graph_key(self, step: Step) -> None:
-        """A mass is added to whatever lives."""
+        """Return None: masses are added to all live entries."""
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """The mass of every live key is read and written; what an unfused attention writes besides is no part of the method."""
+        """Count reading and writing the mass of every live key."""
         attended = self.attended(layout, site, step)
         return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * attended)
 

@@ -1,4 +1,4 @@
-"""StreamingLLM: the first tokens and the most recent ones."""
+"""StreamingLLM: attention sinks and the most recent tokens."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .registry import method
 @method("streaming")
 @dataclass
 class Streaming(Evicting):
-    """Keeps the first ``sinks`` visual tokens (under a budget of a next-scale model those of the first two scales) and the most
-    recent ``B − sinks``.
+    """Keeps the first ``sinks`` visual tokens and the most recent ``B − sinks``.
 
-    Xiao et al., "Efficient Streaming Language Models with Attention Sinks" (ICLR 2024), §3.2. Differs from the authors'
-    code: K is cached after RoPE and keeps its own position, where theirs rotates by the place in the cache.
+    Xiao et al., "Efficient Streaming Language Models with Attention Sinks" (ICLR 2024), §3.2. A budget of a next-scale model sets ``sinks``
+    to the tokens of the first two scales. Differs from the authors' code: K is cached after RoPE with its own position; theirs rotates by
+    the position in the cache.
     """
 
     paradigms = ("next-token", "next-scale")
@@ -39,10 +39,10 @@ class Streaming(Evicting):
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)
         if not 0 <= self.sinks < self.B:
-            raise BadBudget(f"streaming: {self.sinks} sinks leave no room in B = {self.B}.", remedy=f"Give sinks in 0 … {self.B - 1}.")
+            raise BadBudget(f"streaming: {self.sinks} sinks leave no room in B = {self.B}.", remedy=f"Use sinks in 0 … {self.B - 1}.")
 
     def evict(self, step: Step, slots: SlotBank) -> None:
-        """The oldest token that is no sink goes. The places behind the sinks are a ring, so its place is known."""
+        """Evict the oldest token that is not a sink. The others are a ring buffer, so its position is known."""
         for number, run in enumerate(slots.runs):
             visual = slots.live[number] - run.condition
             if visual > self.B:

@@ -1,4 +1,4 @@
-"""A sliding window: the most recent tokens and nothing else."""
+"""Sliding window: the most recent tokens."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .registry import method
 @method("window")
 @dataclass
 class Window(Evicting):
-    """Keeps the most recent ``B`` visual tokens, and the condition unless ``keep_condition`` is false: then the condition
-    ages out first and counts in ``B``.
+    """Keeps the most recent ``B`` visual tokens.
 
-    The window-attention baseline of Xiao et al. (ICLR 2024), Fig. 1b. In a next-scale model tokens are ordered coarse to fine.
+    The condition stays unless ``keep_condition`` is false; then it counts in ``B`` and is evicted first. The window-attention baseline of
+    Xiao et al. (ICLR 2024), Fig. 1b. In a next-scale model tokens are ordered coarse to fine.
     """
 
     paradigms = ("next-token", "next-scale")
@@ -48,7 +48,7 @@ class Window(Evicting):
         return min(before + step.first, self.B) + (step.count or layout.longest_condition)
 
     def evict(self, step: Step, slots: SlotBank) -> None:
-        """The oldest entry goes. The places of the window are a ring, so its place is known."""
+        """Evict the oldest entry. The window is a ring buffer, so its position is known."""
         for number, run in enumerate(slots.runs):
             start = run.condition if self.keep_condition else 0
             if slots.live[number] - start > self.B:

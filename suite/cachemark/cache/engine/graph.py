@@ -141,13 +141,13 @@ class Graph:
             return self._recorder.record(once)
         except torch.OutOfMemoryError as error:
             if not self._recordings:
-                raise torch.OutOfMemoryError(f"The memory does not hold one recorded pass: {_first_line(error)}. Lower the batch, or "
+                raise torch.OutOfMemoryError(f"The memory does not fit one captured pass: {_first_line(error)}. Lower the batch, or "
                                              f"use engine = \"eager\".") from error
             self._full = True
             self.missed += 1
             return None
         except RuntimeError as error:
-            raise Unsupported(f"{type(state).__name__}: a pass cannot be recorded: {_first_line(error)}",
+            raise Unsupported(f"{type(state).__name__}: a pass cannot be captured: {_first_line(error)}",
                               remedy="Use engine = \"eager\".") from error
         finally:
             self.seconds += time.perf_counter() - began
@@ -181,8 +181,8 @@ def _check(state: HostState, saved: dict[str, Any]) -> None:
     now = _state(state)
     changed = sorted(name for name in saved.keys() | now.keys() if not _same(saved.get(name, UNSET), now.get(name, UNSET)))
     if changed:
-        raise Unsupported(f"{type(state).__name__}: a pass changes {', '.join(changed)} on the host, which a recorded pass would not.",
-                          remedy="Let host attributes depend on the step, or keep it in a tensor of the memory.")
+        raise Unsupported(f"{type(state).__name__}: a pass changes {', '.join(changed)} on the host, which a captured pass would not.",
+                          remedy="Derive host attributes from the step, or store them in a tensor from memory.")
 
 
 def _first_line(error: BaseException) -> str:

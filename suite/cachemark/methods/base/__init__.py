@@ -1,1 +1,1 @@
-"""Parts that several methods share."""
+"""Base classes of methods."""

@@ -1,7 +1,7 @@
-"""Calibrations: facts that were measured once of certain weights for a method, and the digest by which a case names them.
+"""Calibrations: facts measured once of a model's weights for a method, identified by a digest.
 
-Those that come with the package stand in ``data/calibration``, a file for each method; a user's own, as ``cachemark calibrate`` writes
-them, in a folder. A case holds the digest and no path, so the same facts give the same case wherever they lie.
+Bundled ones are in ``data/calibration``, one file per method; a user's own, written by ``cachemark calibrate``, in a folder. A case has the
+digest and no path, so equal facts give the same case wherever they are stored.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _remembered: dict[str, dict[str, dict[str, Any]]] = {}  # of this process, by me
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
-    """The digest of what a calibration says; its cost is left out."""
+    """Return the digest of a calibration, without its cost."""
     return digest({name: value for name, value in facts.items() if name not in COST}, DIGITS)
 
 
 def folder() -> Path:
-    """The folder of the user's own calibrations: what ``CACHEMARK_CALIBRATIONS`` names, else ``calibrations`` in the working directory."""
+    """Return the folder of the user's calibrations: ``CACHEMARK_CALIBRATIONS``, else ``calibrations``."""
     return Path(os.environ.get(VARIABLE) or FOLDER)
 
 
 def place(method: str, weights: str) -> Path:
-    """The file of a user's calibration for a method and the identity of weights."""
+    """Return the file of a user's calibration for a method and the identity of weights."""
     return folder() / f"{method}-{digest(_transformer(weights), 12)}.json"
 
 
 def save(method: str, facts: Mapping[str, Any], to: Path | None = None) -> Path:
-    """Write a calibration where it will be found, or to another file, and return its path."""
+    """Write a calibration to its file, or to another, and return the path."""
     path = to or place(method, str(facts["weights"]))
     with replacing(path) as part:
         part.write_text(canonical({"method": method, "facts": dict(facts)}) + "\n", encoding="utf-8")
@@ -53,15 +53,17 @@ def save(method: str, facts: Mapping[str, Any], to: Path | None = None) -> Path:
 
 
 def remember(method: str, facts: Mapping[str, Any]) -> str:
-    """Let this process find facts by their digest, which is returned."""
+    """Register facts in this process and return their digest."""
     found = fingerprint(facts)
     _remembered.setdefault(method, {})[found] = dict(facts)
     return found
 
 
 def measured(method: str, weights: str) -> dict[str, Any]:
-    """The facts for a method and the identity of weights, of which the transformer's counts: the user's own before the packaged ones;
-    empty where there are none. Raises BadCalibration for a file that is broken."""
+    """Return the facts for a method and weights, the user's own before bundled ones; else empty.
+
+    Of the weights' identity the transformer's counts. Raises BadCalibration for a broken file.
+    """
     own = place(method, weights)
     if is_readable(own):
         return read(own, method)
@@ -69,8 +71,7 @@ def measured(method: str, weights: str) -> dict[str, Any]:
 
 
 def named(method: str, name: str) -> tuple[str, Mapping[str, Any]]:
-    """The digest and the facts of the calibration that has this digest, or that comes with the package under this name; raises
-    UnknownName, the nearest name first."""
+    """Return digest and facts of a calibration, by digest or bundled name; raise UnknownName."""
     known = _known(method)
     found = known.get(name) or next((own for own in _user(method) if own[0] == name), None)
     if found is None:
@@ -79,7 +80,7 @@ def named(method: str, name: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def _known(method: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Calibrations that this process has met or that come with the package, by digest, the latter by the name of their model too."""
+    """Return known and bundled calibrations by digest; bundled ones also by model name."""
     return {**_packaged_names(method), **{key: (key, facts) for key, facts in _remembered.get(method, {}).items()}}
 
 
@@ -98,13 +99,13 @@ def _user(method: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 @cache
 def packaged(method: str) -> dict[str, dict[str, Any]]:
-    """The calibrations of a method that come with the package, by the identity of their weights or the name of a published model."""
+    """Return the bundled calibrations of a method, by weights or by the name of a published model."""
     file = resources.files("cachemark") / "data" / "calibration" / f"{method}.json"
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
 
 def read(path: Path, method: str) -> dict[str, Any]:
-    """The facts of a file that :func:`save` wrote for this method. Raises BadCalibration."""
+    """Return the facts of a file written by :func:`save` for this method. Raises BadCalibration."""
     edited = EditedFile(str(path), BadCalibration, "Measure it again: cachemark calibrate METHOD MODEL.")
     found = edited.json(text_of(path, BadCalibration))
     edited.check(found, {"method": LINE, "facts": TABLE})
@@ -125,8 +126,11 @@ _SOUND: set[tuple[object, ...]] = set()  # calibrations that have been looked at
 
 @dataclass
 class Calibrated(Planning):
-    """Resolves the parameter ``calibration`` to the digest of the facts, which so becomes part of a case's identity. Left empty it is the
-    calibration of the case's weights; a plan may name one that comes with the package, or give a digest."""
+    """A method that needs facts measured of the weights.
+
+    The parameter ``calibration`` resolves to the digest of the facts, which becomes part of the case. Empty: the calibration of the case's
+    weights. A plan may name a bundled one, or give a digest.
+    """
 
     calibration: str = ""
 
@@ -137,8 +141,10 @@ class Calibrated(Planning):
         self._measured = measured
 
     def facts(self, layout: Layout) -> Mapping[str, Any]:
-        """The facts, of a model with these layers, heads and scales or lines; fills in ``calibration``. Raises BadParameter where there are
-        none, UnknownName for a name that is none, BadCalibration for those that are broken or of another model."""
+        """Return the facts for a model of this layout; fill in ``calibration``.
+
+        Raises BadParameter if there are none, UnknownName for an unknown name, BadCalibration for broken facts or those of another model.
+        """
         if not self.calibration:
             if not self._measured:
                 raise BadParameter(f"{self.name}: no calibration found for these weights.", remedy=f"Run `cachemark calibrate "
@@ -152,7 +158,7 @@ class Calibrated(Planning):
         return facts
 
     def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
-        """The facts that the method reads, each a table of finite numbers of that shape."""
+        """Return the facts that the method reads, with the shape of each table."""
         return {}
 
     def _check(self, facts: Mapping[str, Any], layout: Layout) -> None:
@@ -167,7 +173,7 @@ class Calibrated(Planning):
 
 
 def _shape(layout: Layout) -> dict[str, int | tuple[int, ...]]:
-    """The sizes of a model that its calibrations have to have."""
+    """Return the sizes that a calibration must share with the model."""
     tokens: dict[str, int | tuple[int, ...]] = {"scales": layout.scales} if layout.scales else {"lines": layout.lines, "line": layout.line}
     return {"layers": layout.layers, "heads": layout.kv_heads, **tokens}
 

@@ -1,4 +1,4 @@
-"""Methods that keep a number of visual entries, and the state that they share."""
+"""Methods with a budget of visual entries, and their state."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from ...core.errors import BadParameter
 
 
 def visual_budget(budget: Fraction, layout: Layout) -> int:
-    """Visual entries per row, layer and head that a budget allows: B = n·max(2, round(ratio·lines)) with lines of n tokens;
-    with scales the share of what the full cache keeps, rounded down."""
+    """Return the visual entries per row, layer and head that a budget allows.
+
+    Next-token: B = n·max(2, round(ratio·lines)) with lines of n tokens. Next-scale: the fraction of the full cache's entries, rounded down.
+    """
     if layout.scales:
         return max(1, int(budget * layout.cacheable))
     return layout.line * max(2, round(budget * layout.lines))
@@ -27,7 +29,7 @@ def visual_budget(budget: Fraction, layout: Layout) -> int:
 
 @dataclass
 class Evicting(Method):
-    """A method that keeps at most ``B`` visual entries per row, layer and head, and the whole condition in addition."""
+    """A method that keeps at most ``B`` visual entries per row, layer and head, and the whole condition."""
 
     evicts = True
 
@@ -39,33 +41,33 @@ class Evicting(Method):
 
     def resolve(self, layout: Layout) -> None:
         if self.B < 1:
-            raise BadParameter(f"{self.name}: B = {self.B} keeps nothing.", remedy=f"Give 1 … {layout.visual} visual entries.")
+            raise BadParameter(f"{self.name}: B = {self.B} is out of range.", remedy=f"Use 1 … {layout.visual} visual entries.")
 
     def capacity(self, layout: Layout, site: Site) -> int:
         return layout.longest_condition + min(self.with_slack(layout), layout.cacheable)
 
     def with_slack(self, layout: Layout) -> int:
-        """Entries that there must be room for: ``B``, and what a pass appends before it evicts. A scale that does not fit is staged."""
+        """Return ``B`` and the entries appended before an eviction. Scales that do not fit use the stage."""
         return self.B + (0 if layout.scales else self.slack)
 
     @property
     def evicts_behind(self) -> str:
-        """The edge behind which entries go: ``evict_after``, of methods that no parameter tells otherwise."""
+        """The edge of eviction: ``evict_after``, unless a parameter sets it."""
         return self.evict_after
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
-        """Up to ``B`` from earlier passes, and its own; at a line's end as many fewer as a line has."""
+        """Return the condition, the entries kept from earlier passes, and the pass's own."""
         return layout.longest_condition + self.kept_before(layout, step) + step.count
 
     def kept_before(self, layout: Layout, step: Step) -> int:
-        """Visual entries that are left from earlier passes. A next-scale model has no lines, so there nothing is evicted by them."""
+        """Return the visual entries kept from earlier passes. Next-scale models have no lines."""
         if layout.scales or self.evicts_behind != "line" or step.first < self.B:
             return min(step.first, self.B)
         return self.B - layout.line + (step.first - self.B) % layout.line
 
     def evicted(self, layout: Layout, step: Step) -> int:
-        """Entries that go at the end of this pass."""
+        """Return the entries evicted at the end of this pass."""
         full = step.count and self.kept_before(layout, step) + step.staying >= self.B
         if layout.scales or self.evicts_behind not in step.edges or not full:
             return 0
@@ -74,16 +76,16 @@ class Evicting(Method):
         return max(0, self.kept_before(layout, step) + step.staying - self.B)
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """As many entries as are evicted are moved into their places."""
+        """Count the moves of the evicted entries."""
         return MethodOverhead(0, 4 * self.evicted(layout, step) * layout.kv_heads * layout.head_dim)
 
 
 @dataclass
 class Scored(Evicting):
-    """An evicting next-token method defined by one function: the entries with the lowest :meth:`score` are evicted.
+    """An evicting next-token method defined by one function: entries of lowest :meth:`score` go.
 
-    By default one entry is evicted as soon as more than ``B`` visual entries are live; with ``evict_after = "line"`` (and ``slack = 0``)
-    as many as a line has, at the end of each line. Of equal scores the older entry goes. The condition stays.
+    By default one entry is evicted as soon as more than ``B`` visual entries are live; with ``evict_after = "line"`` (and ``slack = 0``) as
+    many as a line has, at the end of each line. If scores are equal, the older entry goes. The condition stays.
     """
 
     evict_after = "token"
@@ -109,23 +111,26 @@ class Scored(Evicting):
 
 
 def ring(memory: Memory, slots: SlotBank, entries: int) -> Tensor:
-    """State for the latest ``entries`` queries of each site: (sites, rows, heads, entries, head_dim)."""
+    """Allocate state for the latest ``entries`` queries of each site.
+
+    (sites, rows, heads, entries, head_dim).
+    """
     layout = slots.layout
     shape = (len(slots.sites), layout.rows, layout.heads, entries, layout.head_dim)
     return memory.zeros(f"queries.{slots.sites[0]}", shape, layout.dtype)
 
 
 def table(memory: Memory, slots: SlotBank, name: str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """State with one number per entry that moves with it: (sites, rows, kv_heads, reach)."""
+    """Allocate one number per entry that moves with it: (sites, rows, kv_heads, reach)."""
     shape = (len(slots.sites), slots.layout.rows, slots.layout.kv_heads, slots.reach)
     return slots.follow(memory.zeros(f"{name}.{slots.sites[0]}", shape, dtype))
 
 
 def lowest(score: Tensor, age: Tensor, count: int) -> Tensor:
-    """Places of the ``count`` lowest scores along the last axis; of equal scores the one with the smaller ``age`` goes first.
+    """Return the positions of the ``count`` lowest scores along the last axis; ties by smaller ``age``.
 
-    ``score`` (…, n) fp32 with +inf where an entry may not go; ``age`` (…, n) int16, the index among visual tokens. Several are found in
-    one partial sort of integers that hold both.
+    ``score`` (…, n) fp32 with +inf for protected entries; ``age`` (…, n) int16, the index among visual tokens. Several are selected by one
+    partial sort of integers that combine both.
     """
     if count == 1:
         tied = score == score.amin(-1, keepdim=True)

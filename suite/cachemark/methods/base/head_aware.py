@@ -1,4 +1,4 @@
-"""Methods that class the heads of a next-scale model as contextual or structural, and cut each class by scores of its own."""
+"""Base of HACK and HACK++: contextual and structural heads, each class cut by its own scores."""
 
 from __future__ import annotations
 
@@ -24,30 +24,32 @@ from .calibrations import Calibrated, named
 
 @dataclass(frozen=True)
 class HeadClasses:
-    """``contextual[layer][head]`` says of every head whether it is contextual, else it is structural."""
+    """Classes of all heads: ``contextual[layer][head]``, else structural."""
 
     contextual: tuple[tuple[bool, ...], ...]
 
     @classmethod
     def by_variance(cls, variance: Sequence[Sequence[float]], share: float) -> HeadClasses:
-        """The ``share`` of all heads with the lowest variance is contextual; of equal ones the lower layer, then the lower head."""
+        """Mark the ``share`` of heads with the lowest variance as contextual; ties by layer, then head."""
         pairs = sorted((value, layer, head) for layer, heads in enumerate(variance) for head, value in enumerate(heads))
         few = {pair[1:] for pair in pairs[: round(share * len(pairs))]}
         return cls(tuple(tuple((layer, head) in few for head in range(len(heads))) for layer, heads in enumerate(variance)))
 
     @property
     def few(self) -> int:
-        """Contextual heads of all layers."""
+        """Number of contextual heads."""
         return sum(map(sum, self.contextual))
 
     @property
     def pairs(self) -> int:
-        """Heads of all layers."""
+        """Number of heads of all layers."""
         return sum(map(len, self.contextual))
 
     def budgets(self, mean: int, contrast: Fraction, most: int) -> tuple[int, int]:
-        """Entries of a contextual and of a structural head, whose mean over all heads is ``mean`` or just below: a contextual one has
-        ``contrast`` · ``mean``, unless the others cannot use what is left, since there are only ``most``."""
+        """Return the entries of a contextual and of a structural head, whose mean is at most ``mean``.
+
+        A contextual head has ``contrast`` · ``mean``, or more if structural heads reach ``most``.
+        """
         many, total = self.pairs - self.few, mean * self.pairs
         large = min(most, (total - self.few * int(contrast * mean)) // many) if many else most
         small = min(most, (total - many * large) // self.few) if self.few else most
@@ -55,7 +57,7 @@ class HeadClasses:
 
 
 class Cut(NamedTuple):
-    """The most entries of a head, those of the scale that is made among them: that its queries see, and that stay behind the scale."""
+    """Most entries of a head, its own scale included, for attention and for the cache."""
 
     attention: int
     cache: int
@@ -63,9 +65,11 @@ class Cut(NamedTuple):
 
 @dataclass
 class HeadAware(Calibrated, PerHead):
-    """*Contextual* heads, whose weights vary least from query to query, are the share ``contextual`` of all heads; the others are
-    *structural*. One set of scores serves what a scale attends to and what stays of it. A subclass says :meth:`cut`,
-    :meth:`kept_before` and :meth:`scores`, and in ``structural_asks`` whether structural heads are scored by queries too.
+    """A method with two classes of heads, *contextual* and *structural*, each with its own budget.
+
+    The share ``contextual`` of all heads with the lowest variance is contextual. One set of scores selects what a scale attends to and what
+    survives it. A subclass defines :meth:`cut`, :meth:`kept_before` and :meth:`scores`; ``structural_asks``: structural heads are scored by
+    queries, too.
     """
 
     structural_asks: ClassVar[bool] = True
@@ -75,44 +79,45 @@ class HeadAware(Calibrated, PerHead):
     mean: int = 0
 
     def check_parameters(self, layout: Layout) -> None:
-        """Raises BadParameter for what no model could use."""
+        """Raise BadParameter for values that no model can use."""
         if not 0 < self.contextual < 1:
-            raise BadParameter(f"{self.name}: contextual = {self.contextual} is no share.", remedy="Give a number between 0 and 1.")
+            raise BadParameter(f"{self.name}: contextual = {self.contextual} is out of range.", remedy="Use a number between 0 and 1.")
         if self.queries < 1:
-            raise BadParameter(f"{self.name}: queries = {self.queries} asks nobody.", remedy="Give 1 or more.")
+            raise BadParameter(f"{self.name}: queries = {self.queries} is out of range.", remedy="Use 1 or more.")
         if not 0 <= self.mean <= layout.visual:
-            raise BadParameter(f"{self.name}: mean = {self.mean} of {layout.visual} tokens.", remedy=f"Give 1 … {layout.visual}.")
+            raise BadParameter(f"{self.name}: mean = {self.mean} of {layout.visual} tokens.", remedy=f"Use 1 … {layout.visual}.")
 
     def classed(self, layout: Layout) -> HeadClasses:
-        """The classes of all heads, by the variances of the calibration."""
+        """Return the classes of all heads, by the variances of the calibration."""
         self.facts(layout)
         return _classed(self.name, self.calibration, self.contextual)
 
     @property
     def classes(self) -> HeadClasses:
-        """Those of the model that :meth:`resolve` was given."""
+        """Classes of the model that :meth:`resolve` was given."""
         return _classed(self.name, self.calibration, self.contextual)
 
     def cut(self, site: Site, step: Step, *, contextual: bool) -> Cut:
-        """The limits of a head of a class."""
+        """Return the limits of a head of a class."""
         raise NotImplementedError
 
     def scores(self, site: Site, step: Step, part: Extent, q: Tensor) -> Tensor:
-        """Scores of each place of [live | own] for some neighbours of one class, (rows, heads, length): the highest are chosen, of equal
-        ones those that came first. ``part``: where the stage shows these heads; ``q`` (rows, heads, queries, head_dim)."""
+        """Return scores of each position of [live | own], (rows, heads, length); the highest are kept.
+
+        For neighboring heads of one class, at ``part`` of the stage; ties keep the older entry. ``q``: (rows, heads, queries, head_dim).
+        """
         raise NotImplementedError
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
-        """The mean over the heads, rounded up."""
+        """Return the mean over the heads, rounded up."""
         return -(-self.attended_by_heads(layout, site, step) // layout.kv_heads)
 
     def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
         return sum(min(cut.attention, length) for cut, length in self._lengths(site, step))
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """Every key of a head that is cut read and scored, or its values where no query is asked; and what is chosen moved, once for all
-        that it serves where as much is seen as stays."""
+        """Count reading and scoring of all keys of cut heads, and moving of the selected entries."""
         group, products, numbers = layout.heads // layout.kv_heads, 0, 0
         for few, (cut, length) in zip(self.classes.contextual[site.layer], self._lengths(site, step), strict=True):
             if length > min(cut):
@@ -121,17 +126,17 @@ class HeadAware(Calibrated, PerHead):
         return MethodOverhead(layout.head_dim * products, layout.head_dim * numbers)
 
     def _lengths(self, site: Site, step: Step) -> list[tuple[Cut, int]]:
-        """Of each head of a site its limits, and the entries from which it chooses."""
+        """Return, for each head of a site, its limits and the number of candidate entries."""
         return [(self.cut(site, step, contextual=few), self.kept_before(site, step, contextual=few) + step.count)
                 for few in self.classes.contextual[site.layer]]
 
     def kept_before(self, site: Site, step: Step, *, contextual: bool) -> int:
-        """Entries that a head of a class has from earlier scales."""
+        """Return the entries that a head of a class has from earlier scales."""
         raise NotImplementedError
 
     # -- one generation -----------------------------------------------------------------------------------------------
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Choose, attend to the choice alone, and keep what may stay."""
+        """Select entries, attend to the selection alone, and keep the survivors."""
         slot, stage = self.ragged[site], self.shown
         stage.put(slot, step.first, k, v)
         queries = fold(q, k.size(1))
@@ -152,7 +157,10 @@ class HeadAware(Calibrated, PerHead):
         return torch.stack([outs[head] for head in sorted(outs)], 1).reshape(q.shape)
 
     def chosen(self, site: Site, step: Step, part: Extent, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Places of [live | own] that neighbours of one class see, and that stay, each (rows, heads, n) ascending; None for all."""
+        """Return positions of [live | own] that heads attend to and that they keep; None for all.
+
+        Each (rows, heads, n), ascending.
+        """
         cut = self.cut(site, step, contextual=self.is_contextual(site, part.first))
         if part.length <= min(cut):
             return None, None
@@ -161,7 +169,7 @@ class HeadAware(Calibrated, PerHead):
         return visible, survivors
 
     def _alike(self, site: Site, step: Step, stage: RaggedStage) -> Iterator[Extent]:
-        """Extents of neighbouring heads of one length that are cut alike: all that are not cut, and those of one class."""
+        """Yield extents of neighboring heads with equal lengths that are cut alike."""
         limits = {few: min(self.cut(site, step, contextual=few)) for few in {*self.classes.contextual[site.layer]}}
         for extent in stage.extents:
             heads = range(extent.first, extent.first + extent.heads)
@@ -173,12 +181,13 @@ class HeadAware(Calibrated, PerHead):
                 yield Extent(alike[0], len(alike), start, extent.length)
 
     def is_contextual(self, site: Site, head: int) -> bool:
-        """The class of a head."""
         return self.classes.contextual[site.layer][head]
 
     def subset_attention(self, q: Tensor, k: Tensor, step: Step) -> Tensor:
-        """Attention weights of some queries, which lie in the middles of equal parts of the scale, over all keys: (rows, heads, queries,
-        keys) fp32."""
+        """Return attention weights of a few evenly spaced queries over all keys.
+
+        (rows, heads, queries, keys) fp32.
+        """
         scoring = min(self.queries, step.count)
         places = (torch.arange(scoring, device=q.device) * 2 + 1) * step.count // (2 * scoring)
         few = q.unflatten(2, (-1, step.count)).index_select(3, places).flatten(2, 3)

@@ -1,4 +1,4 @@
-"""The papers' own kind of baseline, kept to show what a plain cache gains before any method is added."""
+"""Full caches as published with the models, for comparison only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...contract.method import Bidirectional, Method
 
 
 class PublishedCache(Method):
-    """A full cache in tensors of its own, as authors wrote it; it exists for comparison only."""
+    """A full cache in its own tensors, as the authors wrote it."""
 
     name = "full"
 
@@ -27,16 +27,16 @@ class PublishedCache(Method):
 
     @property
     def logical_bytes(self) -> int:
-        """Everything is read, so everything counts as live."""
+        """Bytes of all tensors, since all of them are read."""
         return self._memory.nbytes("slots")
 
 
 @dataclass
 class PaddedFull(PublishedCache):
-    """LlamaGen's published generation cache: one padded buffer per layer, read whole under a boolean mask.
+    """LlamaGen's published cache: one padded buffer per layer, read whole under a boolean mask.
 
-    Every pass attends over all round_up(condition + N, 8) places with the un-fused kernel, and copies K and V to the number
-    of query heads first, as the published code does.
+    Every pass attends over round_up(condition + N, 8) positions with the unfused kernel, and first copies K and V to the number of query
+    heads.
     """
 
     source = "LlamaGen's generate.py"
@@ -67,11 +67,10 @@ class PaddedFull(PublishedCache):
 
 @dataclass
 class ConcatFull(PublishedCache):
-    """VAR's published generation cache: in every scale each layer makes a new tensor of all keys so far and its own.
+    """VAR's published cache: each layer concatenates all keys so far with its own in every scale.
 
-    Old and new stand side by side while one is copied into the other. Under the authors' fp16 autocast the normalised K comes
-    out in fp32 and is kept so, and is cast again for the kernel; here K is kept in fp32 whatever the model's dtype. The last
-    scale is appended too, although nobody reads it.
+    During a copy the old and new tensors both exist. Under the authors' fp16 autocast, normalized K is fp32 and stored so; here K is stored
+    in fp32 for any dtype. The last scale is appended too, although no pass reads it.
     """
 
     source = "VAR's basic_var.py"
@@ -79,7 +78,7 @@ class ConcatFull(PublishedCache):
 
     @property
     def live_bytes(self) -> int:
-        """Tensors grow with the image, so what is allocated lives."""
+        """Bytes allocated, since tensors grow with the image."""
         return self.logical_bytes
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:

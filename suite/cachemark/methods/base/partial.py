@@ -1,8 +1,8 @@
-"""A masked model of which some passes compute only some of the tokens: where keys and values stay, the decoder, the encoder.
+"""Masked models with partial passes, which compute only some of the tokens.
 
-In a *full* pass everything is computed. In a *partial* one the blocks of the decoder behind a choice compute the chosen tokens
-alone, and the encoder, if it is told to, only what has become known since. All of them look at the keys and values of every
-token, of which those that are not computed keep what an earlier pass has left.
+In a *full* pass everything is computed. In a *partial* pass the decoder's blocks after a selection compute the selected tokens alone, and
+the encoder, if set, only newly known tokens. They attend to the keys and values of all tokens; those of tokens that are not computed come
+from an earlier pass.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ DECODER, ENCODER, HEAD = "decoder", "encoder", "head"
 
 # -- keys and values --------------------------------------------------------------------------------------------------
 class Places:
-    """Keys and values that stay where they are: one place for each token, for some blocks of a stack and the first ``rows`` rows.
-    They are written in place and a prefix is read as a whole, so there is no mask and nothing is concatenated."""
+    """Keys and values at fixed positions, one per token, for some blocks and the first ``rows`` rows.
+
+    They are written in place and a prefix is read as a whole: no mask, no concatenation.
+    """
 
     def __init__(self, stack: str, blocks: Sequence[int], layout: MaskedLayout, rows: int, memory: Memory) -> None:
         self.codec, self.dtype, self.rows = memory.codec, layout.dtype, rows
@@ -44,17 +46,19 @@ class Places:
 
     @property
     def logical_bytes(self) -> int:
-        """Bytes of keys and values; at the fullest pass they are as many as are allocated."""
+        """Bytes of keys and values; at the fullest pass all that is allocated."""
         return sum(part.nbytes for part in (*self.k, *self.v))
 
     def fill(self, block: int, k: Tensor, v: Tensor) -> None:
-        """Write the first places of a block: ``k``, ``v`` (rows or more, heads, n, head_dim)."""
+        """Write the first positions of a block: ``k``, ``v`` (rows or more, heads, n, head_dim)."""
         for part, codes in self._coded(k[: self.rows], v[: self.rows]):
             part[self.at[block], :, :, : k.size(2)] = codes
 
     def update(self, block: int, k: Tensor, v: Tensor, places: Tensor, live: int) -> tuple[Tensor, Tensor]:
-        """Write ``k``, ``v`` (rows, heads, m, head_dim) at ``places`` (rows, m), and return the keys and values of the first ``live``
-        places, those just written as they were given."""
+        """Write ``k``, ``v`` at ``places``; return the keys and values of the first ``live`` positions.
+
+        ``k``, ``v``: (rows, heads, m, head_dim); ``places``: (rows, m). The new entries are returned unquantized.
+        """
         for part, codes in self._coded(k, v):
             part[self.at[block]].scatter_(2, wide(places, codes), codes)
         keys, values = self.read(block, live)
@@ -63,7 +67,7 @@ class Places:
         return keys.scatter(2, wide(places, k), k), values.scatter(2, wide(places, v), v)
 
     def read(self, block: int, live: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the first ``live`` places, (rows, heads, live, head_dim)."""
+        """Return keys and values of the first ``live`` positions, (rows, heads, live, head_dim)."""
         k, v = (tuple(part[self.at[block], :, :, :live] for part in parts) for parts in (self.k, self.v))
         return self.codec.decode(k, self.dtype), self.codec.decode(v, self.dtype)
 
@@ -73,17 +77,17 @@ class Places:
 
 
 def wide(places: Tensor, like: Tensor) -> Tensor:
-    """``places`` (rows, m) for every head and channel of ``like`` (rows, heads, …, width): (rows, heads, m, width)."""
+    """Expand ``places`` (rows, m) to every head and channel of ``like``: (rows, heads, m, width)."""
     return places[:, None, :, None].expand(-1, like.size(1), -1, like.size(-1))
 
 
 # -- the encoder ------------------------------------------------------------------------------------------------------
 class Incremental:
-    """In a partial pass the encoder computes the buffer and the tokens of the pass before. They look at the keys and values of
-    everything known, of which the buffer's are written anew and the new tokens' are added; those of older tokens stay as they
-    were. What the decoder is given of an older token is kept too, as of the last pass that encoded it.
+    """Encoder cache: a partial pass encodes the buffer and the tokens of the previous pass.
 
-    Places of the encoder are filled in the order of arrival. All state is that of the first ``rows`` rows.
+    They attend to the keys and values of all known tokens. Keys of the buffer are replaced and those of new tokens added; older tokens keep
+    theirs, and their last encoder output for the decoder. Positions are filled in the order of arrival. State covers the first ``rows``
+    rows.
     """
 
     def __init__(self, layout: MaskedLayout, rows: int, memory: Memory) -> None:
@@ -94,24 +98,24 @@ class Incremental:
         self.first += torch.arange(self.buffer, device=memory.device)
 
     def keep(self, canvas: Tensor) -> None:
-        """Keep what the decoder is given in a full pass, (rows or more, places, dim)."""
+        """Store the decoder's input of a full pass, (rows or more, places, dim)."""
         self.encoded.copy_(canvas[: len(self.encoded)])
 
     def encode(self, step: MaskedStep, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
-        """Run the encoder on the buffer and the tokens of the pass before; zeros for all others."""
+        """Encode the buffer and the tokens of the previous pass; zeros for all others."""
         generated, previous = (at[: len(self.first)] for at in (step.known, step.previous))
         fresh = torch.cat((self.first, self.buffer + torch.searchsorted(generated, previous)), 1)
         return put(torch.zeros_like(tokens.x), fresh, run(tokens.with_x(take(tokens.x, fresh))))
 
     def attend(self, site: Site, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Of the fresh tokens to everything known."""
+        """Attend from the fresh tokens to everything known."""
         live = self.buffer + step.first
         arrived = torch.arange(live - k.size(2) + self.buffer, live, device=k.device).expand(len(self.first), -1)
         at = torch.cat((self.first, arrived), 1)
         return F.scaled_dot_product_attention(q, *self.places.update(site.layer, k, v, at, live))
 
     def canvas(self, step: MaskedStep, encoded: Tensor) -> Tensor:
-        """Input of the decoder: ``encoded`` for the fresh tokens, what was kept for the others. All of it is kept."""
+        """Return the decoder's input: ``encoded`` for fresh tokens, stored outputs for the others."""
         fresh = torch.cat((self.first, self.buffer + step.previous[: len(self.first)]), 1)
         self.encoded.copy_(put(self.encoded, fresh, take(encoded, fresh)))
         return self.encoded
@@ -120,12 +124,12 @@ class Incremental:
 # -- the decoder, and when --------------------------------------------------------------------------------------------
 @dataclass
 class Partial(Bidirectional, ABC):
-    """Full and partial passes. In a partial one the tokens that go on are chosen in the attention of one block of the decoder.
+    """Full and partial passes; tokens are selected in the attention of one block of the decoder.
 
-    A subclass says which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and which
-    (:meth:`choose`), and what each block computes (:attr:`selects`, :meth:`spans`). ``carries``: a token that is left behind
-    leaves the decoder with its last hidden state, else with zeros. ``encoder_cache``, which may be a parameter: the encoder computes only
-    what has become known. ``rows``: how many rows a partial pass computes, the first ones; all, unless :meth:`check` says less.
+    A subclass defines which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and which (:meth:`choose`),
+    and what each block computes (:attr:`selects`, :meth:`spans`). ``carries``: a token left out keeps its last hidden state at the
+    decoder's output, else zeros. ``encoder_cache``: the encoder computes only new tokens. ``rows``: how many rows a partial pass computes;
+    all, unless :meth:`check` lowers it.
     """
 
     skips = True
@@ -142,24 +146,24 @@ class Partial(Bidirectional, ABC):
     # -- what a subclass decides, on the host but for the choice itself -----------------------------------------------
     @abstractmethod
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """Parameters for which an image costs at most this share of its FLOPs without a cache."""
+        """Return parameters for which an image costs at most this fraction of the FLOPs without a cache."""
 
     @abstractmethod
     def check(self) -> None:
-        """Check the parameters and fill in those that depend on the layout, which is ``shape``, or on the passes ``steps``."""
+        """Check the parameters and fill in those that depend on ``shape`` (the layout) or ``steps``."""
 
     @abstractmethod
     def refreshes(self, step: MaskedStep) -> bool:
-        """True where this pass is full."""
+        """Return whether this pass is full."""
 
     @abstractmethod
     def keep(self, step: MaskedStep) -> int:
-        """Number of tokens that are chosen in this partial pass; from all places on nothing is left behind."""
+        """Return the number of tokens selected in this partial pass."""
 
     @property
     @abstractmethod
     def selects(self) -> int:
-        """The block in whose attention tokens are chosen."""
+        """The block in whose attention tokens are selected."""
 
     @abstractmethod
     def spans(self, block: int) -> tuple[bool, bool]:
@@ -167,11 +171,14 @@ class Partial(Bidirectional, ABC):
 
     @abstractmethod
     def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """All places, (rows, places), of which the first go on; ``q``, ``k``, ``v`` are those of all tokens."""
+        """Return all positions (rows, places), the selected ones first.
+
+        ``q``, ``k``, ``v`` are those of all tokens.
+        """
 
     @property
     def reuses(self) -> bool:
-        """True where a partial pass reads what an earlier one has left: of the encoder, or in blocks behind the choice."""
+        """True if a partial pass reads results of an earlier one."""
         return self.encoder_cache or self.rows < self.shape.rows or not all(self.spans(block)[0] for block in range(self.shape.layers))
 
     def idle_reason(self, layout: Layout) -> str:
@@ -203,20 +210,20 @@ class Partial(Bidirectional, ABC):
         return sum(places.logical_bytes for places in (self.places, self.encoder and self.encoder.places) if places)
 
     def narrows(self, step: Step) -> bool:
-        """True where tokens are left behind in this pass."""
+        """Return whether tokens are left out in this pass."""
         return self.kept[step.index] < self.shape.places
 
     def lots(self, step: MaskedStep, rows: int) -> Tensor:
-        """A random number in (0, 1) for every token of the first rows, (rows, places), from the sample's own stream."""
+        """Return random numbers in (0, 1), (rows, places), from each sample's own stream."""
         key = streams.keys(self.seeds[:rows], "evict", step.first, branch=self.branches[:rows])
         return streams.uniform(key, self.shape.places)
 
     def image(self, places: Tensor, rows: int) -> Tensor:
-        """Positions in the decoder of the image's ``places``, of the first rows."""
+        """Return the decoder positions of the image's ``places``, of the first rows."""
         return self.shape.buffer + places[:rows]
 
     def graph_key(self, step: Step) -> None:
-        """Nothing in the head, whatever the pass of the transformer that it follows."""
+        """Return None: the head does not depend on the pass of the transformer."""
 
     # -- the scopes ---------------------------------------------------------------------------------------------------
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
@@ -236,7 +243,7 @@ class Partial(Bidirectional, ABC):
         return out
 
     def _forget(self) -> None:
-        """Of a pass: places that go on, ascending, and the others; hidden states of all tokens while only some go on."""
+        """Reset the selection of a pass: selected and other positions, and hidden states of all tokens."""
         self.chosen: Tensor | None = None
         self.others: Tensor | None = None
         self.rest: Tensor | None = None
@@ -250,7 +257,7 @@ class Partial(Bidirectional, ABC):
         return block.join(tokens, block.branch(tokens))
 
     def _spanned(self, tokens: Tokens, all_tokens: bool) -> Tokens:
-        """The tokens that are computed next: all of them, or the chosen ones."""
+        """Return the tokens that are computed next: all of them, or the selected ones."""
         if all_tokens is (self.rest is None):
             return tokens
         assert self.chosen is not None, "tokens are chosen before any is left behind"
@@ -276,7 +283,7 @@ class Partial(Bidirectional, ABC):
         return super().attend(site, step, q, k, v)
 
     def attend_chosen(self, block: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Of the chosen tokens to all places, their own keys and values fresh."""
+        """Attend from the selected tokens to all positions."""
         assert self.places is not None
         assert self.chosen is not None
         return F.scaled_dot_product_attention(q, *self.places.update(block, k, v, self.chosen, self.shape.places))

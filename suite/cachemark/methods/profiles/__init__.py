@@ -1,1 +1,1 @@
-"""Facts measured of a model's weights: calibrations of methods, and profiles for `cachemark profile`."""
+"""Methods that keep everything and measure a model: calibrations and profiles."""

@@ -1,4 +1,4 @@
-"""The attention of a next-scale model's heads to its scales, which HeatKV, ScaleKV and HACK measure before anything is generated."""
+"""Attention of a next-scale model's heads to its scales, measured for HeatKV, ScaleKV and HACK."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ STRONGEST = 16  # weights on earlier tokens that count in ASI; ScaleKV's K' is n
 
 
 class AttentionProfile(Method):
-    """The full cache, which also notes the attention weights of every layer, head and scale. ``parts`` names the facts that are asked for.
+    """The full cache, which measures attention weights of every layer, head and scale.
 
-    One instance serves many generations and takes means over the conditional rows of all, in fp64; no unconditional row counts. It writes
-    all weights of a head out in fp32: 172 MB for one row of the last scale of 1024 pixels. It is no method to be measured.
+    ``parts`` names the requested facts. One instance serves many generations and averages over conditional rows in fp64. It computes all
+    weights of a head in fp32: 172 MB for one row of the last scale at 1024 pixels. Not a method to benchmark.
     """
 
     def __init__(self, *parts: str) -> None:
@@ -62,13 +62,15 @@ class AttentionProfile(Method):
 
     @property
     def mass(self) -> Tensor:
-        """Mean share of a query's attention: (layers, heads, scale that is made, source scale) fp64; 0 for sources that come later."""
+        """Mean attention, (layers, heads, query scale, source scale) fp64; 0 for later sources."""
         return self._mass / self.rows
 
     @property
     def scas(self) -> Tensor:
-        """S-CAS of HeatKV, (layers, heads, source scale) fp64: the share that goes to a scale, mean over the scales behind it, each of
-        which counts once. NaN for the last scale."""
+        """S-CAS of HeatKV, (layers, heads, source scale) fp64.
+
+        The attention to a scale, averaged over all later scales. NaN for the last scale.
+        """
         mass = self.mass
         later = torch.stack([mass[:, :, source + 1 :, source].sum(-1) for source in range(mass.size(-1))], -1)
         return later / torch.arange(mass.size(-1) - 1, -1, -1, dtype=torch.float64).masked_fill_(
@@ -76,18 +78,24 @@ class AttentionProfile(Method):
 
     @property
     def asi(self) -> Tensor:
-        """ASI of ScaleKV, (layers, scale that is made from the second on) fp64: the attention on the scale's own tokens times that on the
-        ``STRONGEST`` earlier ones, mean over rows and heads. Every query counts; the paper draws some."""
+        """ASI of ScaleKV, (layers, query scale from the second on) fp64.
+
+        The attention to the scale's own tokens times that to the ``STRONGEST`` earlier ones, averaged over rows and heads. Every query
+        counts; the paper samples some.
+        """
         return self._asi[:, 1:] / self.rows
 
     @property
     def variance(self) -> Tensor:
-        """Of HACK, (layers, heads) fp64: the variance of each key's weight over the queries of the last scale, summed over all keys."""
+        """Variance for HACK, (layers, heads) fp64.
+
+        Variance of each key's weight over the queries of the last scale, summed over keys.
+        """
         return self._variance / self.rows
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The parts that were asked for as lists, with the shape that they belong to; S-CAS without the last scale."""
+        """The requested parts as lists, with their shape; S-CAS without the last scale."""
         layout = self.layout
         facts: dict[str, Any] = {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales)}
         for part in self.parts:
@@ -97,5 +105,5 @@ class AttentionProfile(Method):
 
 
 def rounded(values: Any) -> Any:
-    """Nested lists of numbers with as many decimals as are kept."""
+    """Round nested lists of numbers to ``DECIMALS``."""
     return [rounded(value) for value in values] if isinstance(values, list) else round(values, DECIMALS)

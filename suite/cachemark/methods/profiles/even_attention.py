@@ -1,4 +1,4 @@
-"""A calibration for arithmetic on models that nobody has calibrated: every token is attended to as much as any other."""
+"""A uniform calibration for arithmetic on models without a measured one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from ..base import calibrations
 
 
 def even(layout: Layout, method: str) -> str:
-    """The digest of such a calibration of ``hack``, ``hackpp`` or ``ssd_heads``: heads are all alike, and the attention of a query falls on
-    scales, or on lines, by their tokens."""
+    """Register and return the digest of a uniform calibration of ``hack``, ``hackpp`` or ``ssd_heads``.
+
+    All heads are alike, and attention to a scale or line is proportional to its tokens.
+    """
     shape: dict[str, Any] = {"layers": layout.layers, "heads": layout.kv_heads}
     if not layout.scales:
         lines = [[[(line + 1) / layout.lines for line in range(layout.lines)]] * layout.kv_heads] * layout.layers

@@ -1,4 +1,4 @@
-"""The similarity by which AMS-KV decides, and a profile of a model that shows it and the attention to each scale, by layer."""
+"""Inter-scale similarity of AMS-KV, and a profile of it with the attention to each scale, by layer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ...contract.method import Method
 
 
 def inter_scale(k: Tensor, before: Tensor) -> Tensor:
-    """S of AMS-KV's Eq. 3, read as minus the mean, over rows, heads, tokens and channels, of (k − k̂)², a scalar fp32 tensor.
+    """Return S of AMS-KV (Eq. 3) as minus the mean of (k − k̂)², a scalar fp32 tensor.
 
-    ``k`` (rows, heads, side², head_dim): keys of a scale as the cache holds them, after a normalisation where the model has one.
-    ``before``: those of the scale before it, **all** of them, here resized bilinearly to the side of ``k`` (corners not aligned).
-    0 is equal, smaller is less alike. The mean square is ours: Eq. 3 prints a norm. The paper gives thresholds near −0.01 and no
-    normalisation; this reading fits them.
+    The mean is over rows, heads, tokens and channels. ``k`` (rows, heads, side², head_dim): keys of a scale as cached, after normalization
+    if any. ``before``: **all** keys of the previous scale, here resized bilinearly to the side of ``k`` (corners not aligned). 0 is equal,
+    lower is less similar. Eq. 3 prints a norm without its normalization; the mean square is our reading, which fits the paper's thresholds
+    near −0.01.
     """
     with torch.autocast(k.device.type, enabled=False):
         resized = F.interpolate(_maps(before), size=(math.isqrt(k.size(2)),) * 2, mode="bilinear", align_corners=False)
@@ -30,14 +30,14 @@ def inter_scale(k: Tensor, before: Tensor) -> Tensor:
 
 
 def _maps(k: Tensor) -> Tensor:
-    """(rows, heads, side², head_dim) to (rows·heads, head_dim, side, side) fp32."""
+    """Reshape (rows, heads, side², head_dim) to (rows·heads, head_dim, side, side) fp32."""
     return k.flatten(0, 1).transpose(1, 2).unflatten(2, (math.isqrt(k.size(2)), -1)).float()
 
 
 class ScaleProfile(Method):
-    """The full cache, which also notes how alike successive scales are in each layer and which scales its queries look at.
+    """The full cache, which measures inter-scale similarity and attention to scales in each layer.
 
-    One instance serves many generations and takes the mean over them, weighted by their rows. It is no method to be measured.
+    One instance serves many generations and averages over their rows. Not a method to benchmark.
     """
 
     needs_mass = True
@@ -78,6 +78,6 @@ class ScaleProfile(Method):
 
     @property
     def mass(self) -> list[list[list[float]]]:
-        """Share of the attention that queries of scale i give to the keys of scale j ≤ i, (layers, scales, i + 1); a row sums to 1."""
+        """Attention of scale i's queries to scale j ≤ i, (layers, scales, i + 1); rows sum to 1."""
         layers, scales = self.layout.layers, len(self.layout.scales)
         return [[(self._mass[layer, i] / self.rows).tolist() for i in range(scales)] for layer in range(layers)]

@@ -1,4 +1,4 @@
-"""The share of a head's attention that goes to the latest tokens of a raster, which tells spatial heads from semantic ones."""
+"""Attention of each head to the latest lines, which separates spatial from semantic heads (SSD heads)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ DECIMALS = 6
 
 
 class RecencyProfile(Method):
-    """The full cache of a next-token model, which also notes how much of the attention to visual tokens goes to the latest ones.
+    """The full cache of a next-token model, which measures attention to the latest visual tokens.
 
-    One instance serves many generations and takes means over the conditional rows of all, in fp64; no unconditional row counts. It is no
-    method to be measured.
+    One instance serves many generations and averages over conditional rows in fp64. Not a method to benchmark.
     """
 
     needs_mass = True
@@ -41,7 +40,7 @@ class RecencyProfile(Method):
                 self._note(site.layer, step, run, mass[rows])
 
     def _note(self, layer: int, step: Step, run: RowRun, mass: Tensor) -> None:
-        """Add the masses (rows, kv_heads, live) of a token's queries, wherever there is more to see than the lines that are counted."""
+        """Add the masses (rows, kv_heads, live) of a token's queries, if more lines are visible than counted."""
         tokens, line = step.first + step.count, self.layout.line
         latest = mass[..., run.condition : run.condition + tokens].double().flip(-1).cumsum(-1)
         lines = (tokens - 1) // line
@@ -50,16 +49,17 @@ class RecencyProfile(Method):
 
     @property
     def recency(self) -> Tensor:
-        """Share of a query's attention to visual tokens that goes to the latest 1, 2, … lines of them, its own among them: (layers,
-        kv_heads, lines) fp64, mean over the passes that have more to see; 1 where none has. Queries that share a K/V head count by the
-        attention that they pay to visual tokens."""
+        """Fraction of attention to the latest 1, 2, … lines: (layers, kv_heads, lines) fp64.
+
+        The mean over passes with more visual tokens than that, 1 if there are none. Only attention to visual tokens counts.
+        """
         layout = self.layout
         passes = torch.arange(1, layout.lines + 1).mul(-layout.line).add(layout.visual - 1)
         return torch.where(passes > 0, self._shares / (self.rows * passes.clamp_min(1)), 1.0)
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The shares as lists, with the shape that they belong to."""
+        """The table as lists, with its shape."""
         layout = self.layout
         shares = [[[round(share, DECIMALS) for share in lines] for lines in heads] for heads in self.recency.tolist()]
         return {"layers": layout.layers, "heads": layout.kv_heads, "lines": layout.lines, "line": layout.line, "recency": shares}

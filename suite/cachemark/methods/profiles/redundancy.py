@@ -1,4 +1,4 @@
-"""Redundancy between the passes of a masked model, which is what a cache of it can save."""
+"""Redundancy between the passes of a masked model, which is what a cache can save."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BRANCHES = ("conditional", "unconditional", "residual")
 
 
 class Redundancy(Method):
-    """The full model, which also notes how alike two successive passes are: cosine similarity of keys, values and features (what a
-    block gives on) of the decoder, and of its output on either branch of the guidance and of their difference.
+    """The full model, which measures how similar successive passes are.
 
-    The views of MARché's Figure 1 and LazyMAR's Figures 1 and 2. A token's class is its own in the later pass: ``caching`` was
-    predicted by the pass before, ``generating`` is predicted now, ``known`` was predicted earlier, ``masked`` will be later. One instance
-    serves many generations of one layout and takes the mean over all their tokens. It is no method to be measured.
+    Cosine similarity of keys, values and features (block outputs) of the decoder, and of its output on either branch of the guidance and of
+    their difference, as in MARché's Figure 1 and LazyMAR's Figures 1 and 2. A token's class is that in the later pass: ``caching`` was
+    predicted by the previous pass, ``generating`` is predicted now, ``known`` was predicted earlier, ``masked`` will be later. One instance
+    serves many generations of one layout. Not a method to benchmark.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Redundancy(Method):
         return cast(MaskedLayout, self.layout)
 
     def _one_hot(self, step: MaskedStep) -> Tensor:
-        """The class of every token, (rows, places, classes) fp64."""
+        """Return the class of every token, (rows, places, classes) fp64."""
         names, at = torch.full((len(step.known), self.shape.places), CLASSES.index("masked")), self.shape.buffer
         names[:, :at] = CLASSES.index("buffer")
         for name, places in (("known", step.known), ("caching", step.previous), ("generating", step.generating)):
@@ -73,7 +73,7 @@ class Redundancy(Method):
         return F.one_hot(names, len(CLASSES)).double()
 
     def _note(self, name: str, layer: int, step: Step, x: Tensor) -> None:
-        """``x``: (rows, places, heads, width), compared with that of the pass before."""
+        """Compare ``x`` (rows, places, heads, width) with that of the previous pass."""
         if step.index:
             alike = F.cosine_similarity(x.double(), self._before[name, layer].double(), dim=-1)
             by_class = torch.einsum("rp,rpc->c", alike.flatten(2).mean(2).cpu(), self._classes[: len(x)])
@@ -83,8 +83,10 @@ class Redundancy(Method):
 
     # -- what was found -----------------------------------------------------------------------------------------------
     def profile(self) -> dict[str, Any]:
-        """Means by pass from the second on: ``classes`` by class over all layers, ``layers`` by layer over all tokens, ``branches`` of
-        the decoder's output. A class without tokens in a pass has None there."""
+        """Return means by pass from the second on: by class, by layer, and by guidance branch.
+
+        A class without tokens in a pass has None there.
+        """
         passes = sorted(self._counts)
         layers = range(self.shape.layers)
 
