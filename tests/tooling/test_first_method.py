@@ -46,6 +46,16 @@ def test_its_method_is_short_and_passes_the_kit_at_the_smallest_size(saved: Path
     passes_at_the_smallest_size("keydiff")
 
 
+def test_snapkv_of_the_guide_passes_the_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = ROOT / "docs" / "how-to" / "write-a-method.md"
+    text = next(block.text for block in blocks(guide.read_text(encoding="utf-8")) if block.file == "snapkv.py")
+    (tmp_path / "snapkv.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with forgetting():
+        assert plugins.load("snapkv.py") == ["snapkv"]
+        passes_at_the_smallest_size("snapkv")
+
+
 def test_its_plan_sets_the_method_beside_four_others_on_two_models(saved: Path) -> None:
     plan, _ = schema.prepare("newcomer.toml", ["keydiff.py"])
     candidates = [planned.case for planned in expand(plan) if planned.case.role == "candidate"]

@@ -15,7 +15,7 @@ from support import stages
 from support.wheels import ROOT
 from test_docs import blocks
 
-PAGE = ROOT / "docs" / "how-to" / "write-a-method.md"
+PAGE = ROOT / "docs" / "reference" / "method-interface.md"
 CODEC = "int8"
 
 
