@@ -101,12 +101,10 @@ def _map(family: Sequence[CaseGroup], claims: Claims, predictor: Predictor | Non
 
 
 def _name(row: ReportRow) -> tuple[str, str]:
-    """Return what identifies a method at a budget in groups of several batches."""
     return row.method, row.case.budget
 
 
 def _measured(group: CaseGroup, qualified: set[tuple[str, str]], claims: Claims, tokens: int) -> MapCell:
-    """Return the recommendation of a group; images do not depend on the batch, so quality at any batch counts."""
     rows = {row.case.key: row for row in group.candidates if row.ok}
     able = [replace(candidate(row, claims), qualified=_name(row) in qualified) for row in rows.values()]
     chosen = select(able).best
@@ -117,7 +115,6 @@ def _measured(group: CaseGroup, qualified: set[tuple[str, str]], claims: Claims,
 def _predicted(
     family: Sequence[CaseGroup], rows: Sequence[tuple[CaseGroup, ReportRow]], predictor: Predictor | None, batch: int, tokens: int,
 ) -> MapCell | None:
-    """Return a predicted recommendation, or None where no roofline time is known."""
     assert predictor is not None
     able, names, full = list[Candidate](), dict[str, str](), family[0].case
     for _, row in rows:
@@ -141,7 +138,6 @@ def _predicted(
 
 
 def _nearest(family: Sequence[CaseGroup], row: ReportRow, batch: int) -> tuple[CaseGroup, ReportRow]:
-    """Return the row of the same method and budget at the nearest batch, with its group."""
     same = [(group, other) for group in family for other in group.candidates
             if other.ok and other.speedup is not None and _name(other) == _name(row)]
     return min(same, key=lambda pair: max(pair[1].case.batch / batch, batch / pair[1].case.batch))

@@ -125,7 +125,6 @@ def _flags(row: ReportRow, group: CaseGroup) -> tuple[Mark, ...]:
 
 
 def _numbers(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]:
-    """Yield title, value and interval of a row's speed, saving and quality, as far as they were measured."""
     if row is group.full:
         latency = row.median(TIME)
         if latency is not None:
@@ -146,7 +145,6 @@ def _interval(interval: Interval, name: str) -> str:
 
 
 def _worst(group: CaseGroup) -> ReportRow | None:
-    """Return the unranked row with the worst quality."""
     name = criterion(group)
     unranked = [row for row in group.candidates if row.ok and row.place is None and name in row.quality]
     if not unranked:
@@ -178,7 +176,6 @@ def loss_in_words(claim: QualityClaim) -> str:
 
 
 def _reason(group: CaseGroup, lean: ReportRow | None, claims: Claims, needed: int | None, *, qualified: bool) -> str:
-    """Return why the full cache is recommended, and what would change it."""
     own_claims = [claim for row in group.candidates if (claim := claims.get(row.case.key))]
     if not own_claims:
         return why_unjudged(random=group.random)

@@ -128,7 +128,6 @@ def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None, started:
 
 
 def _against(saved: Mapping[str, Any], started: str) -> str:
-    """The baseline in words."""
     if not saved:
         return ""
     when, reason = str(saved.get("saved", "")), str(saved.get("reason", ""))
@@ -139,7 +138,6 @@ def _against(saved: Mapping[str, Any], started: str) -> str:
 
 
 def _age(saved: str, started: str) -> str:
-    """The age of a baseline when the run began; empty where either date cannot be read."""
     try:
         began, made = datetime.fromisoformat(started), datetime.fromisoformat(saved)
         late, days = made > began, (began.date() - made.date()).days

@@ -138,7 +138,6 @@ def _group(model: str, measured: list[Outcome], references: list[Outcome]) -> Ca
 
 # -- throughput at equal memory ---------------------------------------------------------------------------------------
 def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
-    """Add each row's throughput at equal memory, from groups that differ in the batch alone."""
     alike: dict[tuple[str, str, str], list[tuple[CaseGroup, ReportRow]]] = {}
     for group in groups:
         for row in group.rows:
@@ -170,7 +169,6 @@ def _reference(rows: Sequence[ReportRow], role: str) -> ReportRow | None:
 
 
 def _against_references(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
-    """Set a row against the reference rows: may it be ranked, and is it lossless?"""
     if not row.ok:
         return row
     why = _unranked(row, _reference(references, "other_seeds"))

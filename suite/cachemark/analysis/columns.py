@@ -248,7 +248,6 @@ COMPUTATION = ColumnGroup("Computation", "both CFG rows", (
 # -- the physical limit and equal memory: tables of their own, and columns that an export may name -------------------------
 def _limit_column(key: str, title: str, tip: str, value: Callable[[Limit, float], float], unit: str, better: str,
                   write: Callable[[float], str]) -> Column:
-    """A column for a value of a row's limit and its median latency."""
     return Column(key, title, tip, lambda row: exactly(value(row.limit, row.median(TIME) or 0.0)) if row.limit else None,
                   unit=unit, better=better, write=write, counted=True)
 
@@ -258,7 +257,6 @@ def _of_roofline(row: ReportRow) -> Interval | None:
 
 
 def _slope(row: ReportRow) -> Interval | None:
-    """Bytes per second by which a step's time grows with its entries; None where no line fits."""
     stored = row.outcome.facts.get("slope")
     fits = isinstance(stored, dict) and stored.get("bytes_per_s") and stored.get("r2", 0) >= FITS
     return exactly(stored["bytes_per_s"]) if isinstance(stored, dict) and fits else None
@@ -329,7 +327,6 @@ def _first_of_set(group: CaseGroup, base: str) -> list[tuple[str, Interval]]:
 
 
 def _with_costs(group: ColumnGroup, sampled: set[str], *kinds: str) -> ColumnGroup:
-    """A group with a column for each cost that a plug-in measures."""
     names = [name for kind in kinds for name in of_plug_ins(sampled, kind)]
     more = (median_column(name, metric(name).title, metric(name).meaning) for name in names)
     return replace(group, columns=(*group.columns, *more))

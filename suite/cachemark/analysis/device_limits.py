@@ -92,7 +92,6 @@ def in_device_cache(limit: Limit, seconds: float) -> str:
 
 
 def _bound(row: ReportRow, full: ReportRow | None, rows: Sequence[ReportRow]) -> _Bound | None:
-    """Return the bound of a method, None if unknown: a decoder needs the row of its method without a decoder."""
     case = row.case
     if case.role == "baseline":
         return None

@@ -22,7 +22,6 @@ def environment_facts(environment: Environment, code: Mapping[str, Any]) -> tupl
 
 
 def _facts(environment: Environment) -> dict[str, Any]:
-    """The facts of a machine, the most important first."""
     first = {"device": environment.device, "machine class": environment.machine_class, "fingerprint": environment.fingerprint}
     return {**first, **dict(flat(environment.facts)), **first}
 
@@ -50,7 +49,6 @@ def title(name: str) -> str:
 
 
 def _fact(name: str, value: Any) -> str:
-    """A rate in its unit, anything else as it is."""
     for ending, scale, unit in RATES:
         if name.startswith("rates ") and name.endswith(ending) and isinstance(value, (int, float)):
             return f"{value / scale:.3g} {unit}"

@@ -44,7 +44,6 @@ def flops(value: float) -> str:
 
 
 def _scaled(value: float, step: float, units: Sequence[str]) -> tuple[float, str]:
-    """A value in the first unit of which there is less than a ``step``, else in the last."""
     power = next((k for k in range(len(units)) if abs(value) < step ** (k + 1)), len(units) - 1)
     return value / step**power, units[power]
 
@@ -66,14 +65,12 @@ def with_unit(value: float, name: str) -> str:
 
 
 def _three(value: float) -> str:
-    """Three digits, more where the whole part has more."""
     size_ = abs(value)
     text = f"{value:.0f}" if size_ >= 100 else f"{value:.1f}" if size_ >= 10 else f"{value:.2f}"
     return text.replace("-", "−")
 
 
 def _small(value: float) -> str:
-    """Three decimals; three digits from 10 on; a power of ten where decimals would be 0."""
     if abs(value) >= 10:
         return _three(value)
     text = f"{value:.1e}".replace("e-0", "e-") if 0 < abs(value) < 0.0005 else f"{value:.3f}"

@@ -100,7 +100,6 @@ def strip(pages: Sequence[Album], rows: Sequence[ReportRow]) -> Strip | None:
 
 
 def _grid(row: ReportRow) -> str:
-    """The file of the artifact called ``grid``, whatever its suffix; empty where there is none."""
     return next((file for name, file in row.outcome.artifacts.items() if name.partition(".")[0] == "grid"), "")
 
 
@@ -129,6 +128,5 @@ def _tiles(row: ReportRow, columns: int) -> tuple[Tile, ...]:
 
 
 def _as_texts(value: object, count: int) -> list[str]:
-    """Exactly ``count`` texts; what is missing is empty, so that a short list cannot misname a later tile."""
     texts = [str(item) for item in value] if isinstance(value, (list, tuple)) else []
     return (texts + [""] * count)[:count]

@@ -99,7 +99,6 @@ def _redundancy(profile: Any) -> list[HeatTable]:
 def _alike(
     title: str, meaning: str, corner: str, lines: dict[str, list[float | None]], passes: list[int], picked_passes: list[int],
 ) -> HeatTable:
-    """Cosine similarities; the darker, the less alike."""
     picked = {name: [line[i] for i in picked_passes] for name, line in lines.items()}
     least = min((_finite(s) for line in picked.values() for s in line if s is not None), default=1.0)
     span = 1 - least or 1.0
@@ -108,14 +107,12 @@ def _alike(
 
 
 def _by_layer(title: str, meaning: str, sides: Sequence[int], rows: Sequence[Sequence[Heat | None]]) -> HeatTable:
-    """A row for each layer, a column for each scale."""
     return _table(title, meaning, "Layer", map(str, range(len(rows))), [f"{side} × {side}" for side in sides], rows)
 
 
 def _table(
     title: str, meaning: str, corner: str, names: Iterable[str], columns: Sequence[str], rows: Sequence[Sequence[Heat | None]],
 ) -> HeatTable:
-    """The table, or ValueError where it has no rows, or rows of another length."""
     if not rows or any(len(row) != len(columns) for row in rows):
         raise ValueError("no table")
     return HeatTable(title, meaning, corner, tuple(names), tuple(columns), tuple(map(tuple, rows)))

@@ -38,7 +38,6 @@ def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable
 
 
 def _wanted(group: CaseGroup) -> tuple[str, ...]:
-    """Return the metrics that a complete group of this paradigm has."""
     masked = group.paradigm == MASKED
     kinds_of_cases = ("search",) if group.searched else ("always", "masked") if masked else ("always",)
     costs = tuple(name for name, about in METRICS.items() if about.expected in kinds_of_cases)
@@ -75,7 +74,6 @@ def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
 
 
 def _too_few(quality_pass: Mapping[str, Any]) -> str:
-    """Return the name of a FID that has too few images, or nothing."""
     count, preset = quality_pass.get("samples"), quality_pass.get("preset")
     if not isinstance(count, int) or count < 1 or preset not in SEEN:
         return ""
@@ -84,7 +82,6 @@ def _too_few(quality_pass: Mapping[str, Any]) -> str:
 
 
 def _gaps(group: CaseGroup) -> Iterable[Missing]:
-    """Yield metrics and reference rows that a group lacks."""
     yield from _no_distribution(group)
     if group.full is None:
         yield Missing(f"{group.model}: full cache", "absent", NO_BASELINE)

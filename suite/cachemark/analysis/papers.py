@@ -238,7 +238,6 @@ def _pair(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> tupl
 
 
 def _comparable(mine: Outcome, its: Outcome) -> tuple[bool, ...]:
-    """By how much a pair is to be preferred, what weighs most first."""
     alike = its.ok and _alike(mine.case, its.case)
     return mine.ok, alike, _speedup(mine, its)[0] is not None, mine.case.cell == its.case.cell, its.ok
 
@@ -248,7 +247,6 @@ def _alike(case: Case, other: Case) -> bool:
 
 
 def _how(cell: PaperCell, outcome: Outcome | None) -> str:
-    """Dtype and engine of our values, or why there are none."""
     if not cell.model:
         return "no such model here"
     if outcome is None:
@@ -260,7 +258,6 @@ def _how(cell: PaperCell, outcome: Outcome | None) -> str:
 
 
 def _speedup(mine: Outcome | None, its: Outcome | None) -> tuple[float | None, str]:
-    """The speedup over the table's own baseline where both ran with one kernel, dtype and engine."""
     if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
         return None, ""
     alike = _alike(mine.case, its.case) and kernels_apart(mine, its) is None

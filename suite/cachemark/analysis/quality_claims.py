@@ -133,7 +133,6 @@ def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS, *, sequent
 
 
 def _qualified(row: ReportRow, group: CaseGroup, claims: Claims) -> ReportRow:
-    """The row, with the reason and without a rank unless it is non-inferior."""
     if not row.ok or row.unranked or group.searched:
         return row
     claim = claims.get(row.case.key) if criterion(group) else None
@@ -207,7 +206,6 @@ def inconclusive_reason(rows: Sequence[ReportRow], claims: Claims) -> str:
 
 
 def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool) -> QualityClaim | None:
-    """The claim of a row by itself, or None where its quality is not known."""
     name = criterion(group)
     if not row.ok or name not in row.to_full or group.full is None or not group.full.ok:
         return None
@@ -229,7 +227,6 @@ def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool)
 
 
 def _loss(row: ReportRow, group: CaseGroup, name: str, share: float) -> tuple[float, float]:
-    """The loss in FID and its standard error with that of the margin; inf without an interval."""
     assert group.full is not None
     apart, full = row.to_full[name], group.full.quality[name]
     if not (apart.stated and full.stated):
@@ -242,7 +239,6 @@ def _p_of_set(room: float, error: float) -> float:
 
 
 def _among(claim: QualityClaim, adjusted: float, claims: int, row: ReportRow, group: CaseGroup, sequential: bool) -> QualityClaim:
-    """The claim among so many."""
     if claim.share is not None:
         able, (_, error) = not (claim.loses or claim.without_interval), _loss(row, group, claim.metric, claim.share)
         reach = _NORMAL.inv_cdf(1 - ALPHA / claims) / (claim.margin - claim.loss) if able else 0.0

@@ -68,7 +68,6 @@ def _record(outcome: Outcome, run: str, trial: str, with_raw: bool) -> CaseRecor
 
 
 def _carried(outcome: Outcome) -> str:
-    """Which values were measured by an earlier outcome that gave the same tokens, and by which."""
     carried = outcome.facts.get("carried")
     return f"{', '.join(carried['metrics'])}: same tokens as {carried['from'][:12]}" if carried else ""
 

@@ -221,7 +221,6 @@ def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Inter
 
 
 def _speedup(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, str]:
-    """A speedup, or the difference that forbids one."""
     if outcome.facts.get("quality_only"):
         return None, str(outcome.facts["quality_only"])
     if full is None:
@@ -296,7 +295,6 @@ def exactly(value: float, n: int = 1) -> Interval:
 
 
 def _overall(intervals: Mapping[str, Interval], before: str = "") -> dict[str, Interval]:
-    """Means of the means of other metrics, or of their differences; none where one is missing."""
     parts = {name: [intervals.get(f"{before}{part}") for part in about.mean_of] for name, about in METRICS.items() if about.mean_of}
     return {f"{before}{name}": mean_of_means([mean for mean in means if mean]) for name, means in parts.items() if all(means)}
 
@@ -325,7 +323,6 @@ def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, lis
 
 
 def _marks(row: ReportRow) -> tuple[Mark, ...]:
-    """The marks that follow from the values of one row alone."""
     marks = []
     if row.outcome.facts.get("quality_only"):
         marks.append(Mark("not timed", "calm", row.no_speedup))
@@ -339,7 +336,6 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
 
 
 def _bytes(row: ReportRow) -> list[Mark]:
-    """Compare savings in bytes: what every case allocates besides, such as a workspace, cancels."""
     marks, state = [], row.median(STATE)
     saved, live = _saved_bytes(row.median(KV), row.saving), _saved_bytes(row.median(LIVE_KV), row.saving_live)
     if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:
@@ -352,5 +348,4 @@ def _bytes(row: ReportRow) -> list[Mark]:
 
 
 def _saved_bytes(remaining: float | None, share: float | None) -> float | None:
-    """Bytes that are saved where ``left`` remain and ``share`` of the full cache's is saved."""
     return None if remaining is None or share is None or share >= 1 else remaining * share / (1 - share)

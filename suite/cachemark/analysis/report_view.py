@@ -140,7 +140,6 @@ def build(
 
 
 def _when(started: str, finished: str | None) -> str:
-    """Start to the minute and how long it took; texts that are no dates are shown as they are."""
     try:
         start = datetime.fromisoformat(started)
     except ValueError:
@@ -161,7 +160,6 @@ def _length(seconds: float) -> str:
 
 
 def _counts(outcomes: Sequence[Outcome]) -> tuple[tuple[str, int], ...]:
-    """Number of outcomes by status, in the order of :class:`Status`."""
     ended = [outcome.status for outcome in outcomes]
     return tuple((str(status), ended.count(status)) for status in Status if status in ended)
 
@@ -183,7 +181,6 @@ def _chapter(
 
 
 def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:
-    """The settings in which this cell differs from the other cells of its model, for a heading."""
     mine, *other_settings = (dict(flat({k: v for k, v in each.case.to_json().items() if k not in OWN})) for each in (group, *twins))
     fields = [name for name in mine if any(o.get(name) != mine[name] for o in other_settings)]
     settings = ["largest batch" if name.startswith("evaluation max_batch") else
@@ -192,7 +189,6 @@ def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:
 
 
 def _conditions(group: CaseGroup) -> tuple[tuple[str, str], ...]:
-    """The settings that all rows of a cell share."""
     case = group.case
     settings = {
         "Weights": case.weights, "Grid": f"{case.grid[0]} × {case.grid[1]} tokens", "Conditions": case.conditions,
@@ -205,7 +201,6 @@ def _conditions(group: CaseGroup) -> tuple[tuple[str, str], ...]:
 
 
 def _notes(group: CaseGroup) -> tuple[Note, ...]:
-    """Every remark once, with the rows it holds for, in table order."""
     noted: dict[str, list[str]] = {}
     for row in group.rows:
         for text in row.notes:
@@ -215,7 +210,6 @@ def _notes(group: CaseGroup) -> tuple[Note, ...]:
 
 
 def _commands(run: RunRecord, code: Mapping[str, Any], comparison: Any) -> tuple[str, ...]:
-    """The commands that measure the same again."""
     if run.is_comparison:
         return (command,) if (command := getattr(comparison, "command", "")) else ()
     plan = str(run.stored_plan.get("file") or run.plan)

@@ -91,7 +91,6 @@ def _rows(group: CaseGroup, night: HistoryNight) -> dict[str, ReportRow]:
 def _followed(
     row: ReportRow, nights: Sequence[dict[str, ReportRow]], value: Callable[[ReportRow], float | None],
 ) -> CaseHistory | None:
-    """A case run by run, or None where no run has its ``value``."""
     values = tuple(value(night[row.case.key]) if row.case.key in night else None for night in nights)
     return CaseHistory(row, values) if any(number is not None for number in values) else None
 
@@ -99,7 +98,6 @@ def _followed(
 def _changed(
     case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str], days: Sequence[int], trend: Trend | None,
 ) -> CaseHistory:
-    """The case with its changes in all stretches of runs with one environment."""
     if trend is None:
         return case
     logs = [math.nan if value is None else math.log(value) for value in case.values]
@@ -109,7 +107,6 @@ def _changed(
 
 
 def _sentence(label: str, change: ChangePoint, names: Sequence[str]) -> str:
-    """A change as one plain sentence."""
     first, last = (f"run {names[night]}" for night in (change.first, change.last))
     ends = "" if change.gates else " Reported only."
     label, p = fmt.name(label), f"p = {change.p:.2g}"

@@ -50,7 +50,6 @@ def _burden(full: ReportRow) -> str:
 
 
 def _fid(full: ReportRow) -> str:
-    """Return the FID of the full cache, its bias, and the FID of other real images."""
     if (value := full.of_set(FID)) is None:
         return ""
     name, fid = value
@@ -81,7 +80,6 @@ def _about_budget(group: CaseGroup, rows: Sequence[ReportRow]) -> str:
 
 
 def _closest(ranked: Sequence[ReportRow]) -> str:
-    """Return the method with the best FID and its statistical ties; empty without a FID."""
     by_fid = [(value[1], row, value[0]) for row in ranked if (value := row.of_set(FID))]
     if not by_fid:
         return ""
@@ -92,7 +90,6 @@ def _closest(ranked: Sequence[ReportRow]) -> str:
 
 
 def _fastest(ranked: Sequence[ReportRow]) -> str:
-    """Return the fastest method; without an interval above 1× no method counts as faster."""
     timed = [(row.speedup, row) for row in ranked if row.speedup]
     if not timed:
         return ""

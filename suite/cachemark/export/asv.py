@@ -46,8 +46,6 @@ class Written:
 
 @dataclass
 class _Point:
-    """One commit on one machine, with the newest outcome of each case."""
-
     commit: str
     date: int
     facets: Mapping[str, str]
@@ -87,7 +85,6 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".", *, cha
 
 # -- what belongs where -----------------------------------------------------------------------------------------------
 def _collect(store: Store, run: RunRecord, repository: str | Path, changed: bool, points: dict[str, _Point]) -> str:
-    """Add a run to the point of its commit and machine, or say why not."""
     commit = str(run.code.get("commit") or "")
     if not commit:
         return "its commit is not known"
@@ -105,7 +102,6 @@ def _collect(store: Store, run: RunRecord, repository: str | Path, changed: bool
 
 
 def _commit(commit: str, repository: str | Path) -> tuple[str, int] | None:
-    """The full hash and date in milliseconds of a commit, None where the repository lacks it."""
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         return None
     command = ["git", "-C", str(repository), "log", "-1", "--format=%H %ct", commit, "--"]
@@ -117,7 +113,6 @@ def _commit(commit: str, repository: str | Path) -> tuple[str, int] | None:
 
 
 def _facets(run: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
-    """The parameters that tell curves apart, and the description of the machine."""
     facts, device = run.environment.facts, _plain(run.environment.device)
     short = {name: ".".join(str(facts.get(name) or "unknown").split("+")[0].split(".")[:2]) for name in ("python", "torch")}
     machine = slug(run.environment.machine_class) or "unknown"
@@ -139,7 +134,6 @@ def _plain(text: object) -> str:
 
 # -- benchmarks -------------------------------------------------------------------------------------------------------
 def _announce(benchmarks: dict[str, Any], outcome: Outcome) -> None:
-    """Make sure that the list of benchmarks has what this outcome measures, and its case."""
     case, label = outcome.case, repr(_plain(outcome.case.label))
     title = _plain(f"{case.model} (batch {case.batch}, {case.seeds}, {case.dtype}, {case.engine})")
     for name in _measured(outcome):
@@ -154,12 +148,10 @@ def _announce(benchmarks: dict[str, Any], outcome: Outcome) -> None:
 
 
 def _series(case: Case, measured: str) -> str:
-    """The name of one history: a metric of a model under equal conditions, by the hash of the cell."""
     return f"{slug(case.model) or 'model'}.{case.cell[:8]}.{measured}"
 
 
 def _measured(outcome: Outcome) -> list[str]:
-    """Metrics of an outcome that mean something: with random weights, what judges images does not."""
     return [name for name in outcome.samples if not (is_random(outcome.case) and metric(name).kind in JUDGING)]
 
 
@@ -214,7 +206,6 @@ def _rule(of: Metric) -> tuple[str, str, str, Callable[[float], float]]:
 
 
 def _benchmarks_in(path: Path) -> dict[str, Any]:
-    """The benchmarks that the folder has already."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored.pop("version") == LIST_VERSION and all(isinstance(entry["params"], list) for entry in stored.values()):

@@ -52,7 +52,6 @@ def case_html(outcome: Outcome, images: bytes | None) -> str:
 def _templates(
     escape: Callable[[str], str] | None, block_start: str = "{%", block_end: str = "%}", start: str = "{{", end: str = "}}",
 ) -> Environment:
-    """Templates in which every printed text passes ``escape``; None escapes for HTML."""
     def escaped(value: Any) -> Any:
         return escape(value) if escape and isinstance(value, str) and not isinstance(value, Markup) else value
 

@@ -71,7 +71,6 @@ def figure(chart: Chart, charts: ChartSet, width: float) -> str:
 
 
 def _for_paper(plot: Plot | None, charts: ChartSet) -> XYPlot | RowPlot:
-    """The drawing with a shape and a dash for each method, and the budgets of each joined."""
     if isinstance(plot, RowPlot):
         return replace(plot, pitch=11.0)
     assert isinstance(plot, XYPlot)
@@ -88,7 +87,6 @@ def _for_paper(plot: Plot | None, charts: ChartSet) -> XYPlot | RowPlot:
 
 
 def _legend(keys: Sequence[Key], width: float, top: float) -> tuple[str, float]:
-    """Marks and names of methods in lines below a drawing that ends at ``top``; with the height of both."""
     parts, x, y, shapes = [], 4.0, top + _SIZE, tuple(SHAPES.values())
     for key in keys:
         name = fmt.plain(key.name, 28)

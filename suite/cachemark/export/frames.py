@@ -124,13 +124,11 @@ def settings(case: Case) -> dict[str, Any]:
 
 
 def _whole(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record without half characters, which UTF-8, and so pyarrow, lacks."""
     return {name: value.encode("utf-8", "replace").decode() if isinstance(value, str) and not value.isascii() else value
             for name, value in record.items()}
 
 
 def _given(source: Source, run: int | None) -> tuple[list[Outcome], dict[str, Any], bool]:
-    """Outcomes, the run's own columns, and whether seeds were added until methods were decided."""
     if isinstance(source, str | Path):
         with Store.open(source, create=False, read_only=True) as store:
             return _given(store, run)
@@ -167,12 +165,10 @@ def _about(name: str) -> dict[str, Any]:
 
 
 def _ends(interval: Interval) -> dict[str, float]:
-    """A single value has no interval."""
     return {**vars(interval), **({} if interval.stated else dict.fromkeys(("low", "high", "confidence"), math.nan))}
 
 
 def _with_texts(table: pd.DataFrame, change: Any) -> pd.DataFrame:
-    """The frame with every text in it changed."""
     changed = table.copy()
     for name in changed.columns[[not pd.api.types.is_numeric_dtype(kind) for kind in changed.dtypes]]:
         changed[name] = [change(value) if isinstance(value, str) else value for value in changed[name]]

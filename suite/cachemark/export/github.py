@@ -42,7 +42,6 @@ def comment(view: ReportView, result: GateResult | None = None) -> str:
 
 
 def _answers(view: ReportView) -> list[str]:
-    """Which cache to use, a line for each model."""
     lines = [f"- **{for_markdown(chapter.heading, NAME)}**: {for_markdown(chapter.answer.text, REASON)}" for chapter in view.chapters]
     return ["\n".join(lines[:ANSWERS]) + "\n"] if lines else []
 
@@ -77,7 +76,6 @@ def _annotation(level: str, row: Verdict) -> str:
 
 
 def _data(text: str) -> str:
-    """Text as a value of a workflow command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -92,7 +90,6 @@ def _title(view: ReportView) -> str:
 
 
 def _verdicts(result: GateResult | None) -> list[str]:
-    """The words of the gate, and the rows that differ from the baseline, the worst kind first."""
     if result is None:
         return ["Not compared with a baseline.\n"]
     lines = "\n".join(f"- {for_markdown(line, REASON)}" for line in result.summary()) + "\n"
@@ -111,7 +108,6 @@ def _row(row: Verdict, decided: str) -> list[str]:
 
 
 def _fitting(parts: Iterable[str], most: int) -> str:
-    """As many whole parts, from the first, as fit into ``most`` bytes, and a word where some are left out."""
     cut = "\nThe rest does not fit here; see `cachemark report`.\n"
     text, note = "", ""
     for part in parts:

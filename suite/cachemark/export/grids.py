@@ -40,7 +40,6 @@ def grid(outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: S
 
 
 def _named(strip_: Strip) -> bytes:
-    """The rows of a strip with their names at the left, in letters that fit their height."""
     names = [on_one_line(name, NAME) for name in strip_.names]
     size = max(9, strip_.tile // 5)
     font = ImageFont.load_default(size)

@@ -113,7 +113,6 @@ def headline(view: ReportView) -> tuple[str, ...]:
 
 
 def _chosen(groups: tuple[ColumnGroup, ...], columns: Sequence[str]) -> tuple[ColumnGroup, ...]:
-    """The groups with these columns alone, all of them where none is named."""
     taken = set[str]()
     chosen = []
     for group in groups:
@@ -136,7 +135,6 @@ def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: 
 
 
 def _table_line(row: ReportRow, columns: Sequence[Column], best: set[tuple[int, str]], reasons: dict[str, int]) -> TableLine:
-    """A row; ``reasons`` are those met so far with their numbers."""
     name = row.label if row.case.role in ("other_seeds", "other_batch") else row.name
     budget = budget_cell(row)
     share = f"{budget.text} ({budget.under})" if budget.under else budget.text
@@ -164,7 +162,6 @@ def _entry(row: ReportRow, column: Column, best: bool) -> TableEntry:
 
 
 def _end(value: float, column: Column, text: str) -> str:
-    """A number beside a value's ``text``; a time in the unit and with the digits of the text."""
     if column.write_end is not None:
         return column.write_end(value)
     if column.unit != "s":
@@ -190,7 +187,6 @@ def _best(rows: Iterable[ReportRow], column: Column) -> list[ReportRow]:
 
 
 def _tellable(row: ReportRow, column: Column) -> bool:
-    """Return whether the value can be told from others: it has seeds, or an interval."""
     interval = column.interval(row)
     return interval is None or interval.stated or (column.per_image and len(row.outcome.raw(column.key) or ()) > 1)
 
@@ -213,7 +209,6 @@ def told_apart(row: ReportRow, other: ReportRow, column: Column) -> bool:
 
 # -- what stands below ------------------------------------------------------------------------------------------------
 def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str]:
-    """Remarks on the rows with these ``labels``, then what holds for all."""
     for note in chapter.notes:
         if rows := [row for row in note.rows if row in labels]:
             yield f"{', '.join(on_one_line(row, NAME) for row in rows)}: {note.text}"

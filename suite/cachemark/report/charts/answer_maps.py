@@ -27,7 +27,6 @@ def answer_chart(answers: AnswerMap) -> Chart:
 
 
 def _answered(cell: MapCell | None) -> str:
-    """An answer with its gain and its basis."""
     if cell is None:
         return fmt.DASH
     basis = "measured" if cell.measured else "predicted"
@@ -44,5 +43,4 @@ def tint(gain: float | None) -> str:
 
 
 def _ink(gain: float | None) -> str:
-    """Letters that can be read on the color of a speed-up."""
     return "#ffffff" if gain and max(gain, 1 / gain) > _DARK else "#1b1f24"

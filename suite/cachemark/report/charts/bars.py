@@ -21,7 +21,6 @@ def _labels(rows: Sequence[ReportRow]) -> tuple[str, ...]:
 
 
 def _bars(labels: tuple[str, ...], title: str, spans: Sequence[Span], pitch: float = 22.0, lines: tuple[float, ...] = ()) -> RowPlot:
-    """Rows of bars over an axis from 0."""
     return RowPlot(labels, linear(title, 0.0, 1.04 * max(span.high for span in spans)), tuple(spans), pitch, lines)
 
 
@@ -128,7 +127,6 @@ def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[S
 
 
 def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:
-    """The percentiles of each distribution, those over equally many seeds at once."""
     percentiles: dict[int, list[float]] = {}
     for n in {len(seeds) for seeds in values}:
         places = [k for k, seeds in enumerate(values) if len(seeds) == n]

@@ -43,13 +43,11 @@ def kv_over_time(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def _live(row: ReportRow) -> dict[int, float]:
-    """Live bytes by the number of tokens made so far; empty where they were not noted."""
     noted = row.outcome.facts.get("live_bytes") or {"tokens": [], "live": []}
     return dict(zip(noted["tokens"], noted["live"], strict=True))
 
 
 def _at(row: ReportRow, part: float) -> float:
-    """Live bytes after this part of the image, interpolated between the recorded places."""
     tokens, live = zip(*sorted(_live(row).items()), strict=True)
     return float(np.interp(part * tokens[-1], (0, *tokens), (0, *live)))
 
@@ -79,7 +77,6 @@ def _batch_chart(
     tab: str, title: str, up: str, cases: _Cases, sizes: Sequence[int], signs: Signs, value: Callable[[ReportRow], float | None],
     text: Callable[[float], str], caption: str,
 ) -> Chart:
-    """A line for each case over the batches; out of memory is a cross at the upper edge."""
     at = {batch: k for k, batch in enumerate(sizes)}
     measured = [measured_value for rows in cases.values() for row in rows if row.ok and (measured_value := value(row)) is not None]
     if not measured:
@@ -122,7 +119,6 @@ def history(runs: RunHistory | None, signs: Signs) -> Iterable[Chart]:
 def _run_chart(
     title: str, y_title: str, cases: Sequence[CaseHistory], runs: RunHistory, signs: Signs, caption: str, text: Callable[[float], str],
 ) -> Chart:
-    """One line for each case with marks at changes; dotted where the environment changes."""
     points, lines, drawn = [], [], cases[:MOST]
     for case in drawn:
         row, places = case.row, [(float(k), value) for k, value in enumerate(case.values) if value is not None]

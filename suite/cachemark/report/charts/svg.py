@@ -231,7 +231,6 @@ class Heatmap:
 
 
 def _hatching(x: float, y: float, wide: float, high: float, apart: float = 9.0) -> str:
-    """Lines across a field, from its left and lower edge up to its upper and right one."""
     strokes, far = [], apart
     while far < wide + high:
         (x0, y0), (x1, y1) = (max(0.0, far - high), min(far, high)), (min(far, wide), max(0.0, far - wide))
@@ -242,8 +241,6 @@ def _hatching(x: float, y: float, wide: float, high: float, apart: float = 9.0) 
 
 @dataclass(frozen=True)
 class _Box:
-    """The plane of a drawing, in its units."""
-
     left: float
     top: float
     right: float
@@ -269,7 +266,6 @@ def _label(x: float, y: float, text: str, style: Style, anchor: str = "middle", 
 
 
 def _down(axis: Axis, box: _Box, style: Style) -> Iterable[str]:
-    """The vertical axis with its grid."""
     for place, text in axis.ticks:
         y = box.y(axis.at(place))
         yield f'<path d="M{box.left:.1f} {y:.1f}H{box.right:.1f}" stroke="{style.ink}" opacity=".13"/>'
@@ -279,7 +275,6 @@ def _down(axis: Axis, box: _Box, style: Style) -> Iterable[str]:
 
 
 def _across(axis: Axis, box: _Box, style: Style) -> Iterable[str]:
-    """The horizontal axis with its grid; texts that would touch are left out."""
     free = -math.inf
     for place, text in axis.ticks:
         x, half = box.x(axis.at(place)), _WIDE * style.size * len(text) / 2
@@ -302,7 +297,6 @@ def _svg_curve(line: Curve, plot: XYPlot, box: _Box, style: Style) -> str:
 
 
 def _ends(point: Point, plot: XYPlot, box: _Box) -> str:
-    """The intervals of a point, as thin rules."""
     x, y = box.x(plot.x.at(point.x)), box.y(plot.y.at(point.y))
     rules = ""
     if point.across and point.across[0] < point.across[1]:
@@ -330,7 +324,6 @@ def _span(span: Span, plot: RowPlot, box: _Box, style: Style) -> str:
 
 
 def _mark_end(tip: str, series: int, style: Style, tag: str) -> str:
-    """The end of a mark: what it says of itself, where it may."""
     if not style.tips:
         return "/>"
     return f' data-series="{series}"><title>{escape(fmt.plain(tip))}</title></{tag}>'

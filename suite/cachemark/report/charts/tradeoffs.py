@@ -17,8 +17,6 @@ from .svg import Axis, Curve, Point, XYPlot, linear, ranged, rooted
 
 @dataclass(frozen=True)
 class _Quantity:
-    """A quantity of a case: its title, its value with interval, and its format."""
-
     title: str
     of: Callable[[ReportRow], Interval | float | None]
     text: Callable[[float], str]
@@ -75,7 +73,6 @@ def against_speed(group: CaseGroup, signs: Signs) -> Chart:
 
 
 def _scatter(title: str, group: CaseGroup, across: _Quantity, less: bool, signs: Signs) -> Chart:
-    """Distance from the full cache over ``across``; ``less`` says whether less of it is better."""
     up = _distance(group)
     rows = [row for row in group.rows if row.ok and row.timed and across.value(row) is not None and up.value(row) is not None]
     if group.random or not any(row.case.role == "candidate" for row in rows):
@@ -101,7 +98,6 @@ def curves(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def _curve(title: str, group: CaseGroup, rows: Sequence[ReportRow], signs: Signs, up: _Quantity) -> Chart:
-    """Lower is better in both. The full cache is a line across."""
     share = _Quantity("Budget (share of full)", lambda row: share_of_full(row.case.budget), fmt.percent)
     points = tuple(_point(row, share, up, signs) for row in rows)
     level = up.value(group.full) if group.full and group.full.ok else None
@@ -141,7 +137,6 @@ def _top(points: Sequence[Point]) -> float:
 
 
 def _plane(points: tuple[Point, ...], able: Sequence[tuple[float, float]], x_title: str, y_title: str, less: bool) -> XYPlot:
-    """All points, and the front of those that are ``able`` to stand on it."""
     ends = [end for point in points for end in (point.x, *(point.across or ()))]
     low, high = ranged(ends)
     x = linear(x_title, 0.0 if less else low, 1.08 * max(ends) if less else high, count=6)

@@ -50,7 +50,6 @@ def render(view: ReportView) -> str:
 
 
 def _metrics(view: ReportView) -> dict[str, Metric]:
-    """Our metrics by name, and those of plug-ins that a row of the page has."""
     measured = {name for chapter in view.chapters for row in chapter.group.rows for name in row.outcome.samples}
     return {**METRICS, **{name: metric(name) for name in sorted(measured & OUTSIDE.keys())}}
 
@@ -82,7 +81,6 @@ def engine() -> Environment:
 
 
 def _clean(value: object) -> object:
-    """The value that a template prints, without control characters; markup of our own passes as it is."""
     return fmt.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -98,7 +96,6 @@ def policy(script: str) -> str:
 
 
 def _is_small(view: ReportView) -> bool:
-    """True where all images together may be in the page as they are stored."""
     sprites = [sprite for chapter in view.chapters for album in chapter.albums for sprite in album.sprites]
     return sum(len(sprite.png) for sprite in sprites) <= _PICTURES
 
@@ -116,7 +113,6 @@ def _uri(png: bytes, exact: bool) -> str:
 
 
 def _raw(group: CaseGroup, kinds: Sequence[str]) -> tuple[str, ...]:
-    """Metrics of a table of all cases, those that any of them has."""
     measured = {name for row in group.rows for name in row.outcome.samples}
     ours = (name for name, of in METRICS.items() if of.kind in kinds and name in measured)
     return (*ours, *(name for kind in kinds for name in of_plug_ins(measured, kind)))
