@@ -64,7 +64,6 @@ class AnswerMap:
 
     @property
     def sentence(self) -> str:
-        """The measured answers, then the batch size from which a method is predicted to be faster."""
         own = sorted((cell for cell in self.cells if cell.tokens == self.tokens), key=lambda cell: cell.batch)
         answers = "; ".join(f"batch {cell.batch}: {cell.best}" for cell in own if cell.measured)
         text = f"Measured at {answers}."
@@ -78,7 +77,7 @@ class AnswerMap:
 
 
 def answer_maps(groups: Iterable[CaseGroup], claims: Claims, predictor: Predictor | None = None) -> tuple[AnswerMap, ...]:
-    """Return a map for each model with a non-inferior method and more than one field, without a ``predictor`` measured fields only."""
+    """Return a map for each model with a non-inferior method and at least two measured or predicted fields."""
     families = over_batches(group for group in groups if group.full is not None and group.full.ok and not group.searched)
     return tuple(answers for family in families if (answers := _map(family, claims, predictor)) is not None)
 

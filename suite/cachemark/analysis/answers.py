@@ -51,7 +51,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Selection:
-    """Recommended candidate (``best``, None for the full cache) and the other one with the largest saving (``lean``)."""
+    """Recommended candidate (None for the full cache), and the ``lean`` one with the largest saving."""
 
     best: Candidate | None
     lean: Candidate | None

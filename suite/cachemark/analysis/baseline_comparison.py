@@ -1,4 +1,4 @@
-"""The comparison with a stored baseline, as the page shows it."""
+"""Comparison with a stored baseline, as the page shows it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ _EXITS = {0: "good", 1: "bad"}
 
 @dataclass(frozen=True)
 class Conclusion:
-    """A comparison as a whole.
+    """Result of a comparison.
 
-    ``lines`` are its summary, the verdict first; ``tone`` is good, warn or bad; ``against`` names the baseline, when and why it was saved,
-    and its age.
+    ``lines`` are its summary, the verdict first; ``tone`` is good, warn or bad; ``against`` is the baseline's name, date, reason and age.
     """
 
     tone: str
@@ -42,7 +41,7 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class Alarms:
-    """The false-alarm rate of the gate. ``tone``: calm, good or bad; ``text`` one sentence."""
+    """False-alarm rate of the gate as a sentence; ``tone`` is calm, good or bad."""
 
     tone: str
     text: str
@@ -60,17 +59,13 @@ def alarms(standing: GateStanding | None) -> Alarms | None:
 
 @dataclass(frozen=True)
 class BaselineComparison:
-    """A verdict on one metric of one case, as the page shows it.
-
-    Speed is given as a ratio to the full cache of the same run, in pairs as it is.
-    """
+    """Verdict on one metric of one case; times are ratios to the full cache of the run, except in pairs."""
 
     entry: Verdict
     in_pairs: bool = False
 
     @property
     def title(self) -> str:
-        """The metric's title; what is not a metric (``status``, ``output_hash``) stands for itself."""
         name = self.entry.metric
         return metric(name).title if is_metric(name) else name.replace("_", " ")
 
@@ -80,22 +75,21 @@ class BaselineComparison:
 
     @property
     def loud(self) -> bool:
-        """True where a reader must see this row without asking for it."""
+        """True if the row is shown unfolded."""
         return self.tone != "calm"
 
     @property
     def here(self) -> bool:
-        """True where the case is one of this run, which a row can lead to."""
+        """True if the case is in this run and can be linked."""
         return self.entry.verdict != MISSING or self.entry.metric != "status"
 
     @property
     def texts(self) -> tuple[str, str]:
-        """Then and now in words."""
+        """Both values as text."""
         return self._value_text(self.entry.then), self._value_text(self.entry.now)
 
     @property
     def sentence(self) -> str:
-        """The row as one plain sentence."""
         entry = self.entry
         text = f"{fmt.name(display_name(entry.label))}: {self.title} {entry.verdict.replace('_', ' ')}"
         if entry.then is None or entry.now is None or entry.then == entry.now:
@@ -116,9 +110,9 @@ class BaselineComparison:
 
 
 def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None, started: str = "") -> Conclusion | None:
-    """The conclusion of a ``gate.baseline_check.Comparison``, None where there is none.
+    """Return the conclusion of a ``gate.baseline_check.Comparison``, None without one.
 
-    ``saved`` is what the baseline says of itself (name, saved, reason), ``started`` when the run began, which gives the baseline's age.
+    ``saved`` is the baseline's metadata (name, saved, reason), ``started`` the start of the run.
     """
     if comparison is None:
         return None
@@ -149,7 +143,7 @@ def _age(saved: str, started: str) -> str:
 
 
 def changes(comparison: Any, in_pairs: bool = False) -> tuple[BaselineComparison, ...]:
-    """The rows of a comparison, regressions first, otherwise in the order given."""
+    """Return the rows of a comparison, regressions first."""
     if comparison is None:
         return ()
     order = {verdict: k for k, verdict in enumerate(_TONES)}

@@ -1,4 +1,4 @@
-"""The groups of a report: one model in one cell of its plan, ranked."""
+"""Groups of a report: one model under shared settings, with ranked methods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER_SEEDS = "Not closer to the full cache than the different-seed reference."
 
 @dataclass(frozen=True)
 class CaseGroup:
-    """A cell of the plan. ``candidates`` stand in table order: larger budgets first, then place."""
+    """Cases that share all settings but their method's; ``candidates`` are ordered by budget, then rank."""
 
     model: str
     case: Case
@@ -42,17 +42,15 @@ class CaseGroup:
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
-        """Every method of the candidates, in a stable order that does not depend on the values."""
         return tuple(sorted({row.method for row in self.candidates}))
 
     @cached_property
     def paradigm(self) -> str:
-        """That of the model."""
         return next((row.paradigm for row in self.rows if row.ok), "next-token")
 
     @cached_property
     def ranked_by(self) -> str:
-        """The metric that ranks: the name of the FID that was measured; empty for speedup."""
+        """Name of the FID that ranks, empty if speedup does."""
         return next((fid[0] for row in self.candidates if (fid := row.of_set(FID))), "")
 
     @property
@@ -61,12 +59,12 @@ class CaseGroup:
 
     @cached_property
     def but_batch(self) -> str:
-        """A hash of all settings but the batch and those that may differ with it (``_OF_THE_BATCH``)."""
+        """Hash of all settings except those that may differ with the batch (``_OF_THE_BATCH``)."""
         return digest({name: value for name, value in self.case.to_json().items() if name not in (*OWN, *_OF_THE_BATCH)})
 
     @property
     def searched(self) -> bool:
-        """True where the largest batch was searched for; the batch of its case only began the search."""
+        """True if the largest batch was searched for, starting at the batch of the case."""
         return MAX_BATCH in self.case.evaluation
 
     def candidates_at(self, budget: str) -> tuple[ReportRow, ...]:
@@ -80,12 +78,12 @@ class CaseGroup:
         return {budget: tuple(candidates) for budget, candidates in rows.items()}
 
     def reference(self, role: str) -> ReportRow | None:
-        """The reference row of that role if it has values."""
+        """Return the reference row with this role, None without values."""
         return _reference(self.references, role)
 
 
 def case_groups(outcomes: Sequence[Outcome]) -> tuple[CaseGroup, ...]:
-    """Group outcomes by model and cell; reference rows join the cell they differ least from."""
+    """Group results by model and shared settings; reference rows join the most similar group."""
     cells: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.case.role not in _REFERENCES:
@@ -99,7 +97,7 @@ def case_groups(outcomes: Sequence[Outcome]) -> tuple[CaseGroup, ...]:
 
 
 def over_batches(groups: Iterable[CaseGroup]) -> list[list[CaseGroup]]:
-    """Groups that differ in nothing but the batch, together."""
+    """Return lists of groups that differ only in the batch."""
     families: dict[str, list[CaseGroup]] = {}
     for group in groups:
         families.setdefault(group.but_batch, []).append(group)
@@ -107,10 +105,6 @@ def over_batches(groups: Iterable[CaseGroup]) -> list[list[CaseGroup]]:
 
 
 def _nearest(case: Case, cells: dict[tuple[str, str], list[Outcome]]) -> list[tuple[str, str]]:
-    """The cells of the same model with the fewest other settings.
-
-    A reference differs in seeds, batch or dtype by its nature.
-    """
     distance = {key: len(_other_fields(case, outcomes[0].case)) for key, outcomes in cells.items() if key[0] == case.model}
     if not distance:
         return [(case.model, case.cell)]
@@ -182,10 +176,7 @@ def _against_references(row: ReportRow, references: Sequence[ReportRow]) -> Repo
 
 
 def nearness(row: ReportRow) -> Interval | None:
-    """Closeness to the full cache, more being closer: agreement, or a distance with its sign turned.
-
-    Where it has no interval its values are the ends.
-    """
+    """Return agreement with the full cache, or the negated distance from it."""
     name = compared_tokens(masked=row.paradigm == MASKED)
     mean, values = row.fidelity.get(name), row.outcome.raw(name)
     if mean is not None and not mean.stated and values:
@@ -194,10 +185,7 @@ def nearness(row: ReportRow) -> Interval | None:
 
 
 def _unranked(row: ReportRow, other_seeds: ReportRow | None) -> str:
-    """The reason not to rank a row, or empty.
-
-    Its interval must lie on the better side of that of the full cache with other seeds.
-    """
+    """Return why a row is not ranked, or nothing."""
     mine = nearness(row)
     if row.same_distribution:
         return SAME_DISTRIBUTION
@@ -224,10 +212,7 @@ def _lossless(row: ReportRow, other_batch: ReportRow | None) -> bool:
 
 
 def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
-    """Order rows: larger budgets first, then ranked, without a value, unranked, failed.
-
-    Ranks are by FID where it was measured, else by speedup.
-    """
+    """Order rows by budget, then rank: by FID if measured, else by speedup."""
     by_quality = any(row.of_set(FID) for row in rows)
 
     def rank(row: ReportRow) -> float | None:

@@ -1,7 +1,4 @@
-"""The columns of the headline table.
-
-One instance defines a column for the page, LaTeX, Markdown, notebooks, frames and CSV.
-"""
+"""Columns of the tables, each defined once for the page, LaTeX, Markdown, frames and CSV."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ _UNITS_IN_HEADINGS = ("token/s", "dB", "nat/token")  # units that a value of a t
 
 @dataclass(frozen=True)
 class TableCell:
-    """One cell: ``text`` large, ``under`` and ``delta`` small below it, ``order`` the number to sort by.
-
-    ``span`` counts columns.
-    """
+    """Cell with ``text``, small lines ``under`` and ``delta``, and ``order``, the number to sort by."""
 
     key: str
     text: str
@@ -43,12 +37,11 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Column:
-    """One column, everywhere it appears.
+    """Column of a metric or a derived value.
 
-    ``key`` is the name of a metric or of a derived value, and the name in exports; ``title`` the heading and ``tip`` its tooltip. ``value``
-    gives the value of a row with its interval, or None, for which ``missing`` states the reason. ``under`` and ``delta`` are the small
-    lines of a cell. ``counted`` values are exact and ``timed`` ones come from a clock. A derived value needs ``unit`` and ``better``
-    (lower or higher) and may have its own ``write`` and ``write_end``; those of a metric follow from the metric.
+    ``key`` is its name in exports, ``value`` returns a row's value with interval, or None with the reason in ``missing``. ``under`` and
+    ``delta`` are small lines below it. ``counted`` values are exact, ``timed`` ones come from a clock. A derived value needs ``unit`` and
+    ``better`` (lower or higher) and may have its own ``write`` and ``write_end``; a metric brings its own.
     """
 
     key: str
@@ -77,42 +70,39 @@ class Column:
 
     @property
     def derived(self) -> bool:
-        """True for a value that is computed from metrics, for each row beside the full cache."""
+        """True for a value computed from metrics of a row and the full cache."""
         return not is_metric(self.key)
 
     @property
     def of_images(self) -> bool:
-        """True for a metric of fidelity or quality."""
         return not self.derived and metric(self.key).kind in ("fidelity", "quality")
 
     @property
     def per_image(self) -> bool:
-        """True for a metric that single images have."""
         return self.key in FIDELITY or self.key in QUALITY or self.key in OUTSIDE
 
     @property
     def heading(self) -> str:
-        """The title for documents, with the unit where values do not show it."""
+        """Title with the unit where values do not show it."""
         return f"{self.title}, {self.unit}" if self.unit in _UNITS_IN_HEADINGS else self.title
 
     def text(self, value: float) -> str:
-        """A value in its unit."""
         assert self.write is not None, "a derived column states how its values are written"
         return self.write(value)
 
     def interval(self, row: ReportRow) -> Interval | None:
-        """The interval of a measured value; None for counted values and where there is no value."""
+        """Return the interval of a measured value, None for counted and missing values."""
         return None if self.counted or (self.derived and row.case.role == "baseline") else self.value(row)
 
     def cell(self, row: ReportRow) -> TableCell:
-        """The cell of a row, empty where it has no value."""
+        """Return the cell of a row, empty without a value."""
         value = self.value(row)
         if value is None:
             return TableCell(self.key, self.empty(row), empty=True)
         return TableCell(self.key, self.text(value.value), self.under(row), value.value, delta=self.delta(row))
 
     def reason(self, row: ReportRow) -> str:
-        """The reason why a row with results has no value in this column."""
+        """Return why a row with results has no value in this column."""
         if not self.of_images and not row.timed:
             return "Reference rows are not timed."
         if row.case.role == "baseline" and (self.key == "saving" or self.key in FIDELITY):
@@ -122,7 +112,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ColumnGroup:
-    """Columns under one heading. Fidelity and quality are two groups and share no column."""
+    """Columns under one heading."""
 
     title: str
     tip: str
@@ -131,7 +121,7 @@ class ColumnGroup:
 
 @dataclass(frozen=True)
 class TextColumn(Generic[Row]):
-    """A column of text, in a table whose rows are no cases of the run."""
+    """Column of text, for tables whose rows are not cases of the run."""
 
     title: str
     text: Callable[[Row], str]
@@ -139,7 +129,6 @@ class TextColumn(Generic[Row]):
     tip: str = ""
 
     def cell(self, row: Row) -> TableCell:
-        """The cell of a row."""
         return TableCell(self.title, self.text(row), self.under(row))
 
 
@@ -179,13 +168,13 @@ def _prefixed(prefix: str, value: float | None, write: Callable[[float], str]) -
 
 
 def median_column(name: str, title: str, tip: str, under: Callable[[ReportRow], str] = lambda row: "") -> Column:
-    """A column for the median of a counted metric."""
+    """Return a column for the median of a counted metric."""
     return Column(name, title, tip, lambda row: _counted(row.median(name)), under, counted=True)
 
 
 # -- images -----------------------------------------------------------------------------------------------------------
 def image_column(name: str) -> Column:
-    """A column for the mean of a metric over seeds, with intervals of it and of its difference to full."""
+    """Return a column for the mean of a metric over seeds and its difference from the full cache."""
     about = metric(name)
 
     def mean(row: ReportRow) -> Interval | None:
@@ -293,10 +282,7 @@ RECOMMENDED = ColumnGroup("At equal quality", "smallest non-inferior budget",
 
 # -- the headline table -----------------------------------------------------------------------------------------------
 def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
-    """The columns of a group's table.
-
-    A masked model, whose full form keeps nothing, has computation in the place of KV memory.
-    """
+    """Return the columns of a group's table; masked models have computation instead of KV memory."""
     masked = group.paradigm == MASKED
     measured = {name for row in group.rows for name in (*row.fidelity, *row.quality)}
     sampled = {name for row in group.rows for name in row.outcome.samples}
@@ -310,10 +296,6 @@ def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
 
 
 def _of_kind(kind: str, measured: set[str], masked: bool) -> Iterator[str]:
-    """Metrics that are measured, and those that every plan measures.
-
-    Prompts replace the color consistency.
-    """
     prompted = any(METRICS[name].prompted for name in measured if name in METRICS)
     for name, about in METRICS.items():
         fits = about.kind == kind and about.column and about.tokens in ("", "vectors" if masked else "indices")
@@ -333,25 +315,25 @@ def _with_costs(group: ColumnGroup, sampled: set[str], *kinds: str) -> ColumnGro
 
 
 def columns_of(groups: Iterable[ColumnGroup]) -> tuple[Column, ...]:
-    """The columns of all groups."""
+    """Return the columns of all groups."""
     return tuple(column for group in groups for column in group.columns)
 
 
 def known_columns(group: CaseGroup) -> dict[str, Column]:
-    """Every column that an export of the group may name, by its key."""
+    """Return every column that an export of the group may name, by key."""
     groups = (*column_groups(group), LIMITS, RECOMMENDED)
     return {column.key: column for column in (*columns_of(groups), SAVING_LIVE)}
 
 
 def derived_columns(group: CaseGroup) -> tuple[Column, ...]:
-    """Columns of values that are no metrics, without images per second, which repeat the latency."""
+    """Return columns of derived values, without images per second, which repeats the latency."""
     return tuple(column for column in known_columns(group).values() if column.derived and column is not IMAGES_PER_SECOND)
 
 
 def cells(row: ReportRow, groups: tuple[ColumnGroup, ...]) -> tuple[TableCell, ...]:
-    """The cells of a row, to the right of its name and budget.
+    """Return the cells of a row after its name and budget.
 
-    A failed case has one cell, its status and the reason; a row without any metric of its images has one cell for these, with the reason.
+    A failed case has one cell with its status and reason; a row without image metrics has one cell for these, with the reason.
     """
     columns = columns_of(groups)
     if not row.ok:
@@ -364,17 +346,14 @@ def cells(row: ReportRow, groups: tuple[ColumnGroup, ...]) -> tuple[TableCell, .
 
 
 def budget_cell(row: ReportRow) -> TableCell:
-    """The budget, and below it the share of visual entries that was really kept."""
+    """Return the budget, and below it the fraction of visual entries actually kept."""
     true = row.outcome.facts.get("true_ratio")
     share = f"true {true:.3f}" if isinstance(true, (int, float)) and row.case.role == "candidate" else ""
     return TableCell("budget", shown_share(row.case.budget), share, share_of_full(row.case.budget))
 
 
 def paired_speed_note(group: CaseGroup) -> str:
-    """Explain why speedups are not the ratios of the latencies in the table, by the largest difference.
-
-    Empty where the table shows no difference.
-    """
+    """Return why speedups differ from the ratios of latencies in the table, or nothing."""
     full = group.full.median(TIME) if group.full else None
     ratios = [(abs(ratio - row.speedup.value) / row.speedup.value, row.label, ratio) for row in group.candidates
               if full and row.speedup and row.outcome.facts.get(FULL_BESIDE) and (ratio := full / (row.median(TIME) or full))]

@@ -80,7 +80,7 @@ def underused(full: Limit, seconds: float) -> str:
 
 
 def no_gain(measured: float, allowed: float) -> str:
-    """Return why to use the full cache, or nothing; ``measured`` is the upper end of the speedup's interval."""
+    """Return why to use the full cache; ``measured`` is the upper end of the speedup interval."""
     return "" if measured > 1 else f"Not faster than the full cache; roofline speedup at this batch: {allowed:.2f}×."
 
 
@@ -119,7 +119,7 @@ def _settings(case: Case) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Limits:
-    """Rows of a group with a roofline time, the peak ``rates`` used, and the longest ``parts`` of the baseline."""
+    """Rows with a roofline time, the peak ``rates``, and the longest ``parts`` of the baseline."""
 
     rates: str
     parts: str
@@ -127,7 +127,6 @@ class Limits:
 
     @property
     def decoders(self) -> bool:
-        """Return whether a row decodes several tokens per step."""
         return any(row.case.decoder for row in self.rows)
 
 

@@ -1,4 +1,4 @@
-"""The facts of a machine as names and values, and where two machines differ. All of it is text."""
+"""Facts of a machine as names and values, and differences between two machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ABBREVIATIONS = {"cpu": "CPU", "cpus": "CPUs", "cuda": "CUDA", "os": "OS", "tf32
 
 
 def environment_facts(environment: Environment, code: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """(name, value) of each fact of a machine and of the code that measured."""
+    """Return (name, value) of each fact of a machine and of the code that measured."""
     facts = {**_facts(environment), **dict(flat(code, "code"))}
     return tuple((title(name), _fact(name, value)) for name, value in facts.items())
 
@@ -27,10 +27,7 @@ def _facts(environment: Environment) -> dict[str, Any]:
 
 
 def differences(then: Environment, now: Environment) -> tuple[tuple[str, str, str], ...]:
-    """(name, then, now) of facts in which two environments differ, in the order of ``now``.
-
-    Rates are measured anew in every run, so near ones are equal.
-    """
+    """Return (name, then, now) of facts that differ; measured rates within 10 % count as equal."""
     old, new = _facts(then), _facts(now)
     return tuple((title(name), _fact(name, old.get(name)), _fact(name, new.get(name)))
                  for name in dict.fromkeys((*new, *old)) if not _alike(name, old.get(name), new.get(name)))
@@ -43,7 +40,7 @@ def _alike(name: str, value: Any, other: Any) -> bool:
 
 
 def title(name: str) -> str:
-    """A fact's name as a heading: what is an abbreviation stays one."""
+    """Return a fact's name as a heading."""
     first, _, remainder = name.partition(" ")
     return " ".join(filter(None, (ABBREVIATIONS.get(first, first[:1].upper() + first[1:]), remainder)))
 
@@ -56,7 +53,7 @@ def _fact(name: str, value: Any) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A setting or fact as the page prints it."""
+    """Return a setting or fact as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or value == "":

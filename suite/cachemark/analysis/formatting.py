@@ -1,4 +1,4 @@
-"""Numbers as text: one spelling for each unit, used by tables, sentences and charts alike."""
+"""Numbers as text, in one spelling per unit."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ DASH = "–"
 
 
 def name(text: str) -> str:
-    """A user's name inside a sentence: short, and unable to turn the direction of what follows it."""
+    """Return a user's name shortened to 60 characters and isolated from the text around it."""
     short = plain(text, 60)
     return short if short.isascii() else f"\u2068{short}\u2069"
 
 
 def times(value: float) -> str:
-    """``1.52×``"""
+    """Return ``1.52×``."""
     return f"{value:.2f}×"
 
 
 def percent(value: float) -> str:
-    """A share as ``74.4 %``."""
+    """Return a fraction as ``74.4 %``."""
     return f"{100 * value:.1f} %".replace("-", "−")
 
 
 def size(value: float) -> str:
-    """Bytes in binary units, three digits: ``1.12 MiB``."""
+    """Return bytes in binary units with three digits: ``1.12 MiB``."""
     scaled, unit = _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
     return f"{value:.0f} B" if unit == "B" else f"{_three(scaled)} {unit}"
 
 
 def binary(most: float) -> tuple[float, str]:
-    """The binary unit for values up to ``most`` bytes, and its name."""
+    """Return the binary unit for values up to ``most`` bytes, and its name."""
     return next(((1024.0**k, name) for k, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")) if most >= 1024.0**k), (1.0, "B"))
 
 
 def flops(value: float) -> str:
-    """Floating-point operations, three digits: ``14.6 TFLOP``."""
+    """Return floating-point operations with three digits: ``14.6 TFLOP``."""
     scaled, unit = _scaled(value, 1000, ("", "k", "M", "G", "T", "P"))
     return f"{_three(scaled)} {unit}FLOP"
 
@@ -49,17 +49,17 @@ def _scaled(value: float, step: float, units: Sequence[str]) -> tuple[float, str
 
 
 def seconds(value: float) -> str:
-    """A duration as ``840 ms`` or ``1.23 s``."""
+    """Return a duration as ``840 ms`` or ``1.23 s``."""
     return f"{_three(1000 * value)} ms" if value < 1 else f"{_three(value)} s"
 
 
 def metric_value(value: float, name: str) -> str:
-    """A value of the metric ``name`` in its own unit."""
+    """Return a value of the metric ``name`` in its own unit."""
     return _BY_UNIT.get(metric(name).unit, _small)(value)
 
 
 def with_unit(value: float, name: str) -> str:
-    """Like :func:`metric_value`, with the unit where the value alone does not show it."""
+    """Return :func:`metric_value`, with the unit where the value alone does not show it."""
     unit = metric(name).unit
     return f"{metric_value(value, name)} {unit}" if unit in ("token/s", "image/s", "dB", "nat/token") else metric_value(value, name)
 

@@ -1,4 +1,4 @@
-"""Images: for each case a sprite, the full cache's above the method's at the same seeds."""
+"""Images of each case: a sprite with the full cache above the method, at the same seeds."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ _FIXED = 4  # of the tiles, at the right end; the others are the worst by PSNR
 
 @dataclass(frozen=True)
 class Tile:
-    """One column of a sprite.
-
-    ``worst`` tells the worst seeds by PSNR from the fixed ones, ``prompt`` is empty where a class was asked for.
-    """
+    """Column of a sprite: one of the ``worst`` seeds by PSNR, or a fixed one."""
 
     seed: str
     label: str
@@ -29,13 +26,13 @@ class Tile:
 
     @property
     def condition(self) -> str:
-        """The prompt, or which class."""
+        """The prompt, or the class."""
         return self.prompt or (f"class {self.label}" if self.label else "")
 
 
 @dataclass(frozen=True)
 class Sprite:
-    """A PNG with two rows of square tiles, ``tile`` pixels wide, or why it is ``missing``."""
+    """PNG with two rows of square tiles, ``tile`` pixels wide, or the reason why it is ``missing``."""
 
     row: ReportRow
     png: bytes
@@ -45,20 +42,20 @@ class Sprite:
 
     @property
     def worst(self) -> int:
-        """Number of tiles, from the left, that are the worst seeds."""
+        """Number of tiles, from the left, that show the worst seeds."""
         return sum(tile.worst for tile in self.tiles)
 
 
 @dataclass(frozen=True)
 class Album:
-    """The sprites of one method, larger budgets first."""
+    """Sprites of one method, larger budgets first."""
 
     method: str
     sprites: tuple[Sprite, ...]
 
 
 def albums(group: CaseGroup, artifact: Callable[[str], bytes] | None) -> tuple[Album, ...]:
-    """The sprites of a group by method, in table order. Random weights draw noise, which is not shown."""
+    """Return the sprites of a group by method, none for random weights."""
     if group.random or artifact is None:
         return ()
     sprites_of: dict[str, list[Sprite]] = {}
@@ -70,10 +67,7 @@ def albums(group: CaseGroup, artifact: Callable[[str], bytes] | None) -> tuple[A
 
 @dataclass(frozen=True)
 class Strip:
-    """A PNG of several rows of square tiles, ``tile`` pixels wide, at the same seeds.
-
-    ``names`` says what each row shows.
-    """
+    """PNG with one row of square tiles, ``tile`` pixels wide, for each of ``names``, at the same seeds."""
 
     png: bytes
     tile: int
@@ -82,7 +76,7 @@ class Strip:
 
 
 def strip(pages: Sequence[Album], rows: Sequence[ReportRow]) -> Strip | None:
-    """The fixed seeds of the full cache above those of each of some rows; None where no pictures are here."""
+    """Return the fixed seeds of the full cache and of some rows, None without images."""
     sprites = {sprite.row.case.key: sprite for album in pages for sprite in album.sprites if not sprite.missing}
     chosen = [sprites[row.case.key] for row in rows if row.case.key in sprites]
     if not chosen or len({(sprite.tile, sprite.worst, len(sprite.tiles)) for sprite in chosen}) > 1:

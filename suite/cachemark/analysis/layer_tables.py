@@ -1,7 +1,7 @@
-"""Tables of a model under the full cache.
+"""Heat tables of the full cache.
 
-Next-scale: similarity and attention by layer, from which a user chooses AMS-KV's threshold. Masked: similarity from pass to pass, from
-which a user sees how much a cache may reuse.
+Next-scale: similarity and attention by layer, for choosing AMS-KV's threshold. Masked: similarity between steps, i.e. what a cache may
+reuse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WHAT = {"k": "Keys", "v": "Values", "feature": "Features"}
 
 @dataclass(frozen=True)
 class Heat:
-    """A number as it is written, and how strongly its cell is tinted, 0 to 1."""
+    """Number as text, and the tint of its cell, 0 to 1."""
 
     text: str
     tint: float
@@ -27,7 +27,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class HeatTable:
-    """A line per layer or class of tokens, a column per scale or pass. An empty cell is None."""
+    """Row per layer or token class, column per scale or step."""
 
     title: str
     meaning: str
@@ -39,7 +39,7 @@ class HeatTable:
 
 @dataclass(frozen=True)
 class Layers:
-    """The tables, the samples behind them, and the seconds that profiling took outside the timed region."""
+    """Tables, number of samples, and seconds of profiling outside the timed region."""
 
     title: str
     grids: tuple[HeatTable, ...]
@@ -49,7 +49,7 @@ class Layers:
 
 
 def layers(full: ReportRow | None) -> Layers | None:
-    """The tables of a full cache, None where it has no profile of this form."""
+    """Return the tables of a full cache, None without a valid profile."""
     facts: Any = full.outcome.facts if full else {}
     profile: Any = facts.get("layers") or facts.get("redundancy")
     try:

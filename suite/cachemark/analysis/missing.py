@@ -26,7 +26,7 @@ class Missing:
 
 
 def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable[Missing]:
-    """List what a run lacks: cases not reached, failed cases, then values that other cases have."""
+    """Yield what a run lacks: cases not reached, failed cases, then values that other cases have."""
     if state != "finished":
         yield Missing(f"run {run_id}", state, "The run was cut short.")
     for group in groups:

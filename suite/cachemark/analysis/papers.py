@@ -1,8 +1,6 @@
-"""Published speed beside the roofline time of the paper's GPU and beside what was measured here.
+"""Published speed, roofline time on the paper's GPU, and our measurement.
 
-A table of which a row was measured stands first; then those of the same methods, of which this run has other cases. Three columns that
-are never mixed: a published value has another machine and another baseline than ours, so it takes no part in any verdict, rank or
-speedup of this report.
+Published values have other machines and baselines, so they affect no verdict, rank or speedup.
 """
 
 from __future__ import annotations
@@ -29,14 +27,11 @@ TOO_FAST, IMPOSSIBLE = "implausible speedup", "below roofline time"  # marks of 
 
 @dataclass(frozen=True)
 class PaperCell:
-    """One row of a paper's table, all of which have one ``hardware``.
+    """Row of a paper's table.
 
-    ``plan`` measures it again and ``ours`` says which of its cases; both are empty where there is no such model.
-
-    ``seconds`` of an image as printed, or None; ``roofline_time`` those that the GPU named by ``gpu`` takes at least, 16 bit, with image
-    decoding.
-    ``against`` is the row of the same table that its speedup is against. ``steps`` is 0 where the family has none. ``batch_stated``:
-    whether the paper states it.
+    ``plan`` measures it again and ``ours`` identifies the case (both empty without such a model). ``seconds`` per image as printed;
+    ``roofline_time`` on the ``gpu``, 16 bit, with image decoding. ``against`` is the row of its baseline; ``steps`` is 0 if the model has
+    none.
     """
 
     plan: str
@@ -56,7 +51,7 @@ class PaperCell:
 
     @property
     def gap(self) -> str:
-        """The printed seconds over the roofline time, as text; below 1 is more than the GPU can do."""
+        """Printed seconds over the roofline time, as text."""
         if not self.seconds or not self.roofline_time:
             return ""
         times = self.seconds / self.roofline_time
@@ -64,18 +59,18 @@ class PaperCell:
 
     @property
     def impossible(self) -> str:
-        """The reason for which the printed seconds are not those of an image, or nothing."""
+        """Reason why the printed seconds are impossible, or nothing."""
         if not self.seconds or not self.roofline_time or self.seconds >= self.roofline_time:
             return ""
         return f"{fmt.seconds(self.seconds)} is below the roofline time of one image on that GPU ({fmt.seconds(self.roofline_time)})."
 
     @property
     def claimed(self) -> float | None:
-        """The printed speedup, where one is printed without times."""
+        """Printed speedup, if printed without times."""
         return float(self.printed["speedup"]) if "speedup" in self.printed and not self.seconds else None
 
     def means(self, case: Case) -> bool:
-        """Return whether a case is this row, whatever device ran it."""
+        """Return whether a case is this row, on any device."""
         if case.role not in ("candidate", "baseline") or case.codec != "native" or case.engine == "reference" or case.decoder:
             return False
         printed_case = (self.model, self.batch, self.steps, self.ours["method"], self.ours.get("variant", case.variant))
@@ -86,20 +81,19 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class PublishedSpeeds:
-    """All rows, and by table its ``baselines`` and ``notes`` on contradictions."""
+    """All rows, and ``baselines`` and ``notes`` by table."""
 
     cells: tuple[PaperCell, ...]
     baselines: Mapping[str, str]
     notes: Mapping[str, tuple[str, ...]]
 
     def row(self, table: str, name: str) -> PaperCell:
-        """The row of that name."""
         return next(cell for cell in self.cells if (cell.table, cell.row) == (table, name))
 
 
 @cache
 def published() -> PublishedSpeeds:
-    """The values that come with the package."""
+    """Return the bundled published values."""
     data = json.loads((resources.files("cachemark") / "data" / "published" / "speed.json").read_text(encoding="utf-8"))
     notes = {table: tuple(lines) for table, lines in data["notes"].items()}
     return PublishedSpeeds(tuple(PaperCell(**cell) for cell in data["cells"]), data["baselines"], notes)
@@ -107,12 +101,10 @@ def published() -> PublishedSpeeds:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One row of a table beside what was measured here.
+    """Row of a paper's table with our measurement.
 
-    Speed-ups are numbers, None where there is none: ``claimed`` by the published seconds or else as printed, ``possible`` by the least
-    times, and ``reached`` here (``case_key``). ``measured`` are our seconds per image;
-    ``how`` names dtype and engine or says why there are none, and ``no_speedup`` why there is no speed-up. ``remark`` says why a
-    published value is not plausible, and ``mark`` names the flag.
+    Speedups: ``claimed`` by the paper, ``possible`` by roofline times, ``reached`` here by the case ``case_key``. ``measured`` is our time
+    per image in seconds; ``how`` names dtype and engine or says why there is none. ``remark`` and ``mark`` flag implausible values.
     """
 
     cell: PaperCell
@@ -136,13 +128,13 @@ class PaperRow:
 
     @property
     def printed(self) -> str:
-        """The values of the paper as it prints them."""
+        """Other printed values of the row."""
         return "; ".join(f"{name} {text}" for name, text in self.cell.printed.items() if name != "speedup") or fmt.DASH
 
 
 @dataclass(frozen=True)
 class PaperColumns:
-    """Columns of the table under one heading; ``subtitle`` is the table's."""
+    """Columns under one heading; ``subtitle`` is the table's."""
 
     title: str
     subtitle: Callable[[PaperTable], str]
@@ -169,11 +161,7 @@ PAPER_COLUMNS = (
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table of a paper.
-
-    ``baseline`` is its full cache; ``hardware`` is where theirs was measured, ``machine`` where ours. ``here``: whether this run measured a
-    row of it; ``plans`` measure all that can be.
-    """
+    """Table of a paper; ``here``: this run measured a row of it; ``plans`` measure all that can be."""
 
     title: str
     baseline: str
@@ -186,10 +174,7 @@ class PaperTable:
 
 
 def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[PaperTable, ...]:
-    """The tables of the methods of this run, those with a measured row first.
-
-    A full cache alone may belong to several.
-    """
+    """Return the tables of the methods of this run, those with a measured row first."""
     outcomes, figures = list(outcomes), published()
     candidates = [outcome.case for outcome in outcomes if outcome.case.role == "candidate"]
     cells = [cell for cell in figures.cells if cell.model]
@@ -210,7 +195,7 @@ def _table(figures: PublishedSpeeds, title: str, outcomes: Sequence[Outcome], en
 
 
 def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
-    """A row of the tables, beside what was measured of it in one run."""
+    """Return a row with our measurement."""
     full = published().row(cell.table, cell.against)
     mine, its = _pair(cell, full, outcomes)
     possible = full.roofline_time / cell.roofline_time if cell.roofline_time and full.roofline_time else None
@@ -226,11 +211,7 @@ def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
 
 
 def _pair(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> tuple[Outcome | None, Outcome | None]:
-    """The outcomes of this row and of its full cache.
-
-    Where a run has several, those that can be compared: an OOM in one dtype must not hide a row that ran in another, nor a full cache in
-    one the full cache in the other.
-    """
+    """Return the results of a row and its baseline, of several the most comparable pair."""
     mine, its = ([o for o in outcomes if each.model and each.means(o.case)] for each in (cell, full))
     if cell == full or not mine or not its:
         return max(mine, key=lambda o: o.ok, default=None), max(its, key=lambda o: o.ok, default=None)

@@ -1,4 +1,4 @@
-"""A run as it may be shown to anybody: no host, user, path, device number or text of an error."""
+"""Runs without host, user, path, device number and error texts."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _PATH = re.compile(r"(?<![\w:/.<])(?:~|\.{1,2})?(?:/[^\s/:'\",;()<>|]+)+/?|\b[A-
 
 
 def public_run(run: RunRecord) -> RunRecord:
-    """The run without what is nobody's business."""
+    """Return the run without private facts."""
     environment = replace(run.environment, facts=scrubbed(run.environment.facts))
     return replace(run, plan_json=scrubbed(run.plan_json), environment=environment, code=scrubbed(run.code))
 
 
 def public_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The outcomes, likewise; values are as they were, and so are the names by which cases are found."""
+    """Return results without private facts; values and keys are unchanged."""
     return [replace(o, case=_case(o.case), log=WITHHELD if o.log else "", judgement=_scrubbed_text(o.judgement), facts=scrubbed(o.facts))
             for o in outcomes]
 
 
 def public_verdicts(rows: Iterable[Verdict]) -> tuple[Verdict, ...]:
-    """The rows of a comparison, likewise."""
+    """Return the rows of a comparison without private facts."""
     return tuple(replace(row, label=_scrubbed_text(row.label), reason=_scrubbed_text(row.reason)) for row in rows)
 
 
@@ -43,7 +43,7 @@ def _case(case: Case) -> Case:
 
 
 def scrubbed(value: Any) -> Any:
-    """Remove private facts from a value; of a path the last part is left, of a device number nothing."""
+    """Remove private facts from a value; paths keep their last part."""
     if isinstance(value, str):
         return _scrubbed_text(value)
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
 """Quality claims: is a method non-inferior to the full cache? One test per method, corrected.
 
-Only methods that are shown to be non-inferior have a place in the ranking.
+Only non-inferior methods are ranked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Z = _NORMAL.inv_cdf(0.975)  # half the width of a stated interval of a FID, in 
 
 @dataclass(frozen=True)
 class Margins:
-    """Margins of non-inferiority: of an image's ``score``, and as a ``share`` of the full cache's FID."""
+    """Non-inferiority margins: of an image's ``score``, and as a ``share`` of the full cache's FID."""
 
     score: float = 0.05
     share: float = 0.10
@@ -110,10 +110,10 @@ Claims = Mapping[str, QualityClaim]
 
 
 def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS, *, sequential: bool = False) -> Claims:
-    """The claim of every candidate that has values of quality, by the key of its case.
+    """Return the claim of every candidate with quality values, by case key.
 
-    All that a report could claim are one family, also those that another rule leaves out of its ranking: which these are depends on the
-    same images. ``sequential``: they were looked at while seeds were added, and are judged by the test that allows it.
+    All claims of a report are one family, including methods that another rule excludes from the ranking. ``sequential``: seeds were added
+    with interim analyses.
     """
     claims = [(group, row, claim) for group in groups for row in group.candidates if (claim := _alone(row, group, margins, sequential))]
     adjusted, worse = holm([claim.p for _, _, claim in claims]), holm([claim.p_worse for _, _, claim in claims])
@@ -122,10 +122,7 @@ def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS, *, s
 
 
 def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS, *, sequential: bool = False) -> tuple[tuple[CaseGroup, ...], Claims]:
-    """The groups of a report, where only non-inferior methods have a place, and their claims.
-
-    The claims of all groups are one family.
-    """
+    """Return the groups of a report, where only non-inferior methods are ranked, and their claims."""
     groups = case_groups(list(outcomes))
     claims = quality_claims(groups, margins, sequential=sequential)
     return tuple(replace(group, candidates=ordered([_qualified(row, group, claims) for row in group.candidates]))
@@ -143,7 +140,7 @@ def _qualified(row: ReportRow, group: CaseGroup, claims: Claims) -> ReportRow:
 
 
 def criterion(group: CaseGroup) -> str:
-    """The metric of quality: FID where it was measured, else the score of single images; or empty."""
+    """Return the metric of quality: FID if measured, else the score of single images, else nothing."""
     if group.random:
         return ""
     return group.ranked_by or next((name for name in scores() if any(name in row.to_full for row in group.candidates)), "")
@@ -156,7 +153,7 @@ def scope(group: CaseGroup) -> str:
 
 
 def margin_sentence(group: CaseGroup, claims: Claims) -> str:
-    """Return the statistical test of "equal quality" and the losses that its seeds can rule out; empty without quality."""
+    """Return the test of "equal quality" and the losses that its seeds can rule out."""
     own_claims = [claims[row.case.key] for row in group.candidates if row.case.key in claims]
     if not criterion(group) or not own_claims:
         return ""
@@ -181,7 +178,7 @@ def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
 
 
 def ruled_out(claim: QualityClaim, seeds: int = 0) -> float:
-    """The smallest loss that ``seeds`` (0: those of the claim) without any loss can rule out."""
+    """Return the smallest loss that ``seeds`` (default: those of the claim) without any loss can rule out."""
     shows = loss_that_shows_at_any_time if claim.sequential else loss_that_shows
     return shows(seeds or claim.n, metric(claim.metric).apart[0], claim.claims)
 

@@ -1,4 +1,4 @@
-"""Every case of a run with its raw samples; each number of the page links to one."""
+"""Cases of a run with their raw samples."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ _MEANS = ("fidelity", "quality")
 
 @dataclass(frozen=True)
 class CaseMetric:
-    """One metric of a case.
-
-    ``shown`` is what tables show of it (``as_``: median or mean), ``raw`` all its values as text, empty where the page would be too large.
-    """
+    """Metric of a case; ``text`` is its mean or median, ``raw`` all values (empty on very large pages)."""
 
     title: str
     meaning: str
@@ -32,7 +29,7 @@ class CaseMetric:
 
 @dataclass(frozen=True)
 class CaseRecord:
-    """A case: its name, its status, its trial, its values and the command that prints them."""
+    """Case with its status, process, values and the command that prints them."""
 
     key: str
     label: str
@@ -48,7 +45,7 @@ class CaseRecord:
 
 
 def case_records(outcomes: Sequence[Outcome], run: str, trials: Mapping[str, str]) -> tuple[CaseRecord, ...]:
-    """All cases, each once, in the order of the run; ``trials`` names the process of each case by its key."""
+    """Return each case once, in the order of the run; ``trials`` names its process by case key."""
     latest = {outcome.case.key: outcome for outcome in outcomes}
     with_raw = sum(len(values) for outcome in latest.values() for values in outcome.samples.values()) <= MOST
     return tuple(_record(outcome, run, trials.get(key, ""), with_raw) for key, outcome in latest.items())

@@ -1,4 +1,4 @@
-"""One line of the headline table: what is derived from an outcome and the full cache of its cell."""
+"""Rows of the leaderboard: a result compared with the full cache of its group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; be
 
 @dataclass(frozen=True)
 class Mark:
-    """A short word beside a row's name. ``tone`` is good, warn or calm; ``reason`` is a full sentence."""
+    """Flag next to a row's name. ``tone`` is good, warn or calm; ``reason`` is a sentence."""
 
     text: str
     tone: str
@@ -39,16 +39,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class ReportRow:
-    """An outcome with what follows from it.
+    """Result with derived values.
 
-    ``speedup`` is the median latency of the full cache beside it over its own, or None with the reason in ``no_speedup``. ``saving`` and
-    ``saving_live`` are 1 − bytes / bytes of the full cache, allocated and live; in a masked model ``saving`` is of FLOPs.
-    ``fidelity`` and ``quality`` hold the means over seeds, the latter also values of whole sets of images; where both are empty,
-    ``no_judgement`` says why. ``to_full`` holds differences of quality, this row less the full cache, at the same seeds.
-    ``place`` orders the ranked methods of one budget, by FID where it was measured, else by speedup; ``unranked`` says why there is
-    none, and ``unproven`` that it is for want of proof alone. ``lossless``: no further from the full cache than it is from itself.
-    ``roofline_speedup``: the speedup that the device allows; ``limit_marks`` flag what contradicts its limits. ``equal_memory``: the
-    throughput (images per second) at the largest batch, ``equal_memory_batch``, that needs no more memory than the full cache.
+    ``speedup`` is relative to the full cache timed in turns, or None with the reason in ``no_speedup``. ``saving`` and ``saving_live`` are
+    1 − bytes / bytes of the full cache, allocated and used; ``saving`` of masked models is of FLOPs. ``fidelity`` and ``quality`` are means
+    over seeds or values of image sets; ``no_judgement`` says why both are empty. ``to_full`` holds paired quality differences. ``place`` is
+    the rank within a budget; ``unranked`` says why there is none, and ``unproven`` that quality is only inconclusive. ``limit_marks`` flag
+    times that contradict the roofline. ``equal_memory`` is the throughput (images per second) at ``equal_memory_batch``, the largest batch
+    that needs no more memory than the full cache.
     """
 
     outcome: Outcome
@@ -81,13 +79,12 @@ class ReportRow:
 
     @property
     def images_per_second(self) -> float | None:
-        """Images of a batch over its median latency, or None where it was not timed."""
         latency = self.median(TIME)
         return self.case.batch / latency if latency else None
 
     @cached_property
     def limit(self) -> Limit | None:
-        """The roofline time of the case on its device; None where it is unknown or stored in another form."""
+        """Roofline of the case on its device, None if unknown."""
         stored = self.outcome.facts.get("limit") if self.ok and self.median(TIME) else None
         try:
             return Limit.from_json(stored) if isinstance(stored, dict) else None
@@ -96,12 +93,12 @@ class ReportRow:
 
     @property
     def implausible(self) -> str:
-        """The reason why its speedup exceeds what the device allows; empty where it does not."""
+        """Reason why the speedup is implausible, or nothing."""
         return next((mark.reason for mark in self.limit_marks if mark.text == IMPLAUSIBLE), "")
 
     @property
     def timed(self) -> bool:
-        """Reference rows of fidelity carry neither speed nor bytes."""
+        """False for reference rows, which have neither speed nor bytes."""
         return self.case.role in ("candidate", "baseline")
 
     @cached_property
@@ -121,43 +118,42 @@ class ReportRow:
 
     @property
     def paradigm(self) -> str:
-        """That of the model, next-token where an outcome does not say."""
         return str(self.outcome.facts.get("paradigm", "next-token"))
 
     @property
     def held_bytes(self) -> float | None:
-        """Bytes that the method keeps between passes: keys, values and state."""
+        """Bytes kept between steps: keys, values and state."""
         kv, state = self.median(KV), self.median(STATE)
         return None if kv is None or state is None else kv + state
 
     def fits(self, room: float | None) -> bool:
-        """Return whether the method is known to keep no more than ``room`` bytes between passes."""
+        """Return whether the method keeps at most ``room`` bytes between steps."""
         return room is not None and self.held_bytes is not None and self.held_bytes <= room
 
     @property
     def same_distribution(self) -> bool:
-        """True under a decoder whose tokens follow the distribution of the full cache's and are others."""
+        """True if a decoder samples other images from the full cache's distribution."""
         stored = self.outcome.facts.get("decoder")
         return isinstance(stored, Mapping) and stored.get("keeps") == DISTRIBUTION
 
     def of_set(self, base: str) -> tuple[str, Interval] | None:
-        """The value of a whole set of images whose name begins so, ``fid`` say, with its whole name."""
+        """Return name and value of an image-set metric by its base name, such as ``fid``."""
         of_images = {*QUALITY, *OUTSIDE}
         return next(((name, mean) for name, mean in self.quality.items() if name.startswith(f"{base}_") and name not in of_images), None)
 
     @property
     def reason(self) -> str:
-        """The reason why there are no values, in one line."""
+        """Reason why there are no values, in one line."""
         return self.outcome.reason
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Everything a reader should know about this row, most important first."""
+        """Remarks on this row, most important first."""
         return (*(mark.reason for mark in self.marks), *self.footnotes)
 
     @property
     def footnotes(self) -> tuple[str, ...]:
-        """Remarks of the method itself on its numbers."""
+        """Remarks of the method on its numbers."""
         written = self.outcome.facts.get("footnotes") or ()
         return (written,) if isinstance(written, str) else tuple(str(note) for note in written)
 
@@ -165,13 +161,12 @@ class ReportRow:
         return self.outcome.median(name)
 
     def fact(self, name: str) -> str:
-        """A fact as text, empty where it is absent."""
         value = self.outcome.facts.get(name)
         return "" if value is None else str(value)
 
 
 def method_of(case: Case) -> str:
-    """The label of a case without budget and role: method, variant, codec and decoder."""
+    """Return method, variant, codec and decoder of a case."""
     if case.codec == "native":
         return case.named
     method = replace(case, decoder={}).named
@@ -179,21 +174,17 @@ def method_of(case: Case) -> str:
 
 
 def faster(speedup: Interval) -> bool:
-    """Return whether a speedup is shown to be one."""
+    """Return whether the speedup interval is above 1×."""
     return speedup.stated and speedup.low > 1
 
 
 def by_definition(case: Case, name: str) -> bool:
-    """True for the full cache's fidelity to its own images.
-
-    Along its own tokens it runs again, as does another engine than ours. Along its own tokens it does run again, as does another engine
-    than ours.
-    """
+    """Return whether a fidelity value compares the full cache with its own images."""
     return case.role == "baseline" and case.engine != "reference" and name in FIDELITY and name not in FORCED
 
 
 def share_of_full(budget: str) -> float:
-    """A budget's text as a number; a text that is none counts as 0, for order only."""
+    """Return a budget as a number for sorting, 0 if it is not one."""
     try:
         return float(Fraction(budget))
     except (ValueError, ZeroDivisionError):
@@ -201,14 +192,14 @@ def share_of_full(budget: str) -> float:
 
 
 def is_random(case: Case) -> bool:
-    """Random weights draw noise: neither fidelity nor quality means anything then."""
+    """Return whether the weights are random, so that images are noise."""
     return case.weights.startswith("random:")
 
 
 def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Interval] | None = None) -> ReportRow:
-    """The row of ``outcome``, with speed and bytes set against ``full``, the full cache of its cell.
+    """Return the row of a result, compared with ``full``, the full cache of its group.
 
-    ``intervals`` are the :func:`means` of its :func:`values_by_seed`, where they are known.
+    ``intervals`` are the :func:`means` of its :func:`values_by_seed`, if already computed.
     """
     row = ReportRow(outcome)
     if not outcome.ok:
@@ -239,20 +230,19 @@ def _saved(name: str, outcome: Outcome, full: Outcome | None) -> float | None:
 
 
 def fidelity_of(outcome: Outcome) -> tuple[str, ...]:
-    """Metrics of fidelity that an outcome may have: ours, and those of plug-ins that it has."""
+    """Return the fidelity metrics that a result may have, including plug-ins'."""
     return (*FIDELITY, *of_plug_ins(outcome.samples, "fidelity"))
 
 
 def quality_of(outcome: Outcome) -> tuple[str, ...]:
-    """Metrics of quality that an outcome may have, likewise."""
+    """Return the quality metrics that a result may have, including plug-ins'."""
     return (*QUALITY, *of_plug_ins(outcome.samples, "quality"))
 
 
 def values_by_seed(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
-    """Values by seed of an outcome: fidelity, quality, and differences of quality to ``full``.
+    """Return fidelity, quality and quality differences from ``full`` by seed; nothing for random weights.
 
-    Empty for random weights. Where raw values were pruned the stored mean stands alone, so that it has no interval, and there is no
-    difference.
+    Where raw values were pruned only the stored mean remains, without interval and difference.
     """
     if is_random(outcome.case):
         return {}
@@ -262,7 +252,7 @@ def values_by_seed(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence
 
 
 def means(named: Mapping[Key, Sequence[float]], name: Callable[[Key], str]) -> dict[Key, Interval]:
-    """The mean and interval of each of some values; ``name`` gives the name that :func:`values_by_seed` gave it."""
+    """Return mean and interval of named values; ``name`` maps a key to the name in :func:`values_by_seed`."""
     return means_over_seeds(named, {key: _within(name(key)) for key in named})
 
 
@@ -271,10 +261,6 @@ def _within(name: str) -> tuple[float, float]:
 
 
 def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mapping[str, Interval]) -> ReportRow:
-    """The row with fidelity, quality and its difference to ``full``, or with why there is none.
-
-    Values of random weights are withheld.
-    """
     outcome, facts = row.outcome, row.outcome.facts
     if is_random(outcome.case):
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
@@ -290,7 +276,7 @@ def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mappi
 
 
 def exactly(value: float, n: int = 1) -> Interval:
-    """A value without an interval."""
+    """Return a value without an interval."""
     return Interval(value, value, value, 0.0, n)
 
 
@@ -300,10 +286,6 @@ def _overall(intervals: Mapping[str, Interval], before: str = "") -> dict[str, I
 
 
 def _of_sets(case: Case, sets: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
-    """Values of whole sets of images, (value, low, high) by name.
-
-    What so few images cannot state is left out. What so few images cannot state is left out, as an older version did not.
-    """
     images = int(case.evaluation.get("quality", {}).get("samples", 0))
     return {name: _of_set(float(value), low, high, images) for name, (value, low, high) in sets.items()
             if least_images(name) <= (image_count(name) or images)}
@@ -314,7 +296,7 @@ def _of_set(value: float, low: float | None, high: float | None, images: int) ->
 
 
 def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
-    """Differences of quality to the full cache at the same seeds, for candidates only."""
+    """Return quality differences from the full cache at the same seeds, for candidates only."""
     if full is None or outcome.case.role != "candidate":
         return {}
     pairs = {name: (outcome.raw(name), full.raw(name)) for name in quality_of(outcome)}

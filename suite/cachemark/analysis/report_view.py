@@ -1,7 +1,4 @@
-"""The report as data: run and outcomes in, frozen dataclasses out.
-
-Pure: reads no store and writes no HTML.
-"""
+"""The report as data: a pure function from a run and its results to frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ if TYPE_CHECKING:  # a page is made without a store
 
 @dataclass(frozen=True)
 class Note:
-    """A remark, the rows it is about, and the rule by which it was made where there is one."""
+    """Remark with its rows and, for a flag, its rule."""
 
     rows: tuple[str, ...]
     text: str
@@ -49,11 +46,11 @@ class Note:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A group with everything the page says about it.
+    """Group with everything that the page shows about it.
 
     ``coverage`` is the confidence of its speedup intervals, 0 to 1; ``not_reproduced`` says why its values are not comparable with
-    published ones, or is empty; ``recommendations`` name a budget for each method by the rule in ``margin``, and ``scope`` says what
-    "as good" is about; ``history`` is the group run by run, None where it was measured once.
+    published ones; ``margin`` is the test behind ``recommendations``, and ``scope`` what its score judges; ``history`` is None for a single
+    run.
     """
 
     group: CaseGroup
@@ -76,11 +73,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class ReportView:
-    """The whole page.
-
-    ``differences`` is None where there is no baseline to differ from. ``sides``: of a comparison, None of any other run, empty where it
-    broke off.
-    """
+    """Page as data; ``sides`` is None unless the run is a comparison, and empty if that did not finish."""
 
     plan: str
     run: str
@@ -111,14 +104,12 @@ def build(
     trials: Mapping[str, str] | None = None, standing: GateStanding | None = None, trend: Trend | None = None,
     predictor: Predictor | None = None,
 ) -> ReportView:
-    """The view of one run.
+    """Return the view of one run.
 
-    ``comparison`` is a ``gate.baseline_check.Comparison`` (``rows``, ``exit_code``, ``cases``, ``summary()``), ``baseline`` what it was
-    compared with; for a comparison in pairs it is a ``workflows.report.PairedVerdicts`` (``sides`` and ``command`` too). ``artifact``
-    gives the bytes of a stored file by its name, and without it no pictures are shown; ``not_reproduced`` says why a model's values do not
-    compare with published ones, or nothing. ``nights`` are runs of this plan, oldest first and this one last; ``trials`` names the process
-    of each case by its key, ``standing`` says how often A/A tests raised an alarm, ``trend`` finds the changes over the nights,
-    ``predictor`` prices what was not measured.
+    ``comparison`` is a ``gate.baseline_check.Comparison``, or a ``workflows.report.PairedVerdicts`` for a comparison in pairs; ``baseline``
+    is its other side. ``artifact`` reads a stored file by name (without it no images are shown); ``not_reproduced`` returns why a model's
+    values are not comparable with published ones. ``nights`` are the runs of this plan, oldest first, this one last; ``trials`` maps case
+    keys to processes; ``trend`` finds changes over the nights; ``predictor`` computes rooflines of cases that were not measured.
     """
     results, environment, code = list(outcomes), run.environment, dict(run.code)
     groups, claims = standing_of(results, sequential=run.sequential)

@@ -1,4 +1,4 @@
-"""Runs of one plan over time: each case against the full cache of its run, and where it changed."""
+"""History of a plan: each case relative to the full cache of its run, and its changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ number of each run's day; and says what the newest runs cannot show, or nothing.
 
 @dataclass(frozen=True)
 class HistoryNight:
-    """One run with what came out of it."""
+    """Run with its results."""
 
     run: RunRecord
     outcomes: Sequence[Outcome]
@@ -38,10 +38,9 @@ class HistoryNight:
 
 @dataclass(frozen=True)
 class CaseHistory:
-    """One case run by run: latency over the full cache's, None where it has none.
+    """Case by run: latency relative to the full cache (for the full cache in seconds), None where missing.
 
-    For the full cache itself the latency is in seconds. ``changes`` are those that were found, each with its sentence; ``blind``: what its
-    runs cannot show, a sentence or empty.
+    ``changes`` have a sentence each; ``blind`` says which changes the runs cannot show.
     """
 
     row: ReportRow
@@ -52,10 +51,7 @@ class CaseHistory:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """The runs of a group's cell, oldest first, with each case that has a value in any of them.
-
-    ``full`` is the full cache's own latency, which shows what the ratios of ``candidates`` hide.
-    """
+    """Runs of a group, oldest first, with the relative latencies of its cases and the ``full`` cache's own."""
 
     names: tuple[str, ...]
     fingerprints: tuple[str, ...]
@@ -64,10 +60,9 @@ class RunHistory:
 
 
 def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend | None = None) -> RunHistory | None:
-    """Latencies run by run: of each method over the full cache's, and of the full cache itself.
+    """Return relative latencies by run, None for a single run or without latencies.
 
-    A slower day cancels in the former. ``trend`` finds the changes of the former. None where the cell was measured less than twice, or has
-    no latency at all.
+    ``trend`` finds changes of the relative latencies.
     """
     recent = [night for night in nights if any(o.case.cell == group.case.cell for o in night.outcomes)][-MOST:]
     if len(recent) < 2:

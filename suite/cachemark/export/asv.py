@@ -1,11 +1,8 @@
-"""Results as files of asv, which draws them over commits and looks for regressions.
+"""Results as files of asv, which plots them over commits.
 
-asv takes every value as one that should be low: it reports a rising number of tokens per second and is silent when it falls. So
-values that should be high are turned into costs: seconds per token, the share that is lost, the error behind a PSNR.
-
-Read from asv 0.6: a result file is one commit on one machine; a row whose version differs from that in ``benchmarks.json`` is not
-drawn, so a version here is that of the metric's definition; every combination of the entries of ``params`` is a curve of its own, so
-they hold what makes values incomparable (machine class, device, major versions) and not what changes every month (driver, clocks).
+asv expects lower values to be better, so others become costs: seconds per token, 1 − agreement, the error behind a PSNR. In asv 0.6 a
+result file is one commit on one machine, a row needs the version of ``benchmarks.json``, and each combination of ``params`` is its own
+curve, so these hold what makes values incomparable (machine class, device, major versions) but not drivers or clocks.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ _UNITS = {"s": "seconds", "B": "bytes"}
 
 @dataclass(frozen=True)
 class Written:
-    """The result files, the number of values in them, and the runs that are left out with reasons."""
+    """Result files, number of values, and runs left out with reasons."""
 
     files: tuple[Path, ...]
     points: int
@@ -54,15 +51,11 @@ class _Point:
 
 
 def write(store: Store, folder: str | Path, repository: str | Path = ".", *, changed: bool = False) -> Written:
-    """Write every run whose commit is in ``repository`` below ``folder``, asv's ``results_dir``.
+    """Write every run whose commit is in ``repository`` to ``folder``, asv's ``results_dir``.
 
-    What is there stays: benchmarks of others as they are, ours with new cases appended, so that old files keep their meaning. A run of
-    a changed working tree belongs to no commit and is left out unless ``changed`` says otherwise, and so is an outcome that a run
-    carried over from an earlier one. A comparison, whose candidates may be two commits, is passed over. Of several outcomes of a case at
-    one
-    commit the newest counts. A case without values is a gap.
-
-    Raises Unsupported where the folder holds a ``benchmarks.json`` of another format, and Infrastructure where it cannot be written.
+    Existing benchmarks stay; new cases are appended. Reused results, comparisons and, unless ``changed``, runs of a changed working tree
+    are left out. The newest result of a case at a commit counts; a case without values is a gap. Raises Unsupported for a
+    ``benchmarks.json`` of another format, and Infrastructure if the folder cannot be written.
     """
     folder, left_out = Path(folder), []
     points: dict[str, _Point] = {}
@@ -123,10 +116,7 @@ def _facets(run: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _plain(text: object) -> str:
-    """Text for asv's pages and addresses: signs with a meaning there are replaced.
-
-    Such a text ends with a few digits of its hash.
-    """
+    """Replace characters with a meaning in asv's pages; a changed text gets digits of its hash."""
     raw = str(text)
     plain = re.sub(r"[^\w .,:()/+=@-]", "_", on_one_line(raw, 80), flags=re.ASCII)
     return plain if plain == raw else f"{plain} {digest(raw, 6)}"
@@ -157,7 +147,7 @@ def _measured(outcome: Outcome) -> list[str]:
 
 @dataclass(frozen=True)
 class Cost:
-    """A metric as asv wants it: lower is better. ``value`` turns a value into it."""
+    """Metric as a cost, computed by ``value``."""
 
     name: str
     unit: str
@@ -166,7 +156,7 @@ class Cost:
 
 
 def cost_of(of: Metric) -> Cost:
-    """The metric as a cost. Raises KeyError for one that should be high and has no rule."""
+    """Return the metric as a cost. Raises KeyError for a higher-is-better metric without a rule."""
     if of.better == "lower":
         return Cost(of.name, _UNITS.get(of.unit, of.unit), of.title, lambda value: value)
     end, unit, title, value = RULES.get(of.unit) or _rule(of)
@@ -193,10 +183,7 @@ title, and the cost of a value."""
 
 
 def _rule(of: Metric) -> tuple[str, str, str, Callable[[float], float]]:
-    """The cost of a metric whose unit has no rule: its shortfall from the ceiling, or its inverse.
-
-    Raises KeyError for another.
-    """
+    """Return the cost of a metric whose unit has no rule. Raises KeyError without a finite ceiling."""
     if of.ceiling is None and of.within[0] > 0:
         return "_inverse", "", "inverse", _inverse
     ceiling = of.within[1] if of.ceiling is None else of.ceiling
@@ -232,10 +219,7 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
 
 
 def _results(point: _Point, benchmarks: Mapping[str, Any]) -> Iterator[tuple[str, list[float | None]]]:
-    """For each benchmark of this commit, the values of all its cases, None where there is none.
-
-    Values are means over seeds for images, medians for times and counts.
-    """
+    """Yield the values of each benchmark by case, None where missing: means over seeds, or medians."""
     by_series: dict[str, dict[str, float]] = {}
     for outcome in point.outcomes.values():
         for name in _measured(outcome):

@@ -1,7 +1,4 @@
-"""Tables as LaTeX (booktabs), as Markdown of GitHub's kind, and as HTML for notebooks.
-
-Whatever a template prints is escaped for its format, and names are cut to 60 characters.
-"""
+"""Tables as LaTeX (booktabs), GitHub Markdown, and HTML for notebooks, with all text escaped."""
 
 from __future__ import annotations
 
@@ -22,28 +19,25 @@ REASON, NOTE = 300, 1000  # characters of sentences that are shown
 
 
 def latex(tables: Iterable[Table]) -> str:
-    """Each table as a float with its reasons and notes below it.
-
-    A document needs the package booktabs and nothing else: a character that its fonts lack is named.
-    """
+    """Return each table as a float with reasons and notes below it."""
     template = _templates(for_latex, "<%", "%>", "<<", ">>").get_template("table.tex")
     return "\n\n".join(["% Needs \\usepackage{booktabs}.", *(template.render(table=table) for table in tables)]) + "\n"
 
 
 def markdown(tables: Iterable[Table]) -> str:
-    """Each table under a heading, with numbered reasons for what is missing and notes below it."""
+    """Return each table under a heading, with numbered reasons and notes below it."""
     template = _templates(for_markdown).get_template("table.md")
     return "\n\n".join(template.render(table=table).rstrip("\n") for table in tables) + "\n"
 
 
 def html(tables: Iterable[Table]) -> str:
-    """Each table under its title, with numbered reasons below it for what is missing."""
+    """Return each table under its title, with numbered reasons below it."""
     template = _templates(None).get_template("table.html")
     return "".join(template.render(table=table) for table in tables)
 
 
 def case_html(outcome: Outcome, images: bytes | None) -> str:
-    """A case: its name, its status, and ``images`` (a PNG) or the reason why there are none."""
+    """Return a case's name, status, and ``images`` (PNG) or the reason why there are none."""
     png = base64.b64encode(images).decode() if images is not None else ""
     return _templates(None).get_template("case.html").render(outcome=outcome, png=png)
 

@@ -1,7 +1,6 @@
-"""Texts that users wrote, as text: on one line, in LaTeX, in Markdown, and in a cell of a spreadsheet.
+"""User text made safe for LaTeX, Markdown and spreadsheets.
 
-A name may hold anything. What these functions return starts no command, tag, link, mention or formula where it is put, ends no cell and
-turns no direction of reading.
+The results contain no command, tag, link, mention or formula, end no cell and do not change the reading direction.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ _FORMULA = tuple("=+-@＝＋－＠")
 
 
 def for_latex(text: object, limit: int = 0) -> str:
-    """Text that pdfLaTeX sets in an ordinary document.
-
-    A character that its fonts lack is named: ``U+1F600``.
-    """
+    """Return text for pdfLaTeX; unsupported characters become ``U+1F600``."""
     return "".join(map(_in_latex, on_one_line(text, limit)))
 
 
@@ -44,10 +40,7 @@ def _in_latex(char: str) -> str:
 
 
 def for_markdown(text: object, limit: int = 0) -> str:
-    """Text in a line or cell of Markdown: no markup, tag, link, mention or reference.
-
-    A text with letters that run from right to left is isolated, so that what stands beside it keeps its place.
-    """
+    """Return text without markup, tags, links, mentions and references; right-to-left text is isolated."""
     line = on_one_line(text, limit)
     safe = _LINKED.sub(rf"\1{JOINER}", line.translate(_MARKDOWN))
     turns = any(unicodedata.bidirectional(char) in ("R", "AL", "AN") for char in line)
@@ -55,11 +48,11 @@ def for_markdown(text: object, limit: int = 0) -> str:
 
 
 def for_sheet(text: object) -> str:
-    """Text for a cell of a spreadsheet: an apostrophe goes before what would be a formula."""
+    """Return text for a spreadsheet cell; formulas get a leading apostrophe."""
     clean = plain(text)
     return f"'{clean}" if clean.lstrip().startswith(_FORMULA) or clean.startswith(("\t", "\n")) else clean
 
 
 def slug(text: object, limit: int = 60) -> str:
-    """Letters, digits, dashes and underscores for a file name; empty where nothing is left."""
+    """Return letters, digits, dashes and underscores for a file name."""
     return re.sub(r"[^A-Za-z0-9_]+", "-", on_one_line(text)).strip("-")[:limit].strip("-")

@@ -1,7 +1,6 @@
-"""The charts of the report as figures of a paper: SVG, as wide as a column.
+"""Charts of the report as SVG figures for papers.
 
-Colors are those of the report, safe for the color-blind; because print may be grey, a method has a shape of its own too, and its
-budgets are joined by a line. What may not be ranked stays hollow.
+Methods differ in color, shape and dash, so that figures are readable in gray. Unranked cases are hollow.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _INK = "#111111"
 
 
 def points(width: str) -> float:
-    """A width such as ``3.25in``, ``8cm``, ``82mm`` or ``234pt`` in points. Others are a CachemarkError."""
+    """Return a width such as ``3.25in``, ``8cm``, ``82mm`` or ``234pt`` in points. Raises CachemarkError."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(in|cm|mm|pt)\s*", width)
     size = float(match[1]) * _POINTS[match[2]] if match else 0.0
     if not 100 <= size <= 2000:
@@ -40,10 +39,7 @@ def points(width: str) -> float:
 
 
 def write(view: ReportView, folder: Path, width: str = "3.25in") -> list[Path]:
-    """Write every chart of a page to ``folder``, and return their paths.
-
-    Names are made of the group and the chart's title, in small letters and digits.
-    """
+    """Write every chart of a page to ``folder`` and return the paths."""
     wide, written, taken = points(width), [], Counter[str]()
     for chapter, charts in zip(view.chapters, chart_sets(view), strict=True):
         for chart in charts.charts:
@@ -57,7 +53,7 @@ def write(view: ReportView, folder: Path, width: str = "3.25in") -> list[Path]:
 
 
 def figure(chart: Chart, charts: ChartSet, width: float) -> str:
-    """One chart as SVG for paper, ``width`` points wide, with its legend below."""
+    """Return one chart as SVG, ``width`` points wide, with its legend below."""
     plot = _for_paper(chart.plot, charts)
     style = Style(width, 0.74 * width, _SIZE, _INK, FAMILY, tips=False)
     inner = plot.svg(chart.title, style).replace("currentColor", _INK)

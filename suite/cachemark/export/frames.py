@@ -1,7 +1,4 @@
-"""Results as pandas frames: one row per case, one per case and metric, or one per raw value.
-
-``Run.samples_frame()`` is :func:`samples_frame` of one run.
-"""
+"""Results as pandas frames: one row per case, per case and metric, or per raw value."""
 
 from __future__ import annotations
 
@@ -36,16 +33,12 @@ Source = Store | str | Path | Iterable[Outcome]
 
 
 def frame(source: Source, run: int | None = None) -> pd.DataFrame:
-    """A frame with the columns ``COLUMNS``, one row per case and metric.
+    """Return a frame with the columns ``COLUMNS``, one row per case and metric.
 
-    ``source`` is a store, the path or URL of one, or outcomes; ``run`` is the number of a run of the store, by default the newest.
-    ``value`` is what the report shows: the median of what is timed or counted, the mean over seeds of fidelity and quality. ``low`` and
-    ``high`` are the ends of its interval, ``confidence`` what that covers; all three are NaN for a single value. ``n`` counts raw values,
-    for values of whole sets the images; it is 1 for a mean whose raw values were pruned.
-    Speedup and saving against the full cache are rows of the kind ``derived``. A case without
-    values has one row without a metric, and ``reason`` says why; fidelity and quality of random weights mean nothing and are left out.
-
-    Raises BadStore, and NothingMeasured for a store without runs.
+    ``source`` is a store, its path or URL, or results; ``run`` a run number, by default the newest. ``value`` is what the report shows: the
+    median of times and counts, the mean over seeds otherwise. ``low``, ``high`` and ``confidence`` are NaN without an interval. ``n``
+    counts raw values, or images of image-set metrics. Speedup and savings have the kind ``derived``. A case without values has one row with
+    the ``reason``; fidelity and quality of random weights are left out. Raises BadStore, and NothingMeasured for a store without runs.
     """
     outcomes, shared, sequential = _given(source, run)
     rows: dict[int, tuple[ReportRow, tuple[Column, ...]]] = {}
@@ -58,10 +51,9 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
 
 def case_frame(source: Source, run: int | None = None) -> pd.DataFrame:
-    """A tidy frame: one row per case, one column per metric, NaN where there is no value.
+    """Return a frame with one row per case and one column per metric, NaN where missing.
 
-    ``attrs["units"]`` maps the column of each metric to its unit, ``attrs["better"]`` to ``lower`` or ``higher``. Arguments and errors are
-    those of :func:`frame`.
+    ``attrs["units"]`` and ``attrs["better"]`` map metrics to units and directions. Arguments and errors as for :func:`frame`.
     """
     long = frame(source, run)
     about = [*_WHOSE, *_ENDED]
@@ -75,10 +67,9 @@ def case_frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
 
 def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
-    """A frame with the columns ``SAMPLE_COLUMNS``, one row per raw value, in order.
+    """Return a frame with the columns ``SAMPLE_COLUMNS``, one row per raw value, in order.
 
-    Arguments and errors are those of :func:`frame`. Nothing is withheld: where ``judgement`` is not empty it says why fidelity and
-    quality of that case are not to be judged, such as random weights.
+    Nothing is left out: ``judgement`` says why fidelity and quality of a case must not be used. Arguments and errors as for :func:`frame`.
     """
     outcomes, shared, _ = _given(source, run)
     records = [
@@ -90,17 +81,14 @@ def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
 
 def csv(table: pd.DataFrame) -> str:
-    """The frame as comma-separated text with a header.
-
-    A text that a spreadsheet would take for a formula gets an apostrophe in front.
-    """
+    """Return the frame as CSV; texts that look like formulas get a leading apostrophe."""
     return str(_with_texts(table, for_sheet).to_csv(index=False, lineterminator="\n"))
 
 
 def parquet(table: pd.DataFrame, path: str | Path) -> Path:
     """Write the frame to a parquet file and return its path.
 
-    Raises Unsupported where neither pyarrow nor fastparquet is installed, and Infrastructure where the file cannot be written.
+    Raises Unsupported without pyarrow, and Infrastructure if the file cannot be written.
     """
     try:
         _with_texts(table, fmt.plain).to_parquet(path, index=False)
@@ -117,7 +105,7 @@ def _whose(case: Case) -> dict[str, Any]:
 
 
 def settings(case: Case) -> dict[str, Any]:
-    """Every field of a case as a plain value, the sampling's fields among them, the rest as JSON."""
+    """Return every field of a case as a plain value, mappings and lists as JSON."""
     data = case.to_json()
     flat = {"decoder": {}, **data, **data.pop("sampling"), "grid": "x".join(map(str, data["grid"]))}
     return {name: canonical(flat[name]) if isinstance(flat[name], Mapping | list) else flat[name] for name in _SETTINGS}
@@ -137,7 +125,7 @@ def _given(source: Source, run: int | None) -> tuple[list[Outcome], dict[str, An
         shared = {"run": record.id, "commit": record.code.get("commit"), "machine_class": record.environment.machine_class}
         return source.outcomes(record.id), shared, record.sequential
     if run is not None:
-        raise Unsupported(f"Run {run} was asked for, and outcomes were given.", remedy="Give a store, or leave the run out.")
+        raise Unsupported(f"A run number ({run}) requires a store.", remedy="Pass a store, or omit the run.")
     return list(source), {"run": None, "commit": None, "machine_class": None}, False
 
 

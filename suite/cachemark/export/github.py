@@ -1,4 +1,4 @@
-"""A run on GitHub: a step summary, annotations, and the text of a comment on a pull request."""
+"""A run on GitHub: step summary, annotations, and the text of a pull-request comment."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ _LEVELS = {REGRESSED: "error", MISSING: "warning", CHANGED: "notice"}
 
 
 def summary(view: ReportView, result: GateResult | None = None) -> str:
-    """Markdown for ``$GITHUB_STEP_SUMMARY``, at most 1 MiB: answers, gate, headline tables."""
+    """Return Markdown for ``$GITHUB_STEP_SUMMARY``, at most 1 MiB."""
     parts = [_title(view), *_answers(view), *_verdicts(result), *(markdown([table]) for table in tables(view))]
     return _fitting(parts, SUMMARY_BYTES)
 
 
 def comment(view: ReportView, result: GateResult | None = None) -> str:
-    """Markdown for a comment on a pull request, at most 65 536 characters and bytes.
+    """Return Markdown for a pull-request comment, at most 65,536 characters and bytes.
 
-    It begins with an invisible mark that depends on the plan alone, so that whoever posts it finds the comment of the last push and
-    replaces it. The tables are folded.
+    It starts with an invisible mark that depends only on the plan, by which the comment of the last push can be replaced.
     """
     mark = f"<!-- cachemark {slug(view.plan)} -->\n{_title(view)}"
     return _fitting([mark, *_answers(view), *_verdicts(result), *map(_folded, tables(view))], COMMENT_CHARACTERS)
@@ -52,9 +51,9 @@ def _folded(table: Table) -> str:
 
 
 def workflow_commands(result: GateResult) -> list[str]:
-    """Workflow commands: an error for regressions, a warning for missing cases, a notice for changes.
+    """Return workflow commands: errors for regressions, warnings for missing cases, notices for changes.
 
-    GitHub shows ten of a kind; where there are more, the tenth counts the rest.
+    GitHub shows ten of a kind; the tenth counts the others.
     """
     commands, fails = list[str](), set(result.failing)
     others_ = [row for row in result.all_rows if row not in fails]

@@ -1,4 +1,4 @@
-"""Images as one PNG: the full cache above methods, at the same seeds, each row with its name."""
+"""Images as one PNG: the full cache above methods, at the same seeds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PAPER, INK = "white", "black"
 
 
 def grid(outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: Sequence[str] = (), model: str | None = None) -> bytes:
-    """A PNG of the full cache and of ``cases`` by label, all methods if empty, at the fixed seeds.
+    """Return a PNG of the full cache and ``cases`` by label (default: all), at the fixed seeds.
 
-    ``artifact`` gives the bytes of a stored file. Raises UnknownName, and NothingMeasured where no pictures were kept.
+    ``artifact`` reads a stored file. Raises UnknownName, and NothingMeasured without images.
     """
     groups = case_groups(outcomes)
     if model is not None and model not in (models := [group.model for group in groups]):

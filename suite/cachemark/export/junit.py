@@ -1,4 +1,4 @@
-"""A comparison as JUnit XML, which test dashboards read."""
+"""Comparisons as JUnit XML."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ NAME, TEXT = 120, 1000  # characters of a name and of a message
 
 
 def junit(result: GateResult, plan: str) -> str:
-    """JUnit XML with one test case for each case and metric that was compared.
+    """Return JUnit XML with one test case per case and compared metric.
 
-    What regressed is a failure, unless it was acknowledged; what was not judged is skipped with the reason; a change without better or
-    worse passes. Where the gate itself had too little to judge, one more test case, ``coverage``, is an error: a green report of nothing
-    must not be.
+    Regressions fail unless acknowledged; values that were not compared are skipped with the reason. Too little coverage is an error of the
+    test case ``coverage``.
     """
     names = [_named(row) for row in result.all_rows]
     twice = {name for name, count in Counter(names).items() if count > 1}

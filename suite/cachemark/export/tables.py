@@ -1,4 +1,4 @@
-"""Headline tables as data for documents: values, margins, what is best, why a cell is empty."""
+"""Tables as data for documents: values, margins, bold entries, and reasons for empty cells."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ BOLD = (f"Bold: the best ranked value of a budget and its statistical ties (per 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A value as the page prints it.
+    """Value as text.
 
-    ``margin`` reaches to the farther end of its 95 % interval and is empty where there is none; ``ends`` are those of an interval that
-    covers less, which no ± may hide; ``missing`` is the number of the reason (from 1) where there is no value.
+    ``margin`` is the distance to the farther end of a 95 % interval; ``ends`` are those of an interval with less coverage; ``missing`` is
+    the number of the reason (from 1) without a value.
     """
 
     text: str = ""
@@ -41,7 +41,6 @@ class TableEntry:
 
     @property
     def with_margin(self) -> str:
-        """The value with its margin or its ends, or the number of the reason."""
         if self.missing:
             return f"{fmt.DASH} ({self.missing})"
         return f"{self.text} ± {self.margin}" if self.margin else f"{self.text} ({self.ends})" if self.ends else self.text
@@ -49,10 +48,7 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class TableLine:
-    """A row.
-
-    ``entries`` has one for each column, or none where the case has no values: then ``status`` and the number ``reason``.
-    """
+    """Row with one entry per column, or with ``status`` and the number of the ``reason``."""
 
     name: str
     budget: str
@@ -63,11 +59,7 @@ class TableLine:
 
 @dataclass(frozen=True)
 class Table:
-    """A group of the report.
-
-    ``groups`` hold its columns; ``blocks`` are its rows: the full cache, each budget, the references; ``reasons`` say what is missing,
-    ``notes`` what a reader should know of single rows and of the whole.
-    """
+    """Group of the report; ``blocks`` are its rows by full cache, budget and reference."""
 
     title: str
     groups: tuple[ColumnGroup, ...]
@@ -77,26 +69,21 @@ class Table:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of all groups."""
         return columns_of(self.groups)
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """The headings of the columns with their directions."""
         return tuple(f"{column.heading} {ARROWS[column.better]}" for column in self.columns)
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """The first and last column of each group, counted from 1 with name and budget."""
+        """First and last column of each group, counted from 1 with name and budget."""
         ends = tuple(accumulate((len(group.columns) for group in self.groups), initial=2))
         return tuple((before + 1, last) for before, last in pairwise(ends))
 
 
 def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str] = ()) -> tuple[Table, ...]:
-    """One table for each group, with these ``columns`` and ``methods`` alone where any are named.
-
-    The full cache and the references are always there. What is bold is best among the rows shown. Raises UnknownName.
-    """
+    """Return one table per group, restricted to ``columns`` and ``methods`` if given. Raises UnknownName."""
     columns_by_key = dict.fromkeys(key for chapter in view.chapters for key in known_columns(chapter.group))
     named = dict.fromkeys(name for chapter in view.chapters for row in chapter.group.candidates for name in (row.method, row.case.method))
     for kind, wanted_names, among in (("column", columns, columns_by_key), ("method", methods, named)):
@@ -106,7 +93,7 @@ def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str]
 
 
 def headline(view: ReportView) -> tuple[str, ...]:
-    """The columns that fit a page: speed, memory or computation, fidelity, quality."""
+    """Return the columns that fit a page: speed, memory or computation, fidelity, quality."""
     fitting = ("speedup", "saving", *(name for name, about in METRICS.items() if about.tokens), *scores())
     keys = dict.fromkeys(column.key for chapter in view.chapters for column in columns_of(column_groups(chapter.group)))
     return tuple(key for key in keys if key in fitting or key.startswith(f"{FID}_"))
@@ -172,10 +159,7 @@ def _end(value: float, column: Column, text: str) -> str:
 
 # -- what is best -----------------------------------------------------------------------------------------------------
 def _best(rows: Iterable[ReportRow], column: Column) -> list[ReportRow]:
-    """The best ranked rows with all that are not told apart from them.
-
-    None with fewer than two rows or where a measured value has no interval.
-    """
+    """Return the best ranked rows and their statistical ties; none without an interval or a second row."""
     ranked = [(value.value, row) for row in rows if row.ok and not row.unranked and (value := column.value(row)) is not None]
     if len(ranked) < 2 or not all(_tellable(row, column) for _, row in ranked):
         return []
@@ -192,10 +176,9 @@ def _tellable(row: ReportRow, column: Column) -> bool:
 
 
 def told_apart(row: ReportRow, other: ReportRow, column: Column) -> bool:
-    """Return whether the values of two rows of a group differ by more than chance does to them.
+    """Return whether the values of two rows differ significantly.
 
-    Values of single images at the same seeds by the sign-flip test of their differences; other measured values by intervals that do
-    not meet; counted ones by their values.
+    Per-image values by a sign-flip test of paired differences, other measured values by intervals, counts exactly.
     """
     mine, its = row.outcome.raw(column.key), other.outcome.raw(column.key)
     if mine and its and column.per_image and len(mine) == len(its):

@@ -1,1 +1,1 @@
-"""The HTML report: a pure function from a run and its outcomes to one self-contained file."""
+"""HTML report: a pure function from a run and its results to one self-contained file."""

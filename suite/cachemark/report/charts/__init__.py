@@ -1,1 +1,1 @@
-"""The charts of a report."""
+"""Charts of a report."""

@@ -12,7 +12,7 @@ _DARK = 1.6  # from which the color needs light letters
 
 
 def answer_chart(answers: AnswerMap) -> Chart:
-    """A field for each batch and length: the best method that is shown to be as good."""
+    """Return the heat map of a model's recommendations."""
     batches, lengths = answers.batches, answers.lengths[::-1]
     cells = {(cell.tokens, cell.batch): cell for cell in answers.cells}
     table = tuple((str(length), *(_answered(cells.get((length, batch))) for batch in batches)) for length in lengths)
@@ -34,7 +34,7 @@ def _answered(cell: MapCell | None) -> str:
 
 
 def tint(gain: float | None) -> str:
-    """A color for a speed-up: white at 1, full blue at 2, full orange at 1/2; gray without one."""
+    """Return the color of a speedup: white at 1, full blue at 2, full orange at 1/2, gray without one."""
     if gain is None or gain <= 0:
         return "rgb(210,210,210)"
     far = gain - 1 if gain >= 1 else 1 / gain - 1

@@ -25,7 +25,7 @@ def _bars(labels: tuple[str, ...], title: str, spans: Sequence[Span], pitch: flo
 
 
 def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
-    """The time of a batch by part: making tokens, and decoding them to images."""
+    """Yield the chart of time per batch: tokens, and image decoding."""
     rows = [row for row in group.rows if row.ok and row.median(TIME) and row.median(TOKEN_TIME) is not None]
     if not rows:
         return
@@ -40,7 +40,7 @@ def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
-    """The bytes of each case by part: layers, the workspace they share, the method's own state."""
+    """Yield the chart of memory by part: keys and values, workspace, state."""
     title = "Memory by part"
     rows = [row for row in group.rows if row.ok and row.median(KV) is not None]
     if not rows:
@@ -68,10 +68,7 @@ def _stacked(
     rows: Sequence[ReportRow], parts: Sequence[tuple[float, ...]], titles: Mapping[str, float], signs: Signs,
     text: Callable[[float], str], unit: float = 1.0,
 ) -> list[Span]:
-    """The parts of each case one behind another, in ``unit``; ``titles`` say how opaque each is.
-
-    A part of nothing is left out.
-    """
+    """Return stacked bars in ``unit``; ``titles`` maps each part to its opacity."""
     spans = []
     for k, (row, sizes) in enumerate(zip(rows[:MOST], parts, strict=False)):
         at = 0.0
@@ -84,7 +81,7 @@ def _stacked(
 
 
 def spreads(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
-    """The spread over seeds of fidelity, and of the quality difference to the full cache."""
+    """Yield distributions over seeds of fidelity and of paired quality differences."""
     if group.random:
         return
     for name in (compared_tokens(masked=group.paradigm == MASKED, forced=True), PIXELS):

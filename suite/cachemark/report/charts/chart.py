@@ -1,4 +1,4 @@
-"""A chart: a drawing with its own table, in the colors and shapes that its group shares."""
+"""A chart with its table, in the colors and shapes of its group."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ Plot = XYPlot | RowPlot | Heatmap
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing with its own table, for the tab named ``tab``.
+    """Drawing with its table, for the tab ``tab``; without a ``plot``, ``empty`` says why.
 
-    ``plot`` is None where there is nothing to draw; ``empty`` then says why. ``keys`` names the case of each row of the table; ``notes``
-    are sentences about what it shows.
+    ``keys`` are the cases of the table's rows; ``notes`` are sentences about the chart.
     """
 
     tab: str
@@ -42,7 +41,6 @@ class Chart:
 
     @property
     def svg(self) -> str:
-        """The drawing for the page, empty where there is none."""
         return self.plot.svg(self.title) if self.plot else ""
 
     @classmethod
@@ -50,29 +48,29 @@ class Chart:
         cls, tab: str, title: str, caption: str, plot: Plot, columns: Sequence[str], cases: Sequence[ReportRow],
         figures: Iterable[Sequence[str]], notes: tuple[str, ...] = (),
     ) -> Chart:
-        """A chart whose table has a row for each case: its label and its ``figures``, which ``columns`` name."""
+        """Return a chart whose table has a row per case: its label and its ``figures``."""
         rows = tuple((row.label, *texts) for row, texts in zip(cases, figures, strict=True))
         return cls(tab, title, caption, plot, ("Case", *columns), rows, tuple(row.case.key for row in cases), notes=notes)
 
 
 def first(cases: Sequence[object]) -> str:
-    """The end of a caption where some cases are not drawn."""
+    """Return the end of a caption if some cases are not drawn."""
     return "" if len(cases) <= MOST else f" The first {MOST} of {len(cases)} cases are drawn; the table holds all."
 
 
 def tip(row: ReportRow, *parts: str) -> str:
-    """The text of a mark: its case, and what it says of it."""
+    """Return the tooltip of a mark."""
     return " · ".join((fmt.plain(row.label, 60), *parts))
 
 
 def over(value: float | None, unit: float | None) -> float | None:
-    """A value as a multiple of another, None where either is missing."""
+    """Return a ratio, None where either value is missing."""
     return None if value is None or not unit else value / unit
 
 
 @dataclass(frozen=True)
 class Key:
-    """One entry of the legend: ``sign`` is a color for a method, a glyph for a budget."""
+    """Legend entry: ``sign`` is a method's color or a budget's glyph."""
 
     name: str
     sign: str
@@ -81,13 +79,13 @@ class Key:
 
 @dataclass(frozen=True)
 class Signs:
-    """Colors of methods and shapes of budgets in one group."""
+    """Colors of methods and shapes of budgets in a group."""
 
     methods: dict[str, Key]
     budgets: dict[str, Key]
 
     def color(self, row: ReportRow) -> str:
-        """A method's color; what is no method of the group, the full cache above all, is drawn in the ink."""
+        """Return a method's color, or the text color for the full cache."""
         key = self.methods.get(row.method)
         return key.sign if key else INK
 
@@ -101,7 +99,7 @@ class Signs:
 
 
 def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
-    """One color for each method in all ``parts`` of a report, and one shape for each budget."""
+    """Return a color per method in all ``parts`` of a report, and a shape per budget."""
     ratios = sorted(group.budgets, key=share_of_full, reverse=True)
     glyphs, colors = tuple(GLYPHS.values()), palette(frozenset(part.methods for part in (group, *parts)))
     return Signs({name: Key(display_name(name), colors[name], k) for k, name in enumerate(group.methods)},
@@ -110,9 +108,9 @@ def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
 
 @lru_cache(maxsize=8)
 def palette(together: frozenset[tuple[str, ...]]) -> dict[str, str]:
-    """Assign a color to each method: the one that fewest of its neighbors, then fewest at all, have.
+    """Assign each method the color that fewest methods of its groups, then fewest of all, have.
 
-    ``together`` lists the methods of each group. Kept: all groups of a report ask for the same.
+    ``together`` lists the methods of each group.
     """
     colors: dict[str, str] = {}
     for name in sorted({name for names in together for name in names}):

@@ -1,4 +1,4 @@
-"""All charts of a group, tab by tab."""
+"""Charts of a group, by tab."""
 
 from __future__ import annotations
 
@@ -15,23 +15,18 @@ from .tradeoffs import against_cost, against_speed, curves
 
 @dataclass(frozen=True)
 class ChartSet:
-    """All charts of one group with the legend they share."""
+    """Charts of one group with a shared legend."""
 
     methods: tuple[Key, ...]
     budgets: tuple[Key, ...]
     charts: tuple[Chart, ...]
 
     def on_tab(self, tab: str) -> tuple[Chart, ...]:
-        """The charts of one tab."""
         return tuple(chart for chart in self.charts if chart.tab == tab)
 
 
 def chart_set(group: CaseGroup, groups: Sequence[CaseGroup] = (), followed: RunHistory | None = None) -> ChartSet:
-    """The charts of a group.
-
-    ``groups`` are all of the report: in them a method has the same color, and other batches of its model may stand; ``followed`` is the
-    group run by run.
-    """
+    """Return the charts of a group; ``groups`` are all groups of the report, ``followed`` its history."""
     signs = signs_of(group, groups)
     charts = (against_cost(group, signs), against_speed(group, signs), *phases(group, signs), *memory(group, signs),
               *kv_over_time(group, signs), *batches(group, groups, signs), *curves(group, signs), *spreads(group, signs),

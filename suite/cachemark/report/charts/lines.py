@@ -1,4 +1,4 @@
-"""Line charts of a group: over the tokens of an image, over batches, and run by run."""
+"""Line charts: over the tokens of an image, over batch sizes, and by run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Cases = dict[tuple[str, str], list[ReportRow]]
 
 # -- over an image ----------------------------------------------------------------------------------------------------
 def kv_over_time(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
-    """A line for every case that keeps anything; it ends in the shape of its budget."""
+    """Yield the chart of used KV memory over an image."""
     rows = [row for row in group.rows if row.ok and row.timed and any(_live(row).values())]
     if not rows:
         return
@@ -54,7 +54,7 @@ def _at(row: ReportRow, part: float) -> float:
 
 # -- over batches -----------------------------------------------------------------------------------------------------
 def batches(group: CaseGroup, parts: Sequence[CaseGroup], signs: Signs) -> Iterable[Chart]:
-    """Throughput and memory against batch, drawn with the smallest batch of the model."""
+    """Yield throughput and memory by batch size, with the group of the smallest batch."""
     alike = sorted((part for part in parts if part.but_batch == group.but_batch and not part.searched),
                    key=lambda part: part.case.batch)
     sizes = sorted({part.case.batch for part in alike})
@@ -105,7 +105,7 @@ def _batch_chart(
 
 # -- run by run -------------------------------------------------------------------------------------------------------
 def history(runs: RunHistory | None, signs: Signs) -> Iterable[Chart]:
-    """The latency of each method over the full cache's, with its changes, and the full cache's own."""
+    """Yield relative latencies by run with their changes, and the full cache's latency."""
     if runs is None:
         return
     if runs.candidates:

@@ -1,8 +1,6 @@
-"""Drawings as SVG text: two axes with marks, or rows with spans.
+"""SVG drawings: two axes with marks, rows with bars, and heat maps.
 
-By hand, because a page of many cases holds hundreds of drawings: these take a millisecond each, where a grammar of graphics takes a
-tenth of a second. They need no network and no script, print, and follow the page's theme through ``currentColor``. Everything a user
-wrote passes :func:`_text`.
+Hand-written for speed (a page has hundreds of drawings at about 1 ms each); they need no script and follow the page's theme.
 """
 
 from __future__ import annotations
@@ -24,10 +22,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Style:
-    """The look of a drawing.
-
-    ``width`` and ``height`` in its own units; ``size`` is the height of its letters.
-    """
+    """Size of a drawing in its own units; ``size`` is the font size."""
 
     width: float = 400.0
     height: float = 300.0
@@ -42,7 +37,7 @@ PAGE = Style()
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis; ``ticks`` are places with their texts, ``root`` draws a square root."""
+    """Axis with labeled ``ticks``; ``root`` is a square-root scale."""
 
     title: str
     low: float
@@ -51,14 +46,14 @@ class Axis:
     root: bool = False
 
     def at(self, value: float) -> float:
-        """The place of a value, from 0 at the low end to 1 at the high end."""
+        """Return the position of a value, from 0 (low end) to 1 (high end)."""
         if self.root:
             return math.sqrt(max(value, 0.0) / self.high)
         return (value - self.low) / (self.high - self.low)
 
 
 def round_ticks(low: float, high: float, count: int = 5) -> tuple[float, ...]:
-    """Round places between two ends (1, 2 or 5 times a power of ten apart), about ``count`` of them."""
+    """Return about ``count`` round numbers between two ends."""
     rough = (high - low) / max(count, 1)
     if not rough > 0:
         return (low,)
@@ -69,14 +64,14 @@ def round_ticks(low: float, high: float, count: int = 5) -> tuple[float, ...]:
 
 
 def linear(title: str, low: float, high: float, *, count: int = 5) -> Axis:
-    """An axis with round ticks."""
+    """Return a linear axis with round ticks."""
     if high <= low:
         high = low + (abs(low) or 1.0)
     return Axis(title, low, high, tuple((tick, f"{tick:g}") for tick in round_ticks(low, high, count)))
 
 
 def rooted(title: str, top: float) -> Axis:
-    """A square-root axis from 0: ticks are evenly spread on the page, and each is one digit long."""
+    """Return a square-root axis from 0 with evenly spread ticks."""
     top = top or 1e-6
     ticks = [float(f"{top * (k / 5) ** 2:.1g}") for k in range(1, 6)]
     places = [0.0, *dict.fromkeys(value for value in ticks if value <= 1.06 * top)]
@@ -84,7 +79,7 @@ def rooted(title: str, top: float) -> Axis:
 
 
 def ranged(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
-    """The ends of an axis that holds all values and a little more."""
+    """Return the range of all values plus a margin."""
     low, high = min(values), max(values)
     more = share * ((high - low) or abs(high) or 1.0)
     return low - more, high + more
@@ -92,10 +87,7 @@ def ranged(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Point:
-    """A mark at (``x``, ``y``), with the ends of its intervals.
-
-    ``series`` is the number of its legend entry, −1 for none; a ``name`` stands beside it.
-    """
+    """Mark at (``x``, ``y``) with its intervals; ``series`` is its legend entry, −1 for none."""
 
     x: float
     y: float
@@ -112,10 +104,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line through places; ``stepped`` ``after`` or ``before`` makes it a staircase.
-
-    ``dash`` is that of SVG.
-    """
+    """Line through points; ``stepped`` (``after``, ``before``) makes it a staircase."""
 
     places: tuple[tuple[float, float], ...]
     color: str = ""
@@ -134,7 +123,6 @@ class XYPlot:
     lines: tuple[Curve, ...] = ()
 
     def svg(self, title: str, style: Style = PAGE) -> str:
-        """The drawing; ``title`` is what a screen reader says."""
         margin = style.size * (2.6 + _WIDE * max((len(text) for _, text in self.y.ticks), default=0))
         box = _Box(margin, style.size * 0.8, style.width - style.size * 0.9, style.height - 3.6 * style.size)
         parts = [*_down(self.y, box, style), *_across(self.x, box, style)]
@@ -146,7 +134,7 @@ class XYPlot:
 
 @dataclass(frozen=True)
 class Span:
-    """A bar in a row, from ``low`` to ``high``; ``level`` and ``thick`` place it within the row."""
+    """Bar in a row from ``low`` to ``high``; ``level`` and ``thick`` place it within the row."""
 
     row: int
     low: float
@@ -161,7 +149,7 @@ class Span:
 
 @dataclass(frozen=True)
 class RowPlot:
-    """Labelled rows with a label each, and spans over one axis. ``pitch`` is the height of a row."""
+    """Labeled rows of bars over one axis; ``pitch`` is the height of a row."""
 
     labels: tuple[str, ...]
     x: Axis
@@ -170,7 +158,6 @@ class RowPlot:
     lines: tuple[float, ...] = ()
 
     def svg(self, title: str, style: Style = PAGE) -> str:
-        """The drawing, as high as its rows need."""
         labels = [fmt.plain(label, 26) for label in self.labels]
         margin = style.size * (0.9 + _WIDE * max((len(label) for label in labels), default=0))
         bottom = 0.5 * style.size + self.pitch * len(labels)
@@ -187,7 +174,7 @@ class RowPlot:
 
 @dataclass(frozen=True)
 class HeatmapCell:
-    """A field of a heat map: its place, color, text (in ``ink``) and tooltip."""
+    """Cell of a heat map."""
 
     row: int
     column: int
@@ -201,7 +188,7 @@ class HeatmapCell:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Colored fields in labeled rows and columns; ``across`` and ``down`` are the axes' titles."""
+    """Colored cells in labeled rows and columns; ``across`` and ``down`` are the axis titles."""
 
     across: str
     down: str
@@ -211,7 +198,6 @@ class Heatmap:
     wide: float = 64.0
 
     def svg(self, title: str, style: Style = PAGE) -> str:
-        """The drawing, as high as its fields and the title beside them need."""
         wide, high = self.wide, max(34.0, style.size * (_WIDE * len(self.down) + 1) / max(len(self.rows), 1))
         margin = style.size * (2.2 + _WIDE * max(map(len, self.rows), default=0))
         right, bottom = margin + wide * len(self.columns), high * len(self.rows)

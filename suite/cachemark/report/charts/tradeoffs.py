@@ -1,4 +1,4 @@
-"""Charts of two quantities of each case: fidelity against cost, quality against budget."""
+"""Scatter charts and curves: fidelity against cost, quality against budget."""
 
 from __future__ import annotations
 
@@ -22,21 +22,16 @@ class _Quantity:
     text: Callable[[float], str]
 
     def value(self, row: ReportRow) -> float | None:
-        """The value of a case."""
         value = self.of(row)
         return value.value if isinstance(value, Interval) else value
 
     def ends(self, row: ReportRow) -> tuple[float, float] | None:
-        """The ends of its interval; the full cache, to which the others are compared, is drawn without one."""
         value = self.of(row)
         return (value.low, value.high) if isinstance(value, Interval) and value.stated and row.case.role == "candidate" else None
 
 
 def _distance(group: CaseGroup) -> _Quantity:
-    """The distance from the full cache: KL, forced distance, or else the share of other tokens.
-
-    Lower is better, and the full cache is at no distance from itself even where that was not measured.
-    """
+    """Return the distance from the full cache: KL, forced distance, or else the fraction of other tokens."""
     masked = group.paradigm == MASKED
     name = compared_tokens(masked=masked, forced=True)
     title = f"{metric(name).title} to the full cache{f' ({unit})' if (unit := metric(name).unit) else ''}"
@@ -56,7 +51,7 @@ def _distance(group: CaseGroup) -> _Quantity:
 
 
 def against_cost(group: CaseGroup, signs: Signs) -> Chart:
-    """Fidelity against computation in a masked model, elsewhere against memory."""
+    """Return fidelity against FLOPs (masked models) or memory."""
     if group.paradigm == MASKED:
         total = group.full.median(FLOPS) if group.full and group.full.ok else None
         flops = _Quantity("FLOPs of an image (share of full)", lambda row: over(row.median(FLOPS), total), fmt.percent)
@@ -67,7 +62,7 @@ def against_cost(group: CaseGroup, signs: Signs) -> Chart:
 
 
 def against_speed(group: CaseGroup, signs: Signs) -> Chart:
-    """Fidelity against speed-up."""
+    """Return fidelity against speedup."""
     across = _Quantity("Speedup (×)", lambda row: row.speedup, fmt.times)
     return _scatter("Fidelity against speed", group, across, False, signs)
 
@@ -87,7 +82,7 @@ def _scatter(title: str, group: CaseGroup, across: _Quantity, less: bool, signs:
 
 
 def curves(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
-    """Quality and fidelity against budget, where a method has values at three budgets or more."""
+    """Yield quality and fidelity against budget for methods with at least three budgets."""
     by = group.ranked_by
     quality = [_Quantity(metric(by).title, lambda row: row.quality.get(by), lambda value: fmt.metric_value(value, by))] if by else []
     drawn = (("Quality against budget", quality), ("Fidelity against budget", [_distance(group)]))
@@ -122,7 +117,7 @@ def _point(row: ReportRow, across: _Quantity, up: _Quantity, signs: Signs) -> Po
 
 
 def front(points: Sequence[tuple[float, float]], less: bool) -> list[tuple[float, float]]:
-    """The Pareto front, from left to right; lower is better upwards."""
+    """Return the Pareto front from left to right; lower is better vertically."""
     sign = 1 if less else -1
     places, lowest = [], float("inf")
     for x, y in sorted(set(points), key=lambda p: (sign * p[0], p[1])):

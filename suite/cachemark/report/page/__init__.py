@@ -1,1 +1,1 @@
-"""The report as HTML: pages and sites."""
+"""HTML pages and sites."""

@@ -1,4 +1,4 @@
-"""The view as one HTML file that needs nothing else: no network, no server, no scripts to be read."""
+"""The view as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ _JPEG = 92
 
 
 def render(view: ReportView) -> str:
-    """The page.
-
-    Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer.
-    """
+    """Return the page; all user text is escaped by the template engine or the SVG writer."""
     script = static("report.js")
     return engine().get_template("report.html").render(
         view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
@@ -55,13 +52,13 @@ def _metrics(view: ReportView) -> dict[str, Metric]:
 
 
 def chart_sets(view: ReportView) -> list[ChartSet]:
-    """The charts of each chapter."""
+    """Return the charts of each chapter."""
     groups = [chapter.group for chapter in view.chapters]
     return [chart_set(chapter.group, groups, chapter.history) for chapter in view.chapters]
 
 
 def write(view: ReportView, path: str | Path) -> Path:
-    """Write the page to ``path`` in UTF-8, making its folder where there is none, and return the path."""
+    """Write the page to ``path`` in UTF-8, creating its folder, and return the path."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(render(view).encode("utf-8", errors="replace"))
@@ -69,7 +66,7 @@ def write(view: ReportView, path: str | Path) -> Path:
 
 
 def engine() -> Environment:
-    """Templates of the report: whatever they print is escaped and without control characters."""
+    """Return the template engine, which escapes text and removes control characters."""
     engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, finalize=_clean)
     engine.filters.update(
@@ -85,12 +82,12 @@ def _clean(value: object) -> object:
 
 
 def static(name: str) -> str:
-    """A file of ``static/``, to be put inside the page."""
+    """Return a file of ``static/``."""
     return (resources.files("cachemark.report") / "static" / name).read_text(encoding="utf-8")
 
 
 def policy(script: str) -> str:
-    """A content policy that allows our one script, none where it is empty, and forbids every request."""
+    """Return a content security policy that allows ``script`` and no requests."""
     own = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" if script else "'none'"
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {own}; base-uri 'none'; form-action 'none'"
 
@@ -101,10 +98,7 @@ def _is_small(view: ReportView) -> bool:
 
 
 def _uri(png: bytes, exact: bool) -> str:
-    """A picture inside the page: the stored PNG, or a JPEG of full color resolution, a third of its size.
-
-    A sprite's tiles begin on the borders of JPEG blocks, so tiles that are equal in the PNG are equal here.
-    """
+    """Return an image as a data URI: the stored PNG, or a JPEG of a third of its size."""
     if exact:
         return "data:image/png;base64," + base64.b64encode(png).decode()
     small = io.BytesIO()

@@ -1,4 +1,4 @@
-"""A site over many runs: one page lists them, newest first, and leads to the report of each."""
+"""Site of many runs: an index, newest first, and a report per run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ FOLDER = "runs"  # of the pages, below that of the site; nothing else in it is t
 
 @dataclass(frozen=True)
 class ListedRun:
-    """One line of the list.
-
-    ``tone`` and ``verdict`` are those of the comparison with a baseline, empty where there was none.
-    """
+    """Line of the index; ``tone`` and ``verdict`` are empty without a baseline."""
 
     run: str
     plan: str
@@ -39,7 +36,7 @@ class ListedRun:
 
 
 def page_of(folder: Path, run_id: int) -> Path:
-    """The file of a run's report in the site."""
+    """Return the path of a run's report."""
     return folder / FOLDER / f"run-{run_id}.html"
 
 
@@ -53,13 +50,13 @@ def listed(run_id: int, view: ReportView) -> ListedRun:
 
 
 def index(lines: Sequence[ListedRun]) -> str:
-    """The page that lists runs, in the order given."""
+    """Return the index page."""
     style = Markup(static("report.css"))
     return engine().get_template("site.html").render(lines=lines, style=style, policy=policy(""), version=__version__)
 
 
 def publish(folder: Path, runs: Mapping[str, tuple[str, ListedRun]]) -> Path:
-    """Write the list to ``index.html``, and beside it each line with the stamp of its page."""
+    """Write ``index.html``, and the stamp of each page for later updates."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
     file.write_bytes(index([line for _, line in runs.values()]).encode("utf-8", errors="replace"))
@@ -69,7 +66,7 @@ def publish(folder: Path, runs: Mapping[str, tuple[str, ListedRun]]) -> Path:
 
 
 def stored_pages(folder: Path) -> dict[str, tuple[str, ListedRun]]:
-    """The stamp and line of each page by run number; empty without a site of this version."""
+    """Return stamp and line of each page by run number; nothing without a site of this version."""
     try:
         stamps = json.loads((folder / STAMPS).read_text(encoding="utf-8"))
         return {number: (item["stamp"], ListedRun(**item["line"])) for number, item in stamps.items()}
@@ -78,7 +75,7 @@ def stored_pages(folder: Path) -> dict[str, tuple[str, ListedRun]]:
 
 
 def too_old(started: str, now: datetime, days: int) -> bool:
-    """True where a run began more than ``days`` ago; one whose date cannot be read is kept."""
+    """Return whether a run started more than ``days`` ago; False for unreadable dates."""
     try:
         return datetime.fromisoformat(started) < now - timedelta(days=days)
     except (ValueError, TypeError):
@@ -86,7 +83,7 @@ def too_old(started: str, now: datetime, days: int) -> bool:
 
 
 def prune(folder: Path, run_ids: Sequence[int]) -> int:
-    """Remove the reports of runs that are not ``kept``; how many there were."""
+    """Remove the reports of other runs and return their number."""
     names = {page_of(folder, run_id).name for run_id in run_ids}
     old = [file for file in (folder / FOLDER).glob("run-*.html") if file.name not in names]
     for file in old:
