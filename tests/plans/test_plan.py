@@ -182,7 +182,7 @@ def test_an_unmet_budget_is_an_error_or_a_case_that_says_why(write: Write) -> No
     text = examples.plan_text('{ name = "streaming", sinks = 8 }, "calm"')
     with pytest.raises(BadBudget, match="8 sinks"):
         expand(write(text))
-    planned = expand(write(text.replace("timeout", 'unmet = "unsupported"\ntimeout')))
+    planned = expand(write(text.replace("timeout", 'on_unsupported = "unsupported"\ntimeout')))
     assert labels(planned) == ["full", "streaming 1/2", "calm 1/2"]
     assert [p.unsupported_reason for p in planned] == ["", "streaming: 8 sinks leave no room in B = 8. Give sinks in 0 … 7.", ""]
 
@@ -330,14 +330,6 @@ def test_nothing_left_of_a_plan_is_an_error(write: Write) -> None:
     with pytest.raises(BadPlan, match="No block of plan two"):
         plan.only(models=["tiny-var"], methods=["window"])
     assert plan.only(methods=["ams_kv"]).place("cells", 0, "model").endswith(":6"), "a line of the file"
-
-
-@pytest.mark.parametrize("spelling", ["on_unsupported", "unmet"])
-def test_the_older_spelling_is_read(spelling: str, write: Write) -> None:
-    text = f'name = "p"\n{spelling} = "unsupported"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\n'
-    plan = write(text)
-    assert plan.on_unsupported == "unsupported"
-    assert plan.model_dump(mode="json")["on_unsupported"] == "unsupported"
 
 
 @pytest.mark.parametrize("value", ["inf", "1" + "0" * 400], ids=["infinite", "too long for a float"])

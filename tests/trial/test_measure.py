@@ -316,7 +316,7 @@ def test_an_image_that_is_not_finite_gives_no_figures(wrong: float, folder: Path
 
 
 def test_an_unmet_budget_is_not_tried(folder: Path) -> None:
-    cases = planned(folder, '{ name = "streaming", sinks = 8 }', top='unmet = "unsupported"')
+    cases = planned(folder, '{ name = "streaming", sinks = 8 }', top='on_unsupported = "unsupported"')
     bench, recorder = recorded(cases)
     with pytest.raises(Unsupported, match="8 sinks leave no room"):
         run_case(cases[-1], bench)

@@ -26,8 +26,7 @@ class Decoder(Parameters):
     decoder; its tensors come from the memory, and only here may a pass be read on the host.
 
     Class attributes: ``keeps`` is what it preserves of sequential decoding, the ``TOKENS`` (bit for bit in fp32), their ``DISTRIBUTION``,
-    or neither (empty). ``source`` names the paper, ``footnotes`` are printed with its values. ``later`` lists parameters added after
-    results were stored: at their defaults they are left out of the case.
+    or neither (empty). ``source`` names the paper, ``footnotes`` are printed with its values.
 
     Attributes of a generation: ``fed`` and ``kept`` are the tokens drawn and accepted by each pass; ``most`` is the largest number that the
     current pass may accept.
@@ -36,7 +35,6 @@ class Decoder(Parameters):
     keeps: ClassVar[str] = ""
     source: ClassVar[str] = ""
     footnotes: ClassVar[tuple[str, ...]] = ()
-    later: ClassVar[tuple[str, ...]] = ()
 
     @property
     def reach(self) -> int:

@@ -77,9 +77,8 @@ class Planning(Parameters):
 
     Class attributes: ``paradigms`` are the families it supports; ``sizes`` are parameters that replace the budget if a plan sets them;
     ``source`` names paper and section; ``unstated`` maps each parameter whose default the paper does not state to the origin of the
-    default; ``footnotes`` are printed with its values; ``later`` lists parameters added after results were stored, which are left out of
-    the case at their defaults; ``neutral`` are the parameters that, with the whole budget, make the method the full cache (None for an
-    ablation); ``reorders``: tokens are predicted in another order, so they cannot be compared by position.
+    default; ``footnotes`` are printed with its values; ``neutral`` are the parameters that, with the whole budget, make
+    the method the full cache (None for an ablation); ``reorders``: tokens are predicted in another order, so they cannot be compared by position.
     """
 
     paradigms: ClassVar[tuple[str, ...]] = ("next-token",)
@@ -87,7 +86,6 @@ class Planning(Parameters):
     source: ClassVar[str] = ""
     unstated: ClassVar[Mapping[str, str]] = {}
     footnotes: ClassVar[tuple[str, ...]] = ()
-    later: ClassVar[tuple[str, ...]] = ()
     neutral: ClassVar[Mapping[str, Any] | None] = {}
     reorders: ClassVar[bool] = False
 

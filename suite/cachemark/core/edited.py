@@ -18,7 +18,6 @@ from .units import is_finite
 from .wording import plain, shown
 
 LARGEST = 200_000_000  # bytes of a file
-DEEPEST = 64  # lists and tables inside one another
 LONGEST = 4_000  # characters of a text on one line
 _BREAKS = re.compile("[\n\r\t\x85\u2028\u2029]")
 
@@ -90,18 +89,15 @@ class EditedFile:
     def json(self, text: str) -> Any:
         """The value that a text of JSON says. NaN and infinities are no JSON."""
         try:
-            data = json.loads(text, parse_constant=_refuse)
+            return json.loads(text, parse_constant=_refuse)
         except json.JSONDecodeError as error:
             cut = not text[error.pos:].strip() or "Unterminated" in error.msg
             what = "is cut off" if cut else "is not JSON"
             raise self.wrong(f"{what}: {error.msg} at line {error.lineno}, column {error.colno}.") from error
         except RecursionError as error:
-            raise self._too_deep() from error
+            raise self.wrong("is nested too deep.") from error
         except ValueError as error:
             raise self.wrong(f"is not JSON that we write: {error}.") from error
-        if nested_deeper(data, DEEPEST):
-            raise self._too_deep()
-        return data
 
     def check(
         self, table: Any, rules: Mapping[str, Expectation], where: str = "", *, optional: Collection[str] = (), closed: bool = False,
@@ -127,9 +123,6 @@ class EditedFile:
         """The error that says so of the file."""
         return self.error(f"{self.source} {what}", remedy=self.remedy)
 
-    def _too_deep(self) -> CachemarkError:
-        return self.wrong(f"is nested more than {DEEPEST} deep.")
-
 
 def text_of(path: Path, error: type[CachemarkError]) -> str:
     """Read a file that a person may have edited. Raises ``error``, also for what is no ordinary file."""
@@ -149,13 +142,3 @@ def text_of(path: Path, error: type[CachemarkError]) -> str:
 
 def _refuse(word: str) -> None:
     raise ValueError(f"{word} is none of its words")
-
-
-def nested_deeper(data: Any, most: int) -> bool:
-    """Return whether lists and tables are nested deeper than ``most``.
-
-    It goes level by level, since a recursive walk could be too deep itself."""
-    level = [data]
-    for _ in range(most + 1):
-        level = [held for item in level if isinstance(item, (list, dict)) for held in (item.values() if isinstance(item, dict) else item)]
-    return bool(level)

@@ -26,7 +26,6 @@ class Windowed(Decoder):
     method evicts; tokens behind it are drafts of the next line.
     """
 
-    later = ("look_ahead",)
 
     window: int = 16
     proposals: str = "newest"

@@ -43,7 +43,6 @@ class Linear(Evicting):
         "recent_lines": "ours (docs/adr/0003-linear-defaults.md): the paper gives the number of recent lines a name and no value",
     }
     evict_after = "line"
-    later = ("line_end",)
     footnotes = (
         "The paper states neither anchor nor recent_lines; the defaults are ours (docs/adr/0003-linear-defaults.md).",
     )

@@ -35,9 +35,7 @@ def resolved_decoder(decoder_table: str | DecoderTable) -> dict[str, Any]:
         raise BadParameter(f"{cls.name}: {wrong}.", remedy=plugins.PARAMETERS)
     if cls.name == SEQUENTIAL:
         return {}
-    default = cls()
-    resolved = {name: value for name, value in decoder.parameters().items() if name not in cls.later or value != getattr(default, name)}
-    return {"name": cls.name, **resolved, **({"variant": table.variant} if table.variant else {})}
+    return {"name": cls.name, **decoder.parameters(), **({"variant": table.variant} if table.variant else {})}
 
 
 def check_numbers(name: str, parameters: Mapping[str, Any]) -> None:

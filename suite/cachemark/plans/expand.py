@@ -362,8 +362,7 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, parameters: dict[
     check_numbers(cls.name, parameters)
     method = calibrated(cls, {**calibrated(cls, parameters, weights).fit(budget.ratio, layout), **parameters}, weights)
     method.resolve(layout)
-    own = cls()
-    resolved = {name: value for name, value in method.parameters().items() if name not in cls.later or value != getattr(own, name)}
+    resolved = method.parameters()
     if wrong := plugins.unusable(resolved):
         raise BadParameter(f"{cls.name}: {wrong}.", remedy=plugins.PARAMETERS)
     return resolved

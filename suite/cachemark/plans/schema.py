@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from ..core import seeds
 from ..core.errors import BadBudget, BadPlan, unknown
@@ -172,7 +172,7 @@ class Cells(PlanTable):
 class Plan(PlanTable):
     """A matrix of cases. ``timeout`` is seconds per case; ``trial`` says what shares a process: all cases of a model or one
     case; ``on_unsupported`` what a budget becomes that a method cannot meet: an error of the plan, or the outcome
-    ``unsupported`` (older plans call it ``unmet``). ``plugins`` are Python
+    ``unsupported``. ``plugins`` are Python
     files that register its methods, relative to the plan.
     ``metrics``: those that it asks for beside those that are always measured. ``max_cases`` is how many cases it
     may mean: more are taken for a mistake."""
@@ -187,7 +187,7 @@ class Plan(PlanTable):
     plugins: Annotated[list[FilePath], Field(max_length=100)] = []
     timeout: Annotated[float, Field(gt=0, le=LONGEST_WAIT)] = 600.0
     trial: Literal["model", "case"] = "model"
-    on_unsupported: Annotated[Literal["error", "unsupported"], Field(validation_alias=AliasChoices("on_unsupported", "unmet"))] = "error"
+    on_unsupported: Literal["error", "unsupported"] = "error"
     max_cases: Annotated[int, Field(ge=1, le=1_000_000)] = MOST_CASES
     cells: Annotated[list[Cells], Axis]
 
