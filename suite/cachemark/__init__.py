@@ -4,10 +4,9 @@
 """
 
 import importlib
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .core.root_module import RootModule as RootModule
 from .core.version import __version__
 
 if TYPE_CHECKING:
@@ -37,17 +36,6 @@ __all__ = [
     "CostMetric", "Evicting", "ImageMetric", "Machine", "Method", "Scored", "SetMetric", "__version__", "check", "compare", "decoder",
     "load", "measure", "method", "open", "plan", "report", "run",
 ]
-
-
-class RootModule(ModuleType):
-    """A package whose lazy names are not replaced by submodules: importing ``cachemark.report`` leaves the function ``cm.report``."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _HOMES:
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = RootModule
 
 
 def __getattr__(name: str) -> object:

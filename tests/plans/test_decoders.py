@@ -42,7 +42,7 @@ def test_a_decoder_crosses_methods_and_codecs() -> None:
     assert set(found) == {"h2o 1/2", "full int8", "h2o 1/2 int8", "full + jacobi 8", "h2o 1/2 + jacobi 8", "full int8 + jacobi 8",
                           "h2o 1/2 int8 + jacobi 8"}  # fmt: skip
     one = found["full + jacobi 8"].case
-    assert one.decoder == {"name": "jacobi", "window": 8, "proposals": "newest"}
+    assert one.decoder == {"name": "jacobi", "window": 8, "proposals": "newest", "look_ahead": False}
     assert one.named == "full + jacobi 8"
     assert {p.case.cell for p in found.values()} == {one.cell}, "all are compared with one full cache"
     assert not found["full + jacobi 8"].unsupported_reason
@@ -83,7 +83,7 @@ def test_looking_ahead_is_another_case_and_not_doing_so_is_the_one_before() -> N
     tables = [JACOBI, {**JACOBI, "look_ahead": True}]
     near, far = (p for p in planned(tables, methods=("linear",)) if p.case.method == "linear")
     assert near.case.key == candidates(planned([{**JACOBI, "look_ahead": False}], methods=("linear",)))["linear 1/2 + jacobi 8"].case.key
-    assert near.case.decoder == {"name": "jacobi", "window": 8, "proposals": "newest"}
+    assert near.case.decoder == {"name": "jacobi", "window": 8, "proposals": "newest", "look_ahead": False}
     assert far.case.decoder == {**near.case.decoder, "look_ahead": True}
     assert far.case.label == "linear 1/2 + jacobi 8 ahead"
     assert near.case.key != far.case.key
