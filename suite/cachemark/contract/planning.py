@@ -77,8 +77,8 @@ class Planning(Parameters):
 
     Class attributes: ``paradigms`` are the families it supports; ``sizes`` are parameters that replace the budget if a plan sets them;
     ``source`` names paper and section; ``unstated`` maps each parameter whose default the paper does not state to the origin of the
-    default; ``footnotes`` are printed with its values; ``neutral`` are the parameters that, with the whole budget, make
-    the method the full cache (None for an ablation); ``reorders``: tokens are predicted in another order, so they cannot be compared by position.
+    default; ``footnotes`` are printed with its values; ``neutral`` are the parameters that, with the whole budget, make the method the
+    full cache (None for an ablation); ``reorders``: tokens are predicted in another order, so they cannot be compared by position.
     """
 
     paradigms: ClassVar[tuple[str, ...]] = ("next-token",)
