@@ -74,7 +74,7 @@ def test_two_codes_of_int4_share_a_byte() -> None:
 
 
 def test_int4_needs_an_even_width() -> None:
-    with pytest.raises(Unsupported, match=r"15 wide.*int8"):
+    with pytest.raises(Unsupported, match=r"15 channels.*int8"):
         INT4.widths(15, torch.float32)
 
 

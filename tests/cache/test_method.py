@@ -50,7 +50,7 @@ def test_an_unknown_parameter_names_the_nearest() -> None:
 def test_a_parameter_of_another_type_is_refused(parameter: str, value: object, kind: str) -> None:
     with pytest.raises(BadParameter) as caught:
         Parameterbed.build({parameter: value})
-    assert str(caught.value) == f"parameterbed: {parameter} = {value!r} is not {kind}. Its default is of type {kind.split()[1]}."
+    assert str(caught.value) == f"parameterbed: {parameter} = {value!r} is not {kind}. Use type {kind.split()[1]}."
 
 
 @pytest.mark.parametrize(("budget", "lines", "expected"), [

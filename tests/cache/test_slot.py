@@ -233,7 +233,7 @@ def test_another_shape_or_type_is_another_case(shape: tuple[int, int], dtype: to
 def test_a_name_is_given_once_in_a_generation() -> None:
     memory = Memory()
     memory.zeros("a", (2,), torch.float32)
-    with pytest.raises(AssertionError, match="a is asked for twice"):
+    with pytest.raises(AssertionError, match="a is requested twice"):
         memory.zeros("a", (2,), torch.float32)
 
 
