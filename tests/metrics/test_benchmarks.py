@@ -14,7 +14,7 @@ from cachemark.core import seeds
 from cachemark.core.errors import BadCheckpoint
 from cachemark.metrics.base import ImageBatch, MetricContext
 from cachemark.metrics.compute import clip, detector, dpg, preference
-from cachemark.metrics.compute.geneval import Found
+from cachemark.metrics.compute.geneval import Detection
 from cachemark.metrics.compute.preference import Preference
 from cachemark.metrics.registry import image_metrics
 from cachemark.models.protocol import Request
@@ -94,7 +94,7 @@ def test_a_detector_that_cannot_see_what_is_asked_for_measures_nothing(here: Pat
 
 def test_values_are_those_of_the_images_that_are_asked_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks of a kind that no image has give no value; every value is beside its seed."""
-    monkeypatch.setattr(detector, "PretrainedDetector", lambda folder, device: lambda image: [Found("dog", 0.9, (0, 0, 4, 4))])
+    monkeypatch.setattr(detector, "PretrainedDetector", lambda folder, device: lambda image: [Detection("dog", 0.9, (0, 0, 4, 4))])
     monkeypatch.setattr(detector, "ClipColours", lambda clip: None)
     monkeypatch.setattr(clip, "Clip", lambda folder, device: None)
     context = MetricContext(options={**GENEVAL, "weights": str(here)}, prompts=("a dog", "cow"), prompt_list=str(here / "m.jsonl"))

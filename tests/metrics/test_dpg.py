@@ -75,5 +75,5 @@ def test_damaged_weights_are_refused(folder: Path, tmp_path: Path) -> None:
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
-    with pytest.raises(BadCheckpoint, match="holds no network for visual questions that can be read"):
+    with pytest.raises(BadCheckpoint, match="contains no readable network for visual questions"):
         PretrainedAnswerer(str(tmp_path))

@@ -14,7 +14,7 @@ from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.compute import detector as detectors
 from cachemark.metrics.compute.clip import Clip
 from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColours, PretrainedDetector
-from cachemark.metrics.compute.geneval import MOST, Found, GenEval, counted, is_right, relations
+from cachemark.metrics.compute.geneval import MOST, Detection, GenEval, counted, is_right, relations
 from cachemark.models.prompt_lists import COLOURS
 from support.judges import clip_folder, detector_folder
 from support.later import later
@@ -23,11 +23,11 @@ transformers = later("transformers")
 later("torchvision")
 
 
-def seen(name: str, score: float = 0.95, box: tuple[float, float, float, float] = (0, 0, 10, 10)) -> Found:
-    return Found(name, score, box)
+def seen(name: str, score: float = 0.95, box: tuple[float, float, float, float] = (0, 0, 10, 10)) -> Detection:
+    return Detection(name, score, box)
 
 
-def nobody(objects: Sequence[Found], name: str) -> list[str]:
+def nobody(objects: Sequence[Detection], name: str) -> list[str]:
     raise AssertionError("no colour was asked for")
 
 
@@ -61,9 +61,9 @@ def test_a_number_is_also_of_the_first_sixteen_only() -> None:
 def test_colours_are_those_of_the_surest_objects() -> None:
     red = task({"class": "dog", "count": 1, "color": "red"}, tag="colors")
     found = counted([seen("dog", 0.5, (1, 0, 5, 5)), seen("dog", 0.8, (2, 0, 5, 5))], "colors")
-    asked: list[Found] = []
+    asked: list[Detection] = []
 
-    def named(objects: Sequence[Found], name: str) -> list[str]:
+    def named(objects: Sequence[Detection], name: str) -> list[str]:
         asked.extend(objects)
         return ["red" if one.box[0] == 2 else "blue" for one in objects]
 
@@ -115,7 +115,7 @@ def test_a_figure_has_the_images_of_its_kind_and_each_is_looked_at_once() -> Non
     tasks = [task(DOG, tag="single_object"), THREE, task({**DOG, "color": "red"}, tag="colors")]
     looked: list[float] = []
 
-    def detector(image: Tensor) -> list[Found]:
+    def detector(image: Tensor) -> list[Detection]:
         looked.append(float(image.float().mean()))
         return [seen("dog")] * (3 if image.float().mean() > 200 else 1)
 
@@ -181,7 +181,7 @@ def test_damaged_weights_are_refused(folder: Path, tmp_path: Path) -> None:
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
-    with pytest.raises(BadCheckpoint, match="holds no detector that can be read"):
+    with pytest.raises(BadCheckpoint, match="contains no readable detector"):
         PretrainedDetector(str(tmp_path))
 
 
@@ -192,12 +192,12 @@ def test_a_colour_is_that_of_the_object_alone(tmp_path: Path) -> None:
     mask = torch.zeros(40, 48, dtype=torch.bool)
     mask[5:20, 10:20] = True
     cut = torch.where(mask, image, GREY)[:, 5:30, 10:40]
-    texts = torch.stack([clip.of_texts([t.format(colour=colour, name="dog") for t in TEMPLATES]).mean(0) for colour in COLOURS])
+    texts = torch.stack([clip.of_texts([t.format(color=colour, name="dog") for t in TEMPLATES]).mean(0) for colour in COLOURS])
     parts = [cut.numpy(), image[:, 5:30, 10:40].numpy()]
     expected = [COLOURS[int((torch.nn.functional.normalize(texts, dim=-1) @ clip.of_images([part])[0]).argmax())] for part in parts]
-    objects = [Found("dog", 1.0, (10, 5, 40, 30), mask), Found("dog", 1.0, (10, 5, 40, 30))]
+    objects = [Detection("dog", 1.0, (10, 5, 40, 30), mask), Detection("dog", 1.0, (10, 5, 40, 30))]
     assert ClipColours(clip)(image, objects, "dog") == expected
-    outside = Found("dog", 1.0, (60.0, -9.0, 90.0, -3.0))
+    outside = Detection("dog", 1.0, (60.0, -9.0, 90.0, -3.0))
     assert len(ClipColours(clip)(image, [outside], "dog")) == 1, "a box outside of the picture is one pixel of it"
 
 

@@ -88,5 +88,5 @@ def test_what_is_missing_is_named_with_how_to_get_it(folder: Path, name: str, fi
 
 def test_weights_that_are_none_are_refused(folder: Path) -> None:
     (folder / "HPS_v2.1_compressed.pt").write_bytes(b"noise")
-    with pytest.raises(BadCheckpoint, match="holds no hpsv2 that can be read"):
+    with pytest.raises(BadCheckpoint, match="contains no readable hpsv2"):
         PREFERENCES["hpsv2"].load(str(folder))

@@ -94,7 +94,7 @@ def test_metric(metric: str, as_json: bool) -> None:
 
 
 def _report(prove: Callable[[Callable[[str, KitResult], None]], list[KitReport]], as_json: bool) -> None:
-    """Print each result as it arrives, then a summary; exit with 1 if a check failed, with 4 if nothing could be checked."""
+    """Print each result as it arrives, then a summary; exit with 1 if a check failed, with 4 if none ran."""
     from ..core.wording import printed
 
     names: list[str] = []

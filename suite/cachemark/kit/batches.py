@@ -1,8 +1,8 @@
-"""The check that a sample does not depend on its batch: same logits, kept entries and tokens in another size and order.
+"""The check that a sample does not depend on the size and order of its batch.
 
 Two orders of summation differ in the last bits, and an eviction that depends on less may go either way. It is excused if the gap
-of its scores is below 1e-6, and only then; from there on the sample is another one and is no longer compared. The same holds for a
-codec: if rounding went the other way, the sample is another one.
+of its scores is below 1e-6, and only then; from there on the samples differ and are no longer compared. The same holds for a codec
+that rounds the other way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GAP = 1e-6  # scores
 
 @dataclass
 class Pass:
-    """The decisions of a step, by site: kept visual tokens, sorted; the gaps of their scores (rows, kv_heads); codes written."""
+    """The decisions of a step by site: sorted tokens, gaps of scores (rows, kv_heads), codes."""
 
     contents: list[Tensor] = field(default_factory=list)
     gaps: list[Tensor] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Pass:
 
 @dataclass
 class Choices(Onlooker):
-    """Records the decisions of a generation; ``scores`` collects the gaps of the current step, (sites, rows, kv_heads) per bank."""
+    """Records the decisions of a generation; ``scores``: current gaps, (sites, rows, kv_heads)."""
 
     scores: list[Tensor]
     passes: list[Pass] = field(default_factory=list)
@@ -71,9 +71,9 @@ class Choices(Onlooker):
 
 @contextmanager
 def choosing(method: Method, line: int) -> Iterator[Choices]:
-    """Give the observer of a generation of ``method``. Choices by ``lowest``, and those of R-KV, are recorded with their gaps.
+    """Yield an onlooker that records choices by ``lowest``, and of R-KV, with their gaps.
 
-    A method that chooses by other means has no gaps, so nothing of it is excused.
+    Choices of a method by other means have no gaps, so none is excused.
     """
     scores: list[Tensor] = []
 
@@ -91,7 +91,7 @@ def choosing(method: Method, line: int) -> Iterator[Choices]:
 
 
 def _record_rkv(patches: ExitStack, module: Any, mix_lambda: float, line: int, scores: list[Tensor]) -> None:
-    """Record the gaps of R-KV, which sorts its score itself, site by site: rebuild the score from its two terms."""
+    """Record the gaps of R-KV, which sorts its own score: rebuild the score from its two terms."""
     importance, redundancy = module.importance, module.redundancy
     pending: list[Tensor] = []
 
@@ -110,14 +110,14 @@ def _record_rkv(patches: ExitStack, module: Any, mix_lambda: float, line: int, s
 
 
 def gap(score: Tensor, count: int) -> Tensor:
-    """Return the distance between the last score that is evicted and the first that stays; infinite if all are evicted."""
+    """Return the gap between the last evicted score and the first other one; infinite if all are evicted."""
     ordered = F.pad(score, (0, 1), value=torch.inf).sort(-1).values
     return ordered[..., count] - ordered[..., count - 1]
 
 
 @dataclass
 class Agreement:
-    """``faults``: unexcused differences as (sample, step, words). ``excused``: step at which a sample left the comparison."""
+    """Unexcused differences (sample, step, words), and the step of each excused sample."""
 
     faults: list[tuple[int, int, str]] = field(default_factory=list)
     excused: dict[int, int] = field(default_factory=dict)
@@ -152,7 +152,7 @@ def _rounded(a: Pass, b: Pass) -> Tensor:
 
 
 def _widest(a: Pass, b: Pass) -> Tensor:
-    """Return the widest score gap at which a row kept different entries, (rows,); −1 if it kept the same."""
+    """Return the widest score gap of a row that kept different entries, (rows,); −1 if it kept the same."""
     rows = []
     for x, y, *gaps in zip(a.contents, b.contents, a.gaps, b.gaps, strict=True):
         differs = (x != y).any(-1)
@@ -174,10 +174,10 @@ def watched_choices(cell: Cell, seeds: Sequence[int], forced: Tensor | None = No
 
 
 def judge(cell: Cell, sizes: Sequence[int]) -> tuple[Agreement, int]:
-    """Return the verdict over all samples, and how many generate the same tokens throughout in the other batches.
+    """Return the verdict over all samples, and how many have the same tokens in other batches.
 
-    The second run is teacher-forced with the first run's tokens; free-running it would differ exactly where it would have drawn another
-    token than the forced one.
+    The second run is teacher-forced with the first run's tokens; without forcing, it would differ exactly where it samples another token
+    than the forced one.
     """
     count = sum(sizes)
     full, first = watched_choices(cell, range(count))
@@ -197,7 +197,7 @@ def judge(cell: Cell, sizes: Sequence[int]) -> tuple[Agreement, int]:
 
 
 def samples_are_the_same_in_any_batch(cell: Cell) -> Findings:
-    """A sample has the same logits, entries and tokens in another batch and order, unless scores tie to 1e-6."""
+    """A sample has the same logits, entries and tokens in any batch, unless scores tie to 1e-6."""
     verdict, equal = judge(cell, BATCHES)
     for sample, step, difference in verdict.faults[:1]:
         yield cell.finding("the decisions of a batch of 16", difference, step, seeds=(sample,))

@@ -1,4 +1,4 @@
-"""Operations that a CUDA graph cannot hold: a dispatch mode that logs all operations and refuses these.
+"""A dispatch mode that logs all operations and refuses those that a CUDA graph cannot hold.
 
 It refuses reads on the host (``item``, ``tolist``, ``bool(tensor)``, ``numpy``, a copy to the host) and operations whose
 result has a shape that depends on values (``nonzero``, ``masked_select``, indexing by a boolean tensor, ``unique``).
@@ -32,7 +32,7 @@ Operation = tuple[str, tuple[tuple[int, ...], ...]]
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Run functions wrapped by ``torch.compile`` eagerly, because a dispatch mode does not see into compiled kernels."""
+    """Run functions of ``torch.compile`` eagerly: a dispatch mode does not see into compiled kernels."""
     if "torch._dynamo" not in sys.modules:
         yield
         return
@@ -45,7 +45,7 @@ class NotCapturable(AssertionError):
 
 
 class Capture(TorchDispatchMode):
-    """Logs (name, shapes of the inputs) of every operation by step; with ``refuses``, raises for what cannot be captured.
+    """Logs every operation by step, as (name, shapes of inputs); with ``refuses``, raises NotCapturable.
 
     Views are not logged: they launch nothing, and a full-length slice is another operation than a shorter one.
     """
@@ -135,7 +135,7 @@ class Steps(Onlooker):
 
 @contextmanager
 def capturing(passes: Container[int], *, refuses: bool = True) -> Iterator[tuple[Capture, Onlooker]]:
-    """Give a capture, and the onlooker that turns it on during ``passes``. Set ``refuses`` false for a method that reads on the host."""
+    """Yield a capture and its onlooker. ``refuses`` is false for a method that reads on the host."""
     capture = Capture(refuses=refuses)
     watch = Steps(capture, passes)
     try:

@@ -1,4 +1,4 @@
-"""Checks of a method. Each takes a cell and yields what deviates; a correct method yields nothing."""
+"""Checks of a method. Each yields deviations; a correct method yields nothing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def tight_is_not_neutral(cell: MethodCell) -> Findings:
     full = cell.full(cell.tight())
     ran = cell.record if full.tokens is None else cell.run(cell.tight(), forced=full.tokens)
     if cell.cls.evicts and not any(differences(cell, full, ran, "", 1e-3)):
-        yield cell.finding("outputs that show an eviction", "those of the full cache")
+        yield cell.finding("outputs that differ from the full cache's", "the same")
 
 
 # -- evicting ---------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def limit(method: Any) -> int:
 
 
 def budget_is_kept(cell: MethodCell) -> Findings:
-    """No step leaves more entries than the budget allows, or has more than the slack above it while it runs."""
+    """No step leaves more entries than the budget, or has more than budget and slack while it runs."""
     method = cell.record.method
     if not hasattr(method, "B"):
         return
@@ -160,12 +160,12 @@ def declared_entries(method: Method) -> dict[Site, int]:
 
 
 def fullest_entries(ran: KitRun) -> dict[Place, int]:
-    """Return the most entries that all heads of a place have in any step, in one row."""
+    """Return the most entries of all heads of a site in any step, in one row."""
     return {place: max(sum(moment.during[place]) for moment in ran.moments) for place in entries_of(ran.method)}
 
 
 def _bytes(ran: KitRun, entries: int) -> int:
-    """Return the bytes of ``entries`` in each row, including what the codec stores per site."""
+    """Return the bytes of ``entries`` in each row, including the codec's data per site."""
     layout, codec = ran.method.layout, ran.memory.codec
     shape, sites = (layout.head_dim, layout.dtype), len(declared_entries(ran.method))
     shared = sites * layout.kv_heads * codec.shared_bytes(*shape, layout.longest_condition + layout.visual)
@@ -207,7 +207,7 @@ def declared_is_used(cell: MethodCell) -> Findings:
 
 
 def live_bytes_are_counted(cell: MethodCell) -> Findings:
-    """The live bytes that are reported are those of the fullest step."""
+    """The reported live bytes equal the bytes of the fullest step."""
     ran = cell.record
     at_once = max(sum(map(sum, moment.during.values())) for moment in ran.moments)
     expected = _bytes(ran, at_once if ran.method.layout.scales else sum(fullest_entries(ran).values()))
@@ -244,13 +244,13 @@ def second_generation_repeats(cell: MethodCell) -> Findings:
 # -- how a step runs --------------------------------------------------------------------------------------------------
 def timed_equals_fidelity(cell: MethodCell) -> Findings:
     """The fidelity pass, which also returns logits, generates the same tokens as the timed pass."""
-    timed = cell.run(cell.tight(), bare=True, shown=False)
+    timed = cell.run(cell.tight(), bare=True, with_logits=False)
     yield from differences(cell, cell.record, timed, "the fidelity pass's")
 
 
 @functools.cache
 def captured(cell: MethodCell) -> tuple[KitRun, Capture]:
-    """Return the reference run repeated in the same memory, with every operation of the cell's ``passes``."""
+    """Return the reference run, repeated in the same memory with a capture of ``passes``."""
     method = cell.tight()
     with capturing(cell.passes, refuses=method.capturable) as (capture, watch):
         ran = cell.run(method, watch, memory=cell.record.memory, bare=True)
@@ -258,7 +258,7 @@ def captured(cell: MethodCell) -> tuple[KitRun, Capture]:
 
 
 def nothing_is_read_on_the_host(cell: MethodCell) -> Findings:
-    """No step reads a number of the device on the host or has a shape that depends on one, unless ``capturable`` is false."""
+    """No step reads on the host or has a value-dependent shape, unless ``capturable`` is false."""
     if not cell.tight().capturable:
         raise Unsupported(DECIDES)
     try:
@@ -272,7 +272,7 @@ def nothing_is_read_on_the_host(cell: MethodCell) -> Findings:
 
 
 def graph_is_eager(cell: Cell) -> Findings:
-    """Captured steps that are replayed give the eager tokens, for these samples and others, unless ``capturable`` is false."""
+    """Captured steps replay to the eager tokens, for other samples too, unless ``capturable`` is false."""
     if not cell.tight().capturable:
         raise Unsupported(DECIDES)
     memory = record_on_cpu(cell.memory(), [*cell.parameters, cell.model.rope])

@@ -1,4 +1,4 @@
-"""The base class of cells: a method on a small model, run with or without a record."""
+"""The base class of examples of a method: a method on a small model."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def settings_restored() -> Iterator[list[str]]:
 
 @dataclass
 class KitRun:
-    """A generation: outputs of attention by step and site, and of a model its ``tokens`` and ``logits`` (steps, batch, vocab)."""
+    """A generation: outputs of attention by step and site, ``tokens``, ``logits`` (steps, batch, vocab)."""
 
     method: Method
     memory: Memory
@@ -96,18 +96,19 @@ class MethodCell(Example):
 
     @abstractmethod
     def neutral(self) -> Method:
-        """Return the method at full budget with its neutral parameters. Raises Unsupported if it declares none."""
+        """Return the method at full budget with neutral parameters. Raises Unsupported if it has none."""
 
     @abstractmethod
-    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
-        """Generate these samples. ``shown``: collect logits, as a fidelity pass does, instead of running as timed."""
+    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, with_logits: bool) -> KitRun:
+        """Generate these samples, with the logits of a fidelity pass or as timed."""
 
     def run(self, method: Method, *watches: Onlooker, memory: Memory | None = None, seeds: Sequence[int] | None = None,
-            forced: Tensor | None = None, bare: bool = False, shown: bool = True) -> KitRun:  # fmt: skip
-        """Generate with ``watches`` and, unless ``bare``, a record. ``shown``: see :meth:`generate`."""
+            forced: Tensor | None = None, bare: bool = False, with_logits: bool = True) -> KitRun:  # fmt: skip
+        """Generate with ``watches`` and, unless ``bare``, a record."""
         record = Record()
         watches = watches if bare else (*watches, record)
-        ran = self.generate(watched(method, *watches) if watches else method, memory or self.memory(), seeds or self.seeds, forced, shown)
+        subject = watched(method, *watches) if watches else method
+        ran = self.generate(subject, memory or self.memory(), seeds or self.seeds, forced, with_logits)
         return replace(ran, answers=ran.answers or record.answers, moments=record.moments)
 
     @property
@@ -136,7 +137,7 @@ class MethodCell(Example):
 
 @functools.cache
 def recorded(cell: MethodCell) -> KitRun:
-    """Return the reference run of a cell, computed once."""
+    """Return the reference run, computed once."""
     shadow = Shadow()
     watches = () if cell.layout.paradigm == "masked" else (shadow,)
     return replace(cell.run(cell.tight(), *watches), shadow=shadow)
@@ -159,7 +160,7 @@ def _full(cell: MethodCell, mass: bool) -> KitRun:
 
 
 def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
-    """Return the parameter of a calibration with random facts for a layout; nothing for a method that needs none."""
+    """Return the parameter of a calibration with random facts; empty for a method that needs none."""
     if not issubclass(cls, Calibrated):
         return {}
     draw, scales = torch.Generator().manual_seed(7), len(layout.scales)
@@ -176,7 +177,7 @@ def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
 
 
 def neutral_parameters(cls: type[Method]) -> Mapping[str, Any]:
-    """Return the parameters that make a method neutral at full budget. Raises Unsupported if it declares none."""
+    """Return the parameters that make a method neutral at full budget. Raises Unsupported."""
     if cls.neutral is None:
         raise Unsupported(f"{cls.name} declares that it never equals the full cache.")
     return cls.neutral

@@ -1,8 +1,8 @@
-"""CPU graph emulator: does what CUDA graphs do, so that everything above them is tested without a device.
+"""CPU graph emulator: the interface of CUDA graphs, to test everything above them without a device.
 
 Recording logs every operation with its arguments and leaves no effect. Replaying runs the operations in order on the recorded
-tensors, without the Python code that made them. It refuses what a CUDA graph cannot hold: reads on the host, shapes that depend on
-values, numbers that Python writes into a tensor, and tensors that no longer exist when the recording is replayed.
+tensors, without the Python code that made them. It refuses operations that a CUDA graph cannot hold: reads on the host, shapes that
+depend on values, numbers that Python writes into a tensor, and tensors that no longer exist when the recording is replayed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NotRecordable(RuntimeError):
 
 
 class CpuGraphs:
-    """A recorder. ``lasting()`` gives the outside tensors that a recording may read; without it, it may read any."""
+    """A recorder. ``lasting()`` returns the outside tensors that a recording may read; default: any."""
 
     def __init__(self, lasting: Callable[[], Iterable[Tensor]] | None = None) -> None:
         self._lasting = lasting
@@ -71,7 +71,7 @@ def _sliced(index: Any) -> bool:
 
 
 class _Recording(TorchDispatchMode):
-    """Runs operations on the tensors themselves; :meth:`undo` restores what they overwrote."""
+    """Runs operations on the tensors themselves; :meth:`undo` restores overwritten tensors."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -144,7 +144,7 @@ def _place(tensor: Tensor) -> int:
 
 
 def record_on_cpu(memory: Memory, lasting: Iterable[Tensor]) -> Memory:
-    """Give a memory an engine that records with the CPU graph emulator, and return it. ``lasting``: the tensors of the model."""
+    """Set the memory's engine to the CPU graph emulator. ``lasting``: the tensors of the model."""
     if isinstance(memory.engine, Graph):
         return memory
     weights = list(lasting)

@@ -1,4 +1,4 @@
-"""A method without a model: the steps of a generation on random queries, keys and values, and observers of them."""
+"""A method without a model: the steps of a generation on random queries, keys and values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Outputs = dict[tuple[int, Site], Tensor]
 
 
 class Onlooker:
-    """Callbacks at points of a generation, none of which does anything by default."""
+    """Callbacks during a generation; they do nothing by default."""
 
     def before(self, method: Method, site: Site, step: Step) -> None:
         """Run before a step reaches a site."""
@@ -82,7 +82,7 @@ def tokens_by_head(slot: RaggedSlot) -> list[Tensor]:
 
 
 def entries_of(method: Method) -> dict[Place, list[Tensor]]:
-    """Return the live visual tokens of each head, (rows, live) each, keyed like :func:`slots_of`; −1 is an entry of the condition."""
+    """Return the live visual tokens of each head, (rows, live), by site or heads; −1 is the condition."""
     if isinstance(method, PerHead):
         return {site: tokens_by_head(slot) for site, slot in method.ragged.items()}
     return {place: list(slot.visual[..., : max(slot.live)].unbind(1)) for place, slot in slots_of(method).items()}
@@ -90,7 +90,7 @@ def entries_of(method: Method) -> dict[Place, list[Tensor]]:
 
 @dataclass
 class Moment:
-    """One step: live entries of each head before and after ``end_step``, and the tokens that heads keep after it."""
+    """One step: live entries of each head before and after ``end_step``, and the tokens after it."""
 
     step: Step
     during: dict[Place, list[int]]
@@ -130,7 +130,7 @@ def layout_of(condition: Sequence[int] = (1, 1), *, lines: int = 6, line: int = 
 
 
 class RasterFeed:
-    """Random queries, keys and values of every step and site. Keys come in families, so that some are similar.
+    """Random queries, keys and values of every step and site, with families of similar keys.
 
     ``flat`` sets queries and keys to zero, so that every score ties.
     """

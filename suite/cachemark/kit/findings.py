@@ -1,4 +1,4 @@
-"""Results of the kit: what a check found, with the smallest example that shows it."""
+"""Results of the kit: findings of a check, with the smallest example of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class KitFinding:
-    """One deviation. ``example`` describes the model or the images; fields that do not apply are None or empty."""
+    """One deviation. ``example`` describes the model or images; unused fields are None or empty."""
 
     expected: str
     actual: str
@@ -48,7 +48,7 @@ class Example(ABC):
 
 @dataclass(frozen=True)
 class KitResult:
-    """The result of one check. ``requirement`` states what it requires, ``skipped`` why it could not run."""
+    """The result of one check: its requirement, findings, and the reason if it was ``skipped``."""
 
     name: str
     requirement: str

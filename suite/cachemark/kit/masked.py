@@ -1,4 +1,4 @@
-"""Masked cells: one method in one mode, with one codec, on a tiny MAR with random weights."""
+"""Examples of masked methods on a tiny MAR with random weights."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ class MaskedCell(MethodCell):
     def neutral(self) -> Method:
         return self.cls.build({**self.cls().fit(Fraction(1), self.layout), **neutral_parameters(self.cls)})
 
-    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
+    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, with_logits: bool) -> KitRun:
         """Generate; the class of a sample is its seed modulo the number of classes."""
         labels, drawn = torch.tensor([seed % CONFIG.classes for seed in seeds]), list[Tensor]()
-        see = (lambda places, tokens: drawn.append(tokens)) if shown else None
+        see = (lambda places, tokens: drawn.append(tokens)) if with_logits else None
         return KitRun(method, memory, {}, model().generate(labels, list(seeds), method, SAMPLING, memory, forced=forced, see=see))
 
 
 def masked_cells(cls: type[Method], mode: tuple[tuple[str, Any], ...] = ()) -> Sequence[MaskedCell]:
-    """Return the method at the smallest budget that it supports, or with its own parameters if it supports none."""
+    """Return the method at the smallest budget that it supports, else with its own parameters."""
     layout = model().layout(SEEDS, SAMPLING)
     for budget in RATIOS:
         try:

@@ -39,7 +39,7 @@ _listeners: list[dict[str, str]] = []
 
 @dataclass
 class MetricExample(Example):
-    """A metric, the images it was last given, its audit events (action to event), and the settings of torch that it changed."""
+    """A metric with its last images, audit events (action to event) and changed settings of torch."""
 
     cls: type[ImageMetric]
     last: ImageBatch | None = None
@@ -83,7 +83,7 @@ class MetricExample(Example):
             self.changes += changes
 
     def values(self, batch: ImageBatch) -> Tensor:
-        """Return the values of some images, (B,) fp64. Raises Unsupported for invalid ones, which another check reports."""
+        """Return the values of some images, (B,) fp64. Raises Unsupported for invalid values."""
         values = self.measure(batch)
         fault, details = problem(values, len(batch.images), self.cls.within)
         if fault:
@@ -91,7 +91,7 @@ class MetricExample(Example):
         return torch.as_tensor(values.detach().double().tolist(), dtype=torch.float64)
 
     def images(self, names: Sequence[str] = DRAWINGS, references: Sequence[str] = ()) -> ImageBatch:
-        """Return images by name in the smallest shape; each is its own reference unless ``references`` are given."""
+        """Return images by name in the smallest shape; default references are the images themselves."""
         return images_of(names, self.shape, references)
 
 
@@ -273,7 +273,7 @@ def values_are_the_same_in_any_batch(example: MetricExample) -> Findings:
 
 
 def kind_and_direction_are_right(example: MetricExample) -> Findings:
-    """Quality does not depend on the reference; fidelity is best for the reference itself, and worse for another image."""
+    """Quality ignores the reference; fidelity is best for the reference and worse for another image."""
     same = example.images(DRAWINGS[:1])
     own_value = float(example.values(same)[0])
     worse, better, tolerance = 0, example.cls.better, 0.0 if example.cls.deterministic else CLOSE

@@ -1,4 +1,4 @@
-"""Checks of a model: the interface that every method relies on. Each takes an example and yields what deviates."""
+"""Checks of a model's interface to methods. Each yields deviations."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ PARADIGMS = ("next-token", "next-scale", "masked")
 
 @dataclass
 class ModelRun:
-    """A generation: its tokens, and the logits or predictions (``shown``) of every step."""
+    """A generation: its tokens, and the logits or predictions of every step."""
 
     tokens: Tensor
-    shown: list[Tensor]
+    logits: list[Tensor]
     method: Method
     memory: Memory
 
@@ -84,24 +84,24 @@ class ModelExample(Example):
         predictions: list[Tensor] = []
         method, memory = watched(method, *watches) if watches else method, memory or Memory()
         tokens = self.loaded.generator.generate(torch.tensor(self.labels(seeds)), list(seeds), method, self.sampling, memory, forced=forced,
-                                                see=lambda _, shown: predictions.append(shown.clone()))
+                                                see=lambda _, step: predictions.append(step.clone()))
         return ModelRun(tokens, predictions, method, memory)
 
 
 def differences(model: ModelExample, expected: ModelRun, actual: ModelRun, whose: str, tolerance: float = 0.0) -> Findings:
-    """Yield the first step whose predictions differ by more than ``tolerance`` times the largest, or else differing tokens."""
-    for step, (first, second) in enumerate(zip(expected.shown, actual.shown, strict=False)):
+    """Yield the first step whose predictions differ by ``tolerance`` times the largest, else tokens."""
+    for step, (first, second) in enumerate(zip(expected.logits, actual.logits, strict=False)):
         distance = float((first.double() - second.double()).abs().max()) if first.shape == second.shape else float("inf")
         if not distance <= tolerance * float(first.abs().max()):
             yield model.finding(whose, f"a difference of {distance:.3g}", step=step)
             return
-    if len(expected.shown) != len(actual.shown) or (not tolerance and not torch.equal(expected.tokens, actual.tokens)):
+    if len(expected.logits) != len(actual.logits) or (not tolerance and not torch.equal(expected.tokens, actual.tokens)):
         yield model.finding(whose, "different tokens")
 
 
 # -- the entry and the weights ------------------------------------------------------------------------------------------
 def entry_matches_the_model(model: ModelExample) -> Findings:
-    """The entry's shape and identity, which plans read without loading the model, are those of the loaded model."""
+    """The entry's shape and identity, which plans read, equal those of the loaded model."""
     entry, loaded = model.entry, model.loaded
     if entry.paradigm not in PARADIGMS:
         yield model.finding(f"one of {', '.join(PARADIGMS)}", entry.paradigm)
@@ -141,7 +141,7 @@ def weights_match_the_model(model: ModelExample) -> Findings:
 
 # -- a generation -------------------------------------------------------------------------------------------------------
 def second_generation_repeats(model: ModelExample) -> Findings:
-    """A second generation gives the same bits from the same storage, whatever the state of torch's random numbers."""
+    """A second generation gives the same bits from the same storage, for any random state of torch."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(123)
         memory = Memory()
@@ -162,7 +162,7 @@ def samples_are_the_same_in_any_batch(model: ModelExample) -> Findings:
     for rows in ([2, 0], [1]):
         seeds = [SEEDS[row] for row in rows]
         part = model.generate(Method(), seeds=seeds, forced=full.tokens[rows])
-        for step, (first, second) in enumerate(zip(full.shown, part.shown, strict=True)):
+        for step, (first, second) in enumerate(zip(full.logits, part.logits, strict=True)):
             scale = max(1.0, float(first.abs().max()))
             if first.is_floating_point() and not float((first[rows].double() - second.double()).abs().max()) <= CLOSE * scale:
                 yield model.finding("the logits of a batch of three", f"a difference of {float((first[rows] - second).abs().max()):.3g}",
@@ -178,7 +178,7 @@ def forced_tokens_are_followed(model: ModelExample) -> Findings:
         yield model.finding("the forced tokens", "different ones")
     yield from differences(model, free, forced, "the logits of free generation", CLOSE)
     other = model.generate(Method(), forced=free.tokens.flip(0))
-    if all(torch.equal(*pair) for pair in zip(free.shown, other.shown, strict=True)):
+    if all(torch.equal(*pair) for pair in zip(free.logits, other.logits, strict=True)):
         yield model.finding("different logits along other tokens", "the same")
 
 
@@ -221,7 +221,7 @@ def every_site_is_called_once_per_step(model: ModelExample) -> Findings:
 
 
 def attention_equals_a_reference(model: ModelExample) -> Findings:
-    """Attention equals a reference over all keys so far: the model passes each token once, at its position."""
+    """Attention equals a reference over all keys so far, so each token is passed once, in order."""
     if model.entry.paradigm == "masked":
         raise Unsupported("A masked model has no KV cache.")
     shadow = Shadow()
@@ -233,7 +233,7 @@ def attention_equals_a_reference(model: ModelExample) -> Findings:
 
 
 def evicting_methods_run(model: ModelExample) -> Findings:
-    """An evicting method at half of the cache runs, stores fewer bytes, and starts with the full cache's logits."""
+    """An evicting method at half of the cache runs in fewer bytes, with the same first logits."""
     count = 0
     for name in ("streaming", "window"):
         cls = METHODS.get(name)
@@ -246,14 +246,14 @@ def evicting_methods_run(model: ModelExample) -> Findings:
         count += 1
         if ran.memory.nbytes("slots") >= model.reference.memory.nbytes("slots"):
             yield model.finding(f"fewer bytes in slots with {name}", ran.memory.nbytes("slots"))
-        if not torch.equal(ran.shown[0], model.reference.shown[0]):
+        if not torch.equal(ran.logits[0], model.reference.logits[0]):
             yield model.finding(f"the full cache's first logits with {name}", "different ones", step=0)
     if not count:
         raise Unsupported("No built-in evicting method runs on it at half of its cache.")
 
 
 def neutral_methods_equal_full(model: ModelExample) -> Findings:
-    """A method with neutral parameters at full budget gives the full cache's logits and tokens, bit for bit."""
+    """A neutral method gives the full cache's logits and tokens, bit for bit."""
     count = 0
     for name in ("streaming", "window", "linear"):
         cls = METHODS.get(name)
@@ -269,8 +269,8 @@ def neutral_methods_equal_full(model: ModelExample) -> Findings:
 def graph_is_eager(model: ModelExample) -> Findings:
     """Captured steps that are replayed give the eager tokens, bit for bit, for these samples and others."""
     memory = Memory()
-    others = tuple(seed + model.entry.classes for seed in SEEDS) if model.loaded.prompted else (7, 3, 1)  # prompts of equal lengths
-    for seeds in (SEEDS, others):
+    other_seeds = tuple(seed + model.entry.classes for seed in SEEDS) if model.loaded.prompted else (7, 3, 1)  # prompts of equal lengths
+    for seeds in (SEEDS, other_seeds):
         expected = model.generate(Method(), seeds=seeds)
         try:
             replayed = model.generate(Method(), seeds=seeds, memory=record_on_cpu(memory, model.loaded.parameters))

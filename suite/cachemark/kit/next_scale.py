@@ -1,4 +1,4 @@
-"""Next-scale cells: one method in one mode, with one codec, driven by random queries, keys and values."""
+"""Examples of next-scale methods, driven by random queries, keys and values."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ScaleCell(MethodCell):
         return {**fitted, **own}
 
     def at(self, budget: Fraction, neutral: Mapping[str, Any] | None = None) -> Method:
-        """Return the method at a budget, with its mode, ``neutral`` parameters and, if it needs a measurement, invented facts."""
+        """Return the method at a budget, with invented facts if it needs a measurement."""
         method = self.cls.build({**self.budget_parameters(budget), **(neutral or {})})
         if self.cls.profiler() is not None:
             method.calibrate(invented_similarity(self.layout))
@@ -126,7 +126,7 @@ class ScaleCell(MethodCell):
     def neutral(self) -> Method:
         return self.at(Fraction(1), neutral_parameters(self.cls))
 
-    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
+    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, with_logits: bool) -> KitRun:
         """Drive the method; a sample is a row of the feed."""
         layout, feed, zeros = self.layout, ScaleFeed(self.layout), (0,) * len(seeds)
         feed.rows = [self.seeds.index(seed) for seed in seeds]

@@ -1,4 +1,4 @@
-"""Next-token cells: one method in one mode, with one codec, on a small model with random weights."""
+"""Examples of next-token methods on a small model with random weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RATIOS = (Fraction(1, 2), Fraction(1, 3), Fraction(2, 3), Fraction(3, 4))
 
 
 def model(attention: str, grid: int = GRID, layers: int = LAYERS, heads: int = HEADS) -> LlamaGen:
-    """Return a model with random weights, scaled up so that attention is far from uniform and shows in the logits."""
+    """Return a model with random weights, scaled up so that attention is far from uniform."""
     return _model(attention, grid, layers, heads)
 
 
@@ -92,12 +92,12 @@ class Cell(MethodCell):
         return 0, 1, next(step.index for step in raster_steps(self.layout) if "line" in step.edges)
 
     def at(self, budget: Fraction, driven: Layout | None = None) -> Method:
-        """Return the method at a budget, calibrated with random facts for the ``driven`` layout, by default the cell's."""
+        """Return the method at a budget, calibrated with random facts for ``driven`` or the own layout."""
         calibrated = calibration(self.cls, driven or self.layout)
         return self.cls.build({**calibrated, **self.cls.parameters_for(budget, self.layout), **dict(self.mode)})
 
     def tight(self, driven: Layout | None = None) -> Method:
-        """Return the method at about half the image, or the nearest budget that it supports; see :meth:`at` for ``driven``.
+        """Return the method at about half the image, or the nearest budget that it supports.
 
         A method that does not evict may use the whole image. Raises NoBudget if it supports none of these.
         """
@@ -114,7 +114,7 @@ class Cell(MethodCell):
         full_budget = calibration(self.cls, self.layout) | self.cls.parameters_for(Fraction(1), self.layout)
         return self.cls.build({**full_budget, **dict(self.mode), **neutral_parameters(self.cls)})
 
-    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, shown: bool) -> KitRun:
+    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, with_logits: bool) -> KitRun:
         """Generate; the class of a sample is its seed modulo 10."""
         logits: list[Tensor] = []
 
@@ -122,5 +122,5 @@ class Cell(MethodCell):
             logits.append(guided[:, 0].clone())
 
         labels = torch.tensor([seed % 10 for seed in seeds])
-        tokens = self.model.generate(labels, list(seeds), method, SAMPLING, memory, forced=forced, see=see if shown else None)
+        tokens = self.model.generate(labels, list(seeds), method, SAMPLING, memory, forced=forced, see=see if with_logits else None)
         return KitRun(method, memory, {}, tokens, torch.stack(logits) if logits else None)

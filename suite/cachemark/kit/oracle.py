@@ -37,7 +37,7 @@ class Difference(NamedTuple):
 
 
 def first_difference(expected: Tensor, actual: Tensor, step: int, site: Site, tolerance: float) -> Difference | None:
-    """Return the first difference above ``tolerance``, or NaN, of two outputs (rows, heads, tokens, head_dim)."""
+    """Return the first difference above ``tolerance``, or NaN, of (rows, heads, tokens, head_dim)."""
     wrong = ~((expected - actual).abs() <= tolerance) & ~((expected == actual) | (expected.isnan() & actual.isnan()))
     if not bool(wrong.any()):
         return None
@@ -46,8 +46,11 @@ def first_difference(expected: Tensor, actual: Tensor, step: int, site: Site, to
 
 
 class Shadow(Onlooker):
-    """The oracle. ``worst`` is the largest deviation of the method's outputs, ``largest`` the oracle's largest output, ``hidden`` the
-    number of masked entries, and ``first`` the first deviation above ``tolerance``."""
+    """The oracle.
+
+    ``worst`` is the largest deviation of the method's outputs, ``largest`` the oracle's largest output, ``hidden`` the number of masked
+    entries, and ``first`` the first deviation above ``tolerance``.
+    """
 
     def __init__(self, tolerance: float = TOLERANCE) -> None:
         self.tolerance, self.worst, self.largest, self.hidden = tolerance, 0.0, 0.0, 0
@@ -70,8 +73,8 @@ class Shadow(Onlooker):
 
     def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
         read = self._read_scale if method.layout.scales else self._read_tokens
-        for rows, tokens, keys, values, seen in read(method, site, step, k, v):
-            expected, answer = masked(q[rows, :, :tokens], keys, values, seen), out[rows, :, :tokens].double()
+        for rows, tokens, keys, values, mask in read(method, site, step, k, v):
+            expected, answer = masked(q[rows, :, :tokens], keys, values, mask), out[rows, :, :tokens].double()
             self.largest = max(self.largest, float(expected.abs().max()))
             self.worst = max(self.worst, float((expected - answer).abs().max()))
             self.first = self.first or first_difference(expected, answer, step.index, site, self.tolerance)
@@ -81,28 +84,28 @@ class Shadow(Onlooker):
             self._full.end_step(step)
 
     def _read_tokens(self, method: Method, site: Site, step: Step, k: Tensor, v: Tensor) -> Iterator[Part]:
-        """Yield rows whose conditions have one length together; a step reads its own keys as the codec stores them."""
+        """Yield rows with conditions of one length; a step reads its own keys as the codec stores them."""
         assert self._full is not None
         slot = self._full.slots[site]
         slot.append(k, v, condition=step.count == 0)
         for number, (run, n) in enumerate(zip(slot.bank.runs, slot.live, strict=True)):
             tokens = step.count or run.condition  # queries after a shorter condition are padding
-            seen = torch.ones(tokens, n, dtype=torch.bool).tril()[None, None]
+            mask = torch.ones(tokens, n, dtype=torch.bool).tril()[None, None]
             if step.count:
                 self.hidden += int((~self._stored[number]).sum())
-                seen = _beside_own(self._stored[number], step.count)[:, :, None]
-            yield run.rows, tokens, *slot.read(run, n), seen
+                mask = _beside_own(self._stored[number], step.count)[:, :, None]
+            yield run.rows, tokens, *slot.read(run, n), mask
 
     def _read_scale(self, method: Method, site: Site, step: Step, k: Tensor, v: Tensor) -> Iterator[Part]:
-        """Yield all rows; a scale reads its own keys exactly, and the codec rounds them when they are stored after it."""
+        """Yield all rows; a scale reads its own keys exactly, before the codec rounds them."""
         codec = method.ragged[site].codec if isinstance(method, PerHead) else method.slots[site].bank.codec
         before = self._rounded.get(site, (k[:, :, :0], v[:, :, :0]))
         keys, values = (torch.cat(pair, 2) for pair in zip(before, (k, v), strict=True))
-        seen = _beside_own(self._stored[0], step.count) & visible_scales(method, step)
+        mask = _beside_own(self._stored[0], step.count) & visible_scales(method, step)
         for head, tokens in self._chosen.items():
-            seen[:, head] = torch.zeros_like(seen[:, head]).scatter_(-1, tokens, True)
-        self.hidden += int((~seen).sum())
-        yield slice(None), step.count, keys, values, seen[:, :, None]
+            mask[:, head] = torch.zeros_like(mask[:, head]).scatter_(-1, tokens, True)
+        self.hidden += int((~mask).sum())
+        yield slice(None), step.count, keys, values, mask[:, :, None]
         rounded = (codec.decode(codec.encode(part), method.layout.dtype) for part in (k, v))
         self._rounded[site] = tuple(torch.cat(pair, 2) for pair in zip(before, rounded, strict=True))  # type: ignore[assignment]
 
@@ -122,14 +125,14 @@ def _beside_own(entries: Tensor, count: int) -> Tensor:
 
 
 def visible_scales(method: Method, step: Step) -> Tensor:
-    """Return which earlier tokens a step may read, (tokens,) bool: all, except in the ablation that hides a group of scales."""
+    """Return which earlier tokens a step may read, (tokens,) bool; an ablation hides a group of scales."""
     groups = [getattr(method, "group", lambda *_: "")(scale, step.index) for scale in range(step.scale)]
     sizes = torch.tensor([side**2 for side in method.layout.scales[: step.scale]])
     return torch.tensor([group != getattr(method, "remove", None) for group in groups]).repeat_interleave(sizes)
 
 
 def stored_before(method: Method, site: Site, step: Step) -> list[Tensor]:
-    """Return per run of rows the entries of earlier steps that heads store, (rows, kv_heads, condition + first) bool."""
+    """Return the stored entries of earlier steps per run of rows, (rows, kv_heads, condition + first)."""
     if isinstance(method, PerHead):
         return [torch.cat([entry_mask(tokens[:, None], 0, step.first) for tokens in tokens_by_head(method.ragged[site])], 1)]
     heads, runs = dict[int, int](), list[list[Tensor]]()
@@ -143,15 +146,15 @@ def stored_before(method: Method, site: Site, step: Step) -> list[Tensor]:
 
 
 def entry_mask(visual: Tensor, condition: int, tokens: int) -> Tensor:
-    """Return which of ``condition + tokens`` entries are stored, (rows, kv_heads, condition + tokens) bool.
+    """Return which entries are stored, (rows, kv_heads, condition + tokens) bool.
 
     ``visual`` (rows, kv_heads, live) is −1 for a condition entry. If a method drops part of the condition, the oldest go.
     """
-    seen = torch.zeros(*visual.shape[:2], condition + tokens + 1, dtype=torch.bool)
-    seen.scatter_(-1, torch.where(visual < 0, condition + tokens, visual.long() + condition), True)
+    mask = torch.zeros(*visual.shape[:2], condition + tokens + 1, dtype=torch.bool)
+    mask.scatter_(-1, torch.where(visual < 0, condition + tokens, visual.long() + condition), True)
     dropped = condition - (visual < 0).sum(-1, keepdim=True)
-    seen[..., :condition] = torch.arange(condition) >= dropped
-    return seen[..., :-1]
+    mask[..., :condition] = torch.arange(condition) >= dropped
+    return mask[..., :-1]
 
 
 def masked(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tensors that a method keeps: all that are reachable from it, its class and the modules of its plug-in."""
+"""Tensors that are reachable from a method, its class and the modules of its plug-in."""
 
 from __future__ import annotations
 

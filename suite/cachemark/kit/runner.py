@@ -89,7 +89,7 @@ class PlannedCheck:
         return self.prefix + self.check.__name__.replace("_", " ")
 
     def run(self) -> KitResult:
-        """Run the check on one example after another until it finds something, then look for a smaller one that shows it.
+        """Run the check on each example until it finds something, then on smaller examples.
 
         An error raised by the code under test is a finding. If it refuses every example, the check is skipped.
         """
@@ -120,7 +120,7 @@ class PlannedCheck:
 
 
 def method_checks(cls: type[Method], parameters: Mapping[str, Any] | None = None) -> Iterator[PlannedCheck]:
-    """Yield every check of each paradigm of a method; ``parameters`` are set in addition to those of a budget."""
+    """Yield every check of each paradigm of a method, with these ``parameters`` at every budget."""
     mode = tuple((parameters or {}).items())
     for paradigm in cls.paradigms:
         if family := FAMILIES.get(paradigm):
@@ -150,7 +150,7 @@ def run_all(planned: Iterable[PlannedCheck]) -> list[KitResult]:
 
 
 def findings_of(check: Check, example: Example) -> list[KitFinding]:
-    """Return the findings of a check; an error of the code under test is one. Raises the errors in :data:`REFUSALS`."""
+    """Return the findings of a check, including an error of the code under test. Raises REFUSALS."""
     expected = "values" if isinstance(example, MetricExample) else "a generation"
     try:
         with uncompiled():

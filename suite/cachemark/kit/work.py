@@ -35,7 +35,7 @@ UNCOUNTED = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product
 
 @dataclass
 class DispatchedWork:
-    """FLOPs of products with the model's weights, of products within ``attend``, and of all; calls of torch's random operations."""
+    """FLOPs of products with weights, of products within ``attend`` and of all; random operations."""
 
     weights: int = 0
     attend: int = 0
@@ -44,7 +44,7 @@ class DispatchedWork:
 
 
 class WorkCounter(FlopCounter, Onlooker):
-    """Counts the operations of a generation under the kernels that are timed. Work of other threads is not dispatched here."""
+    """Counts the operations of a generation under the timed kernels, in this thread."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         super().__init__({**formulas(), **_fused_formulas()})

@@ -59,7 +59,7 @@ def prove_method(named: str | Path, *, parameters: Mapping[str, Any] | None = No
 
 
 def prove_model(named: str | Path, *, weights: str = "", decoder_weights: str = "", on_check: OnCheck = _ignore) -> list[KitReport]:
-    """Run every check of the kit on a model, or on all models of a Python file, with its own weights or the given ones.
+    """Run every check of the kit on a model, or on all models of a Python file.
 
     See :func:`prove_method`.
     """
@@ -91,7 +91,7 @@ def names_of(kind: installed.Kind, named: str | Path) -> list[str]:
 
 
 def planned_checks(kind: installed.Kind, named: str | Path, options: Mapping[str, Any]) -> dict[str, list[PlannedCheck]]:
-    """Return the checks of each thing by name. ``options``: parameters of methods, or fields of the request of models."""
+    """Return the checks by name. ``options``: parameters of a method, or fields of a model's request."""
     names = names_of(kind, named)
     if kind == "methods":
         for name in names:
@@ -144,7 +144,7 @@ def newest_device(store: str | Path) -> str:
 
 
 def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda message: None) -> tuple[Proof, ...]:
-    """Test the gate with an A/A test, a slowed side and an empty comparison, timed on the machine's device.
+    """Test the gate with an A/A test, a slowed side and an empty comparison.
 
     ``on_step`` is called with a message before it measures and after each pair. Raises Infrastructure if the device is not available or
     the model does not run on it.

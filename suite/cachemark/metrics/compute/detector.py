@@ -1,8 +1,7 @@
-"""Object detectors and the colours of objects for GenEval, by networks in folders of this machine.
+"""Object detectors and color classifiers for GenEval, by networks in local folders.
 
-The authors' detector is a Mask2Former (facebook/mask2former-swin-small-coco-instance on Hugging Face), which says which pixels are an
-object's. Any other network for detection that transformers knows gives boxes alone, and the ground around an object is left in its picture
-when its colour is named.
+The authors' detector is a Mask2Former (facebook/mask2former-swin-small-coco-instance on Hugging Face), which gives masks. Any other
+detection network of transformers gives boxes only; the background then stays in the crop whose color is classified.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from torch import Tensor
 
 from ...models.prompt_lists import COLOURS
 from .clip import CHUNK, Clip
-from .geneval import THRESHOLD, Found
+from .geneval import THRESHOLD, Detection
 from .pretrained import built, folder_identity, toolkit
 
 FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
 PUBLISHED = "facebook/mask2former-swin-small-coco-instance"
-NAMES = {  # of classes in other lists of COCO's, and what GenEval calls them
+NAMES = {  # class names in other lists of COCO, and in GenEval
     "mouse": "computer mouse", "remote": "tv remote", "keyboard": "computer keyboard", "aeroplane": "airplane", "motorbike": "motorcycle",
     "sofa": "couch", "pottedplant": "potted plant", "diningtable": "dining table", "tvmonitor": "tv",
 }
-TEMPLATES = ("a photo of a {colour} {name}", "a photo of a {colour}-colored {name}", "a photo of a {colour} object")
-GREY = 0x99  # in the place of what is not the object
+TEMPLATES = ("a photo of a {color} {name}", "a photo of a {color}-colored {name}", "a photo of a {color} object")
+GREY = 0x99  # replaces the background
 
 
 def identity(folder: str) -> str:
-    """The part of a case's identity that the detector decides. Raises Unsupported, with how to get it, for what is lacking."""
+    """Return the hash of the detector. Raises Unsupported for missing files."""
     return folder_identity(folder, FILES, (), PUBLISHED)
 
 
 def classes(folder: str) -> set[str]:
-    """The names of all classes that a detector knows, as GenEval has them; none where its configuration cannot be read."""
+    """Return the detector's class names as in GenEval; empty if its configuration is unreadable."""
     try:
         names_by_id = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["id2label"]
         return {NAMES.get(name, name) for name in names_by_id.values()}
@@ -46,32 +45,32 @@ def classes(folder: str) -> set[str]:
 
 
 class PretrainedDetector:
-    """A detector from a folder. Raises what :func:`identity` raises, and BadCheckpoint for files that do not fit together."""
+    """A detector from a folder. Raises Unsupported for missing files, BadCheckpoint for inconsistent ones."""
 
     def __init__(self, folder: str, *, device: str = "cpu") -> None:
         identity(folder)
-        known, own = toolkit(), {"local_files_only": True}
-        config = built(folder, "detector", lambda: known.AutoConfig.from_pretrained(folder, **own))
-        self._masks = type(config) in known.AutoModelForUniversalSegmentation._model_mapping
-        kind = known.AutoModelForUniversalSegmentation if self._masks else known.AutoModelForObjectDetection
+        transformers, own = toolkit(), {"local_files_only": True}
+        config = built(folder, "detector", lambda: transformers.AutoConfig.from_pretrained(folder, **own))
+        self._masks = type(config) in transformers.AutoModelForUniversalSegmentation._model_mapping
+        kind = transformers.AutoModelForUniversalSegmentation if self._masks else transformers.AutoModelForObjectDetection
         self._model: Any = built(folder, "detector", lambda: kind.from_pretrained(folder, use_safetensors=True, **own).to(device).eval())
-        self._ready: Any = built(folder, "detector", lambda: known.AutoImageProcessor.from_pretrained(folder, **own))
+        self._ready: Any = built(folder, "detector", lambda: transformers.AutoImageProcessor.from_pretrained(folder, **own))
         self._device, self._names = device, config.id2label
 
     @torch.inference_mode()
-    def __call__(self, image: Tensor) -> list[Found]:
-        """Every object in bytes (3, H, W) of at least the confidence :data:`~cachemark.metrics.compute.geneval.THRESHOLD`."""
+    def __call__(self, image: Tensor) -> list[Detection]:
+        """Return all objects in bytes (3, H, W) with at least the confidence THRESHOLD."""
         size = (image.size(1), image.size(2))
-        given = self._ready([image.numpy()], input_data_format="channels_first", return_tensors="pt").to(self._device)
-        seen = self._model(**given)
-        return self._outlined(seen, size) if self._masks else self._boxed(seen, size)
+        inputs = self._ready([image.numpy()], input_data_format="channels_first", return_tensors="pt").to(self._device)
+        outputs = self._model(**inputs)
+        return self._outlined(outputs, size) if self._masks else self._boxed(outputs, size)
 
-    def _boxed(self, outputs: Any, size: tuple[int, int]) -> list[Found]:
+    def _boxed(self, outputs: Any, size: tuple[int, int]) -> list[Detection]:
         boxes = self._ready.post_process_object_detection(outputs, threshold=THRESHOLD, target_sizes=torch.tensor([size]))[0]
-        return [Found(self._name(label), score, (box[0], box[1], box[2], box[3]))
+        return [Detection(self._name(label), score, (box[0], box[1], box[2], box[3]))
                 for label, score, box in zip(*(boxes[key].tolist() for key in ("labels", "scores", "boxes")), strict=True)]
 
-    def _outlined(self, outputs: Any, size: tuple[int, int]) -> list[Found]:
+    def _outlined(self, outputs: Any, size: tuple[int, int]) -> list[Detection]:
         outlines = self._ready.post_process_instance_segmentation(
             outputs, threshold=THRESHOLD, target_sizes=[size], return_binary_maps=True)[0]
         if not outlines["segments_info"]:
@@ -81,7 +80,7 @@ class PretrainedDetector:
             if mask.any():
                 down, across = (mask.any(axis).nonzero().flatten() for axis in (1, 0))
                 box = (float(across[0]), float(down[0]), float(across[-1] + 1), float(down[-1] + 1))
-                objects.append(Found(self._name(segment["label_id"]), float(segment["score"]), box, mask))
+                objects.append(Detection(self._name(segment["label_id"]), float(segment["score"]), box, mask))
         return objects
 
     def _name(self, label: int) -> str:
@@ -90,28 +89,28 @@ class PretrainedDetector:
 
 
 class ClipColours:
-    """Names the colours of objects by CLIP: the ground is grey where it is known, and the picture is cut to the object's box."""
+    """Classifies colors of objects by CLIP, on a crop with a gray background if masks are known."""
 
     def __init__(self, clip: Clip) -> None:
         self._clip = clip
-        self._known: dict[str, Tensor] = {}
+        self._texts: dict[str, Tensor] = {}
 
-    def __call__(self, image: Tensor, objects: Sequence[Found], name: str) -> list[str]:
-        """The likeliest of GenEval's colours of each object, all called ``name``, in bytes (3, H, W)."""
-        if name not in self._known:
-            texts = [template.format(colour=colour, name=name) for colour in COLOURS for template in TEMPLATES]
+    def __call__(self, image: Tensor, objects: Sequence[Detection], name: str) -> list[str]:
+        """Return the most likely color of each object, all called ``name``, in bytes (3, H, W)."""
+        if name not in self._texts:
+            texts = [template.format(color=color, name=name) for color in COLOURS for template in TEMPLATES]
             each = self._clip.of_texts(texts).unflatten(0, (len(COLOURS), len(TEMPLATES)))
-            self._known[name] = F.normalize(each.mean(1), dim=-1)
-        parts = [_alone(image, one).numpy() for one in objects]
-        seen = torch.cat([self._clip.of_images(parts[at : at + CHUNK]) for at in range(0, len(parts), CHUNK)])
-        return [COLOURS[best] for best in (seen @ self._known[name].T).argmax(1).tolist()]
+            self._texts[name] = F.normalize(each.mean(1), dim=-1)
+        parts = [_crop(image, detection).numpy() for detection in objects]
+        embeddings = torch.cat([self._clip.of_images(parts[at : at + CHUNK]) for at in range(0, len(parts), CHUNK)])
+        return [COLOURS[best] for best in (embeddings @ self._texts[name].T).argmax(1).tolist()]
 
 
-def _alone(image: Tensor, detection: Found) -> Tensor:
-    """The picture of an object, bytes (3, h, w) of at least one pixel."""
-    left, top, right, bottom = (round(end) for end in detection.box)
+def _crop(image: Tensor, detection: Detection) -> Tensor:
+    """Return the crop of an object, bytes (3, h, w) of at least one pixel."""
+    x0, y0, x1, y1 = (round(end) for end in detection.box)
     if detection.mask is not None:
         image = torch.where(detection.mask, image, GREY)
     height, width = image.shape[1:]
-    left, top = min(max(left, 0), width - 1), min(max(top, 0), height - 1)
-    return image[:, top : max(min(bottom, height), top + 1), left : max(min(right, width), left + 1)].contiguous()
+    x0, y0 = min(max(x0, 0), width - 1), min(max(y0, 0), height - 1)
+    return image[:, y0 : max(min(y1, height), y0 + 1), x0 : max(min(x1, width), x0 + 1)].contiguous()

@@ -1,4 +1,4 @@
-"""FID, KID, Inception score, precision and recall of a set of images against real ones, computed by torch-fidelity.
+"""FID, KID, Inception score, precision and recall of a set of images, by torch-fidelity.
 
 torch-fidelity reads the features of the images, and features and statistics of the reference, from its cache. The cache is a
 temporary folder of one call, and its names are content hashes, because torch-fidelity compares names only.
@@ -27,7 +27,7 @@ COMMON = ("rng_seed", "samples_shuffle", "verbose")
 
 
 def distribution(features: ImageFeatures, reference: RealImages, **options: Any) -> dict[str, float]:
-    """Return ``fid``, ``kid``, ``kid_std``, ``isc``, ``isc_std``, ``precision`` and ``recall`` of a set of images.
+    """Return FID, KID, Inception score, precision and recall by the short names in :data:`NAMES`.
 
     ``options`` are torch-fidelity's, with its defaults, whose name starts with a metric (``kid_subset_size=500``; ``kid=False`` omits
     KID), and ``rng_seed``, ``samples_shuffle``, ``verbose``. FID compares with all images of the reference, KID, precision and recall
@@ -52,7 +52,7 @@ def distribution(features: ImageFeatures, reference: RealImages, **options: Any)
 
 
 def settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of :func:`distribution`, with torch-fidelity's defaults and every metric on. Raises UnknownName."""
+    """Return all options, with torch-fidelity's defaults and every metric on. Raises UnknownName."""
     defaults = {n: value for n, value in toolkit().defaults.DEFAULTS.items() if n in COMMON or n.split("_")[0] in METRICS}
     for option in options:
         if option not in defaults:

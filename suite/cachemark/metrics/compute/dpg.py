@@ -1,10 +1,10 @@
-"""DPG-Bench: how many questions about what a long prompt says does a picture answer with yes?
+"""DPG-Bench: the fraction of questions about a long prompt that are answered with yes for an image.
 
-Hu et al., "ELLA: Equip Diffusion Models with LLM for Enhanced Semantic Alignment" (2024), with the rules of the authors' script: a question
-that depends on one whose answer counts as no counts as no itself. Their network is mPLUG-large, of another library; here any network for
-visual questions that transformers knows answers, and values of two networks do not compare. What differs from the authors' code: one image
-for each prompt instead of four in a grid; an answer is read without regard to capitals and spaces; a question that depends on one that the
-table lacks depends on nothing (theirs leaves out the whole prompt).
+Hu et al., "ELLA: Equip Diffusion Models with LLM for Enhanced Semantic Alignment" (2024), with the rules of the authors' script: a
+question counts as no if a question that it depends on counts as no. The authors' network is mPLUG-large; here any network for visual
+question answering in transformers is used, and values of two networks do not compare. Differences to the authors' code: one image per
+prompt instead of a grid of four; case and spaces of answers are ignored; a dependency on a missing question is ignored (theirs skips
+the prompt).
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ PUBLISHED = "Salesforce/blip-vqa-capfilt-large"
 
 
 class Answerer(Protocol):
-    """Answers questions about pictures."""
+    """Answers questions about images."""
 
     def __call__(self, image: Tensor, question: str) -> str:
-        """The answer to a question about bytes (3, H, W)."""
+        """Return the answer to a question about bytes (3, H, W)."""
 
 
 class Dpg:
-    """Scores the pictures of a list of prompts, each with its questions."""
+    """Scores the images of prompts by their questions."""
 
     def __init__(self, questions: Sequence[Sequence[Question]], answerer: Answerer) -> None:
         self._questions, self._answerer = questions, answerer
 
     def __call__(self, images: Tensor, labels: Sequence[int]) -> Tensor:
-        """Images (n, 3, H, W) in [−1, 1] whose prompts are those of ``labels``: the share of each one's questions that count as yes, (n,)
-        fp64 on the CPU."""
+        """Return the fraction of yes for images (n, 3, H, W) in [−1, 1] of the prompts ``labels``, (n,) fp64 on the CPU."""
         return torch.tensor([self._share(nearest_bytes(image).cpu(), label) for image, label in zip(images, labels, strict=True)],
                             dtype=torch.float64)
 
@@ -50,8 +49,8 @@ class Dpg:
 
 
 def share_of_yes(questions: Sequence[Question], answers: Sequence[str]) -> float:
-    """The share of questions that count as yes, in their order."""
-    counts = {asked.number: answer.strip().lower() == "yes" for asked, answer in zip(questions, answers, strict=True)}
+    """Return the fraction of questions that count as yes."""
+    counts = {question.number: answer.strip().lower() == "yes" for question, answer in zip(questions, answers, strict=True)}
     for question in questions:
         if not all(counts.get(need, True) for need in question.needs):
             counts[question.number] = False
@@ -59,27 +58,29 @@ def share_of_yes(questions: Sequence[Question], answers: Sequence[str]) -> float
 
 
 def identity(folder: str) -> str:
-    """The part of a case's identity that the network decides. Raises Unsupported, with how to get it, for what is lacking."""
+    """Return the hash of the network. Raises Unsupported for missing files."""
     return folder_identity(folder, FILES, MORE, PUBLISHED)
 
 
 class PretrainedAnswerer:
-    """A network for visual questions from a folder, that writes its answer (BLIP) or chooses among those it knows (ViLT). Raises what
-    :func:`identity` raises, and BadCheckpoint for files that do not fit together."""
+    """A network for visual question answering, which generates answers (BLIP) or classifies (ViLT).
+
+    Raises Unsupported for missing files, BadCheckpoint for inconsistent ones.
+    """
 
     def __init__(self, folder: str, *, device: str = "cpu") -> None:
         identity(folder)
-        known, own = toolkit(), {"local_files_only": True}
-        kind = known.AutoModelForVisualQuestionAnswering
+        transformers, own = toolkit(), {"local_files_only": True}
+        kind = transformers.AutoModelForVisualQuestionAnswering
         self._model: Any = built(folder, "network for visual questions",
                                  lambda: kind.from_pretrained(folder, use_safetensors=True, **own).to(device).eval())
-        self._ready: Any = built(folder, "network for visual questions", lambda: known.AutoProcessor.from_pretrained(folder, **own))
+        self._ready: Any = built(folder, "network for visual questions", lambda: transformers.AutoProcessor.from_pretrained(folder, **own))
         self._device = device
 
     @torch.inference_mode()
     def __call__(self, image: Tensor, question: str) -> str:
-        """The answer to a question about bytes (3, H, W)."""
-        given = self._ready(images=image.numpy(), text=question, return_tensors="pt").to(self._device)
+        """Return the answer to a question about bytes (3, H, W)."""
+        inputs = self._ready(images=image.numpy(), text=question, return_tensors="pt").to(self._device)
         if self._model.can_generate():
-            return str(self._ready.decode(self._model.generate(**given, max_new_tokens=LONGEST)[0], skip_special_tokens=True))
-        return str(self._model.config.id2label[int(self._model(**given).logits.argmax(-1))])
+            return str(self._ready.decode(self._model.generate(**inputs, max_new_tokens=LONGEST)[0], skip_special_tokens=True))
+        return str(self._model.config.id2label[int(self._model(**inputs).logits.argmax(-1))])

@@ -39,7 +39,7 @@ def extractor_name(sha256: str, family: str = OURS) -> str:
 
 
 def register(sha256: str, load: Callable[[], nn.Module], family: str = OURS) -> str:
-    """Register a network with torch-fidelity and return its name for ``calculate_metrics(feature_extractor=…)``.
+    """Register a network with torch-fidelity and return its name.
 
     ``load`` builds the network from the weights with this SHA-256, in evaluation mode; it is called for the first images. Called with
     bytes (B, 3, H, W), RGB, the network returns features (B, F), for FID, KID, precision and recall, and class logits (B, C), for the
@@ -59,7 +59,7 @@ def declare(name: str) -> None:
 
 
 def instance(name: str, *, cuda: bool) -> Any:
-    """Return torch-fidelity's extractor of this name, for both layers. Raises Unsupported if no network is registered."""
+    """Return torch-fidelity's extractor of this name. Raises Unsupported if no network is registered."""
     if name not in _loaders:
         raise Unsupported(f"No network is registered for the extractor {name!r}.",
                           remedy=f"Register the weights with that hash; registered are: {', '.join(sorted(_loaders)) or 'none'}.")
@@ -67,7 +67,7 @@ def instance(name: str, *, cuda: bool) -> Any:
 
 
 def _extractor(base: Any) -> type:
-    """Return a subclass of torch-fidelity's ``FeatureExtractorBase`` that loads the network of its name for the first images."""
+    """Return a ``FeatureExtractorBase`` that loads the network of its name for the first images."""
 
     class NetworkExtractor(base):
         def __init__(self, name: str, features_list: list[str], **options: Any) -> None:
@@ -101,7 +101,7 @@ def cached(address: str) -> Path:
 
 
 def tensors(path: Path, address: str) -> dict[str, Tensor]:
-    """Return the tensors of a file by name, without running code in it. Raises BadCheckpoint with the address of the right file."""
+    """Return the tensors of a file by name, without running code in it. Raises BadCheckpoint."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # bytes of any origin: the reader may fail in any way

@@ -1,4 +1,4 @@
-"""Fidelity: how close a method's output is to the full cache's at the same seeds. It says nothing about real data."""
+"""Fidelity: differences of a method's output to the full cache's at the same seeds."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ PSNR_CAP = 60.0  # dB; identical images would give infinity
 
 
 def agreement(tokens: Tensor, reference: Tensor) -> Tensor:
-    """Share of positions with the reference's token: (batch, N) twice → (batch,) fp32."""
+    """Return the fraction of positions with equal tokens: (batch, N) twice → (batch,) fp32."""
     return (tokens == reference).float().mean(1)
 
 
 def distance(tokens: Tensor, reference: Tensor) -> Tensor:
-    """Root mean square difference of continuous tokens, in units of the tokens: (batch, N, C) twice → (batch,) fp64."""
+    """Return the root mean square difference of tokens (batch, N, C), (batch,) fp64."""
     return (tokens.double() - reference.double()).square().flatten(1).mean(1).sqrt()
 
 
 def psnr(images: Tensor, reference: Tensor) -> Tensor:
-    """Peak signal-to-noise ratio of images in [−1, 1] (clamped), per image, in dB, capped at 60: (batch,)."""
+    """Return the PSNR in dB of images in [−1, 1] (clamped), capped at 60, (batch,)."""
     error = (_unit(images) - _unit(reference)).square().flatten(1).mean(1)
     return (-10 * torch.log10(error.clamp_min(1e-30))).clamp_max(PSNR_CAP)
 
 
 def ssim(images: Tensor, reference: Tensor) -> Tensor:
-    """Structural similarity of images in [−1, 1], per image: (batch,).
+    """Return the structural similarity of images in [−1, 1], (batch,).
 
     Wang, Bovik, Sheikh and Simoncelli (2004), Eq. 13, with the authors' 11×11 Gaussian of σ 1.5, K1 = 0.01, K2 = 0.03,
     means over positions where the window fits, over channels.
@@ -46,7 +46,7 @@ def ssim(images: Tensor, reference: Tensor) -> Tensor:
 
 
 def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p ‖ q) in nats of log-probabilities (…, vocab): (…). Never negative up to rounding."""
+    """Return KL(p ‖ q) in nats of log-probabilities (…, vocab), (…); rounding may make it negative."""
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 

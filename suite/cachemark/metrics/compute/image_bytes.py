@@ -10,7 +10,7 @@ from ...core.errors import Unsupported
 
 
 def as_bytes(images: Tensor, first: int = 0) -> Tensor:
-    """Return images (N, 3, H, W), RGB, as bytes on the host; numbers in [−1, 1] (clamped) become the nearest byte.
+    """Return RGB images (N, 3, H, W) as bytes on the host, from bytes or numbers in [−1, 1] (clamped).
 
     ``first`` is the index of the first image within its set, for error messages. Raises Unsupported for another shape, no image, or
     values that are not finite.

@@ -27,7 +27,7 @@ TENSORS = ("mean", "covariance", "features", "logits")  # of a reference
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """Features (N, F) and class logits (N, C), float32, of N images in order, by the extractor of this name.
+    """Features (N, F) and class logits (N, C) of N images in order, float32, by one extractor.
 
     A row has the same bits whether the images come in one call or in parts: rounding depends on the batch size, so each image is
     processed in a batch of exactly ``batch``, the last one padded. This holds for one machine, number of threads and ``batch``; with
@@ -40,7 +40,7 @@ class ImageFeatures:
 
     @classmethod
     def of(cls, images: Tensor | Iterable[Tensor], extractor: str, *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
-        """Return the features of images (N, 3, H, W), RGB, bytes or in [−1, 1], or of a stream of such parts, by torch-fidelity.
+        """Return the features of RGB images (N, 3, H, W), bytes or in [−1, 1], or of a stream of parts.
 
         At most one part and one batch of a stream are in memory. Raises what :func:`.as_bytes` raises; Unsupported for an empty stream,
         parts of different sizes, or an extractor without network.
@@ -84,7 +84,7 @@ class ImageFeatures:
             raise _other(self.extractor, extractor)
 
     def write_cache(self, folder: Path, name: str) -> None:
-        """Write the features to where torch-fidelity looks for those of ``name``, with ``folder`` as its cache."""
+        """Write the features as torch-fidelity's cache entry ``name`` in ``folder``."""
         for layer, rows in ((FEATURES, self.features), (LOGITS, self.logits)):
             torch.save(rows, folder / f"{name}-{self.extractor}-features-{layer}.pt")
 
@@ -140,7 +140,7 @@ class RealImages:
 
     @classmethod
     def of(cls, features: ImageFeatures) -> RealImages:
-        """Return the reference of these images, with the features of all of them. Raises Unsupported for a single image."""
+        """Return a reference with the features of all images. Raises Unsupported for a single image."""
         if len(features) < 2:
             raise Unsupported("One image has no covariance.", remedy="Give at least 2 images; a useful value needs thousands.")
         statistics = toolkit().metric_fid.fid_features_to_statistics(features.features)
@@ -158,7 +158,7 @@ class RealImages:
         return ImageFeatures(self.extractor, self.features, self.logits)
 
     def save(self, path: Path, *, keep: int, about: str = "") -> None:
-        """Write the statistics, and features and logits of the first ``keep`` images in fp16. ``about`` describes the images."""
+        """Write statistics, and features and logits of ``keep`` images in fp16. ``about``: a description."""
         header = {"model": REFERENCE, "extractor": self.extractor, "count": self.count, "images": about,
                   "floors": {str(count): [round(end, 6) for end in floor] for count, floor in self.floors.items()}}
         samples = {"features": self.features[:keep].half(), "logits": self.logits[:keep].half()}
@@ -186,7 +186,7 @@ class RealImages:
             raise _other_reference("The reference", self.extractor, extractor)
 
     def write_cache(self, folder: Path, name: str) -> None:
-        """Write features and statistics to where torch-fidelity looks for those of ``name``, with ``folder`` as its cache."""
+        """Write features and statistics as torch-fidelity's cache entry ``name`` in ``folder``."""
         self.image_features.write_cache(folder, name)
         torch.save({"mu": self.mean.numpy(), "sigma": self.covariance.numpy()}, folder / f"{name}-{self.extractor}-stat-fid-{FEATURES}.pt")
 
@@ -225,7 +225,7 @@ def _packed(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def _unpacked(data: bytes, model: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return metadata and tensors of a safetensors file, whose header is JSON after its own length in 8 bytes.
+    """Return metadata and tensors of a safetensors file: 8 bytes of length, JSON header, data.
 
     Raises ValueError for a file of another kind than ``model``, and any error for other bytes.
     """

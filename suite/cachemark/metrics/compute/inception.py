@@ -1,4 +1,4 @@
-"""Inception v3 as torch-fidelity has it, with real images of ImageNet (``adm``) or COCO (``coco``) from an npz file.
+"""Inception v3 of torch-fidelity, with real images of ImageNet (``adm``) or COCO (``coco``).
 
 ``adm`` compares with guided-diffusion's reference batch for ImageNet at 256×256. FID uses the statistics in the file, those of the
 whole training set; KID, precision and recall use its 10 000 images, by the same 2048 features (torch-fidelity would take VGG16 for
@@ -67,7 +67,7 @@ def load(
 
 
 def identity(name: str, weights: str | Path, reference: str | Path) -> dict[str, Any]:
-    """Return the part of a case's identity that the two files determine. Raises Unsupported for a missing file."""
+    """Return the preset's part of a case's identity. Raises Unsupported for a missing file."""
     _require(name, weights, reference)
     extractor = extractor_name(sha256(weights), FAMILY)
     return {"preset": name, "extractor": extractor, "reference": ReferenceBatch(reference).fingerprint, "resize": SIDE,
@@ -104,7 +104,7 @@ def register_inception(path: str | Path) -> str:
 
 
 def _network(state: dict[str, Tensor], path: Path) -> nn.Module:
-    """Return torch-fidelity's network: bytes (B, 3, H, W) to features (B, 2048) and logits (B, 1008), float32."""
+    """Return the network: bytes (B, 3, H, W) to features (B, 2048) and logits (B, 1008), float32."""
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
     clean = io.BytesIO()
@@ -179,7 +179,7 @@ def _header(file: IO[bytes]) -> tuple[int, ...]:
 
 
 def _features_once(real: ReferenceBatch, extractor: str, device: str, batch: int) -> ImageFeatures:
-    """Return the features of real images, saved next to their file. A damaged file of features is replaced."""
+    """Return the features of real images, saved next to their file; replace a damaged file."""
     path = real.path.parent / f"{real.path.stem}.{real.fingerprint}.{extractor}.safetensors"
     saved = ImageFeatures.load(path, extractor)
     if saved is None:

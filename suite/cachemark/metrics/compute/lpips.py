@@ -1,7 +1,6 @@
-"""LPIPS, how unlike two images look to a network (Zhang et al., CVPR 2018), where its two weights files are on this machine.
+"""LPIPS, the perceptual distance of two images (Zhang et al., CVPR 2018), by torch-fidelity.
 
-The network is torch-fidelity's, VGG16 with the authors' linear layers. It would fetch its files; here they have to lie where PyTorch
-keeps what it has fetched, and nothing is fetched.
+The network is VGG16 with the authors' linear layers. Its two files are read from PyTorch's download cache; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -22,36 +21,34 @@ CHUNK = 16  # pairs per forward pass
 
 
 def files() -> dict[Path, str]:
-    """The two files, each with its address. Raises Unsupported, with how to get it, where one is missing."""
+    """Return the two files with their addresses. Raises Unsupported, with the command to get it, if one is missing."""
     toolkit()
     from torch_fidelity.sample_similarity_lpips import URL_VGG16_LPIPS  # the linear layers
 
     paths = {cached(address): address for address in (VGG16, str(URL_VGG16_LPIPS))}
     for path, address in paths.items():
         if not path.is_file():
-            raise Unsupported(f"not measured: needs {path.name}, get it with: curl -L --create-dirs -o {_of_anybody(path)} {address}")
+            raise Unsupported(f"not measured: needs {path.name}, get it with: curl -L --create-dirs -o {_without_home(path)} {address}")
     return paths
 
 
-def _of_anybody(path: Path) -> str:
-    """A path as every user may type it, without the name of a home folder: what is missing belongs to a case's identity, which is one and
-    the same for all."""
+def _without_home(path: Path) -> str:
+    """Return a path with ``~`` for the home folder, so that a case has the same identity for every user."""
     home = os.path.expanduser("~")
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 def identity() -> str:
-    """The part of a case's identity that the network decides: the first digits of the SHA-256 of both files. Raises what :func:`files`
-    raises."""
+    """Return the hashes of both files. Raises what :func:`files` raises."""
     return "/".join(sha256(path)[:DIGITS] for path in files())
 
 
 class Lpips:
-    """The network. Raises what :func:`files` raises, and BadCheckpoint for a file that does not hold its weights."""
+    """The network. Raises Unsupported for missing files, BadCheckpoint for wrong ones."""
 
     def __init__(self, *, device: str = "cpu") -> None:
         for path, address in files().items():
-            tensors(path, address)  # torch-fidelity itself reads them in another way
+            tensors(path, address)  # checks them; torch-fidelity reads them differently
         from torch_fidelity.sample_similarity_lpips import SampleSimilarityLPIPS
 
         try:
@@ -61,10 +58,10 @@ class Lpips:
                                 remedy="Delete both and fetch them again.") from error
 
     @torch.inference_mode()
-    def __call__(self, images: Tensor, others: Tensor) -> Tensor:
-        """Images (B, 3, H, W) in [−1, 1] (clamped) twice, at least 32 pixels a side, to (B,): 0 is no difference."""
-        pairs = zip(_scaled(images).split(CHUNK), _scaled(others).split(CHUNK), strict=True)
-        return torch.cat([self._network(one, other).flatten() for one, other in pairs])
+    def __call__(self, images: Tensor, reference: Tensor) -> Tensor:
+        """Return distances of images (B, 3, H, W) in [−1, 1] (clamped), at least 32 pixels a side, (B,)."""
+        pairs = zip(_scaled(images).split(CHUNK), _scaled(reference).split(CHUNK), strict=True)
+        return torch.cat([self._network(*pair).flatten() for pair in pairs])
 
 
 def _scaled(images: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class Preset:
                 "options": dict(self.options)}  # fmt: skip
 
     def extract(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
-        """Return the features of images, resized if necessary; see :meth:`.ImageFeatures.of` and :func:`.image_bytes.resized`."""
+        """Return the features of images, resized if necessary; see :meth:`.ImageFeatures.of`."""
         parts: Iterable[Tensor] = (images,) if isinstance(images, Tensor) else images
         if side := self.resize:
             parts = (resized(part, side) if part.dim() == 4 else part for part in parts)
@@ -77,9 +77,9 @@ def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", d
 
 
 def identity_of(name: str, weights: str | Path = "", reference: str | Path = "") -> dict[str, Any]:
-    """Return the part of a case's identity that a preset determines, without building the network of ``adm`` or ``coco``.
+    """Return the preset's part of a case's identity, without building Inception.
 
-    For a missing file of these, ``missing`` says how to get it. Raises what :func:`preset` raises for other files.
+    For a missing file of ``adm`` or ``coco``, ``missing`` says how to get it. Raises what :func:`preset` raises for other files.
     """
     if name not in (inception.ADM, inception.COCO):
         return preset(name, weights=weights, reference=reference).identity

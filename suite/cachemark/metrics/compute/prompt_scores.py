@@ -1,9 +1,8 @@
-"""Prompt scores: does a picture show what its caption asks for? The axes of GenEval, on captioned procedural scenes.
+"""Prompt scores: does an image show what its caption describes, on the axes of GenEval?
 
 Ghosh et al., "GenEval: An Object-Focused Framework for Evaluating Text-to-Image Alignment" (2023), asks an object detector about
-photographs. Here the packaged :class:`~cachemark.models.tiny.tiny_reader.TinyReader` is asked what a picture shows. It must choose even
-where there is nothing to see, so that guessing gives one in six for an object or a colour, one in three for a count, one in four for a
-position.
+photographs. Here the bundled :class:`~cachemark.models.tiny.tiny_reader.TinyReader` classifies captioned procedural scenes. It always
+chooses, so guessing gives 1/6 for an object or a color, 1/3 for a count, 1/4 for a position.
 """
 
 from __future__ import annotations
@@ -21,42 +20,43 @@ from ...models.tiny.tiny_reader import TinyReader
 from ...models.weights import packaged
 from .image_bytes import as_bytes
 
-FIGURES = {  # by metric the axes that a caption may ask for and that must all be right
+FIGURES = {  # the axes of a caption that must all be right, by metric
     "prompt_score": tuple(AXES), "prompt_object": ("object",), "prompt_colour": ("colour",), "prompt_count": ("count",),
     "prompt_position": ("position",), "prompt_ground": ("texture", "ground_colour"),
 }
 
 
 def identity() -> str:
-    """The part of a case's identity that the reader decides: the hash of its weights."""
+    """Return the hash of the reader's weights."""
     return checkpoints.sha256(packaged(f"{tiny_reader.NAME}.safetensors"))
 
 
 class PromptScores:
-    """Scores the pictures of a list of captions. The reader is loaded once; it reads the bytes of a picture, as anybody would who is sent
-    its file."""
+    """Scores the images of a list of captions, from their bytes; the reader is loaded once."""
 
     def __init__(self, captions: Sequence[str], *, device: str = "cpu") -> None:
         requests = [asked(caption) for caption in captions]
-        self._wanted = {axis: torch.tensor([_or_any(getattr(request, axis)) for request in requests]) for axis in AXES}
+        self._expected = {axis: torch.tensor([_or_any(getattr(request, axis)) for request in requests]) for axis in AXES}
         self._reader = _reader(device)
         self._last: tuple[Tensor, dict[str, Tensor]] | None = None
 
     def __call__(self, name: str, images: Tensor, labels: Sequence[int]) -> Tensor:
-        """The value called ``name`` of images (n, 3, 64, 64) in [−1, 1] whose captions are those of ``labels``: (n,) fp64 on the CPU, 1
-        where all that the caption asks for on the value's axes is right."""
-        if self._last is None or self._last[0] is not images:  # values ask one after another about the same images
+        """Return 1 or 0 for images (n, 3, 64, 64) in [−1, 1] of the captions ``labels``, (n,) fp64 on the CPU.
+
+        1 if everything in the caption on the axes of the metric ``name`` is right.
+        """
+        if self._last is None or self._last[0] is not images:  # metrics are called one after another with the same images
             read = [self._reader.read(as_bytes(part)) for part in images.split(64)]
             self._last = images, {axis: torch.cat([part[axis] for part in read]).cpu() for axis in AXES}
         right = [self._right(axis, self._last[1][axis], labels) for axis in FIGURES[name]]
         return torch.stack(right).all(0).double()
 
     def _right(self, axis: str, read: Tensor, labels: Sequence[int]) -> Tensor:
-        expected = self._wanted[axis][list(labels)]
+        expected = self._expected[axis][list(labels)]
         return (read == expected) | (expected == ANY)
 
 
-ANY = -1  # in the place of what a caption leaves out
+ANY = -1  # for an axis that a caption does not mention
 
 
 def _or_any(index: int | None) -> int:

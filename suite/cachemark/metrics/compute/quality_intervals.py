@@ -51,7 +51,7 @@ _FID_ALONE = {"kid": False, "isc": False, "prc": False}
 
 
 class QualityInterval(NamedTuple):
-    """A value and the ends of its 95 % interval, or NaN. ``bias``: the part of a FID that is due to the number of images, or NaN."""
+    """A value, the ends of its 95 % interval, and FID's ``bias`` due to the number of images; or NaN."""
 
     value: float
     low: float
@@ -94,7 +94,7 @@ def intervals(
 def difference(
     first: ImageFeatures, second: ImageFeatures, reference: RealImages, resamples: int = RESAMPLES, seed: int = 0
 ) -> QualityInterval:
-    """Return FID of ``first`` minus FID of ``second`` with its interval; image i of both has the same seed and condition.
+    """Return FID of ``first`` minus FID of ``second`` with its interval, for images of equal seeds.
 
     The same images are left out of both sets, so variation that they share does not widen the interval. Raises what
     :func:`intervals` raises, and Unsupported for sets of different length.
@@ -111,7 +111,7 @@ def difference(
 
 
 def _subset_masks(count: int, share: float, resamples: int, seed: int, chosen: Mapping[str, Any]) -> Tensor:
-    """Return the subsets, (resamples, count) bool. Each split of the Inception score loses the same number."""
+    """Return subsets, (resamples, count) bool, with equal losses of each split of the Inception score."""
     least = max(LEAST, 2 * chosen["isc_splits"] if chosen["isc"] else 0, 2 * (chosen["prc_neighborhood"] + 1) if chosen["prc"] else 0)
     if count < least:
         raise Unsupported(f"An interval needs {least} images, there are {count}.", remedy="Give more images, or do without intervals.")
@@ -147,7 +147,7 @@ def _around(value: float, variance: float, least: float = -torch.inf, most: floa
 
 
 def _by_share(value: float, variance: float) -> QualityInterval:
-    """Return :func:`_around` on the logarithm: FID is positive, and with heavy tails its scatter grows with it."""
+    """Return an interval on the logarithm: FID is positive, and its scatter may grow with it."""
     if value <= 0:
         return _around(value, variance, 0.0)
     factor = math.exp(Z * variance**0.5 / value) if variance == variance else torch.nan

@@ -1,4 +1,4 @@
-"""Regions of a procedural scene that match its color key, the two swatches in the first line of the image.
+"""Regions of a procedural scene that match its color key, the two swatches in its first line.
 
 Four regions are tested, from pixels alone:
 
@@ -43,7 +43,7 @@ REGIONS = ("object", "ground", "footer left", "footer right")
 
 
 def matching_colors(images: Tensor) -> Tensor:
-    """Return which of the four regions match the color key, as booleans (B, 4) in the order of :data:`REGIONS`.
+    """Return which regions match the color key, booleans (B, 4) in the order of :data:`REGIONS`.
 
     ``images`` (B, 3, 64, 64) are RGB in [-1, 1]; values outside are clamped. Raises ValueError for another shape.
     """
@@ -61,7 +61,7 @@ def matching_colors(images: Tensor) -> Tensor:
 
 
 def color_consistency(images: Tensor) -> Tensor:
-    """Return the fraction of the four regions that match the color key, (B,); ``images`` as for :func:`matching_colors`."""
+    """Return the fraction of regions that match the color key, (B,)."""
     return matching_colors(images).float().mean(1)
 
 
@@ -72,7 +72,7 @@ def _hue(rgb: Tensor, region: tuple[slice, slice]) -> Tensor:
 
 
 def _object_hue(rgb: Tensor) -> Tensor:
-    """Return the hue (B,) of the saturated pixels between color key and ground; NaN where there are too few."""
+    """Return the hue (B,) of the saturated pixels above the ground; NaN if there are too few."""
     rows, columns = WINDOW
     pixels = rgb[:, :, rows, columns].flatten(2)
     high, low = pixels.amax(1), pixels.amin(1)
@@ -83,7 +83,7 @@ def _object_hue(rgb: Tensor) -> Tensor:
 
 
 def _direction(color: Tensor) -> Tensor:
-    """Return the hue in [0, 1) of mean colors (B, 3), the angle around the gray axis; NaN where there is too little chroma."""
+    """Return the hue in [0, 1) of mean colors (B, 3), the angle around the gray axis, or NaN."""
     red, green, blue = color.unbind(1)
     along, across = red - (green + blue) / 2, (green - blue) * math.sqrt(3) / 2
     hue = torch.atan2(across, along) / (2 * math.pi) % 1.0

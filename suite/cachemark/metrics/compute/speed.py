@@ -1,4 +1,4 @@
-"""Speed from raw marks: when each watched token had been drawn."""
+"""Speed from raw marks: the times at which tokens were generated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...core.errors import Unsupported
 
 
 def ends(layout: Layout) -> list[int]:
-    """Index of the last token of every line, of every scale, or in the order of drawing of every masked step."""
+    """Return the index of the last token of every line, scale or masked step."""
     if isinstance(layout, MaskedLayout):
         return [step.first + step.count - 1 for step in masked_steps(layout, layout.steps)]
     if layout.scales:
@@ -19,9 +19,11 @@ def ends(layout: Layout) -> list[int]:
 
 
 def first_half(layout: Layout) -> int:
-    """Tokens of the first half: ⌊N/2⌋. A scale's tokens come all at once, so there the boundary between two scales that is
-    nearest to N/2 divides them, the later one of two that are equally near. A masked model's halves are those of its *steps*,
-    whose first half draws far fewer tokens than the last; raises Unsupported where there is but one."""
+    """Return the tokens of the first half: ⌊N/2⌋.
+
+    Tokens of a scale come at once, so the boundary of two scales nearest to N/2 counts, the later of two. Halves of a masked model are
+    those of its *steps*, whose first half generates far fewer tokens. Raises Unsupported for a single step.
+    """
     if isinstance(layout, MaskedLayout):
         if layout.steps < 2:
             raise Unsupported("One step has no halves to time.", remedy="Give at least 2 steps.")
@@ -32,5 +34,5 @@ def first_half(layout: Layout) -> int:
 
 
 def watched(layout: Layout) -> list[int]:
-    """Indices of the tokens whose completion is marked: ends of lines, scales or steps, the end of the first half, the last."""
+    """Return the indices of marked tokens: ends of lines, scales or steps, of the first half, the last."""
     return sorted({*ends(layout), first_half(layout) - 1, layout.visual - 1})

@@ -1,4 +1,4 @@
-"""FID, KID, Inception score and recall of many subsets of a set of images at once, for the width of an interval.
+"""FID, KID, Inception score and recall of many subsets of a set of images at once.
 
 torch-fidelity computes them for one set. A few hundred calls take minutes, at 50 000 images days, so work that subsets share is done
 once here. Values are the same; tests compare them with torch-fidelity on the subsets.
@@ -23,7 +23,7 @@ DEPTH = 32  # neighbors of an image that are sorted first; more are rarely neede
 
 
 def drawn(count: int, resamples: int, strata: Tensor, share: float, seed: int) -> Tensor:
-    """Return random subsets without a fraction ``share`` of the images, as many from each of the equal ``strata`` (count,) int64."""
+    """Return random subsets without a fraction ``share`` of each of the ``strata`` (count,) int64."""
     draws, groups = torch.Generator().manual_seed(seed), int(strata.max()) + 1
     out = max(1, round(share * count / groups))
     order = torch.rand(resamples, count, generator=draws, dtype=torch.float64) + strata  # sorts by stratum, at random within it
@@ -115,7 +115,7 @@ def recall(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, c
 
 
 def _radii(features: Tensor, subset_masks: Tensor, nth: int) -> Iterator[Tensor]:
-    """Yield the distance of each image to the ``nth`` nearest of each subset, itself included, (R, block); −1 outside the subset."""
+    """Yield each image's distance to its ``nth`` nearest in each subset, (R, block); −1 outside it."""
     for start in range(0, len(features), BLOCK):
         distances = torch.cdist(features[start : start + BLOCK], features)
         depth = min(max(DEPTH, 2 * nth), len(features))
