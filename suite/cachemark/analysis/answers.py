@@ -141,7 +141,8 @@ def _numbers(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]
 def _interval(interval: Interval, name: str) -> str:
     if not interval.stated:
         return ""
-    return "–".join(f"{end:.2f}" if name == "" else fmt.metric_value(end, name) for end in (interval.low, interval.high))
+    low, high = (f"{end:.2f}" if name == "" else fmt.metric_value(end, name) for end in (interval.low, interval.high))
+    return f"{low.removesuffix(' %')}–{high}"
 
 
 def _worst(group: CaseGroup) -> ReportRow | None:
