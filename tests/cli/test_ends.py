@@ -42,7 +42,7 @@ def test_a_run_whose_full_cache_and_methods_timed_out_has_measured_nothing(made:
     result = made.run()
     assert result.stdout == "Run 1: 2 measured, 3 failed, 0 skipped.\n"
     assert result.exit_code == 4
-    assert "neither a full cache nor a method has values" in result.stderr
+    assert "No case of the plan produced results" in result.stderr
     assert "[nothing-measured; " in result.stderr
     assert made.run().exit_code == 4, "what was carried over are reference rows"
 

@@ -237,7 +237,7 @@ def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.Mon
     (["run", "demo", "--address", "here"], "--address belongs to --executor ray"),
     (["run", "demo", "--memory-cap", "24"], "'24' would be bytes. Write the unit: 24GiB or 24MiB."),
     (["run", "demo", "--memory-cap", "1048575"], "would be bytes."),
-    (["check", "--device", "cpu", "--threads", "2"], "--device and --threads cannot be given without --self-test"),
+    (["check", "--device", "cpu", "--threads", "2"], "--device and --threads need --self-test"),
     (["check", "--self-test", "--run", "2"], "--run cannot be combined with --self-test"),
     (["baseline", "promote"], "Missing option '--reason'"),
     (["baseline", "rebase"], "Missing option '--reason'"),

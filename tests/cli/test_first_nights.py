@@ -39,7 +39,7 @@ def test_the_first_night_proposes_a_baseline_and_passes(stage: Stage, tmp_path: 
     assert found.exit_code == 0
     (proposed,) = (tmp_path / "proposed").glob("*/dots.json")
     accept = f"cachemark baseline save --store {stage.store} --run 1"
-    assert f"There is no baseline yet. Proposed: {proposed}. To accept it: {accept}" in found.stdout
+    assert f"No baseline yet. Proposed: {proposed}. To accept it: {accept}" in found.stdout
     assert call("check", "--store", stage.store, "--baseline", proposed).exit_code == 0
     assert not list(Path("baselines/accepted").glob("*/dots.json")), "only people accept one"
     proposed.unlink()

@@ -48,9 +48,9 @@ def advise(
 ) -> None:
     """Recommend a cache method and budget for a model on a device.
 
-    A method is recommended if its images are shown to be non-inferior to the full cache's and it is faster, or if the full cache does not
-    fit. Speedups are measured where the store has them, else predicted: the roofline times the efficiency that was measured on that device
-    at another batch. Fidelity alone recommends nothing.
+    A method is recommended if its images are non-inferior to the full cache's and it is faster, or if the full cache does not
+    fit. Speedups are measured where the store has them, else predicted: the roofline times the efficiency measured on that device at
+    another batch. Fidelity alone recommends nothing.
     """
     from ..workflows.advise import Wishes
     from ..workflows.advise import advise as answer
@@ -82,7 +82,7 @@ def _print(advice: Advice, commands: list[str]) -> None:
     if advice.others:
         lines += ["Not recommended:", *(text for line in advice.others for text in (f"  – {_described(line)}", f"    {line.why_not}"))]
     lines += [advice.seeds] if advice.seeds else []
-    lines += ["To measure what is only predicted:", *(f"  {command}" for command in commands)] if commands else []
+    lines += ["To measure these predictions:", *(f"  {command}" for command in commands)] if commands else []
     for line in lines:
         click.echo(printed(line))
 

@@ -22,7 +22,7 @@ name_option = click.option("--name", type=Line(), callback=noted, help="Name of 
 
 
 def accepting(reason: str, required: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options of commands that make a run an accepted baseline; ``reason`` says what is stated in the file."""
+    """Add the options of commands that accept a run as a baseline; ``reason`` is the help of --reason."""
     need: dict[str, Any] = {"required": True} if required else {"default": ""}  # with a default, None too, click requires nothing
     reason_option = click.option("--reason", type=Line(), help=f"{reason}; kept in the file.", **need)
     return all_of(stored_run_options, root_option, name_option, reason_option, days_option)
@@ -74,10 +74,10 @@ def list_(root: Path, as_json: bool) -> None:
     from ..workflows.accept import accepted
 
     none = runnable(f"No baseline under {root}. Save one with: cachemark baseline save")
-    echo_rows(accepted(root), as_json, _line, none)
+    echo_rows(accepted(root), as_json, _listed, none)
 
 
-def _line(item: ListedBaseline) -> str:
+def _listed(item: ListedBaseline) -> str:
     until = f", until {item.expires}" if item.expires else ""
     description = f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}, series {item.series}{until}"
     return f"{item.machine_class}/{item.name}: {item.problem or f'{description}. {item.reason}'.strip()}"
@@ -87,7 +87,7 @@ def _line(item: ListedBaseline) -> str:
 @stored_run_options
 @baseline_option
 def commit(store_url: str, run_id: int | None, baseline: Path | None) -> None:
-    """Print the commit at which the baseline of a run was measured."""
+    """Print the commit of a run's baseline."""
     from ..workflows.accept import baseline_commit
 
     click.echo(baseline_commit(store_url, run=run_id, baseline=baseline))

@@ -1,4 +1,4 @@
-"""``cachemark bisect``: the commit since which a case is worse."""
+"""``cachemark bisect``: the commit that made a case worse."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("case")
-@click.option("--plan", required=True, help="The plan that has the case.")
-@click.option("--good", required=True, help="A commit where the case was still fine.")
-@click.option("--bad", required=True, help="A later commit at which it is worse.")
+@click.option("--plan", required=True, help="Plan with the case.")
+@click.option("--good", required=True, help="Good commit.")
+@click.option("--bad", required=True, help="Later commit that is worse.")
 @repository_option
 @plugin_option
 @machine_options
 @click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True),
-              help="Minimum effect, a share.  [default: 0.1 on a CPU, 0.02 on a GPU; half of the effect once the ends have shown it]")
+              help="Minimum effect, e.g. 0.02.  [default: 0.1 on a CPU, 0.02 on a GPU; half of the effect between the ends]")
 @images_option
 @json_option
 def bisect(
@@ -36,8 +36,8 @@ def bisect(
 ) -> None:
     """Find the commit that made a case worse.
 
-    CASE is the label of a case of the plan. The ends are compared first; then git bisect goes on, and each commit is compared with the good
-    end in pairs. A commit that does not run, or whose comparison is inconclusive, is skipped. Exit codes: 0 found, 3 the ends do not differ
+    CASE is the label of a case of the plan. The ends are compared first; then git bisect compares each commit with the good end in
+    pairs. A commit that does not run, or whose comparison is inconclusive, is skipped. Exit codes: 0 found, 3 the ends do not differ
     or skipped commits leave several.
     """
     from ..workflows.bisect import bisect as search
@@ -54,7 +54,7 @@ def bisect(
 
 
 def _tell(commit: str, row: Verdict) -> None:
-    """Say on standard error what was found at a commit."""
+    """Print the verdicts on a commit on standard error."""
     if row.telling:
         click.echo(f"{commit[:12]}  {row.verdict}: {row.metric}: {row.reason}", err=True)
 

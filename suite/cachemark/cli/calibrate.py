@@ -1,4 +1,4 @@
-"""``cachemark calibrate``: what a method asks to be known of a model, measured once."""
+"""``cachemark calibrate``: calibration of a method for a model."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ MOST_SAMPLES = 64  # of the tuning seeds
 def calibrate(
     method: str, model: str, samples: int, weights: str, decoder_weights: str, device: str, to: str | None, as_json: bool,
 ) -> None:
-    """Measure what a method needs to know about a model.
+    """Compute the calibration data that a method needs for a model.
 
-    METHOD's facts about MODEL are measured on the tuning seeds under the full cache and written to a file. A run takes the calibration of
-    its weights from the folder `calibrations`, or from the one that CACHEMARK_CALIBRATIONS names, before one that comes with the package. A
-    case names it by its digest, so other facts are another case.
+    METHOD's data are measured on the tuning seeds with the full cache and written to a file. A run looks for the calibration of its weights
+    in the folder `calibrations` (or $CACHEMARK_CALIBRATIONS), then in the package. A case contains the digest of the calibration.
     """
     from ..workflows.calibrate import calibrate as measure
 
@@ -37,5 +36,5 @@ def calibrate(
     click.echo(printed(f"{method} on {model}, weights {str(facts['weights'])[:12]}: {facts['samples']} samples of {facts['seeds']}, "
                        f"full cache, {facts['seconds']} s"))
     if str(facts["weights"]).startswith("random:"):
-        click.echo("These weights are random: what was measured says nothing about a trained model.")
+        click.echo("These weights are random: the calibration does not apply to a trained model.")
     click.echo(printed(f"calibration {measured.digest}, {measured.path.stat().st_size} bytes: {measured.path}"))

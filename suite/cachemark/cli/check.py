@@ -35,15 +35,14 @@ OF_MACHINE = ("--device", "--threads", "--gpu", "--lock-clocks", "--memory-cap",
 @stored_run_options
 @baseline_option
 @click.option("--threshold", type=Finite(0, 100, min_open=True),
-              help="Share by which a time, as a ratio to the same run's full cache, may change.  [default: 0.15 where pairs cannot test "
-                   "times, else they are stated and not judged]")
+              help="Allowed relative change of a time over the full cache's.  [default: 0.15 if pairs cannot test times]")
 @coverage_option
 @click.option("--incidents", "register", type=click.Path(dir_okay=False, path_type=Path),
-              help="Register of incidents: one that was acknowledged or accepted fails only where it became worse.")
+              help="Register of incidents; acknowledged or accepted ones fail only if they get worse.")
 @click.option("--propose", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
-              help="Where there is no baseline yet, write the run to FOLDER as one to be accepted, and pass.")
+              help="Without a baseline, write the run to FOLDER for acceptance, and pass.")
 @click.option("--self-test", is_flag=True,
-              help="Judge nothing; prove that the gate catches a slow-down and passes A/A tests, on the device that these options name:")
+              help="Prove that the gate finds a slow-down and passes A/A tests, on this device:")
 @machine_options_with(None, threads=1)
 @json_option
 def check(
@@ -54,10 +53,8 @@ def check(
 
     The newest comparison of the same plan and code counts too, if there is one. Exit codes: 0 pass, 1 regressed, 2 usage, 3 more than a
     tenth of the compared configurations not resolved, 4 nothing or too little measured, 5 infrastructure. Bytes, tokens and fidelity are
-    compared
-    exactly. Times are tested by `cachemark compare`, in pairs; where the commits of the run and of the baseline are known, `check` only
-    prints them, else it compares their ratios to the same run's full cache with a fixed threshold, which has no known false-alarm rate.
-    --run may name a comparison.
+    compared exactly. Times are tested in pairs by `cachemark compare`; `check` prints them, and compares their ratios to the same run's
+    full cache with a fixed threshold only if the commits are unknown. --run may name a comparison.
     """
     _refuse_unused(self_test)
     if self_test:
@@ -74,16 +71,16 @@ def check(
 
 
 def _refuse_unused(self_test: bool) -> None:
-    """Refuse options that a judgement, or the self-test, would pass over."""
+    """Refuse options that have no effect with, or without, --self-test."""
     if idle := [name for name in given_options() if name in (OF_JUDGEMENT if self_test else OF_MACHINE)]:
         if self_test:
-            raise click.UsageError(f"{' and '.join(idle)} cannot be combined with --self-test, which judges no run. Leave one out.")
-        raise click.UsageError(f"{' and '.join(idle)} cannot be given without --self-test: a stored run is judged, and nothing measured. "
+            raise click.UsageError(f"{' and '.join(idle)} cannot be combined with --self-test. Leave one out.")
+        raise click.UsageError(f"{' and '.join(idle)} need --self-test: a check of a stored run measures nothing. "
                                f"Leave out {' and '.join(idle)}.")
 
 
 def _prove(machine: Machine, store_url: str, as_json: bool) -> int:
-    """Hold the self-test on the given device, else on that of the newest run. Returns the exit code."""
+    """Run the self-test on the given device, else on the newest run's device, and return the exit code."""
     from ..workflows.prove import newest_device, self_test
 
     proofs = self_test(machine if machine.device else replace(machine, device=newest_device(store_url)),
@@ -113,7 +110,6 @@ def _print(result: CheckResult) -> None:
 
 
 def _lines(result: CheckResult) -> Iterator[str]:
-    """A judgement in lines."""
     judgement = result.judgement
     if judgement.comparison is not None:
         yield from judgement.comparison.summary()
@@ -129,7 +125,7 @@ def _lines(result: CheckResult) -> Iterator[str]:
             if incidents:
                 yield f"{word}: {', '.join(f'{i.key} ({i.state})' for i in incidents)}."
     if result.proposed is not None:
-        yield f"There is no baseline yet. Proposed: {result.proposed}. To accept it: cachemark baseline save --run {result.run.id}"
+        yield f"No baseline yet. Proposed: {result.proposed}. To accept it: cachemark baseline save --run {result.run.id}"
     yield f"{ENDED[result.exit_code]} (exit code {result.exit_code})."
     if judgement.baseline is not None:
         yield f"Baseline: {judgement.baseline}"

@@ -1,4 +1,4 @@
-"""``cachemark compare``: two sides, pair by pair, judged by a test."""
+"""``cachemark compare``: a paired test of two sides."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ LEAST, MOST = 5, 2_000  # seeds at which images are compared: fewer say nothing,
 
 
 def _samples(context: click.Context, parameter: click.Parameter, value: int | None) -> int | None:
-    """0, or enough that something can be found in them."""
+    """Refuse numbers of images that are too small to test."""
     if value is not None and 0 < value < LEAST:
-        raise click.BadParameter(f"{value} images can show nothing; give {LEAST} to {MOST}, or 0 for none.")
+        raise click.BadParameter(f"{value} images are too few; use {LEAST} to {MOST}, or 0 for none.")
     return value
 
 
@@ -51,13 +51,13 @@ def _samples(context: click.Context, parameter: click.Parameter, value: int | No
 @plugin_option
 @machine_options
 @click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True),
-              help="Minimum effect, a share.  [default: what this machine can see]")
+              help="Smallest relative change to report, e.g. 0.02.  [default: from A/A pairs]")
 @images_option
 @click.option("--samples", type=click.IntRange(0, MOST), callback=_samples,
-              help=f"Seeds at which images are compared where tokens differ: 0 for none, or {LEAST} and more.  [default: the plan's]")
+              help=f"Seeds for comparing images if tokens differ: 0, or at least {LEAST}.  [default: the plan's]")
 @click.option("--minutes", type=Finite(0, MOST_SECONDS / 60), help="Start no new pair after this many minutes.  [default: no limit]")
 @click.option("--aa/--no-aa", default=True, show_default=True,
-              help="Also compare one configuration with itself, to know the false-alarm rate.")
+              help="Also run A/A tests, which give the false-alarm rate.")
 @click.option("--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Seed for the order of the sides.")
 @coverage_option
 @json_option
@@ -68,7 +68,7 @@ def compare(
 ) -> None:
     """Compare two cases, commits or environments in pairs.
 
-    Every configuration of PLAN is measured in pairs of fresh processes and tested with a known false-alarm rate. Where the two sides
+    Every configuration of PLAN is measured in pairs of fresh processes and tested with a known false-alarm rate. If the two sides
     produce different tokens, their images are compared too, seed by seed. Both sides of a pair run on one device, leased and monitored; a
     disturbed pair is measured again. Exit codes: 0 nothing regressed, 1 regressed, 2 usage, 3 more than a tenth of the configurations not
     resolved, 4 nothing or too little measured, 5 infrastructure.
@@ -89,7 +89,7 @@ def compare(
 
 
 def _tell(pair: Pair, what: str) -> None:
-    """Say on standard error that a pair was measured."""
+    """Print on standard error that a pair was measured."""
     statuses = "" if pair.ok else f": {pair.before.status}, {pair.after.status}"
     click.echo(f"[{pair.number}] {pair.config}{', images' if what == 'images' else ''}{statuses}", err=True)
 

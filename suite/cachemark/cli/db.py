@@ -67,7 +67,7 @@ def backup(target: Path, store_url: str) -> None:
 @click.argument("others", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @store_option
 @json_option
-def merge(others: tuple[Path, ...], store_url: str, as_json: bool) -> None:
+def merge(sources: tuple[Path, ...], store_url: str, as_json: bool) -> None:
     """Add the runs of other stores.
 
     OTHERS are SQLite files from other machines, each with its folder of artifacts. Runs that are already here are not added again, so an
@@ -76,7 +76,7 @@ def merge(others: tuple[Path, ...], store_url: str, as_json: bool) -> None:
     from ..workflows.db import merge_file
 
     rows = []
-    for path in others:
+    for path in sources:
         merged = merge_file(path, store_url)
         rows.append({"from": str(path), "runs": merged.runs, "outcomes": merged.outcomes, "known": merged.known})
         if not as_json:

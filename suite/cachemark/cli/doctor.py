@@ -8,14 +8,14 @@ from .options import echo_json, json_option
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Leave out the checks that take seconds: rates and noise.")
+@click.option("--quick", is_flag=True, help="Skip the slow checks: rates and noise.")
 @json_option
 def doctor(quick: bool, as_json: bool) -> None:
-    """Check what this machine can measure and what is missing.
+    """Check the devices, rates, noise and packages of this machine.
 
-    Prints devices, drivers and the torch they allow, rates, noise and missing packages. Rates are those of a copy and of a matrix product.
-    Noise is the scatter of twenty repeats of a fixed workload, and the smallest change that could be seen through it. The advice names
-    whatever would spoil a measurement now, and the remedy.
+    Prints devices, drivers and the torch they allow, rates, noise and missing packages. Rates are
+    bandwidth and peak FLOP/s. Noise is the scatter of twenty repeats of a fixed workload, and the smallest change that it allows to detect.
+    The advice lists everything that would disturb a measurement now, with a remedy.
     """
     from ..workflows.doctor import doctor as examine
 

@@ -1,4 +1,7 @@
-"""The end of a command that does not end well: one line that says why, and an exit code. 1 is a verdict, so nothing here ends with it."""
+"""The end of a failed command: one line with the reason, and an exit code.
+
+Code 1 is reserved for verdicts.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,17 @@ MASKED = 10 * LONGEST  # characters that are looked at: what stands behind them 
 
 
 @contextmanager
-def ending(kept: Callable[[], str] = str) -> Iterator[None]:
-    """End the process with a code and one line for whatever is raised; ``kept`` states what Ctrl-C leaves."""
+def ending(kept_results: Callable[[], str] = str) -> Iterator[None]:
+    """Turn every exception into an exit code and one line; ``kept_results`` states what Ctrl-C leaves."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):
-        _leave(INTERRUPTED, f"\nInterrupted. {kept()}".rstrip())
+        _leave(INTERRUPTED, f"\nInterrupted. {kept_results()}".rstrip())
     except click.exceptions.Exit:
         raise
     except click.ClickException as error:
         if not isinstance(error, click.exceptions.NoArgsIsHelpError):  # whose message is the help
-            vars(error).update(message=_line(error.message))  # click declares it final
+            vars(error).update(message=_shortened(error.message))  # click declares it final
         with _unheard():
             error.show()
         _leave(click.UsageError.exit_code)
@@ -41,29 +44,28 @@ def ending(kept: Callable[[], str] = str) -> Iterator[None]:
         _leave(UNREAD)
     except SystemExit as error:
         if plugin_error := fault(error):  # it would end a command that has done nothing with any code, 0 among them
-            _said(plugin_error)
+            _fail(plugin_error)
         raise
     except Exception as error:
         own_error = error if isinstance(error, CachemarkError) else fault(error) or of_system(error)
-        _defect(error) if own_error is None else _said(own_error)
+        _defect(error) if own_error is None else _fail(own_error)
 
 
-def _said(error: CachemarkError) -> NoReturn:
-    """One of our errors as a short text."""
+def _fail(error: CachemarkError) -> NoReturn:
     text = f"{error.message} {runnable(error.remedy)}".strip()
-    _leave(error.exit_code, f"cachemark: {_line(text)}", f"  [{error.slug}; see docs/errors.md#{error.slug}]")
+    _leave(error.exit_code, f"cachemark: {_shortened(text)}", f"  [{error.slug}; see docs/errors.md#{error.slug}]")
 
 
 def _defect(error: Exception) -> NoReturn:
-    """An error that nobody expected: all of it, for whoever mends it, and a line for whoever meets it."""
-    name = _line(f"{type(error).__name__}: {error}")
+    """Print the traceback of an unexpected error, and a line for the user."""
+    name = _shortened(f"{type(error).__name__}: {error}")
     _leave(DEFECT, "".join(traceback.format_exception(error)),
            f"cachemark: A defect of cachemark, not of what was given or measured: {name}",
            f"  [exit code {DEFECT}; report the lines above with the command, see docs/errors.md#defects]")
 
 
-def _line(text: str) -> str:
-    """A text on one line, its long words cut."""
+def _shortened(text: str) -> str:
+    """Return a text on one line, with long words cut."""
     return printed(re.sub(rf"\S{{{WORD},}}", lambda word: f"{word[0][: WORD // 2]}…{word[0][-WORD // 4 :]}", text[:MASKED]), LONGEST)
 
 
@@ -85,13 +87,13 @@ def _leave(code: int, *lines: str) -> NoReturn:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Ignore that last words cannot be written: no reader, a full disk, or a second Ctrl-C."""
+    """Ignore failures to write the last lines: no reader, a full disk, or a second Ctrl-C."""
     with suppress(OSError, ValueError, KeyboardInterrupt):
         yield
 
 
 def _redirect(stream: TextIO) -> None:
-    """Lead a stream nowhere, with what it has not written yet."""
+    """Redirect a stream to /dev/null with its pending output."""
     with suppress(OSError, ValueError):  # a stream that is no file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -32,7 +32,7 @@ def list_(register: Path, as_json: bool) -> None:
     """List the incidents of the register."""
     from ..workflows.accept import known_incidents
 
-    echo_rows(known_incidents(register), as_json, _line, f"No incident in {register}.")
+    echo_rows(known_incidents(register), as_json, _listed, f"No incident in {register}.")
 
 
 @incident.command()
@@ -61,7 +61,7 @@ def accept(key: str, register: Path, who: str, link: str) -> None:
     click.echo(f"{key}: accepted by {who}.")
 
 
-def _line(item: Incident) -> str:
+def _listed(item: Incident) -> str:
     by = f", {item.who}" if item.who else ""
     until = f" until {item.until}" if item.until else ""
     change = f", {percent(item.change - 1, '+')}" if item.change else ""

@@ -22,7 +22,7 @@ KINDS = ("models", "methods", "decoders", "metrics", "plans", "runs")
 def list(kind: Kind, store_url: str, plugin_files: tuple[str, ...], as_json: bool) -> None:
     """List models, methods, decoders, metrics, plans or runs.
 
-    The origin of what a plug-in or an installed package adds stands in brackets.
+    Brackets give the plug-in or package of an entry.
     """
     from ..workflows.list import listing
 
@@ -32,5 +32,5 @@ def list(kind: Kind, store_url: str, plugin_files: tuple[str, ...], as_json: boo
 
 
 def _origin(row: dict[str, Any]) -> str:
-    """The package or file of what is not built in, and its version."""
+    """Return package or file, and version, unless it is built in."""
     return "" if row.get("origin", "cachemark") == "cachemark" else f"  [{row['origin']} {row['version']}]"

@@ -19,19 +19,19 @@ COMMANDS = {
     "advise": "Recommend a cache method and budget for a model on a device.",
     "baseline": "Save, replace, list and compare accepted results.",
     "bisect": "Find the commit that made a case worse.",
-    "calibrate": "Measure what a method needs to know about a model.",
+    "calibrate": "Compute the calibration data that a method needs for a model.",
     "check": "Check a run against its baseline; the exit code is the verdict.",
     "compare": "Compare two cases, commits or environments in pairs.",
     "db": "Create, check, back up, merge or prune a store.",
-    "doctor": "Check what this machine can measure and what is missing.",
+    "doctor": "Check the devices, rates, noise and packages of this machine.",
     "explain": "Show which cases of a plan would run, and why.",
     "export": "Export results and images to other programs.",
     "incident": "List, acknowledge and accept known regressions.",
     "ingest": "Import results of other programs into a store.",
     "list": "List models, methods, decoders, metrics, plans or runs.",
     "max-batch": "Find the largest batch that fits, for every method of a plan.",
-    "new": "Create a package with a method, a model or a metric of your own.",
-    "price": "Estimate what a plan costs: device hours, disk and memory.",
+    "new": "Create a template package for a method, model or metric.",
+    "price": "Estimate the cost of a plan: device hours, disk and memory.",
     "report": "Write the HTML report of a run.",
     "roofline": "Print lower bounds on the time and memory of a model.",
     "run": "Measure a plan and store every result.",
@@ -97,4 +97,4 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="cachemark")
 def main() -> None:
-    """Benchmark cache methods of autoregressive image generators."""
+    """Benchmark cache methods for autoregressive image generators."""

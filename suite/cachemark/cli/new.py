@@ -1,4 +1,4 @@
-"""``cachemark new``: a package of one's own, begun."""
+"""``cachemark new``: a template package."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ TOKENS, MOST_IDS, MOST_SIDE, MOST_SCALE = "TOKEN", 10**7, 1_024, 1_000.0
 @click.argument("thing", type=click.Choice(["method", "model", "metric"]), metavar="method|model|metric")
 @click.argument("name", metavar="NAME")
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=".", show_default=True,
-              help="Where the folder of the package is made.")
+              help="Parent folder of the package.")
 @click.option("--from-hf", "published", type=click.Path(path_type=Path), metavar="DIR",
-              help="Folder of a Llama that draws images, as it was published: the model is read from it.")
-@click.option("--first-code", type=click.IntRange(0, MOST_IDS), help="With --from-hf: the id of the first image code.")
-@click.option("--codes", type=click.IntRange(1, MOST_IDS), help="With --from-hf: how many image codes there are.")
-@click.option("--grid", type=click.IntRange(1, MOST_SIDE), help="With --from-hf: codes along a side of the image.")
-@click.option("--begin", multiple=True, metavar=TOKENS, help="With --from-hf: a special token before a text; repeatable.")
-@click.option("--image", multiple=True, metavar=TOKENS, help="With --from-hf: a special token behind a text; repeatable.")
+              help="Folder of a published Llama-like image model to read.")
+@click.option("--first-code", type=click.IntRange(0, MOST_IDS), help="With --from-hf: id of the first image code.")
+@click.option("--codes", type=click.IntRange(1, MOST_IDS), help="With --from-hf: number of image codes.")
+@click.option("--grid", type=click.IntRange(1, MOST_SIDE), help="With --from-hf: codes per side of the image.")
+@click.option("--begin", multiple=True, metavar=TOKENS, help="With --from-hf: special token before the prompt; repeatable.")
+@click.option("--image", multiple=True, metavar=TOKENS, help="With --from-hf: special token after the prompt; repeatable.")
 @click.option("--longest", type=click.IntRange(1, MOST_IDS), default=1024, show_default=True,
-              help="With --from-hf: most tokens of a prompt, special ones among them.")
+              help="With --from-hf: maximum tokens of a prompt, special tokens included.")
 @click.option("--cfg-scale", type=Finite(0, MOST_SCALE), default=1.0, show_default=True,
-              help="With --from-hf: the scale of guidance; 1 is none.")
+              help="With --from-hf: guidance scale (1: no guidance).")
 def new(thing: Thing, name: str, folder: Path, published: Path | None, first_code: int | None, codes: int | None, grid: int | None,
         begin: tuple[str, ...], image: tuple[str, ...], longest: int, cfg_scale: float) -> None:  # fmt: skip
-    """Create a package with a method, a model or a metric of your own.
+    """Create a template package for a method, model or metric.
 
     Writes a working example called NAME, its test and a pyproject with its entry point into a new folder; nothing is overwritten. The
-    example passes `cachemark test method`, `test model` or `test metric` as it is. With --from-hf the model is that of a published folder:
-    its sizes and names of tensors are read from config.json and the safetensors, and every tensor is checked against them.
+    example passes `cachemark test method`, `test model` or `test metric` as it is. With --from-hf, sizes and tensor names are read
+    from config.json and the safetensors of a published model, and every tensor is checked.
     """
     from ..core.wording import printed
 
@@ -52,7 +52,7 @@ def new(thing: Thing, name: str, folder: Path, published: Path | None, first_cod
         files = start(thing, name, folder)
     else:
         if thing != "model" or first_code is None or codes is None or grid is None:
-            raise click.UsageError("--from-hf describes a model, and needs --first-code, --codes and --grid: no configuration tells them.")
+            raise click.UsageError("--from-hf describes a model, and needs --first-code, --codes and --grid.")
         from ..workflows.describing import Drawing, start_described
 
         files = start_described(published, name, Drawing(first_code, codes, grid, begin, image, longest, cfg_scale), folder)

@@ -30,19 +30,19 @@ UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1
 
 
 def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order in which help lists them."""
+    """Combine options into one decorator, in the order of the help."""
     return lambda function: functools.reduce(lambda dressed, option: option(dressed), reversed(options), function)
 
 
 def given_options() -> list[str]:
-    """The options that stand on the command line of the command that runs, by their first names."""
+    """Return the first names of the options on the command line."""
     context = click.get_current_context()
     return [option.opts[0] for option in context.command.params
             if isinstance(option, click.Option) and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE]
 
 
 def refuse_together(unused: Mapping[str, Sequence[str]]) -> None:
-    """Refuse options beside one that would pass over them. ``unused``: by that one."""
+    """Refuse options that another option makes ineffective. ``unused``: by that option."""
     present = given_options()
     for work, ignored in unused.items():
         if work in present and (idle := [name for name in ignored if name in present]):
@@ -62,7 +62,7 @@ def echo_json(value: Any) -> None:
 
 
 def echo_rows(rows: Sequence[Any], as_json: bool, line: Callable[[Any], str], none: str) -> None:
-    """Print rows as JSON, or a line for each; where there are none, a sentence that says so."""
+    """Print rows as JSON, or one line each; without rows print ``none``."""
     if as_json:
         echo_json(rows)
     else:
@@ -75,9 +75,9 @@ def _plain(value: Any) -> Any:
 
 # -- the store --------------------------------------------------------------------------------------------------------
 def _store_url(context: click.Context, option: click.Parameter, url: str) -> str:
-    """The URL or path that was given, or the one in the @FILE that was given.
+    """Return the URL or path, or the URL in the given @FILE.
 
-    A password on the command line is refused: everybody on the machine can read it in the list of processes.
+    A password on the command line is refused, since every user of the machine can read it in the list of processes.
     """
     note(context, option, url)
     if url.startswith("@"):
@@ -89,7 +89,7 @@ def _store_url(context: click.Context, option: click.Parameter, url: str) -> str
 
 
 def without_password(store: str) -> str:
-    """A store as it may be printed: of a URL the password is hidden."""
+    """Return a store for printing, with the password of a URL hidden."""
     if "://" not in store:
         return store
     from sqlalchemy.engine import make_url
@@ -102,7 +102,7 @@ def without_password(store: str) -> str:
 
 
 def _secret_file(path: Path) -> str:
-    """The first line of a file that nobody else can read."""
+    """Return the first line of a file that only its owner can read."""
     try:
         mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -119,7 +119,7 @@ store_option = click.option("--store", "store_url", default=DEFAULT_STORE, show_
 
 
 class Finite(click.FloatRange):
-    """A number between two bounds; NaN, which is neither above nor below them, is none."""
+    """A number between two bounds; NaN is rejected."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         parsed = super().convert(value, param, ctx)
@@ -127,7 +127,7 @@ class Finite(click.FloatRange):
 
 
 class Line(click.ParamType):
-    """A text on one line of bounded length, safe in files that people read and in the log of a CI."""
+    """A text on one line of bounded length, without control characters and CI commands."""
 
     name = "text"
 
@@ -147,20 +147,20 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 baseline_option = click.option("--baseline", type=click.Path(path_type=Path),
                                help="Baseline file.  [default: the accepted one of this plan and machine class]")
 known_option = click.option("--incidents", "register", type=click.Path(dir_okay=False, path_type=Path),
-                            help="Register of incidents: say what was acknowledged or accepted.")
+                            help="Register of incidents, to show decisions about failing rows.")
 coverage_option = click.option("--min-coverage", type=Finite(0, 1),
-                               help="Share of the cases that must be judged.  [default: 0.95, or what a comparison was held with]")
+                               help="Fraction of the cases that must be compared.  [default: 0.95, or the comparison's own]")
 plugin_option = click.option("--plugin", "plugin_files", multiple=True, type=click.Path(), callback=noted,
-                             help="Python file that registers a method, a model, a decoder or a metric; repeatable.")
+                             help="Python file that registers a method, model, decoder or metric; repeatable.")
 repository_option = click.option("--repository", type=click.Path(exists=True, file_okay=False, path_type=Path),
-                                 help="Where the commits are.  [default: the checkout around this package]")
+                                 help="Repository of the commits.  [default: the one around this package]")
 images_option = click.option("--images", type=click.IntRange(3, MOST_IMAGES), default=8, show_default=True,
-                             help="Counted generations of a side in a pair.")
+                             help="Generations per side of a pair that count.")
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------
 def size(context: click.Context, option: click.Parameter, text: str | None) -> int:
-    """``24GiB`` as bytes; 0 where nothing is given."""
+    """Parse ``24GiB`` as bytes; 0 if the option is not given."""
     if text is None:
         return 0
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
@@ -176,24 +176,24 @@ def size(context: click.Context, option: click.Parameter, text: str | None) -> i
 
 _OPTIONS = (
     click.option("--gpu", "gpus", multiple=True, metavar="UUID",
-                 help="With cuda: this device (a UUID, its beginning, or a number), or 'all'; repeatable.  [default: the first free one]"),
+                 help="With cuda: UUID, its beginning, number, or 'all'; repeatable.  [default: first free]"),
     click.option("--lock-clocks", "clock", type=click.IntRange(0, MOST_MHZ), default=0, show_default="leave them alone", metavar="MHZ",
-                 help="With cuda: lock the SM clock; needs administrator rights, and is undone at the end."),
+                 help="With cuda: lock the SM clock until the end; needs administrator rights."),
     click.option("--memory-cap", callback=size, metavar="SIZE",
-                 help="Limit the memory that a trial may allocate, such as 24GiB, to imitate a smaller card."),
+                 help="Limit the memory of a worker process, e.g. 24GiB, to imitate a smaller card."),
     click.option("--executor", type=click.Choice(["local", "ray"]), default="local", show_default=True,
-                 help="Measure on this machine, or on the workers of a Ray cluster."),
+                 help="Measure here, or on the workers of a Ray cluster."),
     click.option("--address", default="auto", show_default=True, help="With ray: address of the cluster."),
 )
 
 
 def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count() or 1) -> Callable[[F], F]:
-    """Add ``--device`` and its companions with these defaults, passed as one ``machine``."""
+    """Add ``--device`` and related options with these defaults; the command gets one ``machine``."""
     first = (
         click.option("--device", type=click.Choice(["cpu", "cuda"]), default=device,
-                     show_default="that of the newest run" if device is None else True, help="Where to measure."),
+                     show_default="device of the newest run" if device is None else True, help="Where to measure."),
         click.option("--threads", type=click.IntRange(1, MOST_THREADS), default=threads,
-                     show_default="all" if threads == os.cpu_count() else True, help="CPU threads of a trial."),
+                     show_default="all" if threads == os.cpu_count() else True, help="CPU threads of a worker process."),
     )
 
     def decorated(function: F) -> F:
@@ -211,7 +211,7 @@ def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count
 
 
 def _refuse_idle(device: str, executor: str) -> None:
-    """Refuse options about GPUs or a cluster that the chosen device or executor would ignore."""
+    """Refuse options on GPUs or a cluster that have no effect with this device or executor."""
     present = given_options()
     if device == "cpu" and (idle := [name for name in ("--gpu", "--lock-clocks") if name in present]):
         raise click.UsageError(f"{' and '.join(idle)} cannot be combined with --device cpu, where this would be measured. "
@@ -228,7 +228,7 @@ _SPANS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 def span(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """``6h``, ``90min`` or ``1h30m`` as seconds."""
+    """Parse ``6h``, ``90min`` or ``1h30m`` as seconds."""
     if text is None:
         return None
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", text)
@@ -241,7 +241,7 @@ def span(context: click.Context, option: click.Parameter, text: str | None) -> f
 
 
 def moment(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """Seconds from now until ``06:00``, today or tomorrow, or an ISO 8601 moment."""
+    """Return the seconds until ``06:00``, today or tomorrow, or until an ISO 8601 moment."""
     if text is None:
         return None
     now = datetime.now().astimezone()
@@ -262,23 +262,23 @@ def moment(context: click.Context, option: click.Parameter, text: str | None) ->
 
 
 def writable(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """The path of a file that can be written: hours of work should not fail at their end."""
+    """Check that a file can be written, before hours of work."""
     if path is None:
         return None
     folder = path.parent
     if not os.path.isdir(folder):  # also False for a name that no folder can have
-        raise click.BadParameter(f"there is no folder {str(folder)[:200]}. Make it first, or name another file.")
+        raise click.BadParameter(f"folder {str(folder)[:200]} does not exist. Create it, or use another file.")
     if len(os.fsencode(path.name)) > 255 or not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        raise click.BadParameter(f"{str(path)[:200]} cannot be written. Name another file.")
+        raise click.BadParameter(f"{str(path)[:200]} cannot be written. Use another file.")
     return path
 
 
 fresh_option = click.option("--fresh", is_flag=True, help="Run every case, even those already measured.")
 report_option = click.option("--report", "report_path", type=click.Path(dir_okay=False, path_type=Path), callback=writable,
-                             help="Write the HTML report here afterwards; its folder must exist.")
+                             help="Write the HTML report to this file.")
 plan_options = all_of(
     click.argument("plan"), store_option, plugin_option,
     click.option("--method", "methods", multiple=True,
-                 help="Add a method, such as one of a plug-in, to every block it can run in; repeatable."),
+                 help="Add a method to every block it can run in; repeatable."),
     machine_options,
 )

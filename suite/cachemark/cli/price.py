@@ -1,4 +1,4 @@
-"""``cachemark price``: the cost of a plan before it runs."""
+"""``cachemark price``: cost of a plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def price(
     plan: str, store_url: str, plugin_files: tuple[str, ...], methods: tuple[str, ...], machine: Machine, on: str | None, as_json: bool,
 ) -> None:
-    """Estimate what a plan costs: device hours, disk and memory.
+    """Estimate the cost of a plan: device hours, disk and memory.
 
     Nothing is measured. Stored durations are used where the store has them, elsewhere 1.5 times the roofline. Missing files and methods
     that save nothing are listed.
@@ -40,13 +40,13 @@ def price(
 def _print(costs: PriceList) -> None:
     stored = costs.cases - costs.to_run
     click.echo(f"{costs.plan} on {costs.on}: {count(costs.cases, 'case')}, {stored} measured already, {costs.to_run} to run.")
-    click.echo(f"{'':20}{'cases':>6}{'device hours':>14}{'disk':>10}{'memory':>10}  price from")
+    click.echo(f"{'':20}{'cases':>6}{'device hours':>14}{'disk':>10}{'memory':>10}  estimated from")
     for row in costs.models:
         source = f"stored durations of {count(row.from_stored, 'case')}, roofline × 1.5 of {row.cases - row.from_stored}"
         click.echo(f"{row.model:20}{row.cases:6}{row.hours:14.3f}{row.disk / 2**20:7.1f} MiB{row.memory / 2**30:6.1f} GiB  {source}")
     click.echo(f"In all {costs.hours:.2f} device hours and {sum(row.disk for row in costs.models) / 2**20:.1f} MiB of "
                f"{costs.disk_free / 2**30:.0f} GiB free.")
     for path in costs.missing:
-        click.echo(f"Missing: {path}  (priced without it)")
+        click.echo(f"Missing: {path}  (estimated without it)")
     for title, reason in costs.idle:
-        click.echo(printed(f"{title} does nothing. {reason}"))
+        click.echo(printed(f"{title} has no effect. {reason}"))

@@ -1,4 +1,7 @@
-"""Progress of a run on standard error: on a terminal a table that fills as cases end, with the time left; else one line per case."""
+"""Progress of a run on standard error.
+
+On a terminal it is a table that is filled as cases end, with the time left, else one line per case.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +31,20 @@ AROUND = 7  # lines of a terminal that are not rows of the table
 
 
 def plain(text: str) -> str:
-    """A line of somebody else's text, for a terminal or the log of a CI: without control characters, and no command to GitHub, which reads
-    lines that begin with ``::`` or hold ``##[``."""
-    shown = "".join(c if c.isprintable() else " " for c in text)
-    return shown.replace("::", ": :").replace("##[", "## [")
+    """Return foreign text without control characters and without the commands of GitHub's log (``::``, ``##[``)."""
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    return printable.replace("::", ": :").replace("##[", "## [")
 
 
 def about(seconds: float) -> str:
-    """A time as roughly as it is known: ``about 40 s``, ``about 3 min``, ``about 2.5 h``."""
+    """Return a time in words: ``about 40 s``, ``about 3 min``, ``about 2.5 h``."""
     if seconds < 90:
         return f"about {max(5, 5 * round(seconds / 5))} s"
     return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
 
 
 class Follower:
-    """Follows a run on standard error. Use as a context manager. What it hears may come from several threads."""
+    """Progress of a run as a context manager; its methods may be called from several threads."""
 
     def __init__(self) -> None:
         self._total = self._done = 0
@@ -63,29 +65,29 @@ class Follower:
             self._live.stop()
 
     # -- what the run says ----------------------------------------------------------------------------------------------
-    def planned(self, decisions: list[Decision], left: TimeLeft) -> None:
-        """Say how much there is to do, and begin the table."""
-        self._total, self._done, self._left, self._began = sum(not d.stored for d in decisions), 0, left, time.monotonic()
+    def planned(self, decisions: list[Decision], time_left: TimeLeft) -> None:
+        """Print the number of cases, and start the table."""
+        self._total, self._done, self._left, self._began = sum(not d.stored for d in decisions), 0, time_left, time.monotonic()
         self._rows.clear()
         click.echo(f"{count(len(decisions), 'case')}: {len(decisions) - self._total} already measured, {self._total} to run.", err=True)
         for planned in (decision.planned for decision in decisions if decision.planned.idle_reason):
-            click.echo(f"{plain(planned.case.title)} does nothing. {plain(planned.idle_reason)}", err=True)
+            click.echo(f"{plain(planned.case.title)} has no effect. {plain(planned.idle_reason)}", err=True)
         if self._live is not None and self._total:
             self._live.start()
 
     def started(self, case: Case) -> None:
-        """Name the case that begins."""
+        """Add a running case."""
         self._running[case.key] = case
         self._spoke = time.monotonic()
 
     def advanced(self, case: Case) -> None:
-        """Say how far a case is, where nothing was said for long; the table does so anyway."""
+        """Print how far a case is, if nothing was printed for long and there is no table."""
         if self._live is None and time.monotonic() - self._spoke > QUIET:
             self._spoke = time.monotonic()
             click.echo(f"    {plain(case.title)}: {self._share(case)}{self._time_left()}", err=True)
 
     def ended(self, outcome: Outcome) -> None:
-        """Add a case; say at once when one did not end well."""
+        """Add a finished case; print a failure at once."""
         self._done += 1
         self._running.pop(outcome.case.key, None)
         if outcome.ok and outcome.case.role == "baseline":
@@ -110,11 +112,11 @@ class Follower:
         return f"{100 * self._left.fraction(case.key):.0f} % done" if self._left is not None else ""
 
     def _time_left(self, before: str = ", ") -> str:
-        left = self._left.seconds() if self._left is not None else None
-        return "" if left is None else f"{before}{about(left)} left"
+        seconds = self._left.seconds() if self._left is not None else None
+        return "" if seconds is None else f"{before}{about(seconds)} left"
 
     def _drawn(self) -> Group:
-        """The rows of the newest cases, as many as the terminal has lines for, and below them what runs."""
+        """Return the newest rows that fit on the terminal, with the running cases below."""
         table, most = Table(box=None, pad_edge=False), max(3, self._console.size.height - AROUND)
         for name in COLUMNS:
             table.add_column(name, justify="left" if name in ("case", "images") else "right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""Commands inside of what is printed: with the store and the plug-ins that this command was given they work as they stand."""
+"""Completion of suggested commands with the ``--store`` and ``--plugin`` of the running command."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _COMMAND = re.compile(r"\bcachemark(?: [a-z][a-z-]*)+")
 
 
 def note(context: click.Context, option: click.Parameter, value: str | Sequence[str]) -> None:
-    """Store the value that the command line gives for an option; a default is not stored."""
+    """Remember an option's value from the command line."""
     if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
         context.meta.setdefault(_GIVEN, {})[option.opts[0]] = (value,) if isinstance(value, str) else tuple(value)
 
 
 def noted(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Callback of an option that :func:`note` keeps and nothing else looks at."""
+    """Remember the value of an option that has no other callback."""
     if value is not None:
         note(context, option, value if isinstance(value, tuple) else str(value))
     return value
 
 
 def runnable(text: str) -> str:
-    """Add the noted options to every command of ours in the text that accepts them."""
+    """Add the remembered options to every cachemark command in the text that accepts them."""
     context = click.get_current_context(silent=True)
     noted_options = context.meta.get(_GIVEN, {}) if context else {}
     if context is None or not noted_options:
@@ -37,7 +37,7 @@ def runnable(text: str) -> str:
 
 
 def _with_options(text: str, noted_options: Mapping[str, Sequence[str]], root: click.Context) -> str:
-    """``cachemark show`` with its options; what goes on behind the name, or is no command, as it is."""
+    """Return a command with its options; other text is returned unchanged."""
     words = text.split(" ")
     resolved: click.Command | None = root.command
     names = 1

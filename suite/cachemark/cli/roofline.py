@@ -79,7 +79,7 @@ def _decoder(name: str | None, tokens: float | None) -> Decoder | None:
 
 
 def _json(line: RooflineTime | PassCost) -> dict[str, Any]:
-    """A line under the names that readers of the JSON know."""
+    """Return a row under the names of the JSON output."""
     return {"unmet" if name == "unsupported_reason" else name: value for name, value in vars(line).items()}
 
 

@@ -26,13 +26,12 @@ MOST_ANSWERS = 4  # lines of answers
 @report_option
 @fresh_option
 @click.option("--carry-quality", is_flag=True,
-              help="With --fresh: reuse the quality values of an earlier run for cases that still produce the same tokens.")
+              help="With --fresh: reuse quality values of cases whose tokens did not change.")
 @click.option("--budget", callback=span, metavar="TIME",
-              help="Finish within a time such as 6h or 90min: the most important cases first, the others are not reached.")
-@click.option("--deadline", "until", callback=moment, metavar="MOMENT", help="Finish by 06:00, or by an ISO 8601 moment.")
+              help="Finish within a time, e.g. 6h or 90min; important cases run first.")
+@click.option("--deadline", "until", callback=moment, metavar="MOMENT", help="Finish by 06:00, or by an ISO 8601 time.")
 @click.option("--until-decided", is_flag=True,
-              help="Double the samples until every method is shown to be as good as the full cache, or worse; --budget and --deadline "
-                   "stop the doubling.")
+              help="Double the samples until every method is non-inferior to the full cache, or worse.")
 @json_option
 def run(
     plan: str, store_url: str, plugin_files: tuple[str, ...], methods: tuple[str, ...], machine: Machine, report_path: Path | None,
@@ -70,20 +69,20 @@ def _print_interim(interim: Interim) -> None:
 
 
 def write_report(run: Run, path: Path | None) -> Path | None:
-    """Print the notes of a run on standard error, write its report where one is asked for, and return the report's path."""
+    """Print the notes of a run, write its report to ``path`` if given, and return the report's path."""
     for note in run.notes:
         click.echo(note, err=True)
     return run.report(path).path if path else None
 
 
 def refuse_empty(run: Run) -> None:
-    """Raise NothingMeasured for a run in which neither a full cache nor a method has values."""
+    """Raise NothingMeasured if no full cache and no method has results."""
     from ..core.errors import NothingMeasured
 
     compared = [o for o in run.outcomes if o.case.role in ("baseline", "candidate")]
     if not any(o.ok for o in compared or run.outcomes):
-        raise NothingMeasured("No case of the plan was measured: neither a full cache nor a method has values.",
-                              remedy="See the reasons above, or `cachemark show`.")
+        raise NothingMeasured("No case of the plan produced results.",
+                              remedy="See the errors above, or run `cachemark show`.")
 
 
 def print_path(report: Path | None) -> None:
@@ -92,7 +91,7 @@ def print_path(report: Path | None) -> None:
 
 
 def _conclude(run: Run, report: Path | None, as_json: bool) -> None:
-    """Print the result; a run that measured nothing that was asked for, or did not reach it, is a failure."""
+    """Print the result; fail if nothing was measured, or if cases were not reached."""
     from ..core.errors import NothingMeasured
 
     assert run.measured is not None
@@ -109,24 +108,24 @@ def _conclude(run: Run, report: Path | None, as_json: bool) -> None:
     if not as_json:
         _print_answers(run.answers)
     if late:
-        raise NothingMeasured(f"Not reached, so that nothing is known of them: {', '.join(o.case.title for o in late)}.",
-                              remedy="The same command goes on with them.")
+        raise NothingMeasured(f"Not run before the deadline: {', '.join(o.case.title for o in late)}.",
+                              remedy="Rerun the same command to continue.")
 
 
 def _answer_data(model: str, answer: Answer) -> dict[str, Any]:
-    """An answer as data; ``method`` and ``budget`` are those of the full cache where no other is recommended."""
+    """Return an answer as data; without a recommended row, ``method`` and ``budget`` are the full cache's."""
     row = answer.row
     return {"model": model, "answer": answer.text, "method": row.method if row else "full", "budget": str(row.case.budget) if row else "1"}
 
 
 def _print_answers(answers: Mapping[str, Answer]) -> None:
-    """Print which cache to use, one line for each model, and what the lines mean."""
+    """Print the recommended cache of each model."""
     from .progress import plain
 
     first_answers = list(answers.items())[:MOST_ANSWERS]
     for model, answer in first_answers:
         click.echo(f"{plain(model)}: {plain(answer.text)}")
     if first_answers:
-        more = f"{len(answers) - len(first_answers)} more models stand in the report. " if len(answers) > len(first_answers) else ""
+        more = f"{len(answers) - len(first_answers)} more models are in the report. " if len(answers) > len(first_answers) else ""
         meaning = "Speeds (×) are ratios to this run's full cache, with their intervals; `cachemark report` shows the images."
         click.echo(runnable(f"{more}{meaning}"))

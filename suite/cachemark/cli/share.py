@@ -20,7 +20,7 @@ def _part(context: click.Context, parameter: click.Parameter, value: str) -> tup
     """``2/8`` as (1, 8)."""
     index, _, total = value.partition("/")
     if not (re.fullmatch(r"\d{1,5}/\d{1,5}", value, re.ASCII) and 1 <= int(index) <= int(total) <= MOST_SHARES):
-        raise click.BadParameter(f"{value!r} is not a share; write 2/8 for the second of eight, of at most {MOST_SHARES}.")
+        raise click.BadParameter(f"{value!r} is not a share; write 2/8 for the second of eight (at most {MOST_SHARES}).")
     return int(index) - 1, int(total)
 
 

@@ -34,11 +34,11 @@ def show(case: str | None, store_url: str, run_id: int | None, as_json: bool) ->
         click.echo(f"Run {record.id}: {record.plan}, {record.state}, {record.started}, {record.environment.machine_class}")
         for outcome in outcomes:
             click.echo(f"  {outcome.case.key}  {outcome.case.model}  {outcome.case.label:<24}  {outcome.status:<12}  "
-                       f"{_figures(outcome)}")
+                       f"{_main_values(outcome)}")
 
 
-def _figures(outcome: Outcome) -> str:
-    """A few values as the report shows them: the median of what is timed or counted, the mean over seeds of what is judged."""
+def _main_values(outcome: Outcome) -> str:
+    """Return main values as in the report: medians of times and counts, means over seeds of image metrics."""
     names = (TIME, KV, compared_tokens(masked=False, forced=True), compared_tokens(masked=False))
     figures = {name: (outcome.mean(name), "mean") if metric(name).kind in JUDGING else (outcome.median(name), "median")
              for name in (*names, *(own for kind in JUDGING for own in of_plug_ins(outcome.samples, kind))) if name in outcome.samples}

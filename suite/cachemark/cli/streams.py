@@ -1,4 +1,4 @@
-"""Standard output and standard error as commands see them: open, and able to write every letter."""
+"""Standard output and standard error for commands: open, and able to encode all characters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TextIO
 
 
 def _somewhere(stream: TextIO | None) -> TextIO:
-    """Return the stream, or one to /dev/null where the process was started without.
+    """Return the stream, or /dev/null if the process has none.
 
-    It takes the lowest free descriptor, so no file of ours gets that one.
+    It takes the lowest free descriptor, so that no file of ours gets that one.
     """
     if stream is not None:
         return stream
@@ -24,7 +24,7 @@ def _somewhere(stream: TextIO | None) -> TextIO:
 
 
 def _unlimited(stream: TextIO) -> TextIO:
-    """Return the stream with UTF-8 in place of ASCII, which lacks half of the signs used."""
+    """Return the stream with UTF-8 in place of ASCII."""
     if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name == "ascii":
         stream.reconfigure(encoding="utf-8", errors=stream.errors)
     return stream
@@ -32,7 +32,7 @@ def _unlimited(stream: TextIO) -> TextIO:
 
 @contextmanager
 def safe_streams() -> Iterator[None]:
-    """Within this block both streams are open and can write every letter."""
+    """Make both streams open and able to encode all characters within the block."""
     own = sys.stdout, sys.stderr
     ours = sys.stdout, sys.stderr = [_unlimited(_somewhere(stream)) for stream in own]
     try:

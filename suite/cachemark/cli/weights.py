@@ -1,4 +1,4 @@
-"""``cachemark weights``: published weights, from their authors to what is loaded at once."""
+"""``cachemark weights``: list, fetch, verify and convert published weights."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 MOST_PIXELS = 65_536
 _from_option = click.option("--from", "folder", default="weights", show_default=True, type=click.Path(file_okay=False),
-                            help="Folder that they were fetched to.")
+                            help="Folder with the fetched weights.")
 _weights_options = all_of(
     click.option("--weights", default="", help="File or folder of the transformer.  [default: the fetched one]"),
     click.option("--decoder-weights", default="", help="The same of the image tokenizer."),
     _from_option,
     click.option("--pixels", type=click.IntRange(1, MOST_PIXELS),
-                 help="Side of the images that they are for, where shapes do not tell.  [default: as the weights say]"),
+                 help="Image size in pixels, if tensor shapes are ambiguous."),
 )
 
 
@@ -38,16 +38,16 @@ def weights() -> None:
 def list_weights(models: tuple[str, ...], as_json: bool) -> None:
     """List the source, files, size and license of the weights of each model.
 
-    What is not published, or not known, is a question mark. Nothing is fetched.
+    Unknown values are question marks. Nothing is fetched.
     """
     from ..workflows.weights import weights_list
 
     rows = weights_list(models)
     width = max(len(row.model) for row in rows)
-    echo_rows([row.to_json() for row in rows] if as_json else rows, as_json, lambda row: _line(row, width), "No weights.")
+    echo_rows([row.to_json() for row in rows] if as_json else rows, as_json, lambda row: _listed(row, width), "No weights.")
 
 
-def _line(row: Publication, width: int) -> str:
+def _listed(row: Publication, width: int) -> str:
     gated = {True: "gated", False: "not gated", None: "gated?"}[row.origin.gated]
     nbytes = f"{row.nbytes} bytes" if row.nbytes else f"about {row.about_mib} MiB" if row.about_mib else "size ?"
     hand = "by hand" if row.steps else "fetch"
@@ -63,7 +63,7 @@ def fetch_weights(model: str, to: str) -> None:
 
     Files that must be downloaded by hand are listed with the steps.
 
-    A download that was broken off goes on where it ended. This is the only command that asks Hugging Face for anything.
+    An interrupted download continues. No other command uses the network.
     """
     from ..workflows.weights import fetch
 
@@ -75,15 +75,15 @@ def fetch_weights(model: str, to: str) -> None:
 @_weights_options
 @json_option
 def verify_weights(model: str, weights: str, decoder_weights: str, folder: str, pixels: int | None, as_json: bool) -> None:
-    """Check that weights are those of MODEL.
+    """Check that weights belong to MODEL.
 
-    Every name, shape and dtype is checked, the image size, and the SHA-256 where it is known.
+    Checks every name, shape and dtype, the image size, and the SHA-256 if it is published.
     """
     from ..workflows.convert import verify
 
     rows = verify(model, weights=weights, decoder_weights=decoder_weights, folder=folder, pixels=pixels or 0)
     echo_rows(rows, as_json, lambda row: f"{row.key}  {row.path}  {row.covered}, {', '.join(row.dtypes)}, {row.nbytes} bytes; "
-              f"{len(row.passed)} other names passed over; SHA-256 {row.sha256} ({row.known})", "No weights.")
+              f"{len(row.passed)} other names ignored; SHA-256 {row.sha256} ({row.known})", "No weights.")
 
 
 @weights.command("convert")
@@ -91,13 +91,13 @@ def verify_weights(model: str, weights: str, decoder_weights: str, folder: str, 
 @click.option("--to", required=True, type=click.Path(file_okay=False), help="Folder for the converted weights.")
 @_weights_options
 @click.option("--shard-size", "shard", default="1GiB", show_default=True, callback=size, metavar="SIZE",
-              help="Most bytes of a file, unless one tensor is larger; the peak of memory follows it.")
+              help="Maximum size of a file, and of peak memory.")
 def convert_weights(model: str, to: str, weights: str, decoder_weights: str, folder: str, pixels: int | None, shard: int) -> None:
     """Convert weights to sharded safetensors.
 
-    They are mapped into memory and go straight to the device.
+    Converted weights are mapped into memory and copied to the device.
 
-    A conversion that was ended leaves nothing half-converted; run the same command to go on. Nothing in a pickle is executed.
+    An interrupted conversion continues when rerun. Code in pickles is not executed.
     """
     from ..workflows.convert import convert
 
@@ -109,5 +109,5 @@ def _say(line: str) -> None:
 
 
 def _named(paths: Mapping[str, Path]) -> None:
-    """Print paths as a plan names them."""
+    """Print paths as entries of a plan."""
     click.echo("\n".join(f"{key} = {json.dumps(str(path))}" for key, path in paths.items() if key.endswith("weights")))

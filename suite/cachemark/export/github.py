@@ -57,7 +57,7 @@ def workflow_commands(result: GateResult) -> list[str]:
     """
     commands, fails = list[str](), set(result.failing)
     others_ = [row for row in result.all_rows if row not in fails]
-    kinds = {REGRESSED: [row for row in result.failing if not result.said(row)],
+    kinds = {REGRESSED: [row for row in result.failing if not result.decision_on(row)],
              **{verdict: [row for row in others_ if row.verdict == verdict] for verdict in (MISSING, CHANGED)}}
     for verdict, rows in kinds.items():
         level = _LEVELS[verdict]
@@ -96,7 +96,7 @@ def _verdicts(result: GateResult | None) -> list[str]:
     if not changed:
         return [lines]
     more = f"\nand {len(changed) - SHOWN} more.\n" if len(changed) > SHOWN else ""
-    rows = [f"| {' | '.join(_row(row, result.said(row)))} |" for row in changed[:SHOWN]]
+    rows = [f"| {' | '.join(_row(row, result.decision_on(row)))} |" for row in changed[:SHOWN]]
     return [lines, "\n".join((_HEAD, *rows)) + f"\n{more}"]
 
 

@@ -26,7 +26,7 @@ def junit(result: GateResult, plan: str) -> str:
     fails = set(result.failing)
     for row, (class_name, name) in zip(result.all_rows, names, strict=True):
         whose = f"{class_name} {on_one_line(row.case_key, 16)}" if (class_name, name) in twice else class_name
-        _add(suite, row, whose, name, result.said(row), row in fails)
+        _add(suite, row, whose, name, result.decision_on(row), row in fails)
     _add_coverage(suite, result.comparison)
     for tag, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(attribute, str(len(list(suite.iter(tag)))))

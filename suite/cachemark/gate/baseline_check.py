@@ -51,7 +51,7 @@ class GateResult(Protocol):
     def summary(self) -> list[str]:
         """Plain lines, the verdict first."""
 
-    def said(self, row: Verdict) -> str:
+    def decision_on(self, row: Verdict) -> str:
         """Words about what somebody decided of a row that fails; empty where nobody has."""
 
 
@@ -78,7 +78,7 @@ class Comparison:
     def failing(self) -> tuple[Verdict, ...]:
         return self.of(REGRESSED)
 
-    def said(self, row: Verdict) -> str:
+    def decision_on(self, row: Verdict) -> str:
         """Nothing: a baseline knows no incidents."""
         return ""
 

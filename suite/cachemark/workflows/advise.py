@@ -235,16 +235,17 @@ class _Advisor:
         order = sorted(candidates, key=lambda each: (chosen.best is None or each.key != chosen.best.key, -each.least_gain))
         ranked = [lines[each.key] for each in order]
         return Advice(
-            self._text(chosen, candidates, lines, full, claimed), lines[chosen.best.key].name if chosen.best else "full",
+            self._recommendation(chosen, candidates, lines, full, claimed), lines[chosen.best.key].name if chosen.best else "full",
             tuple(line for line in ranked if not line.why_not), tuple(line for line in ranked if line.why_not),
             seeds_that_decide([each.claim for each in claimed.values()]), any(line.basis != MEASURED for line in ranked), plan)
 
     def _advised(self, candidate: Candidate, case: Case, forecast: Forecast, claimed: Claimed | None) -> AdvisedMethod:
         name = criterion(claimed.group) if claimed else ""
-        stated = forecast.gain.stated and forecast.basis != BOUND
+        has_interval = forecast.gain.stated and forecast.basis != BOUND
         return AdvisedMethod(
-            named(case), case.named, case.budget, forecast.gain.value, forecast.gain.low if stated else None,
-            forecast.gain.high if stated else None, forecast.allowed, candidate.saving, forecast.seconds, forecast.memory, forecast.basis,
+            named(case), case.named, case.budget, forecast.gain.value, forecast.gain.low if has_interval else None,
+            forecast.gain.high if has_interval else None, forecast.allowed, candidate.saving, forecast.seconds, forecast.memory,
+            forecast.basis,
             name, claimed.row.quality.get(name) if claimed else None, self._why_not(candidate, forecast, claimed), forecast.no_speedup)
 
     def _why_not(self, candidate: Candidate, forecast: Forecast, claimed: Claimed | None) -> str:
@@ -255,7 +256,7 @@ class _Advisor:
             return f"It does not fit: a batch takes {fmt.size(forecast.memory)}."
         return candidate.doubt
 
-    def _text(
+    def _recommendation(
         self, chosen: Selection, candidates: Sequence[Candidate], lines: Mapping[str, AdvisedMethod], full: Forecast,
         claimed: Mapping[str, Claimed],
     ) -> str:

@@ -109,8 +109,8 @@ class _Hunt:
             return SKIP
         return _answer(culprit, self.compared(code, commit, rule, once=culprit.metric not in (TIME, PEAK)))
 
-    def _found(self, commit: str, left: tuple[str, ...], said: str) -> BisectResult:
-        return BisectResult(self.name, commit, left, said, len(self.pairs))
+    def _found(self, commit: str, candidates: tuple[str, ...], effect: str) -> BisectResult:
+        return BisectResult(self.name, commit, candidates, effect, len(self.pairs))
 
 
 def _culprit(rows: Sequence[Verdict]) -> Verdict | None:

@@ -72,7 +72,7 @@ class RunJudgement:
         """Return the failing rows of the baseline and of the pairs."""
         return tuple(row for _, rows in self.by_judge.values() for row in rows)
 
-    def said(self, row: Verdict) -> str:
+    def decision_on(self, row: Verdict) -> str:
         """Return the decision about a failing row in words, or nothing."""
         incident = self.decided.get((row.case_key, row.metric))
         return f"incident {incident.key}, {incident.decided}" if incident else ""

@@ -223,47 +223,47 @@ class _PairedRun:
 
     def run(self, device: str) -> PairedComparison:
         """Run the comparison as a run of the store."""
-        both, plan, machine = self.both, self.plan, self.both.where[1].machine_class
-        if not both.after.configs:
+        sides, plan, machine = self.both, self.plan, self.both.where[1].machine_class
+        if not sides.after.configs:
             raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark explain PLAN")
         earlier = ledger.nights(self.store, plan.name, machine)
         self.turn = len(earlier)
         self.equal = [o for night in earlier[-ledger.WATCHED:] for o in ledger.aa_outcomes(self.store.outcomes(night.run.id))]
-        least, _ = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.configs), device)
-        rule = Rule(self.terms.delta or least, len(both.after.configs))
-        record = {"sides": list(both.names), "alike": both.alike, "delta": rule.delta, "configurations": rule.family,
+        least, _ = ledger.least_effect(ledger.unchanged(self.equal), len(sides.after.configs), device)
+        rule = Rule(self.terms.delta or least, len(sides.after.configs))
+        record = {"sides": list(sides.names), "alike": sides.alike, "delta": rule.delta, "configurations": rule.family,
                   "seed": self.terms.seed,
                   "min_coverage": COVERAGE if self.terms.min_coverage is None else self.terms.min_coverage,
-                  "code": [dict(code) for code in both.code], "plan": plan.stored()}
-        with self.store.new_run(ledger.COMPARISON + plan.name, record, both.where[1], both.code[1]) as self.run_id:
+                  "code": [dict(code) for code in sides.code], "plan": plan.stored()}
+        with self.store.new_run(ledger.COMPARISON + plan.name, record, sides.where[1], sides.code[1]) as self.run_id:
             rule = self._measure_and_judge(rule)
-        _, sees = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.configs), device)
+        _, sees = ledger.least_effect(ledger.unchanged(self.equal), len(sides.after.configs), device)
         nights = ledger.nights(self.store, plan.name, machine)
         (ours,) = (night for night in nights if night.run.id == self.run_id)
-        return PairedComparison(self.run_id, both.names, ours.tally, rule, sees, ledger.standing(nights))
+        return PairedComparison(self.run_id, sides.names, ours.tally, rule, sees, ledger.standing(nights))
 
     def _measure_and_judge(self, rule: Rule) -> Rule:
         """Measure as many pairs as the test needs and store the verdicts; return the rule for times.
 
         Tonight's A/A pairs may raise the minimum effect of the rule.
         """
-        both, minutes = self.both, self.terms.minutes
+        sides, minutes = self.both, self.terms.minutes
         end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
-        configs, going = list(both.after.configs), lambda: time.monotonic() < end
-        with _equal(both.before, ledger.equal_configs(configs, self.turn) if self.terms.aa else []) as (one, other):
-            runner, equal = self._runner(both.before, both.after, self.terms.seed), self._runner(one, other, self.terms.seed + 1)
+        configs, going = list(sides.after.configs), lambda: time.monotonic() < end
+        with _equal(sides.before, ledger.equal_configs(configs, self.turn) if self.terms.aa else []) as (original, other):
+            runner, equal = self._runner(sides.before, sides.after, self.terms.seed), self._runner(original, other, self.terms.seed + 1)
 
             def measure(names: list[str]) -> list[Pair]:
-                new_pairs = runner.round([name for name in names if name not in one.configs])
+                new_pairs = runner.round([name for name in names if name not in original.configs])
                 for pair in new_pairs:
-                    refuse_unfair(pair.before, pair.after, both.where)
-                return new_pairs + equal.round([name for name in names if name in one.configs])
+                    refuse_unfair(pair.before, pair.after, sides.where)
+                return new_pairs + equal.round([name for name in names if name in original.configs])
 
-            pairs = measure_until_decided([*configs, *one.configs], measure, rule, going, alike=both.alike,
+            pairs = measure_until_decided([*configs, *original.configs], measure, rule, going, alike=sides.alike,
                                           flake_rate=flakes.observed_rate(self.equal))
         self.equal += ledger.aa_outcomes(self.store.outcomes(self.run_id))
         rule = replace(rule, delta=max(rule.delta, ledger.lasting_process_bias(self.equal, rule.family)))
-        rows = [*verdicts({c: pairs[c] for c in configs}, rule, both.alike), *verdicts({c: pairs[c] for c in one.configs}, rule)]
+        rows = [*verdicts({c: pairs[c] for c in configs}, rule, sides.alike), *verdicts({c: pairs[c] for c in original.configs}, rule)]
         self._file(rows)  # the images may take long, and may fail
         if images := self._images({c: pairs[c] for c in configs}, end):
             self._file([*rows, *images])

@@ -81,26 +81,26 @@ def _published(model: str) -> ModelEntry:
 
 
 def _publication(model: str, key: str) -> Publication | None:
-    return next((one for one in publications() if (one.model, one.key) == (model, key)), None)
+    return next((publication for publication in publications() if (publication.model, publication.key) == (model, key)), None)
 
 
 def _found(entry: ModelEntry, weights: str, decoder_weights: str, folder: str | Path) -> list[tuple[PublishedFile, Path]]:
     """Return the named weights, or all fetched ones. Raises BadCheckpoint for a missing file."""
-    given: dict[str, str] = {"weights": weights, "decoder_weights": decoder_weights}
+    paths: dict[str, str] = {"weights": weights, "decoder_weights": decoder_weights}
     if weights and len({file.name for file in entry.files}) == 1:
-        given["decoder_weights"] = decoder_weights or weights
-    if not any(given.values()):
-        given = {one.key: str(one.located(folder)) for one in publications() if one.model == entry.name}
-    found = [(file, Path(given[file.key])) for file in entry.files if given.get(file.key)]
-    if not found:
+        paths["decoder_weights"] = decoder_weights or weights
+    if not any(paths.values()):
+        paths = {publication.key: str(publication.located(folder)) for publication in publications() if publication.model == entry.name}
+    pairs = [(file, Path(paths[file.key])) for file in entry.files if paths.get(file.key)]
+    if not pairs:
         raise BadCheckpoint(f"It is not known where weights of {entry.name} are fetched to.", remedy="Name them with --weights.")
-    for file, path in found:
+    for file, path in pairs:
         if not path.exists():
             raise BadCheckpoint(f"There are no {file.key} of {entry.name} at {str(path)!r}.",
                                 remedy=f"Run `cachemark weights fetch {entry.name}`, or name them with --{file.key.replace('_', '-')}.")
         if file.key == "weights":
             _reads_texts(entry.name, path)
-    return found
+    return pairs
 
 
 def _reads_texts(model: str, weights: Path) -> None:
@@ -144,10 +144,10 @@ def _known(path: Path, publication: Publication | None) -> str:
     converted = isinstance(written, dict)
     noted = {file.name: _noted(file, publication) for file in checkpoints.parts(path)}
     for name, digest in digests.items():
-        said = written.get(name) if converted else getattr(noted[name], "sha256", "")
-        if said and said != digest:
-            raise BadCheckpoint(f"{name} in {str(path)!r} has the SHA-256 {digest}, not {said}.",
+        published = written.get(name) if converted else getattr(noted[name], "sha256", "")
+        if published and published != digest:
+            raise BadCheckpoint(f"{name} in {str(path)!r} has the SHA-256 {digest}, not {published}.",
                                 remedy="It was changed or damaged: delete it, and fetch or convert it again.")
-        if not said:
+        if not published:
             return UNKNOWN
     return CONVERTED if converted else PUBLISHED

@@ -48,12 +48,12 @@ def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
     here = Path(folder)
     decoder, tied = _decoder(here)
     tensors = checkpoints.read(here)
-    firsts = [one for one in tensors if one.endswith(FIRST)]
+    firsts = [tensor for tensor in tensors if tensor.endswith(FIRST)]
     if len(firsts) != 1:
         raise Unsupported(f"{str(here)!r} has {len(firsts)} decoders with the tensors of a Llama (…{FIRST}).",
                           remedy="Give the folder of one, or write its entry by hand: docs/how-to/add-a-model.md.")
     prefix = firsts[0].removesuffix(FIRST)
-    heads = [one for one in tensors if one.endswith("lm_head.weight")]
+    heads = [tensor for tensor in tensors if tensor.endswith("lm_head.weight")]
     config = LlamaLikeConfig(_with_norms(decoder, prefix, tensors), drawing.first, drawing.codes, drawing.grid,
                              _ids(here, drawing.begin), _ids(here, drawing.image), drawing.longest, tied or not heads)
     if not 0 <= drawing.first <= drawing.first + drawing.codes <= decoder.vocab or drawing.codes < 1:
@@ -62,7 +62,8 @@ def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
     if drawing.codes > (most := llama_like.codebook_size()):
         raise Unsupported(f"Images are those of LlamaGen's tokenizer, which has {most} codes; {drawing.codes} are too many for it.",
                           remedy="Write its entry by hand, with the tokenizer that it has: docs/how-to/add-a-model.md.")
-    ignored = tuple(sorted({f"{one.partition('.')[0]}.*" for one in tensors if not one.startswith(prefix) and one not in heads}))
+    ignored = tuple(sorted({f"{tensor.partition('.')[0]}.*" for tensor in tensors if not tensor.startswith(prefix)
+                            and tensor not in heads}))
     made = Described(name, config, prefix, "" if config.tied else heads[0],
                      (*ignored, *(heads if config.tied else ()), "*.rotary_emb.inv_freq"), drawing.cfg_scale)
     file = made.model.weights

@@ -44,9 +44,9 @@ def explain(
     """Return for each case of a plan the reason why it would run, or why not; nothing is run."""
     machine, _, _, cases = checked(plan, machine, plugins, methods)
     here = environment(machine.device, machine.threads)
-    with opened(store) as known:
-        decisions = decide(max_batch.limited(cases, machine.memory_cap), known, here, fresh=fresh, memory_cap=machine.memory_cap)
-        return [Explanation(d.planned.case, d.stored, reason(d, known)) for d in decisions]
+    with opened(store) as source:
+        decisions = decide(max_batch.limited(cases, machine.memory_cap), source, here, fresh=fresh, memory_cap=machine.memory_cap)
+        return [Explanation(d.planned.case, d.stored, reason(d, source)) for d in decisions]
 
 
 def decide(

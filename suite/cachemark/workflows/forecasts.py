@@ -130,10 +130,10 @@ class Forecaster:
     def _bill(self, case: Case, batch: int) -> Bill:
         key = identity(case), batch
         if key not in self._bills:
-            found = case_bill(replace(case, batch=batch, dtype=self._full.dtype), self._entry, method_factory(case)())
-            if found is None:
+            total = case_bill(replace(case, batch=batch, dtype=self._full.dtype), self._entry, method_factory(case)())
+            if total is None:
                 raise _uncounted(case.model)
-            self._bills[key] = found
+            self._bills[key] = total
         return self._bills[key]
 
 

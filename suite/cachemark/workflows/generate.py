@@ -59,9 +59,9 @@ class Generated:
 
     def _repr_png_(self) -> bytes:
         """A grid of the images, nearly square."""
-        shown = nearest_bytes(self.images[:SHOWN]).cpu()
-        columns = math.ceil(math.sqrt(len(shown)))
-        tiles = pad(shown, (0, 0, 0, 0, 0, 0, 0, -len(shown) % columns), value=255)
+        pixels = nearest_bytes(self.images[:SHOWN]).cpu()
+        columns = math.ceil(math.sqrt(len(pixels)))
+        tiles = pad(pixels, (0, 0, 0, 0, 0, 0, 0, -len(pixels) % columns), value=255)
         _, channels, height, width = tiles.shape
         grid = tiles.view(-1, columns, channels, height, width).permute(0, 3, 1, 4, 2).reshape(-1, columns * width, channels)
         file = io.BytesIO()
@@ -155,9 +155,9 @@ def load(
 
 def _published(name: str, repository: str, decoder_weights: str | Path) -> tuple[str | Path, str | Path]:
     """Download the files that a model was published with; the paths of its weights."""
-    known = [each.origin.name for each in publications.of_model(name) if each.origin.on_hub]
-    if repository not in known:
-        raise unknown(f"repository of {name}", repository, known)
+    repositories = [each.origin.name for each in publications.of_model(name) if each.origin.on_hub]
+    if repository not in repositories:
+        raise unknown(f"repository of {name}", repository, repositories)
     paths = fetch(name)
     return paths["weights"], decoder_weights or paths.get("decoder_weights", "")
 
@@ -170,11 +170,11 @@ def _own_budget(method: str, paradigm: str) -> str | int:
     return method if paradigm in cls.paradigms and cls.own_budget is not Method.own_budget else "1/2"
 
 
-def _seeds(given: Sequence[int] | int | None, images: int | None) -> list[int]:
+def _seeds(seeds: Sequence[int] | int | None, images: int | None) -> list[int]:
     """One seed for each image."""
-    if given is None:
+    if seeds is None:
         return list(range(images or 1))
-    drawn = list(range(given)) if isinstance(given, int) else list(given)
+    drawn = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if images is not None and len(drawn) != images:
         raise BadPlan(f"{len(drawn)} seeds were given for {images} images.", remedy="Give one seed for each label or prompt.")
     if any(not 0 <= seed < 2**31 for seed in drawn):

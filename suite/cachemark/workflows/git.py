@@ -104,16 +104,16 @@ def search(repository: Path, good: str, bad: str, judge: Callable[[Path, str], s
     good, bad = commit_of(repository, good), commit_of(repository, bad)
     if good == bad or git(repository, "merge-base", good, bad) != good:
         raise CachemarkError(f"{good[:12]} is not an ancestor of {bad[:12]}.", remedy="Give --good an older commit of the same branch.")
-    with checkouts(repository, [bad]) as (folder,), _bisecting(folder, good, bad) as said:
+    with checkouts(repository, [bad]) as (folder,), _bisecting(folder, good, bad) as output:
         steps: list[tuple[str, str]] = []
-        while not (found := _FOUND.search(said)) and _ONLY_SKIPPED not in said.lower():
+        while not (match := _FOUND.search(output)) and _ONLY_SKIPPED not in output.lower():
             commit = git(folder, "rev-parse", "HEAD")
             if commit in (tried for tried, _ in steps):
                 raise CachemarkError(f"git bisect came back to {commit[:12]}, which was judged already.", remedy=_REMEDY)
             steps.append((commit, judge(folder, commit)))
-            said = _answered(folder, steps[-1][1])
-        candidates = () if found else tuple(re.findall(r"^([0-9a-f]{40})$", said, re.M))
-        return Searched(found[1] if found else "", candidates, tuple(steps))
+            output = _answered(folder, steps[-1][1])
+        candidates = () if match else tuple(re.findall(r"^([0-9a-f]{40})$", output, re.M))
+        return Searched(match[1] if match else "", candidates, tuple(steps))
 
 
 @contextmanager

@@ -47,10 +47,10 @@ def _origin(kind: installed.Kind, name: str, thing: Any) -> dict[str, str]:
     """Return the package of a thing and its version; for a plug-in file its path and digest."""
     from ..plugins.loading import origin
 
-    if (found := origin(thing)) is None:
+    if (source := origin(thing)) is None:
         return {"origin": "cachemark", "version": __version__}
-    file, digest = found
-    of = [one for one in installed.offers(kind) if one.name == name and str(one.file.resolve()) == file]
+    file, digest = source
+    of = [offer for offer in installed.offers(kind) if offer.name == name and str(offer.file.resolve()) == file]
     return {"origin": of[0].package, "version": of[0].version} if of else {"origin": file, "version": digest}
 
 

@@ -27,14 +27,14 @@ class Largest:
     tried: dict[int, Outcome]
 
 
-def asked(planned: Planned, limit: int) -> Planned:
+def searched(planned: Planned, limit: int) -> Planned:
     """Return the case that searches for its largest batch within ``limit`` bytes (0: all of the device's)."""
     return replace(planned, case=replace(planned.case, evaluation={MAX_BATCH: {"limit": limit}}))
 
 
 def limited(cases: list[Planned], limit: int) -> list[Planned]:
     """Add the limit to cases that search for their largest batch."""
-    return [asked(planned, limit) if MAX_BATCH in planned.case.evaluation else planned for planned in cases]
+    return [searched(planned, limit) if MAX_BATCH in planned.case.evaluation else planned for planned in cases]
 
 
 def at(planned: Planned, batch: int) -> Planned:
@@ -67,19 +67,19 @@ def _out_of_memory(tried: dict[int, Outcome]) -> bool:
     return all(outcome.ok or outcome.status is Status.OOM for outcome in tried.values())
 
 
-def outcome(planned: Planned, found: Largest) -> Outcome:
+def outcome(planned: Planned, largest: Largest) -> Outcome:
     """Return the search as one outcome: throughput at the plan's own batch, and at the largest."""
-    facts: dict[str, Any] = {"tried": [[batch, str(o.status)] for batch, o in sorted(found.tried.items())]}
-    seconds = sum(o.seconds for o in found.tried.values())
-    if not found.batch:
-        last = found.tried[min(found.tried)]
-        log = f"Not even {min(found.tried)} images fit.\n{last.log}" if last.status is Status.OOM else last.log
+    facts: dict[str, Any] = {"tried": [[batch, str(o.status)] for batch, o in sorted(largest.tried.items())]}
+    seconds = sum(o.seconds for o in largest.tried.values())
+    if not largest.batch:
+        last = largest.tried[min(largest.tried)]
+        log = f"Not even {min(largest.tried)} images fit.\n{last.log}" if last.status is Status.OOM else last.log
         return outcome_of(planned, Measurement(last.status, log=log, seconds=seconds, facts=facts))
-    best, own = found.tried[found.batch], found.tried.get(planned.case.batch)
+    best, own = largest.tried[largest.batch], largest.tried.get(planned.case.batch)
     costs = Costs(planned.case.batch, seconds=own.samples[TIME] if own is not None and own.ok else (), peak_bytes=best.samples[PEAK][0],
-                  largest_batch=found.batch, largest_seconds=best.samples[TIME])
+                  largest_batch=largest.batch, largest_seconds=best.samples[TIME])
     samples = cost_values(costs, searched=True)
-    other = [o for o in found.tried.values() if not o.ok and o.status is not Status.OOM]
+    other = [o for o in largest.tried.values() if not o.ok and o.status is not Status.OOM]
     note = f"{NO_IMAGES}; the search ended early: {other[0].status}" if other else NO_IMAGES
     facts |= {ENDED: {"status": str(other[0].status), "log": other[0].log}} if other else {}
     return outcome_of(planned, Measurement(Status.OK, samples, note, seconds=seconds, facts={**best.facts, **facts}))

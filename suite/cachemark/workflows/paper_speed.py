@@ -37,11 +37,12 @@ class PaperSpeed:
 
         ``image``: seconds to decode one image on the model's own grid, scaled with the area of other grids.
         """
-        whole, part = (self._roofline_time(case, rates, batch, tokens) for case in (replace(full, method=FULL, parameters={}), candidate))
-        if not whole or not part:
+        full_time, part = (self._roofline_time(case, rates, batch, tokens)
+                           for case in (replace(full, method=FULL, parameters={}), candidate))
+        if not full_time or not part:
             return None
         decoding = image * batch * tokens / (full.grid[0] * full.grid[1])
-        return (whole + decoding) / (part + decoding)
+        return (full_time + decoding) / (part + decoding)
 
     def _roofline_time(self, case: Case, rates: Rates, batch: int, tokens: int) -> float | None:
         name = case.method, case.key, batch, tokens

@@ -71,16 +71,16 @@ def price_list(
     machine, (loaded, _) = Machine.of(machine), prepare(plan, plugins, methods)
     bare, missing = without_missing(loaded)
     todo = limited(expand(with_stand_ins(loaded, bare), "cuda" if on else machine.device), machine.memory_cap)
-    with opened(None if on else store) as known:
-        left, before = _left(todo, known, machine)
-        cost = bill(loaded, left, partial(_rates, machine.device, machine.threads, on), before, missing)
+    with opened(None if on else store) as source:
+        to_run, before = _left(todo, source, machine)
+        cost = bill(loaded, to_run, partial(_rates, machine.device, machine.threads, on), before, missing)
     models = []
-    for model in dict.fromkeys(p.case.model for p in left):
-        own = [p for p in left if p.case.model == model]
+    for model in dict.fromkeys(p.case.model for p in to_run):
+        own = [p for p in to_run if p.case.model == model]
         prices = [cost.prices[p.case.key] for p in own]
-        models.append(ModelPrice(model, len(own), cost.hours(left, model), sum(p.stored for p in prices), sum(p.disk for p in prices),
+        models.append(ModelPrice(model, len(own), cost.hours(to_run, model), sum(p.stored for p in prices), sum(p.disk for p in prices),
                                  max(p.memory for p in prices)))
-    return PriceList(loaded.name, on or machine.device, len(todo), len(left), tuple(models), tuple(missing),
+    return PriceList(loaded.name, on or machine.device, len(todo), len(to_run), tuple(models), tuple(missing),
                      shutil.disk_usage(Path.cwd()).free, tuple((p.case.title, p.idle_reason) for p in todo if p.idle_reason))
 
 
@@ -94,8 +94,8 @@ def deadline(seconds: float | None, store: Store, machine: Machine, places: Exec
     here = places.environment(machine.device, machine.threads)
 
     def priced(planned: Planned) -> tuple[float, bool]:
-        found = price(planned, lambda dtype: _known(planned.rates, machine.device), store.seconds(planned.case.key, here.machine_class))
-        return found.seconds, found.stored
+        cost = price(planned, lambda dtype: _known(planned.rates, machine.device), store.seconds(planned.case.key, here.machine_class))
+        return cost.seconds, cost.stored
 
     return Deadline(seconds, priced, startup=STARTUP)
 
@@ -108,10 +108,10 @@ def _rates(device: str, threads: int, card: str, dtype: str) -> Rates:
     return rate(device, threads, dtype)
 
 
-def _known(found: Rates | None, device: str) -> Rates:
-    if found is None:
+def _known(rates: Rates | None, device: str) -> Rates:
+    if rates is None:
         raise Infrastructure(f"The rates of {device} cannot be measured, so nothing can be priced.", remedy="See `cachemark doctor`.")
-    return found
+    return rates
 
 
 def _left(todo: list[Planned], store: Store | None, machine: Machine) -> tuple[list[Planned], Callable[[str], float | None]]:

@@ -184,24 +184,24 @@ def outcomes_of(case: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
     A comparison has one for each side of each pair. Raises UnknownName for no such case, or several, listing what distinguishes them.
     """
     among, named = list(outcomes), shown_label(case)
-    found = [o for o in among
+    matches = [o for o in among
              if named in (o.case.label, o.case.title, o.case.full_title) or (len(case) >= 4 and o.case.key.startswith(case))]
-    if not found:
+    if not matches:
         raise unknown("case", case, {o.case.label for o in among})
-    if len(cases := list({o.case.key: o.case for o in found}.values())) > 1:
-        known = ", ".join(f"{one.key} ({told})" for one, told in zip(cases, _apart(cases), strict=True))
-        raise UnknownName(f"{case!r} names {len(cases)} cases of this run.", remedy=f"Give the key of one: {known}.")
-    return found
+    if len(cases := list({o.case.key: o.case for o in matches}.values())) > 1:
+        choices = ", ".join(f"{match.key} ({difference})" for match, difference in zip(cases, _apart(cases), strict=True))
+        raise UnknownName(f"{case!r} names {len(cases)} cases of this run.", remedy=f"Give the key of one: {choices}.")
+    return matches
 
 
 def _apart(cases: Sequence[Case]) -> list[str]:
     """Return words that distinguish each case: its model, else its label and the settings that differ."""
-    if len({one.model for one in cases}) == len(cases):
-        return [one.model for one in cases]
-    rows = [{**one.to_json(), **asdict(one.sampling)} for one in cases]
+    if len({each.model for each in cases}) == len(cases):
+        return [each.model for each in cases]
+    rows = [{**each.to_json(), **asdict(each.sampling)} for each in cases]
     differ = [name for name in rows[0] if name not in SAID and len({canonical(row.get(name)) for row in rows}) > 1]
-    return [", ".join((one.title, *(f"{name} {row[name]}" for name in differ if isinstance(row.get(name), str | int | float))))
-            for one, row in zip(cases, rows, strict=True)]
+    return [", ".join((each.title, *(f"{name} {row[name]}" for name in differ if isinstance(row.get(name), str | int | float))))
+            for each, row in zip(cases, rows, strict=True)]
 
 
 def case_values(outcome: Outcome, full: Outcome | None) -> tuple[str, str, str, str]:

@@ -244,5 +244,5 @@ def windows(method: Method, layout: Layout, decoder: Decoder) -> list[Step]:
     """Return every pass that a decoder may run, one for each number of known tokens."""
     method.resolve(layout)
     method.layout, method.banks = layout, []
-    drawn = (window(method, decoder, known) for known in range(1, layout.visual))
+    drawn = (window(method, decoder, position) for position in range(1, layout.visual))
     return [Step(0, layout.visual), *(window_step(layout, at, count, count - most) for at, (count, most) in enumerate(drawn))]

@@ -38,7 +38,7 @@ from .time_left import TimeLeft
 class RunWatcher(Protocol):
     """Callbacks for run progress, for example to drive a progress bar."""
 
-    def planned(self, decisions: list[Decision], left: TimeLeft) -> None:
+    def planned(self, decisions: list[Decision], time_left: TimeLeft) -> None:
         """Called once before the first case, with all cases and a live estimate of the remaining time."""
         return
 
@@ -78,8 +78,8 @@ def run(
     with Store.open(store) as target:
         with machine.places(target) as places:
             runner = PlanRunner(loaded, target, places, machine, files, watcher, deadline(seconds, target, machine, places), cases)
-            found = runner.measure(fresh=fresh, carry=not fresh if carry_quality is None else carry_quality)
-        return Run(store, found.run_id, found, tuple(_anchored(loaded, target, found.run_id)))
+            measured = runner.measure(fresh=fresh, carry=not fresh if carry_quality is None else carry_quality)
+        return Run(store, measured.run_id, measured, tuple(_anchored(loaded, target, measured.run_id)))
 
 
 def measure(
@@ -115,8 +115,8 @@ def max_batch(
     """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods, searches=True)
     with Store.open(store) as target, machine.places(target) as places:
-        found = PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).measure_largest(fresh=fresh)
-    return Run(store, found.run_id, found)
+        measured = PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).measure_largest(fresh=fresh)
+    return Run(store, measured.run_id, measured)
 
 
 def share(
@@ -139,7 +139,7 @@ def _require_quality(plan: Plan, cases: Sequence[Planned]) -> None:
     if not passes:
         raise Unsupported(f"No case of plan {plan.name} has a quality pass, so there are no quality images to share.",
                           remedy="Measure it with `cachemark run`. A table [quality] gives a plan such a pass, on models with weights.")
-    if all("missing" in one for one in passes):
+    if all("missing" in settings for settings in passes):
         raise Unsupported(f"The quality pass of plan {plan.name} cannot be made here, so there is nothing to share: {passes[0]['missing']}")
 
 
@@ -150,9 +150,9 @@ def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
     lines, table = [], plan.anchor.model_dump()
     for full in (outcome for outcome in store.outcomes(run_id) if outcome.case.role == "baseline"):
         anchor = anchors.Anchor.from_table(full.case.model, table, asdict(MODELS.get(full.case.model).presets["paper"]))
-        found = anchors.judge(anchor, full)
-        lines.append(f"Anchor of {anchor.model}: {found.state}. {found.reason}")
-        if found.passed:
+        verdict = anchors.judge(anchor, full)
+        lines.append(f"Anchor of {anchor.model}: {verdict.state}. {verdict.reason}")
+        if verdict.passed:
             record = store.run(run_id)
             facts = {"run": record.id, "started": record.started, "machine": record.environment.machine_class, "code": dict(record.code)}
             lines.append(f"Written down: {anchors.save(anchors.ROOT, anchor, full, facts)}")
@@ -190,15 +190,15 @@ class PlanRunner:
         cases = search.limited(self.cases, self.machine.memory_cap)
         measured_rates = partial(self.executor.rates, self.machine.device, self.machine.threads)
         here, decisions = _rated(*self._decided(cases, fresh), measured_rates)
-        with self._new_run(here, decisions) as found:
+        with self._new_run(here, decisions) as measured:
             todo = self._with_caches([_with_earlier(d, self.store) if carry and not d.stored else d for d in decisions])
             if fresh:
                 _clear(todo)
             wide = [d for d in todo if MAX_BATCH in d.planned.case.evaluation]
             plain = [d for d in todo if MAX_BATCH not in d.planned.case.evaluation]
-            self._keep(self._ended(plain, self._request()), found)
-            self._keep(self._searched(wide), found)
-        return found
+            self._keep(self._ended(plain, self._request()), measured)
+            self._keep(self._searched(wide), measured)
+        return measured
 
     def measure_largest(self, *, fresh: bool = False) -> Measured:
         """Find the largest batch within the memory cap (0: all of the GPU's) of every full cache and candidate.
@@ -206,20 +206,20 @@ class PlanRunner:
         Throughput is measured there and at the plan's batch. Each batch is tried in a process of its own.
         """
         cases = [p for p in self.cases if p.case.role in ("baseline", "candidate")]
-        here, decisions = self._decided([search.asked(planned, self.machine.memory_cap) for planned in cases], fresh)
-        with self._new_run(here, decisions) as found:
+        here, decisions = self._decided([search.searched(planned, self.machine.memory_cap) for planned in cases], fresh)
+        with self._new_run(here, decisions) as measured:
             todo = [d for d in decisions if not d.stored]
-            self._keep(self._searched(todo), found)
-        return found
+            self._keep(self._searched(todo), measured)
+        return measured
 
     def make_share(self, part: tuple[int, int]) -> list[Outcome]:
         """Generate one share of the quality images of every case that is not stored; return failed outcomes."""
         _, decisions = self._decided(self.cases)
-        wanted = [d for d in self._with_caches(decisions) if not d.planned.unsupported_reason and d.planned.case.measures(QUALITY_PASS)]
+        to_share = [d for d in self._with_caches(decisions) if not d.planned.unsupported_reason and d.planned.case.measures(QUALITY_PASS)]
         self._left = TimeLeft()  # nobody knows what a part of a pass takes
-        self.watcher.planned(wanted, self._left)
+        self.watcher.planned(to_share, self._left)
         failed = []
-        for finished in self._ended(wanted, replace(self._request(Task.FEATURES), share=part)):
+        for finished in self._ended(to_share, replace(self._request(Task.FEATURES), share=part)):
             outcome = finished.outcome
             self.watcher.ended(outcome)
             if SHARE not in outcome.facts:
@@ -280,26 +280,26 @@ class PlanRunner:
             if planned.unsupported_reason:
                 yield unmeasured(planned, Status.UNSUPPORTED, planned.unsupported_reason)
             else:
-                found = search.bisect(planned.case.batch, partial(self._attempt, planned), search.MOST)
-                yield Finished(search.outcome(planned, found), {})
+                largest = search.bisect(planned.case.batch, partial(self._attempt, planned), search.MOST)
+                yield Finished(search.outcome(planned, largest), {})
 
     def _attempt(self, planned: Planned, batch: int) -> Outcome:
         """Measure one batch, unless it cannot end before the deadline."""
-        one = search.at(planned, batch)
-        if late := self.deadline.admit(one, running=True) if self.deadline else "":
-            return unmeasured(one, Status.NOT_REACHED, late).outcome
-        (finished,) = self.executor.run([[one]], self._request(Task.PROBE), lambda planned: None)
+        probe = search.at(planned, batch)
+        if late := self.deadline.admit(probe, running=True) if self.deadline else "":
+            return unmeasured(probe, Status.NOT_REACHED, late).outcome
+        (finished,) = self.executor.run([[probe]], self._request(Task.PROBE), lambda planned: None)
         if self.deadline:
-            self.deadline.ended(one, finished.outcome)
+            self.deadline.ended(probe, finished.outcome)
         return finished.outcome
 
-    def _keep(self, ended: Iterator[Finished], found: Measured) -> None:
+    def _keep(self, ended: Iterator[Finished], measured: Measured) -> None:
         """Store each outcome as it arrives."""
         for finished in ended:
             outcome = finished.outcome
             trial = self._processes.setdefault(finished.process, str(len(self._processes) + 1)) if finished.process else ""
-            self.store.save(found.run_id, outcome, finished.artifacts, trial=trial)
-            found.ran.append(outcome)
+            self.store.save(measured.run_id, outcome, finished.artifacts, trial=trial)
+            measured.ran.append(outcome)
             self._left.ended(outcome)
             self.watcher.ended(outcome)
 
@@ -311,9 +311,9 @@ def _rated(
     dtypes = {d.planned.case.dtype for d in decisions if not d.stored}
     if not dtypes:
         return here, decisions
-    found = rates(dtypes)
-    given = [d if d.stored else replace(d, planned=replace(d.planned, rates=found.get(d.planned.case.dtype))) for d in decisions]
-    return replace(here, facts={**here.facts, **stated(found)}), given
+    rates_by_dtype = rates(dtypes)
+    rated = [d if d.stored else replace(d, planned=replace(d.planned, rates=rates_by_dtype.get(d.planned.case.dtype))) for d in decisions]
+    return replace(here, facts={**here.facts, **stated(rates_by_dtype)}), rated
 
 
 def _with_earlier(decision: Decision, store: Store) -> Decision:

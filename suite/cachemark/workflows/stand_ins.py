@@ -48,7 +48,7 @@ def stand_in(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
 
 def with_stand_ins(plan: Plan, bare: Plan) -> Plan:
     """Return ``bare``, the plan with random weights for missing files, with stand-ins for their calibrations."""
-    cells = [_with_stand_ins(own) if own.weights != asked.weights else own for asked, own in zip(plan.cells, bare.cells, strict=True)]
+    cells = [_with_stand_ins(own) if own.weights != planned.weights else own for planned, own in zip(plan.cells, bare.cells, strict=True)]
     return bare.model_copy(update={"cells": cells})
 
 
@@ -56,15 +56,15 @@ def _with_stand_ins(block: Cells) -> Cells:
     if block.model not in MODELS:
         return block
     entry: ModelEntry = MODELS.get(block.model)
-    budgets = [_table(given, entry) if isinstance(given, str | MethodTable) else given for given in block.budgets]
-    return block.model_copy(update={"methods": [_table(given, entry) for given in block.methods], "budgets": budgets})
+    budgets = [_table(method, entry) if isinstance(method, str | MethodTable) else method for method in block.budgets]
+    return block.model_copy(update={"methods": [_table(method, entry) for method in block.methods], "budgets": budgets})
 
 
-def _table(given: str | MethodTable, entry: ModelEntry) -> str | MethodTable:
+def _table(method: str | MethodTable, entry: ModelEntry) -> str | MethodTable:
     """Return a method with stand-ins for parameters that the plan does not set; other names are returned unchanged."""
-    named = MethodTable(name=given) if isinstance(given, str) else given
+    named = MethodTable(name=method) if isinstance(method, str) else method
     if named.name not in METHODS or not (parameters := stand_in(METHODS.get(named.name), entry)):
-        return given
+        return method
     return MethodTable.model_validate({**parameters, **named.model_dump()})
 
 

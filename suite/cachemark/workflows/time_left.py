@@ -87,8 +87,8 @@ class TimeLeft:
         with self._lock:
             paces = self._paces()
             remaining = [None if case.searched else self._remaining(case, paces) for case in self._left.values()]
-            known = [seconds for seconds in remaining if seconds is not None]
-            return sum(known) / self._at_once if remaining and len(known) == len(remaining) else None
+            estimates = [seconds for seconds in remaining if seconds is not None]
+            return sum(estimates) / self._at_once if remaining and len(estimates) == len(remaining) else None
 
     def _paces(self) -> dict[str, float]:
         """Return the seconds per image of each model, and of all together under the empty name."""
@@ -104,9 +104,9 @@ class TimeLeft:
     def _remaining(self, case: _CaseProgress, paces: dict[str, float]) -> float | None:
         """Return the seconds that a case still takes, or None."""
         pace = paces.get(case.model, paces.get(""))
-        whole = case.stored if case.stored is not None else None if pace is None else case.images * pace
+        total = case.stored if case.stored is not None else None if pace is None else case.images * pace
         if case.began is None:
-            return whole
+            return total
         if case.stored is None and case.fraction >= EARLY:
-            whole = (case.last - case.began) / case.fraction
-        return None if whole is None else max(whole - (self._clock() - case.began), 0.0)
+            total = (case.last - case.began) / case.fraction
+        return None if total is None else max(total - (self._clock() - case.began), 0.0)

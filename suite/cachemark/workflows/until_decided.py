@@ -60,27 +60,27 @@ def until_decided(
     began = time.monotonic()
     for grown in _larger(loaded):
         before = time.monotonic()
-        found = run(grown, store, machine=machine, plugins=files, fresh=fresh, watcher=watcher)
-        interims.append(_interim(found, grown.fidelity.samples))
+        result = run(grown, store, machine=machine, plugins=files, fresh=fresh, watcher=watcher)
+        interims.append(_interim(result, grown.fidelity.samples))
         on_interim(interims[-1])
         if not interims[-1].open:
-            return UntilDecided(found, tuple(interims), DECIDED)
+            return UntilDecided(result, tuple(interims), DECIDED)
         now = time.monotonic()
         if minutes is not None and now - began + GROWTH * (now - before) > 60 * minutes:
-            return UntilDecided(found, tuple(interims), TIME)
-    return UntilDecided(found, tuple(interims), SEEDS)
+            return UntilDecided(result, tuple(interims), TIME)
+    return UntilDecided(result, tuple(interims), SEEDS)
 
 
 def _larger(plan: Plan) -> list[Plan]:
     """Return the plan at its own number of samples, at twice as many, and so on to the end of its seeds."""
-    given = plan.fidelity
-    series = given.seeds.rstrip("0123456789k")
+    fidelity = plan.fidelity
+    series = fidelity.seeds.rstrip("0123456789k")
     sizes = sorted((size, name) for name, size in SIZES.items() if name.rstrip("0123456789k") == series)
-    most = max([given.samples, *(size for size, _ in sizes)])
+    most = max([fidelity.samples, *(size for size, _ in sizes)])
     plans, times = [], 1
-    while (samples := given.samples * times) <= most:
-        seeds = next((name for size, name in sizes if size >= samples), given.seeds)
-        plans.append(_at(plan, given.model_copy(update={"sequential": True, "samples": samples, "seeds": seeds}), times))
+    while (samples := fidelity.samples * times) <= most:
+        seeds = next((name for size, name in sizes if size >= samples), fidelity.seeds)
+        plans.append(_at(plan, fidelity.model_copy(update={"sequential": True, "samples": samples, "seeds": seeds}), times))
         times *= GROWTH
     return plans
 
@@ -91,8 +91,8 @@ def _at(plan: Plan, fidelity: Fidelity, times: int) -> Plan:
     return plan.model_copy(update={"fidelity": fidelity, "cells": cells})
 
 
-def _interim(found: Run, samples: int) -> Interim:
-    groups, claims = standing(found.outcomes, sequential=True)
+def _interim(result: Run, samples: int) -> Interim:
+    groups, claims = standing(result.outcomes, sequential=True)
     rows = {row.case.key: row.case.title for group in groups for row in group.candidates if row.case.key in claims}
     if not rows:
         raise NothingMeasured("No case has a value of quality for each image, so nothing can be decided.",

@@ -22,7 +22,7 @@ INSTALL = "pip install 'cachemark[hub]'"
 
 def weights_list(models: Sequence[str] = ()) -> list[Publication]:
     """List the files and folders that published models need, of all or of ``models``. Raises UnknownName."""
-    return [one for model in models for one in of_model(model)] if models else list(publications())
+    return [publication for model in models for publication in of_model(model)] if models else list(publications())
 
 
 def fetch(model: str, to: str | Path = FOLDER, say: Callable[[str], None] = lambda line: None) -> dict[str, Path]:
