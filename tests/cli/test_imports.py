@@ -34,8 +34,9 @@ for arguments in json.loads(sys.argv[1]):
 """
 HEAVY = {"torch", "numpy", "sqlalchemy", "pydantic", "pandas", "scipy", "altair", "jinja2", "PIL", "rich"}
 VERBS = {
-    "Accept", "Acknowledge", "Add", "Back", "Benchmark", "Check", "Compare", "Compute", "Convert", "Copy", "Create", "Download", "Estimate", "Export",
-    "Find", "Generate", "Import", "List", "Measure", "Print", "Recommend", "Record", "Replace", "Save", "Show", "Test", "Write",
+    "Accept", "Acknowledge", "Add", "Back", "Benchmark", "Check", "Compare", "Compute", "Convert", "Copy", "Create", "Download",
+    "Estimate", "Export", "Find", "Generate", "Import", "List", "Measure", "Print", "Recommend", "Record", "Replace", "Save", "Show",
+    "Test", "Write",
 }
 
 

@@ -22,9 +22,10 @@ def test_a_size_with_its_unit(text: str, nbytes: int) -> None:
 
 
 @pytest.mark.parametrize(("option", "wrong"), [
-    ("--budget", "six hours"), ("--budget", "6"), ("--deadline", "25:00"), ("--deadline", "soon"), ("--deadline", "2001-01-01T00:00"),
+    ("--budget", "six hours"), ("--budget", "6"), ("--memory-cap", "24 potatoes"), ("--memory-cap", "-3GiB"), ("--memory-cap", "0"),
+    ("--deadline", "25:00"), ("--deadline", "soon"), ("--deadline", "2001-01-01T00:00"),
 ])  # fmt: skip
-def test_a_time_that_is_none_is_refused(option: str, wrong: str) -> None:
+def test_a_wrong_time_or_size_is_refused(option: str, wrong: str) -> None:
     result = stages.call("run", "demo", option, wrong)
     assert result.exit_code == 2
     assert f"Invalid value for '{option}'" in result.output

@@ -178,16 +178,6 @@ def test_what_only_a_person_can_fetch_is_told_step_by_step(hub: Hub, tmp_path: P
     assert fetch(tmp_path, "mar-b").exit_code == 0, "what is there need not be fetched"
 
 
-def test_without_the_library_its_name_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cachemark.core.errors import Unsupported
-    from cachemark.workflows.weights import fetch as here
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(Unsupported, match="huggingface_hub") as found:
-        here("llamagen-b", tmp_path)
-    assert "pip install 'cachemark[hub]'" in found.value.remedy
-
-
 def test_weights_that_are_nowhere_are_one_sentence(tmp_path: Path) -> None:
     from cachemark.core.errors import BadCheckpoint, Unsupported
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -131,28 +130,6 @@ def test_a_block_at_the_largest_batch_is_searched_beside_others(tmp_path: Path) 
     assert len(other.ran) == 4, "another limit is another question"
 
 
-def test_a_price_knows_the_searches_that_are_done(tmp_path: Path) -> None:
-    (tmp_path / "p.toml").write_text('name = "p"\n[[cells]]\nmodel = "llamagen-b"\nmethods = ["window"]\nbatch = "max"\n')
-    with Store.open(tmp_path / "s.sqlite") as store:
-        PlanRunner(plans.load(str(tmp_path / "p.toml")), store, Card(), SMALL).measure()
-
-    def left(cap: str) -> int:
-        result = stages.call("price", tmp_path / "p.toml", "--store", tmp_path / "s.sqlite", "--threads", 1, "--json",
-                             "--memory-cap", cap)
-        assert result.exit_code == 0, result.output
-        return int(json.loads(result.stdout)["to_run"])
-
-    assert left("2GiB") == 0
-    assert left("4GiB") == 2, "another limit is another question"
-
-
-def test_a_search_is_not_begun_behind_the_deadline(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "s.sqlite") as store:
-        late = Deadline(1.0, lambda planned: (100.0 if MAX_BATCH in planned.case.evaluation else 0.0, True))
-        summary = PlanRunner(plans.Plan.model_validate(PLAN), store, Card(), SMALL, deadline=late).measure()
-    assert [o.status for o in summary.ran] == [Status.OK] * 2 + [Status.NOT_REACHED] * 2
-
-
 class Clock:
     """Stands at the seconds that attempts have taken."""
 
@@ -211,30 +188,11 @@ def test_a_search_is_priced_without_judging() -> None:
         "weights are random, so nothing is judged anyway; each attempt is a process, in which no full cache runs in turns")
 
 
-def test_a_batch_is_a_number_or_the_largest() -> None:
-    with pytest.raises(ValueError, match="batch"):
-        plans.Plan.model_validate({"name": "p", "cells": [{"model": "llamagen-b", "methods": ["window"], "batch": "most"}]})
-
-
 # ------------------------------------------------------------------------------------------------ the command line
-
-@pytest.mark.parametrize("wrong", ["24 potatoes", "-3GiB", "0", "GiB"])
-def test_a_limit_must_be_a_size(wrong: str) -> None:
-    result = stages.call("run", "demo", "--memory-cap", wrong)
-    assert result.exit_code == 2
-    assert "is not a size; write 24GiB" in result.output
-
 
 def test_a_search_on_a_cpu_needs_a_limit() -> None:
     result = stages.call("max-batch", "demo")
     assert (result.exit_code, "add --memory-cap" in result.output) == (2, True)
-
-
-def test_so_does_a_plan_that_searches(tmp_path: Path) -> None:
-    (tmp_path / "p.toml").write_text('name = "p"\n[[cells]]\nmodel = "llamagen-b"\nmethods = ["window"]\nbatch = "max"\n')
-    result = stages.call("run", tmp_path / "p.toml", "--store", tmp_path / "s.sqlite")
-    assert (result.exit_code, "add --memory-cap" in result.output) == (2, True)
-    assert not (tmp_path / "s.sqlite").exists()
 
 
 def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

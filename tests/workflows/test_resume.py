@@ -111,10 +111,6 @@ def test_explain_says_what_is_done_and_changes_nothing(stage: Stage, monkeypatch
     assert stage.states() == ["finished"]
 
 
-def test_explain_in_words_is_one_line_a_case(stage: Stage) -> None:
-    assert stage.call("explain").stdout.splitlines() == [f"dot {label:<18}  skip  {DONE}" for label in LABELS]
-
-
 def test_explain_names_changed_code_and_a_changed_parameter(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     more = with_more(stage)
     assert stage.run(*more).stdout.startswith("Run 2: 1 measured, 0 failed, 5 skipped.\n")
@@ -245,17 +241,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def random_plan(trial: str = "") -> plans.Plan:
     cells = [{"model": "llamagen-b", "methods": ["window", "streaming"]}, {"model": "llamagen-l", "methods": ["window"]}]
     return plans.Plan.model_validate({"name": "p", "cells": cells} | ({"trial": trial} if trial else {}))
-
-
-def test_an_outcome_has_the_parts_of_its_result_key(told: list[list[str]], tmp_path: Path) -> None:
-    with Store.open(tmp_path / "s.sqlite") as store:
-        found = PlanRunner(random_plan(), store, Local()).measure()
-        assert (found.run_id, found.carried, store.run().plan, store.run().state) == (1, 0, "p", "finished")
-        assert found.ran == store.outcomes(1)
-    for outcome in found.ran:
-        assert set(outcome.facts["result_parts"]) == {"case", "method", "models", "measuring", "metrics", "numerics"}
-        assert outcome.facts["result_parts"]["case"] == outcome.case.key
-    assert len({o.result_key for o in found.ran}) == len(found.ran)
 
 
 @pytest.mark.parametrize(("trial", "groups"), [
