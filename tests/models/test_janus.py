@@ -108,7 +108,7 @@ def test_an_entry_knows_the_lengths_of_the_batch_that_is_timed() -> None:
     labels = labels_of(3, 64)
     with torch.device("meta"):
         model = Janus(SIZES["7B"], text_to_image.janus_pro("7B").shapes)
-    model.gen_embed.weight = torch.nn.Parameter(torch.zeros(1))  # the layout has its type and device
+    model.decoder.embed_tokens.weight = torch.nn.Parameter(torch.zeros(1))  # the layout has its type and device
     assert shape == model.layout(range(3), entry.presets["paper"], labels)
     assert entry.classes == 64
     assert entry.conditions.startswith("64 prompts ")

@@ -70,7 +70,8 @@ def no_image(tokens: torch.Tensor) -> None:
 BUILDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Callable[[], Any]], ParameterCounts]]] = {
     LlamaGenConfig: (LlamaGen, costs.llamagen), JanusConfig: (partial(Janus, prompts=PROMPTS), costs.janus),
     InfinityConfig: (partial(Infinity, texts=TEXTS), partial(costs.infinity, text=7)),
-    VARConfig: (next_scale.build, costs.var), LuminaConfig: (partial(Lumina, prompts=PROMPTS), costs.lumina), MARConfig: (MAR, costs.mar),
+    LuminaConfig: (partial(Lumina, prompts=PROMPTS), lambda c, decode: costs.llama_like(c.decoder, c.lines * c.line, decode)),
+    VARConfig: (next_scale.build, costs.var), MARConfig: (MAR, costs.mar),
 }
 
 

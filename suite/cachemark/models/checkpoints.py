@@ -1,9 +1,8 @@
-"""Published weights files into modules: nothing is executed from a file, and nothing is left at random values.
+"""Loader of published weights: executes nothing from a file and leaves no tensor at random values.
 
-A file is recognised by its content: safetensors, or the zip that ``torch.save`` writes. Both are mapped into memory, not
-read into it. A folder or an index, as Hugging Face publishes large models in several files, is read as one. Modules are built
-on the meta device and take the mapped tensors as they are, so the peak is the file itself; a change of dtype or device adds
-the converted copy, tensor by tensor.
+A file is recognized by its content: safetensors, or the zip that ``torch.save`` writes. Both are memory-mapped. A folder or an index of
+shards, as Hugging Face publishes large models, is read as one. Modules are built on the meta device and take the mapped tensors, so the
+peak is the file itself; a change of dtype or device adds the converted copy, tensor by tensor.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ SHOWN = 3  # names in an error before the text gives only their number
 
 
 class _NoDraws(TorchFunctionMode):
-    """Leaves out random initial values. On the meta device they have no effect, but the first one imports PyTorch's compiler."""
+    """Skips random initial values, which on the meta device only import PyTorch's compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -48,7 +47,7 @@ class _NoDraws(TorchFunctionMode):
 
 
 def digests(path: str | Path) -> dict[str, str]:
-    """The SHA-256 of each file that holds the weights at ``path``, by name, as hex digits, read in pieces."""
+    """Return the SHA-256 of each file of the weights at ``path``, by name, as hex digits."""
     hashes = {}
     for file in parts(path):
         try:
@@ -60,7 +59,7 @@ def digests(path: str | Path) -> dict[str, str]:
 
 
 def sha256(path: str | Path) -> str:
-    """The SHA-256 of a file as hex digits; of several files that of their names and digests."""
+    """Return the SHA-256 of a file as hex digits; for several files, of their names and digests."""
     hashes = digests(path)
     if len(hashes) == 1:
         return next(iter(hashes.values()))
@@ -68,8 +67,10 @@ def sha256(path: str | Path) -> str:
 
 
 def parts(path: str | Path) -> list[Path]:
-    """The files that hold the weights at ``path``: a file itself, the shards of an index, and of a folder what it holds under one of the
-    ``PUBLISHED`` names. Raises BadCheckpoint where one is missing."""
+    """Return the files of the weights at ``path``: a file, the shards of an index, or those of a folder.
+
+    A folder must contain one of the ``PUBLISHED`` names. Raises BadCheckpoint if a file is missing.
+    """
     source = _published(path)
     if not source.name.endswith(INDEX):
         return [_existing(source)]
@@ -87,7 +88,7 @@ def parts(path: str | Path) -> list[Path]:
 
 
 def _inside(shard: str) -> PurePosixPath:
-    """The place of a shard in the folder of its index. Raises ValueError for one elsewhere, TypeError for what is no name."""
+    """Return the path of a shard within the folder of its index. Raises ValueError or TypeError."""
     place = PurePosixPath(shard)
     if place.is_absolute() or ".." in place.parts or not place.parts:
         raise ValueError("a file in another folder")
@@ -95,17 +96,16 @@ def _inside(shard: str) -> PurePosixPath:
 
 
 def read(path: str | Path, *, wrappers: Sequence[str] = WRAPPERS) -> dict[str, Tensor]:
-    """The tensors of a weights file, or of :func:`parts` together, by name, mapped from disk.
+    """Return the tensors of a weights file, or of all :func:`parts`, by name, memory-mapped.
 
-    A pickle is read with ``weights_only``. Training code stores the weights beside an optimizer and its arguments: the first
-    of ``wrappers`` that holds tensors is taken, else the file is the state dict itself. Raises BadCheckpoint.
+    A pickle is read with ``weights_only``. Training code stores weights next to an optimizer and arguments: the first of ``wrappers``
+    that holds tensors is used, else the top level. Raises BadCheckpoint.
     """
     return {name: tensor for file in parts(path) for name, tensor in _read(file, wrappers).items()}
 
 
 def remarks(path: str | Path) -> dict[str, Any]:
-    """The facts that the weights at ``path`` state about themselves: the arguments of a training beside them in a torch file, the metadata
-    of an index or of safetensors."""
+    """Return what the weights state about themselves: training arguments, or metadata of index or file."""
     remarks: dict[str, Any] = {}
     if (file := _published(path)).name.endswith(INDEX):
         remarks |= _mapping(read_json(file).get("metadata"))
@@ -147,12 +147,11 @@ def load(
     wrappers: Sequence[str] = WRAPPERS,
     rename: Callable[[str], str] = str,
 ) -> M:
-    """A module with the weights at ``path``, in eval mode and without gradients.
+    """Load the weights at ``path`` into a new module, in eval mode and without gradients.
 
-    Every tensor of the module must be in the file with its shape, and every tensor of the file, under the name that ``rename``
-    makes of its own, must be one of the module, except ``EXTRAS`` and what matches a pattern of ``ignore`` (as of ``fnmatch``).
-    ``dtype`` converts floating-point tensors; None keeps those of the file. Changing a weight later never changes the file.
-    Raises BadCheckpoint with the first names that do not fit.
+    Every tensor of the module must be in the file with its shape. Every tensor of the file, under the name that ``rename`` returns, must
+    be in the module, except ``EXTRAS`` and names that match ``ignore`` (as in ``fnmatch``). ``dtype`` converts floating-point tensors;
+    None keeps the file's. Changing a weight later never changes the file. Raises BadCheckpoint with the first names that do not fit.
     """
     module, present, _ = fitted(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
     for name in present:  # in place, so that each source can go as soon as its copy is made
@@ -167,7 +166,7 @@ def check(
     factory: Callable[[], nn.Module], path: str | Path, *, ignore: Sequence[str] = (), wrappers: Sequence[str] = WRAPPERS,
     rename: Callable[[str], str] = str,
 ) -> None:
-    """Raise what :func:`load` would raise for this file, without reading its weights."""
+    """Raise the errors of :func:`load` without reading the weights."""
     fitted(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
 
 
@@ -175,8 +174,10 @@ def fitted(
     factory: Callable[[], M], path: str | Path, *, ignore: Sequence[str] = (), wrappers: Sequence[str] = WRAPPERS,
     rename: Callable[[str], str] = str,
 ) -> tuple[M, dict[str, Tensor], list[str]]:
-    """The module on the meta device, the mapped tensors that are its own, by its names, and the file's names that were passed over. Raises
-    what :func:`load` raises."""
+    """Return the meta-device module, its mapped tensors by name, and the ignored names of the file.
+
+    Raises the errors of :func:`load`.
+    """
     with torch.device("meta"), _NoDraws():
         module = factory()
     expected = module.state_dict()
@@ -190,7 +191,7 @@ def fitted(
 
 
 def _published(path: str | Path) -> Path:
-    """The file at a path, and of a folder that which it holds under one of the ``PUBLISHED`` names."""
+    """Return the path itself, or the published file within a folder."""
     source = Path(path)
     if not os.path.isdir(source):  # which answers of any name
         return source
@@ -235,7 +236,7 @@ def _safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def _unwrap(content: Any, file: Path, wrappers: Sequence[str]) -> dict[str, Tensor]:
-    """The first wrapped mapping that holds tensors, else the tensors at the top level."""
+    """Return the first wrapped mapping that holds tensors, else the tensors at the top level."""
     top = content if isinstance(content, Mapping) else {}
     for candidate in (*(top.get(name) for name in wrappers), top):
         present = candidate if isinstance(candidate, Mapping) else {}
@@ -268,7 +269,7 @@ def _compare(expected: Mapping[str, Tensor], present: Mapping[str, Tensor], titl
 
 
 def _stray(missing: Sequence[str], unexpected: Sequence[str]) -> str:
-    """The prefix of the file's names, where that alone keeps the first missing one from being found; else empty."""
+    """Return the prefix of the file's names if only it hides the first missing name; else ""."""
     if not missing:
         return ""
     end = "." + missing[0]
@@ -276,7 +277,7 @@ def _stray(missing: Sequence[str], unexpected: Sequence[str]) -> str:
 
 
 def _counts(expected: Iterable[str], present: Iterable[str]) -> list[str]:
-    """Lists of modules, such as ``layers``, that both sides have in different length, outermost only."""
+    """Describe the outermost module lists, such as ``layers``, whose lengths differ."""
     model, file = _lengths(expected), _lengths(present)
     differ = [name for name in model if name in file and file[name] != model[name]]
     outer = [name for name in differ if not any(name.startswith(other + ".") for other in differ)]
@@ -284,7 +285,7 @@ def _counts(expected: Iterable[str], present: Iterable[str]) -> list[str]:
 
 
 def _lengths(names: Iterable[str]) -> dict[str, int]:
-    """``{"layers": 12}`` from ``layers.0.…`` to ``layers.11.…``."""
+    """Return ``{"layers": 12}`` for names ``layers.0.…`` to ``layers.11.…``."""
     lengths: dict[str, int] = {}
     for name in names:
         parts = name.split(".")
@@ -300,7 +301,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _fits(tensor: Tensor, expected: Tensor) -> bool:
-    """True where the numbers of a file can be those of the module: floating point of two bytes and more, or integers, as it has them."""
+    """Return True if both are floating point of two bytes or more, or both integers."""
     if expected.is_floating_point():
         return tensor.is_floating_point() and tensor.element_size() > 1
     return not (tensor.is_floating_point() or tensor.is_complex())
@@ -315,6 +316,6 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    """The first few names, and a sign that there are more."""
+    """Return the first few names, with an ellipsis if there are more."""
     listed = list(names)
     return ", ".join(listed[:SHOWN]) + (", …" if len(listed) > SHOWN else "")

@@ -1,8 +1,8 @@
-"""Published weights as sharded safetensors: written once, then mapped as they are.
+"""Conversion of published weights to sharded safetensors.
 
-A folder of converted weights appears whole or not at all. Its shards grow in a hidden folder beside it, each of them whole from the first
-moment (:func:`cachemark.core.files.replacing`); the same conversion, begun again, keeps those that are there. One shard's tensors at a
-time are mapped from the source and written piece by piece, so the peak is one shard.
+A folder of converted weights appears complete or not at all. Shards are written to a hidden folder next to it, each atomically
+(:func:`cachemark.core.files.replacing`); a repeated conversion keeps finished shards. Tensors of one shard are mapped from the source at
+a time and written in pieces, so the peak is one shard.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torc
 
 @dataclass(frozen=True)
 class Contents:
-    """The inventory of weights: every tensor of their model; ``passed`` are the names that stand beside them."""
+    """Inventory of weights; ``passed`` are names that were ignored."""
 
     tensors: int
     parameters: int
@@ -46,7 +46,7 @@ class Contents:
 
 
 def contents(file: PublishedFile, path: str | Path) -> Contents:
-    """The contents of the weights at ``path``. Raises BadCheckpoint unless all of the model is, and nothing else."""
+    """Return the inventory of the weights at ``path``. Raises BadCheckpoint unless they match the model."""
     _, present, passed = checkpoints.fitted(file.build, path, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in present.values()}
     return Contents(len(present), sum(t.numel() for t in present.values()), sum(t.nbytes for t in present.values()),
@@ -57,12 +57,13 @@ def convert(
     file: PublishedFile, source: str | Path, to: Path, *, pixels: int = 0, shard: int = SHARD,
     note: Callable[[int, int, bool], None] = lambda index, count, reused: None,
 ) -> None:
-    """Write the weights at ``source`` to the folder ``to``, with what lies beside them for reading texts; nothing is done where that was
-    done already. ``pixels`` are stated where the source does not tell them. ``note(index, count, kept)`` is called when a shard is there,
-    ``reused`` from an earlier try.
+    """Write the weights at ``source``, and its text tokenizer or encoder, to the folder ``to``.
 
-    Raises BadCheckpoint for weights that are not those of the model, CachemarkError where ``to`` is something else or somebody else is at
-    it, Infrastructure where the disk is too small.
+    A finished conversion of the same source is left as it is. ``pixels`` states the image size if the source does not. ``note(index,
+    count, reused)`` is called per shard.
+
+    Raises BadCheckpoint for weights of another model, CachemarkError if ``to`` is something else or another process is converting to it,
+    Infrastructure if the disk is too small.
     """
     shards = _shards(file, source, shard)
     size = _size(file, source, pixels)
@@ -91,8 +92,7 @@ def convert(
 
 
 def _size(file: PublishedFile, source: str | Path, pixels: int) -> int:
-    """The size of images that the weights are for, which the name of a converted folder no longer tells. Raises BadCheckpoint where nobody
-    says it, and the shapes do not."""
+    """Return the image size of the weights. Raises BadCheckpoint if neither shapes nor metadata give it."""
     size = trained_size.check(file, source, pixels)
     if file.pixels and not size:
         raise BadCheckpoint(f"Nothing in {str(source)!r} says for images of which size it is, and its shapes are those of other sizes too.",
@@ -101,7 +101,7 @@ def _size(file: PublishedFile, source: str | Path, pixels: int) -> int:
 
 
 def _shards(file: PublishedFile, source: str | Path, limit: int) -> list[tuple[list[str], int]]:
-    """The names of each shard and their bytes, in the order of the model."""
+    """Return the names and bytes of each shard, in the order of the model."""
     module, present, _ = checkpoints.fitted(file.build, source, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
     shards: list[tuple[list[str], int]] = []
     for name in module.state_dict():
@@ -114,7 +114,7 @@ def _shards(file: PublishedFile, source: str | Path, limit: int) -> list[tuple[l
 
 
 def _tensors(file: PublishedFile, source: str | Path, names: Sequence[str]) -> dict[str, Tensor]:
-    """Tensors by the model's names, mapped anew, so that what was read for earlier ones can go."""
+    """Map the source again and return these tensors, so that pages of earlier shards can be freed."""
     mapped = {file.rename(name): tensor for name, tensor in checkpoints.read(source, wrappers=file.wrappers).items()}
     return {name: mapped[name] for name in names}
 
@@ -122,7 +122,7 @@ def _tensors(file: PublishedFile, source: str | Path, names: Sequence[str]) -> d
 # -- the folder that grows ---------------------------------------------------------------------------------------------
 @contextmanager
 def _work(to: Path) -> Iterator[Path]:
-    """The hidden folder that becomes ``to``, ours alone until the block ends or the process does."""
+    """Yield the hidden folder that becomes ``to``, locked until the block or the process ends."""
     folder = to.parent / f".{to.name}.converting"
     if folder.is_symlink():  # what is in there is somebody else's, and would be emptied
         raise CachemarkError(f"{str(folder)!r} is a link; the conversion grows there.", remedy="Take it away.")
@@ -139,12 +139,12 @@ def _work(to: Path) -> Iterator[Path]:
 
 
 def _stamp(source: str | Path) -> list[list[object]]:
-    """Name, size and time of each file of the source: they change where its contents do."""
+    """Return name, size and modification time of each file of the source."""
     return [[file.name, (status := file.stat()).st_size, status.st_mtime_ns] for file in checkpoints.parts(source)]
 
 
 def _made_of(folder: Path) -> object:
-    """The stamp of the source that a folder was converted from; None of any other."""
+    """Return the stamp of the source that a folder was converted from; None for any other folder."""
     try:
         return read_json(folder / INDEX)["metadata"]["source"]
     except (ValueError, KeyError, TypeError):
@@ -152,7 +152,7 @@ def _made_of(folder: Path) -> object:
 
 
 def _same(folder: Path, plan: Mapping[str, object]) -> bool:
-    """True where an earlier try was at the same conversion."""
+    """Return True if an earlier attempt had the same plan."""
     try:
         return bool(read_json(folder / PLAN) == json.loads(json.dumps(plan)))
     except ValueError:
@@ -173,7 +173,7 @@ def _room(folder: Path, source: str | Path, nbytes: int) -> None:
 def _finish(
     file: PublishedFile, source: str | Path, folder: Path, shards: Sequence[Sequence[str]], hashes: Mapping[str, str], pixels: int
 ) -> None:
-    """Write the index, take away what only the work needed, and look once more at all of it."""
+    """Write the index, delete working files, and verify the result."""
     metadata: dict[str, object] = {"total_size": sum(weights.stat().st_size for weights in folder.glob("*.safetensors")),
                                    "source": _stamp(source), "source_sha256": checkpoints.sha256(source), "sha256": dict(hashes)}
     if pixels:
@@ -192,7 +192,7 @@ def _write(path: Path, data: object) -> None:
 
 
 def _bring_readers(source: Path, folder: Path) -> None:
-    """Bring what reads texts, the tokenizer and the encoder, to where the model looks for it."""
+    """Copy the text tokenizer and encoder to where the model looks for them."""
     home = source if source.is_dir() else source.parent
     for name in (prompts.FILE, text_features.ENCODER):
         files = [home / name] if (home / name).is_file() else sorted(f for f in (home / name).rglob("*") if f.is_file())
@@ -201,7 +201,7 @@ def _bring_readers(source: Path, folder: Path) -> None:
 
 
 def _copied(file: Path, to: Path) -> None:
-    """A copy, or another name of the same file where it is large and the system allows that."""
+    """Copy a file, or hard-link it if it is large and on the same disk."""
     to.unlink(missing_ok=True)  # of an earlier try
     to.parent.mkdir(parents=True, exist_ok=True)
     if file.stat().st_size > SMALL:
@@ -213,7 +213,7 @@ def _copied(file: Path, to: Path) -> None:
 
 # -- a shard -----------------------------------------------------------------------------------------------------------
 def _shard(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write one safetensors file: the length of its header, the header, then the bytes of each tensor in turn."""
+    """Write one safetensors file: header length, header, then the bytes of each tensor."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, tensor in tensors.items():
@@ -229,7 +229,7 @@ def _shard(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensor's numbers in their order, few at a time; a tensor that lies in memory in another order is not copied whole."""
+    """Yield the tensor's numbers in order, in pieces; never copies a non-contiguous tensor whole."""
     if not tensor.is_contiguous() and tensor.size(0) > 1:
         for row in tensor:
             yield from _pieces(row)

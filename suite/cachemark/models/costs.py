@@ -1,4 +1,4 @@
-"""Cost per token of each family's networks, from their sizes."""
+"""Arithmetic cost per token of each family's networks, computed from their sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from .janus import JanusConfig
 from .llama import LlamaConfig
 from .llamagen import LlamaGenConfig
 from .llamagen_text import CaptionConfig
-from .lumina import LuminaConfig
 from .mar import MARConfig
 from .protocol import ModelEntry
 from .var import VARConfig
@@ -34,13 +33,13 @@ RASTER, SCALES = (12, 4), 22
 
 @cache
 def llamagen(config: LlamaGenConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
-    """``decoder()`` makes what turns tokens (1, N) into an image."""
+    """Count a LlamaGen. ``decoder()`` builds the function from tokens (1, N) to an image."""
     return ParameterCounts(*_llama(config), _image(decoder, config.grid**2), config.dim * config.vocab, config.vocab)
 
 
 @cache
 def captioned_llamagen(config: CaptionConfig, decoder: Callable[[], Decode], text: int) -> ParameterCounts:
-    """``text``: tokens of a text, which are projected once for each row."""
+    """Count a LlamaGen that projects ``text`` tokens once per row."""
     counts, dim = llamagen(config.transformer, decoder), config.transformer.dim
     projected = config.text * dim + dim**2
     return replace(counts, row=text * projected, row_weights=projected)
@@ -48,34 +47,27 @@ def captioned_llamagen(config: CaptionConfig, decoder: Callable[[], Decode], tex
 
 @cache
 def janus(config: JanusConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
-    """The head is an MLP, and so is what makes a drawn code an input."""
+    """Count a Janus; its head and its embedding of sampled codes are MLPs."""
     dim, codes = config.decoder.dim, config.codes
     return ParameterCounts(*_llama(config.decoder), _image(decoder, config.grid**2), dim**2 + dim * codes, codes,
                            config.code_dim * dim + dim**2)
 
 
 @cache
-def lumina(config: LuminaConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
-    """The head gives logits of the whole vocabulary, text included."""
-    c = config.decoder
-    return ParameterCounts(*_llama(c), _image(decoder, config.lines * config.line), c.dim * c.vocab, c.vocab)
-
-
-@cache
 def llama_like(config: LlamaConfig, tokens: int, decoder: Callable[[], Decode]) -> ParameterCounts:
-    """The head gives logits of the whole vocabulary, text included."""
+    """Count a Llama whose head covers the whole vocabulary, text included."""
     return ParameterCounts(*_llama(config), _image(decoder, tokens), config.dim * config.vocab, config.vocab)
 
 
 def _llama(c: LlamaGenConfig | LlamaConfig) -> tuple[int, int]:
-    """Weights of a block, and numbers between its products."""
+    """Return the weights of a block, and the numbers passed between its products."""
     attention = (c.heads + 2 * c.groups) * c.head_dim * c.dim + c.dim**2
     return attention + 3 * c.dim * c.hidden, RASTER[0] * c.dim + RASTER[1] * c.hidden
 
 
 @cache
 def var(config: VARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
-    """The modulations of the blocks are projected once for each row, that of the head's norm in every pass."""
+    """Count a VAR; blocks' modulations are projected once per row, the head norm's in every pass."""
     c = config
     row = (1 if c.shared_aln else c.depth) * 6 * c.dim**2
     return ParameterCounts(12 * c.dim**2, SCALES * c.dim, _image(decoder, c.tokens), c.dim * c.vocab, c.vocab, c.width * c.dim, row,
@@ -84,8 +76,10 @@ def var(config: VARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
 
 @cache
 def infinity(config: InfinityConfig, decoder: Callable[[], Decode], text: int) -> ParameterCounts:
-    """``text``: entries of a text, padding included. Cross-attention has a block's queries and output, and projects the text anew in every
-    pass; the text is pooled and made the blocks' own once for each row."""
+    """Count an Infinity. ``text``: entries of a text, padding included.
+
+    Cross-attention computes queries and output per block and projects the text in every pass; the text is pooled once per row.
+    """
     c = config
     entry, once = 2 * c.dim * c.text + c.text * c.dim + c.dim**2, c.dim**2 + 6 * c.dim**2  # weights for each entry of a text, and for all
     row = text * (entry + 2 * c.dim) + once  # pooled by attention of one query
@@ -95,7 +89,7 @@ def infinity(config: InfinityConfig, decoder: Callable[[], Decode], text: int) -
 
 @cache
 def mar(config: MARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
-    """Everything but the blocks stands in the layout of a masked model."""
+    """Count a MAR; everything but the blocks is in the layout of a masked model."""
     c = config
     return ParameterCounts(12 * c.dim**2, SCALES * c.dim, _image(decoder, c.tokens, c.channels))
 
@@ -110,7 +104,10 @@ def _image(decoder: Callable[[], Decode], tokens: int, channels: int = 0) -> Cal
 
 
 def case_bill(case: Case, entry: ModelEntry, method: Method, steps: Sequence[Step] = (), *, images: bool = True) -> Bill | None:
-    """The bill of a case, or None where nobody has counted the model's products. ``steps`` and ``images`` as :func:`bill` has them."""
+    """Return the bill of a case, or None if the model's products are not counted.
+
+    ``steps``, ``images``: see :func:`bill`.
+    """
     parts = entry.parameter_counts()
     if parts is None:
         return None

@@ -1,10 +1,9 @@
-"""The diffusion head of MAR: a small MLP that turns a condition vector into a continuous token, in many denoising passes.
+"""MAR's diffusion head: an MLP that denoises a continuous token from a condition vector.
 
-Li et al., "Autoregressive Image Generation without Vector Quantization" (NeurIPS 2024), §3.1–3.3; the process is that of Nichol and
-Dhariwal, "Improved Denoising Diffusion Probabilistic Models" (2021): cosine schedule of 1000 steps, ε-prediction, learned range of
-the variance, respaced. What differs from the authors' code: what does not change in a generation is computed once (embeddings
-of the timesteps, coefficients, in float64), the condition is projected once per pass of the transformer, and only the
-conditional half carries a sample. :class:`EagerHead` computes as they do.
+Li et al., "Autoregressive Image Generation without Vector Quantization" (NeurIPS 2024), §3.1–3.3. The process is Nichol and Dhariwal's
+(2021): cosine schedule of 1000 steps, ε-prediction, learned range of the variance, respaced. What differs from the authors' code:
+constants of a generation (timestep embeddings, float64 coefficients) are computed once, the condition is projected once per pass of the
+transformer, and only conditional rows carry a sample. :class:`EagerHead` computes as they do.
 """
 
 from __future__ import annotations
@@ -35,8 +34,11 @@ BIN = 1 / 255  # half the width of a bin of the discretised likelihood of the la
 
 # -- the process ------------------------------------------------------------------------------------------------------
 def respaced(sections: Sequence[int]) -> tuple[int, ...]:
-    """Timesteps that a shorter process uses, ascending: the 1000 steps are cut into equal sections, and the i-th one gives
-    ``sections[i]`` evenly spread steps, both ends included. (100,) is MAR's own; (10, 0) takes ten of the first half."""
+    """Return the timesteps of a shorter process, ascending.
+
+    The 1000 steps are cut into equal sections; section i contributes ``sections[i]`` evenly spaced steps, both ends included. (100,) is
+    MAR's own; (10, 0) takes ten of the first half. Raises Unsupported.
+    """
     if not all(0 <= count <= STEPS // len(sections) for count in sections) or sum(sections) < 2:
         raise Unsupported(f"A diffusion of {STEPS} steps cannot be respaced to {', '.join(map(str, sections)) or 'nothing'}.",
                           remedy=f"Give 2 … {STEPS} steps.")
@@ -53,7 +55,6 @@ def respaced(sections: Sequence[int]) -> tuple[int, ...]:
 
 
 def _signal() -> numpy.ndarray:
-    """ᾱ of the whole process, (1000,) float64."""
 
     def curve(part: float) -> float:
         return math.cos((part + 0.008) / 1.008 * math.pi / 2) ** 2
@@ -63,7 +64,7 @@ def _signal() -> numpy.ndarray:
 
 
 class Back(NamedTuple):
-    """One step back as numbers: x ← ``keep``·x − ``drop``·ε + exp(``base`` + ``slope``·v)·noise."""
+    """One reverse step as numbers: x ← ``keep``·x − ``drop``·ε + exp(``base`` + ``slope``·v)·noise."""
 
     keep: float
     drop: float
@@ -72,7 +73,7 @@ class Back(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """A reading of the network's output: mean and log variance of the step before, and the clean token."""
+    """The network's prediction: mean and log variance of the previous step, and the clean token."""
 
     mean: Tensor
     log_variance: Tensor
@@ -80,7 +81,10 @@ class Predicted(NamedTuple):
 
 
 class Process:
-    """A respaced diffusion process. Tables are float64 on the host; index i belongs to ``timesteps[i]`` of the whole process."""
+    """A respaced diffusion process; index i is step ``timesteps[i]`` of the full process.
+
+    Tables are float64 on the host.
+    """
 
     def __init__(self, sections: tuple[int, ...]) -> None:
         self.timesteps = respaced(sections)
@@ -107,19 +111,22 @@ class Process:
         )
 
     def at(self, name: str, index: Tensor) -> Tensor:
-        """Entries of a table, fp32, with a last dimension of 1; copied from the host."""
+        """Return entries of a table in fp32 with a last dimension of 1, copied from the host."""
         return torch.from_numpy(self.tables[name]).to(index.device)[index].float()[..., None]
 
     def noised(self, start: Tensor, noise: Tensor, index: Tensor) -> Tensor:
-        """Clean tokens (…, C) with the noise of their step ``index`` (…)."""
+        """Add the noise of step ``index`` (…) to clean tokens (…, C)."""
         return self.at("signal", index) * start + self.at("noise", index) * noise
 
     def mean(self, start: Tensor, x: Tensor, index: Tensor) -> Tensor:
-        """Mean of the step before x, if ``start`` is the clean token."""
+        """Return the mean of the step before x, given the clean token ``start``."""
         return self.at("mean_of_start", index) * start + self.at("mean_of_x", index) * x
 
     def predicted(self, x: Tensor, eps: Tensor, v: Tensor, index: Tensor) -> Predicted:
-        """Reads the network's output: ``eps`` and variance logits ``v``, both (…, C), at steps ``index`` (…). Nothing is clipped."""
+        """Interpret the network's output at steps ``index`` (…), without clipping.
+
+        ``eps`` and variance logits ``v``: (…, C).
+        """
         start = self.at("start_of_x", index) * x - self.at("start_of_eps", index) * eps
         share = (v + 1) / 2
         log_variance = share * self.at("widest", index) + (1 - share) * self.at("least", index)
@@ -128,15 +135,17 @@ class Process:
 
 @cache
 def process(sections: tuple[int, ...]) -> Process:
-    """The process of that spacing; made once."""
+    """Return the process of this spacing, cached."""
     return Process(sections)
 
 
 # -- the network ------------------------------------------------------------------------------------------------------
 @dataclass
 class HeadTokens(Tokens):
-    """Tokens in the head: ``cond`` (rows, tokens, width) is SiLU(time + condition); ``shade`` (rows, tokens, 3·width) holds shift,
-    scale and gate of the block that they are in."""
+    """Tokens in the head: ``cond`` (rows, tokens, width) is SiLU(time + condition).
+
+    ``shade`` (rows, tokens, 3·width): shift, scale and gate of the current block.
+    """
 
     shade: Tensor | None = None
 
@@ -149,7 +158,7 @@ def _mlp(inside: int, width: int) -> nn.Sequential:
 
 
 class HeadBlock(nn.Module):
-    """x += gate · mlp(norm(x)·(1 + scale) + shift). There is no attention to mix: ``mix`` finds the block's modulation."""
+    """x += gate · mlp(norm(x)·(1 + scale) + shift); ``mix`` computes the modulation, without attention."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -175,21 +184,21 @@ def _parts(tokens: Tokens) -> tuple[Tensor, ...]:
 
 
 class TimeEmbed(nn.Module):
-    """A timestep of the whole process as cosines and sines, then two layers."""
+    """Embedding of a timestep of the full process: cosines and sines, then two layers."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.mlp = _mlp(FREQUENCIES, width)
 
     def waves(self, t: Tensor) -> Tensor:
-        """(…) → (…, 256) fp32: cosines first."""
+        """Map (…) to (…, 256) fp32, cosines first."""
         half = FREQUENCIES // 2
         speeds = torch.exp(torch.arange(half, device=t.device) * (-math.log(10000) / half))
         angles = t[..., None].float() * speeds
         return torch.cat((angles.cos(), angles.sin()), -1)
 
     def forward(self, t: Tensor) -> Tensor:
-        """(…) → (…, width)."""
+        """Map (…) to (…, width)."""
         return self.mlp(self.waves(t).to(cast(nn.Linear, self.mlp[0]).weight.dtype))
 
 
@@ -202,13 +211,12 @@ class FinalLayer(nn.Module):
         self.adaLN_modulation = modulation(width, 2)
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
-        """``cond``: SiLU already applied."""
         shift, scale = self.adaLN_modulation[1](cond).chunk(2, -1)
         return self.linear(torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=EPS), 1 + scale))
 
 
 class Denoiser(nn.Module):
-    """The MLP. Noisy tokens (rows, n, C) and conditions (rows, n, ``cond``) to ε and variance logits (rows, n, 2·C)."""
+    """The MLP: tokens (rows, n, C) and conditions (rows, n, cond) to ε and variance logits (rows, n, 2·C)."""
 
     def __init__(self, channels: int, cond: int, depth: int, width: int) -> None:
         super().__init__()
@@ -220,22 +228,23 @@ class Denoiser(nn.Module):
         self.sites = [Site("head", layer) for layer in range(depth)]
 
     def run(self, step: Step, method: Method, tokens: Tokens) -> Tensor:
-        """Blocks and final layer: the stack of the head, which ends with the prediction itself, because that is what the
-        difference of two branches is taken of."""
+        """Run blocks and final layer. The stack ends with the prediction, which methods may cache."""
         tokens = run_blocks(self.sites, self.res_blocks, step, method, tokens)
         assert tokens.cond is not None
         return self.final_layer(tokens.x, tokens.cond)
 
     def forward(self, x: Tensor, t: Tensor, z: Tensor) -> Tensor:
-        """One plain pass at timesteps ``t`` (rows, n) of the whole process."""
+        """Run one plain pass at timesteps ``t`` (rows, n) of the full process."""
         cond = F.silu(self.time_embed(t) + self.cond_embed(z))
         return self.run(MaskedStep(0, 1), Bidirectional(), HeadTokens(self.input_proj(x.to(z.dtype)), cond=cond))
 
 
 # -- the head ---------------------------------------------------------------------------------------------------------
 def guided(out: Tensor, scale: float | Tensor | None) -> tuple[Tensor, Tensor]:
-    """ε and variance logits of the conditional rows from the output (rows, n, 2·C). With guidance the second half of the rows is
-    unconditional: ε = u + scale·(c − u), while the logits are those of the conditional rows alone."""
+    """Return guided ε and variance logits of the conditional rows from the output (rows, n, 2·C).
+
+    With guidance the second half of the rows is unconditional: ε = u + scale·(c − u); variance logits are the conditional ones.
+    """
     if scale is None:
         eps, v = out.chunk(2, -1)
         return eps, v
@@ -245,13 +254,13 @@ def guided(out: Tensor, scale: float | Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def normal(uniform: Tensor) -> Tensor:
-    """Standard normal numbers from uniform ones inside (0, 1), by the inverse of the distribution function."""
+    """Convert uniform numbers in (0, 1) to standard normal ones by the inverse distribution function."""
     return torch.erfinv(2 * uniform - 1) * math.sqrt(2)
 
 
 @dataclass(frozen=True)
 class DenoisingSchedule:
-    """Constants of the head's passes in one generation. ``times`` (passes, width): embedded timesteps, the noisiest first."""
+    """Constants of the head's passes. ``times`` (passes, width): embedded timesteps, noisiest first."""
 
     process: Process
     times: Tensor
@@ -259,34 +268,34 @@ class DenoisingSchedule:
 
 
 class DiffusionHead(nn.Module):
-    """Samples tokens and gives the training loss. Names are those of the published checkpoints (``diffloss.net.…``)."""
+    """The head: samples tokens and computes the training loss. Parameter names as published."""
 
     def __init__(self, channels: int, cond: int, depth: int, width: int) -> None:
         super().__init__()
         self.net = Denoiser(channels, cond, depth, width)
 
     def schedule(self, sections: tuple[int, ...], temperature: float) -> DenoisingSchedule:
-        """Computed once per generation. ``temperature`` scales the noise of the steps, not the noise that they start from."""
+        """Compute the constants of a generation. ``temperature`` scales the noise of steps, not the first."""
         chosen = process(sections)
         t = torch.tensor(chosen.timesteps[::-1], device=self.net.cond_embed.weight.device)
         return DenoisingSchedule(chosen, self.net.time_embed(t), temperature)
 
     def conditions(self, z: Tensor, schedule: DenoisingSchedule) -> Iterator[Tensor]:
-        """SiLU(time + condition) of every pass, each (rows, n, width)."""
+        """Yield SiLU(time + condition) of every pass, each (rows, n, width)."""
         embedded = self.net.cond_embed(z)
         for time in schedule.times:
             yield F.silu(time + embedded)
 
     def back(self, x: Tensor, eps: Tensor, v: Tensor, noise: Tensor, index: int, process: Process) -> Tensor:
-        """One step back from step ``index``; ``noise`` already has its temperature."""
+        """Take one reverse step from step ``index``; ``noise`` is already scaled by the temperature."""
         c = process.backs[index]
         mean = torch.sub(c.keep * x, eps, alpha=c.drop)
         return mean if index == 0 else torch.addcmul(mean, torch.exp(c.slope * v + c.base), noise)
 
     def sample(self, z: Tensor, noise: Tensor, guidance: Guidance, schedule: DenoisingSchedule, step: MaskedStep, method: Method) -> Tensor:
-        """Tokens (batch, n, C) fp32 from conditions ``z`` (rows, n, cond), the unconditional rows last.
+        """Sample tokens (batch, n, C) fp32 from conditions ``z`` (rows, n, cond), unconditional rows last.
 
-        ``noise`` (1 + passes, batch, n, C) fp32: what it starts from, then that of every pass (the last one is not used).
+        ``noise`` (1 + passes, batch, n, C) fp32: the initial noise, then that of every pass; the last is unused.
         """
         passes, copies, x, noise = len(schedule.process), z.size(0) // noise.size(1), noise[0], noise[1:] * schedule.temperature
         for inner, cond in enumerate(self.conditions(z, schedule)):
@@ -297,10 +306,10 @@ class DiffusionHead(nn.Module):
         return x
 
     def terms(self, z: Tensor, start: Tensor, noise: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The two parts of the training loss of every token, each (rows, n): squared error of ε, and the variational bound in bits
-        per channel, which trains the variance alone.
+        """Return both parts of the training loss per token, each (rows, n).
 
-        ``z`` (rows, n, cond), clean tokens and ``noise`` (rows, n, C), ``index`` (rows, n) of the whole process.
+        They are the squared error of ε and the variational bound in bits per channel, which trains only the variance. ``z`` (rows, n,
+        cond); clean tokens and ``noise`` (rows, n, C); ``index`` (rows, n) of the full process.
         """
         all_steps = process((STEPS,))
         x = all_steps.noised(start, noise, index)
@@ -312,8 +321,10 @@ class DiffusionHead(nn.Module):
 
 
 class EagerHead(DiffusionHead):
-    """The head as the published code runs it: timesteps and conditions are embedded in every pass, for every row, and the
-    coefficients are copied from the host each time. For the reference engine only."""
+    """The head as published, for the reference engine.
+
+    Timesteps and conditions are embedded in every pass for every row, and coefficients are copied from the host.
+    """
 
     def conditions(self, z: Tensor, schedule: DenoisingSchedule) -> Iterator[Tensor]:
         for t in schedule.process.timesteps[::-1]:
@@ -327,18 +338,18 @@ class EagerHead(DiffusionHead):
 
 
 def _divergence(mean: Tensor, log_variance: Tensor, other: Tensor, other_log_variance: Tensor) -> Tensor:
-    """Kullback–Leibler divergence of a normal distribution from another, in nats."""
+    """Return the Kullback–Leibler divergence between two normal distributions, in nats."""
     ratio = log_variance - other_log_variance
     return 0.5 * (ratio.exp() - 1 - ratio + (mean - other).square() * torch.exp(-other_log_variance))
 
 
 def _likelihood(x: Tensor, mean: Tensor, log_deviation: Tensor) -> Tensor:
-    """Log probability, in nats, of the bin of width 2/255 around x; the bins at ±1 reach to infinity."""
+    """Return the log probability, in nats, of the bin of width 2/255 around x; bins at ±1 are unbounded."""
     upper, lower = (_share_below((x - mean + edge) * torch.exp(-log_deviation)) for edge in (BIN, -BIN))
     mass = torch.where(x < -0.999, upper, torch.where(x > 0.999, 1 - lower, upper - lower))
     return mass.clamp_min(1e-12).log()
 
 
 def _share_below(x: Tensor) -> Tensor:
-    """The tanh approximation of the standard normal distribution function, with which the loss is defined."""
+    """Return the tanh approximation of the normal distribution function that defines the loss."""
     return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))

@@ -1,11 +1,11 @@
-"""Infinity, from text to an image: a transformer that predicts whole maps of bitwise tokens, coarse to fine.
+"""Infinity, text-to-image: a transformer that predicts maps of bitwise tokens, coarse to fine.
 
 Han et al., "Infinity: Scaling Bitwise AutoRegressive Modeling for High-Resolution Image Synthesis" (CVPR 2025); published checkpoints
-load under their own names. Text enters by cross-attention and as the first map's input, never as entries of the cache. What differs from
-the authors' code: everything is computed in the dtype of the model (theirs keeps residuals and K in fp32 under autocast, and rounds
-the inputs of cross-attention to bf16 always), the modulations of all blocks are projected once per generation (theirs in every scale),
-texts are padded under a mask to the longest of the model's list (theirs are laid end to end), and bits are drawn by Gumbel-max keyed by
-the sample. Images are square. Guidance is one number for all scales and acts on logits.
+load under their own names. Text enters by cross-attention and as the first map's input, never as cache entries. What differs from the
+authors' code: everything is computed in the model's dtype (theirs keeps residuals and K in fp32 under autocast and rounds inputs of
+cross-attention to bf16), modulations are projected once per generation (theirs: in every scale), texts are padded under a mask to the
+longest of the list (theirs: concatenated), and bits are sampled by Gumbel-max keyed by the sample. Images are square. Guidance is one
+number for all scales and acts on logits.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ BUFFERS = ("*.zero_k_bias",)  # of published files: zeros
 
 @dataclass(frozen=True)
 class InfinityConfig:
-    """Sizes. ``chunks``: parts of the depth, by which published names count. ``text``: channels of the text encoder; ``longest``: of texts,
-    in tokens. ``width`` and ``patch`` are those of the image tokenizer; a token has ``width``·``patch``² bits."""
+    """Sizes. ``chunks``: groups of blocks in published names.
+
+    ``text``: channels of the text encoder; ``longest``: tokens of a text. ``width``, ``patch``: of the image tokenizer; a token has
+    ``width``·``patch``² bits.
+    """
 
     depth: int
     heads: int
@@ -61,17 +64,16 @@ class InfinityConfig:
 
     @property
     def bits(self) -> int:
-        """Bits of a token."""
         return self.width * self.patch**2
 
     @property
     def grid(self) -> int:
-        """Side of the last map."""
+        """The side of the last map."""
         return self.sides[-1]
 
     @property
     def tokens(self) -> int:
-        """Tokens of all maps."""
+        """The number of tokens of all maps."""
         return sum(side**2 for side in self.sides)
 
 
@@ -79,8 +81,7 @@ SIZES = {"2B": InfinityConfig(32, 16, 2048), "8B": InfinityConfig(40, 28, 3584, 
 
 
 def layout(config: InfinityConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
-    """Shape of a generation. The text is no part of the cache, so there are no condition entries; with guidance the unconditional rows
-    follow the others."""
+    """Return the layout of a generation: no condition entries, unconditional rows last."""
     copies = 2 if sampling.cfg_scale > 1 else 1
     branches = tuple(branch for branch in range(copies) for _ in seeds)
     c = config
@@ -91,9 +92,9 @@ def layout(config: InfinityConfig, seeds: Sequence[int], sampling: Sampling, dty
 @cache
 @torch.inference_mode(False)  # first asked for by a generation, it must serve training too
 def rope_table(head_dim: int, sides: tuple[int, ...], base: float, device: torch.device) -> Tensor:
-    """Rotations of all tokens, (N, head_dim/2) complex64: the first half of the pairs turns by the row, the second by the column.
+    """Return rotations of all tokens, (N, head_dim/2) complex64: first half by row, second by column.
 
-    A place counts in units of the finest map of 1024 pixels, whatever the resolution of the image, rounded half to even.
+    Positions are in units of the finest map of 1024 pixels, whatever the resolution, rounded half to even.
     """
     half = head_dim // 2
     theta = base ** (-torch.arange(0, half, 2, dtype=torch.float32, device=device) / half)
@@ -107,8 +108,10 @@ def rope_table(head_dim: int, sides: tuple[int, ...], base: float, device: torch
 
 
 class TextAttention(nn.Module):
-    """Attention to a text of which a row sees the first entries only: ``heads`` heads, softmax scale 1/√head_dim, no K bias. Without
-    ``queries`` one learned query for all rows, which pools the text."""
+    """Attention to the visible entries of a text, with softmax scale 1/√head_dim and no K bias.
+
+    Without ``queries``, one learned query for all rows pools the text.
+    """
 
     def __init__(self, dim: int, text: int, heads: int, *, queries: bool) -> None:
         super().__init__()
@@ -119,7 +122,10 @@ class TextAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor | None, text: Tensor, visible: Tensor) -> Tensor:
-        """``x`` (rows, tokens, dim), ``text`` (rows, longest, width), ``visible`` (rows, longest) bool → (rows, tokens, dim)."""
+        """Map ``x`` (rows, tokens, dim) to its shape.
+
+        ``text`` (rows, longest, width); ``visible`` (rows, longest) bool.
+        """
         if isinstance(self.mat_q, nn.Parameter):
             queries = self.mat_q.expand(len(text), -1, -1)[:, :, None]
         else:
@@ -129,19 +135,19 @@ class TextAttention(nn.Module):
         return self.proj(self.mixed(queries, k, v, visible[:, None, None]).transpose(1, 2).flatten(2))
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-        """Softmax attention of (rows, heads, tokens, head_dim) each."""
+        """Apply softmax attention to (rows, heads, tokens, head_dim) each."""
         return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
 
 class TextPool(nn.Module):
-    """A whole text as one vector."""
+    """A text pooled to one vector."""
 
     def __init__(self, dim: int, text: int) -> None:
         super().__init__()
         self.ca = TextAttention(dim, text, text // POOL_HEAD, queries=False)
 
     def forward(self, text: Tensor, visible: Tensor) -> Tensor:
-        """(rows, longest, width) → (rows, dim)."""
+        """Map (rows, longest, width) to (rows, dim)."""
         return self.ca(None, text, visible)[:, 0]
 
 
@@ -174,7 +180,7 @@ class Chunk(nn.Module):
 
 @dataclass(frozen=True)
 class Texts(Given):
-    """With what the blocks read of the texts, (rows, longest, dim), and which of it each row sees, (rows, longest) bool."""
+    """Constants with the texts as blocks read them, (rows, longest, dim), and a mask of visible entries."""
 
     text: Tensor
     shown: Tensor
@@ -183,8 +189,7 @@ class Texts(Given):
 class Infinity(ScaleModel[Texts]):
     """The transformer. Parameter names are those of the published checkpoints.
 
-    ``texts``: features (n, text channels) of each text, by label. ``quantizer`` turns tokens into the input of the next scale; there is
-    nothing to learn in it. ``recompute``: project the modulations anew in every scale, as the authors' code does.
+    ``texts``: features (n, text channels) of each text, by label. ``recompute``: project modulations in every scale, as the authors do.
     """
 
     def __init__(self, config: InfinityConfig, texts: Sequence[Tensor] = (), *, recompute: bool = False) -> None:
@@ -224,8 +229,7 @@ class Infinity(ScaleModel[Texts]):
         return rope_table(c.head_dim, c.sides, c.rope_base, self.head.weight.device)
 
     def initialise(self, seed: int) -> Infinity:
-        """Random weights: normal, std 0.02; gates, scales and the head included, where the authors start at or near zero:
-        benchmarks want real logits. Norms of the text keep their weights."""
+        """Draw random weights, std 0.02, including gates and head; norms of the text keep their weights."""
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if not name.endswith(("scale_mul_1H11", "text_norm.weight", "ca_norm.weight")):
@@ -237,8 +241,10 @@ class Infinity(ScaleModel[Texts]):
         return layout(self.config, seeds, sampling, weight.dtype, str(weight.device))
 
     def read(self, labels: Sequence[int], copies: int) -> tuple[Tensor, Tensor]:
-        """Normed features (rows, longest, channels) of the samples' texts, and which each row sees. With two ``copies`` the unconditional
-        rows follow: as many learned vectors as the sample's text is long."""
+        """Return normed text features (rows, longest, channels) and the mask of visible entries.
+
+        With two ``copies``, unconditional rows follow: as many learned vectors as the sample's text is long.
+        """
         weight = self.cfg_uncond
         wide = self.longest  # of all texts, so that every batch has one shape
         read = [self.texts[label] for label in labels]
@@ -250,12 +256,12 @@ class Infinity(ScaleModel[Texts]):
         return self.text_norm(features), visible
 
     def modulations(self, cond: Tensor) -> Tensor:
-        """Modulation of every block's norms and gates, (rows, depth, 6, dim), from the pooled text (rows, dim)."""
+        """Return modulations of all blocks, (rows, depth, 6, dim), from the pooled text (rows, dim)."""
         shared = self.shared_ada_lin(cond).unflatten(-1, (6, -1))
         return torch.stack([block.modulation(cond, shared) for block in self.stacked], 1)
 
     def logits(self, hidden: Tensor, cond: Tensor) -> Tensor:
-        """Head norm in fp32, head in the model's dtype, then fp32: (rows, tokens, bits, 2), of 0 and of 1 for every bit."""
+        """Return fp32 logits (rows, tokens, bits, 2) of 0 and 1 for every bit."""
         return self.head(self.head_nm(hidden, cond).to(self.head.weight.dtype)).float().unflatten(-1, (-1, 2))
 
     def condition(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> Texts:

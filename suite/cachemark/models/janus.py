@@ -1,9 +1,10 @@
-"""Janus-Pro, from text to an image: a Llama decoder with an embedding and a head of its own for image tokens.
+"""Janus-Pro, text-to-image: a Llama decoder with its own embedding and head for image tokens.
 
 Chen et al., "Janus-Pro: Unified Multimodal Understanding and Generation with Data and Model Scaling" (2025). What differs from the
-authors' code: logits are guided and drawn in fp32 (theirs in bf16), tokens are drawn by Gumbel-max keyed by the sample, and prompts of
-different length run in one batch, each row with its own positions and number of entries. The unconditional row is theirs: as long as the
-conditional one, all ids but the first and the last replaced by padding that is attended. The parts that read images are not here.
+authors' code: logits are guided and sampled in fp32 (theirs: bf16), tokens are sampled by Gumbel-max keyed by the sample, and prompts of
+different length run in one batch, each row with its own positions and number of entries. As in theirs, the unconditional row has the
+length of the conditional one, with all ids but the first and the last replaced by attended padding. The parts that read images are left
+out.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache.layout import Layout, Step, Tokens
+from ..cache.layout import Step, Tokens
 from ..contract.method import Uncached
-from ..core.spec import Sampling
 from .llama import Llama, LlamaConfig
-from .prompted_llama import PromptedLlama, prompted_layout
+from .prompted_llama import PromptedConfig, PromptedLlama
 from .prompts import Prompts, TextTokenizer, refuse_unreadable
 from .vision.vq import VQ, VQConfig
 
@@ -29,10 +29,9 @@ LONGEST = 4096 - 24**2  # tokens of a prompt: those that it was trained with, le
 
 
 @dataclass(frozen=True)
-class JanusConfig:
-    """Sizes: those of the decoder, then the number of image codes, the width of their embedding, and the side of the grid."""
+class JanusConfig(PromptedConfig):
+    """Sizes: of the decoder, number of image codes, width of their embedding, side of the grid."""
 
-    decoder: LlamaConfig
     codes: int = 16384
     code_dim: int = 8
     grid: int = 24
@@ -68,14 +67,14 @@ CONVERTED = (
 
 
 def official(name: str) -> str:
-    """The authors' name of a tensor, whose file may be theirs or the one that the transformers library converted."""
+    """Return the authors' name of a tensor in their file or in one converted by transformers."""
     for pattern, replacement in CONVERTED:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def official_tokenizer(name: str) -> str:
-    """The name of a tensor within the image tokenizer; those of the generator keep theirs."""
+    """Return the name of a tensor within the image tokenizer; other names are unchanged."""
     return official(name).removeprefix(PREFIX)
 
 
@@ -85,7 +84,10 @@ CONVERSATION = "<|User|>: {}\n\n<|Assistant|>:"  # without a system prompt
 
 
 def prompts_of(texts: Sequence[str], tokenizer: TextTokenizer, longest: int = LONGEST, *, form: str = CONVERSATION) -> Prompts:
-    """Each text in its ``form`` as token ids, and its unconditional row. Raises Unsupported for a text that is empty or too long."""
+    """Return ids of each text in its ``form``, with unconditional rows. Raises Unsupported.
+
+    A text must not be empty or longer than ``longest`` tokens.
+    """
     begin, pad, image = map(tokenizer.special, (BEGIN, PAD, IMAGE))
     conditional = tuple(tokenizer.whole((begin, *tokenizer.ids(form.format(text.strip())), image)) for text in texts)
     for text, ids in zip(texts, conditional, strict=True):
@@ -94,13 +96,13 @@ def prompts_of(texts: Sequence[str], tokenizer: TextTokenizer, longest: int = LO
 
 
 def unconditional(ids: tuple[int, ...], pad: int) -> tuple[int, ...]:
-    """The unconditional row of a prompt: padding, but for the first id and the last."""
+    """Return a prompt's unconditional row: all ids but the first and the last are padding."""
     return (ids[0], *[pad] * (len(ids) - 2), ids[-1])
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
 class ImageAligner(nn.Module):
-    """Embedded image codes (…, code_dim) to inputs of the decoder (…, dim)."""
+    """Projection of embedded image codes (…, code_dim) to inputs of the decoder (…, dim)."""
 
     def __init__(self, config: JanusConfig) -> None:
         super().__init__()
@@ -112,7 +114,7 @@ class ImageAligner(nn.Module):
 
 
 class ImageHead(nn.Module):
-    """Hidden states (…, dim) to logits of the image codes (…, codes)."""
+    """Projection of hidden states (…, dim) to logits of image codes (…, codes)."""
 
     def __init__(self, config: JanusConfig) -> None:
         super().__init__()
@@ -121,13 +123,6 @@ class ImageHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.vision_head(F.gelu(self.output_mlp_projector(x)))
-
-
-def layout(
-    config: JanusConfig, prompts: Prompts, labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str,
-) -> Layout:
-    """Shape of a generation: a row has as many condition entries as its prompt has ids; with guidance the unconditional rows come last."""
-    return prompted_layout(config.decoder, prompts, labels, seeds, sampling, (config.grid, config.grid), dtype, device)
 
 
 class Janus(PromptedLlama):
@@ -147,20 +142,18 @@ class Janus(PromptedLlama):
         assert isinstance(module, Llama)
         return module
 
-    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
-        weight = self.gen_embed.weight
-        return layout(self.config, self.prompts, labels, seeds, sampling, weight.dtype, str(weight.device))
-
     def embedded(self, codes: Tensor) -> Tensor:
-        """Image codes (…) to inputs of the decoder (…, dim)."""
+        """Embed image codes (…) as inputs of the decoder (…, dim)."""
         return self.gen_aligner(self.gen_embed(codes))
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.gen_head(self.decoder.norm(hidden)).float()
 
     def teacher(self, prompts: Sequence[Sequence[int]], tokens: Tensor) -> Tensor:
-        """The training pass: logits (rows, N, codes) for ``tokens`` (rows, N), each predicted from the ids of its row's prompt and the
-        tokens before it. Tokens follow their own prompt at once; the padding of shorter rows stands at their ends, seen by nobody."""
+        """Return training logits (rows, N, codes) for ``tokens`` (rows, N), given prompts and earlier tokens.
+
+        Tokens directly follow their own prompt; padding of shorter rows is at the end and not attended.
+        """
         device, count = tokens.device, tokens.size(1) - 1
         text = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in prompts], batch_first=True).to(device)
         lengths = torch.tensor([[len(ids)] for ids in prompts], device=device)
@@ -173,10 +166,10 @@ class Janus(PromptedLlama):
 
 
 def _picked(x: Tensor, places: Tensor) -> Tensor:
-    """Of x (rows, tokens, dim) the tokens at ``places`` (rows, n)."""
+    """Gather from x (rows, tokens, dim) the tokens at ``places`` (rows, n)."""
     return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
 
 
 def tokenizer() -> VQ:
-    """The image tokenizer, of LlamaGen's architecture with weights of its own."""
+    """Build the image tokenizer: LlamaGen's architecture with weights of its own."""
     return VQ(TOKENIZER)

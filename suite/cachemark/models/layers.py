@@ -1,7 +1,7 @@
-"""Layers that several models are made of, and linear ones whose weights lie in the order in which the CPU's kernel reads them.
+"""Shared layers, and linear layers packed in the order of the CPU kernel.
 
-A pass over few rows is bound by reading the weights, and the usual product first copies them, at every call, into blocks that its
-inner loop wants. oneDNN can be given them in blocks from the start (ADR 13).
+A pass over few rows is bound by reading weights, which the standard product first copies into blocks at every call. oneDNN accepts
+weights in blocks from the start (ADR 13).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROWS = 64  # for which the blocks are chosen; the same serve any number of rows
 
 
 class MLP(nn.Module):
-    """fc2(gelu(fc1·x)), four times as wide inside; ``approximate`` as of :func:`torch.nn.functional.gelu`."""
+    """fc2(gelu(fc1·x)) of fourfold inner width; ``approximate``: see :func:`torch.nn.functional.gelu`."""
 
     def __init__(self, dim: int, approximate: str = "none") -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class MLP(nn.Module):
 
 
 def modulation(dim: int, count: int) -> nn.Sequential:
-    """SiLU and a linear layer to ``count`` vectors; the published names count the SiLU as 0."""
+    """Build SiLU and a linear layer to ``count`` vectors; published names count the SiLU as 0."""
     return nn.Sequential(nn.SiLU(), nn.Linear(dim, count * dim))
 
 
 class RMSNorm(nn.Module):
-    """x · rsqrt(mean(x²) + eps) in fp32, cast back to the dtype of x, and only then multiplied by the weight."""
+    """x · rsqrt(mean(x²) + eps) in fp32, cast to the dtype of x, then multiplied by the weight."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -44,33 +44,32 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, dim) → (…, dim)."""
         if x.dtype == torch.float32:
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         return F.rms_norm(x, self.weight.shape, eps=self.eps) * self.weight  # computed in fp32 and rounded once
 
 
 def rotate_pairs(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotate channel pairs (2p, 2p+1) of x (rows, tokens, heads, head_dim) by ``angles`` (tokens, head_dim/2) complex64.
+    """Rotate channel pairs (2p, 2p+1) by ``angles`` (tokens, head_dim/2) complex64.
 
-    Computed in fp32 and cast back. A zero entry of ``angles`` maps the pair to zero; it is not the identity.
+    x: (rows, tokens, heads, head_dim). Computed in fp32 and cast back. A zero angle maps the pair to zero; it is not the identity.
     """
     pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * angles[:, None]).flatten(-2).to(x.dtype)
 
 
 class Projection(nn.Linear):
-    """A linear layer whose bias may be put together by the caller."""
+    """A linear layer whose bias the caller may replace."""
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """(…, in) → (…, out), with ``bias`` (out,) in place of the layer's own."""
+        """Map (…, in) to (…, out), with ``bias`` (out,) instead of the layer's own."""
         return F.linear(x, self.weight, self.bias if bias is None else bias)
 
 
 class Packed(nn.Module):
-    """A linear layer of fp32 weights on the CPU, in oneDNN's own order; reads like :class:`Projection`. For inference alone.
+    """A linear fp32 layer on the CPU with weights in oneDNN's order, for inference only.
 
-    ``weight`` is opaque: of its contents only shape, dtype and device can be asked, and it is no part of the module's state.
+    It replaces :class:`Projection`. Only shape, dtype and device of ``weight`` can be read; it is not in the state dict.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -79,13 +78,13 @@ class Packed(nn.Module):
         self.bias = layer.bias
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """(…, in) → (…, out)."""
+        """Map (…, in) to (…, out)."""
         bias = self.bias if bias is None else bias
         return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self.weight, bias, "none", [], "")
 
 
 def packed(model: M) -> M:
-    """Return the model itself; its large fp32 layers on the CPU are packed in place, where torch was built with oneDNN."""
+    """Pack the model's large fp32 CPU layers in place, if torch has oneDNN, and return the model."""
     if not torch.backends.mkldnn.is_available():
         return model
     for module in list(model.modules()):

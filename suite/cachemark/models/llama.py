@@ -1,8 +1,8 @@
-"""The decoder that many text-to-image models share: Llama, as the transformers library publishes its weights.
+"""The Llama decoder of many text-to-image models, with the parameter names of transformers.
 
-Touvron et al., "LLaMA: Open and Efficient Foundation Language Models" (2023). K is cached after the q/k norm, where a model has one, and
-after its rotation. What differs from the published code: attention reads the live entries only, and rotations are computed in fp32 and
-rounded once, where theirs are in the dtype of the model.
+Touvron et al., "LLaMA: Open and Efficient Foundation Language Models" (2023). K is cached after the q/k norm, if any, and after rotation.
+What differs from the published code: attention reads only live entries, and rotations are computed in fp32 and rounded once (theirs: in
+the model's dtype).
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ QK_NORM_EPS = 1e-5
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """Sizes. ``hidden`` is the width of the MLP, ``kv_heads`` None means as many as heads. ``qk_norm``: queries and keys are normalised
-    over each head's channels before they are rotated."""
+    """Sizes. ``hidden``: width of the MLP; ``kv_heads``: None for as many as heads.
+
+    ``qk_norm``: normalize queries and keys over each head's channels before rotation.
+    """
 
     layers: int
     heads: int
@@ -42,27 +44,29 @@ class LlamaConfig:
 
     @property
     def groups(self) -> int:
-        """Number of K/V heads."""
+        """The number of K/V heads."""
         return self.kv_heads or self.heads
 
 
 @cache
 @torch.inference_mode(False)  # first asked for by a generation, it must serve training too
 def frequencies(head_dim: int, base: float, device: torch.device) -> Tensor:
-    """Turn of each channel pair from one position to the next, (head_dim/2,) fp32."""
+    """Return the angle of each channel pair per position, (head_dim/2,) fp32."""
     return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
 
 
 def rotate_halves(x: Tensor, turns: Tensor) -> Tensor:
-    """Rotate channels p and p + head_dim/2 of x (rows, tokens, heads, head_dim) as a pair, by ``turns`` (rows, tokens, head_dim/2)
-    complex64. Computed in fp32 and cast back."""
+    """Rotate channels p and p + head_dim/2 by ``turns`` (rows, tokens, head_dim/2) complex64.
+
+    x: (rows, tokens, heads, head_dim). Computed in fp32 and cast back.
+    """
     first, second = x.float().chunk(2, -1)
     cos, sin = turns.real[:, :, None], turns.imag[:, :, None]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
 
 
 class ChannelNorm(nn.Module):
-    """LayerNorm over the channels of each head, one weight and bias for all heads: (…, heads, head_dim) to itself."""
+    """LayerNorm over each head's channels, with one weight and bias for all heads."""
 
     def __init__(self, head_dim: int) -> None:
         super().__init__()
@@ -73,7 +77,7 @@ class ChannelNorm(nn.Module):
 
 
 class LlamaAttention(nn.Module):
-    """Projections of one block; what happens between them is the method's."""
+    """Projections of one block; the method computes the attention."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -86,7 +90,7 @@ class LlamaAttention(nn.Module):
         self.k_norm = ChannelNorm(config.head_dim) if config.qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, site: Site, step: Step, tokens: Tokens, method: Method) -> Tensor:
-        """(rows, tokens, dim) → (rows, tokens, dim). ``tokens`` brings the rotations."""
+        """Map (rows, tokens, dim) to (rows, tokens, dim). ``tokens`` has the rotations."""
         assert tokens.rope is not None
         q, k, v = (project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate_halves(self.q_norm(q), tokens.rope), rotate_halves(self.k_norm(k), tokens.rope)
@@ -103,7 +107,6 @@ class GatedMLP(nn.Module):
         self.down_proj = nn.Linear(hidden, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, dim) → (…, dim)."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -127,7 +130,7 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    """Embedding of text, blocks, final norm; a model of images around it runs them. Parameter names are those of published files."""
+    """Text embedding, blocks and final norm; the image model around it runs them."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -141,7 +144,7 @@ class Llama(nn.Module):
         return [Site("decoder", layer) for layer in range(self.config.layers)]
 
     def turns(self, positions: Tensor) -> Tensor:
-        """Rotations at ``positions`` (rows, tokens): (rows, tokens, head_dim/2) complex64."""
+        """Return rotations at ``positions`` (rows, tokens): (rows, tokens, head_dim/2) complex64."""
         c = self.config
         angles = positions[..., None] * frequencies(c.head_dim, c.rope_base, positions.device)
         return torch.polar(torch.ones_like(angles), angles)

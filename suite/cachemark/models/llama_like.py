@@ -1,7 +1,7 @@
-"""Any Llama that draws an image as tokens of its own vocabulary, from the sizes that its published configuration tells.
+"""Any Llama that generates image codes from its own vocabulary, described by its configuration.
 
-A text, then the codes of a square image line by line; what is read of the files is the decoder alone, and LlamaGen's image tokenizer turns
-codes into images. A model that guides, splits lines or feeds codes in a way of its own is a family of its own (Janus-Pro, Lumina-mGPT).
+The prompt is a text; the output is the codes of a square image in raster order. Only the decoder is read from the files; LlamaGen's image
+tokenizer decodes. A model with other guidance, line ends or a code embedding of its own is a family of its own (Janus-Pro, Lumina-mGPT).
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..cache.layout import Layout
 from ..core.spec import Sampling
 from . import checkpoints, costs, prompt_lists
 from .catalogue.family import CatalogueModel, Family, with_greedy
-from .llama import Llama, LlamaConfig
-from .prompted_llama import NEVER, PromptedLlama, prompted_layout, rotations
+from .llama import Llama
+from .prompted_llama import NEVER, PromptedConfig, PromptedLlama, layout, rotations
 from .prompts import HashedWords, Prompts, TextTokenizer, TokenReader, refuse_unreadable
 from .protocol import PublishedFile, Request
 from .vision.vq import VQ
@@ -29,12 +28,13 @@ DECODER = PublishedFile("decoder_weights", "vq_ds16_t2i.pt", "peizesun/llamagen_
 
 
 @dataclass(frozen=True)
-class LlamaLikeConfig:
-    """Sizes: those of the decoder, the id of the first image code, the number of codes, and the side of the image in codes. ``begin`` are
-    the ids before a text and ``image`` those behind it, which the unconditional row has alone; ``longest``: tokens of a prompt, with them.
-    ``tied``: the head is the embedding."""
+class LlamaLikeConfig(PromptedConfig):
+    """Sizes: of the decoder, id of the first image code, number of codes, side of the image in codes.
 
-    decoder: LlamaConfig
+    ``begin``: ids before a text; ``image``: ids after it. The unconditional row consists of both. ``longest``: tokens of a whole prompt.
+    ``tied``: the head is the embedding.
+    """
+
     first: int
     codes: int
     grid: int
@@ -46,6 +46,8 @@ class LlamaLikeConfig:
 
 class LlamaLike(PromptedLlama):
     """The generator. Parameter names are those of the transformers library."""
+
+    config: LlamaLikeConfig
 
     def __init__(self, config: LlamaLikeConfig, prompts: Prompts) -> None:
         super().__init__()
@@ -59,37 +61,25 @@ class LlamaLike(PromptedLlama):
     def decoder(self) -> Llama:
         return self.model
 
-    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
-        weight = self.model.embed_tokens.weight
-        return layout(self.config, self.prompts, labels, seeds, sampling, weight.dtype, str(weight.device))
-
     def logits(self, hidden: Tensor) -> Tensor:
         head = self.model.embed_tokens.weight if self.config.tied else self.lm_head.weight
         return nn.functional.linear(self.model.norm(hidden), head).float()
 
     def allowed(self, logits: Tensor, place: Tensor) -> Tensor:
-        """Image codes alone."""
+        """Mask everything but image codes."""
         ids, c = torch.arange(logits.size(-1), device=logits.device), self.config
         return logits.masked_fill((ids < c.first) | (ids >= c.first + c.codes), NEVER)
 
 
-def layout(
-    config: LlamaLikeConfig, prompts: Prompts, labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype,
-    device: str,
-) -> Layout:
-    """Shape of a generation: a row has as many condition entries as its prompt has ids; with guidance the unconditional rows come last."""
-    return prompted_layout(config.decoder, prompts, labels, seeds, sampling, (config.grid, config.grid), dtype, device)
-
-
 def codebook_size() -> int:
-    """Number of codes that the image tokenizer knows."""
+    """Return the number of codes of the image tokenizer."""
     with torch.device("meta"):
         images: Any = DECODER.build()
     return int(images.config.codebook_size)
 
 
 def prompts_of(config: LlamaLikeConfig, texts: Sequence[str], tokenizer: TextTokenizer) -> Prompts:
-    """Each text as ids. Raises Unsupported for one that is empty or too long."""
+    """Return the ids of each text. Raises Unsupported if it is empty or too long."""
     conditional = []
     for text in texts:
         conditional.append((*config.begin, *tokenizer.whole(tuple(tokenizer.ids(text))), *config.image))
@@ -126,7 +116,7 @@ class Described:
         c = self.config
         family = Family(
             "llama", LlamaLike.paradigm, "the folder that it was described from", _network, layout,
-            lambda config, decode, prompts: costs.llama_like(config.decoder, config.grid**2, decode), (),
+            lambda config, decode, prompts: costs.llama_like(config.decoder, config.lines * config.line, decode), (),
             (*checkpoints.EXTRAS, *self.ignored), self.official, tables=rotations, decoding=_decoding, prompted=True,
             reader=lambda config: TokenReader(partial(prompts_of, config), HashedWords(config.decoder.vocab)),
         )

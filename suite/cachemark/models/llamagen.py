@@ -1,8 +1,8 @@
-"""LlamaGen, class-conditional (with texts in ``llamagen_text.py``): a Llama-style transformer over raster-ordered VQ tokens.
+"""LlamaGen, class-conditional: a Llama-style transformer over raster-ordered VQ tokens.
 
-Sun et al., "Autoregressive Model Beats Diffusion: Llama for Scalable Image Generation" (2024); published checkpoints load
-under their own names. What differs from the authors' code: attention reads the live entries only (theirs a padded buffer
-under a mask), tokens are drawn by Gumbel-max keyed by the sample (theirs by ``multinomial``), and grouped K/V heads are
+Sun et al., "Autoregressive Model Beats Diffusion: Llama for Scalable Image Generation" (2024); published checkpoints load under their own
+names. ``llamagen_text.py`` has the text-to-image variant. What differs from the authors' code: attention reads only live entries (theirs:
+a padded buffer under a mask), tokens are sampled by Gumbel-max keyed by the sample (theirs: ``multinomial``), and grouped K/V heads are
 allowed.
 """
 
@@ -25,7 +25,10 @@ from .raster import RasterModel
 
 @dataclass(frozen=True)
 class LlamaGenConfig:
-    """Sizes. ``classes`` excludes the null class, whose id is ``classes``. ``kv_heads`` None means as many as heads."""
+    """Sizes. ``classes`` excludes the null class, whose id is ``classes``.
+
+    ``kv_heads``: None for as many as heads.
+    """
 
     layers: int
     heads: int
@@ -43,12 +46,12 @@ class LlamaGenConfig:
 
     @property
     def groups(self) -> int:
-        """Number of K/V heads."""
+        """The number of K/V heads."""
         return self.kv_heads or self.heads
 
     @property
     def hidden(self) -> int:
-        """FFN width: two thirds of 4·dim, rounded up to a multiple of 256."""
+        """The FFN width: two thirds of 4·dim, rounded up to a multiple of 256."""
         return -(-int(8 * self.dim / 3) // 256) * 256
 
 
@@ -66,10 +69,10 @@ PAPER_CFG = {"B": 2.0, "L": 2.0, "XL": 1.75, "XXL": 1.75, "3B": 1.65}
 @cache
 @torch.inference_mode(False)  # a table first asked for by a generation must serve training too
 def rope_table(head_dim: int, grid: int, base: float, device: torch.device) -> Tensor:
-    """Rotations of the class position and the grid² image tokens, (1 + grid², head_dim/2) complex64.
+    """Return rotations of the class position and grid² tokens, (1 + grid², head_dim/2) complex64.
 
-    The first half of the pairs turns by the row, the second by the column. **The class position's entry is zero, not the
-    identity**: its cached key is exactly zero, and published weights were trained with that.
+    The first half of the pairs rotates by row, the second by column. **The class position's entry is zero, not the identity**: its cached
+    key is exactly zero, and published weights were trained with that.
     """
     quarter = head_dim // 4
     theta = base ** (-torch.arange(quarter, dtype=torch.float32, device=device) * 2 / (head_dim // 2))
@@ -79,7 +82,7 @@ def rope_table(head_dim: int, grid: int, base: float, device: torch.device) -> T
 
 
 def layout(config: LlamaGenConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
-    """Shape of a generation: one condition entry per row; with guidance the unconditional rows follow the others."""
+    """Return the layout: one condition entry per row; unconditional rows come last."""
     copies = 2 if sampling.cfg_scale > 1 else 1
     rows = len(seeds) * copies
     branches = tuple(row // len(seeds) for row in range(rows))
@@ -88,7 +91,7 @@ def layout(config: LlamaGenConfig, seeds: Sequence[int], sampling: Sampling, dty
 
 
 class LlamaGenAttention(nn.Module):
-    """Projections of one block; what happens between them is the method's."""
+    """Projections of one block; the method computes the attention."""
 
     def __init__(self, config: LlamaGenConfig) -> None:
         super().__init__()
@@ -97,7 +100,7 @@ class LlamaGenAttention(nn.Module):
         self.wo = nn.Linear(config.dim, config.dim, bias=False)
 
     def forward(self, x: Tensor, site: Site, step: Step, tokens: Tokens, method: Method) -> Tensor:
-        """(rows, tokens, dim) → (rows, tokens, dim). ``tokens`` brings the rotations."""
+        """Map (rows, tokens, dim) to (rows, tokens, dim). ``tokens`` has the rotations."""
         assert tokens.rope is not None
         qkv = self.wqkv(x).unflatten(-1, (-1, self.head_dim))
         turned = rotate_pairs(qkv[:, :, : self.heads + self.groups], tokens.rope).transpose(1, 2)
@@ -127,14 +130,14 @@ class TransformerBlock(nn.Module):
 
 
 class ClassEmbedding(nn.Module):
-    """Table of the classes and, last, the null class."""
+    """Embedding of the classes and, last, the null class."""
 
     def __init__(self, config: LlamaGenConfig) -> None:
         super().__init__()
         self.embedding_table = nn.Embedding(config.classes + 1, config.dim)
 
     def forward(self, labels: Tensor) -> Tensor:
-        """(rows,) → (rows, 1, dim)."""
+        """Map labels (rows,) to (rows, 1, dim)."""
         return self.embedding_table(labels)[:, None]
 
 
@@ -166,16 +169,16 @@ class LlamaGen(RasterModel):
         return self.layers
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Final norm and head in the model's dtype, then fp32."""
+        """Apply the final norm and head in the model's dtype; return fp32."""
         return self.output(self.norm(hidden)).float()
 
     def prefix_logits(self, labels: Tensor, tokens: Tensor) -> Tensor:
-        """Uncached causal pass over the class and ``tokens`` (rows, T): fp32 logits (rows, 1 + T, vocab); row j predicts token j."""
+        """Return uncached fp32 logits (rows, 1 + T, vocab); row j predicts token j of ``tokens`` (rows, T)."""
         x = torch.cat((self.cls_embedding(labels), self.tok_embeddings(tokens)), 1)
         return self.logits(self(Tokens(x, self.rope[: x.size(1)]), Step(0, 1), Uncached()))
 
     def teacher(self, labels: Tensor, tokens: Tensor) -> Tensor:
-        """The training pass: logits (rows, N, vocab) for ``tokens`` (rows, N), each predicted from those before it."""
+        """Return training logits (rows, N, vocab) for ``tokens`` (rows, N), given the earlier tokens."""
         return self.prefix_logits(labels, tokens[:, :-1])
 
     def first(self, labels: Tensor, layout: Layout) -> Tensor:
@@ -196,5 +199,4 @@ class SwiGLU(nn.Module):
         self.w2 = nn.Linear(hidden, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, dim) → (…, dim)."""
         return self.w2(F.silu(self.w1(x)) * self.w3(x))

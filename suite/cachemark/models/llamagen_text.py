@@ -1,11 +1,10 @@
-"""LlamaGen, from text to an image: the transformer of the classes, with features of a text in the place of the class.
+"""LlamaGen, text-to-image: the class-conditional transformer with text features as condition.
 
 Sun et al., "Autoregressive Model Beats Diffusion: Llama for Scalable Image Generation" (2024); published checkpoints load under their own
-names. The condition is up to 120 vectors of a T5 encoder, each through the same two layers. Rotations of the condition are zero, so text is
-read by its values alone, evenly. The unconditional row reads as many learned vectors, the last of them, since the authors mask the same
-columns in both halves. What differs from their code: a row holds the entries of its own text (theirs 120 with a mask over those on the
-left), a text of more than 120 tokens is refused (theirs cuts it), and texts are read as they are written (theirs are cleaned of links,
-tags and capital letters first).
+names. The condition is up to 120 vectors of a T5 encoder, each through the same two layers. Rotations of the condition are zero, so text
+is read by its values only. The unconditional row reads the last of the learned vectors, as many as the text has, since the authors mask
+the same columns in both halves. What differs from their code: a row has the entries of its own text (theirs: 120 with a mask), a longer
+text is rejected (theirs: cut), and texts are read as written (theirs: without links, tags and capital letters).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ PAPER = Sampling(cfg_scale=7.5, top_k=1000)
 
 @dataclass(frozen=True)
 class CaptionConfig:
-    """Sizes: those of the transformer, then the channels of the text encoder and the most tokens of a text."""
+    """Sizes: of the transformer, channels of the text encoder, and most tokens of a text."""
 
     transformer: LlamaGenConfig
     text: int = 2048
@@ -40,7 +39,7 @@ SIZES = {pixels: replace(XL, transformer=replace(XL.transformer, grid=pixels // 
 
 
 class CaptionMLP(nn.Module):
-    """fc2(gelu(fc1·x)), tanh approximation, without biases."""
+    """fc2(gelu(fc1·x)) with the tanh approximation, without biases."""
 
     def __init__(self, config: CaptionConfig) -> None:
         super().__init__()
@@ -48,12 +47,12 @@ class CaptionMLP(nn.Module):
         self.fc1, self.fc2 = nn.Linear(config.text, dim, bias=False), nn.Linear(dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, text) → (…, dim)."""
+        """Map (…, text) to (…, dim)."""
         return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
 
 
 class CaptionEmbedding(nn.Module):
-    """Features of texts to entries of the condition; ``uncond_embedding`` are those of no text, (longest, text)."""
+    """Projection of text features; ``uncond_embedding`` (longest, text) stands for no text."""
 
     uncond_embedding: Tensor
 
@@ -63,7 +62,7 @@ class CaptionEmbedding(nn.Module):
         self.register_buffer("uncond_embedding", torch.zeros(config.longest, config.text))
 
     def forward(self, features: Tensor) -> Tensor:
-        """(rows, tokens, text) → (rows, tokens, dim)."""
+        """Map (rows, tokens, text) to (rows, tokens, dim)."""
         return self.cap_proj(features)
 
 
@@ -71,7 +70,10 @@ def layout(
     config: CaptionConfig, lengths: Sequence[int], labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype,
     device: str,
 ) -> Layout:
-    """Shape of a generation: a row has as many condition entries as its text has tokens, of all ``lengths``, the unconditional one too."""
+    """Return the layout: one condition entry per text token, in conditional and unconditional rows.
+
+    ``lengths``: tokens of all texts, by label.
+    """
     base = llamagen.layout(config.transformer, seeds, sampling, dtype, device)
     return replace(base, condition=tuple(lengths[label] for label in labels) * (base.rows // len(labels)))
 
@@ -91,7 +93,7 @@ class CaptionedLlamaGen(LlamaGen):
         return self.cls_embedding.uncond_embedding
 
     def initialise(self, seed: int) -> CaptionedLlamaGen:
-        """Random weights, those of no text too, which are a buffer of the published files."""
+        """Draw random weights, and random features of no text."""
         super().initialise(seed)
         self.without_text.normal_(0, self.captions.text**-0.5, generator=torch.Generator().manual_seed(seed))
         return self
@@ -101,7 +103,7 @@ class CaptionedLlamaGen(LlamaGen):
         return layout(self.captions, self.lengths, labels, seeds, sampling, weight.dtype, str(weight.device))
 
     def first(self, labels: Tensor, layout: Layout) -> Tensor:
-        """Features (rows, longest, text); behind the end of a shorter row stand zeros, which nothing reads."""
+        """Return features (rows, longest, text), zero-padded at the end."""
         prompts = [self.texts[label].to(self.output.weight) for label in labels.tolist()]
         none = [self.without_text[-len(text) :] for text in prompts if layout.rows > len(prompts)]
         return nn.utils.rnn.pad_sequence([*prompts, *none], batch_first=True)

@@ -1,11 +1,11 @@
-"""Lumina-mGPT, from text to an image: a Llama decoder with one vocabulary for text and image, an image line by line.
+"""Lumina-mGPT, text-to-image: a Llama decoder with one vocabulary for text and image.
 
 Liu et al., "Lumina-mGPT: Illuminate Flexible Photorealistic Text-to-Image Generation with Multimodal Generative Pretraining" (2024), a
-Chameleon that was trained further. An image is 8197, the two tokens of its size, then lines of codes that each end in a token of their
-own. That token is an entry of its line like any other: it is fed, cached, scored and evicted, and its query is the line's last. What
-differs from the authors' code: both branches of guidance run in one batch, each row with its own positions and number of entries
-(theirs are batches of one), the size is part of the prompt (theirs draws it), logits that a place forbids are very small (theirs are
-−∞), and tokens are drawn by Gumbel-max keyed by the sample. The token behind the last line is not generated.
+further trained Chameleon. An image is 8197, two tokens of its size, then lines of codes that each end in a token of their own. That token
+is an ordinary entry of its line: fed, cached, scored and evicted; its query is the line's last. What differs from the authors' code: both
+branches of guidance run in one batch, each row with its own positions and number of entries (theirs: batches of one), the size is part of
+the prompt (theirs: sampled), forbidden logits are very small (theirs: −∞), and tokens are sampled by Gumbel-max keyed by the sample. The
+token after the last line is not generated.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..cache.layout import Layout
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
 from .llama import Llama, LlamaConfig
-from .prompted_llama import NEVER, PromptedLlama, prompted_layout
+from .prompted_llama import NEVER, PromptedConfig, PromptedLlama
 from .prompts import Prompts, TextTokenizer, refuse_unreadable
 from .vision.vqgan import VQGAN, VQGANConfig
 
@@ -35,7 +35,7 @@ UNUSED = ("*.rotary_emb.inv_freq", "model.vqmodel.*")  # beside the generator; i
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Ids of the tokens that are no text. ``first`` of the ``codes`` image codes; ``size`` is that of the size 0."""
+    """Ids of non-text tokens. ``first`` of the ``codes`` image codes; ``size`` is that of size 0."""
 
     begin: int = 0
     first: int = 4
@@ -47,13 +47,13 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class LuminaConfig:
-    """Sizes: those of the decoder, then of the image in units of 32 pixels, height first."""
+class LuminaConfig(PromptedConfig):
+    """Sizes: of the decoder, then of the image in units of 32 pixels, height first."""
 
-    decoder: LlamaConfig
     height: int
     width: int
     ids: Vocabulary = Vocabulary()
+    line_ends: ClassVar[bool] = True
 
     @property
     def lines(self) -> int:
@@ -61,7 +61,7 @@ class LuminaConfig:
 
     @property
     def line(self) -> int:
-        """Tokens of a line, with the one that ends it."""
+        """Tokens of a line, including the one that ends it."""
         return CODES_PER_UNIT * self.width + 1
 
 
@@ -72,8 +72,10 @@ TOKENIZER = VQGANConfig()
 
 # -- prompts -----------------------------------------------------------------------------------------------------------
 def prompts_of(config: LuminaConfig, texts: Sequence[str], tokenizer: TextTokenizer) -> Prompts:
-    """Each text in token ids with the size of the image behind it; the unconditional row is the size alone. Raises Unsupported for a text
-    that is empty."""
+    """Return ids of each text and image size. Raises Unsupported for an empty text.
+
+    The unconditional row is the size only.
+    """
     for text in texts:
         refuse_unreadable(text, 0)
     ids, size = config.ids, {"width": config.width * UNIT, "height": config.height * UNIT}
@@ -83,7 +85,10 @@ def prompts_of(config: LuminaConfig, texts: Sequence[str], tokenizer: TextTokeni
 
 
 def code_table(vocabulary: Mapping[str, int], ids: Vocabulary) -> Tensor:
-    """The image code of each id from ``ids.first`` on, as a tokenizer's names spell it: (codes,) int64. Raises BadCheckpoint."""
+    """Return the image code of each id from ``ids.first`` on, (codes,) int64. Raises BadCheckpoint.
+
+    The codes are spelled in the tokenizer's token names.
+    """
     numbers = {number: match[1] for name, number in vocabulary.items() if (match := CODE_NAME.fullmatch(name))}
     table = [int("".join(str(ord(letter) - ord("A")) for letter in numbers.get(ids.first + i, "")) or -1) for i in range(ids.codes)]
     if sorted(table) != list(range(ids.codes)):
@@ -93,16 +98,10 @@ def code_table(vocabulary: Mapping[str, int], ids: Vocabulary) -> Tensor:
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
-def layout(
-    config: LuminaConfig, prompts: Prompts, labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype,
-    device: str,
-) -> Layout:
-    """Shape of a generation: a row has as many condition entries as its prompt has ids; with guidance the unconditional rows come last."""
-    return prompted_layout(config.decoder, prompts, labels, seeds, sampling, (config.lines, config.line), dtype, device, line_ends=True)
-
-
 class Lumina(PromptedLlama):
     """The generator. Parameter names are those of the published files."""
+
+    config: LuminaConfig
 
     def __init__(self, config: LuminaConfig, prompts: Prompts) -> None:
         super().__init__()
@@ -115,15 +114,11 @@ class Lumina(PromptedLlama):
     def decoder(self) -> Llama:
         return self.model
 
-    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
-        weight = self.lm_head.weight
-        return layout(self.config, self.prompts, labels, seeds, sampling, weight.dtype, str(weight.device))
-
     def logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(self.model.norm(hidden)).float()
 
     def allowed(self, logits: Tensor, place: Tensor) -> Tensor:
-        """At the end of a line the token that ends it, elsewhere an image code."""
+        """Allow only the line-end token at the end of a line, and only image codes elsewhere."""
         ids, all_ids = self.config.ids, torch.arange(logits.size(-1), device=logits.device)
         codes = (all_ids >= ids.first) & (all_ids < ids.first + ids.codes)
         at_end = ((place + 1) % self.config.line == 0)[:, None]
@@ -132,15 +127,17 @@ class Lumina(PromptedLlama):
 
 @dataclass(frozen=True)
 class LuminaDecoder:
-    """Image tokens (B, N) of a model, line ends among them, to images. ``table`` as of :func:`code_table`; None where ids are in the order
-    of the codes."""
+    """Decoder of image tokens (B, N), line ends included.
+
+    ``table``: see :func:`code_table`; None if ids are in the order of codes.
+    """
 
     config: LuminaConfig
     model: VQGAN
     table: Tensor | None = None
 
     def decode(self, tokens: Tensor) -> Tensor:
-        """Images (B, 3, 32·height, 32·width), nominally in [−1, 1]."""
+        """Return images (B, 3, 32·height, 32·width), nominally in [−1, 1]."""
         c = self.config
         codes = tokens.unflatten(1, (c.lines, c.line))[:, :, :-1].flatten(1) - c.ids.first
         codes = codes.clamp(0, c.ids.codes - 1)

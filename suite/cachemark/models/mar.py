@@ -1,10 +1,10 @@
-"""MAR, class-conditional: a masked autoregressive transformer over continuous tokens, several per step in a random order.
+"""MAR, class-conditional: a masked transformer that predicts several continuous tokens per step.
 
-Li et al., "Autoregressive Image Generation without Vector Quantization" (NeurIPS 2024); published checkpoints load under their
-own names. An encoder sees the known tokens, a decoder all places, and a diffusion head draws each token from the decoder's
-output there. What differs from the authors' code: only known tokens are projected and only the places that are predicted are
-normalised (theirs all), order and noise are keyed by the sample and the place (theirs by global generators), the residual
-stream has the model's dtype (theirs is fp32 under autocast), and there is no dropout in training.
+Li et al., "Autoregressive Image Generation without Vector Quantization" (NeurIPS 2024); published checkpoints load under their own names.
+The encoder reads the known tokens, the decoder all positions, and a diffusion head samples each token from the decoder's output. What
+differs from the authors' code: only known tokens are projected and only predicted positions normalized (theirs: all), order and noise are
+keyed by sample and position (theirs: global generators), the residual stream has the model's dtype (theirs: fp32 under autocast), and
+training has no dropout.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ UNCONDITIONAL = 0.1  # share of training samples without their class
 
 @dataclass(frozen=True)
 class MARConfig:
-    """Sizes. ``depth`` counts the blocks of the encoder and of the decoder, which have one width and number of heads in every
-    published size. ``buffer``: places before the image that carry the class. ``channels`` of a token.
-    ``steps``: passes of a generation where the sampling names none. ``diffusion``: passes of the head for each token, see
-    :func:`~cachemark.models.diffusion.respaced`.
+    """Sizes. ``depth``: blocks of encoder and decoder, which share width and heads.
+
+    ``buffer``: positions before the image that carry the class. ``channels``: of a token. ``steps``: default number of steps.
+    ``diffusion``: passes of the head per token, see :func:`~cachemark.models.diffusion.respaced`.
     """
 
     dim: int
@@ -69,8 +69,10 @@ PAPER_CFG = {"B": 2.9, "L": 3.0, "H": 3.2}  # of the authors' evaluation, with a
 
 
 def layout(config: MARConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> MaskedLayout:
-    """Shape of a generation: the buffer is the condition of every row; with guidance the unconditional rows follow the others.
-    ``layers`` are those of the decoder."""
+    """Return the layout of a generation; unconditional rows come last, ``layers`` are the decoder's.
+
+    The buffer is the condition of every row.
+    """
     copies = 2 if sampling.cfg_scale != 1 else 1
     rows = len(seeds) * copies
     branches = tuple(row // len(seeds) for row in range(rows))
@@ -82,8 +84,10 @@ def layout(config: MARConfig, seeds: Sequence[int], sampling: Sampling, dtype: t
 
 
 def _spacing(config: MARConfig, sampling: Sampling, passes: int = 0) -> tuple[int, ...]:
-    """Sections of the head's process, in so many passes where a method asks for fewer than the sampling does. A model that takes one step
-    of each section does so with another number of steps, too, and one that leaves sections out leaves them out."""
+    """Return the sections of the head's process for the number of passes that the sampling asks for.
+
+    A model that takes one step per section, or leaves sections out, also does so with fewer passes.
+    """
     count = passes or sampling.diffusion_steps
     if not count:
         return config.diffusion
@@ -91,8 +95,10 @@ def _spacing(config: MARConfig, sampling: Sampling, passes: int = 0) -> tuple[in
 
 
 def guidance(sampling: Sampling, step: MaskedStep, tokens: int) -> float | None:
-    """The scale in this pass, None without guidance. ``linear`` grows with the share of tokens that are known *after* the pass by
-    the schedule, which leaves one: the full scale is never reached."""
+    """Return the guidance scale of a step, None without guidance.
+
+    ``linear`` grows with the fraction of tokens known after the step, so the full scale is never reached.
+    """
     if sampling.cfg_schedule not in SCHEDULES:
         raise Unsupported(f"Guidance schedule {sampling.cfg_schedule!r} is not one of this family.",
                           remedy=f"Known: {', '.join(SCHEDULES)}.")
@@ -103,7 +109,7 @@ def guidance(sampling: Sampling, step: MaskedStep, tokens: int) -> float | None:
 
 
 class MARAttention(nn.Module):
-    """Projections of one block; what happens between them is the method's."""
+    """Projections of one block; the method computes the attention."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -111,7 +117,7 @@ class MARAttention(nn.Module):
         self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, site: Site, step: Step, method: Method) -> Tensor:
-        """(rows, tokens, dim) → (rows, tokens, dim)."""
+        """Map (rows, tokens, dim) to (rows, tokens, dim)."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)  # each (rows, heads, tokens, head_dim)
         return self.proj(method.attend(site, step, q, k, v).transpose(1, 2).flatten(2))
 
@@ -137,7 +143,7 @@ class MARBlock(nn.Module):
 class MAR(nn.Module):
     """The transformer and its head. Parameter names are those of the published checkpoints.
 
-    ``eager_head``: run the head as the authors' code does, for comparison only.
+    ``eager_head``: run the head as the authors' code does, for comparison.
     """
 
     paradigm = "masked"
@@ -165,8 +171,7 @@ class MAR(nn.Module):
         self.sites = encoder + decoder + self.diffloss.net.sites
 
     def initialise(self, seed: int) -> MAR:
-        """Random weights: normal, std 0.02; gates and the head's last layer included, where the authors start at zero: benchmarks
-        want real tokens."""
+        """Draw random weights, std 0.02, including gates and the last layer that the authors start at zero."""
         generator = torch.Generator().manual_seed(seed)
         for parameter in self.parameters():
             if parameter.dim() > 1:
@@ -174,36 +179,36 @@ class MAR(nn.Module):
         return self
 
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> MaskedLayout:
-        """Shape of a generation of these samples by this model."""
         return layout(self.config, seeds, sampling, self.mask_token.dtype, str(self.mask_token.device))
 
     # -- what belongs to the sample -----------------------------------------------------------------------------------
     def order(self, key: Tensor) -> Tensor:
-        """A random order of the places for each seed of ``key`` (batch,): (batch, N) int64. Its tail is predicted first."""
+        """Return a random order of positions per seed of ``key`` (batch,): (batch, N) int64, last first."""
         return streams.integers(streams.keys(key, "order", 0), self.config.tokens).argsort(dim=1, stable=True)
 
     def noise(self, key: Tensor, places: Tensor, passes: int) -> Tensor:
-        """Normal noise for the tokens at ``places`` (batch, n): (1 + passes, batch, n, C) fp32. That of a pass depends on
-        seed, place and pass alone, so it is the same in any batch and under any schedule."""
+        """Return noise for tokens at ``places`` (batch, n): (1 + passes, batch, n, C) fp32.
+
+        It depends only on seed, position and pass, so it is equal in any batch and under any schedule.
+        """
         count, width = 1 + passes, self.config.channels
         drawn = streams.uniform(streams.keys(key[:, None], "noise", places), count * width)
         return normal(drawn).unflatten(-1, (count, width)).movedim(-2, 0)
 
     # -- the passes ---------------------------------------------------------------------------------------------------
     def prefix(self, cond: Tensor) -> Tensor:
-        """The buffer as the encoder sees it, (rows, buffer, dim), from the class vectors (rows, dim). The same in all passes."""
+        """Return the buffer as the encoder reads it, (rows, buffer, dim), from class vectors (rows, dim)."""
         return self.z_proj_ln(cond[:, None] + self.encoder_pos_embed_learned[:, : self.config.buffer])
 
     def encode(self, prefix: Tensor, latents: Tensor, step: MaskedStep, method: Method) -> Tensor:
-        """Buffer and known tokens, (rows, buffer + known, dim). Conditional and unconditional rows see the same ``latents``
-        (batch, N, C)."""
+        """Encode the buffer and known tokens: (rows, buffer + known, dim), from ``latents`` (batch, N, C)."""
         batch, pos = len(latents), self.encoder_pos_embed_learned[0, self.config.buffer :]
         generated = self.z_proj(take(latents, step.known[:batch]).to(pos.dtype)) + F.embedding(step.known[:batch], pos)
         x = torch.cat((prefix, self.z_proj_ln(generated).repeat(len(prefix) // batch, 1, 1)), 1)
         return self.encoder_norm(self._through("encoder", x, step, method))
 
     def decode(self, encoded: Tensor, step: MaskedStep, method: Method) -> Tensor:
-        """Hidden states of all places, (rows, buffer + N, dim), before the final norm."""
+        """Return hidden states of all positions, (rows, buffer + N, dim), before the final norm."""
         buffer, pos = self.config.buffer, self.decoder_pos_embed_learned
         x = self.decoder_embed(encoded)
         generated = x[:, buffer:] + F.embedding(step.known, pos[0, buffer:])
@@ -211,7 +216,7 @@ class MAR(nn.Module):
         return self._through("decoder", torch.cat((x[:, :buffer] + pos[:, :buffer], image), 1), step, method)
 
     def conditions(self, hidden: Tensor, places: Tensor) -> Tensor:
-        """The head's conditions (rows, n, dim) for the tokens at ``places`` (rows, n), from the decoder's hidden states."""
+        """Return the head's conditions (rows, n, dim) at ``places`` (rows, n) from the decoder's output."""
         selected = take(hidden[:, self.config.buffer :], places)
         return self.decoder_norm(selected) + F.embedding(places, self.diffusion_pos_embed_learned[0])
 
@@ -228,8 +233,10 @@ class MAR(nn.Module):
         return self.conditions(self.decode(self.encode(self.prefix(cond), latents, step, method), step, method), places)
 
     def loss(self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, repeats: int = 4) -> Tensor:
-        """The masked diffusion loss of a batch, a scalar: mean over the tokens that are masked (§3.4 of the paper). Each of them is noised
-        ``repeats`` times, to a uniform share of the process."""
+        """Return the masked diffusion loss of a batch (§3.4), averaged over masked tokens.
+
+        Each masked token is noised ``repeats`` times, to uniformly drawn steps of the process.
+        """
         z, start = (part.repeat(repeats, 1, 1) for part in self.hidden(labels, latents, generator))
         noise, index = self.noising(start, generator)
         squared, bound = self.diffloss.terms(z, start, noise, index)
@@ -238,10 +245,10 @@ class MAR(nn.Module):
     def hidden(
         self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, masked: int | None = None, dropped: float = UNCONDITIONAL
     ) -> tuple[Tensor, Tensor]:
-        """The head's conditions for the masked tokens of a batch, (batch, n, dim), and those tokens, (batch, n, C) fp32.
+        """Return the head's conditions (batch, n, dim) for masked tokens, and the tokens (batch, n, C) fp32.
 
-        ``latents`` (batch, N, C). ``masked`` tokens of each sample are hidden; without it, a count is drawn for the batch. A share
-        ``dropped`` of the samples is seen without its class.
+        ``latents`` (batch, N, C). ``masked``: tokens hidden per sample; drawn for the batch if absent. A fraction ``dropped`` of the
+        samples loses its class.
         """
         batch, count, device = *latents.shape[:2], latents.device
 
@@ -256,8 +263,10 @@ class MAR(nn.Module):
         return self.teacher(cond, latents, generated, places), take(latents, places).float()
 
     def noising(self, start: Tensor, generator: torch.Generator, *, lean: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Noise for tokens (rows, n, C), and the step (rows, n) of the process that it takes each of them to: a uniform share of it
-        to the power of ``lean``; below 1 strong noise comes more often."""
+        """Return noise for tokens (rows, n, C) and the step (rows, n) that each is noised to.
+
+        The step is a uniform fraction to the power of ``lean``; below 1, strong noise is more frequent.
+        """
         noise = torch.randn(start.shape, generator=generator, device=generator.device).to(start.device)
         share = torch.rand(start.shape[:2], generator=generator, device=generator.device).to(start.device)
         return noise, (share**lean * STEPS).long().clamp_max(STEPS - 1)  # a root of nearly 1 may round to 1
@@ -268,10 +277,10 @@ class MAR(nn.Module):
         self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *,
         forced: Tensor | None = None, see: Callable[[Tensor, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Generate continuous tokens (batch, N, C) fp32, raster ordered, for ``labels`` (batch,) under ``method``.
+        """Generate continuous tokens (batch, N, C) fp32, raster ordered, for ``labels`` (batch,).
 
-        ``forced`` (batch, N, C) replaces what is drawn; ``see(places, tokens)`` receives what a step drew, (batch, count, C), and
-        where, (batch, count) ascending; ``mark(index)`` is called once ``index`` + 1 tokens have been drawn, for a clock.
+        ``forced`` (batch, N, C) replaces sampled tokens; ``see(places, tokens)`` receives the tokens of a step, (batch, count, C), and
+        their positions, (batch, count) ascending; ``mark(index)`` is called once ``index`` + 1 tokens exist, for timing.
         """
         layout, engine, batch = self.layout(seeds, sampling), memory.engine, len(labels)
         method.begin(layout, self.sites, memory)
@@ -301,12 +310,11 @@ class MAR(nn.Module):
     def _conditions(
         self, step: MaskedStep, method: Method, prefix: Tensor, latents: Tensor, generated: Tensor, generating: Tensor, previous: Tensor
     ) -> tuple[Tensor]:
-        """A pass of encoder and decoder: what the head is told of the tokens that are generated, (rows, n, dim)."""
+        """Run encoder and decoder; return the head's conditions (rows, n, dim) for the tokens of the step."""
         at = replace(step, known=generated, generating=generating, previous=previous)
         return (self.conditions(self.decode(self.encode(prefix, latents, at, method), at, method), generating),)
 
     def _schedules(self, passes: Iterable[int], sampling: Sampling, engine: Engine) -> dict[int, DenoisingSchedule]:
-        """The head's schedules of a generation, by their numbers of passes."""
         schedules = {}
         for count in sorted(passes):
             schedule = self.diffloss.schedule(_spacing(self.config, sampling, count), sampling.temperature)
@@ -317,7 +325,7 @@ class MAR(nn.Module):
         self, step: MaskedStep, method: Method, shares: Sequence[Denoising], schedules: Mapping[int, DenoisingSchedule], key: Tensor,
         z: Tensor, places: Tensor, scale: float | Tensor | None = None,
     ) -> tuple[Tensor]:
-        """All passes of the head: the tokens at ``places`` (batch, n), (batch, n, C)."""
+        """Run all passes of the head for ``places`` (batch, n): tokens (batch, n, C)."""
         def sampled(z: Tensor, places: Tensor, passes: int) -> Tensor:
             return self.diffloss.sample(z, self.noise(key, places, passes), scale, schedules[passes], step, method)
 
@@ -332,7 +340,7 @@ class MAR(nn.Module):
 
 
 def masked_count(tokens: int, uniform: float) -> int:
-    """The number of ``tokens`` that training masks, from a number in [0, 1): ⌈tokens·r⌉ with r of the truncated normal distribution."""
+    """Return ⌈tokens·r⌉ for training, with r of the truncated normal distribution at ``uniform``."""
     centre, width, least = MASKED
     cut = torch.special.ndtr(torch.tensor([(least - centre) / width, (1 - centre) / width], dtype=torch.float64))
     share = centre + width * float(torch.special.ndtri(torch.lerp(cut[0], cut[1], uniform)))

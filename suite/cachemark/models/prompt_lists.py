@@ -1,15 +1,16 @@
-"""Lists of prompts: those that come with the package, and the files of the benchmarks that text-to-image models are judged by.
+"""Lists of prompts: of the package, and files of text-to-image benchmarks.
 
-====================  ==========================================================================================================
-a name                a list of the package
-``*.jsonl``           GenEval's ``evaluation_metadata.jsonl``: on each line a prompt, and what its image is to show
-``*.json``            COCO's captions, of one year and split: the first caption of each image, in the order of their numbers
-a folder              DPG-Bench's: ``prompts/*.txt``, one in each file, with ``dpg_bench.csv``, its questions, beside it
-any other file        a text, one prompt a line
-====================  ==========================================================================================================
+- a name: a list of the package;
 
-Which prompts a subset of seeds asks for follows from their number (:func:`cachemark.core.seeds.subset`), so that smaller subsets are the
-beginnings of larger ones.
+- ``*.jsonl``: GenEval's ``evaluation_metadata.jsonl``, a prompt and the expected content per line;
+
+- ``*.json``: COCO's captions of one split, the first caption of each image in the order of image ids;
+
+- a folder: DPG-Bench's ``prompts/*.txt``, with its questions in ``dpg_bench.csv`` next to it;
+
+- any other file: text, one prompt per line.
+
+Smaller subsets of seeds are prefixes of larger ones (:func:`cachemark.core.seeds.subset`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ REMEDY = "Mend it, or fetch it again."
 
 @dataclass(frozen=True)
 class Question:
-    """A question of DPG-Bench about an image, to which yes is right; ``needs`` are the numbers of those without whose yes it has none."""
+    """A yes/no question of DPG-Bench about an image.
+
+    ``needs``: numbers of questions that must be answered yes first.
+    """
 
     number: int
     text: str
@@ -50,10 +54,10 @@ class Question:
 
 @dataclass(frozen=True)
 class PromptList:
-    """Prompts in order, and what their benchmark asks about the image of each.
+    """Prompts in order, and what their benchmark checks in each image.
 
-    ``kind``: ``text``, ``geneval``, ``coco`` or ``dpg``. ``tasks``, for GenEval, are the lines of its file, ``questions``, for DPG-Bench,
-    those about each prompt; empty else, and where the questions are not beside the prompts.
+    ``kind``: ``text``, ``geneval``, ``coco`` or ``dpg``. ``tasks``: lines of GenEval's file. ``questions``: DPG-Bench's, per prompt, if
+    its table is next to the prompts.
     """
 
     kind: str
@@ -64,12 +68,12 @@ class PromptList:
 
 
 def packaged(name: str) -> tuple[str, ...]:
-    """The texts of a list that comes with the package."""
+    """Return the texts of a list of the package."""
     return tuple((PACKAGED / f"{name}.txt").read_text(encoding="utf-8").splitlines())
 
 
 def prompt_list(name_or_path: str) -> PromptList:
-    """A list of the package by its name, else what is at a path. Raises BadPlan, which names file and line, and UnknownName."""
+    """Return a list of the package by name, or read a path. Raises BadPlan or UnknownName."""
     names = sorted(file.stem for file in PACKAGED.glob("*.txt"))
     if name_or_path in names:
         return _read(PACKAGED / f"{name_or_path}.txt", 0, 0)
@@ -86,7 +90,7 @@ def prompt_list(name_or_path: str) -> PromptList:
 
 @cache
 def _read(path: Path, size: int, changed: int) -> PromptList:
-    """The list at a path, read once as long as its size and the nanosecond of its last change stay the same."""
+    """Read the list at a path; cached until its size or modification time changes."""
     if path.is_dir():
         return _dpg(path)
     reader: Callable[[Path, str], PromptList] = {".jsonl": _geneval, ".json": _coco}.get(path.suffix, _plain)
@@ -94,8 +98,7 @@ def _read(path: Path, size: int, changed: int) -> PromptList:
 
 
 def _checked(path: Path, given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Prompts, each with the place it stands at. Raises BadPlan for one that asks for nothing, or is longer than any line, and for none or
-    too many."""
+    """Strip prompts, given with their locations. Raises BadPlan for empty or long ones, or a bad count."""
     found = []
     for place, text in given:
         if not text.strip():
@@ -129,7 +132,7 @@ def _geneval(path: Path, text: str) -> PromptList:
 
 
 def _task(place: str, entry: str) -> dict[str, Any]:
-    """A line of GenEval's file. A clause may stand to the side of one before it alone."""
+    """Check a line of GenEval's file. A clause may refer only to an earlier one."""
     file = EditedFile(place, BadPlan, REMEDY)
     task: dict[str, Any] = file.json(entry)
     file.check(task, _TASK, optional=("exclude",))
@@ -174,7 +177,7 @@ def _dpg(path: Path) -> PromptList:
 
 
 def _asked(table: Path) -> dict[str, tuple[Question, ...]]:
-    """The questions of a table, by the name of their prompt. As in the authors' script the row below the head is passed over."""
+    """Return the questions of a table by prompt name. As in the authors' script, the first row is skipped."""
     found: dict[str, dict[int, Question]] = {}
     for place, row in islice(_rows(table), 1, None):
         numbers = [row["proposition_id"], *row["dependency"].split(",")]
@@ -189,7 +192,6 @@ def _asked(table: Path) -> dict[str, tuple[Question, ...]]:
 
 
 def _rows(table: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """The rows of a table with their places."""
     lines = csv.DictReader(io.StringIO(text_of(table, BadPlan), newline=""))
     try:
         if lacking := set(COLUMNS) - set(lines.fieldnames or ()):

@@ -1,9 +1,11 @@
-"""Generators in which a Llama reads the ids of a prompt and then draws the tokens of an image: how they are fed."""
+"""Generators in which a Llama reads prompt ids and then generates image tokens."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,34 +19,57 @@ from .raster import RasterModel
 NEVER = -1e9  # logit of a token that a place forbids: not infinite, so that the divergence of two distributions stays a number
 
 
-def prompted_layout(
-    decoder: LlamaConfig, prompts: Prompts, labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, grid: tuple[int, int],
-    dtype: torch.dtype, device: str, *, line_ends: bool = False,
+@dataclass(frozen=True)
+class PromptedConfig:
+    """Sizes of the decoder; subclasses add a square ``grid`` of tokens, or override ``lines`` and ``line``."""
+
+    decoder: LlamaConfig
+    line_ends: ClassVar[bool] = False
+
+    @property
+    def lines(self) -> int:
+        """Lines of an image."""
+        return int(vars(self)["grid"])
+
+    @property
+    def line(self) -> int:
+        """Tokens of a line."""
+        return self.lines
+
+
+def layout(
+    config: PromptedConfig, prompts: Prompts, labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype,
+    device: str,
 ) -> Layout:
-    """Shape of a generation of ``grid``, (lines, tokens a line). A row has as many condition entries as its prompt has ids; with guidance
-    the unconditional rows come last."""
+    """Return the layout: one condition entry per prompt id; with guidance, unconditional rows come last."""
     copies = 2 if sampling.cfg_scale > 1 else 1
     branches = tuple(branch for branch in range(copies) for _ in seeds)
-    return Layout(RasterModel.paradigm, prompts.lengths(labels, copies), *grid, decoder.heads, decoder.groups, decoder.head_dim,
-                  decoder.layers, tuple(seeds) * copies, branches, dtype, device, line_ends=line_ends)
+    decoder = config.decoder
+    return Layout(RasterModel.paradigm, prompts.lengths(labels, copies), config.lines, config.line, decoder.heads, decoder.groups,
+                  decoder.head_dim, decoder.layers, tuple(seeds) * copies, branches, dtype, device, line_ends=config.line_ends)
 
 
 class PromptedLlama(RasterModel):
-    """A generator on a Llama decoder. What a model adds is its head, and how image tokens are embedded where text's table does not."""
+    """A generator on a Llama decoder; subclasses add a head and, if needed, a code embedding."""
 
+    config: PromptedConfig
     prompts: Prompts
 
     @property
     @abstractmethod
     def decoder(self) -> Llama:
-        """The decoder, among the model's parameters."""
+        """The decoder module."""
+
+    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
+        weight = self.decoder.embed_tokens.weight
+        return layout(self.config, self.prompts, labels, seeds, sampling, weight.dtype, str(weight.device))
 
     @property
     def blocks(self) -> nn.ModuleList:
         return self.decoder.layers
 
     def embedded(self, codes: Tensor) -> Tensor:
-        """Image tokens (…) to inputs of the decoder (…, dim)."""
+        """Embed image tokens (…) as inputs of the decoder (…, dim)."""
         return self.decoder.embed_tokens(codes)
 
     def first(self, labels: Tensor, layout: Layout) -> Tensor:
@@ -58,6 +83,6 @@ class PromptedLlama(RasterModel):
 
 
 def rotations(model: PromptedLlama) -> list[Tensor]:
-    """Return the table of rotations that a decoder computes once, beside its parameters."""
+    """Return the rotation table that a decoder computes once."""
     config = model.decoder.config
     return [frequencies(config.head_dim, config.rope_base, model.decoder.embed_tokens.weight.device)]

@@ -1,4 +1,4 @@
-"""Prompts of text-to-image models: texts, the tokenizers that make ids of them, and the ids that the rows of a generation read."""
+"""Prompts of text-to-image models: texts, tokenizers, and the ids of each row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIECE = re.compile(r"<[^<>\s]+>|\w+|\n+|[^\w\s]")  # a special token, a word, an
 
 
 def refuse_unreadable(text: str, tokens: int, longest: int = 0) -> None:
-    """Raise Unsupported for a text that asks for nothing, or has more tokens than a model reads (any number where ``longest`` is 0)."""
+    """Raise Unsupported for an empty text or more than ``longest`` tokens (0: no limit)."""
     if not text.strip():
         raise Unsupported("A prompt is empty: it asks for nothing.", remedy="Leave it out, or write what the image is to show.")
     if tokens > longest > 0:
@@ -31,45 +31,49 @@ def refuse_unreadable(text: str, tokens: int, longest: int = 0) -> None:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Token ids of every prompt, and those that its unconditional row reads in their place, which may be another number. A sample's label
-    is the index of its prompt."""
+    """Token ids of every prompt and of its unconditional row, which may differ in length.
+
+    A sample's label is the index of its prompt.
+    """
 
     conditional: tuple[tuple[int, ...], ...] = ()
     unconditional: tuple[tuple[int, ...], ...] = ()
 
     def rows(self, labels: Sequence[int], copies: int) -> list[tuple[int, ...]]:
-        """The ids of each row: the conditional rows of all samples, then with two ``copies`` the unconditional ones."""
+        """Return the ids of each row: conditional rows first, with two ``copies`` unconditional ones after."""
         return [self.conditional[i] for i in labels] + [self.unconditional[i] for i in labels if copies > 1]
 
     def lengths(self, labels: Sequence[int], copies: int) -> tuple[int, ...]:
-        """Number of ids in each row."""
+        """Return the number of ids in each row."""
         return tuple(map(len, self.rows(labels, copies)))
 
     def ids(self, labels: Sequence[int], copies: int, device: torch.device) -> Tensor:
-        """(rows, longest) int64. Behind the end of a shorter row stand zeros, which nothing reads."""
+        """Return the ids (rows, longest) int64, zero-padded at the end."""
         rows = [torch.tensor(row) for row in self.rows(labels, copies)]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
 
 
 # -- tokenizers ----------------------------------------------------------------------------------------------------------
 class TextTokenizer(Protocol):
-    """Makes ids of a text. Special tokens are known by their text, since ids differ between sizes of a model."""
+    """Interface of tokenizers. Special tokens are given by text, since ids differ between model sizes."""
 
     def ids(self, text: str) -> list[int]:
-        """Ids of the text and of the special tokens that are written in it; none is added."""
+        """Return the ids of the text and of special tokens written in it; none is added."""
 
     def special(self, token: str) -> int:
-        """The id of a special token. Raises BadCheckpoint where there is none."""
+        """Return the id of a special token. Raises BadCheckpoint if it is missing."""
 
     def whole(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """A whole prompt as it is read."""
+        """Return a complete prompt as the model reads it."""
 
 
 @dataclass(frozen=True)
 class HashedWords:
-    """A stand-in where weights are random: every word, sign and special token is one id below ``vocab``, by its hash. A published tokenizer
-    splits rare words; here a prompt is filled up to a multiple of ``MULTIPLE`` ids by repeating its own before the last, so that those of
-    a list have few lengths, which attention takes together."""
+    """Stand-in tokenizer for random weights: one id below ``vocab`` per word or sign, by hash.
+
+    Published tokenizers split rare words; here prompts are padded with their own ids to a multiple of ``MULTIPLE``, so that a list has
+    few lengths, which attention processes together.
+    """
 
     vocab: int
 
@@ -85,7 +89,7 @@ class HashedWords:
 
 
 class PublishedTokenizer:
-    """The tokenizer that was published beside the weights, read by the transformers library."""
+    """The tokenizer published with the weights, read by the transformers library."""
 
     def __init__(self, file: Path) -> None:
         try:
@@ -122,7 +126,10 @@ class PublishedTokenizer:
 
 @dataclass(frozen=True)
 class TokenReader:
-    """Reads texts as token ids: by the tokenizer beside published weights, else by ``stand_in``. ``bundled``: always by the latter."""
+    """Reader of texts as token ids, by the published tokenizer or by ``stand_in``.
+
+    ``bundled``: always use ``stand_in``.
+    """
 
     prompts: Callable[[Sequence[str], TextTokenizer], Prompts]
     stand_in: TextTokenizer
@@ -139,11 +146,11 @@ class TokenReader:
         return self.prompts(texts, self.stand_in)
 
     def identity(self, weights: str) -> str:
-        """Return the SHA-256 of the tokenizer beside the weights; empty for bundled models."""
+        """Return the SHA-256 of the published tokenizer; empty for bundled models."""
         return "" if self.bundled else checkpoints.sha256(tokenizer_file(weights))
 
 
 def tokenizer_file(weights: str) -> Path:
-    """The file of the text tokenizer that lies beside the weights at a path."""
+    """Return the text tokenizer's file next to the weights."""
     path = Path(weights)
     return (path if path.is_dir() else path.parent) / FILE

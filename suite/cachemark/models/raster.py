@@ -1,4 +1,4 @@
-"""The generation loop of next-token models: a condition, then the tokens of an image one by one in raster order."""
+"""The generation loop of next-token models: a condition, then image tokens in raster order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .sampling import draw, filter_logits, guide, guide_window, guided
 
 @dataclass(frozen=True)
 class Watching:
-    """Wishes of a caller of :meth:`RasterModel.generate` beside the tokens."""
+    """Callbacks and forced tokens of a call of :meth:`RasterModel.generate`."""
 
     forced: Tensor | None = None
     see: Callable[[int, Tensor], None] | None = None
@@ -30,8 +30,7 @@ class Watching:
 
 
 class RasterModel(nn.Module):
-    """A stack of blocks that predicts the next token. What a model adds is how its condition and its tokens are fed and how hidden states
-    become logits."""
+    """A stack of blocks that predicts the next token; subclasses add input and head."""
 
     paradigm = "next-token"
     sites: Sequence[Site]
@@ -39,33 +38,33 @@ class RasterModel(nn.Module):
     @property
     @abstractmethod
     def blocks(self) -> nn.ModuleList:
-        """The blocks, one at each of ``sites``."""
+        """The blocks, one per entry of ``sites``."""
 
     @abstractmethod
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
-        """Shape of a generation of these samples by this model."""
+        """Return the layout of a generation of these samples."""
 
     @abstractmethod
     def first(self, labels: Tensor, layout: Layout) -> Tensor:
-        """The condition that pass 0 is fed for ``labels`` (batch,), rows first."""
+        """Return the condition that pass 0 is fed for ``labels`` (batch,), rows first."""
 
     @abstractmethod
     def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:
-        """The input of a pass: from what :meth:`first` gave, else from tokens (batch, count). ``place`` (count,) are the indices of those
-        that are drawn from them, ``starts`` (rows,) the condition entries of each row."""
+        """Return the input of a pass, from the condition or from tokens (batch, count).
+
+        ``place`` (count,): indices of the tokens to predict; ``starts`` (rows,): condition entries of each row.
+        """
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
-        """Final norm and head in the model's dtype, then fp32."""
+        """Apply the final norm and head in the model's dtype; return fp32."""
 
     def allowed(self, logits: Tensor, place: Tensor) -> Tensor:
-        """The guided logits (batch, vocab) of the token at ``place`` (1,), or (batch, count, vocab) of several, without those that cannot
-        stand there."""
+        """Mask logits (batch, vocab) or (batch, count, vocab) of tokens not allowed at ``place``."""
         return logits
 
     def initialise(self, seed: int) -> Self:
-        """Random weights: normal, std 0.02, without biases. The head too, where the authors start it at zero: benchmarks want real
-        logits."""
+        """Draw random weights, std 0.02, including the head that the authors start at zero; zero biases."""
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
@@ -75,7 +74,7 @@ class RasterModel(nn.Module):
         return self
 
     def forward(self, tokens: Tokens, step: Step, method: Method) -> Tensor:
-        """One pass of the stack under a method: hidden states before the final norm, (rows, tokens, dim)."""
+        """Run one pass under a method: hidden states before the final norm, (rows, tokens, dim)."""
         return method.stack("decoder", step, tokens, lambda fed: run_blocks(self.sites, self.blocks, step, method, fed).x)
 
     @torch.inference_mode()
@@ -83,11 +82,11 @@ class RasterModel(nn.Module):
         self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *, decoder: Decoder | None = None,
         forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Generate tokens (batch, N) int64 for ``labels`` (batch,) under ``method``, by default one a pass.
+        """Generate tokens (batch, N) int64 for ``labels`` (batch,) under ``method``, one per pass by default.
 
-        ``forced`` (batch, N) replaces what is drawn; ``see(i, logits)`` receives the guided fp32 logits (batch, kept, vocab)
-        of token i and those behind it; ``mark(i)`` is called when token i has been drawn, for a clock. Samples are generated in the order
-        of the lengths of their conditions, since attention takes neighbouring rows of one length together.
+        ``forced`` (batch, N) replaces sampled tokens; ``see(i, logits)`` receives the guided fp32 logits (batch, kept, vocab) from token
+        i on; ``mark(i)`` is called when token i exists, for timing. Samples are ordered by condition length, since attention processes
+        adjacent rows of equal length together.
         """
         run = self._generate if decoder is None or isinstance(decoder, Sequential) else partial(self._in_windows, decoder)
         lengths = self.layout(seeds, sampling, labels.tolist()).condition
@@ -129,7 +128,7 @@ class RasterModel(nn.Module):
         self, step: Step, method: Method, sampling: Sampling, key: Tensor, starts: Tensor, requested: tuple[bool, bool],
         fed: Tensor, place: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Run one pass; return the ``requested`` ones of next tokens (batch,) at ``place`` (1,) and logits (batch, vocab)."""
+        """Run one pass; return the ``requested`` among tokens (batch,) and logits (batch, vocab)."""
         hidden = self(self.feed(fed[:, None] if step.count else fed, step, place, starts), step, method)
         logits = self.allowed(guide(self.logits(_ends(hidden, starts, method, step)), sampling, step.index), place)
         drawn = (draw(logits, sampling, key, place),) if requested[0] else ()
@@ -140,7 +139,7 @@ class RasterModel(nn.Module):
         self, decoder: Decoder, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory,
         watching: Watching,
     ) -> Tensor:
-        """Every pass draws a window of tokens of which the decoder keeps the first ones; entries of the others are cut off again."""
+        """Sample a window of tokens per pass; the decoder accepts a prefix, and other entries are removed."""
         layout, engine, forced = self.layout(seeds, sampling, labels.tolist()), memory.engine, watching.forced
         method.spare = 0 if memory.codec.grouped else spare(method, layout, decoder)
         method.begin(layout, self.sites, memory)
@@ -174,7 +173,7 @@ class RasterModel(nn.Module):
         return tokens
 
     def _window(self, step: Step, method: Method, sampling: Sampling, starts: Tensor, fed: Tensor, places: Tensor) -> tuple[Tensor]:
-        """From what is fed, the condition or tokens (batch, count): the logits (batch, count, vocab) of the tokens at ``places``."""
+        """Return the logits (batch, count, vocab) of the tokens at ``places``."""
         hidden = self(self.feed(fed, step, places, starts), step, method)
         hidden = hidden if step.count else _ends(hidden, starts, method, step)[:, None]
         first = step.first + 1 if step.count else 0
@@ -182,18 +181,18 @@ class RasterModel(nn.Module):
 
 
 def _ends(hidden: Tensor, starts: Tensor, method: Method, step: Step) -> Tensor:
-    """The hidden state of each row's last token, (rows, dim)."""
+    """Return the hidden state of each row's last token, (rows, dim)."""
     own = _ragged(method.layout, step)
     return hidden[torch.arange(len(starts), device=starts.device), starts - 1] if own else hidden[:, -1]
 
 
 def _ragged(layout: Layout, step: Step) -> bool:
-    """True in the pass that feeds conditions of several lengths: a shorter one is followed by padding that nobody sees."""
+    """Return True for the pass over conditions of different lengths, where shorter rows are padded."""
     return step.count == 0 and len(layout.runs) > 1
 
 
 def _tell(watching: Watching, first: int, logits: Tensor) -> None:
-    """Show and mark the tokens that a pass has kept."""
+    """Report the accepted tokens of a pass."""
     if watching.see is not None:
         watching.see(first, logits)
     if watching.mark is not None:

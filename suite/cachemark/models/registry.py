@@ -1,4 +1,4 @@
-"""Models by name. The file of the catalogue that describes a model is imported when the model is looked up."""
+"""Models by name; looking up a model imports its file of the catalogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From logits to tokens: guidance, truncation, and a draw that belongs to the sample."""
+"""From logits to tokens: guidance, truncation, and sampling with noise keyed by the sample."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..core.spec import Sampling
 
 
 def guided(sampling: Sampling, position: int) -> bool:
-    """True where the token at ``position`` is guided, with doubled rows."""
+    """Return True if the token at ``position`` is guided."""
     return not -1 < sampling.cfg_interval < position - 1
 
 
 def guide(logits: Tensor, sampling: Sampling, position: int) -> Tensor:
-    """Classifier-free guidance on fp32 logits: u + (c − u)·s with c the first half of the rows, u the second.
+    """Apply classifier-free guidance to fp32 logits: u + (c − u)·s; c is the first half of the rows.
 
-    Without guidance (scale ≤ 1) the rows are returned as they are. With ``cfg_interval`` = i > −1 the tokens 0 … i+1 are
-    guided and later ones take c alone (the rows stay doubled), as in LlamaGen's sampler.
+    Without guidance (scale ≤ 1) rows are unchanged. With ``cfg_interval`` = i > −1, tokens 0 … i+1 are guided and later ones take c alone
+    (rows stay doubled), as in LlamaGen's sampler.
     """
     if sampling.cfg_schedule != "constant":
         raise Unsupported(f"Guidance schedule {sampling.cfg_schedule!r} is not one of this family.", remedy="Known: constant.")
@@ -32,7 +32,7 @@ def guide(logits: Tensor, sampling: Sampling, position: int) -> Tensor:
 
 
 def guide_window(logits: Tensor, sampling: Sampling, first: int) -> Tensor:
-    """:func:`guide` of several tokens, each by its own position from ``first`` on: (rows, tokens, vocab) → (batch, tokens, vocab)."""
+    """Guide several tokens by their positions: (rows, tokens, vocab) → (batch, tokens, vocab)."""
     tokens = logits.size(1)
     inside = sum(guided(sampling, first + i) for i in range(tokens))  # those come first
     if not 0 < inside < tokens:
@@ -41,9 +41,9 @@ def guide_window(logits: Tensor, sampling: Sampling, first: int) -> Tensor:
 
 
 def guide_scale(logits: Tensor, sampling: Sampling, index: int, total: int) -> Tensor:
-    """VAR's guidance on fp32 logits (rows, tokens, vocab), scale ``index`` of ``total``: (1 + t)·c − t·u with
-    t = cfg_scale·index/(total − 1), so that the first scale is not guided and the last one fully. Without guidance
-    (scale 0) the rows are returned as they are.
+    """Apply VAR's guidance to fp32 logits (rows, tokens, vocab) of scale ``index``: (1 + t)·c − t·u.
+
+    t = cfg_scale·index/(total − 1): the first scale is not guided, the last fully. With scale 0 rows are unchanged.
     """
     if sampling.cfg_schedule != "linear":
         raise Unsupported(f"Guidance schedule {sampling.cfg_schedule!r} is not one of this family.", remedy="Known: linear.")
@@ -54,10 +54,10 @@ def guide_scale(logits: Tensor, sampling: Sampling, index: int, total: int) -> T
 
 
 def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Temperature, then top-k, then top-p, on (…, vocab); what is dropped becomes −inf.
+    """Apply temperature, then top-k, then top-p, on (…, vocab); dropped logits become −inf.
 
-    Ties at the k-th largest logit all survive. Top-p drops a token whose *preceding* cumulative mass already exceeds p, so
-    the token that crosses p is kept.
+    Ties at the k-th largest logit all survive. Top-p drops a token whose *preceding* cumulative mass exceeds p, so the token that crosses
+    p survives.
     """
     logits = logits / max(sampling.temperature, 1e-5)
     if sampling.top_k > 0:
@@ -72,10 +72,10 @@ def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw(logits: Tensor, sampling: Sampling, seeds: Tensor, position: int | Tensor) -> Tensor:
-    """One token per row by Gumbel-max in fp32: argmax(filtered logits + Gumbel noise). (rows, vocab) → (rows,) int64, or
-    (rows, tokens, vocab) → (rows, tokens) with ``seeds`` (rows, 1) and ``position`` (tokens,).
+    """Sample one token per row by Gumbel-max in fp32: argmax(filtered logits + Gumbel noise).
 
-    The noise is keyed by (seed, position), so candidates that share a seed share their noise. Temperature 0 is greedy.
+    (rows, vocab) → (rows,) int64, or (rows, tokens, vocab) → (rows, tokens) with ``seeds`` (rows, 1) and ``position`` (tokens,). Noise is
+    keyed by (seed, position), so candidates that share a seed share their noise. Temperature 0 is greedy.
     """
     if sampling.temperature == 0:
         return logits.argmax(-1)

@@ -1,8 +1,7 @@
-"""Features of texts for models that read them through an encoder: its last hidden states, one vector for each token.
+"""Features of texts: the last hidden states of a text encoder, one vector per token.
 
-They are made when a model is loaded, before anything is timed, and the encoder is not kept: no memory that is measured holds it. What it
-made of a text is kept on disk at once, under the hash of both, so that work that was ended goes on, and then neither the encoder nor the
-library that runs it is needed. However long a list is, only ``RESIDENT`` of its texts stay in memory.
+Features are computed when a model is loaded, before timing, and the encoder is then freed. They are cached on disk under the hash of text
+and encoder, so that interrupted work resumes. Only ``RESIDENT`` texts of a list stay in memory.
 """
 
 from __future__ import annotations
@@ -34,8 +33,10 @@ WORDS = HashedWords(VOCAB)
 
 
 class Features(Sequence[Tensor]):
-    """The features (n, channels) of each text by label, on a device. ``resident`` are those of the texts that the first ``RESIDENT``
-    samples are asked for; any other is asked of ``get`` again each time. ``lengths``: the number n of each."""
+    """Features (n, channels) of each text by label, on a device.
+
+    ``resident``: of the texts of the first ``RESIDENT`` samples; others are read by ``get`` each time. ``lengths``: the number n of each.
+    """
 
     def __init__(
         self, lengths: Sequence[int], get: Callable[[int], Tensor], device: str = "cpu", dtype: torch.dtype = torch.float32,
@@ -69,12 +70,12 @@ class Features(Sequence[Tensor]):
 
 
 def lengths_of(texts: Sequence[Tensor]) -> Sequence[int]:
-    """The number of features of each text, without asking for those of a long list."""
+    """Return the number of features of each text without reading them."""
     return texts.lengths if isinstance(texts, Features) else [*map(len, texts)]
 
 
 def stand_in_lengths(texts: Sequence[str], longest: int) -> list[int]:
-    """Number of features of each text where weights are random. Raises Unsupported for one that is empty or has more than ``longest``."""
+    """Return the number of features of each text with random weights. Raises Unsupported."""
     lengths = [len(WORDS.ids(text)) + 1 for text in texts]
     for text, length in zip(texts, lengths, strict=True):
         refuse_unreadable(text, length, longest)
@@ -82,7 +83,7 @@ def stand_in_lengths(texts: Sequence[str], longest: int) -> list[int]:
 
 
 def stand_in(texts: Sequence[str], channels: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Features:
-    """Features of each text where weights are random: a normal vector for every word, by its hash."""
+    """Return features with random weights: a normal vector per word, by its hash."""
     def made(label: int) -> Tensor:
         return torch.stack([_vector(number, channels) for number in (*WORDS.ids(texts[label]), WORDS.special(END))])
 
@@ -91,7 +92,7 @@ def stand_in(texts: Sequence[str], channels: int, device: str = "cpu", dtype: to
 
 @dataclass(frozen=True)
 class FeatureReader:
-    """Reads texts as features of the encoder beside published weights, else of the stand-in."""
+    """Reader of texts as features of the published encoder, or of the stand-in."""
 
     channels: int
     longest: int
@@ -108,7 +109,7 @@ class FeatureReader:
         return stand_in_lengths(texts, self.longest)
 
     def identity(self, weights: str) -> str:
-        """Return a hash of the encoder beside the weights."""
+        """Return a hash of the encoder next to the weights."""
         return identity(encoder_folder(weights))
 
 
@@ -117,13 +118,13 @@ def _vector(number: int, channels: int) -> Tensor:
 
 
 def encoder_folder(weights: str) -> Path:
-    """The folder of the text encoder beside published weights at a path."""
+    """Return the folder of the text encoder next to published weights."""
     path = Path(weights)
     return (path if path.is_dir() else path.parent) / ENCODER
 
 
 def identity(folder: Path) -> str:
-    """A hash of the text encoder's configuration and of the sizes of its files: what it holds is gigabytes, and is not read for a name."""
+    """Return a hash of the encoder's configuration and file sizes, without reading gigabytes."""
     files = sorted(file for file in _existing(folder).iterdir() if file.is_file())
     description = "".join(f"{file.name} {file.stat().st_size}\n" for file in files) + (folder / "config.json").read_text(encoding="utf-8")
     return hashlib.sha256(description.encode()).hexdigest()
@@ -132,9 +133,11 @@ def identity(folder: Path) -> str:
 def encoded(
     texts: Sequence[str], folder: Path, channels: int, longest: int, device: str = "cpu", dtype: torch.dtype = torch.float32,
 ) -> Features:
-    """Features of each text by the encoder in a published folder, which runs on the CPU in fp32; those that it made once are kept on disk,
-    inside of it, or in memory where that cannot be written. Raises Unsupported for a text of more than ``longest`` tokens, BadCheckpoint
-    for a folder that holds no such encoder."""
+    """Return features of each text by the encoder in a published folder, on the CPU in fp32.
+
+    Computed features are cached in that folder, or in memory if it is not writable. Raises Unsupported for a text of more than
+    ``longest`` tokens, BadCheckpoint for a folder without such an encoder.
+    """
     encoder, lengths, unwritten = identity(folder), dict[str, int](), dict[str, Tensor]()
     places = {text: _place(folder, encoder, text) for text in texts}
     for text, place in places.items():
@@ -155,7 +158,7 @@ def encoded(
 
 
 def _encode(texts: Sequence[str], folder: Path, channels: int, longest: int) -> Iterator[Tensor]:
-    """Features of one text after another by the encoder, which is in memory meanwhile; not where there is no text."""
+    """Yield features text by text; the encoder is loaded only if there are texts."""
     if not texts:
         return
     try:
@@ -196,7 +199,7 @@ def _place(folder: Path, encoder: str, text: str) -> Path:
 
 
 def _kept(file: Path) -> Tensor | None:
-    """Features of an earlier time; None where there are none, or where the file is damaged."""
+    """Return cached features; None if missing or damaged."""
     try:
         features: Tensor = unpacked(file.read_bytes())["features"]
         return features if features.dim() == 2 and features.dtype == torch.float32 else None
@@ -205,7 +208,7 @@ def _kept(file: Path) -> Tensor | None:
 
 
 def _keep(features: Tensor, file: Path) -> bool:
-    """Write them. False where that is not allowed: they are then made again another time."""
+    """Write features to disk. Returns False if that is not permitted."""
     try:
         with replacing(file) as part:
             part.write_bytes(packed({"features": features.contiguous()}))

@@ -1,8 +1,8 @@
-"""The size of the images that weights were trained for, where their shapes do not tell it.
+"""The image size that weights were trained for, if their shapes do not determine it.
 
-LlamaGen at 256 and at 384 pixels have the same names and shapes, and so have Lumina-mGPT at 768 and 1024: nothing fails where the wrong one
-is taken, and its images are bad. So what the weights say is asked: what was stated when they were converted, else the arguments of the
-training that the file holds, else the end of its name (``c2i_B_384.pt``) or of its folder's.
+LlamaGen at 256 and 384 pixels have the same shapes, and so have Lumina-mGPT at 768 and 1024: the wrong file would load and make bad
+images. The size is read from the metadata of converted weights, else from training arguments in the file, else from the end of its name
+(``c2i_B_384.pt``) or its folder's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IN_NAME = re.compile(r"[_-](256|384|512|768|1024)$")
 
 
 def stated_size(path: str | Path) -> tuple[int, str]:
-    """Pixels along a side, and who says so; 0 and nothing where nobody does. The weights at ``path`` can be read."""
+    """Return pixels along a side and the source of that number; (0, "") if unknown."""
     remarks = checkpoints.remarks(path)
     for name, who in ((STATED, "was stated when it was converted"), (TRAINED, "its training says")):
         if NUMBER.fullmatch(str(remarks.get(name, ""))):
@@ -32,8 +32,10 @@ def stated_size(path: str | Path) -> tuple[int, str]:
 
 
 def check(file: PublishedFile, path: str | Path, size: int = 0) -> int:
-    """The pixels along a side that are ``size`` or told. Raises BadCheckpoint where they are not those of the model, unless the model's
-    are stated; of a file whose shapes tell its size nothing is asked, and the answer is 0."""
+    """Return the trained pixels along a side, 0 if shapes determine them. Raises BadCheckpoint.
+
+    It is raised if ``size``, or the stated size without it, is not the model's.
+    """
     if not file.pixels:
         return 0
     pixels, who = (size, "you state") if size else stated_size(path)

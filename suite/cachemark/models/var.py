@@ -1,10 +1,9 @@
-"""VAR, class-conditional: a transformer that predicts a whole token map at a time, coarse to fine.
+"""VAR, class-conditional: a transformer that predicts one token map per pass, coarse to fine.
 
-Tian et al., "Visual Autoregressive Modeling: Scalable Image Generation via Next-Scale Prediction" (NeurIPS 2024); published
-checkpoints load under their own names. What differs from the authors' code: the modulations of all blocks are projected from
-the class once per generation (theirs in every scale), K is kept in the model's dtype (theirs comes out of the normalisation
-in fp32 under autocast and stays so), rows are doubled only with guidance, and tokens are drawn by Gumbel-max keyed by the
-sample (theirs by ``multinomial``). ``more_smooth``, which the authors never use for metrics, is not offered.
+Tian et al., "Visual Autoregressive Modeling: Scalable Image Generation via Next-Scale Prediction" (NeurIPS 2024); published checkpoints
+load under their own names. What differs from the authors' code: modulations are projected once per generation (theirs: in every scale), K
+has the model's dtype (theirs stays fp32 under autocast), rows are doubled only with guidance, and tokens are sampled by Gumbel-max keyed
+by the sample (theirs: ``multinomial``). ``more_smooth``, which the authors never use for metrics, is not offered.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ BUFFERS = ("*.zero_k_bias", "lvl_1L", "attn_bias_for_masking")  # of published f
 
 @dataclass(frozen=True)
 class VARConfig:
-    """Sizes. ``classes`` excludes the null class, whose id is ``classes``; ``width``: channels of the quantiser.
+    """Sizes. ``classes`` excludes the null class, whose id is ``classes``.
 
-    ``l2_norm``: unit queries and keys with a learned scale per head, else a softmax scale of 0.25/√head_dim. ``shared_aln``:
-    one projection of the class for all blocks, and a table of each block's own.
+    ``width``: channels of the quantizer. ``l2_norm``: unit queries and keys with a learned scale per head, else a softmax scale of
+    0.25/√head_dim. ``shared_aln``: one projection of the class for all blocks, plus a table per block.
     """
 
     depth: int
@@ -61,12 +60,12 @@ class VARConfig:
 
     @property
     def grid(self) -> int:
-        """Side of the last map."""
+        """The side of the last map."""
         return self.sides[-1]
 
     @property
     def tokens(self) -> int:
-        """Tokens of all maps."""
+        """The number of tokens of all maps."""
         return sum(side**2 for side in self.sides)
 
 
@@ -76,8 +75,10 @@ SIZES["d36-512"] = VARConfig(36, 36, 64 * 36, SIDES_512, shared_aln=True)
 
 
 def layout(config: VARConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
-    """Shape of a generation. The class is the input of the first scale, so there are no condition entries; with guidance the
-    unconditional rows follow the others."""
+    """Return the layout of a generation: no condition entries, unconditional rows last.
+
+    The class is the input of the first scale.
+    """
     copies = 2 if sampling.cfg_scale > 0 else 1
     rows = len(seeds) * copies
     branches = tuple(row // len(seeds) for row in range(rows))
@@ -86,7 +87,7 @@ def layout(config: VARConfig, seeds: Sequence[int], sampling: Sampling, dtype: t
 
 
 class VARAttention(nn.Module):
-    """Projections of one block; what happens between them is the method's. ``l2_norm`` as in :class:`VARConfig`."""
+    """Projections of one block; the method computes the attention. ``l2_norm``: see :class:`VARConfig`."""
 
     def __init__(self, dim: int, heads: int, *, l2_norm: bool = True) -> None:
         super().__init__()
@@ -98,7 +99,7 @@ class VARAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, site: Site, step: Step, tokens: Tokens, method: Method) -> Tensor:
-        """(rows, tokens, dim) → (rows, tokens, dim). ``tokens`` brings the rotations, where a model has them."""
+        """Map (rows, tokens, dim) to (rows, tokens, dim). ``tokens`` has the rotations, if any."""
         bias = torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
         qkv = self.mat_qkv(x, bias).unflatten(-1, (3, self.heads, self.head_dim))
         q, k, v = qkv.transpose(1, 3).unbind(2)  # each (rows, heads, tokens, head_dim)
@@ -110,7 +111,7 @@ class VARAttention(nn.Module):
         return self.proj(method.attend(site, step, q, k, v).transpose(1, 2).flatten(2))
 
     def scaled(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys such that a softmax scale of 1/√head_dim, which attention applies, gives the model's own."""
+        """Scale queries and keys so that the softmax scale 1/√head_dim gives the model's own."""
         if not self.l2_norm:
             return q * 0.25, k
         steepness = self.scale_mul_1H11.float().clamp_max(STEEPEST).exp() * math.sqrt(self.head_dim)
@@ -135,7 +136,7 @@ class VARBlock(ModulatedBlock):
 
 @dataclass(frozen=True)
 class Placed(Given):
-    """With the embedding of every token's position and scale, (1, N, dim)."""
+    """Constants with the embedding of every token's position and scale, (1, N, dim)."""
 
     places: Tensor
 
@@ -143,8 +144,8 @@ class Placed(Given):
 class VAR(ScaleModel[Placed]):
     """The transformer. Parameter names are those of the published checkpoints.
 
-    ``quantizer`` turns tokens into the input of the next scale; it belongs to the image tokenizer's file and is no part of this
-    module's state. ``recompute``: project the modulations anew in every scale, as the authors' code does; for comparison only.
+    ``quantizer`` belongs to the image tokenizer's file and is no part of this module's state. ``recompute``: project modulations in every
+    scale, as the authors do, for comparison.
     """
 
     def __init__(self, config: VARConfig, quantizer: MultiScaleQuantizer, *, recompute: bool = False) -> None:
@@ -170,8 +171,7 @@ class VAR(ScaleModel[Placed]):
         return self._quantizer[0]
 
     def initialise(self, seed: int) -> VAR:
-        """Random weights: normal, std 0.02; gates, scales and the head included, where the authors start at or near zero:
-        benchmarks want real logits."""
+        """Draw random weights, std 0.02, including gates, scales and head, for realistic logits."""
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if not name.endswith("scale_mul_1H11"):
@@ -179,18 +179,17 @@ class VAR(ScaleModel[Placed]):
         return self
 
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
-        """Shape of a generation of these samples by this model."""
         weight = self.head.weight
         return layout(self.config, seeds, sampling, weight.dtype, str(weight.device))
 
     @property
     def places(self) -> Tensor:
-        """The embedding of position and scale that every token gets, (1, N, dim)."""
+        """The embedding of position and scale per token, (1, N, dim)."""
         sizes = torch.tensor([side**2 for side in self.config.sides], device=self.pos_1LC.device)
         return self.pos_1LC + self.lvl_embed.weight.repeat_interleave(sizes, 0, output_size=self.config.tokens)
 
     def modulations(self, cond: Tensor) -> Tensor:
-        """Modulation of every block's norms and gates, (rows, depth, 6, dim), from the class embedding (rows, dim)."""
+        """Return modulations of all blocks, (rows, depth, 6, dim), from the class embedding (rows, dim)."""
         shared = self.shared_ada_lin(cond).unflatten(-1, (6, -1)) if self.config.shared_aln else None
         return torch.stack([cast(VARBlock, block).modulation(cond, shared) for block in self.blocks], 1)
 
@@ -199,11 +198,11 @@ class VAR(ScaleModel[Placed]):
         return self.blocks
 
     def logits(self, hidden: Tensor, cond: Tensor) -> Tensor:
-        """Head norm in fp32, head in the model's dtype, then fp32. ``cond`` (rows, dim) is the class embedding."""
+        """Return fp32 logits: head norm in fp32, head in the model's dtype. ``cond``: (rows, dim)."""
         return self.head(self.head_nm(hidden, cond).to(self.head.weight.dtype)).float()
 
     def teacher(self, labels: Tensor, tokens: Tensor) -> Tensor:
-        """The training pass: logits (rows, N, vocab) for ``tokens`` (rows, N), each map predicted from the coarser ones."""
+        """Return training logits (rows, N, vocab) for ``tokens`` (rows, N), each map given the coarser ones."""
         cond = self.class_emb(labels)
         fed = self.word_embed(self.quantizer.teacher(tokens).to(self.word_embed.weight.dtype))
         x = torch.cat((cond[:, None] + self.pos_start, fed), 1) + self.places
@@ -231,7 +230,7 @@ class VAR(ScaleModel[Placed]):
 
 
 def check_sides(config: VARConfig, path: str | Path) -> None:
-    """Refuse a published file whose own table of scales (``lvl_1L``, the scale of every token) says other sides; BadCheckpoint."""
+    """Raise BadCheckpoint if the file's table of scales (``lvl_1L``) has other sides."""
     table = checkpoints.read(path).get("lvl_1L")
     if table is None:
         return

@@ -1,4 +1,4 @@
-"""The weights that a model runs with: files of the user, files of the package, or random numbers."""
+"""Weights that a model runs with: the user's files, bundled files, or random numbers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def packaged(name: str) -> Path:
-    """Path of a weights file that the package carries."""
+    """Return the path of a bundled weights file."""
     return Path(str(resources.files("cachemark") / "data" / "weights" / name))
 
 
 def identity(file: PublishedFile | BundledWeights[Any], request: Request) -> str:
-    """Return ``random:<seed>`` if the request names no path for this file, else its SHA-256. Raises BadCheckpoint if it does not fit."""
+    """Return ``random:<seed>``, or the SHA-256 of the file. Raises BadCheckpoint if it does not fit."""
     if isinstance(file, BundledWeights):
         file.check(request.decoder_weights)
         return checkpoints.sha256(request.decoder_weights)
@@ -37,8 +37,10 @@ def identity(file: PublishedFile | BundledWeights[Any], request: Request) -> str
 
 
 def transformer(make: Callable[[], M], request: Request, **file: Any) -> M:
-    """The network that predicts tokens, ready to run: with the request's weights (``file`` as for :func:`checkpoints.load`), or with
-    random ones, which its ``initialise`` draws. Large layers are packed, unless the engine is the reference one."""
+    """Build the transformer with the request's weights, or with random ones.
+
+    ``file``: see :func:`checkpoints.load`. Large layers are packed, except for the reference engine.
+    """
     if request.weights:
         model = checkpoints.load(make, request.weights, dtype=request.dtype, device=request.device, **file)
     else:
@@ -47,7 +49,7 @@ def transformer(make: Callable[[], M], request: Request, **file: Any) -> M:
 
 
 def coder(file: PublishedFile | BundledWeights[Any], request: Request) -> Any:
-    """Load an image tokenizer. It stays in fp32 whatever the transformer's dtype, as in the authors' scripts."""
+    """Load an image tokenizer in fp32 whatever the transformer's dtype, as the authors do."""
     if isinstance(file, BundledWeights):
         return file.load(request.decoder_weights, device=request.device)
     if request.decoder_weights:

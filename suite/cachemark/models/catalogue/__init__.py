@@ -1,1 +1,1 @@
-"""The models that can be named in a plan, one family per file."""
+"""The models that plans can name."""

@@ -25,26 +25,26 @@ SUBSET = "s2k"  # its labels go through all prompts
 
 
 class TextReader(Protocol):
-    """Turns texts into what a network reads: token ids, or features of a text encoder."""
+    """Interface that turns texts into what a network reads: token ids, or features."""
 
     def read(self, texts: tuple[str, ...], request: Request) -> Any:
-        """Return the texts as the network reads them, using the published tokenizer or encoder if the request names weights."""
+        """Return the texts as the network reads them, by what is published with named weights."""
 
     def shapes(self, texts: tuple[str, ...]) -> Any:
-        """Return prompts or lengths for random weights, which determine the layout. Raises Unsupported for unreadable texts."""
+        """Return prompts or lengths with random weights. Raises Unsupported for unreadable texts."""
 
     def identity(self, weights: str) -> str:
-        """Return a hash of what reads texts beside these weights; empty if it belongs to the package."""
+        """Return a hash of the published tokenizer or encoder; empty if it is part of the package."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """The code that all sizes of a model share; most fields are functions of the sizes, ``config``.
+    """Code shared by all sizes of a model; most fields are functions of the sizes, ``config``.
 
-    ``network(config, parts, engine)`` builds the transformer. ``parts`` are the image tokenizer for class-conditional models and the texts
-    as read for text-to-image models; None builds it for names and shapes only. ``check`` rejects files that shapes cannot tell apart.
-    ``tables`` are tensors computed once per model beside its parameters. ``decoding`` turns an image tokenizer into tokens → images.
-    ``prompted``: rows hold one condition entry per prompt token, so ``layout`` takes prompts and labels.
+    ``network(config, parts, engine)`` builds the transformer. ``parts``: the image tokenizer of class-conditional models, or the texts as
+    read; None for names and shapes only. ``check`` rejects files that shapes cannot distinguish. ``tables``: tensors computed once per
+    model. ``decoding``: turns an image tokenizer into a function from tokens to images. ``prompted``: rows have one condition entry per
+    prompt token, so ``layout`` takes prompts and labels.
     """
 
     name: str
@@ -77,7 +77,10 @@ class Family:
         self, name: str, config: Any, weights: str, tokenizer: PublishedFile, presets: Mapping[str, Sampling], summary: str,
         pixels: int = 0, **fields: Any,
     ) -> CatalogueModel:
-        """Describe a model published in a file called ``weights``; without a file, weights are random. ``pixels``: see PublishedFile."""
+        """Describe a model published in a file called ``weights``; without it, weights are random.
+
+        ``pixels``: see :class:`PublishedFile`.
+        """
         file = replace(self._file(config, weights), pixels=pixels)
         return CatalogueModel(self, name, config, file, tokenizer, presets, f"{summary}; weights optional, else random", **fields)
 
@@ -88,7 +91,10 @@ class Family:
 
 @dataclass(frozen=True)
 class CatalogueModel:
-    """One model of a family. ``texts``: prompts of a text-to-image model; ``check_texts`` raises for texts it cannot read."""
+    """One model of a family.
+
+    ``texts``: prompts of a text-to-image model; ``check_texts`` raises for texts that it cannot read.
+    """
 
     family: Family
     name: str
@@ -118,7 +124,7 @@ class CatalogueModel:
         return isinstance(self.tokenizer, BundledWeights)
 
     def identity(self, request: Request) -> str:
-        """Return hashes of the transformer (with what reads texts beside it) and of the image tokenizer. Raises BadCheckpoint."""
+        """Return hashes of transformer, text reader and image tokenizer. Raises BadCheckpoint."""
         request = self._complete(request)
         if request.weights:
             self.family.check(self.config, request.weights)
@@ -144,7 +150,7 @@ class CatalogueModel:
         return self.family.layout(self.config, *prompts, range(batch), sampling, torch.float32, "cpu")
 
     def asking(self, texts: tuple[str, ...]) -> ModelEntry:
-        """Return the entry for other texts. Raises BadPlan or Unsupported for texts that the model cannot read."""
+        """Return the entry for other texts. Raises BadPlan or Unsupported for unreadable ones."""
         self.check_texts(texts)
         model = replace(self, texts=texts)
         _ = model.shapes
@@ -167,7 +173,7 @@ class CatalogueModel:
         return self.family.counts(self.config, decode, *(() if self.reader is None else (self.shapes,)))
 
     def _complete(self, request: Request) -> Request:
-        """Fill in the paths that a request leaves open: files of the package, or the folder of the weights."""
+        """Fill in paths that a request leaves open: bundled files, or the folder of the weights."""
         weights, images = request.weights, request.decoder_weights
         if isinstance(self.tokenizer, BundledWeights):
             weights = weights or str(packaged(self.weights.name))
@@ -178,7 +184,7 @@ class CatalogueModel:
 
 
 def labels_of(batch: int, prompts: int) -> list[int]:
-    """Return the prompts of the first ``batch`` samples of any subset; labels repeat once all prompts have been used."""
+    """Return the prompts of the first ``batch`` samples of any subset, cycling through all prompts."""
     labels = seeds.subset(SUBSET, prompts).labels[:prompts]
     return [labels[i % len(labels)] for i in range(batch)]
 

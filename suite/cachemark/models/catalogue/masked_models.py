@@ -1,4 +1,4 @@
-"""The masked models that can be named in a plan. Importing this file registers them."""
+"""Masked models that plans can name. Importing this file registers them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TINY_MAR = MARConfig(
 
 
 def build(config: MARConfig, tokenizer: TinyKL | KL | None = None, engine: str = "eager") -> MAR:
-    """The transformer and its head. Raises BadCheckpoint where the image tokenizer is another model's."""
+    """Build transformer and head. Raises BadCheckpoint for an image tokenizer of another model."""
     if isinstance(tokenizer, TinyKL) and tokenizer.config.channels != config.channels:
         raise BadCheckpoint(f"The image tokenizer has {tokenizer.config.channels} channels; this model needs {config.channels}.",
                             remedy="Give the tokenizer that the model was trained with.")

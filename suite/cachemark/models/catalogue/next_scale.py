@@ -1,4 +1,4 @@
-"""The next-scale models that can be named in a plan. Importing this file registers them."""
+"""Next-scale models that plans can name. Importing this file registers them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ PAPER = Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=900, top_p=0.96)  #
 
 
 def build(config: VARConfig, tokenizer: TinyMSVQ | MSVQ | None = None, engine: str = "eager") -> VAR:
-    """The transformer on the quantiser of an image tokenizer; without one for names and shapes. Raises BadCheckpoint where the tokenizer
-    is another model's."""
+    """Build the transformer on the tokenizer's quantizer. Raises BadCheckpoint for another model's.
+
+    Without a tokenizer the model serves for names and shapes.
+    """
     if tokenizer is None:
         return VAR(config, MultiScaleQuantizer(config.sides, config.vocab, config.width))
     quantizer = tokenizer.quantizer if isinstance(tokenizer, TinyMSVQ) else tokenizer.quantize

@@ -1,4 +1,4 @@
-"""The next-token models that can be named in a plan. Importing this file registers them."""
+"""Next-token models that plans can name. Importing this file registers them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TINY_WEIGHTS, TINY_DECODER = "tiny-llamagen.safetensors", "tiny-vq.safetensors"
 
 
 def build(config: LlamaGenConfig, tokenizer: object = None, engine: str = "eager") -> LlamaGen:
-    """The transformer, which is the same for every tokenizer and engine."""
+    """Build the transformer, equal for every tokenizer and engine."""
     return LlamaGen(config)
 
 

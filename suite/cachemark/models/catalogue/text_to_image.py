@@ -1,6 +1,6 @@
 """Text-to-image models that plans can name. Importing this file registers them.
 
-Without published weights, weights are random and a stand-in reads the texts, so that speed and bytes can be measured.
+Without published weights, weights are random and a stand-in reads the texts, to measure speed and bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from ...core.errors import BadPlan, UnknownName
 from ...core.spec import Sampling
 from ...core.units import METRICS
-from .. import checkpoints, costs, infinity, janus, llamagen_text, lumina, prompt_lists
+from .. import checkpoints, costs, infinity, janus, llamagen_text, lumina, prompt_lists, prompted_llama
 from ..infinity import SCALES, SIDES, Infinity, InfinityConfig
 from ..janus import Janus, JanusConfig
 from ..llama import LlamaConfig
@@ -44,7 +44,7 @@ def _janus(config: JanusConfig, prompts: Prompts | None, engine: str) -> Janus:
 
 JANUS = Family(
     "janus", Janus.paradigm, "the folder of deepseek-ai on Hugging Face, or the one that deepseek-community has converted", _janus,
-    janus.layout, lambda config, decode, prompts: costs.janus(config, decode), rename=janus.official, tables=rotations,
+    prompted_llama.layout, lambda config, decode, prompts: costs.janus(config, decode), rename=janus.official, tables=rotations,
     ignored=(*checkpoints.EXTRAS, *janus.UNUSED, f"{janus.PREFIX}*"), prompted=True, one_folder=True,
     reader=lambda config: TokenReader(janus.prompts_of, HashedWords(config.decoder.vocab)),
 )
@@ -70,7 +70,7 @@ def check_captions(texts: tuple[str, ...]) -> None:
 
 
 def janus_pro(size: str) -> CatalogueModel:
-    """Describe a published size. Its folder has two keys: ``decoder_weights`` may name another file for the image tokenizer."""
+    """Describe a published size; ``decoder_weights`` may name another image tokenizer."""
     config, name = janus.SIZES[size], f"Janus-Pro-{size}"
     images = PublishedFile("decoder_weights", name, "the folder of `weights`, unless another is named", janus.tokenizer,
                            ignored=(*checkpoints.EXTRAS, *janus.UNUSED_BY_TOKENIZER), rename=janus.official_tokenizer)
@@ -91,15 +91,16 @@ def _lumina_decoding(config: LuminaConfig, tokenizer: VQGAN, request: Request) -
 
 
 LUMINA = Family(
-    "lumina", Lumina.paradigm, "the folder of Alpha-VLLM on Hugging Face", _lumina, lumina.layout,
-    lambda config, decode, prompts: costs.lumina(config, decode), ignored=(*checkpoints.EXTRAS, *lumina.UNUSED), tables=rotations,
-    decoding=_lumina_decoding, grid=lambda config: (config.lines, config.line), prompted=True,
+    "lumina", Lumina.paradigm, "the folder of Alpha-VLLM on Hugging Face", _lumina, prompted_llama.layout,
+    lambda config, decode, prompts: costs.llama_like(config.decoder, config.lines * config.line, decode),
+    ignored=(*checkpoints.EXTRAS, *lumina.UNUSED), tables=rotations, decoding=_lumina_decoding,
+    grid=lambda config: (config.lines, config.line), prompted=True,
     reader=lambda config: TokenReader(partial(lumina.prompts_of, config), HashedWords(config.decoder.vocab)),
 )
 
 
 def lumina_mgpt(size: str) -> CatalogueModel:
-    """Describe a published size at one resolution. The image tokenizer is Chameleon's and comes from there."""
+    """Describe a published size at one resolution; the image tokenizer is Chameleon's."""
     config = lumina.SIZES[size]
     images = PublishedFile("decoder_weights", "vqgan.ckpt", "the tokenizer of Meta's Chameleon, which asks for an agreement to its terms",
                            partial(VQGAN, lumina.TOKENIZER), ignored=(*checkpoints.EXTRAS, *vqgan.UNUSED))

@@ -1,7 +1,7 @@
-"""The captions of the bundled text-to-image model: what one asks for, and the tokenizer of its words.
+"""Captions of the bundled text-to-image model, and the tokenizer of their words.
 
-A caption says how many objects of which shape there are and, if it likes, in which colour, and on which side of a patterned ground:
-"two red stars above blue stripes". What it leaves out may look as it likes.
+A caption names a count and a shape and, optionally, a color and a position relative to a patterned ground: "two red stars above blue
+stripes".
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ VOCABULARY = (*SPECIAL, *COUNTS, *SHAPES, *PLURALS.values(), *COLOURS, "above", 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: by axis the index into :data:`AXES`, or None where anything goes. ``texture`` and ``position`` are asked for together or
-    not at all, ``ground_colour`` only with them."""
+    """A parsed caption: per axis an index into :data:`AXES`, or None if it is left open.
+
+    ``texture`` and ``position`` come together, ``ground_colour`` only with them.
+    """
 
     object: int
     count: int
@@ -39,7 +41,7 @@ class Asked:
 
     @property
     def caption(self) -> str:
-        """The caption that asks for it."""
+        """The caption's text."""
         shape = SHAPES[self.object]
         words = [COUNTS[self.count], *self._word("colour"), PLURALS[shape] if self.count else shape,
                  *self._word("position"), *self._word("ground_colour"), *self._word("texture")]
@@ -51,7 +53,7 @@ class Asked:
 
 
 def asked(caption: str) -> Asked:
-    """Read a caption. Raises UnknownName for a word that no caption has, ValueError for words in another order."""
+    """Parse a caption. Raises UnknownName for an unknown word, ValueError for words in another order."""
     WordTokenizer().ids(caption)
     if (caption_facts := _every().get(" ".join(caption.lower().split()))) is None:
         raise ValueError(f"{caption!r} is no caption, which reads like {Asked(3, 1, 0, 0, 0, 4).caption!r}")
@@ -60,7 +62,7 @@ def asked(caption: str) -> Asked:
 
 @cache
 def _every() -> dict[str, Asked]:
-    """Every caption there is, about 14 000."""
+    """Return all captions, about 14 000."""
     def some(axis: str) -> tuple[int | None, ...]:
         return (None, *range(len(AXES[axis])))
 
@@ -71,14 +73,14 @@ def _every() -> dict[str, Asked]:
 
 
 class WordTokenizer:
-    """Makes one id of each word of :data:`VOCABULARY`; capitals and spaces do not matter."""
+    """One id per word of :data:`VOCABULARY`; capitals and spaces do not matter."""
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {word: number for number, word in enumerate(VOCABULARY)}
 
     def ids(self, text: str) -> list[int]:
-        """The ids of a caption. Raises UnknownName, with the nearest word, for one that is not known."""
+        """Return the ids of a caption. Raises UnknownName with the nearest word."""
         return [self._id(word) for word in text.lower().split()]
 
     def special(self, token: str) -> int:

@@ -1,4 +1,4 @@
-"""The bundled models as files: fp16 tensors that say which model they are and of which sizes."""
+"""Weights files of bundled models: fp16 tensors with the model's name and sizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tokenizer(nn.Module):
 
     @property
     def language(self) -> str:
-        """SHA-256 of all but the decoder, as stored: models of one language make equal tokens, whatever their decoders."""
+        """The SHA-256 of everything but the decoder: equal for tokenizers that produce equal tokens."""
         state = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("decoder.")}
         parts = [name.encode() + state[name].half().cpu().contiguous().numpy().tobytes() for name in sorted(state)]
         return hashlib.sha256(b"".join(parts)).hexdigest()
@@ -34,18 +34,16 @@ class Tokenizer(nn.Module):
 
 @dataclass(frozen=True)
 class BundledWeights(Generic[M]):
-    """Reading and describing the weights files of one bundled model: its ``name``, what builds the ``model`` from its sizes, and what
-    makes these ``sizes`` from the entries that a file states about itself."""
+    """Weights files of one bundled model. ``sizes`` builds its configuration from file metadata."""
 
     name: str
     model: Callable[[Any], M]
     sizes: Callable[..., Any]
 
     def load(self, path: str | Path, *, device: str | torch.device = "cpu") -> M:
-        """The model at ``path``, written by :mod:`tools.train`: stored in fp16, returned in fp32, in evaluation mode.
+        """Load the model at ``path``, written by :mod:`tools.train`, in fp32 and evaluation mode.
 
-        Raises :class:`~cachemark.core.errors.BadCheckpoint` for a file that is not a safetensors file, does not say that it holds this
-        model, or lacks a tensor.
+        Raises BadCheckpoint for a file that is not safetensors, names another model, or lacks a tensor.
         """
         return checkpoints.load(self._build(path), path, dtype=torch.float32, device=device)
 
@@ -54,11 +52,11 @@ class BundledWeights(Generic[M]):
         return self.model(None)
 
     def check(self, path: str | Path) -> None:
-        """Raise what :meth:`load` would raise for this file, without reading its weights."""
+        """Raise the errors of :meth:`load` without reading the weights."""
         checkpoints.check(self._build(path), path)
 
     def metadata(self, config: Any) -> dict[str, str]:
-        """The metadata that a weights file of this model must have."""
+        """Return the metadata of a weights file of this model."""
         return {"model": self.name, "config": json.dumps(asdict(config), sort_keys=True)}
 
     def _build(self, path: str | Path) -> partial[M]:

@@ -1,7 +1,7 @@
-"""The feature network of procedural scenes: 64×64 pictures to a vector that says what they show, how, and whether it fits together.
+"""The feature network of procedural scenes: 64×64 images to a vector of their content.
 
-It takes the place that Inception has for photographs: :mod:`cachemark.metrics.compute.distribution` compares distributions of its features.
-The spatial grid is not averaged away, because where a colour stands decides whether a picture is consistent.
+It replaces Inception for FID: :mod:`cachemark.metrics.compute.distribution` compares its features. Spatial positions are not pooled,
+because color consistency depends on them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONSISTENT = ("object", "ground", "footer left", "footer right", "untouched")
 
 @dataclass(frozen=True)
 class FeaturesConfig:
-    """Sizes of a :class:`TinyFeatures`: ``width`` channels at half the resolution, ``squeezed`` at an eighth, ``features`` numbers."""
+    """Sizes: channels at half resolution (``width``) and at an eighth (``squeezed``), and features."""
 
     width: int = 32
     squeezed: int = 24
@@ -30,10 +30,9 @@ class FeaturesConfig:
 
 
 class TinyFeatures(nn.Module):
-    """Convolutions at 32×32, 16×16 and 8×8, one linear layer to the features, and one linear head per attribute.
+    """Convolutions at 32×32, 16×16 and 8×8, a linear layer to the features, and a head per attribute.
 
-    ``centre`` and ``deviation`` (features,) are those of real pictures: the features that leave the network have a mean of 0 and a
-    variance of 1 over them, so that no unit counts for more only because it is loud.
+    ``centre`` and ``deviation`` (features,) standardize features over real images, so that all units count alike.
     """
 
     centre: Tensor
@@ -49,24 +48,25 @@ class TinyFeatures(nn.Module):
         self.register_buffer("deviation", torch.ones(c.features))
 
     def embed(self, images: Tensor) -> Tensor:
-        """Images (B, 3, 64, 64), RGB as bytes or in [−1, 1], to features (B, features) that are not standardised. Raises ValueError
-        for another shape."""
+        """Map images (B, 3, 64, 64), bytes or in [−1, 1], to features (B, features), not standardized.
+
+        Raises ValueError for another shape.
+        """
         return self.body(readable(images, NAME))
 
     def judge(self, embedded: Tensor) -> dict[str, Tensor]:
-        """The heads' outputs for :meth:`embed`'s vectors: logits (B, choices) by attribute, and under ``consistent`` one logit for each
-        of :data:`CONSISTENT`."""
+        """Return logits (B, choices) by attribute, and one per entry of CONSISTENT, for embedded images."""
         active = nn.functional.silu(embedded)
         return {**{name: head(active) for name, head in self.heads.items()}, "consistent": self.consistent(active)}
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images, as of :meth:`embed`, to standardised features (B, features) and class logits (B, 10)."""
+        """Map images to standardized features (B, features) and class logits (B, 10)."""
         embedded = self.embed(images)
         return (embedded - self.centre) / self.deviation, self.heads["class"](nn.functional.silu(embedded))
 
 
 def body(c: FeaturesConfig) -> nn.Sequential:
-    """The convolutions and the layer to the features: images (B, 3, 64, 64) to (B, features)."""
+    """Build the convolutions and the layer to the features."""
     w = c.width
     return nn.Sequential(
         nn.PixelUnshuffle(2), nn.Conv2d(12, w, 3, padding=1),
@@ -77,7 +77,7 @@ def body(c: FeaturesConfig) -> nn.Sequential:
 
 
 def readable(images: Tensor, name: str) -> Tensor:
-    """Images (B, 3, 64, 64), RGB as bytes or in [−1, 1], as a network called ``name`` reads them. Raises ValueError for another shape."""
+    """Check and scale images (B, 3, 64, 64), bytes or in [−1, 1]. Raises ValueError for another shape."""
     if images.dim() != 4 or tuple(images.shape[1:]) != (3, SIDE, SIDE):
         raise ValueError(f"{name} needs images of shape (B, 3, {SIDE}, {SIDE}), got {tuple(images.shape)}")
     return images if images.is_floating_point() else images.float() / 127.5 - 1

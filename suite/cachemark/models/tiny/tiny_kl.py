@@ -1,4 +1,4 @@
-"""The continuous twin of :mod:`~cachemark.models.tiny.tiny_vq`: 64×64 pictures to a 16×16 grid of vectors and back."""
+"""The continuous counterpart of ``tiny-vq``: 64×64 images to a 16×16 grid of vectors and back."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ class TinyKLConfig(vq.Sizes):
 
 
 class TinyKL(Tokenizer):
-    """Encoder and decoder with a normal distribution between them. Images are RGB in [−1, 1]; tokens run row by row.
+    """Encoder and decoder with a normal distribution between them. Images are RGB in [−1, 1].
 
-    ``centre`` and ``deviation`` (channels,) are those of the latents of training: tokens have a mean of 0 and a variance of 1 in
-    each channel, which the diffusion that predicts them expects.
+    ``centre`` and ``deviation`` (channels,) standardize the latents of training, as the diffusion head expects.
     """
 
     centre: Tensor
@@ -37,24 +36,29 @@ class TinyKL(Tokenizer):
         self.register_buffer("deviation", torch.ones(c.channels))
 
     def moments(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log variance of the latents, each (B, channels, h, w), not scaled. The log variance is clamped to [−30, 20]."""
+        """Return mean and log variance of the latents, each (B, channels, h, w), not scaled.
+
+        The log variance is clamped to [−30, 20].
+        """
         mean, log_variance = self.encoder(images).float().chunk(2, 1)
         return mean, log_variance.clamp(-30, 20)
 
     def encode(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Images (B, 3, H, W) with H and W multiples of ``patch`` to tokens (B, N, channels) fp32: drawn from their distribution
-        with a generator, as for training, else its mean."""
+        """Encode images (B, 3, H, W) to tokens (B, N, channels) fp32: sampled with a generator, else the mean.
+
+        H and W are multiples of ``patch``.
+        """
         mean, log_variance = self.moments(images)
         latents = mean if generator is None else drawn(mean, log_variance, generator)
         return (tokens_of(latents) - self.centre) / self.deviation
 
     def decode(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, N, channels) of a square grid to images (B, 3, H, W), not clamped."""
+        """Decode tokens (B, N, channels) of a square grid to images (B, 3, H, W), not clamped."""
         return self.decoder(grid_of(tokens * self.deviation + self.centre))
 
 
 def drawn(mean: Tensor, log_variance: Tensor, generator: torch.Generator) -> Tensor:
-    """Latents drawn from normal distributions, of the shape of their means."""
+    """Sample latents from normal distributions."""
     noise = torch.randn(mean.shape, generator=generator, device=generator.device).to(mean)
     return mean + torch.exp(0.5 * log_variance) * noise
 

@@ -1,4 +1,4 @@
-"""The multi-scale twin of :mod:`~cachemark.models.tiny.tiny_vq`: 64×64 pictures to token maps of 1×1 … 16×16 and back."""
+"""The multi-scale counterpart of ``tiny-vq``: 64×64 images to token maps of 1×1 … 16×16 and back."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NAME = "tiny-msvq"
 
 @dataclass(frozen=True)
 class TinyMSVQConfig(vq.TinyVQConfig):
-    """Sizes of a :class:`TinyMSVQ`. ``sides``: sides of the token maps, coarse to fine; the last is the encoder's grid."""
+    """Sizes of a :class:`TinyMSVQ`. ``sides``: of the maps; the last is the encoder's grid."""
 
     channels: int = 16
     sides: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 class TinyMSVQ(Tokenizer):
-    """Encoder, multi-scale quantiser and decoder. Images are RGB in [−1, 1]; tokens run scale by scale, row by row."""
+    """Encoder, multi-scale quantizer and decoder. Images are RGB in [−1, 1]."""
 
     def __init__(self, config: TinyMSVQConfig | None = None) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class TinyMSVQ(Tokenizer):
         self.quantizer.embedding.weight.requires_grad_(False)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Images (B, 3, H, W) of side ``patch`` times the last side to tokens (B, N) int64."""
+        """Encode images (B, 3, H, W) of side ``patch`` times the last side to tokens (B, N) int64."""
         return self.quantizer.quantise(self.encoder(images))
 
     def decode(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, N) to images (B, 3, H, W), not clamped."""
+        """Decode tokens (B, N) to images (B, 3, H, W), not clamped."""
         return self.decoder(self.quantizer.restore(tokens))
 
 

@@ -1,6 +1,6 @@
-"""The network that reads from a captioned scene what captions ask for: object, colour, count, position and ground.
+"""The network that reads object, color, count, position and ground of captioned scenes.
 
-It takes the place that an object detector has for photographs. Its answers are compared with what a prompt asks, axis by axis.
+It replaces an object detector: its answers are compared with the prompt, axis by axis.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SIZES = FeaturesConfig(width=24, squeezed=16, features=96)
 
 
 class TinyReader(nn.Module):
-    """The convolutions of the feature network and one linear head for each axis of a caption."""
+    """The convolutions of the feature network, and a linear head per caption axis."""
 
     def __init__(self, config: FeaturesConfig | None = None) -> None:
         super().__init__()
@@ -26,13 +26,13 @@ class TinyReader(nn.Module):
         self.heads = nn.ModuleDict({axis: nn.Linear(c.features, len(choices)) for axis, choices in AXES.items()})
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Images (B, 3, 64, 64), RGB as bytes or in [−1, 1], to logits (B, choices) by axis. Raises ValueError for another shape."""
+        """Map images (B, 3, 64, 64), bytes or in [−1, 1], to logits (B, choices) by axis. Raises ValueError."""
         active = nn.functional.silu(self.body(readable(images, NAME)))
         return {axis: head(active) for axis, head in self.heads.items()}
 
     @torch.no_grad()
     def read(self, images: Tensor) -> dict[str, Tensor]:
-        """Say what images show: by axis the index (B,) int64 of the likeliest answer."""
+        """Return the index (B,) int64 of the likeliest answer by axis."""
         return {axis: logits.argmax(1) for axis, logits in self(images).items()}
 
 

@@ -1,8 +1,7 @@
-"""A small convolutional VQ tokenizer for procedural scenes: 64x64 pictures to a 16x16 grid of 512 codes and back.
+"""A small VQ tokenizer for procedural scenes: 64×64 images to a 16×16 grid of 512 codes and back.
 
-All heavy work is done at the resolution of the grid, so that it trains in minutes on a CPU. The encoder folds each patch of
-4x4 pixels into channels; the decoder unfolds in two steps of 2. Straight-through gradients and the moving averages of the
-codebook belong to training (:mod:`tools.train.tokenizers`), not to this class.
+All heavy work is at the resolution of the grid, so it trains in minutes on a CPU. The encoder folds patches of 4×4 pixels into channels;
+the decoder unfolds in two steps of 2. Training is in :mod:`tools.train.tokenizers`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ GROUPS = 8
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of encoder and decoder. ``patch`` pixels a token along each side (a multiple of 2)."""
+    """Sizes of encoder and decoder. ``patch``: pixels per token along a side, a multiple of 2."""
 
     channels: int = 8
     width: int = 96
@@ -39,7 +38,7 @@ class TinyVQConfig(Sizes):
 
 
 class TinyBlock(nn.Module):
-    """Pre-activation residual block at constant width: (B, C, h, w) to the same shape."""
+    """Pre-activation residual block of constant width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -52,7 +51,7 @@ class TinyBlock(nn.Module):
 
 
 def encoder(c: Sizes) -> nn.Sequential:
-    """Images (B, 3, H, W) to latents (B, channels, H/patch, W/patch)."""
+    """Build the encoder: images (B, 3, H, W) to latents (B, channels, H/patch, W/patch)."""
     return nn.Sequential(
         nn.PixelUnshuffle(c.patch), nn.Conv2d(3 * c.patch**2, c.width, 3, padding=1), *(TinyBlock(c.width) for _ in range(c.blocks)),
         nn.GroupNorm(GROUPS, c.width), nn.SiLU(), nn.Conv2d(c.width, c.channels, 1),
@@ -60,7 +59,7 @@ def encoder(c: Sizes) -> nn.Sequential:
 
 
 def decoder(c: Sizes) -> nn.Sequential:
-    """Latents (B, channels, h, w) to images (B, 3, h·patch, w·patch), not clamped."""
+    """Build the decoder: latents (B, channels, h, w) to images (B, 3, h·patch, w·patch), not clamped."""
     half = c.patch // 2
     return nn.Sequential(
         nn.Conv2d(c.channels, c.width, 3, padding=1), *(TinyBlock(c.width) for _ in range(c.blocks)),
@@ -71,7 +70,7 @@ def decoder(c: Sizes) -> nn.Sequential:
 
 
 class TinyVQ(Tokenizer):
-    """Encoder, codebook (512, 8) and decoder. Images are RGB in [-1, 1]; codes are row-major over the grid."""
+    """Encoder, codebook (512, 8) and decoder. Images are RGB in [-1, 1]; codes are row-major."""
 
     def __init__(self, config: TinyVQConfig | None = None) -> None:
         super().__init__()
@@ -81,17 +80,17 @@ class TinyVQ(Tokenizer):
         self.decoder = decoder(c)
 
     def quantise(self, z: Tensor) -> Tensor:
-        """Nearest code of each latent vector: z (B, C, h, w) to codes (B, h*w) int64; the first one wins a tie."""
+        """Map z (B, C, h, w) to the nearest codes (B, h*w) int64; ties go to the first code."""
         with torch.autocast(z.device.type, enabled=False):  # in bf16 the nearest of close neighbours would be a matter of luck
             flat, book = z.flatten(2).transpose(1, 2).float(), self.codebook.float()
             return (book.square().sum(1) - 2 * flat @ book.T).argmin(-1)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Images (B, 3, H, W) with H and W multiples of ``patch`` to codes (B, H*W/patch²) int64."""
+        """Encode images (B, 3, H, W), H and W multiples of ``patch``, to codes (B, H*W/patch²) int64."""
         return self.quantise(self.encoder(images))
 
     def decode(self, codes: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
-        """Codes (B, N) on ``grid`` = (h, w), a square if not given, to images (B, 3, h*patch, w*patch), not clamped."""
+        """Decode codes (B, N) on ``grid`` = (h, w), by default a square, to images, not clamped."""
         h, w = grid or (math.isqrt(codes.shape[1]),) * 2
         if codes.dim() != 2 or h * w != codes.shape[1]:
             raise ValueError(f"codes of shape {tuple(codes.shape)} do not fill a grid of {h}x{w}")

@@ -1,1 +1,1 @@
-"""Image tokenizers: codes to pixels and back."""
+"""Image tokenizers: images to tokens and back."""

@@ -1,7 +1,7 @@
-"""The convolutional autoencoder of VQGAN and latent diffusion, in the layout ``down.N.block.M`` of published checkpoints.
+"""The autoencoder of VQGAN and latent diffusion, with published names ``down.N.block.M``.
 
-VAR's multi-scale tokenizer and MAR's KL autoencoder are both of this kind. Images are (B, 3, H, W) in [−1, 1]. The blocks are those
-of :mod:`~cachemark.models.vision.vq`, whose files name them in another order.
+VAR's multi-scale tokenizer and MAR's KL autoencoder use it. Images are (B, 3, H, W) in [−1, 1]. Blocks come from
+:mod:`~cachemark.models.vision.vq`, whose files order them differently.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Attend = Callable[[int], nn.Module]  # makes an attention block for that many ch
 
 
 class JointAttnBlock(nn.Module):
-    """(B, C, H, W) to itself: one head of width C over all H·W positions, added to its input. One convolution makes q, k and v."""
+    """Residual attention over all H·W positions with one head; one convolution makes q, k and v."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class JointAttnBlock(nn.Module):
 
 
 class KLLevel(nn.Module):
-    """All blocks of one resolution. What a level does not have is an identity, which adds no key to the state dict."""
+    """All blocks of one resolution; absent parts are identities, which add no key to the state dict."""
 
     def __init__(self, c_in: int, c_out: int, depth: int, attend: Attend | None) -> None:
         super().__init__()
@@ -58,8 +58,10 @@ class Middle(nn.Module):
 
 
 class KLEncoder(nn.Module):
-    """Images (B, 3, f·h, f·w) to latents (B, z, h, w). ``in_levels``: the lowest resolution attends after every block,
-    not only in the middle."""
+    """Images (B, 3, f·h, f·w) to latents (B, z, h, w).
+
+    ``in_levels``: attend after every block of the lowest resolution, not only in the middle.
+    """
 
     def __init__(self, shape: Pyramid, z: int, attend: Attend, *, in_levels: bool = True) -> None:
         super().__init__()
@@ -82,8 +84,10 @@ class KLEncoder(nn.Module):
 
 
 class KLDecoder(nn.Module):
-    """Latents (B, z, h, w) to images (B, 3, f·h, f·w). ``up.0`` is the highest resolution and runs last. ``in_levels``: attend in the
-    lowest resolution too, not only in the middle."""
+    """Latents (B, z, h, w) to images (B, 3, f·h, f·w). ``up.0`` is the highest resolution and runs last.
+
+    ``in_levels``: attend in the lowest resolution too, not only in the middle.
+    """
 
     def __init__(self, shape: Pyramid, z: int, attend: Attend, *, in_levels: bool = True) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The bitwise tokenizer of Infinity: binary spherical quantisation of residual maps, coarse to fine, and its autoencoder.
+"""Infinity's bitwise tokenizer: binary spherical quantization of residual maps, coarse to fine.
 
-A token is a sign for each channel, as one integer: bit c is the sign of channel c. Module names are those of the published file without
-the level ``conv`` or ``norm`` that it puts around every layer (:func:`official`).
+A token is one integer: bit c is the sign of channel c. Module names are the published ones without the extra level ``conv`` or ``norm``
+around each layer (:func:`official`).
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ WRAPPED = (
 
 
 def official(name: str) -> str:
-    """The name of a tensor here, given that in a published file, which may have the extra level or not."""
+    """Return the module's name of a tensor for its name in a published file."""
     for pattern, replacement in WRAPPED:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def packed_bits(bits: Tensor) -> Tensor:
-    """Bits (…, n) of 0 and 1 to tokens (…) int64; n is at most 63."""
+    """Pack bits (…, n) into tokens (…) int64; n is at most 63."""
     return (bits.long() << torch.arange(bits.size(-1), device=bits.device)).sum(-1)
 
 
 def bits_of(tokens: Tensor, count: int) -> Tensor:
-    """Tokens (…) int64 to their bits (…, count)."""
+    """Unpack tokens (…) int64 into bits (…, count)."""
     return tokens[..., None] >> torch.arange(count, device=tokens.device) & 1
 
 
 class BitQuantizer:
-    """Signs to feature maps and back. Nothing of it is learned.
+    """Signs to feature maps and back, without learned parameters.
 
-    ``sides``: sides of the token maps, coarse to fine. Feature maps are (B, width, P·patch, P·patch) fp32 with P the last side. With
-    ``patch`` 2 a token covers 2×2 places, and has as many signs for each channel.
+    ``sides``: of the token maps, coarse to fine. Feature maps are (B, width, P·patch, P·patch) fp32 with P the last side. With ``patch``
+    2 a token covers 2×2 positions and has four signs per channel.
     """
 
     def __init__(self, sides: Sequence[int], width: int, patch: int = 1) -> None:
@@ -55,38 +55,40 @@ class BitQuantizer:
 
     @property
     def bits(self) -> int:
-        """Signs of a token."""
         return self.width * self.patch**2
 
     def empty(self, batch: int) -> Tensor:
-        """The feature map before the first scale."""
+        """Return the feature map before the first scale."""
         side = self.sides[-1] * self.patch
         return torch.zeros(batch, self.width, side, side)
 
     def codes(self, tokens: Tensor, scale: int) -> Tensor:
-        """Code vectors of a scale's tokens (B, side²), each sign over √width: (B, width, side·patch, side·patch)."""
+        """Return code vectors of a scale's tokens (B, side²): (B, width, side·patch, side·patch).
+
+        Each sign is divided by √width.
+        """
         side = self.sides[scale]
         signs = (2 * bits_of(tokens, self.bits).float() - 1) / math.sqrt(self.width)
         return F.pixel_shuffle(signs.transpose(1, 2).unflatten(2, (side, side)), self.patch)
 
     def add(self, f_hat: Tensor, codes: Tensor, scale: int) -> Tensor:
-        """The feature map with the tokens (B, side²) of scale ``scale`` (from 0) added."""
+        """Return the feature map with the tokens (B, side²) of scale ``scale`` (from 0) added."""
         return f_hat + resized(self.codes(codes, scale), f_hat.shape[-1])
 
     def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
-        """The model's input at scale ``scale`` ≥ 1: the feature map so far at that resolution, (B, side², bits)."""
+        """Return the model's input at scale ``scale`` ≥ 1: the resized feature map, (B, side², bits)."""
         small = F.pixel_unshuffle(resized(f_hat, self.sides[scale] * self.patch), self.patch)
         return small.flatten(2).transpose(1, 2)
 
     def restore(self, tokens: Tensor) -> Tensor:
-        """The feature map of all tokens (B, N)."""
+        """Return the feature map of all tokens (B, N)."""
         f_hat, parts = self.empty(len(tokens)).to(tokens.device), self.split(tokens)
         for scale, part in enumerate(parts):
             f_hat = self.add(f_hat, part, scale)
         return f_hat
 
     def quantise(self, f: Tensor) -> Tensor:
-        """Tokens (B, N) int64 of latents (B, width, P·patch, P·patch): each scale takes the signs of what the coarser ones have left."""
+        """Quantize latents (B, width, P·patch, P·patch) to tokens (B, N) int64 by signs of residuals."""
         residual, tokens = f.float(), []
         for scale, side in enumerate(self.sides):
             small = F.interpolate(residual, size=(side * self.patch,) * 2, mode="area")
@@ -95,7 +97,7 @@ class BitQuantizer:
         return torch.cat(tokens, 1)
 
     def split(self, tokens: Tensor) -> Sequence[Tensor]:
-        """Tokens (B, N), scale by scale."""
+        """Split tokens (B, N) by scale."""
         sizes = [side**2 for side in self.sides]
         if tokens.ndim != 2 or tokens.shape[1] != sum(sizes):
             raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} do not fill the scales {' '.join(map(str, self.sides))}.",
@@ -104,13 +106,13 @@ class BitQuantizer:
 
 
 def resized(x: Tensor, side: int) -> Tensor:
-    """(B, C, h, w) at another resolution, bilinear; what has it already stays as it is."""
+    """Resize (B, C, h, w) bilinearly; unchanged if it has that size."""
     return x if x.shape[-1] == side else F.interpolate(x, size=(side, side), mode="bilinear", align_corners=False)
 
 
 @dataclass(frozen=True)
 class BSQConfig(Pyramid):
-    """Shape of a tokenizer. ``sides`` and ``patch`` as of :class:`BitQuantizer`; ``z``: channels of latents."""
+    """Shape of a tokenizer. ``sides``, ``patch``: see :class:`BitQuantizer`; ``z``: channels of latents."""
 
     ch_mult: tuple[int, ...] = (1, 2, 4, 4, 4)
     sides: tuple[int, ...] = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
@@ -119,12 +121,12 @@ class BSQConfig(Pyramid):
 
 
 def without_attention(channels: int) -> nn.Module:
-    """In the place of an attention block: these autoencoders have none."""
+    """Return an identity in place of an attention block."""
     return nn.Identity()
 
 
 class BSQ(nn.Module):
-    """Infinity's tokenizer. Images (B, 3, H, W) of side factor·patch·P; runs in fp32."""
+    """Infinity's tokenizer for images (B, 3, H, W) of side factor·patch·P; runs in fp32."""
 
     def __init__(self, config: BSQConfig | None = None) -> None:
         super().__init__()
@@ -133,16 +135,16 @@ class BSQ(nn.Module):
         self.quantizer = BitQuantizer(c.sides, c.z, c.patch)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Images in [−1, 1] to tokens (B, N) int64."""
+        """Encode images in [−1, 1] to tokens (B, N) int64."""
         side = self.config.sides[-1] * self.config.patch * self.config.factor
         if images.ndim != 4 or images.shape[1:] != (3, side, side):
             raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Give (batch, 3, {side}, {side}).")
         return self.quantizer.quantise(self.encoder(images))
 
     def image(self, f_hat: Tensor) -> Tensor:
-        """A restored feature map to images (B, 3, H, W) in [−1, 1]."""
+        """Decode a restored feature map to images (B, 3, H, W) in [−1, 1]."""
         return self.decoder(f_hat).clamp(-1, 1)
 
     def decode(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, N) to images in [−1, 1]."""
+        """Decode tokens (B, N) to images in [−1, 1]."""
         return self.image(self.quantizer.restore(tokens))

@@ -1,6 +1,6 @@
-"""The KL-16 autoencoder of latent diffusion (Rombach et al., CVPR 2022), as trained for MAR: images to continuous tokens and back.
+"""The KL-16 autoencoder of latent diffusion (Rombach et al., CVPR 2022), as trained for MAR.
 
-The layout is that of ``kl16.ckpt``. Tokens are raster ordered and scaled by ``SCALE``, so that they have a deviation of about one.
+Names are those of ``kl16.ckpt``. Tokens are raster ordered and scaled by ``SCALE``, to a deviation of about one.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class KLConfig(Pyramid):
 
 
 class KL(nn.Module):
-    """Images (B, 3, H, W) in [−1, 1] to tokens (B, N, z), one per ``factor``² pixels, and back. Runs in fp32.
+    """Images (B, 3, H, W) in [−1, 1] to tokens (B, N, z), one per ``factor``² pixels, and back, in fp32.
 
-    The encoder attends after each block of the lowest resolution, the decoder in its middle alone.
+    The encoder attends after each block of the lowest resolution, the decoder only in the middle.
     """
 
     def __init__(self, config: KLConfig | None = None) -> None:
@@ -39,34 +39,37 @@ class KL(nn.Module):
         self.quant_conv, self.post_quant_conv = nn.Conv2d(2 * c.z, 2 * c.z, 1), nn.Conv2d(c.z, c.z, 1)
 
     def moments(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of the latents, each (B, z, h, w). The log variance is clamped to [−30, 20]."""
+        """Return mean and standard deviation of the latents, each (B, z, h, w).
+
+        The log variance is clamped to [−30, 20].
+        """
         self.config.check(images)
         mean, log_variance = self.quant_conv(self.encoder(images)).chunk(2, 1)
         return mean, torch.exp(0.5 * log_variance.clamp(-30, 20))
 
     def encode(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Tokens (B, N, z): drawn from their distribution with a generator, as for training, else its mean."""
+        """Encode images to tokens (B, N, z): sampled with a generator, else the mean."""
         mean, deviation = self.moments(images)
         if generator is not None:
             mean = mean + deviation * torch.randn(mean.shape, generator=generator, device=generator.device).to(mean)
         return tokens_of(mean * SCALE)
 
     def image(self, latents: Tensor) -> Tensor:
-        """Latents (B, z, h, w), not scaled, to images, nominally in [−1, 1]."""
+        """Decode unscaled latents (B, z, h, w) to images, nominally in [−1, 1]."""
         return self.decoder(self.post_quant_conv(latents))
 
     def decode(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, N, z) of a square grid to images in [−1, 1]."""
+        """Decode tokens (B, N, z) of a square grid to images in [−1, 1]."""
         return self.image(grid_of(tokens) / SCALE).clamp(-1, 1)
 
 
 def tokens_of(grid: Tensor) -> Tensor:
-    """(B, C, h, w) to (B, h·w, C), row by row."""
+    """Flatten (B, C, h, w) to (B, h·w, C), row by row."""
     return grid.flatten(2).mT
 
 
 def grid_of(tokens: Tensor) -> Tensor:
-    """(B, h·h, C) to (B, C, h, h). Raises Unsupported where the tokens fill no square."""
+    """Reshape (B, h·h, C) to (B, C, h, h). Raises Unsupported if the tokens fill no square."""
     side = round(tokens.shape[1] ** 0.5) if tokens.ndim == 3 else 0
     if side == 0 or side**2 != tokens.shape[1]:
         raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} fill no square.", remedy="Give (batch, side², channels).")

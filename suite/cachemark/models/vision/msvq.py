@@ -1,6 +1,6 @@
-"""The multi-scale residual quantiser of VAR (Tian et al., "Visual Autoregressive Modeling", NeurIPS 2024, §3.1, Algorithms 1 and 2).
+"""VAR's multi-scale residual quantizer (Tian et al., NeurIPS 2024, §3.1, Algorithms 1 and 2).
 
-An image is a stack of token maps, coarse to fine. Each adds to one feature map at full resolution what the coarser ones lack.
+An image is a stack of token maps, coarse to fine. Each adds its residual to one feature map at full resolution.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ USED = ("quantize.ema_vocab_hit_SV",)  # how often each code was used in trainin
 
 
 class Phis(nn.Module):
-    """Few convolutions shared by all scales. Names are those of the published checkpoint."""
+    """A few convolutions shared by all scales. Parameter names as published."""
 
     def __init__(self, width: int, count: int) -> None:
         super().__init__()
@@ -29,10 +29,10 @@ class Phis(nn.Module):
 
 
 class MultiScaleQuantizer(nn.Module):
-    """Codebook and the convolutions φ that smooth what a token map adds.
+    """Codebook, and the convolutions φ that smooth the contribution of a token map.
 
-    ``sides``: sides of the token maps, coarse to fine; N is the sum of their squares and P the last side. Token vectors run scale by
-    scale, row by row. Feature maps are (B, width, P, P) fp32. φ(h) = (1 − r)·h + r·conv(h), on the upsampled map.
+    ``sides``: of the token maps, coarse to fine; N is the sum of their squares and P the last side. Tokens run scale by scale, row by
+    row. Feature maps are (B, width, P, P) fp32. φ(h) = (1 − r)·h + r·conv(h), on the upsampled map.
     """
 
     def __init__(self, sides: Sequence[int], codes: int, width: int, *, phis: int = 4, ratio: float = 0.5) -> None:
@@ -49,32 +49,32 @@ class MultiScaleQuantizer(nn.Module):
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def empty(self, batch: int) -> Tensor:
-        """The feature map before the first scale."""
+        """Return the feature map before the first scale."""
         return self.embedding.weight.new_zeros(batch, self.width, self.sides[-1], self.sides[-1], dtype=torch.float32)
 
     def add(self, f_hat: Tensor, codes: Tensor, scale: int) -> Tensor:
-        """The feature map with the tokens (B, side²) of scale ``scale`` (from 0) added."""
+        """Return the feature map with the tokens (B, side²) of scale ``scale`` (from 0) added."""
         return f_hat + self.contribution(codes, scale)
 
     def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
-        """The model's input at scale ``scale`` ≥ 1: the feature map so far at that resolution, (B, side², width)."""
+        """Return the model's input at scale ``scale`` ≥ 1: the resized feature map, (B, side², width)."""
         return self.shrunk(f_hat, scale)
 
     def shrunk(self, f: Tensor, scale: int) -> Tensor:
-        """A feature map at the resolution of a scale, by area: (B, width, P, P) to (B, side², width)."""
+        """Resize a feature map to a scale, by area: (B, width, P, P) to (B, side², width)."""
         side = self.sides[scale]
         small = f if f.shape[-1] == side else F.interpolate(f, size=(side, side), mode="area")
         return small.flatten(2).transpose(1, 2)
 
     def restore(self, tokens: Tensor) -> Tensor:
-        """The feature map of all tokens (B, N)."""
+        """Return the feature map of all tokens (B, N)."""
         f_hat = self.empty(self._checked(tokens))
         for scale, (start, end) in enumerate(self.bounds):
             f_hat = self.add(f_hat, tokens[:, start:end], scale)
         return f_hat
 
     def teacher(self, tokens: Tensor) -> Tensor:
-        """The inputs of scales 2, 3, … for given tokens (B, N): (B, N − 1, width)."""
+        """Return the inputs of scales 2, 3, … for tokens (B, N): (B, N − 1, width)."""
         f_hat, maps = self.empty(self._checked(tokens)), []
         for scale, (start, end) in enumerate(self.bounds[:-1]):
             f_hat = self.add(f_hat, tokens[:, start:end], scale)
@@ -83,7 +83,7 @@ class MultiScaleQuantizer(nn.Module):
 
     @torch.no_grad()
     def quantise(self, f: Tensor) -> Tensor:
-        """Tokens (B, N) int64 of latents (B, width, P, P): each scale takes what the coarser ones have left."""
+        """Quantize latents (B, width, P, P) to tokens (B, N) int64, each scale the residual of the coarser."""
         residual, tokens = f.float(), []
         for scale in range(len(self.sides)):
             codes = self.nearest(self.shrunk(residual, scale))
@@ -92,13 +92,13 @@ class MultiScaleQuantizer(nn.Module):
         return torch.cat(tokens, 1)
 
     def nearest(self, vectors: Tensor) -> Tensor:
-        """Vectors (B, n, width) to the codes (B, n) of least squared distance; the first one where two are equal."""
+        """Map vectors (B, n, width) to the nearest codes (B, n); ties go to the first code."""
         with torch.autocast(vectors.device.type, enabled=False):  # in bf16 the nearest of close neighbours would be a matter of luck
             flat, book = vectors.float(), self.embedding.weight.float()
             return (flat.square().sum(-1, keepdim=True) + book.square().sum(1) - 2 * flat @ book.T).argmin(-1)
 
     def spread(self, codes: Tensor, scale: int) -> Tensor:
-        """Code vectors of a scale at full resolution, before φ: (B, width, P, P)."""
+        """Return code vectors of a scale at full resolution, before φ: (B, width, P, P)."""
         side = self.sides[scale]
         h = F.embedding(codes, self.embedding.weight).float().transpose(1, 2).unflatten(2, (side, side))
         if side == self.sides[-1]:
@@ -106,7 +106,7 @@ class MultiScaleQuantizer(nn.Module):
         return F.interpolate(h, size=(self.sides[-1],) * 2, mode="bicubic", align_corners=False)
 
     def contribution(self, codes: Tensor, scale: int) -> Tensor:
-        """φ of those of a scale, (B, width, P, P)."""
+        """Return φ of the upsampled code vectors of a scale, (B, width, P, P)."""
         h = self.spread(codes, scale)
         return h * (1 - self.ratio) + self.quant_resi.qresi_ls[self._phi[scale]](h) * self.ratio
 
@@ -119,10 +119,10 @@ class MultiScaleQuantizer(nn.Module):
 
 
 def nearest_phi(scale: int, scales: int, phis: int) -> int:
-    """Which of the shared convolutions serves a scale: the one whose tick lies nearest to scale/(scales − 1).
+    """Return the shared convolution of a scale: the one whose tick is nearest to scale/(scales − 1).
 
-    Two ticks may be equally near (scales 3 and 8 of 10); which of them is taken is then a matter of rounding in double
-    precision, and is the later one for the published sizes. This computes it as the authors do.
+    Two ticks may be equally near (scales 3 and 8 of 10). Rounding in double precision then decides, for the published sizes in favor of
+    the later one; this computes it as the authors do.
     """
     if scales == 1:
         return 0
@@ -134,7 +134,7 @@ def nearest_phi(scale: int, scales: int, phis: int) -> int:
 
 @dataclass(frozen=True)
 class MSVQConfig(Pyramid):
-    """Shape of a tokenizer. ``sides``: sides of the token maps, coarse to fine; ``z``: channels of latents and code vectors."""
+    """Shape of a tokenizer. ``sides``: coarse to fine; ``z``: channels of latents and code vectors."""
 
     ch: int = 160
     sides: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
@@ -144,7 +144,10 @@ class MSVQConfig(Pyramid):
 
 
 class MSVQ(nn.Module):
-    """VAR's tokenizer, in the layout of ``vae_ch160v4096z32.pth``. Images (B, 3, H, W) of side factor·P; runs in fp32."""
+    """VAR's tokenizer, with the names of ``vae_ch160v4096z32.pth``; runs in fp32.
+
+    Images are (B, 3, H, W) of side factor·P.
+    """
 
     def __init__(self, config: MSVQConfig | None = None) -> None:
         super().__init__()
@@ -154,20 +157,20 @@ class MSVQ(nn.Module):
         self.quant_conv, self.post_quant_conv = nn.Conv2d(c.z, c.z, 3, padding=1), nn.Conv2d(c.z, c.z, 3, padding=1)
 
     def latents(self, images: Tensor) -> Tensor:
-        """Images in [−1, 1] to (B, z, P, P)."""
+        """Encode images in [−1, 1] to latents (B, z, P, P)."""
         side = self.config.sides[-1] * self.config.factor
         if images.ndim != 4 or images.shape[1:] != (3, side, side):
             raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Give (batch, 3, {side}, {side}).")
         return self.quant_conv(self.encoder(images))
 
     def encode(self, images: Tensor) -> Tensor:
-        """Images to tokens (B, N) int64."""
+        """Encode images to tokens (B, N) int64."""
         return self.quantize.quantise(self.latents(images))
 
     def image(self, f_hat: Tensor) -> Tensor:
-        """A restored feature map (B, z, P, P) to images (B, 3, H, W) in [−1, 1]."""
+        """Decode a restored feature map (B, z, P, P) to images (B, 3, H, W) in [−1, 1]."""
         return self.decoder(self.post_quant_conv(f_hat)).clamp(-1, 1)
 
     def decode(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, N) to images in [−1, 1]."""
+        """Decode tokens (B, N) to images in [−1, 1]."""
         return self.image(self.quantize.restore(tokens))

@@ -1,10 +1,7 @@
-"""The convolutional VQ tokenizers VQ-16 and VQ-8 (LlamaGen, arXiv 2406.06525; the Taming/VQGAN layout).
+"""The convolutional VQ tokenizers VQ-16 and VQ-8 (LlamaGen, arXiv 2406.06525; the VQGAN layout).
 
-Module names are those of the published checkpoints, so a state dict loads as it is. Both directions are here: codes to
-pixels for generation, pixels to codes for making data. It is meant to run in fp32 even beside a bf16 transformer.
-
-It differs from the authors' code in how it is organised, not in what it computes: attention over positions is PyTorch's
-own, and the codebook is normalised after the look-up (row by row, hence the same values) instead of as a whole table.
+Module names are those of the published checkpoints. It should run in fp32 even with a bf16 transformer. It computes what the authors'
+code does, with PyTorch's own attention and code vectors normalized after the look-up.
 """
 
 from __future__ import annotations
@@ -25,8 +22,10 @@ USAGE_WINDOW = 65536  # length of the training-time buffer in LlamaGen's publish
 
 @dataclass(frozen=True)
 class Pyramid:
-    """Widths of an autoencoder's levels. ``ch_mult`` lists channel multiples from the highest resolution to the lowest; each level but the
-    last halves the resolution."""
+    """Widths of an autoencoder's levels.
+
+    ``ch_mult``: channel multiples from the highest resolution to the lowest; each level but the last halves the resolution.
+    """
 
     ch: int = 128
     ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
@@ -43,7 +42,7 @@ class Pyramid:
         return 2 ** (len(self.ch_mult) - 1)
 
     def check(self, images: Tensor) -> None:
-        """Raise Unsupported for what cannot be encoded."""
+        """Raise Unsupported for images that cannot be encoded."""
         if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] % self.factor or images.shape[3] % self.factor:
             raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.",
                               remedy=f"Give (batch, 3, height, width) with sides that are multiples of {self.factor}.")
@@ -51,7 +50,7 @@ class Pyramid:
 
 @dataclass(frozen=True)
 class VQConfig(Pyramid):
-    """Shape of a tokenizer. ``usage_window`` is the length of the training-time buffer of the file, 0 where it may have none."""
+    """Shape of a tokenizer. ``usage_window``: length of the file's training-time buffer, or 0."""
 
     z_channels: int = 256
     codebook_size: int = 16384
@@ -64,17 +63,17 @@ VQ8 = VQConfig(ch_mult=(1, 2, 2, 4))
 
 
 def norm(channels: int) -> nn.GroupNorm:
-    """The normalisation of all these autoencoders."""
+    """Return the normalization of all these autoencoders."""
     return nn.GroupNorm(GROUPS, channels, eps=GROUP_EPS)
 
 
 def conv(c_in: int, c_out: int, size: int = 3) -> nn.Conv2d:
-    """A convolution that keeps the resolution."""
+    """Return a convolution that keeps the resolution."""
     return nn.Conv2d(c_in, c_out, size, padding=size // 2)
 
 
 class ResBlock(nn.Module):
-    """(B, c_in, H, W) to (B, c_out, H, W): two normalised convolutions beside a shortcut."""
+    """Two normalized convolutions with a shortcut: (B, c_in, H, W) to (B, c_out, H, W)."""
 
     def __init__(self, c_in: int, c_out: int) -> None:
         super().__init__()
@@ -89,7 +88,7 @@ class ResBlock(nn.Module):
 
 
 class AttnBlock(nn.Module):
-    """(B, C, H, W) to itself: one head of width C over all H·W positions, added to its input."""
+    """Residual attention over all H·W positions, with one head of width C."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -105,7 +104,7 @@ class AttnBlock(nn.Module):
 
 
 class Upsample(nn.Module):
-    """(B, C, H, W) to (B, C, 2H, 2W): each pixel repeated, then a convolution."""
+    """Nearest-neighbor upsampling by 2, then a convolution."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -116,7 +115,7 @@ class Upsample(nn.Module):
 
 
 class Downsample(nn.Module):
-    """(B, C, 2H, 2W) to (B, C, H, W): a strided convolution, padded at the right and bottom edge only."""
+    """A strided convolution, padded at the right and bottom edges only: (B, C, 2H, 2W) to (B, C, H, W)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -127,7 +126,7 @@ class Downsample(nn.Module):
 
 
 class VQLevel(nn.Module):
-    """All blocks of one resolution. What a level does not have is an identity, which adds no key to the state dict."""
+    """All blocks of one resolution; absent parts are identities, which add no key to the state dict."""
 
     def __init__(self, c_in: int, c_out: int, depth: int, *, attend: bool, upsample: bool = False, downsample: bool = False) -> None:
         super().__init__()
@@ -147,7 +146,7 @@ def _middle(channels: int) -> nn.Sequential:
 
 
 class VQEncoder(nn.Module):
-    """Pixels (B, 3, H, W) to latents (B, z, H/f, W/f). Attention stands at the lowest resolution only."""
+    """Pixels (B, 3, H, W) to latents (B, z, H/f, W/f), with attention at the lowest resolution."""
 
     def __init__(self, config: VQConfig) -> None:
         super().__init__()
@@ -187,7 +186,7 @@ class VQDecoder(nn.Module):
 
 
 class Codebook(nn.Module):
-    """The table of code vectors, used as unit vectors; the stored rows need not have unit length."""
+    """The table of code vectors, normalized to unit length when used."""
 
     def __init__(self, config: VQConfig) -> None:
         super().__init__()
@@ -196,18 +195,18 @@ class Codebook(nn.Module):
             self.register_buffer("codebook_used", torch.zeros(config.usage_window))  # loaded because files hold it, never read
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Codes (...) to unit vectors (..., d)."""
+        """Map codes (...) to unit vectors (..., d)."""
         return F.normalize(self.embedding(codes), dim=-1)
 
     def nearest(self, vectors: Tensor) -> Tensor:
-        """Vectors (n, d) to the codes (n,) of least squared distance between unit vectors; the first one where two are equal."""
+        """Map vectors (n, d) to the nearest codes (n,) on the unit sphere; ties go to the first code."""
         rows, table = F.normalize(vectors, dim=-1), F.normalize(self.embedding.weight, dim=-1)
         distance = rows.square().sum(1, keepdim=True) + table.square().sum(1) - 2 * rows @ table.T
         return distance.argmin(1)
 
 
 class VQ(nn.Module):
-    """A tokenizer: images to codes and back. Codes are raster ordered, row by row."""
+    """A tokenizer: images to raster-ordered codes and back."""
 
     def __init__(self, config: VQConfig = VQ16) -> None:
         super().__init__()
@@ -218,19 +217,21 @@ class VQ(nn.Module):
         self.post_quant_conv = conv(config.codebook_dim, config.z_channels, 1)
 
     def vectors(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Codes (B, h·w) to the unit code vectors (B, d, h, w) that the decoder starts from."""
+        """Return the unit code vectors (B, d, h, w) of codes (B, h·w)."""
         if codes.ndim != 2 or codes.shape[1] != grid[0] * grid[1]:
             raise Unsupported(f"Codes of shape {tuple(codes.shape)} do not fill a grid of {grid[0]}×{grid[1]}.",
                               remedy=f"Give a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
         return self.quantize(codes).transpose(1, 2).unflatten(2, grid)
 
     def decode(self, codes: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
-        """Codes (B, h·w) of integers on ``grid`` = (h, w), a square if not given, to images (B, 3, f·h, f·w), fp32, nominally in [−1, 1]
-        and not clamped."""
+        """Decode codes (B, h·w) on ``grid`` = (h, w), by default a square, to images (B, 3, f·h, f·w).
+
+        Images are fp32, nominally in [−1, 1] and not clamped. Raises Unsupported if the codes do not fill the grid.
+        """
         return self.decoder(self.post_quant_conv(self.vectors(codes, grid or (math.isqrt(codes.shape[-1]),) * 2))).float()
 
     def encode(self, images: Tensor) -> Tensor:
-        """Images (B, 3, f·h, f·w) in [−1, 1] to int64 codes (B, h·w)."""
+        """Encode images (B, 3, f·h, f·w) in [−1, 1] to int64 codes (B, h·w)."""
         self.config.check(images)
         latents = self.quant_conv(self.encoder(images)).flatten(2).transpose(1, 2)
         # One image at a time: the distances of a whole batch to every code would take gigabytes.

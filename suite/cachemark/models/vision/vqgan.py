@@ -1,6 +1,6 @@
-"""The VQGAN of Chameleon ("Chameleon: Mixed-Modal Early-Fusion Foundation Models", 2024): images to codes of a plain codebook and back.
+"""Chameleon's VQGAN (2024): images to codes of a plain codebook and back.
 
-The layout is that of ``vqgan.ckpt``; attention stands in the middle of the encoder and of the decoder alone.
+Names are those of ``vqgan.ckpt``; attention is only in the middle of encoder and decoder.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class PlainCodebook(nn.Module):
         self.embedding = nn.Embedding(config.codes, config.width)
 
     def nearest(self, vectors: Tensor) -> Tensor:
-        """Vectors (n, width) to the codes (n,) of least squared distance; the first one where two are equal."""
+        """Map vectors (n, width) to the nearest codes (n,); ties go to the first code."""
         table = self.embedding.weight
         return (vectors.square().sum(1, keepdim=True) + table.square().sum(1) - 2 * vectors @ table.T).argmin(1)
 
 
 class VQGAN(nn.Module):
-    """A tokenizer: images (B, 3, f·h, f·w) to codes (B, h·w) in raster order and back. Runs in fp32."""
+    """A tokenizer: images (B, 3, f·h, f·w) to raster-ordered codes (B, h·w) and back; runs in fp32."""
 
     def __init__(self, config: VQGANConfig | None = None) -> None:
         super().__init__()
@@ -51,14 +51,14 @@ class VQGAN(nn.Module):
         self.quant_conv, self.post_quant_conv = conv(c.z, c.width, 1), conv(c.width, c.z, 1)
 
     def decode(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Codes (B, h·w) on ``grid`` = (h, w) to images, nominally in [−1, 1] and not clamped."""
+        """Decode codes (B, h·w) on ``grid`` = (h, w) to images, nominally in [−1, 1] and not clamped."""
         if codes.ndim != 2 or codes.shape[1] != grid[0] * grid[1]:
             raise Unsupported(f"Codes of shape {tuple(codes.shape)} do not fill a grid of {grid[0]}×{grid[1]}.",
                               remedy=f"Give a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
         return self.decoder(self.post_quant_conv(self.quantize.embedding(codes).transpose(1, 2).unflatten(2, grid))).float()
 
     def encode(self, images: Tensor) -> Tensor:
-        """Images in [−1, 1] to int64 codes (B, h·w)."""
+        """Encode images in [−1, 1] to int64 codes (B, h·w)."""
         self.config.check(images)
         latents = self.quant_conv(self.encoder(images)).flatten(2).transpose(1, 2)
         # One image at a time: the distances of a whole batch to every code would take gigabytes.
