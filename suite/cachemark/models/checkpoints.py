@@ -59,7 +59,7 @@ def digests(path: str | Path) -> dict[str, str]:
 
 
 def sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file as hex digits; for several files, of their names and digests."""
+    """Return the SHA-256 of a file as hex digits; for several files, one of all names and digests."""
     hashes = digests(path)
     if len(hashes) == 1:
         return next(iter(hashes.values()))
@@ -67,7 +67,7 @@ def sha256(path: str | Path) -> str:
 
 
 def parts(path: str | Path) -> list[Path]:
-    """Return the files of the weights at ``path``: a file, the shards of an index, or those of a folder.
+    """Return the files of weights: the file at ``path``, the shards of an index, or a folder's files.
 
     A folder must contain one of the ``PUBLISHED`` names. Raises BadCheckpoint if a file is missing.
     """
@@ -105,7 +105,7 @@ def read(path: str | Path, *, wrappers: Sequence[str] = WRAPPERS) -> dict[str, T
 
 
 def remarks(path: str | Path) -> dict[str, Any]:
-    """Return what the weights state about themselves: training arguments, or metadata of index or file."""
+    """Return the training arguments or metadata that weights contain."""
     remarks: dict[str, Any] = {}
     if (file := _published(path)).name.endswith(INDEX):
         remarks |= _mapping(read_json(file).get("metadata"))

@@ -81,10 +81,7 @@ class Predicted(NamedTuple):
 
 
 class Process:
-    """A respaced diffusion process; index i is step ``timesteps[i]`` of the full process.
-
-    Tables are float64 on the host.
-    """
+    """A respaced diffusion process, in float64 on the host; index i is ``timesteps[i]`` of the full one."""
 
     def __init__(self, sections: tuple[int, ...]) -> None:
         self.timesteps = respaced(sections)
@@ -123,10 +120,7 @@ class Process:
         return self.at("mean_of_start", index) * start + self.at("mean_of_x", index) * x
 
     def predicted(self, x: Tensor, eps: Tensor, v: Tensor, index: Tensor) -> Predicted:
-        """Interpret the network's output at steps ``index`` (…), without clipping.
-
-        ``eps`` and variance logits ``v``: (…, C).
-        """
+        """Interpret ``eps`` and variance logits ``v``, both (…, C), at steps ``index`` (…), without clipping."""
         start = self.at("start_of_x", index) * x - self.at("start_of_eps", index) * eps
         share = (v + 1) / 2
         log_variance = share * self.at("widest", index) + (1 - share) * self.at("least", index)
@@ -142,10 +136,7 @@ def process(sections: tuple[int, ...]) -> Process:
 # -- the network ------------------------------------------------------------------------------------------------------
 @dataclass
 class HeadTokens(Tokens):
-    """Tokens in the head: ``cond`` (rows, tokens, width) is SiLU(time + condition).
-
-    ``shade`` (rows, tokens, 3·width): shift, scale and gate of the current block.
-    """
+    """Tokens of the head: ``cond`` is SiLU(time + condition), ``shade`` a block's shift, scale and gate."""
 
     shade: Tensor | None = None
 
@@ -321,10 +312,7 @@ class DiffusionHead(nn.Module):
 
 
 class EagerHead(DiffusionHead):
-    """The head as published, for the reference engine.
-
-    Timesteps and conditions are embedded in every pass for every row, and coefficients are copied from the host.
-    """
+    """The head as published: embeds timesteps and conditions for every row in every pass. For reference."""
 
     def conditions(self, z: Tensor, schedule: DenoisingSchedule) -> Iterator[Tensor]:
         for t in schedule.process.timesteps[::-1]:

@@ -187,7 +187,7 @@ class Texts(Given):
 
 
 class Infinity(ScaleModel[Texts]):
-    """The transformer. Parameter names are those of the published checkpoints.
+    """The transformer, with published parameter names.
 
     ``texts``: features (n, text channels) of each text, by label. ``recompute``: project modulations in every scale, as the authors do.
     """

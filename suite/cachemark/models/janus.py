@@ -126,7 +126,7 @@ class ImageHead(nn.Module):
 
 
 class Janus(PromptedLlama):
-    """The generator. Parameter names are those of the authors' files."""
+    """The generator, with the authors' parameter names."""
 
     def __init__(self, config: JanusConfig, prompts: Prompts) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Shared layers, and linear layers packed in the order of the CPU kernel.
 
-A pass over few rows is bound by reading weights, which the standard product first copies into blocks at every call. oneDNN accepts
-weights in blocks from the start (ADR 13).
+With few rows, a product is bound by reading weights, which it first copies into blocks at every call. oneDNN accepts weights in blocks
+from the start (ADR 13).
 """
 
 from __future__ import annotations

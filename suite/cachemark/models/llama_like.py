@@ -45,7 +45,7 @@ class LlamaLikeConfig(PromptedConfig):
 
 
 class LlamaLike(PromptedLlama):
-    """The generator. Parameter names are those of the transformers library."""
+    """The generator, with the parameter names of transformers."""
 
     config: LlamaLikeConfig
 

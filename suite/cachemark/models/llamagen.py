@@ -142,7 +142,7 @@ class ClassEmbedding(nn.Module):
 
 
 class LlamaGen(RasterModel):
-    """The transformer. Parameter names are those of the published checkpoints."""
+    """The transformer, with published parameter names."""
 
     def __init__(self, config: LlamaGenConfig) -> None:
         super().__init__()

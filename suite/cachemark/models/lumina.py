@@ -99,7 +99,7 @@ def code_table(vocabulary: Mapping[str, int], ids: Vocabulary) -> Tensor:
 
 # -- the model ---------------------------------------------------------------------------------------------------------
 class Lumina(PromptedLlama):
-    """The generator. Parameter names are those of the published files."""
+    """The generator, with published parameter names."""
 
     config: LuminaConfig
 

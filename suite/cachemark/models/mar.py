@@ -141,7 +141,7 @@ class MARBlock(nn.Module):
 
 
 class MAR(nn.Module):
-    """The transformer and its head. Parameter names are those of the published checkpoints.
+    """The transformer and its head, with published parameter names.
 
     ``eager_head``: run the head as the authors' code does, for comparison.
     """

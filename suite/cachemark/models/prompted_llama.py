@@ -1,4 +1,4 @@
-"""Generators in which a Llama reads prompt ids and then generates image tokens."""
+"""Text-to-image generators on a Llama that reads prompt ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEVER = -1e9  # logit of a token that a place forbids: not infinite, so that the
 
 @dataclass(frozen=True)
 class PromptedConfig:
-    """Sizes of the decoder; subclasses add a square ``grid`` of tokens, or override ``lines`` and ``line``."""
+    """Sizes of the decoder; subclasses add a square ``grid``, or override ``lines`` and ``line``."""
 
     decoder: LlamaConfig
     line_ends: ClassVar[bool] = False

@@ -142,7 +142,7 @@ class Placed(Given):
 
 
 class VAR(ScaleModel[Placed]):
-    """The transformer. Parameter names are those of the published checkpoints.
+    """The transformer, with published parameter names.
 
     ``quantizer`` belongs to the image tokenizer's file and is no part of this module's state. ``recompute``: project modulations in every
     scale, as the authors do, for comparison.

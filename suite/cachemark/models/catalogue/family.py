@@ -25,10 +25,10 @@ SUBSET = "s2k"  # its labels go through all prompts
 
 
 class TextReader(Protocol):
-    """Interface that turns texts into what a network reads: token ids, or features."""
+    """Interface from texts to token ids or features."""
 
     def read(self, texts: tuple[str, ...], request: Request) -> Any:
-        """Return the texts as the network reads them, by what is published with named weights."""
+        """Return the texts as a network reads them, by what is published with the named weights."""
 
     def shapes(self, texts: tuple[str, ...]) -> Any:
         """Return prompts or lengths with random weights. Raises Unsupported for unreadable texts."""
@@ -190,7 +190,7 @@ def labels_of(batch: int, prompts: int) -> list[int]:
 
 
 def register(model: CatalogueModel) -> None:
-    """Let plans name a model."""
+    """Add a model to the registry."""
     MODELS.add(model.name)(model.entry)
 
 

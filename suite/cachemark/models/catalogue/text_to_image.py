@@ -1,6 +1,6 @@
 """Text-to-image models that plans can name. Importing this file registers them.
 
-Without published weights, weights are random and a stand-in reads the texts, to measure speed and bytes.
+Without published weights, weights are random and texts are hashed, to measure speed and bytes.
 """
 
 from __future__ import annotations

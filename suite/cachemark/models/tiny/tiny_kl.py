@@ -1,4 +1,4 @@
-"""The continuous counterpart of ``tiny-vq``: 64×64 images to a 16×16 grid of vectors and back."""
+"""The continuous counterpart of tiny-vq: 64×64 images to a 16×16 grid of vectors and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The multi-scale counterpart of ``tiny-vq``: 64×64 images to token maps of 1×1 … 16×16 and back."""
+"""The multi-scale counterpart of tiny-vq: 64×64 images to token maps of 1×1 … 16×16 and back."""
 
 from __future__ import annotations
 
