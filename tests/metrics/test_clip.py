@@ -86,7 +86,7 @@ def test_a_damaged_file_is_refused(folder: Path, tmp_path: Path) -> None:
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
-    with pytest.raises(BadCheckpoint, match="holds no CLIP model"):
+    with pytest.raises(BadCheckpoint, match="contains no readable CLIP model"):
         Clip(str(tmp_path))
 
 
