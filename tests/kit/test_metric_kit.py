@@ -87,10 +87,10 @@ def test_code_and_the_lines_of_a_warning_may_be_read(write: Write) -> None:
     assert run_check(subject, "nothing else is read").passed
 
 
-@pytest.mark.parametrize(("module", "found"), [("triton.runtime.cache", False), ("torch._inductor", False), ("tritonic", True)])
-def test_compilers_may_open_files(module: str, found: bool, write: Write) -> None:
+@pytest.mark.parametrize(("module", "recorded"), [("triton.runtime.cache", False), ("torch._inductor", False), ("tritonic", True)])
+def test_compilers_may_open_files(module: str, recorded: bool, write: Write) -> None:
     subject = example(write("pass", f"exec(\"import os; open(os.devnull).close()\", {{'__name__': '{module}'}})"))
-    assert bool(run_check(subject, "nothing else is read").findings) == found
+    assert bool(run_check(subject, "nothing else is read").findings) == recorded
 
 
 def test_a_metric_that_refuses_every_size_does_not_pass(write: Write) -> None:

@@ -15,7 +15,6 @@ from cachemark.workflows.new import Thing, start
 from support.stages import call
 
 
-@pytest.mark.fresh_process  # else what starts processes for tests may be started by the copy, and is left behind there
 @pytest.mark.parametrize("thing", ["method", "model", "metric"])
 def test_what_is_written_passes_its_own_test(thing: Thing, tmp_path: Path) -> None:
     """The test that is written is run as it stands, and as the command."""
@@ -37,9 +36,9 @@ def test_it_is_found_once_it_is_installed(tmp_path: Path, monkeypatch: pytest.Mo
     (about / "entry_points.txt").write_text("".join(
         f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items()) for group, points in groups.items()))
     monkeypatch.syspath_prepend(str(root))
-    found = installed.offer("methods", "my_own")
-    assert found is not None
-    assert (found.source, found.file) == ("cachemark-my-own 0.1.0", root / "cachemark_my_own" / "method.py")
+    offer = installed.offer("methods", "my_own")
+    assert offer is not None
+    assert (offer.source, offer.file) == ("cachemark-my-own 0.1.0", root / "cachemark_my_own" / "method.py")
     assert project["tool"]["setuptools"]["packages"] == ["cachemark_my_own"]
     assert not [name for name in sys.modules if name.startswith("cachemark_my_own")]
 

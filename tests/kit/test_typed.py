@@ -111,17 +111,17 @@ def taken(source: str) -> list[tuple[str, str]]:
 
 def own(module: str) -> set[str]:
     """Names that a module defines itself; one that it has only imported is no part of what it offers."""
-    found = importlib.util.find_spec(module)
-    assert found is not None
-    assert found.origin is not None
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
     names: set[str] = set()
-    for node in ast.parse(Path(found.origin).read_text(encoding="utf-8")).body:
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names.update(target.id for target in targets if isinstance(target, ast.Name))
-    return names | {path.stem for path in Path(found.origin).parent.iterdir() if Path(found.origin).name == "__init__.py"}
+    return names | {path.stem for path in Path(spec.origin).parent.iterdir() if Path(spec.origin).name == "__init__.py"}
 
 
 def borrowed(source: str) -> list[tuple[str, str]]:
@@ -130,14 +130,14 @@ def borrowed(source: str) -> list[tuple[str, str]]:
 
 def untyped(module: str) -> list[str]:
     """Public functions of a module with a parameter or a result that has no type."""
-    found = importlib.util.find_spec(module)
-    assert found is not None
-    assert found.origin is not None
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
     bare = []
-    for node in ast.walk(ast.parse(Path(found.origin).read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            if node.returns is None or any(one.annotation is None for one in given if one.arg not in ("self", "cls")):
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            if node.returns is None or any(argument.annotation is None for argument in arguments if argument.arg not in ("self", "cls")):
                 bare.append(f"{module}:{node.lineno} {node.name}")
     return bare
 
@@ -174,8 +174,8 @@ def test_mypy_strict_finds_the_mistakes_and_nothing_else(tmp_path: Path) -> None
     command = [sys.executable, "-P", "-m", "mypy", "--strict", "--config-file", os.devnull, "written.py", "wrong.py", *begun]
     checked = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)}, capture_output=True, text=True, check=False)
-    found = set(re.findall(r"^(.+?):(\d+): error: .*\[([a-z-]+)\]$", checked.stdout, flags=re.MULTILINE))
+    errors = set(re.findall(r"^(.+?):(\d+): error: .*\[([a-z-]+)\]$", checked.stdout, flags=re.MULTILINE))
     marked = {("wrong.py", str(number), line.rpartition("# ")[2])
               for number, line in enumerate(WRONG.splitlines(), 1) if re.search(r"  # [a-z-]+$", line)}
     assert len(marked) == 6
-    assert found == marked, checked.stdout + checked.stderr
+    assert errors == marked, checked.stdout + checked.stderr

@@ -41,10 +41,10 @@ def test_it_is_the_cosine_that_the_model_itself_gives(folder: Path) -> None:
     for image, label in zip(pictures(20), labels, strict=True):
         pixels = ((image + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
         with torch.no_grad():
-            both = model(**tokenizer([PROMPT.format(CLASSES[label])], return_tensors="pt"), **ready(pixels, return_tensors="pt"))
-        expected.append(100 * max(0.0, float((both.text_embeds * both.image_embeds).sum())))
-    found = ClipScore(Clip(str(folder)), CLASSES)(pictures(20), labels)
-    assert found.tolist() == pytest.approx(expected, abs=1e-3)
+            outputs = model(**tokenizer([PROMPT.format(CLASSES[label])], return_tensors="pt"), **ready(pixels, return_tensors="pt"))
+        expected.append(100 * max(0.0, float((outputs.text_embeds * outputs.image_embeds).sum())))
+    scores = ClipScore(Clip(str(folder)), CLASSES)(pictures(20), labels)
+    assert scores.tolist() == pytest.approx(expected, abs=1e-3)
     assert {value > 0 for value in expected} == {True, False}, "opposite views count as none"
 
 
@@ -58,12 +58,12 @@ def test_worlds_have_their_names() -> None:
     assert (len(class_names("adm")), class_names("adm")[0]) == (1000, "tench")
 
 
-@pytest.mark.parametrize("lost", FILES)
-def test_a_missing_file_is_named_with_how_to_get_it(folder: Path, tmp_path: Path, lost: str) -> None:
+@pytest.mark.parametrize("missing", FILES)
+def test_a_missing_file_is_named_with_how_to_get_it(folder: Path, tmp_path: Path, missing: str) -> None:
     for file in folder.iterdir():
-        if file.name != lost:
+        if file.name != missing:
             (tmp_path / file.name).symlink_to(file)
-    with pytest.raises(Unsupported, match=rf"not measured: needs {lost} in .*get it with: hf download"):
+    with pytest.raises(Unsupported, match=rf"not measured: needs {missing} in .*get it with: hf download"):
         identity(str(tmp_path))
 
 

@@ -53,21 +53,21 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_a_network_answers_in_words(folder: Path) -> None:
     answerer = PretrainedAnswerer(str(folder))
     image = torch.randint(0, 256, (3, 40, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    said = answerer(image, "is there a red dog?")
-    assert said == answerer(image, "is there a red dog?")
-    assert isinstance(said, str)
+    answer = answerer(image, "is there a red dog?")
+    assert answer == answerer(image, "is there a red dog?")
+    assert isinstance(answer, str)
     if folder.name.startswith("chooses"):
-        assert said in ("yes", "no", "red")
+        assert answer in ("yes", "no", "red")
     else:
-        assert not set(said.split()) & {"[CLS]", "[SEP]", "[DEC]"}, "special tokens are no words"
+        assert not set(answer.split()) & {"[CLS]", "[SEP]", "[DEC]"}, "special tokens are no words"
 
 
-@pytest.mark.parametrize("lost", dpg.FILES)
-def test_a_missing_file_is_named_with_how_to_get_it(folder: Path, tmp_path: Path, lost: str) -> None:
+@pytest.mark.parametrize("missing", dpg.FILES)
+def test_a_missing_file_is_named_with_how_to_get_it(folder: Path, tmp_path: Path, missing: str) -> None:
     for file in folder.iterdir():
-        if file.name != lost:
+        if file.name != missing:
             (tmp_path / file.name).symlink_to(file)
-    with pytest.raises(Unsupported, match=rf"not measured: needs {lost} in .*get it with: hf download {dpg.PUBLISHED}"):
+    with pytest.raises(Unsupported, match=rf"not measured: needs {missing} in .*get it with: hf download {dpg.PUBLISHED}"):
         dpg.identity(str(tmp_path))
 
 

@@ -27,13 +27,13 @@ def naive_ssim(x: np.ndarray, y: np.ndarray) -> float:
     scores = []
     for a, b in zip(x, y, strict=True):
         for top in range(a.shape[0] - 10):
-            for left in range(a.shape[1] - 10):
-                p, q = a[top : top + 11, left : left + 11], b[top : top + 11, left : left + 11]
+            for column in range(a.shape[1] - 10):
+                p, q = a[top : top + 11, column : column + 11], b[top : top + 11, column : column + 11]
                 mp, mq = (window * p).sum(), (window * q).sum()
                 vp, vq = (window * (p - mp) ** 2).sum(), (window * (q - mq) ** 2).sum()
-                both = (window * (p - mp) * (q - mq)).sum()
+                product = (window * (p - mp) * (q - mq)).sum()
                 c1, c2 = (0.01 * 1.0) ** 2, (0.03 * 1.0) ** 2
-                scores.append((2 * mp * mq + c1) * (2 * both + c2) / ((mp**2 + mq**2 + c1) * (vp + vq + c2)))
+                scores.append((2 * mp * mq + c1) * (2 * product + c2) / ((mp**2 + mq**2 + c1) * (vp + vq + c2)))
     return float(np.mean(scores))
 
 

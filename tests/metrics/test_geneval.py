@@ -13,7 +13,7 @@ from torch import Tensor
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.compute import detector as detectors
 from cachemark.metrics.compute.clip import Clip
-from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColours, PretrainedDetector
+from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColors, PretrainedDetector
 from cachemark.metrics.compute.geneval import MOST, Detection, GenEval, counted, is_right, relations
 from cachemark.models.prompt_lists import COLOURS
 from support.judges import clip_folder, detector_folder
@@ -60,24 +60,24 @@ def test_a_number_is_also_of_the_first_sixteen_only() -> None:
 
 def test_colours_are_those_of_the_surest_objects() -> None:
     red = task({"class": "dog", "count": 1, "color": "red"}, tag="colors")
-    found = counted([seen("dog", 0.5, (1, 0, 5, 5)), seen("dog", 0.8, (2, 0, 5, 5))], "colors")
-    asked: list[Detection] = []
+    objects_by_class = counted([seen("dog", 0.5, (1, 0, 5, 5)), seen("dog", 0.8, (2, 0, 5, 5))], "colors")
+    classified: list[Detection] = []
 
     def named(objects: Sequence[Detection], name: str) -> list[str]:
-        asked.extend(objects)
-        return ["red" if one.box[0] == 2 else "blue" for one in objects]
+        classified.extend(objects)
+        return ["red" if detection.box[0] == 2 else "blue" for detection in objects]
 
-    assert is_right(red, found, named)
-    assert [one.score for one in asked] == [0.8]
-    assert not is_right(red, found, lambda objects, name: ["blue"] * len(objects))
+    assert is_right(red, objects_by_class, named)
+    assert [detection.score for detection in classified] == [0.8]
+    assert not is_right(red, objects_by_class, lambda objects, name: ["blue"] * len(objects))
     assert not is_right(red, {}, nobody), "no colour is named of nothing"
 
 
 def test_two_colours_are_bound_to_their_own_objects() -> None:
-    both = task({**DOG, "color": "red"}, {**CAT, "color": "blue"}, tag="color_attr")
-    found = counted([seen("dog"), seen("cat")], "color_attr")
-    assert is_right(both, found, lambda objects, name: ["red" if name == "dog" else "blue"])
-    assert not is_right(both, found, lambda objects, name: ["blue" if name == "dog" else "red"])
+    two_objects = task({**DOG, "color": "red"}, {**CAT, "color": "blue"}, tag="color_attr")
+    objects_by_class = counted([seen("dog"), seen("cat")], "color_attr")
+    assert is_right(two_objects, objects_by_class, lambda objects, name: ["red" if name == "dog" else "blue"])
+    assert not is_right(two_objects, objects_by_class, lambda objects, name: ["blue" if name == "dog" else "red"])
 
 
 LEFT = [(0.0, 0.0, 10.0, 10.0), (20.0, 0.0, 30.0, 10.0)]
@@ -96,10 +96,10 @@ def test_places_are_those_of_centres_apart_from_a_tenth_of_the_extents(one: Any,
 
 def test_a_place_is_beside_what_is_right_itself() -> None:
     beside = task(CAT, {"class": "dog", "count": 1, "position": ["left of", 0]}, tag="position")
-    found = counted([seen("dog", box=LEFT[0]), seen("cat", box=LEFT[1])], "position")
-    assert is_right(beside, found, nobody)
+    objects_by_class = counted([seen("dog", box=LEFT[0]), seen("cat", box=LEFT[1])], "position")
+    assert is_right(beside, objects_by_class, nobody)
     assert not is_right(beside, counted([seen("dog", box=LEFT[1]), seen("cat", box=LEFT[0])], "position"), nobody)
-    assert not is_right(beside, {"dog": found["dog"]}, nobody), "there is no cat to stand beside"
+    assert not is_right(beside, {"dog": objects_by_class["dog"]}, nobody), "there is no cat to stand beside"
 
 
 def test_every_pair_of_objects_must_be_at_its_place() -> None:
@@ -140,25 +140,25 @@ def test_a_detector_gives_what_its_library_gives(folder: Path, monkeypatch: pyte
     those of GenEval."""
     monkeypatch.setattr(detectors, "THRESHOLD", 0.0)
     image = torch.randint(0, 256, (3, 40, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    found = PretrainedDetector(str(folder))(image)
-    assert found
-    assert {one.name for one in found} <= {"dog", "computer mouse", "cow"}
-    for one in found:
-        left, top, right, bottom = one.box
-        assert 0 <= one.score <= 1
-        if one.mask is not None:
-            assert one.mask.shape == (40, 48)
-            assert one.mask[int(top) : int(bottom), int(left) : int(right)].sum() == one.mask.sum() > 0
-    assert {one.mask is None for one in found} == {folder.name.startswith("boxes")}
+    detections = PretrainedDetector(str(folder))(image)
+    assert detections
+    assert {detection.name for detection in detections} <= {"dog", "computer mouse", "cow"}
+    for detection in detections:
+        x0, top, right, bottom = detection.box
+        assert 0 <= detection.score <= 1
+        if detection.mask is not None:
+            assert detection.mask.shape == (40, 48)
+            assert detection.mask[int(top) : int(bottom), int(x0) : int(right)].sum() == detection.mask.sum() > 0
+    assert {detection.mask is None for detection in detections} == {folder.name.startswith("boxes")}
     if folder.name.startswith("boxes"):
         kinds = transformers.YolosForObjectDetection, transformers.YolosImageProcessor
         model, ready = (kind.from_pretrained(str(folder)) for kind in kinds)
         with torch.no_grad():
             own = model(**ready(image.permute(1, 2, 0).numpy(), return_tensors="pt"))
         scores, labels = own.logits[0].softmax(-1)[:, :-1].max(-1)
-        assert [one.score for one in found] == pytest.approx(scores.tolist(), abs=1e-5)
-        assert [one.name for one in found] == [["dog", "computer mouse", "cow"][label] for label in labels]
-        middles = [[(one.box[0] + one.box[2]) / 2 / 48, (one.box[1] + one.box[3]) / 2 / 40] for one in found]
+        assert [detection.score for detection in detections] == pytest.approx(scores.tolist(), abs=1e-5)
+        assert [detection.name for detection in detections] == [["dog", "computer mouse", "cow"][label] for label in labels]
+        middles = [[(d.box[0] + d.box[2]) / 2 / 48, (d.box[1] + d.box[3]) / 2 / 40] for d in detections]
         assert torch.allclose(torch.tensor(middles), own.pred_boxes[0, :, :2], atol=1e-4)
     assert detectors.classes(str(folder)) == {"dog", "computer mouse", "cow"}
 
@@ -168,12 +168,12 @@ def test_of_nothing_sure_nothing_is_found(folder: Path, monkeypatch: pytest.Monk
     assert PretrainedDetector(str(folder))(torch.zeros(3, 40, 48, dtype=torch.uint8)) == []
 
 
-@pytest.mark.parametrize("lost", detectors.FILES)
-def test_a_missing_file_is_named_with_how_to_get_it(folder: Path, tmp_path: Path, lost: str) -> None:
+@pytest.mark.parametrize("missing", detectors.FILES)
+def test_a_missing_file_is_named_with_how_to_get_it(folder: Path, tmp_path: Path, missing: str) -> None:
     for file in folder.iterdir():
-        if file.name != lost:
+        if file.name != missing:
             (tmp_path / file.name).symlink_to(file)
-    with pytest.raises(Unsupported, match=rf"not measured: needs {lost} in .*get it with: hf download {detectors.PUBLISHED}"):
+    with pytest.raises(Unsupported, match=rf"not measured: needs {missing} in .*get it with: hf download {detectors.PUBLISHED}"):
         PretrainedDetector(str(tmp_path))
 
 
@@ -196,9 +196,9 @@ def test_a_colour_is_that_of_the_object_alone(tmp_path: Path) -> None:
     parts = [cut.numpy(), image[:, 5:30, 10:40].numpy()]
     expected = [COLOURS[int((torch.nn.functional.normalize(texts, dim=-1) @ clip.of_images([part])[0]).argmax())] for part in parts]
     objects = [Detection("dog", 1.0, (10, 5, 40, 30), mask), Detection("dog", 1.0, (10, 5, 40, 30))]
-    assert ClipColours(clip)(image, objects, "dog") == expected
+    assert ClipColors(clip)(image, objects, "dog") == expected
     outside = Detection("dog", 1.0, (60.0, -9.0, 90.0, -3.0))
-    assert len(ClipColours(clip)(image, [outside], "dog")) == 1, "a box outside of the picture is one pixel of it"
+    assert len(ClipColors(clip)(image, [outside], "dog")) == 1, "a box outside of the picture is one pixel of it"
 
 
 def test_names_are_those_of_geneval_s_own_list() -> None:

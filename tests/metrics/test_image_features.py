@@ -14,7 +14,6 @@ from torch import Tensor
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.extractor import declare, register
-from cachemark.metrics.compute.image_bytes import as_bytes
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.models import checkpoints
 from cachemark.models.tiny import tiny_features as features
@@ -31,40 +30,32 @@ def extractor() -> str:
     return toy()
 
 
-def same(one: ImageFeatures, other: ImageFeatures) -> bool:
-    return torch.equal(one.features, other.features) and torch.equal(one.logits, other.logits)
+def same(first: ImageFeatures, other: ImageFeatures) -> bool:
+    return torch.equal(first.features, other.features) and torch.equal(first.logits, other.logits)
 
 
 # ------------------------------------------------------------------------------------------------ parts
-
-def test_what_is_seen_is_what_the_network_says(extractor: str) -> None:
-    images = noise(8)
-    seen = ImageFeatures.of(images, extractor, batch=8)
-    wanted = Toy()(as_bytes(images))
-    assert (len(seen), seen.extractor) == (8, extractor)
-    assert same(seen, ImageFeatures(extractor, *wanted))
-
 
 @pytest.mark.parametrize("sizes", [(50,), (1, 49), (16, 16, 18), (7,) * 7 + (1,), (33, 17)])
 def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...], extractor: str) -> None:
     """The toy tells how many images it was given at once, so a batch that is not full would show."""
     images = noise(50)
-    whole, parts = ImageFeatures.of(images, extractor, batch=16), images.split(sizes)
-    assert same(ImageFeatures.of(iter(parts), extractor, batch=16), whole)
-    assert same(ImageFeatures.joined([ImageFeatures.of(part, extractor, batch=16) for part in parts]), whole)
-    assert whole.features[:, -1].tolist() == [16] * 50
-    assert not same(ImageFeatures.of(images, extractor, batch=10), whole), "the toy does show it"
+    at_once, parts = ImageFeatures.of(images, extractor, batch=16), images.split(sizes)
+    assert same(ImageFeatures.of(iter(parts), extractor, batch=16), at_once)
+    assert same(ImageFeatures.joined([ImageFeatures.of(part, extractor, batch=16) for part in parts]), at_once)
+    assert at_once.features[:, -1].tolist() == [16] * 50
+    assert not same(ImageFeatures.of(images, extractor, batch=10), at_once), "the toy does show it"
 
 
 def test_the_network_of_the_procedural_scenes_rounds_alike_in_parts() -> None:
     path = packaged("tiny-features.safetensors")
     name, images = register(checkpoints.sha256(path), partial(features.load, path)), scenes(41, 3).images
-    whole = ImageFeatures.of(images, name, batch=16)
-    assert same(ImageFeatures.joined([ImageFeatures.of(part, name, batch=16) for part in images.split((5, 30, 6))]), whole)
+    at_once = ImageFeatures.of(images, name, batch=16)
+    assert same(ImageFeatures.joined([ImageFeatures.of(part, name, batch=16) for part in images.split((5, 30, 6))]), at_once)
     for batch in (1, 64):
         other = ImageFeatures.of(images, name, batch=batch)
-        assert torch.allclose(other.features, whole.features, atol=1e-4, rtol=0)
-    assert not torch.allclose(ImageFeatures.of(images.flip(0), name, batch=16).features, whole.features, atol=1e-4, rtol=0)
+        assert torch.allclose(other.features, at_once.features, atol=1e-4, rtol=0)
+    assert not torch.allclose(ImageFeatures.of(images.flip(0), name, batch=16).features, at_once.features, atol=1e-4, rtol=0)
 
 
 def test_a_stream_is_not_held(extractor: str) -> None:
@@ -83,19 +74,19 @@ def test_a_stream_is_not_held(extractor: str) -> None:
             yield noise(4, i).as_subclass(Part)
             alive.append(Part.count)
 
-    seen = ImageFeatures.of(stream(), extractor, batch=8)
-    assert same(seen, ImageFeatures.of(torch.cat([noise(4, i) for i in range(6)]), extractor, batch=8))
+    features = ImageFeatures.of(stream(), extractor, batch=8)
+    assert same(features, ImageFeatures.of(torch.cat([noise(4, i) for i in range(6)]), extractor, batch=8))
     assert max(alive) <= 2
 
 
 # ------------------------------------------------------------------------------------------------ files
 
 def test_bytes_hold_everything_exactly(extractor: str) -> None:
-    seen = ImageFeatures.of(noise(9), extractor)
-    again = ImageFeatures.from_bytes(seen.to_bytes(), extractor)
-    assert same(again, seen)
-    assert again.digest == seen.digest != ImageFeatures.of(noise(9, 1), extractor).digest
-    assert ImageFeatures("other", seen.features, seen.logits).digest != seen.digest
+    features = ImageFeatures.of(noise(9), extractor)
+    again = ImageFeatures.from_bytes(features.to_bytes(), extractor)
+    assert same(again, features)
+    assert again.digest == features.digest != ImageFeatures.of(noise(9, 1), extractor).digest
+    assert ImageFeatures("other", features.features, features.logits).digest != features.digest
 
 
 def test_bytes_of_another_extractor_are_refused(extractor: str) -> None:
@@ -108,10 +99,10 @@ def test_bytes_of_another_extractor_are_refused(extractor: str) -> None:
 
 def test_damaged_bytes_are_refused(extractor: str) -> None:
     data = ImageFeatures.of(noise(4), extractor).to_bytes()
-    stated = {"cachemark": json.dumps({"model": "seen", "extractor": extractor})}
-    uneven = save({"features": torch.zeros(3, 2), "logits": torch.zeros(4, 2)}, stated)
+    metadata = {"cachemark": json.dumps({"model": "seen", "extractor": extractor})}
+    uneven = save({"features": torch.zeros(3, 2), "logits": torch.zeros(4, 2)}, metadata)
     unnamed = save({"features": torch.zeros(3, 2), "logits": torch.zeros(3, 2)})
-    short = save({"features": torch.zeros(3, 2)}, stated)
+    short = save({"features": torch.zeros(3, 2)}, metadata)
     for bad in (b"", data[:4], data[:60], data[:-1], b"x" * 200, uneven, unnamed, short):
         with pytest.raises(BadCheckpoint, match=f"These {len(bad)} bytes are no features of images"):
             ImageFeatures.from_bytes(bad, extractor)
@@ -152,17 +143,17 @@ def test_a_network_is_loaded_for_images_alone() -> None:
     name, images = register("9" * 64, load), noise(30)
     assert register("9" * 64, lambda: pytest.fail("what is registered stays")) == name
     assert register("9" * 64, Toy, "family") == f"family-{'9' * 12}"
-    seen = ImageFeatures.of([images[:10], images[10:]], name)
+    image_features = ImageFeatures.of([images[:10], images[10:]], name)
     assert loaded == [1]
     options = {"kid_subset_size": 20, "kid_subsets": 2, "isc_splits": 2}
-    there = distribution(seen, RealImages.of(seen), **options)
+    there = distribution(image_features, RealImages.of(image_features), **options)
     assert loaded == [1]
-    elsewhere = ImageFeatures("never-registered0000", seen.features, seen.logits)
+    elsewhere = ImageFeatures("never-registered0000", image_features.features, image_features.logits)
     assert distribution(elsewhere, RealImages.of(elsewhere), **options) == there
 
 
 def test_more_than_were_seen_cannot_be_taken(extractor: str) -> None:
-    seen = ImageFeatures.of(noise(5), extractor)
-    assert same(seen.first(3), ImageFeatures(extractor, seen.features[:3], seen.logits[:3]))
+    image_features = ImageFeatures.of(noise(5), extractor)
+    assert same(image_features.first(3), ImageFeatures(extractor, image_features.features[:3], image_features.logits[:3]))
     with pytest.raises(Unsupported, match="6 images are needed, and there are features of 5"):
-        seen.first(6)
+        image_features.first(6)

@@ -33,7 +33,7 @@ def write(folder: Path) -> None:
         shapes = {name: tuple(t.shape) for name, t in torchvision.models.vgg16().state_dict().items()}
     vgg = {name: thin(shape, 0.02 if len(shape) > 1 else 0.0) for name, shape in shapes.items()}
     draws = torch.Generator().manual_seed(0)
-    for name in ("features.0.weight", "features.2.weight"):  # else all channels say the same, and nothing differs
+    for name in ("features.0.weight", "features.2.weight"):  # else all channels are equal
         vgg[name] = torch.randn(shapes[name], generator=draws) * 0.1
     torch.save(vgg, folder / NAMES[0])
     torch.save({f"lin{i}.model.1.weight": thin((1, c, 1, 1), 0.1) for i, c in enumerate(CHANNELS)}, folder / NAMES[1])
@@ -55,9 +55,9 @@ def test_values_are_those_of_torch_fidelity_on_bytes_and_grow_with_the_differenc
     from torch_fidelity.sample_similarity_lpips import SampleSimilarityLPIPS
 
     network, images = Lpips(), pictures()
-    whole = torch.randint(0, 256, (2, 2, 3, 32, 32), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
-    expected = SampleSimilarityLPIPS("x")(whole[0], whole[1]).flatten()
-    assert network(whole[0].float() / 127.5 - 1, whole[1].float() / 127.5 - 1) == pytest.approx(expected, rel=1e-4)
+    levels = torch.randint(0, 256, (2, 2, 3, 32, 32), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
+    expected = SampleSimilarityLPIPS("x")(levels[0], levels[1]).flatten()
+    assert network(levels[0].float() / 127.5 - 1, levels[1].float() / 127.5 - 1) == pytest.approx(expected, rel=1e-4)
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(2))
     assert network(images, images).tolist() == [0, 0, 0]
     near, far = network(images, images + 0.05 * noise), network(images, images + 0.5 * noise)
@@ -66,24 +66,24 @@ def test_values_are_those_of_torch_fidelity_on_bytes_and_grow_with_the_differenc
     assert (far > near).all()
 
 
-@pytest.mark.parametrize("lost", NAMES)
-def test_a_missing_file_is_named_with_how_to_get_it(hub: Path, lost: str) -> None:
+@pytest.mark.parametrize("missing", NAMES)
+def test_a_missing_file_is_named_with_how_to_get_it(hub: Path, missing: str) -> None:
     write(hub)
-    (hub / lost).unlink()
-    with pytest.raises(Unsupported, match=rf"not measured: needs {lost}, get it with: curl .*{lost}"):
+    (hub / missing).unlink()
+    with pytest.raises(Unsupported, match=rf"not measured: needs {missing}, get it with: curl .*{missing}"):
         files()
 
 
 def test_two_homes_that_lack_a_file_have_one_identity(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
+    messages = []
     for user in ("ada", "grace"):
         monkeypatch.setenv("HOME", str(hub / user))
         monkeypatch.setattr(torch.hub, "_hub_dir", str(hub / user / "torch"))
         with pytest.raises(Unsupported) as caught:
             PerceptualDistance.identity(MetricContext())
-        told.append(str(caught.value))
-    assert told[0] == told[1]
-    assert "-o ~/torch/checkpoints/vgg16" in told[0]
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "-o ~/torch/checkpoints/vgg16" in messages[0]
 
 
 @pytest.mark.parametrize("damaged", NAMES)

@@ -109,8 +109,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         for module, name in ((quality, "PART"), (presets, "preset"), (presets, "identity_of")):
             patch.setattr(module, name, getattr(module, name))
-        given = [part for name in ("dot", *FILES) for part in ("--plugin", folder / f"{name}.py")]
-        result = call("run", folder / "plan.toml", *given, "--store", folder / "s.sqlite", "--report", folder / "r.html", "--threads", 1)
+        plugins = [part for name in ("dot", *FILES) for part in ("--plugin", folder / f"{name}.py")]
+        result = call("run", folder / "plan.toml", *plugins, "--store", folder / "s.sqlite", "--report", folder / "r.html", "--threads", 1)
         assert result.exit_code == 0, result.output
         yield folder
 
@@ -175,8 +175,8 @@ def test_pairs_compare_images_and_bytes(base: str, verdict: str, candidate: Outc
     pair, cell = PairOfOutcomes("cell", candidate, changed(candidate, name, 1.5)), ConfigPairs()
     while cell.open(rule):
         cell.add(pair, rule)
-    found = {row.metric: row.verdict for row in (*verdicts({"cell": cell}, rule), *seedwise({"cell": pair}))}
-    assert found[name] == verdict
+    by_metric = {row.metric: row.verdict for row in (*verdicts({"cell": cell}, rule), *seedwise({"cell": pair}))}
+    assert by_metric[name] == verdict
 
 
 def test_a_quality_pass_without_a_value_of_it_is_made_again(candidate: Outcome) -> None:

@@ -73,11 +73,11 @@ def test_each_image_is_scored_with_its_own_prompt(
     assert capsys.readouterr().out == "", "what others print is no word of a trial"
 
 
-@pytest.mark.parametrize(("name", "file"), [(name, file) for name, held in PREFERENCES.items() for file in held.files])
+@pytest.mark.parametrize(("name", "file"), [(name, file) for name, preference in PREFERENCES.items() for file in preference.files])
 def test_what_is_missing_is_named_with_how_to_get_it(folder: Path, name: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = PREFERENCES[name].identity(str(folder))
+    before = PREFERENCES[name].identity(str(folder))
     (folder / file).write_bytes((folder / file).read_bytes() + b" ")
-    assert PREFERENCES[name].identity(str(folder)) != known, "other weights are another case"
+    assert PREFERENCES[name].identity(str(folder)) != before, "other weights are another case"
     (folder / file).unlink()
     with pytest.raises(Unsupported, match=rf"not measured: needs {file} in .*get it with: hf download {PREFERENCES[name].published} "):
         PREFERENCES[name].identity(str(folder))

@@ -21,36 +21,36 @@ LABELS = [*range(6)] * 8
 OF = {axis: {name for name, axes in FIGURES.items() if axis in axes} for axis in AXES}  # the values in which an axis stands
 
 
-def figures(shown: list[Asked], captions: tuple[str, ...] = CAPTIONS) -> dict[str, float]:
+def figures(scenes: list[Asked], captions: tuple[str, ...] = CAPTIONS) -> dict[str, float]:
     """Means over pictures that show this, for captions in turn."""
-    images = caption_scenes(shown, 77).images
+    images = caption_scenes(scenes, 77).images
     scores = PromptScores(captions)
     return {name: float(scores(name, images, LABELS).mean()) for name in FIGURES}
 
 
 def test_pictures_of_the_captions_are_right_on_every_axis() -> None:
-    found = figures([asked(CAPTIONS[label]) for label in LABELS])
-    assert min(found.values()) >= 0.95
+    means = figures([asked(CAPTIONS[label]) for label in LABELS])
+    assert min(means.values()) >= 0.95
 
 
 @pytest.mark.parametrize("axis", AXES)
 def test_a_fault_on_one_axis_shows_there_and_nowhere_else(axis: str) -> None:
-    wanted = [asked(CAPTIONS[label]) for label in LABELS]
-    found = figures([replace(one, **{axis: (getattr(one, axis) + 1) % len(AXES[axis])}) for one in wanted])
-    assert {name for name, value in found.items() if value <= 0.05} == OF[axis]
-    assert min(value for name, value in found.items() if name not in OF[axis]) >= 0.95
+    requests = [asked(CAPTIONS[label]) for label in LABELS]
+    means = figures([replace(request, **{axis: (getattr(request, axis) + 1) % len(AXES[axis])}) for request in requests])
+    assert {name for name, value in means.items() if value <= 0.05} == OF[axis]
+    assert min(value for name, value in means.items() if name not in OF[axis]) >= 0.95
 
 
 def test_what_a_caption_leaves_out_may_look_as_it_likes() -> None:
     bare = tuple(replace(asked(caption), colour=None, ground_colour=None).caption for caption in CAPTIONS)
-    found = figures([asked(bare[label]) for label in LABELS], bare)
-    assert min(found.values()) >= 0.95
+    means = figures([asked(bare[label]) for label in LABELS], bare)
+    assert min(means.values()) >= 0.95
 
 
 def test_pictures_of_other_captions_are_right_by_chance_alone() -> None:
-    found = figures([asked(CAPTIONS[(label + 1) % 6]) for label in LABELS])
-    assert found["prompt_score"] == 0.0
-    assert max(found.values()) < 0.5
+    means = figures([asked(CAPTIONS[(label + 1) % 6]) for label in LABELS])
+    assert means["prompt_score"] == 0.0
+    assert max(means.values()) < 0.5
 
 
 def test_the_tokenizer_does_not_hide_what_a_picture_shows() -> None:
@@ -64,6 +64,6 @@ def test_the_tokenizer_does_not_hide_what_a_picture_shows() -> None:
 
 
 def test_pictures_are_judged_anew_after_others() -> None:
-    scores, wanted = PromptScores(CAPTIONS), [asked(CAPTIONS[label]) for label in LABELS]
-    right, wrong = caption_scenes(wanted, 79).images, caption_scenes(wanted[1:] + wanted[:1], 79).images
+    scores, requests = PromptScores(CAPTIONS), [asked(CAPTIONS[label]) for label in LABELS]
+    right, wrong = caption_scenes(requests, 79).images, caption_scenes(requests[1:] + requests[:1], 79).images
     assert [float(scores("prompt_score", images, LABELS).mean()) > 0.5 for images in (right, wrong, right)] == [True, False, True]

@@ -49,12 +49,12 @@ def test_the_object_is_found_whatever_its_shape(name: str) -> None:
 def test_reconstructions_obey_it_too() -> None:
     vq = load(packaged(TINY_DECODER))
     with torch.inference_mode():
-        shown = vq.decode(vq.encode(scenes(100, 33).images))
-    assert matching_colors(shown).float().mean(0).min() >= 0.98
+        images = vq.decode(vq.encode(scenes(100, 33).images))
+    assert matching_colors(images).float().mean(0).min() >= 0.98
 
 
 @pytest.mark.parametrize(
-    ("corrupt", "lost"),
+    ("corrupt", "wrong"),
     [
         (region(slice(44, 60)), {GROUND}),
         (region(slice(4, 44)), {OBJECT}),
@@ -65,10 +65,10 @@ def test_reconstructions_obey_it_too() -> None:
     ],
     ids=["ground", "object", "footer left", "footer right", "swatch of the object", "swatch of the ground"],
 )
-def test_a_wrong_colour_costs_its_own_answer_only(corrupt: Callable[[Tensor], Tensor], lost: set[int]) -> None:
+def test_a_wrong_colour_costs_its_own_answer_only(corrupt: Callable[[Tensor], Tensor], wrong: set[int]) -> None:
     shares = matching_colors(corrupt(scenes(100, 34).images)).float().mean(0)
     for question, share in enumerate(shares.tolist()):
-        assert share <= 0.02 if question in lost else share >= 0.98, REGIONS[question]
+        assert share <= 0.02 if question in wrong else share >= 0.98, REGIONS[question]
 
 
 def test_the_score_is_the_share_of_right_answers() -> None:

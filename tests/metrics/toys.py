@@ -41,5 +41,5 @@ def drawn(count: int, seed: int, shift: float = 0.0, features: int = 8) -> Image
 
 def reference(count: int = 400, keep: int = 300) -> RealImages:
     """A reference of the same distribution, which holds ``keep`` features."""
-    whole = RealImages.of(drawn(count, 10**6))
-    return RealImages(whole.extractor, whole.count, whole.mean, whole.covariance, whole.features[:keep], whole.logits[:keep])
+    full = RealImages.of(drawn(count, 10**6))
+    return RealImages(full.extractor, full.count, full.mean, full.covariance, full.features[:keep], full.logits[:keep])

@@ -59,12 +59,12 @@ class ObjectScore(ImageMetric):
 
     def _benchmark(self) -> GenEval:
         from .compute.clip import Clip
-        from .compute.detector import ClipColours, PretrainedDetector
+        from .compute.detector import ClipColors, PretrainedDetector
         from .compute.geneval import GenEval
 
         folder, device = self.setting.options["clip"], self.setting.device
         clip = self.setting.once(("clip", folder), lambda: Clip(folder, device=device))
-        return GenEval(self._tasks(), PretrainedDetector(self.setting.options["detector"], device=device), ClipColours(clip))
+        return GenEval(self._tasks(), PretrainedDetector(self.setting.options["detector"], device=device), ClipColors(clip))
 
 
 class GenEvalScore(ObjectScore):

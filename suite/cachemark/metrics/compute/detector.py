@@ -88,7 +88,7 @@ class PretrainedDetector:
         return NAMES.get(name, name)
 
 
-class ClipColours:
+class ClipColors:
     """Classifies colors of objects by CLIP, on a crop with a gray background if masks are known."""
 
     def __init__(self, clip: Clip) -> None:

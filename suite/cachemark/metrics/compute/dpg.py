@@ -9,8 +9,8 @@ the prompt).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,11 +25,7 @@ LONGEST = 10  # tokens of an answer
 PUBLISHED = "Salesforce/blip-vqa-capfilt-large"
 
 
-class Answerer(Protocol):
-    """Answers questions about images."""
-
-    def __call__(self, image: Tensor, question: str) -> str:
-        """Return the answer to a question about bytes (3, H, W)."""
+Answerer = Callable[[Tensor, str], str]  # the answer to a question about bytes (3, H, W)
 
 
 class Dpg:

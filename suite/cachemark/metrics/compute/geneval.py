@@ -1,16 +1,16 @@
 """GenEval: does an image show the requested objects, with the requested number, colors and positions?
 
 Ghosh et al., "GenEval: An Object-Focused Framework for Evaluating Text-to-Image Alignment" (NeurIPS 2023), with the rules and thresholds
-of the authors' script. Objects and colors come from any :class:`Detector` and :class:`ColourNamer`. The authors' detector is from
+of the authors' script. Objects and colors come from any detector and color namer. The authors' detector is from
 another library, so values approximate published ones if the same network is used.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,25 +33,15 @@ class Detection:
     mask: Tensor | None = None
 
 
-class Detector(Protocol):
-    """Finds objects."""
-
-    def __call__(self, image: Tensor) -> Sequence[Detection]:
-        """Return all objects with at least the confidence ``THRESHOLD`` in bytes (3, H, W)."""
-
-
-class ColourNamer(Protocol):
-    """Classifies the colors of objects."""
-
-    def __call__(self, image: Tensor, objects: Sequence[Detection], name: str) -> Sequence[str]:
-        """Return the most likely color of each object, all called ``name``, in bytes (3, H, W)."""
+Detector = Callable[[Tensor], Sequence[Detection]]  # all objects of at least the confidence THRESHOLD in bytes (3, H, W)
+ColorNamer = Callable[[Tensor, Sequence[Detection], str], Sequence[str]]  # the color of each object of a class in bytes (3, H, W)
 
 
 class GenEval:
     """Scores the images of GenEval's tasks."""
 
-    def __init__(self, tasks: Sequence[Mapping[str, Any]], detector: Detector, colours: ColourNamer) -> None:
-        self._tasks, self._detector, self._colours = tasks, detector, colours
+    def __init__(self, tasks: Sequence[Mapping[str, Any]], detector: Detector, colors: ColorNamer) -> None:
+        self._tasks, self._detector, self._colors = tasks, detector, colors
         self._last: tuple[Tensor, list[bool]] | None = None
 
     def __call__(self, name: str, images: Tensor, labels: Sequence[int]) -> Tensor:
@@ -67,7 +57,7 @@ class GenEval:
 
     def _is_right(self, image: Tensor, task: Mapping[str, Any]) -> bool:
         pixels = nearest_bytes(image).cpu()
-        return is_right(task, counted(self._detector(pixels), task["tag"]), lambda objects, name: self._colours(pixels, objects, name))
+        return is_right(task, counted(self._detector(pixels), task["tag"]), lambda objects, name: self._colors(pixels, objects, name))
 
 
 def counted(detections: Sequence[Detection], tag: str) -> dict[str, list[Detection]]:
@@ -80,10 +70,10 @@ def counted(detections: Sequence[Detection], tag: str) -> dict[str, list[Detecti
     return by_class
 
 
-def is_right(task: Mapping[str, Any], objects: Mapping[str, Sequence[Detection]], colours: Any) -> bool:
+def is_right(task: Mapping[str, Any], objects: Mapping[str, Sequence[Detection]], colors: Any) -> bool:
     """Return whether everything that a task includes is present and nothing that it excludes.
 
-    Colors (``colours(objects, name)``) and positions are tested for the most confident objects of a class, as many as requested. The
+    Colors (``colors(objects, name)``) and positions are tested for the most confident objects of a class, as many as requested. The
     position must hold for every object of the clause that it refers to, which must be right itself.
     """
     groups: list[Sequence[Detection] | None] = []
@@ -92,7 +82,7 @@ def is_right(task: Mapping[str, Any], objects: Mapping[str, Sequence[Detection]]
         surest = objects.get(name, ())[:count]
         right = len(surest) == count
         if right and "color" in clause:
-            right = list(colours(surest, name)).count(clause["color"]) >= count
+            right = list(colors(surest, name)).count(clause["color"]) >= count
         if right and "position" in clause:
             relation, other = clause["position"]
             beside = groups[other]
