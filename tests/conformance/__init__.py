@@ -1,1 +1,1 @@
-"""The models against outputs that the official code gave."""
+"""Models against stored outputs of the official code."""

@@ -1,4 +1,4 @@
-"""What a vector file is, and what a check is: a function from (subject, vector) to the greatest deviation."""
+"""Vector files, and checks that measure the largest deviation of a subject from a vector."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ WEIGHTS = "weights/"
 
 @dataclass
 class Vector:
-    """One vector file: its tensors, the JSON beside it, and which tensors the checks have looked at.
+    """A vector file: its tensors, the JSON next to it, and the tensors read so far.
 
-    ``path`` names the file as it is without compression; a large one may lie there with ``.xz`` behind its name.
+    ``path`` is the uncompressed name; a large file may exist only as ``.xz``.
     """
 
     path: Path
@@ -40,21 +40,20 @@ class Vector:
 
     @property
     def names(self) -> set[str]:
-        """What checks may need: the tensors, and the first keys of the JSON as ``json/<key>``."""
+        """Names that checks may need: tensors, and top-level keys of the JSON as ``json/<key>``."""
         return self.tensors.keys() | {f"json/{key}" for key in self.facts}
 
     def matching(self, pattern: str) -> list[tuple[str, str]]:
-        """Every tensor whose name fits ``pattern``, and what its ``*`` stands for, which holds no slash; numbers in their order."""
         return matching(pattern, self.tensors)
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's weights under their official names, in fp32 (some files store them as fp16, exactly)."""
+        """Return the model's weights under their official names, in fp32."""
         names = [name for name in self.tensors if name.startswith(WEIGHTS)]
         return {name.removeprefix(WEIGHTS): self[name].float() for name in names}
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a vector file, from its compressed form where only that is there."""
+    """Return the bytes of a vector file, decompressed if necessary."""
     return path.read_bytes() if path.exists() else lzma.decompress(compressed(path).read_bytes())
 
 
@@ -64,10 +63,10 @@ def compressed(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Check:
-    """``measure`` gives the greatest deviation of a subject from a vector; above ``tolerance`` the check fails.
+    """A measurement of a subject that fails above ``tolerance``.
 
-    ``needs`` names the tensors that the file must hold for the check to make sense, with ``*`` for any part of a name. Where the
-    check's own name holds a ``*``, it stands for one check for each match of the first need, which ``measure`` gets as ``which``.
+    ``needs``: tensors that the file must hold, with ``*`` for any part of a name. If the check's own name contains ``*``, it becomes one
+    check per match of the first need, passed to ``measure`` as ``which``.
     """
 
     name: str
@@ -79,21 +78,23 @@ class Check:
         return [need for need in self.needs if not matching(need, names)]
 
     def expanded(self, names: Iterable[str]) -> list[Check]:
-        """This check, or where it stands for several, those that the file has something for."""
+        """Return this check, or one per match of its pattern."""
         matches = matching(self.needs[0], names) if "*" in self.name else []
         return [replace(self, name=self.name.replace("*", which), measure=partial(self.measure, which=which),
                         needs=tuple(need.replace("*", which) for need in self.needs)) for _, which in matches] or [self]
 
     def fault(self, subject: Any, vector: Vector) -> str:
-        """What is wrong, or nothing. Not a number counts as wrong."""
+        """Describe the failure; empty if there is none. NaN is a failure."""
         deviation = self.measure(subject, vector)
         return "" if deviation <= self.tolerance else f"{self.name}: deviates by {deviation:.3g}, allowed {self.tolerance:.3g}"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How files of one kind are read: ``build`` makes the subject that the checks look at. ``about`` says for the cards what the
-    subject is, and ``methods`` under which cache methods it runs: none where only an image tokenizer does."""
+    """How files of one kind are read: ``build`` makes the subject of the checks.
+
+    ``about`` and ``methods`` describe subject and cache methods on the model cards.
+    """
 
     build: Callable[[Vector], Any]
     checks: tuple[Check, ...]
@@ -101,7 +102,7 @@ class Kind:
     methods: tuple[str, ...] = ()
 
     def checks_of(self, names: Iterable[str]) -> list[Check]:
-        """The checks of a file that holds ``names``."""
+        """Return the checks of a file that holds ``names``."""
         return [single for check in self.checks for single in check.expanded(names)]
 
 
@@ -109,38 +110,38 @@ Family = Mapping[str, Kind]
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Those of ``names`` that fit ``pattern``, and what its ``*`` stands for, which holds no slash; numbers in their order."""
+    """Return the names that match, each with the part matched by ``*`` (no slash), in numeric order."""
     fits = re.compile(re.escape(pattern).replace(r"\*", "([^/]+)"))
     matches = [(name, match[1] if fits.groups else "") for name in names if (match := fits.fullmatch(name))]
     return sorted(matches, key=lambda entry: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", entry[1])])
 
 
 def worst(deviations: Iterable[float]) -> float:
-    """The greatest of them; infinite where nothing was compared."""
+    """Return the largest deviation; infinite if nothing was compared."""
     return max(deviations, default=float("inf"))
 
 
 def apart(actual: Tensor, expected: Tensor) -> float:
-    """The greatest absolute difference; infinite where the shapes differ."""
+    """Return the largest absolute difference; infinite if shapes differ."""
     if actual.shape != expected.shape:
         return float("inf")
     return float((actual.double() - expected.double()).abs().max())
 
 
 def spread(actual: Tensor, expected: Tensor) -> float:
-    """The root mean square of the differences; infinite where the shapes differ."""
+    """Return the root mean square of the differences; infinite if shapes differ."""
     if actual.shape != expected.shape:
         return float("inf")
     return float((actual.double() - expected.double()).square().mean().sqrt())
 
 
 def differing(actual: Tensor, expected: Tensor) -> float:
-    """Share of places that differ."""
+    """Return the fraction of differing positions; infinite if shapes differ."""
     return float((actual != expected).double().mean()) if actual.shape == expected.shape else float("inf")
 
 
 def differing_bytes(actual: Tensor, expected: Tensor) -> float:
-    """Share of bytes that differ by one; infinite where one differs by more, or the shapes or types do."""
+    """Return the fraction of bytes that differ by one; infinite for any larger difference."""
     if actual.dtype != torch.uint8 or apart(actual, expected) > 1:
         return float("inf")
     return differing(actual, expected)

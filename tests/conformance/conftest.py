@@ -1,4 +1,4 @@
-"""``pytest tests/conformance --vectors DIR`` checks the models against every vector file under ``DIR/<family>/``."""
+"""``pytest tests/conformance --vectors DIR`` checks the models against ``DIR/<family>/``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A folder that was asked for and holds nothing is an error, whatever else is run or left out."""
+    """Fail if the given folder is empty, whatever tests are selected."""
     folder = config.getoption("--vectors", default=None)
     if folder and (first := find(Path(folder))[0]).label == NOTHING:
         raise pytest.UsageError(first.problem)

@@ -1,4 +1,4 @@
-"""Which vector files lie under a folder, and which checks each of them gets. Nothing that lies there is passed over."""
+"""Discovery of vector files and their checks; no file is ignored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING = "none"  # label of the one item of a folder without vectors
 
 @dataclass(frozen=True)
 class Item:
-    """One test: a file and a check, or a file and why it cannot be checked (``problem`` fails, ``lacking`` skips)."""
+    """One test: a file and a check, or a ``problem`` (fails) or ``lacking`` tensors (skips)."""
 
     label: str
     path: Path
@@ -34,7 +34,7 @@ class Item:
 
 
 def find(folder: Path) -> list[Item]:
-    """Every check of every ``<family>/<anything>_<kind>.safetensors``, or ``.safetensors.xz``, under ``folder``; at least one item."""
+    """Return all checks of ``<family>/<anything>_<kind>.safetensors[.xz]``; at least one item."""
     files = sorted(set(_files(folder)))
     if not files:
         text = f"No vectors under {str(folder)!r}: expected <family>/<anything>_<kind>.safetensors with a .json of the same name."
@@ -43,7 +43,7 @@ def find(folder: Path) -> list[Item]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Vector files below ``folder``, through links too, but for those that lead back up."""
+    """Yield vector files below ``folder``, following links except those that lead back up."""
     for at, inner, names in os.walk(folder, followlinks=True):
         here = Path(at)
         inner[:] = [name for name in inner if not here.resolve().is_relative_to((here / name).resolve())]
@@ -51,7 +51,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def kind_of(path: Path) -> str:
-    """Everything after the first underscore of the file's name: ``golden_small_vq`` is of kind ``small_vq``."""
+    """Return the part after the first underscore: ``golden_small_vq`` is of kind ``small_vq``."""
     return path.stem.partition("_")[2]
 
 
@@ -89,7 +89,7 @@ def _family(name: str) -> Family:
 
 
 def _names(path: Path) -> set[str]:
-    """What checks may need of the file; raises ValueError where it or the JSON beside it cannot be read."""
+    """Return the names that checks may need. Raises ValueError if a file cannot be read."""
     beside = path.with_suffix(".json")
     try:
         facts = json.loads(beside.read_text())

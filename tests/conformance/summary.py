@@ -1,6 +1,6 @@
-"""What the stored vectors check, in a file that the package carries, so that the cards of models and methods can say it.
+"""Summary of the checks of stored vectors, shipped in the package for the model cards.
 
-``python -m conformance.summary`` with ``tests`` on the path writes it anew; ``make docs`` does so.
+``python -m conformance.summary`` with ``tests`` on the path rewrites it; ``make docs`` does so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PATH = Path(cachemark.__file__).parent / "data" / "conformance.json"
 
 
 def summary(folder: Path = DEFAULT) -> dict[str, Any]:
-    """By vector file: its family, what it is about, the methods it runs under, and each check that it gets with its tolerance."""
+    """Return, by vector file, its family, description, methods, and checks with tolerances."""
     by_name: dict[str, Any] = {}
     for item in find(folder):
         if item.kind is None or item.check is None or item.lacking:

@@ -42,7 +42,7 @@ Build = Callable[[Vector], Any]
 
 @dataclass(frozen=True)
 class WrongModel:
-    """An error in the model of one kind of vectors, and the checks that must fail; ``make`` gets the reader's build function."""
+    """An error in a model, and the checks that must fail; ``make`` gets the reader's build function."""
 
     kind: str
     name: str
@@ -51,7 +51,7 @@ class WrongModel:
 
     @property
     def check_names(self) -> list[str]:
-        """Names of checks; ``codes_AB`` stands for ``codes_A`` and ``codes_B``."""
+        """Names of checks; ``codes_AB`` is short for ``codes_A`` and ``codes_B``."""
         return [full for name in self.checks.split() for full in ((name[:-1], f"{name[:-2]}B") if name.endswith("_AB") else (name,))]
 
 
@@ -114,7 +114,7 @@ def drop_the_crossing_token(subject: Any) -> Any:
 
 
 def rounded_bytes(images: Tensor) -> Tensor:
-    """Nearest bytes where the authors truncate."""
+    """Round bytes, which the authors truncate."""
     return ((images.clamp(-1, 1) + 1) / 2 * 255).round().permute(0, 2, 3, 1).to(torch.uint8)
 
 
@@ -146,7 +146,7 @@ def round_the_mask_up(right: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def without_class(build: Build, vector: Vector, patch: Patch) -> Any:
-    """The unconditional rows see zeros where the model learned a vector."""
+    """Replace the learned vector of unconditional rows by zeros."""
     subject = lazy_subject(vector, "32")
     subject.weights["fake_latent"] = torch.zeros_like(subject.weights["fake_latent"])
     return subject

@@ -1,4 +1,4 @@
-"""The harness itself: it runs what it finds, says so when it cannot, and its summary is that of the stored vectors."""
+"""The harness itself: discovery, problems, command and summary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TESTS = Path(__file__).with_name("test_vectors.py")
 
 
 def copied(folder: Path, *names: str) -> Path:
-    """Copies of the golden tokenizer vectors under other names; the path of the last."""
+    """Copy the golden tokenizer vectors to other names; return the last path."""
     for name in names:
         target = folder / f"{name}.safetensors"
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def test_not_a_number_is_a_fault(deviation: float, wrong: bool) -> None:
 
 # -- the command and the summary --------------------------------------------------------------------------------------------
 def command(folder: Path, *options: str) -> int:
-    """The exit code of the command for a folder, run in this process: importing everything in another one takes longer than all checks."""
+    """Return the command's exit code for a folder, run in this process to save imports."""
     return pytest.main(["-p", "no:cacheprovider", "-p", "no:xdist", "-q", *options, "--vectors", str(folder)])
 
 
@@ -130,7 +130,7 @@ def test_the_command_checks_the_given_folder(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_command_refuses_a_folder_without_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever is selected: no test of the conformance is deselected into a pass."""
+    """A deselected test must not turn into a pass."""
     assert command(tmp_path, str(TESTS), "-k", "not vector") == pytest.ExitCode.USAGE_ERROR
     assert "No vectors under" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Names and shapes of every published checkpoint, and the golden weights through the checkpoint loader."""
+"""Names and shapes of every published checkpoint, and golden weights through the loader."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def shapes(model: nn.Module) -> dict[str, list[int]]:
 
 
 def published(name: str, content: dict[str, Any]) -> dict[str, list[int]]:
-    """Names that the model must have and their shapes, without the buffers that it passes over."""
+    """Return required names and shapes, without ignored buffers."""
     table = content.get("state_dict") or content.get("shapes") or content
     if name == "infinity/vae_d32":
         renamed = {bsq.official(key): shape for key, shape in table.items() if key not in bsq.UNUSED}
@@ -142,7 +142,7 @@ def test_a_llamagen_from_a_checkpoint_passes_its_checks(tmp_path: Path) -> None:
 
 
 def test_a_mar_from_averaged_weights_and_one_with_the_eager_head_pass_their_checks(tmp_path: Path) -> None:
-    """The averaged weights are taken, whichever comes first in the file."""
+    """Averaged weights are used, whichever comes first in the file."""
     vector = Vector.load(DEFAULT / "mar" / "golden_small.safetensors")
     checks = {check.name: check for check in FAMILIES["mar"]["small"].checks_of(vector.names)}
     weights = vector.weights()

@@ -1,4 +1,4 @@
-"""Every check of every vector file, through the real model classes."""
+"""Every check of every vector file, on the real model classes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def subject_of(path: Path, build: Any) -> Any:
 
 @functools.cache
 def fault_of(path: Path, kind: Kind, name: str) -> str:
-    """What the check of this name says of a file, or nothing."""
+    """Return the failure of the named check on a file, or ""."""
     vector = vector_of(path)
     check = next(check for check in kind.checks_of(vector.names) if check.name == name)
     with torch.no_grad():
@@ -46,7 +46,7 @@ def test_vector(item: Item) -> None:
 
 
 def disturbed(tensor: Tensor) -> Tensor:
-    """Another tensor: of the same range, if it holds whole numbers, else finite and turned about."""
+    """Return a different tensor of the same kind and finite values."""
     if tensor.dtype == torch.bool:
         return ~tensor
     finite = tensor.nan_to_num(0, 0, 0) if tensor.is_floating_point() else tensor
@@ -54,7 +54,7 @@ def disturbed(tensor: Tensor) -> Tensor:
 
 
 def unnoticed(path: Path, kind: Kind) -> set[str]:
-    """Names of checks that never fail and of expected tensors that no check misses, when each tensor that a check needs is disturbed."""
+    """Return checks that never fail, and expected tensors that no check depends on."""
     vector, subject = vector_of(path), subject_of(path, kind.build)
     checks = kind.checks_of(vector.names)
     pending = {check.name for check in checks if not any(need.startswith("json/") for need in check.needs)}
@@ -72,7 +72,7 @@ def unnoticed(path: Path, kind: Kind) -> set[str]:
     for path in sorted({item.path for item in find(DEFAULT)})
 ])
 def test_every_stored_tensor_counts(path: Path) -> None:
-    """Each is read by a check, and another in its place fails a check."""
+    """Each tensor is read by a check, and changing it fails a check."""
     kind = next(item.kind for item in find(DEFAULT) if item.path == path)
     assert kind is not None
     vector = vector_of(path)

@@ -1,4 +1,4 @@
-"""The benchmark of decoders prices the passes that ran, evictions of lines included: more than they allow cannot come of the price."""
+"""The benchmark of decoders: its bound on speedups includes the cost of line evictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRID, WINDOW, LINE = 8, 4, 10  # a line's eviction takes as long as so many pass
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[None]:
-    """The folder of the benchmarks is the first on the path, as it is when one is run."""
+    """Put the benchmarks folder first on the path, as running one does."""
     sys.path.insert(0, str(FOLDER))
     yield
     sys.path.remove(str(FOLDER))
@@ -37,7 +37,7 @@ def page_of_decoders(folder: None) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def benchmark_of_decoders(folder: None) -> ModuleType:
-    """Loaded by its file: a package of these tests has its name."""
+    """Load the benchmark by its file, since a test package has its name."""
     spec = spec_from_file_location("benchmarks_of_decoders", FOLDER / "decoders.py")
     assert spec is not None
     assert spec.loader is not None
@@ -51,7 +51,7 @@ def benchmark_of_decoders(folder: None) -> ModuleType:
 def test_what_is_reached_is_all_where_drawing_takes_no_time(
     method: str, batch: int, benchmark_of_decoders: ModuleType, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Under a clock that counts passes, and the eviction of a line as ten of them."""
+    """With a clock that counts passes, and a line eviction as ten passes."""
     spent, small, own = [0.0], model("mha", GRID), Linear.evict
 
     def evicted(self: Linear, *arguments: Any) -> None:
@@ -86,7 +86,7 @@ def test_the_page_holds_the_stored_output(page_of_decoders: ModuleType) -> None:
 
 
 def test_a_difference_of_other_images_has_newcombe_s_interval(page_of_decoders: ModuleType) -> None:
-    """His table II, a: 56 of 70 against 48 of 80, 0.2 with 0.0524 … 0.3339."""
+    """Newcombe, Table II, a: 56 of 70 against 48 of 80, 0.2 with 0.0524 … 0.3339."""
     def share(count: int, of: int) -> Interval:
         low, high = proportion(count, of)
         return Interval(count / of, low, high, 0.95, of)
@@ -96,6 +96,6 @@ def test_a_difference_of_other_images_has_newcombe_s_interval(page_of_decoders: 
 
 
 def proportion(count: int, of: int) -> tuple[float, float]:
-    """Wilson's interval of 95 %."""
+    """Return Wilson's 95 % interval."""
     interval = binomtest(count, of).proportion_ci(0.95, "wilson")
     return interval.low, interval.high

@@ -1,4 +1,4 @@
-"""Decoders keep the distribution of sequential decoding: 150 000 words of a toy model, counted; faulty copies fail."""
+"""Decoders keep the distribution of sequential decoding: 150 000 samples of a toy model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_distribution_is_kept_by_windows_that_look_past_an_eviction(name: st
 
 
 class Decided(SJD):
-    """Counts what passes its test behind an eviction as decided, by the distribution before it."""
+    """Faulty: accepts drafts after an eviction by the distribution before it."""
 
     def judge(self, known: int, logits: Tensor, tokens: Tensor) -> int:
         allowed, self.most = self.most, logits.size(1)
@@ -61,7 +61,7 @@ def test_what_is_decided_before_an_eviction_is_found_out() -> None:
 
 
 class OldDistribution(SCD):
-    """Keeps the old distribution of a draft that is kept behind the first one that fails, as the published code does."""
+    """Faulty: keeps a draft's old distribution after the first rejection, as the published code does."""
 
     def remembered(self, p: Tensor, q: Tensor, right: Tensor) -> Tensor:
         return torch.where(right[..., None], q, p)
@@ -75,7 +75,7 @@ def test_maximal_coupling_with_the_old_distribution_is_found_out(window: int, pr
 
 
 class Retested(SJD):
-    """Tests again what an image has accepted while another of its batch has not, against the distribution of the first test."""
+    """Faulty: tests accepted tokens again while another image of the batch waits."""
 
     def judge(self, known: int, logits: Tensor, tokens: Tensor) -> int:
         accepted = super().judge(known, logits, tokens)
@@ -97,7 +97,7 @@ def test_two_images_that_are_tested_again_are_found_out(together: int, wrong: bo
 @pytest.mark.parametrize("together", [1, 2])
 @pytest.mark.parametrize("name", DECODERS)
 def test_generations_side_by_side_are_those_of_each_alone(name: str, together: int) -> None:
-    """Else the counts above would say nothing of a decoder."""
+    """The counts rely on batches that equal single generations."""
     sample = drawn(partial(DECODERS[name], window=4, proposals="newest"), SEEDS[:60], together)
     for first in range(0, 60, together):
         decoder = DECODERS[name](window=4, proposals="newest")
@@ -106,7 +106,7 @@ def test_generations_side_by_side_are_those_of_each_alone(name: str, together: i
 
 
 def alone(decoder: Decoder, seeds: Tensor) -> Tensor:
-    """One generation as the loop of the models runs it."""
+    """Run one generation as the models' loop does."""
     decoder.begin(LAYOUT, seeds, greedy=False, memory=Memory())
     tokens, known, count = torch.zeros(len(seeds), PLACES, dtype=torch.int64), 0, 1
     while known < PLACES:

@@ -1,4 +1,4 @@
-"""A table of conditionals over three letters and five places, on which decoders that keep a distribution can be held to it by counting."""
+"""A table of conditionals over three letters and five positions, to count decoded words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = torch.tensor(list(itertools.product(range(LETTERS), repeat=PLACES)))
 
 
 def tables(seed: int) -> list[Tensor]:
-    """Of each place the logits (prefixes, letters) given every prefix."""
+    """Return, per position, logits (prefixes, letters) given every prefix."""
     made = torch.Generator().manual_seed(seed)
     return [torch.randn(LETTERS**place, LETTERS, generator=made) for place in range(PLACES)]
 
@@ -29,41 +29,42 @@ CONDITIONALS, BEFORE = tables(1), tables(2)
 
 
 def numbered(tokens: Tensor) -> Tensor:
-    """The number of each prefix, (batch,) of tokens (batch, length)."""
+    """Return the number of each prefix (batch,) of tokens (batch, length)."""
     return (tokens * LETTERS ** torch.arange(tokens.size(1) - 1, -1, -1)).sum(1)
 
 
 def distribution(known: int, count: int, tokens: Tensor, edge: int = 0) -> Tensor:
-    """What a model gives for the places from ``known`` on, each of which saw those before it: (batch, count, letters) log-probabilities.
-    Places from ``edge`` on have another distribution as long as the one before it is not known: a method evicts there."""
+    """Return log-probabilities (batch, count, letters) of the positions from ``known`` on.
+
+    Positions from ``edge`` on have another distribution until the previous one is known, since a method evicts there.
+    """
     logits = ((BEFORE if known < edge <= at else CONDITIONALS)[at][numbered(tokens[:, :at])] for at in range(known, known + count))
     return torch.stack(list(logits), 1).log_softmax(-1)
 
 
 def most(known: int, count: int, edge: int) -> int:
-    """The most tokens of a pass that may stay: none behind the ``edge`` that it has not reached."""
+    """Return the most tokens of a pass that may be accepted: none beyond an ``edge`` not reached yet."""
     return min(count, edge - known) if known < edge else count
 
 
 def expected() -> Tensor:
-    """The probability of each word."""
+    """Return the probability of each word."""
     each = torch.stack([CONDITIONALS[at].softmax(-1)[numbered(WORDS[:, :at]), WORDS[:, at]] for at in range(PLACES)])
     return each.double().prod(0)
 
 
 @dataclass
 class Drawn:
-    """Words of many generations, (images, places), in the order of the seeds; and the passes of each."""
+    """Words of many generations (images, positions), ordered by seed, and the passes of each."""
 
     words: Tensor
     passes: Tensor
 
 
 def drawn(make: Callable[[], Decoder], seeds: Tensor, together: int = 1, edge: int = 0) -> Drawn:
-    """A word for each seed, as generations of ``together`` images each give them.
+    """Decode a word per seed, in generations of ``together`` images.
 
-    Generations that stand at one place are computed side by side, and part where one keeps more tokens than another. What a decoder keeps
-    belongs to the images, so a generation that has parted goes on as if it had been alone.
+    Generations at the same position run in one batch and part when one accepts more tokens. A decoder's state belongs to the images.
     """
     decoder = make()
     decoder.begin(LAYOUT, seeds, greedy=False, memory=Memory())
@@ -91,12 +92,12 @@ def _go_on(decoder: Decoder, known: int, count: int, tokens: Tensor, images: Ten
 
 
 def reached(decoder: Decoder) -> Tensor:
-    """Places of each image that are decided."""
+    """Return the decided positions of each image."""
     return getattr(decoder, "reached", decoder.final)  # type: ignore[attr-defined]
 
 
 def part(decoder: Decoder, rows: Tensor) -> Decoder:
-    """The decoder of some of the images."""
+    """Return the decoder of some of the images."""
     own = copy.copy(decoder)
     for name, value in vars(decoder).items():
         if isinstance(value, Tensor):
@@ -108,7 +109,7 @@ def part(decoder: Decoder, rows: Tensor) -> Decoder:
 
 
 def off(words: Tensor) -> float:
-    """How many standard deviations χ² lies above its mean, over words that are expected at least eight times."""
+    """Return how many standard deviations χ² is above its mean, over words expected at least eight times."""
     counts, frequencies = numbered(words).bincount(minlength=len(WORDS)).double(), expected() * len(words)
     common = frequencies >= 8
     pooled = [torch.cat((each[common], each[~common].sum()[None])) for each in (counts, frequencies)]

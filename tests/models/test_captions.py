@@ -1,4 +1,4 @@
-"""Captions of the bundled text-to-image model: what they ask for, their words, and the list that comes with the package."""
+"""Captions of the bundled text-to-image model: parsing, vocabulary, and the list in the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights files: every official layout loads, and what is not a checkpoint of the model is refused with the reason."""
+"""Weights files: every official layout loads, and unfit files are rejected with the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ State = dict[str, Tensor]
 
 
 class Net(nn.Module):
-    """A stack of linear layers with a buffer: what the loader needs to see of a model."""
+    """A stack of linear layers with a buffer."""
 
     def __init__(self, layers: int = 3, dim: int = 4) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def equal(module: nn.Module, state: State) -> bool:
 
 
 def ddp(state: State) -> dict[str, Any]:
-    """What distributed training code writes."""
+    """Return what distributed training code writes."""
     optimizer = {"state": {0: {"step": torch.tensor(9.0), "exp_avg": torch.ones(3)}}, "param_groups": [{"lr": 1e-4, "params": [0]}]}
     ema = {name: tensor * 0 for name, tensor in state.items()}
     return {"ema": ema, "model": state, "optimizer": optimizer, "steps": 50, "args": argparse.Namespace(lr=1e-4, model="GPT-B", stage=None)}
@@ -111,7 +111,7 @@ def test_changing_a_loaded_weight_leaves_the_file_alone(tmp_path: Path, name: st
     ("freqs_cis", ()), ("layers.0.attention.kv_cache.k_cache", ()), ("head.scale", ("head.*",)), ("", ("*",)),
 ])  # fmt: skip
 def test_extras_are_passed_over_where_they_are_known_or_named(tmp_path: Path, extra: str, ignore: tuple[str, ...]) -> None:
-    """A pattern never drops a weight that the module has."""
+    """A pattern never drops a weight of the module."""
     state = weights()
     torch.save({"model": state | ({extra: torch.zeros(3)} if extra else {})}, tmp_path / "net.pt")
     assert equal(load(Net, tmp_path / "net.pt", ignore=ignore), state)
@@ -182,7 +182,7 @@ def test_another_kind_of_file(tmp_path: Path, content: bytes) -> None:
 
 
 class Intruder:
-    """Its pickle creates a file when it is loaded without protection."""
+    """Its pickle creates a file when loaded without protection."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -210,7 +210,7 @@ def test_a_path_that_is_no_file(tmp_path: Path) -> None:
 
 # -- folders -----------------------------------------------------------------------------------------------------------
 def test_a_folder_is_read_as_what_it_holds(tmp_path: Path) -> None:
-    """One file, or the shards of an index: the tensors are those of the whole."""
+    """A file, or the shards of an index."""
     state = weights()
     single, many = tmp_path / "one", sharded(tmp_path / "many", state)
     single.mkdir()
@@ -224,7 +224,7 @@ def test_a_folder_is_read_as_what_it_holds(tmp_path: Path) -> None:
 
 
 def sharded(folder: Path, state: dict[str, Tensor]) -> Path:
-    """The tensors by turns in two files under an index."""
+    """Write alternating tensors to two files under an index."""
     folder.mkdir()
     shards = {f"part-{i}.safetensors": dict(list(state.items())[i::2]) for i in range(2)}
     for name, tensors in shards.items():

@@ -1,4 +1,4 @@
-"""Weights from a published layout to one image: verified, converted, loaded; and conversions that end early."""
+"""From a published layout to an image: verify, convert, load."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ OF_CACHES = {"attention_equals_a_reference", "every_site_is_called_once_per_step
 
 @pytest.fixture(params=OFFICIAL)
 def official(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModelEntry, Request, int]]:
-    """The entry at reduced size under its published name, what a plan names, and the number of names that are passed over."""
+    """The entry at reduced size, what a plan names, and the number of ignored names."""
     build, weights, images, beside = OFFICIAL[request.param]
     (folder := tmp_path / "published").mkdir()
     before = MODELS.entries()
@@ -171,7 +171,7 @@ def test_a_published_layout_goes_from_its_path_to_an_image(official: tuple[Model
 
 
 def test_a_published_layout_passes_the_models_kit(official: tuple[ModelEntry, Request, int]) -> None:
-    """But for checks of caches in masked models, which have none, and a budget that leaves a map of 5 tokens no room beside the sinks."""
+    """Masked models have no caches; maps of 5 tokens leave a budget no room next to the sinks."""
     entry, named, _ = official
     example, left_out = ModelExample(entry, named), set()
     for check in MODEL:

@@ -1,4 +1,4 @@
-"""Conversions that end early or begin twice, and the memory that they take."""
+"""Interrupted and concurrent conversions, and their memory."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_two_at_the_same_folder_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_link_in_the_place_where_a_conversion_grows_is_refused(tmp_path: Path) -> None:
-    """What is there would be emptied, and is somebody else's."""
+    """The target of the link would be emptied."""
     file, source = net(tmp_path, name="c2i_B_256.pt")
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").touch()

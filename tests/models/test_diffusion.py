@@ -1,4 +1,4 @@
-"""The diffusion head beside its vectors: what is computed once, what a method can reach, and what belongs to the sample."""
+"""The diffusion head beyond its vectors: caching, method scopes, and noise per sample."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def head(kind: type[DiffusionHead] = DiffusionHead) -> DiffusionHead:
 
 
 def drawn(sections: tuple[int, ...], rows: int = 4, batch: int = 2) -> tuple[Tensor, Tensor]:
-    """Conditions and noise for five tokens of each sample."""
+    """Return conditions and noise for five tokens per sample."""
     generator = torch.Generator().manual_seed(1)
     shape = (1 + len(process(sections)), batch, 5, CHANNELS)
     return torch.randn(rows, 5, COND, generator=generator), torch.randn(shape, generator=generator)
@@ -78,7 +78,7 @@ def test_no_tensor_comes_from_the_host_in_the_loop(monkeypatch: pytest.MonkeyPat
 # -- what a method can reach ------------------------------------------------------------------------------------------
 @dataclass
 class Listening(Bidirectional):
-    """Notes the inner passes and the blocks of the head."""
+    """Records the passes and blocks of the head."""
 
     passes: list[tuple[int, int, int]] = field(default_factory=list)
     blocks: list[Site] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Infinity: bits and tokens, its quantiser, published files, and bytes on paper."""
+"""Infinity: bits and tokens, the quantizer, published files, and bytes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_bits_survive_being_packed(count: int) -> None:
 
 
 def test_each_bit_is_drawn_at_its_own_odds() -> None:
-    """The first bit is always 1, the second always 0, the others half of the time, each by itself."""
+    """The first bit is always 1, the second always 0, the others are fair and independent."""
     model = tiny()
     model.head.weight.zero_()
     model.head.bias.copy_(torch.tensor([-99.0, 99, 99, -99, *[0] * 6]))
@@ -93,7 +93,7 @@ def test_tokens_that_do_not_fill_the_scales_are_refused() -> None:
 
 # -- the model -----------------------------------------------------------------------------------------------------------
 def test_scale_by_scale_gives_the_logits_of_one_pass() -> None:
-    """Without a cache: all maps at once, each seeing itself and the coarser ones."""
+    """Without a cache, all maps in one pass, each attending to itself and the coarser ones."""
     model, labels, drawn_from = tiny(), [0, 1, 2], []
     tokens = generate(model, labels, replace(GUIDED, cfg_scale=1.0), see=lambda _, logits: drawn_from.append(logits.clone()))
     features, attended = model.read(labels, 1)
@@ -120,7 +120,7 @@ def shape(name: str, batch: int) -> Layout:
 
 
 def test_one_image_of_the_largest_resolution_takes_the_bytes_of_the_formula() -> None:
-    """2 rows × 32 layers × 2048 channels × 10521 tokens, K in fp32 and V in 16 bit under autocast, both in 16 bit here."""
+    """2 rows × 32 layers × 2048 channels × 10521 tokens; K in fp32 and V in 16 bit under autocast."""
     layout = shape("infinity-2b", 1)
     assert layout.visual == sum(side**2 for side in SIDES) == 10521
     published = nbytes(layout, entries(Full(store_last=True), layout), MIXED)
@@ -132,7 +132,7 @@ def test_one_image_of_the_largest_resolution_takes_the_bytes_of_the_formula() ->
 # -- published files -----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> CatalogueModel:
-    """The entry of a published size at reduced sizes."""
+    """A published size at reduced sizes."""
     monkeypatch.setitem(SIZES, "2B", CONFIG)
     monkeypatch.setitem(text_to_image.INFINITY_TOKENIZERS, "2B", TINY_BSQ)
     monkeypatch.setitem(infinity.SCALES, 256, 3)
@@ -140,7 +140,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> CatalogueModel:
 
 
 def published(folder: Path, channels: int = CONFIG.text) -> Request:
-    """Files as the authors publish them, with the names that may stand beside the others, and a text encoder of ``channels``."""
+    """Write files as the authors publish them, with a text encoder of ``channels``."""
     folder.mkdir()
     model = tiny(replace(CONFIG, sides=SIDES[:3]))
     state = {**model.state_dict(), **{f"block_chunks.0.module.0.{part}.zero_k_bias": torch.zeros(32) for part in ("sa", "ca")},
@@ -154,13 +154,13 @@ def published(folder: Path, channels: int = CONFIG.text) -> Request:
 
 
 def _with_level(name: str) -> str:
-    """The name in a published file."""
+    """Return the name in a published file."""
     module, _, kind = name.rpartition(".")
     return f"{module}.{'norm' if 'norm' in module.rpartition('.')[2] else 'conv'}.{kind}"
 
 
 def encoder(folder: Path, channels: int) -> None:
-    """A small T5 encoder with a tokenizer of words."""
+    """Write a small T5 encoder with a tokenizer of words."""
     tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
     words = {word: number for number, word in enumerate(["<pad>", "</s>", "<unk>", "red", "star", "a", "blue", "stripe", "below"])}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))

@@ -1,4 +1,4 @@
-"""Janus-Pro: prompts of any length in one batch, published folders of both layouts, and bytes on paper."""
+"""Janus-Pro: prompts of any length in one batch, published folders, and bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TINY_VQ = VQConfig(32, (1, 1), 1, 16, CONFIG.codes, usage_window=0)
 
 
 def tiny(config: JanusConfig = CONFIG, prompts: Prompts = PROMPTS) -> Janus:
-    """Random weights, scaled up so that what attention reads shows in the logits."""
+    """Build random weights, scaled up so that attention affects the logits."""
     model = Janus(config, prompts).initialise(0).eval().requires_grad_(False)
     for block in model.blocks:
         for name in ("q_proj", "k_proj", "v_proj"):
@@ -46,7 +46,7 @@ def tiny(config: JanusConfig = CONFIG, prompts: Prompts = PROMPTS) -> Janus:
 
 
 def run(model: Janus, labels: list[int], sampling: Sampling = GUIDED, forced: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Tokens (batch, N) and guided logits (batch, N, codes); the seed of a sample is its label."""
+    """Return tokens (batch, N) and guided logits (batch, N, codes); a sample's seed is its label."""
     logits: list[Tensor] = []
     tokens = model.generate(torch.tensor(labels), labels, Method(), sampling, Memory(), forced=forced,
                             see=lambda _, guided: logits.append(guided.clone()))
@@ -54,7 +54,7 @@ def run(model: Janus, labels: list[int], sampling: Sampling = GUIDED, forced: Te
 
 
 def uncached(model: Janus, ids: tuple[int, ...], codes: Tensor) -> Tensor:
-    """Logits (N, codes) of one row in one pass over its prompt and all codes but the last."""
+    """Return logits (N, codes) of one row in one uncached pass over its prompt and codes."""
     x = torch.cat((model.decoder.embed_tokens(torch.tensor([ids])), model.embedded(codes[None, :-1])), 1)
     places = torch.arange(x.size(1))[None]
     hidden = model(Tokens(x, model.decoder.turns(places)), Step(0, 1), Uncached())
@@ -84,7 +84,7 @@ def test_the_training_pass_predicts_what_each_row_predicts_alone() -> None:
 
 
 def test_random_weights_are_those_of_their_seed() -> None:
-    """Biases too, which a module draws by itself when it is made."""
+    """Biases included, which modules initialize from the global generator."""
     first, same = (Janus(CONFIG, PROMPTS).initialise(3).state_dict() for _ in range(2))
     assert all(torch.equal(tensor, same[name]) for name, tensor in first.items())
     other = Janus(CONFIG, PROMPTS).initialise(4).state_dict()
@@ -115,7 +115,7 @@ def test_an_entry_knows_the_lengths_of_the_batch_that_is_timed() -> None:
 
 
 def test_the_difference_of_a_quarter_is_the_published_one() -> None:
-    """LineAR, Table 4: 74.01 GB and 47.59 GB of Janus-Pro-7B at batch 64, here keys and values and what the method keeps beside them."""
+    """LineAR, Table 4: 74.01 GB and 47.59 GB of Janus-Pro-7B at batch 64, as keys, values and state."""
     entry: ModelEntry = MODELS.get("janus-pro-7b")
     shape = replace(entry.shape(entry.presets["paper"], 64), dtype=torch.bfloat16, device="meta")
     sites = [Site("decoder", layer) for layer in range(shape.layers)]
@@ -138,7 +138,7 @@ READING = {"vision_model.blocks.0.attn.qkv.weight": torch.ones(2), "aligner.laye
 
 
 def converted(name: str) -> str:
-    """The name that the transformers library gives a tensor of the authors' file."""
+    """Return the transformers name of a tensor of the authors' file."""
     for theirs, ours in (
         ("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head."),
         ("gen_embed.", "model.generation_embeddings."), ("gen_aligner.layers.0.", "model.generation_aligner.fc1."),
@@ -160,7 +160,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> ModelEntry:
 
 
 def published(folder: Path, layout: str) -> dict[str, Tensor]:
-    """A folder of this layout at reduced size, with what the authors' holds beside the generator; the tensors under their names."""
+    """Write a folder of this layout at reduced size; return its tensors by name."""
     model, images = tiny(), janus.tokenizer()
     state = {**model.state_dict(), **{janus.PREFIX + name: tensor for name, tensor in images.state_dict().items()}}
     extras = {"language_model.lm_head.weight": torch.ones(128, 64), **READING}
@@ -180,7 +180,7 @@ def published(folder: Path, layout: str) -> dict[str, Tensor]:
 
 
 def text_tokenizer(folder: Path) -> None:
-    """A tokenizer of words with the special tokens of Janus-Pro, among them one that it would add by itself."""
+    """Write a tokenizer of words with Janus-Pro's special tokens, one of which it adds by itself."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     words = sorted({word for text in text_to_image.TEXTS for word in text.split()} | {"<unk>", ":"})[:100]

@@ -1,4 +1,4 @@
-"""The KL autoencoder beside its vectors: tokens and grids, drawing, and what is refused."""
+"""The KL autoencoder beyond its vectors: grids, sampling, and rejected shapes."""
 
 from __future__ import annotations
 

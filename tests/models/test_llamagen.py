@@ -1,4 +1,4 @@
-"""LlamaGen against itself without a cache, and its rotations against plain trigonometry."""
+"""LlamaGen against itself without a cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LABELS, SEEDS = torch.tensor([3, 7, 3]), [11, 12, 13]
 
 
 def tiny(kv_heads: int | None = None, seed: int = 0) -> LlamaGen:
-    """Random weights, scaled up so that what attention reads shows in the logits."""
+    """Build random weights, scaled up so that attention affects the logits."""
     model = LlamaGen(replace(CONFIG, kv_heads=kv_heads)).initialise(seed).eval()
     for block in model.layers:
         block.attention.wqkv.weight.data *= 8
@@ -41,7 +41,7 @@ def some_tokens(rows: int = 3) -> Tensor:
 
 
 def run(model: LlamaGen, sampling: Sampling, forced: Tensor | None = None, method: Method | None = None) -> tuple[Tensor, Tensor]:
-    """Tokens (batch, N) and guided logits (batch, N, vocab)."""
+    """Return tokens (batch, N) and guided logits (batch, N, vocab)."""
     logits: list[Tensor] = []
 
     def see(index: int, guided: Tensor) -> None:
@@ -69,7 +69,7 @@ def test_the_cache_gives_the_logits_of_one_uncached_pass(kv_heads: int | None) -
 
 
 def test_grouped_heads_are_copies(model: LlamaGen) -> None:
-    """A model with one K/V head is one with four equal ones."""
+    """A model with one K/V head equals one with four equal heads."""
     grouped, wide, forced = tiny(1), tiny(), some_tokens()
     state = grouped.state_dict()
     for layer in range(CONFIG.layers):
@@ -101,7 +101,7 @@ def test_initialising_is_repeatable_and_reaches_the_head() -> None:
 
 
 def test_training_works_after_a_generation() -> None:
-    """A table made inside a generation must not be barred from autograd."""
+    """A table computed in inference mode must not block autograd."""
     rope_table.cache_clear()
     model = tiny()
     run(model, GREEDY)
@@ -123,14 +123,14 @@ def test_bfloat16_stores_bfloat16_and_samples_in_fp32() -> None:
 
 @dataclass
 class NoBranch(Method):
-    """Leaves the MLP out."""
+    """Skips the MLP."""
 
     def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
         return block.mix(site, step, tokens, self)
 
 
 def test_a_method_may_replace_a_block() -> None:
-    """Without its MLP a block is one whose MLP gives nothing."""
+    """A block without its MLP equals one whose MLP returns zeros."""
     forced, silent = some_tokens(), tiny()
     for block in silent.layers:
         block.feed_forward.w2.weight.data.zero_()
@@ -140,7 +140,7 @@ def test_a_method_may_replace_a_block() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_norm_is_rounded_before_its_weight(dtype: torch.dtype) -> None:
-    """As the authors' code casts: in fp32 up to the norm, then in the dtype of the model."""
+    """As in the authors' code: fp32 up to the norm, then the model's dtype."""
     norm, x = RMSNorm(96, 1e-5), (3 * torch.randn(4, 2, 96, generator=torch.Generator().manual_seed(0))).to(dtype)
     norm.weight.data.uniform_(0.5, 1.5)
     norm.to(dtype)

@@ -1,4 +1,4 @@
-"""LlamaGen from text: rows of their own length beside the authors' padded and masked ones, features on disk, and prompts that cannot be."""
+"""LlamaGen from text: unpadded rows against padded ones, cached features, and rejected prompts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LENGTHS = (2, 6, 3)
 
 
 def tiny(config: CaptionConfig = CONFIG) -> CaptionedLlamaGen:
-    """Random weights, scaled up so that what attention reads shows in the logits."""
+    """Build random weights, scaled up so that attention affects the logits."""
     draw = torch.Generator().manual_seed(5)
     model = CaptionedLlamaGen(config, [torch.randn(n, config.text, generator=draw) for n in LENGTHS]).initialise(0).eval()
     for block in model.layers:
@@ -42,7 +42,7 @@ def tiny(config: CaptionConfig = CONFIG) -> CaptionedLlamaGen:
 
 
 def run(model: CaptionedLlamaGen, labels: list[int], method: Method | None = None) -> tuple[Tensor, Tensor]:
-    """Tokens (batch, N) and guided logits (batch, N, vocab); the seed of a sample is its label."""
+    """Return tokens (batch, N) and guided logits (batch, N, vocab); a sample's seed is its label."""
     logits: list[Tensor] = []
     tokens = model.generate(torch.tensor(labels), labels, method or Method(), GUIDED, Memory(),
                             see=lambda _, guided: logits.append(guided.clone()))
@@ -50,8 +50,11 @@ def run(model: CaptionedLlamaGen, labels: list[int], method: Method | None = Non
 
 
 def padded(model: CaptionedLlamaGen, label: int, tokens: Tensor, *, turned: bool = False) -> Tensor:
-    """Guided logits (N, vocab) as the authors' code has them: texts padded on the left to the longest, their columns masked in both
-    halves, the diagonal on. With ``turned`` the condition is turned by the identity, which is wrong."""
+    """Return guided logits (N, vocab) as the authors compute them.
+
+    Texts are left-padded to the longest, padding columns are masked in both halves, and the diagonal is on. ``turned`` rotates the
+    condition by the identity, which is wrong.
+    """
     c, text = model.config, model.texts[label]
     lacking = CONFIG.longest - len(text)
     conditional_text = torch.cat((torch.zeros(lacking, CONFIG.text), text))
@@ -111,13 +114,13 @@ def test_a_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def listed(count: int) -> list[str]:
-    """So many texts of the encoder's words, all different."""
+    """Return ``count`` different texts of the encoder's words."""
     words = ("red", "star", "a", "blue", "stripe", "below")
     return [" ".join(words[number // len(words) ** place % len(words)] for place in range(5)) for number in range(count)]
 
 
 def test_a_long_list_takes_the_memory_of_a_short_one_and_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixty texts, of which eight may stay in memory; the work is ended behind the twentieth, then done, then found done."""
+    """Sixty texts, eight in memory; interrupted after twenty, then completed, then cached."""
     folder, texts = encoder(tmp_path / text_features.ENCODER), listed(60)
     monkeypatch.setattr(text_features, "RESIDENT", 8)
     keep, made = text_features._keep, list[weakref.ref[torch.Tensor]]()
@@ -156,7 +159,7 @@ def test_features_that_cannot_be_written_stay_in_memory(tmp_path: Path) -> None:
 
 
 def test_a_model_of_many_prompts_draws_the_same_from_what_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts in memory and prompts beyond it, in one batch."""
+    """Prompts in memory and on disk, in one batch."""
     tokens = []
     for limit in (64, 1):
         monkeypatch.setattr(text_features, "RESIDENT", limit)

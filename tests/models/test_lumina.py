@@ -1,4 +1,4 @@
-"""Lumina-mGPT: lines and their ends, prompts, published folders, and bytes on paper."""
+"""Lumina-mGPT: line ends, prompts, published folders, and budgets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_each_line_ends_in_its_token_and_holds_codes_before_it() -> None:
 
 
 def test_evicting_by_line_counts_the_end_of_a_line() -> None:
-    """LineAR's budgets of Table 4 are multiples of 49, and its line of the last query is the one that feeds the line's end."""
+    """LineAR's budgets of Table 4 are multiples of 49."""
     entry: ModelEntry = MODELS.get("lumina-mgpt-7b-768")
     shape = entry.shape(entry.presets["paper"], 1)
     assert (shape.lines, shape.line, shape.visual) == (48, 49, 2352)
@@ -84,7 +84,7 @@ def spelt(code: int) -> str:
 
 
 def vocabulary() -> dict[str, int]:
-    """Codes in the order of their names, which is not that of their numbers."""
+    """Return codes in the order of their names, which is not numeric."""
     return {"<s>": 0, **{name: IDS.first + i for i, name in enumerate(sorted(spelt(code) for code in range(IDS.codes)))}}
 
 
@@ -115,7 +115,7 @@ def test_images_are_decoded_without_the_ends_of_lines() -> None:
 
 # -- published folders -----------------------------------------------------------------------------------------------------
 def published(folder: Path) -> Request:
-    """The transformer's folder with what may stand beside it, its tokenizer, and Chameleon's file."""
+    """Write the transformer's folder with extra tensors and tokenizer, and Chameleon's file."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""MAR beside its vectors: schedule and order, what belongs to a sample, what a method sees, training, and published files."""
+"""MAR beyond its vectors: order, noise per sample, method scopes, and training."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_noise_belongs_to_seed_place_and_pass(model: MAR) -> None:
 
 
 def test_the_order_does_not_depend_on_the_number_of_steps(model: MAR) -> None:
-    """Candidates of other numbers of steps draw the same first noise for the same place."""
+    """Candidates with fewer steps get the same initial noise per position."""
     key = streams.seeds_tensor([3], "cpu")
     long, short = (placed(masked_steps(shape(4, 1), total), model.order(key)) for total in (16, 4))
     assert torch.equal(torch.cat([s.generating for s in long[:1]], 1)[0], model.order(key)[0, -1:])
@@ -84,7 +84,7 @@ def test_the_order_does_not_depend_on_the_number_of_steps(model: MAR) -> None:
 # -- what a method sees -----------------------------------------------------------------------------------------------
 @dataclass
 class Listening(Bidirectional):
-    """Notes what goes through each stack, and how many keys each block attends to."""
+    """Records inputs of each stack and the number of keys per block."""
 
     stacks: list[tuple[str, tuple[int, ...], int]] = field(default_factory=list)
     keys: dict[Site, list[int]] = field(default_factory=dict)
@@ -161,7 +161,7 @@ def test_the_share_that_is_masked() -> None:
 
 # -- published files --------------------------------------------------------------------------------------------------
 def test_the_largest_uniform_number_is_noised_to_the_last_step(model: MAR, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cube root rounds to 1, and there is no step behind the last."""
+    """Its cube root rounds to 1, and there is no step after the last."""
     largest = 1 - 2.0**-24
     assert float(torch.tensor(largest) ** (1 / 3)) == 1
     monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, largest))

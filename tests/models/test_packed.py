@@ -1,4 +1,4 @@
-"""Linear layers in the kernel's own order: the same function, and only where it gains."""
+"""Packed linear layers: the same function, and only where they are faster."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_reference_engine_keeps_plain_layers(engine: str, packs: bool) -> No
 
 @pytest.mark.parametrize("limit", [LEAST, 1])
 def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their exact values hold with and without packing, so its fingerprint need not name it (ADR 13)."""
+    """Exact values hold with and without packing, so the fingerprint does not name it (ADR 13)."""
     monkeypatch.setattr("cachemark.models.layers.LEAST", limit)
     files = list((Path(__file__).parents[2] / "baselines" / "accepted").glob("*/*.json"))
     models = {outcome["case"]["model"] for file in files for outcome in json.loads(file.read_text())["outcomes"]}
@@ -92,7 +92,7 @@ def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypat
 
 
 def test_memory_is_counted_through_packed_layers(net: Net) -> None:
-    """The weights stand before the generation, and what the layer returns is a tensor like any other."""
+    """Weights exist before the generation; a layer's output is counted like any tensor."""
     x = torch.randn(4, 1024)
     plain, blocked = TensorPeak(net.parameters()), TensorPeak(packed(net).parameters())
     with blocked:

@@ -1,4 +1,4 @@
-"""Lists of prompts in every form that they come in, and one sentence for each that is broken."""
+"""Lists of prompts in every format, and one error for each broken one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = "item_id,text,keywords,proposition_id,dependency,category_broad,category_
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Reads a list from a file, or from its folder where it has one of its own."""
+    """Return a function that writes a file and reads its list."""
 
     def write(name: str, text: str) -> PromptList:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ def test_of_coco_the_first_caption_of_each_image_counts(write: Write) -> None:
 
 @pytest.mark.parametrize("inner", ["", "prompts"])
 def test_dpg_has_a_prompt_in_each_file_and_its_questions_beside_them(tmp_path: Path, inner: str) -> None:
-    """The row below the head is passed over, as by the authors' script; what depends on it depends on nothing."""
+    """The first row is skipped, as in the authors' script; dependents on it depend on nothing."""
     folder = tmp_path / "prompts"
     folder.mkdir()
     for name in ("10", "2", "partiprompts3"):

@@ -1,4 +1,4 @@
-"""Guidance, truncation and the draw, against loops over single tokens."""
+"""Guidance, truncation and sampling, against loops over single tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_guidance_ends_behind_its_interval(interval: int, guided: range) -> None
 
 
 def test_an_unknown_schedule_of_guidance_is_refused() -> None:
-    """It is part of a case's identity, so it must not be passed over."""
+    """It is part of a case's identity, so it must not be ignored."""
     with pytest.raises(Unsupported, match=r"'linear'.*constant"):
         guide(normal(2, 5), Sampling(cfg_scale=2.0, cfg_schedule="linear"), 0)
 
@@ -126,7 +126,7 @@ def test_a_draw_belongs_to_its_sample_and_position() -> None:
 
 
 def test_candidates_share_their_noise() -> None:
-    """Two candidates whose logits differ by little draw mostly the same tokens; with noise of their own they would not."""
+    """Candidates with similar logits sample mostly equal tokens; with independent noise they would not."""
     logits = normal(500, 64)
     near = logits + 0.01 * normal(500, 64, seed=1)
     agree = (draw(logits, Sampling(), MANY[:500], 0) == draw(near, Sampling(), MANY[:500], 0)).double().mean()

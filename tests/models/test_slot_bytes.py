@@ -1,4 +1,4 @@
-"""The bytes of keys and values of every model, to the byte: what is allocated against what its published sizes give by hand."""
+"""Allocated bytes of keys and values of every model, against published sizes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CASES = [("full", Fraction(1)), *((name, budget) for name in (*BY_TOKEN, *BY_LIN
 
 
 def allocated(model: str, method: str, budget: Fraction) -> tuple[int, int, int]:
-    """Bytes of slots, rows, and the longest condition."""
+    """Return bytes of slots, rows, and the longest condition."""
     entry: ModelEntry = MODELS.get(model)
     shape = replace(entry.shape(entry.presets["paper"], BATCH), dtype=torch.bfloat16, device="meta")
     cls: type[Method] = METHODS.get(method)
@@ -55,7 +55,7 @@ def test_every_model_is_here() -> None:
 
 @pytest.mark.parametrize("model", TOKENS)
 def test_a_next_token_model(model: str) -> None:
-    """The condition, then all tokens but the last or a fraction of them, in every row, layer and head, K and V."""
+    """The condition plus all tokens but the last, or a fraction, in every row, layer and head, K and V."""
     layers, heads, channels, tokens = TOKENS[model]
     for method, budget in CASES:
         nbytes, rows, condition = allocated(model, method, budget)
@@ -65,7 +65,7 @@ def test_a_next_token_model(model: str) -> None:
 
 @pytest.mark.parametrize("model", SCALES)
 def test_a_next_scale_model(model: str) -> None:
-    """All maps but the last, which nobody reads, or a fraction of them."""
+    """All maps but the last, which is never read, or a fraction of them."""
     layers, heads, channels, sides = SCALES[model]
     for method, budget in [case for case in CASES if case[0] not in BY_LINE]:
         nbytes, rows, _ = allocated(model, method, budget)

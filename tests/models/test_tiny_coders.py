@@ -1,4 +1,4 @@
-"""The bundled tokenizers and networks: their arithmetic, their files, and what makes a language of tokens."""
+"""Bundled tokenizers and feature networks: arithmetic, files, and the language of tokens."""
 
 from __future__ import annotations
 

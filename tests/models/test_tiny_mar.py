@@ -1,4 +1,4 @@
-"""The bundled masked model: its size, and what its name in a plan stands for."""
+"""The bundled masked model as plans name it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def coder(folder: Path, config: TinyKLConfig) -> str:
 
 @pytest.fixture(scope="module")
 def request_(tmp_path_factory: pytest.TempPathFactory) -> Request:
-    """Random weights in files."""
+    """A request with random weights in files."""
     folder = tmp_path_factory.mktemp("mar")
     save_file(MAR(TINY_MAR).initialise(0).half().state_dict(), str(folder / "mar.safetensors"))
     return Request(weights=str(folder / "mar.safetensors"), decoder_weights=coder(folder, TinyKLConfig(width=16, blocks=1)))

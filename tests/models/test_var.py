@@ -1,4 +1,4 @@
-"""VAR beside its vectors: what is computed once, how published files load, and what is refused."""
+"""VAR beyond its vectors: caching of modulations, published files, and rejected ones."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_phi_of_each_scale_with_its_ties(scales: int, expected: list[int]) -> No
 
 # -- published files --------------------------------------------------------------------------------------------------
 def published_file(config: VARConfig, path: Path, dtype: torch.dtype = torch.float32, spread: float = 0.0) -> Path:
-    """A file of the official layout, buffers included, with weights of no meaning: zeros, or normal numbers of this deviation."""
+    """Write a file of the official layout, buffers included: zeros, or normal numbers of this deviation."""
     draws = torch.Generator().manual_seed(0)
     state = {name: torch.zeros(t.shape, dtype=dtype) for name, t in meta(config).state_dict().items()}
     state = {name: tensor.normal_(0, spread, generator=draws) if spread else tensor for name, tensor in state.items()}

@@ -1,4 +1,4 @@
-"""The VQ tokenizer: the encoder against a second reading of its description, and edges."""
+"""The VQ tokenizer: the encoder against a second implementation, and edge cases."""
 
 from __future__ import annotations
 

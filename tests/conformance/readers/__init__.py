@@ -1,4 +1,4 @@
-"""How the vectors of each family are read."""
+"""Readers of each family's vectors."""
 
 from ..checks import Family
 from . import infinity, infinity_rivals, janus, llamagen, lumina, mar, mar_lazy, mar_vae, var

@@ -1,6 +1,6 @@
-"""Infinity: the transformer with whole generations, and its image tokenizer's decoder (kind ``small``).
+"""Infinity: transformer, whole generations, and image decoder (kind ``small``).
 
-The file's texts are of different length; here they are padded in one batch, which the authors lay end to end.
+Texts of different length are padded in one batch; the authors concatenate them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ RARE = 1e-3  # share of bytes that rounding may move by one
 
 @dataclass(frozen=True)
 class Ran:
-    """A generation, scale by scale: guided bit logits after the temperature, logits of all rows, hidden states, bits, feature maps and the
-    inputs of the next scale; and the method with its slots."""
+    """A generation, by scale.
+
+    Guided bit logits after the temperature, logits of all rows, hidden states, bits, feature maps and inputs of the next scale; and the
+    method with its slots.
+    """
 
     guided: list[Tensor]
     plain: list[Tensor]
@@ -42,19 +45,19 @@ class Ran:
 
 
 class Subject:
-    """What the checks look at; the negative controls exchange its parts."""
+    """The subject of the checks."""
 
     def __init__(self, vector: Vector, model: Infinity, images: BSQ) -> None:
         self.vector, self.model, self.images = vector, model, images
 
     @cached_property
     def tokens(self) -> Tensor:
-        """Greedy, as the file's were."""
+        """Tokens of a greedy generation."""
         return self._generate()[0]
 
     @cached_property
     def ran(self) -> Ran:
-        """A generation along the file's own bits."""
+        """A generation along the file's bits."""
         tokens, guided, method = self._generate(tokens_of(self.vector))
         model, sides, quantizer = self.model, self.model.config.sides, self.model.quantizer
         labels = list(range(len(model.texts)))
@@ -70,7 +73,7 @@ class Subject:
 
     @cached_property
     def rounded(self) -> list[Tensor]:
-        """Logits of all rows along the file's bits with what cross-attention is given and gives rounded to bf16, as the authors do."""
+        """Logits with inputs and output of cross-attention rounded to bf16, as the authors do."""
         patch = Subject(self.vector, copy.deepcopy(self.model), self.images)
         for module in patch.model.modules():
             if isinstance(module, TextAttention):
@@ -95,7 +98,7 @@ def in_bf16(mixed: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def bits_of_file(vector: Vector) -> list[Tensor]:
-    """The file's bits, scale by scale: (batch, side², bits)."""
+    """Return the file's bits by scale: (batch, side², bits)."""
     return [vector[name].flatten(1, 3) for name, _ in vector.matching("out/bits/*")]
 
 
@@ -132,7 +135,7 @@ def subject(vector: Vector) -> Subject:
 
 
 def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], tolerance: float = LOGITS) -> Check:
-    """The greatest deviation over all scales."""
+    """Check the largest deviation over all scales."""
 
     def measured(subject: Subject, vector: Vector) -> float:
         return worst(measure(subject.ran, int(i), vector[name]) for name, i in vector.matching(f"out/{part}/*"))
@@ -141,7 +144,7 @@ def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], t
 
 
 def bits(subject: Subject, vector: Vector) -> float:
-    """Every bit, exactly."""
+    """Compare every bit exactly."""
     return differing(bits_of(subject.tokens, subject.model.config.bits), torch.cat(bits_of_file(vector), 1))
 
 
@@ -161,7 +164,7 @@ def image(subject: Subject, vector: Vector) -> float:
 
 
 def image_bytes(subject: Subject, vector: Vector) -> float:
-    """As the authors write them: truncated, blue first."""
+    """Compare bytes as the authors write them: truncated, blue first."""
     pixels = (subject.images.decode(tokens_of(vector)) + 1) / 2 * 255
     return differing_bytes(pixels.detach().permute(0, 2, 3, 1).flip(-1).to(torch.uint8), vector["out/image_uint8_bgr"])
 
@@ -173,8 +176,10 @@ def rotations(subject: Subject, vector: Vector) -> float:
 
 
 def rounded(subject: Subject, vector: Vector) -> float:
-    """Root mean square, since the order in which a processor sums decides which values land on the other side of a bf16 step: one such
-    value moves a logit by up to 0.012. All of them, on the processor where most were seen, come to 0.0019; no rounding to 0.0065."""
+    """Compare by root mean square, since summation order moves single values across a bf16 step.
+
+    One such value moves a logit by up to 0.012. The most seen on any processor is 0.0019; without rounding it is 0.0065.
+    """
     return worst(spread(subject.rounded[int(i)].flatten(2), vector[name]) for name, i in vector.matching("out_bf16ca/logits_pre/*"))
 
 

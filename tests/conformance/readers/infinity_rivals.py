@@ -1,7 +1,6 @@
-"""Infinity under the caches of others: whole generations along the file's bits (kinds ``heatkv`` and ``scalekv``).
+"""Infinity under HeatKV and ScaleKV: generations along the file's bits.
 
-Weights and texts are those of ``golden_small`` beside the file. Infinity has no K/V heads of its own to share, and a row of guidance for
-each prompt.
+Weights and texts are those of ``golden_small`` next to the file. Each prompt has one row of guidance.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def small_vector(path: Path) -> Vector:
 
 @dataclass
 class Noting(HeatKV):
-    """Notes the hidden states behind the last block, and what lives before each scale, (layers, heads)."""
+    """HeatKV that records final hidden states and live entries (layers, heads) before each scale."""
 
     hidden: list[Tensor] = field(default_factory=list)
     live: list[Tensor] = field(default_factory=list)
@@ -56,14 +55,14 @@ class Noting(HeatKV):
 
 
 class Rival:
-    """What the checks look at: the model of the file's weights, for a schedule of scales, and one text."""
+    """The model of the file's weights, for a schedule of scales and one text."""
 
     def __init__(self, vector: Vector) -> None:
         self.vector = vector
         self.models: dict[int, Infinity] = {}
 
     def model(self, scales: int) -> Infinity:
-        """For the first of the scales, made once."""
+        """Return the model for the first ``scales``, cached."""
         if scales not in self.models:
             self.models[scales] = self._made(scales)
         return self.models[scales]
@@ -76,7 +75,7 @@ class Rival:
         return model.eval()
 
     def generate(self, method: Method, bits: str, prompt: int = 0) -> Layout:
-        """One prompt along bits of the file."""
+        """Generate one prompt along the file's bits."""
         bits_by_scale = [self.vector[name].flatten(1, 3) for name, _ in self.vector.matching(f"{bits}/*")]
         model, facts = self.model(len(bits_by_scale)), self.vector.facts["config"]
         sampling = Sampling(cfg_scale=facts["cfg"], temperature=0.0)
@@ -84,14 +83,14 @@ class Rival:
         return model.layout([0], sampling)
 
     def logits(self, hidden: Sequence[Tensor], prompt: int = 0) -> list[Tensor]:
-        """Those of all rows, (rows, tokens, 2 · bits) a scale."""
+        """Return logits of all rows, (rows, tokens, 2 · bits) per scale."""
         model = self.model(len(hidden))
         cond = model.text_proj_for_sos(*model.read([prompt], 2))
         return [model.logits(h, cond).flatten(2).detach() for h in hidden]
 
 
 def codes_of(orders: Tensor) -> list[list[int]]:
-    """Codes of the (head, layer) pairs of a file."""
+    """Return codes of the file's (head, layer) pairs."""
     return [[layer * 4 + head for head, layer in pairs] for pairs in orders.tolist()]
 
 
@@ -104,7 +103,7 @@ class Heat(Rival):
 
     @cached_property
     def scas(self) -> list[Tensor]:
-        """After the first prompt, and after both."""
+        """S-CAS after the first prompt, and after both."""
         profile = AttentionProfile("scas")
         tables = []
         for prompt in (0, 1):
@@ -116,7 +115,7 @@ class Heat(Rival):
         return Shape(tuple(side**2 for side in SIDES[: self.vector[name].size(0)]), 4, 4, self.vector.facts["config"]["sink_scales"])
 
     def plan(self, name: str, orders: str) -> Tensor:
-        """(target, source, layer, head) of a budget's plan from the file's orders, where a budget is a share of the entries."""
+        """Return the plan (target, source, layer, head) of a budget, from the file's orders."""
         shape, budget = self.shape(f"{name}/removed"), float(name.rpartition("_")[2])
         limit = int(budget * shape.pairs * shape.before[-1])
         gone = removed(shape, codes_of(self.vector[orders]), limit)
@@ -128,7 +127,7 @@ class Heat(Rival):
         return tables
 
     def ran(self, name: str, orders: str, bits: str) -> Noting:
-        """A generation under a budget, with the file's orders as the calibration; once."""
+        """Return the generation under a budget, with the file's orders as calibration; cached."""
         if name not in self.done:
             self.done[name] = self._ran(name, orders, bits)
         return self.done[name]
@@ -144,13 +143,13 @@ class Heat(Rival):
 
 
 def scas(subject: Heat, vector: Vector) -> float:
-    """Of the sources that are no sink; the file has no number elsewhere."""
+    """Compare sources other than sinks, which have no number in the file."""
     after = zip(subject.scas, ("calibration/scas_after_prompt_0", "calibration/scas"), strict=True)
     return worst(apart(measured[..., 3:-1], vector[name][..., 3:-1]) for measured, name in after)
 
 
 def orders(subject: Heat, vector: Vector) -> float:
-    """Those of what was measured, and of the file's own long scores."""
+    """Compare orders from measured scores, and from the file's long scores."""
     def share(name: str, scores: Tensor) -> float:
         layers, heads, scales = scores.shape
         codes = orders_of({"scas": scores.tolist()}, Shape((1,) * scales, layers, heads, 3))
@@ -186,7 +185,7 @@ def long_logits(subject: Heat, vector: Vector, which: str) -> float:
 # -- ScaleKV ----------------------------------------------------------------------------------------------------------
 @dataclass
 class NotingScores(ScaleKV):
-    """Under budgets of the file; notes hidden states and what each layer keeps behind each scale."""
+    """ScaleKV under the file's budgets that records hidden states and retained entries."""
 
     hidden: list[Tensor] = field(default_factory=list)
     found: dict[tuple[int, int], Tensor] = field(default_factory=dict)
@@ -208,7 +207,7 @@ class NotingScores(ScaleKV):
 
 
 class Scaled(Rival):
-    """ScaleKV: a generation under the file's budgets, and its selection alone at full size."""
+    """ScaleKV: a generation under the file's budgets, and its selection at full size."""
 
     @cached_property
     def ran(self) -> NotingScores:
@@ -223,14 +222,14 @@ class Scaled(Rival):
 
     @cached_property
     def asi(self) -> Tensor:
-        """Of the conditional row, (layers, scales from the second on)."""
+        """ASI of the conditional row, (layers, scales from the second on)."""
         profile = AttentionProfile("asi")
         self.generate(profile, "e2e/bits", self.vector.facts["config"]["prompts_of_the_weights_file"][0])
         return profile.asi
 
     @cached_property
     def cluster(self) -> dict[tuple[int, int], Tensor]:
-        """What is kept of made keys by made queries, under the published budgets: by scale and layer (heads, m)."""
+        """Retained entries of synthetic keys under published budgets: by scale and layer (heads, m)."""
         facts, heads, dim = self.vector.facts["cluster"], self.vector.facts["cluster"]["heads"], self.vector.facts["cluster"]["head_dim"]
         layout = Layout("next-scale", (0,), 0, 0, heads, heads, dim, 32, (0,), (0,), scales=SIDES)
         small_vector = calibrations.packaged("scalekv")["infinity-2b"]
@@ -250,7 +249,7 @@ class Scaled(Rival):
 
 
 def made_up(step: Step, heads: int, dim: int, layer: int, kind: int) -> Tensor:
-    """(1, heads, tokens, dim) of the file's recipe, exact in fp32."""
+    """Return synthetic values (1, heads, tokens, dim) by the file's recipe, exact in fp32."""
     t, head, ch = (torch.arange(n, dtype=torch.int64) for n in (step.count, heads, dim))
     x = ((t + step.first)[None, :, None] * 2654435761 + ch * 40503 + head[:, None, None] * 97 + layer * 1009 + kind * 7919) & MASK
     x = ((x ^ (x >> 15)) * 739982445) & MASK
@@ -260,7 +259,7 @@ def made_up(step: Step, heads: int, dim: int, layer: int, kind: int) -> Tensor:
 
 
 def by_scale(vector: Vector, part: str) -> Iterator[tuple[tuple[int, int], Tensor]]:
-    """Tensors ``part/<scale>/<layer>`` by scale and layer."""
+    """Yield tensors ``part/<scale>/<layer>`` by scale and layer."""
     names = [name for name in vector.tensors if name.startswith(f"{part}/")]
     assert names
     yield from ((tuple(map(int, name.split("/")[-2:])), vector[name]) for name in names)  # type: ignore[misc]
@@ -271,7 +270,7 @@ def kept_tokens(subject: Scaled, vector: Vector) -> float:
 
 
 def scored(vector: Vector, which: str) -> tuple[Tensor, Tensor, Tensor]:
-    """The file's own queries and keys of the first layer at a scale, (rows, heads, tokens, head_dim), and the places of the window."""
+    """Return the file's queries and keys of the first layer at a scale, and window positions."""
     scale, sides = int(which), SIDES[: int(which) + 1]
     before, own = vector[f"e2e/kept/{scale - 1}/0"].long(), sides[-1] ** 2
     first = sum(side**2 for side in sides[:-1])
@@ -281,7 +280,7 @@ def scored(vector: Vector, which: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def pooled(subject: Scaled, vector: Vector, which: str) -> float:
-    """Of the file's own keys and queries in the first layer; where the file has no number neither has ours."""
+    """Compare pooled scores of the file's keys and queries; −inf must match."""
     actual, expected = ScaleKV().pooled(*scored(vector, which)), vector[f"e2e/pooled/{which}/0"]
     same = bool(((actual == -torch.inf) == (expected == -torch.inf)).all())
     return apart(actual.masked_fill(actual == -torch.inf, 0), expected.masked_fill(expected == -torch.inf, 0)) if same else float("inf")

@@ -1,6 +1,6 @@
-"""Janus-Pro: the generator (kind ``small``) and its image tokenizer's decoder (kind ``small_vq``).
+"""Janus-Pro: the generator (kind ``small``) and its image decoder (kind ``small_vq``).
 
-The prompts of a file are of different length and are all generated in one batch, where the authors ran them one by one.
+Prompts of different length run in one batch; the authors ran them one by one.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def config_of(facts: dict[str, Any]) -> JanusConfig:
 
 
 def runs_of(vector: Vector) -> list[str]:
-    """Letters of the file's runs, in order: the labels of the samples."""
+    """Return the letters of the file's runs, in order: the labels of the samples."""
     return [which for _, which in vector.matching("run_*/prompt_ids")]
 
 
 def prompts_of(vector: Vector) -> Prompts:
-    """The file's prompts, and what stands in their place in the unconditional rows."""
+    """Return the file's prompts, conditional and unconditional."""
     facts = [vector.facts[f"run_{which}"] for which in runs_of(vector)]
     conditional_ids = tuple(tuple(vector[f"run_{which}/prompt_ids"].tolist()) for which in runs_of(vector))
     assert [list(ids) for ids in conditional_ids] == [fact["prompt_ids"] for fact in facts]
@@ -54,7 +54,7 @@ def prompts_of(vector: Vector) -> Prompts:
 
 
 class NotingJanus(Janus):
-    """Keeps the normed hidden states and the logits of every pass, rows first."""
+    """Janus that records normed hidden states and logits of every pass, rows first."""
 
     def __init__(self, config: JanusConfig, prompts: Prompts) -> None:
         super().__init__(config, prompts)
@@ -69,8 +69,10 @@ class NotingJanus(Janus):
 
 @dataclass
 class Ran:
-    """A generation of all prompts at once: tokens (runs, N), guided logits (runs, N, codes), hidden states and logits (rows, N, …) with
-    the unconditional rows last, and the method with its slots."""
+    """A generation of all prompts at once, unconditional rows last.
+
+    Tokens (runs, N), guided logits (runs, N, codes), hidden states and logits (rows, N, …), and the method.
+    """
 
     tokens: Tensor
     guided: Tensor
@@ -81,7 +83,7 @@ class Ran:
 
 @dataclass
 class Generator:
-    """What the checks look at. ``ran`` by whether tokens were taken from the file."""
+    """The subject of the checks. ``ran``: by whether tokens were forced."""
 
     model: NotingJanus
     ran: dict[bool, Ran] = field(default_factory=dict)
@@ -116,7 +118,7 @@ def row_of(vector: Vector, which: str) -> int:
 
 
 def codes(subject: Generator, vector: Vector, which: str) -> float:
-    """Every code, exactly."""
+    """Compare every code exactly."""
     return differing(subject.run(vector, False).tokens[row_of(vector, which)], vector[f"run_{which}/codes"])
 
 
@@ -138,7 +140,7 @@ def hidden(subject: Generator, vector: Vector, which: str) -> float:
 
 
 def slots(layer: int) -> Check:
-    """Keys and values of a layer in both rows of a run: the prompt and all codes that were fed."""
+    """Check keys and values of a layer in both rows: the prompt and all fed codes."""
 
     def measure(subject: Generator, vector: Vector, which: str) -> float:
         slot = subject.run(vector, True).method.slots[subject.model.sites[layer]]
@@ -155,13 +157,13 @@ def slots(layer: int) -> Check:
 
 # -- the image tokenizer's decoder --------------------------------------------------------------------------------------
 def to_uint8(images: Tensor) -> Tensor:
-    """Images (B, 3, H, W) in [−1, 1] to bytes (B, H, W, 3), by the published script: (x + 1)/2·255, clamped, truncated."""
+    """Convert images in [−1, 1] to bytes (B, H, W, 3) as published: (x + 1)/2·255, clamped, truncated."""
     return ((images + 1) / 2 * 255).clamp(0, 255).permute(0, 2, 3, 1).to(torch.uint8)
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """What the checks look at; the negative controls exchange its parts."""
+    """The subject of the checks."""
 
     model: VQ
     to_uint8: Callable[[Tensor], Tensor] = to_uint8

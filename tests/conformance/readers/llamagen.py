@@ -1,4 +1,4 @@
-"""LlamaGen: the transformer (kind ``small``) and its tokenizer's decoder (kind ``small_vq``)."""
+"""LlamaGen: the transformer (kind ``small``) and its image decoder (kind ``small_vq``)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RARE = 1e-3  # share of bytes that rounding may move by one
 
 # -- the transformer --------------------------------------------------------------------------------------------------
 def sampling_of(vector: Vector, run: str) -> Sampling:
-    """Greedy decoding as a group of the file did it: ``greedy_cfg``, ``greedy_cfg_interval`` or ``greedy_nocfg``."""
+    """Return the sampling of a greedy group of the file."""
     scale = 1.0 if run == "greedy_nocfg" else vector.facts["cfg_scale"]
     interval = next((value for name, value in vector.facts.items() if name.startswith("cfg_interval")), -1)
     return Sampling(cfg_scale=scale, cfg_interval=interval if run == "greedy_cfg_interval" else -1, temperature=0.0)
@@ -38,7 +38,7 @@ def sampling_of(vector: Vector, run: str) -> Sampling:
 
 @dataclass(frozen=True)
 class Transformer:
-    """What the checks look at; the negative controls exchange its parts."""
+    """The subject of the checks."""
 
     model: LlamaGen
     sampling: Callable[[Vector, str], Sampling] = sampling_of
@@ -47,7 +47,7 @@ class Transformer:
 
 @dataclass
 class Watched(Uncached):
-    """The uncached pass, which also notes the hidden states behind each block."""
+    """The uncached pass that records hidden states after each block."""
 
     hidden: list[Tensor] = field(default_factory=list)
 
@@ -76,7 +76,7 @@ def transformer(vector: Vector, model: type[LlamaGen] = LlamaGen) -> Transformer
 def generated(
     subject: Transformer, labels: Tensor, sampling: Sampling, forced: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Method]:
-    """Tokens (B, N) and guided logits (B, N, vocab) of the cached path under the full cache, and the method with its slots."""
+    """Return tokens (B, N), guided logits (B, N, vocab) and method of a generation with the full cache."""
     method, seen = METHODS.get("full")(), []
     seeds = range(len(labels))
     tokens = subject.model.generate(labels, seeds, method, sampling, Memory(), forced=forced, see=lambda _, logits: seen.append(logits))
@@ -97,7 +97,7 @@ def logits_null(subject: Transformer, vector: Vector) -> float:
 
 
 def _cached(subject: Transformer, labels: Tensor, tokens: Tensor, expected: Tensor) -> float:
-    """The file's last entry answers the last token, which no generation feeds; the uncached pass has to give it."""
+    """Compare cached logits; the last token is never fed, so the uncached pass predicts the last entry."""
     logits = generated(subject, labels, Sampling(), tokens)[1]
     last = subject.model.prefix_logits(labels, tokens)[:, -1:]
     return apart(torch.cat((logits, last), 1), expected)
@@ -125,7 +125,7 @@ def hidden_last(subject: Transformer, vector: Vector) -> float:
 
 
 def _hidden(subject: Transformer, vector: Vector) -> list[Tensor]:
-    """(B, 1 + N, dim) behind each block, before the final norm."""
+    """Return hidden states (B, 1 + N, dim) after each block, before the final norm."""
     model, method = subject.model, Watched()
     x = torch.cat((model.cls_embedding(vector["input/class_ids"]), model.tok_embeddings(vector["input/tokens"])), 1)
     model(Tokens(x, model.rope), Step(0, 1), method)
@@ -141,7 +141,7 @@ def slot_values(subject: Transformer, vector: Vector) -> float:
 
 
 def _slot(subject: Transformer, vector: Vector, part: int, expected: Tensor) -> float:
-    """Layer 0 after all N tokens. The live prefix is the class and the N − 1 tokens that a generation feeds."""
+    """Compare layer 0: the class and the N − 1 tokens that a generation feeds."""
     tokens = vector["input/tokens"]
     method = generated(subject, vector["input/class_ids"], Sampling(), tokens)[2]
     slot, live = method.slots[subject.model.sites[0]], tokens.shape[1]
@@ -151,7 +151,7 @@ def _slot(subject: Transformer, vector: Vector, part: int, expected: Tensor) -> 
 
 
 def greedy(run: str) -> Check:
-    """Every token, exactly."""
+    """Check every token exactly."""
 
     def measure(subject: Transformer, vector: Vector) -> float:
         tokens, _, _ = generated(subject, vector["input/class_ids"], subject.sampling(vector, run))
@@ -166,7 +166,7 @@ def guided_logits(subject: Transformer, vector: Vector) -> float:
 
 
 def filters(subject: Transformer, vector: Vector) -> float:
-    """Probabilities after each of the file's settings of temperature, top-k and top-p."""
+    """Compare probabilities under each of the file's settings of temperature, top-k and top-p."""
     logits, settings = vector["filter/logits_in"][:, -1], vector.facts["filters"]
     assert settings
     probabilities = {name: subject.filter_logits(logits, Sampling(**setting)).softmax(-1) for name, setting in settings.items()}
@@ -175,18 +175,18 @@ def filters(subject: Transformer, vector: Vector) -> float:
 
 # -- the tokenizer's decoder ------------------------------------------------------------------------------------------
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Images (B, 3, H, W) to height and width ``size``: bicubic, no antialiasing."""
+    """Resize images (B, 3, H, W) bicubically without antialiasing."""
     return F.interpolate(images, size=size, mode="bicubic", align_corners=False, antialias=False)
 
 
 def to_uint8(images: Tensor) -> Tensor:
-    """Images (B, 3, H, W) in [−1, 1] to bytes (B, H, W, 3), by the published evaluation: 127.5·x + 128, clamped, truncated."""
+    """Convert images in [−1, 1] to bytes as published: 127.5·x + 128, clamped, truncated."""
     return images.mul(127.5).add(128.0).clamp(0, 255).permute(0, 2, 3, 1).to(torch.uint8)
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """What the checks look at; the negative controls exchange its parts."""
+    """The subject of the checks."""
 
     model: VQ
     resize: Callable[[Tensor, tuple[int, int]], Tensor] = resize

@@ -1,6 +1,6 @@
-"""Lumina-mGPT: the generator (kind ``small``) and its image tokenizer's decoder (kind ``small_vq``).
+"""Lumina-mGPT: the generator (kind ``small``) and its image decoder (kind ``small_vq``).
 
-The authors ran each branch of guidance by itself; here both are rows of one batch.
+Both branches of guidance run in one batch; the authors ran them separately.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def config_of(facts: dict[str, Any], which: str) -> LuminaConfig:
 
 
 class NotingLumina(Lumina):
-    """Keeps the logits of every pass, rows first."""
+    """Lumina that records the logits of every pass, rows first."""
 
     def __init__(self, config: LuminaConfig, prompts: Prompts) -> None:
         super().__init__(config, prompts)
@@ -56,7 +56,7 @@ class NotingLumina(Lumina):
 
 @dataclass(frozen=True)
 class Ran:
-    """A generation of one prompt: tokens (N,), logits before and after guidance and masking (N, vocab), both rows' (2, N, vocab)."""
+    """A generation of one prompt: tokens (N,), guided logits (N, vocab), both rows' (2, N, vocab)."""
 
     tokens: Tensor
     guided: Tensor
@@ -66,7 +66,7 @@ class Ran:
 
 @dataclass
 class Generator:
-    """What the checks look at. ``ran`` by run and by whether tokens were taken from the file."""
+    """The subject of the checks. ``ran``: by run and by whether tokens were forced."""
 
     vector: Vector
     make: Callable[[LuminaConfig, Prompts], NotingLumina] = NotingLumina
@@ -97,7 +97,7 @@ def sampling_of(vector: Vector) -> Sampling:
 
 
 def codes(subject: Generator, vector: Vector, which: str) -> float:
-    """Every token but the one behind the image, exactly."""
+    """Compare every token exactly, except the one after the image."""
     return differing(subject.run(which, False).tokens, vector[f"run_{which}/new_tokens"][:-1])
 
 
@@ -109,7 +109,7 @@ def branch(row: int, name: str) -> Callable[..., float]:
 
 
 def guided(subject: Generator, vector: Vector, which: str) -> float:
-    """Where a place allows them."""
+    """Compare allowed logits."""
     actual, scores = subject.run(which, True).guided, vector[f"run_{which}/logits_cfg"][:-1]
     ids = config_of(vector.facts, which).ids
     allowed = torch.zeros_like(actual, dtype=torch.bool)
@@ -120,21 +120,21 @@ def guided(subject: Generator, vector: Vector, which: str) -> float:
 
 
 def kept_by_filters(subject: Generator, vector: Vector, which: str) -> float:
-    """Which tokens a place and top-k leave."""
+    """Compare the tokens allowed by position and top-k."""
     setting = Sampling(top_k=vector.facts[f"run_{which}"]["image_top_k"])
     filtered = filter_logits(subject.run(which, True).guided, setting)
     return differing(filtered > -1e8, vector[f"run_{which}/scores_processed"][:-1].isfinite())
 
 
 def prefill(subject: Generator, vector: Vector, which: str) -> float:
-    """Logits of all ids of a prompt, in one pass."""
+    """Compare logits of all ids of a prompt in one pass."""
     model = subject.model(which)
     tokens = model.feed(vector[f"run_{which}/prompt_ids"][None], Step(0, 1), torch.tensor([0]), torch.tensor([0]))
     return apart(model.logits(model(tokens, Step(0, 1), Uncached()))[0], vector[f"run_{which}/prefill_logits"])
 
 
 def slots(layer: int) -> Check:
-    """Keys and values of a layer in both rows: the prompt and all tokens that were fed."""
+    """Check keys and values of a layer in both rows: the prompt and all fed tokens."""
 
     def measure(subject: Generator, vector: Vector, which: str) -> float:
         ran, deviations = subject.run(which, True), []
@@ -154,13 +154,13 @@ def slots(layer: int) -> Check:
 
 # -- the image tokenizer's decoder --------------------------------------------------------------------------------------
 def to_uint8(images: Tensor) -> Tensor:
-    """Images (B, 3, H, W) to bytes (B, H, W, 3), by the published script: clamped, (x + 1)/2·255, truncated."""
+    """Convert images to bytes (B, H, W, 3) as published: clamped, (x + 1)/2·255, truncated."""
     return ((images.clamp(-1, 1) + 1) / 2 * 255).permute(0, 2, 3, 1).to(torch.uint8)
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """What the checks look at; the negative controls exchange its parts."""
+    """The subject of the checks."""
 
     model: VQGAN
     grids: dict[str, tuple[int, int]]

@@ -32,7 +32,7 @@ NO_CLASS = -1  # label of a row that is drawn without one
 
 
 def far(actual: Tensor, expected: Tensor) -> float:
-    """The greatest difference as a share of the greatest value: untrained heads amplify to 10⁵."""
+    """Return the largest difference relative to the largest value: untrained heads amplify to 10⁵."""
     return apart(actual, expected) / float(expected.double().abs().max())
 
 
@@ -43,7 +43,7 @@ def sections_of(text: str) -> tuple[int, ...]:
 # -- the transformer --------------------------------------------------------------------------------------------------
 @dataclass
 class Watched(Bidirectional):
-    """Notes what stands behind each block."""
+    """Records the output of each block."""
 
     behind: dict[Site, Tensor] = field(default_factory=dict)
 
@@ -54,7 +54,7 @@ class Watched(Bidirectional):
 
 
 class Replayed(MAR):
-    """Order and noise come from the file; the passes and what the head was told are noted. A row may have no class."""
+    """MAR with order and noise of the file; records passes and head conditions. Rows may lack a class."""
 
     def __init__(self, config: MARConfig, *, eager_head: bool = False) -> None:
         super().__init__(config, eager_head=eager_head)
@@ -71,7 +71,6 @@ class Replayed(MAR):
         return self.orders
 
     def noise(self, key: Tensor, places: Tensor, passes: int) -> Tensor:
-        """The next rows of the file."""
         taken, self.drawn = self.drawn.split((places.numel(), self.drawn.size(1) - places.numel()), 1)
         return taken.unflatten(1, tuple(places.shape))
 
@@ -90,7 +89,7 @@ class Replayed(MAR):
 
 @dataclass
 class Ran:
-    """One generation: the tokens, the passes, guidance of each, what the head was told, and that of all places in the last pass."""
+    """One generation: tokens, passes, guidance per pass, head conditions, and those of the last pass."""
 
     tokens: Tensor
     passes: list[MaskedStep]
@@ -101,7 +100,7 @@ class Ran:
 
 @dataclass
 class Subject:
-    """What the checks look at. ``models`` by the spacing of the head's process; ``grid`` and ``flat`` turn tokens into a map and back."""
+    """The subject of the checks. ``models``: by spacing; ``grid``, ``flat``: tokens to a map and back."""
 
     models: dict[str, Replayed]
     vector: Vector
@@ -141,7 +140,7 @@ def everywhere(rows: int, count: int) -> Tensor:
 
 
 def labels_of(run: dict[str, Any]) -> Tensor:
-    """Classes of a generation; the file writes null for none, of one row or of all."""
+    """Return the classes of a generation; null in the file means none."""
     labels = run["labels"] or [None] * run["bsz"]
     return torch.tensor([NO_CLASS if label is None else label for label in labels])
 
@@ -150,7 +149,7 @@ FIXED = {"mlp_ratio": 4, "norm_eps": 1e-6, "diffloss_t_freq_dim": 256}  # of eve
 
 
 def config_of(facts: dict[str, Any], spacing: str) -> MARConfig:
-    """Sizes of the model in a file; ValueError where it is none that the model's class can have."""
+    """Return the sizes of the file's model. Raises ValueError if the model's class cannot have them."""
     c = facts["config"]
     expected = FIXED | {"decoder_embed_dim": c["encoder_embed_dim"], "decoder_num_heads": c["encoder_num_heads"]}
     if other := {name: c[name] for name, value in expected.items() if c.get(name, value) != value}:
@@ -162,7 +161,7 @@ def config_of(facts: dict[str, Any], spacing: str) -> MARConfig:
 
 
 def grid_by_patch(tokens: Tensor, patch: int) -> Tensor:
-    """(B, N, C·p²) to (B, C, h, w): of a token's numbers the channel changes slowest, then the row."""
+    """Map (B, N, C·p²) to (B, C, h, w); within a token the channel changes slowest, then the row."""
     return F.pixel_shuffle(grid_of(tokens), patch)
 
 
@@ -182,7 +181,7 @@ def subject(vector: Vector, *, eager_head: bool = False) -> Subject:
 
 # -- encoder and decoder ----------------------------------------------------------------------------------------------
 def state(subject: Subject, vector: Vector, name: str) -> tuple[Tensor, Tensor, Watched]:
-    """The encoder's output, what the head is told of all places, and the method that watched."""
+    """Return the encoder's output, head conditions of all positions, and the recording method."""
     model, method = subject.model, Watched()
     tokens, mask = (vector[f"in/states/{name}/{part}"] for part in ("tokens", "mask"))
     known_places = mask.argsort(dim=1, stable=True)[:, : int((mask[0] == 0).sum())].repeat(2, 1)
@@ -203,7 +202,7 @@ def told(subject: Subject, vector: Vector) -> float:
 
 
 def first_block(stack: str) -> Check:
-    """Of those states of which the file holds it, as many rows as it holds."""
+    """Check the stored rows of the first block."""
     pattern = f"out/states/*/{stack}_block0_out"
 
     def measure(subject: Subject, vector: Vector) -> float:
@@ -227,7 +226,7 @@ def cond_embed(subject: Subject, vector: Vector) -> float:
 
 
 def output(subject: Subject, x: Tensor, t: Tensor, c: Tensor) -> Tensor:
-    """Of the network, for rows of one token each: (rows, 2·C)."""
+    """Return the network's output (rows, 2·C) for rows of one token."""
     return subject.head.net(x[:, None], t[:, None], c[:, None])[:, 0]
 
 
@@ -236,7 +235,7 @@ def head_out(subject: Subject, vector: Vector) -> float:
 
 
 def head_guided(subject: Subject, vector: Vector) -> float:
-    """Both halves see the first half of x; the file repeats the guided ε for the second, and names the scale."""
+    """Compare guided outputs; both halves read the first half of x."""
 
     def deviation(name: str, scale: str) -> float:
         half = vector["in/head/x"].chunk(2)[0]
@@ -277,8 +276,10 @@ def loss_part(part: int, name: str) -> Check:
 
 
 def settings_of(vector: Vector, variant: str) -> tuple[str, float, float]:
-    """Spacing, guidance and temperature of a variant of sampling by the head alone, which the file tells in a sentence: ``n`` stands for
-    its number of steps, and "as x" for what another variant has."""
+    """Parse spacing, guidance and temperature of a sampling variant from the file's description.
+
+    ``n`` is its number of steps, and "as x" refers to another variant.
+    """
     text, spacing = vector.facts["psl_variants"][variant], str(vector.facts["config"]["num_sampling_steps"])
     settings = {name: match[1] for name in ("as", "respacing", "cfg", "temperature")
                 if (match := re.search(rf'\b{name} "?([\w.,]*\w)', text))}
@@ -288,7 +289,7 @@ def settings_of(vector: Vector, variant: str) -> tuple[str, float, float]:
 
 
 def sampled(subject: Subject, vector: Vector, which: str) -> float:
-    """The head alone: every intermediate token, of the conditional rows, and the last."""
+    """Compare every intermediate token of the head, and the last."""
     head, (spacing, scale, temperature) = subject.head, settings_of(vector, which)
     passes: list[Tensor] = []
     rows = len(vector["in/head/c"]) // (1 if scale == 1 else 2)
@@ -310,7 +311,7 @@ def sampled(subject: Subject, vector: Vector, which: str) -> float:
 
 # -- whole generations ------------------------------------------------------------------------------------------------
 def trajectory(name: str, part: str, measure: Callable[[Ran, Vector, str], float], tolerance: float = RELATIVE) -> Check:
-    """Over those generations of which the file holds ``part``."""
+    """Check all generations for which the file holds ``part``."""
     pattern = f"out/traj*/{part}"
 
     def measured(subject: Subject, vector: Vector) -> float:
@@ -324,7 +325,7 @@ def counts(ran: Ran, vector: Vector, at: str) -> float:
 
 
 def masks(ran: Ran, vector: Vector, at: str) -> float:
-    """Which places are unknown before each pass."""
+    """Compare the unknown positions before each pass."""
     expected = vector[f"{at}masks"]
     own_masks = [torch.ones_like(mask).scatter(1, step.known[: len(mask)], 0) for mask, step in zip(expected, ran.passes, strict=True)]
     return differing(torch.stack(own_masks), expected)

@@ -1,4 +1,4 @@
-"""MAR under LazyMAR (kind ``lazy``): whole generations with tokens from the file, and the cached head alone."""
+"""MAR under LazyMAR (kind ``lazy``): generations along the file's tokens, and the cached head."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ HEAD = {"head_threshold": HEAD_PERIOD, "head_delta_blocks": list(BRIDGED)}  # no
 
 @dataclass
 class Watched(LazyMAR):
-    """Notes the raw score of every token and which go on, in every partial pass; the difference of the branches; and how many rows
-    and tokens the encoder computes."""
+    """LazyMAR that records scores and chosen tokens, branch differences, and encoder inputs."""
 
     seen: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     differences: dict[int, Tensor] = field(default_factory=dict)
@@ -65,7 +64,7 @@ class Watched(LazyMAR):
 
 
 class Fed(mar.Replayed):
-    """Order and tokens come from the file and the head is left out; what stands between the stacks is noted."""
+    """MAR along the file's order and tokens, without the head; records states between the stacks."""
 
     def feed(self, orders: Tensor) -> None:
         self.orders = orders
@@ -87,7 +86,7 @@ class Fed(mar.Replayed):
 
 @dataclass
 class Ran:
-    """One generation: the method that watched, the passes, guidance of each, and what the model made on the way."""
+    """One generation: recording method, model, and guidance of each pass."""
 
     method: Watched
     model: Fed
@@ -96,7 +95,7 @@ class Ran:
 
 @dataclass
 class Subject:
-    """What the checks look at. ``parameters`` of the method in the generations, of which ``only`` one may be asked for."""
+    """The subject of the checks, with ``parameters`` of the method; ``only``: a single generation."""
 
     weights: dict[str, Tensor]
     vector: Vector
@@ -117,7 +116,7 @@ class Subject:
 
     @property
     def built_in(self) -> dict[str, Any]:
-        """Parameters for the numbers that the file's code had built in, which it read at the pass itself."""
+        """Parameters for numbers that the authors' code had built in."""
         built_in = self.meta.get("hard_coded", {})
         if other := {name: built_in[name] for name, value in HEAD.items() if built_in.get(name, value) != value}:
             raise ValueError(f"the head's cache of this package has no parameters for {other}: expected {HEAD}")
@@ -137,8 +136,10 @@ class Subject:
         return Ran(method, model, scales)
 
     def head(self, name: str, **switches: bool) -> tuple[Tensor, list[Tensor], dict[str, list[Any]]]:
-        """The head alone, for one token of each row: the tokens, those after each pass, and which blocks ran their MLP for how many
-        rows. Guidance and temperature stand in the file's notes."""
+        """Run the head for one token per row: result, tokens after each pass, and MLP calls by block.
+
+        Guidance and temperature are in the file's notes.
+        """
         model, vector, sections = self.model(), self.vector, mar.sections_of(self.spacing(name))
         head, batch = model.diffloss, len(vector["in/head/init_noise"])
         scale, temperature = re.search(r"cfg ([\d.]+), temperature ([\d.]+)", " ".join(self.meta["notes"])).groups()
@@ -160,7 +161,7 @@ class Subject:
 
 @contextmanager
 def listening(head: DiffusionHead, steps: list[Tensor], calls: dict[str, list[Any]]) -> Iterator[None]:
-    """While it is open, the tokens after each pass of a head are noted, and the rows of each MLP and final layer that runs."""
+    """Record the tokens after each pass of a head, and the rows of each MLP and final layer that runs."""
     net, back, passes = head.net, head.back, len(calls)
 
     def noted(*args: Any) -> Tensor:
@@ -186,7 +187,7 @@ def subject(vector: Vector, only: str = "", **parameters: Any) -> Subject:
 
 # -- whole generations ------------------------------------------------------------------------------------------------
 def trajectory(name: str, part: str, measure: Callable[[Ran, Vector, str], float], tolerance: float = 0.0) -> Check:
-    """The worst of those generations of which the file holds ``part``."""
+    """Check all generations for which the file holds ``part``."""
 
     def measured(subject: Subject, vector: Vector) -> float:
         stored = [which for which in subject.runs if matching(part.replace("*", which, 1), vector.names)]
@@ -223,7 +224,7 @@ def told(ran: Ran, vector: Vector, at: str) -> float:
 
 
 def told_in_full(ran: Ran, vector: Vector, at: str) -> float:
-    """What the head is told in full passes is what it is told without any cache."""
+    """Compare head conditions of full passes with those without any cache."""
     conditions = torch.cat([z.flatten(0, 1) for z, full in zip(ran.model.told, ran.method.full, strict=True) if full])
     plain = vector[f"out/{at}/z_pred_mar"].split([2 * step.count * len(step.known) // 2 for step in ran.model.passes])
     return apart(conditions, torch.cat([z for z, full in zip(plain, ran.method.full, strict=True) if full]))
@@ -238,7 +239,7 @@ def encoder_shapes(ran: Ran, vector: Vector, at: str) -> float:
 
 
 def noted(kind: str) -> Callable[[Ran, Vector, str], float]:
-    """What the file holds of single passes: ``z`` and ``encoder_out`` of all places, ``diff``."""
+    """Compare what the file stores of single passes: ``z``, ``encoder_out`` and ``diff``."""
 
     def measure(ran: Ran, vector: Vector, at: str) -> float:
         deviations = [0.0]
@@ -254,7 +255,7 @@ def noted(kind: str) -> Callable[[Ran, Vector, str], float]:
 
 # -- the head ---------------------------------------------------------------------------------------------------------
 def head_steps(subject: Subject, vector: Vector, which: str) -> float:
-    """After every pass, as a share of the greatest value then; the file repeats them for the unconditional rows."""
+    """Compare tokens after every pass, relative to the largest value."""
     out, steps, _ = subject.heads[which]
     last = mar.far(out, vector[f"out/head/{which}/cached_out"][: len(out)])
     return max(last, *(mar.far(x, y[: len(x)]) for x, y in zip(steps, vector[f"out/head/{which}/cached_steps"], strict=True)))
@@ -265,7 +266,7 @@ def head_calls(subject: Subject, vector: Vector) -> float:
 
 
 def plain_head(subject: Subject, vector: Vector) -> float:
-    """With the switch off the head is the plain one."""
+    """Compare the head without its cache with the plain one."""
     made = {name: subject.head(which, head_cache=False)[0] for name, which in vector.matching("out/head/*/plain_out")}
     return worst(mar.far(out, vector[name][: len(out)]) for name, out in made.items())
 

@@ -1,4 +1,4 @@
-"""MAR's image tokenizer: both halves of a narrow autoencoder (kinds ``vae_decoder`` and ``vae_encoder``)."""
+"""MAR's image tokenizer (kinds ``vae_decoder`` and ``vae_encoder``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def image(model: KL, vector: Vector) -> float:
 
 
 def decoded(model: KL, vector: Vector) -> float:
-    """From scaled tokens to the clamped image."""
+    """Compare clamped images of scaled tokens."""
     tokens = tokens_of(vector["in/z"]) * 0.2325
     return far(model.decode(tokens), vector["out/image"].clamp(-1, 1))
 

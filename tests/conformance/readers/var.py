@@ -1,4 +1,4 @@
-"""VAR: the transformer with a small tokenizer (kind ``small``) and the full-size tokenizer (kind ``vqvae_full``)."""
+"""VAR: transformer, small tokenizer (kind ``small``), and full-size tokenizer (kind ``vqvae_full``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOGITS = 1e-4
 # -- the transformer --------------------------------------------------------------------------------------------------
 @dataclass
 class Watched(Full):
-    """The full cache that keeps the last scale too, and notes the hidden states behind the last block of each scale."""
+    """The full cache including the last scale; records the final hidden states of each scale."""
 
     store_last: bool = True
     hidden: list[Tensor] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Watched(Full):
 
 @dataclass
 class Ran:
-    """What a generation gave, scale by scale: guided logits, logits of all rows, hidden states, codes, feature maps."""
+    """A generation, by scale: guided logits, logits of all rows, hidden states, codes, feature maps."""
 
     guided: list[Tensor]
     plain: list[Tensor]
@@ -57,7 +57,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Subject:
-    """What the checks look at; the negative controls exchange its parts. ``models`` by variant."""
+    """The subject of the checks. ``models``: by variant."""
 
     models: dict[str, VAR]
     decode: Callable[[Tensor], Tensor]
@@ -65,7 +65,7 @@ class Subject:
     ran: dict[str, Ran] = field(default_factory=dict)
 
     def run(self, variant: str, vector: Vector) -> Ran:
-        """Greedy, once for each variant; where the file drew its tokens with a generator of its own, they are taken from the file."""
+        """Return the greedy generation of a variant, cached; tokens are forced if the file sampled them."""
         if variant not in self.ran:
             self.ran[variant] = self._run(variant, vector)
         return self.ran[variant]
@@ -90,7 +90,7 @@ def sampling_of(vector: Vector) -> Sampling:
 
 
 def labels_of(model: VAR, vector: Vector) -> Tensor:
-    """Classes of the generation; the file writes null, or a number below 0, for none."""
+    """Return the classes of a generation; null or a negative number means none."""
     return torch.tensor([model.config.classes if label is None or label < 0 else label for label in vector.facts["labels"]])
 
 
@@ -99,7 +99,7 @@ def tokens_of(vector: Vector, variant: str = "") -> Tensor:
 
 
 def variants_of(vector: Vector) -> list[str]:
-    """Parts of names: nothing for the base, else the variant and a slash."""
+    """Return name prefixes: empty for the base, else the variant and a slash."""
     return ["" if name == "base" else f"{name}/" for name in vector.facts["variants"]]
 
 
@@ -112,7 +112,7 @@ def config_of(facts: dict[str, Any], variant: str) -> VARConfig:
 
 
 def weights_of(vector: Vector, part: str, variant: str) -> dict[str, Tensor]:
-    """Weights of ``var`` or ``vae`` for a variant, whose own ones stand in a group of their own."""
+    """Return weights of ``var`` or ``vae`` for a variant, which override the base's."""
     own = f"weights_{variant.strip('/')}/{part}/"
     extra = {name.removeprefix(own): vector[name].float() for name in vector.tensors if name.startswith(own)}
     base = {name.removeprefix(f"{part}/"): tensor for name, tensor in vector.weights().items() if name.startswith(f"{part}/")}
@@ -147,7 +147,7 @@ def subject(vector: Vector) -> Subject:
 
 
 def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], tolerance: float = LOGITS) -> Check:
-    """The greatest deviation over those variants and scales of which the file holds ``part``."""
+    """Check the largest deviation over the stored variants and scales."""
 
     def measured(subject: Subject, vector: Vector) -> float:
         stored = {variant: [i for _, i in vector.matching(f"out/{variant}{part}/*")] for variant in subject.models}
@@ -158,7 +158,7 @@ def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], t
 
 
 def drawn(subject: Subject, vector: Vector) -> float:
-    """Greedy tokens, exactly; of tokens that the file drew, the share that no draw could have given."""
+    """Compare greedy tokens exactly; of sampled tokens, return the fraction that is impossible."""
     if vector.facts["top_k"] == 1:
         return scales("tokens", "idx", lambda ran, i, expected: differing(ran.codes[i], expected)).measure(subject, vector)
     logits = torch.cat(subject.run("", vector).guided, 1)
@@ -187,7 +187,7 @@ def slot_part(part: int, name: str) -> Check:
 
 
 def teacher(subject: Subject, vector: Vector) -> float:
-    """One pass over all scales against the logits of the generation: the plain ones, else the guided ones."""
+    """Compare one pass over all scales with the logits of the generation."""
     model, codes, labels = subject.models[""], tokens_of(vector), labels_of(subject.models[""], vector)
     made = model.teacher(labels, codes).detach().split([side**2 for side in model.config.sides], 1)
     if stored := vector.matching("out/logits_pre/*"):
@@ -212,7 +212,7 @@ def restored(subject: Subject, vector: Vector) -> float:
 
 
 def kept_by_filters(subject: Subject, vector: Vector) -> float:
-    """Which tokens each setting of top-k and top-p leaves, and that the drawn ones are among them."""
+    """Compare the tokens that each top-k and top-p leaves; sampled ones must be among them."""
     wrong = []
     for name, setting in vector.matching("sampler/keep_*"):
         k, p = (text.lstrip("kp") for text in setting.split("_"))
@@ -227,7 +227,7 @@ def kept_by_filters(subject: Subject, vector: Vector) -> float:
 
 # -- the full-size tokenizer ------------------------------------------------------------------------------------------
 def recipe(name: str, shape: torch.Size) -> Tensor:
-    """The pseudo-random weights that the file describes and does not hold."""
+    """Return the pseudo-random weights that the file describes."""
     drawn = numpy.random.RandomState(zlib.crc32(name.encode())).standard_normal(tuple(shape)).astype(numpy.float32)
     if "norm" in name and name.endswith("weight"):
         return torch.from_numpy(1 + numpy.float32(0.1) * drawn)
