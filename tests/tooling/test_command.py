@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from click.testing import CliRunner
-from safetensors.torch import save_file
 
-from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.errors import BadCheckpoint
 from cachemark.models.catalogue.next_token import TINY_DECODER
-from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig, load, metadata
 from cachemark.models.weights import packaged
 from tools.train import feature_network as features
 from tools.train import loops
 from tools.train.__main__ import train
-from tools.train.continuous import LatentsTask, MaskedTask
 from tools.train.generators import GeneratorTask
 from tools.train.tokenizers import CodesTask, DecoderTask
 
@@ -50,22 +45,6 @@ def test_the_tokenizer_is_trained_in_two_stages(runs: list[tuple[loops.Task, loo
     assert second == loops.TrainingRun(tmp_path, decoder.steps, warmup=decoder.warmup, decay=decoder.decay)
 
 
-def test_the_masked_model_learns_the_language_of_the_tokenizer_in_the_folder(
-    runs: list[tuple[loops.Task, loops.TrainingRun]], tmp_path: Path
-) -> None:
-    coder = tmp_path / "tiny-kl.safetensors"
-    state = {name: tensor.detach().half() for name, tensor in TinyKL(TinyKLConfig(width=16, blocks=1)).state_dict().items()}
-    save_file(state, coder, metadata={"cachemark": json.dumps(metadata(TinyKLConfig(width=16, blocks=1)))})
-    for name in ("tiny-kl", "tiny-mar"):
-        CliRunner().invoke(train, [name, "--out", str(tmp_path)], catch_exceptions=False)
-    (latents, first), (masked, second) = runs
-    assert isinstance(latents, LatentsTask)
-    assert first == loops.TrainingRun(tmp_path, latents.steps, warmup=latents.warmup, decay=latents.decay)
-    assert isinstance(masked, MaskedTask)
-    assert second == loops.TrainingRun(tmp_path, masked.steps, warmup=masked.warmup, decay=masked.decay)
-    assert masked.metadata()["language"] == load(coder).language
-
-
 def test_the_feature_network_is_followed_by_its_reference(
     runs: list[tuple[loops.Task, loops.TrainingRun]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,14 +71,3 @@ def test_a_tokenizer_in_the_folder_is_preferred(runs: list[tuple[loops.Task, loo
     with pytest.raises(BadCheckpoint, match=r"tiny-vq\.safetensors"):
         CliRunner().invoke(train, ["tiny-llamagen", "--out", str(tmp_path)], catch_exceptions=False)
     assert not runs
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Unsupported, match="--device cuda was given"):
-        CliRunner().invoke(train, ["tiny-vq", "--device", "cuda", "--out", str(tmp_path)], catch_exceptions=False)
-
-
-@pytest.mark.parametrize("wrong", [["tiny-gan"], ["tiny-vq", "--steps", "0"], ["tiny-vq", "--threads", "-1"]])
-def test_usage_errors(wrong: list[str]) -> None:
-    assert CliRunner().invoke(train, wrong).exit_code == 2

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -121,13 +119,6 @@ def test_a_finished_run_is_trained_again_only_where_that_is_asked(finished: Path
     assert len(fresh.rates) == 40
 
 
-def test_another_length_is_welcome_until_the_rate_falls(tmp_path: Path) -> None:
-    uninterrupted = train(Line(), run(tmp_path / "whole", steps=60, warmup=4))
-    with pytest.raises(KeyboardInterrupt):
-        train(Line(die_at=15), run(tmp_path / "parts", warmup=4))
-    assert same(uninterrupted, train(Line(), run(tmp_path / "parts", steps=60, warmup=4)))
-
-
 def test_another_length_is_refused_afterwards(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(Line(die_at=36), run(tmp_path))
@@ -175,30 +166,6 @@ def test_the_rate_rises_stays_and_falls() -> None:
     assert 0 < rates[-1] < 0.003
 
 
-def test_the_number_of_threads_is_restored(tmp_path: Path) -> None:
-    counts, before = set(), torch.get_num_threads()
-    task = Line()
-    task.validate = lambda: {"threads": counts.add(torch.get_num_threads()) or 0.0}  # type: ignore[method-assign,func-returns-value]
-    train(task, run(tmp_path, threads=before + 1))
-    assert counts == {before + 1}
-    assert torch.get_num_threads() == before
-
-
-def test_nothing_is_printed_away_from_a_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    train(Line(), run(tmp_path, steps=2))
-    assert capfd.readouterr() == ("", "")
-
-
-def test_each_step_has_random_numbers_of_its_own() -> None:
-    first = {float(torch.rand(1, generator=loops.generator_of(seed, step))) for seed in (0, 1) for step in range(20)}
-    assert len(first) == 40
-
-
-def test_precision_is_that_of_the_hardware() -> None:
-    with loops.autocast("cpu"):
-        assert ((torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16) is loops.has_bf16("cpu")
-
-
 def test_attention_stays_in_fp32_under_autocast() -> None:
     """Scores of 0 and 1/300: in bf16 their weights are equal, and so are the values."""
     query, key = torch.ones(1, 1, 1, 4), torch.zeros(1, 1, 2, 4)
@@ -212,21 +179,3 @@ def test_attention_stays_in_fp32_under_autocast() -> None:
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16, "the rest does not"
     assert rounded.dtype == torch.bfloat16
     assert torch.equal(mixed, expected)
-
-
-DENORMALS = """
-import sys
-import torch
-from tools.train import loops
-if sys.argv[1:]:
-    loops.flush_denormals("cpu")
-torch.set_num_threads(2)
-print(int((torch.full((1 << 20,), 2**-126) * 0.5).view(torch.int32).count_nonzero()))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("arguments", "remaining"), [(["flush"], 0), ([], 1 << 20)])
-def test_denormals_are_zero_in_every_thread_of_the_process_that_asks_for_it(arguments: list[str], remaining: int) -> None:
-    done = subprocess.run([sys.executable, "-c", DENORMALS, *arguments], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == remaining

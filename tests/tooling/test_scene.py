@@ -37,11 +37,6 @@ def test_the_data_version_pins_the_draws() -> None:
     assert scene.horizon.tolist() == pytest.approx(GOLDEN_HORIZONS, abs=1e-5)
 
 
-def test_classes_can_be_given() -> None:
-    labels = torch.arange(10).repeat(2)
-    assert torch.equal(scenes(labels, 5).classes, labels)
-
-
 @pytest.mark.parametrize("wrong", [[-1], [0, 10]])
 def test_a_class_that_does_not_exist_is_refused(wrong: list[int]) -> None:
     with pytest.raises(ValueError, match=r"classes lie in 0\.\.9"):
@@ -63,28 +58,11 @@ def test_the_swatches_announce_and_the_footer_repeats() -> None:
             assert far(torch.tensor(hue(patch[:, 0, 0])), expected) < 1e-3
 
 
-def test_sky_above_the_horizon_and_ground_below() -> None:
-    scene = scenes(20, 6)
-    for i in range(20):
-        edge = (float(scene.horizon[i]) + 1) * 32  # in pixels; sky and ground meet here at the border of the picture
-        assert far(torch.tensor(hue(scene.images[i, :, int(edge) - 1, 0])), scene.sky_hue[i]) < 0.02
-        assert far(torch.tensor(hue(scene.images[i, :, int(edge) + 1, 0])), scene.ground_hue[i]) < 0.02
-
-
 def test_every_class_has_a_shape_of_its_own() -> None:
     pictures = [scenes(torch.tensor([c]), 9).images[0] for c in range(len(CLASSES))]  # the same parameters, ten classes
     for i, a in enumerate(pictures):
         for b in pictures[:i]:
             assert ((a - b).abs().amax(0) > 0.3).sum() > 40
-
-
-@pytest.mark.parametrize("name", ["disc", "ring"])
-def test_only_the_ring_shows_sky_in_its_middle(name: str) -> None:
-    scene = scenes(torch.full((12,), CLASSES.index(name)), 8)
-    x, y = ((scene.centre + 1) * 32).long().unbind(1)
-    for i in range(12):
-        red, green, blue = ((scene.images[i, :, y[i], x[i]] + 1) / 2).tolist()
-        assert (colorsys.rgb_to_hsv(red, green, blue)[1] > 0.6) == (name == "disc")
 
 
 def test_streams_do_not_meet() -> None:

@@ -17,13 +17,13 @@ from cachemark.models.llama import LlamaConfig
 from cachemark.models.llamagen import LlamaGenConfig
 from cachemark.models.mar import MARConfig
 from cachemark.models.tiny import tiny_kl, tiny_msvq, tiny_vq
-from cachemark.models.tiny.captions import VOCABULARY, WordTokenizer, asked
+from cachemark.models.tiny.captions import VOCABULARY, WordTokenizer
 from cachemark.models.tiny.tiny_features import FeaturesConfig
 from cachemark.models.tiny.tiny_kl import TinyKLConfig
 from cachemark.models.tiny.tiny_msvq import TinyMSVQConfig
 from cachemark.models.tiny.tiny_vq import TinyVQConfig
 from cachemark.models.var import VARConfig
-from tools.train import caption_scene, captioned, generators, scene
+from tools.train import caption_scene, generators, scene
 from tools.train.captioned import CaptionedTask, ReaderTask
 from tools.train.continuous import LatentsTask, MaskedTask
 from tools.train.feature_network import FeaturesTask
@@ -134,14 +134,6 @@ def test_one_label_in_ten_is_left_out(name: str, coders: Coders, monkeypatch: py
     assert 0.03 < len(missing) / len(labels_fed) < 0.2
 
 
-def test_labels_are_captions_between_the_marks_of_a_prompt(coders: Coders) -> None:
-    words, task = WordTokenizer(), CaptionedTask(coders["vq"], config=CAPTIONED, batch=2)
-    for row in task.fresh(3)[0]:
-        ids = [int(i) for i in row if i != captioned.BEHIND]
-        assert (ids[0], ids[-1]) == (words.special(janus.BEGIN), words.special(janus.IMAGE))
-        asked(" ".join(VOCABULARY[i] for i in ids[1:-1]))
-
-
 @pytest.mark.parametrize(("name", "frozen"), [
     ("tiny-vq-codes", ("codebook",)), ("tiny-msvq", ("quantizer.embedding.weight",)), ("tiny-kl", ()), ("tiny-features", ()),
 ])  # fmt: skip
@@ -159,34 +151,8 @@ def test_the_loss_reaches_all_but_the_codebook(name: str, frozen: tuple[str, ...
         assert not torch.equal(task.model.deviation, torch.ones(16))
 
 
-@pytest.mark.parametrize("name", ["tiny-msvq", "tiny-kl"])
-def test_training_of_a_tokenizer_lowers_the_loss(name: str) -> None:
-    task = ScaleCodesTask(config=MSVQ, batch=4) if name == "tiny-msvq" else LatentsTask(config=KL, batch=4)
-    losses = []
-    for step in range(25):
-        loss = task.loss(step, draws(step))
-        loss.backward()
-        task.optimiser.step()
-        task.optimiser.zero_grad()
-        losses.append(float(loss.detach()))
-    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
-
-
-def test_the_seed_decides_weights_and_data() -> None:
-    losses = [float(CodesTask(seed, config=VQ, batch=2).loss(0, draws()).detach()) for seed in (0, 0, 1)]
-    assert losses[0] == losses[1] != losses[2]
-
-
 def test_the_second_stage_keeps_the_codes_and_improves_the_pictures(coders: Coders, tmp_path: Path) -> None:
     task = DecoderTask(coders["vq"], batch=2)
     before, language = task.validate()["psnr"], task.model.language
     assert tiny_vq.load(train(task, TrainingRun(tmp_path, 12, threads=1))).language == tiny_vq.load(coders["vq"]).language == language
     assert task.validate()["psnr"] > before
-
-
-def test_the_reader_learns_to_read_pictures_and_reconstructions(coders: Coders, tmp_path: Path) -> None:
-    task = ReaderTask(coders["vq"], batch=8)
-    before = task.validate()
-    train(task, TrainingRun(tmp_path, 30, threads=1))
-    assert {"object", "object_made_again", "ground_colour", "ground_colour_made_again"} <= set(before)
-    assert task.validate()["position"] > before["position"] + 0.2
