@@ -31,12 +31,6 @@ class Parameterbed(Method):
     free: object = None
 
 
-def test_parameters_are_the_fields() -> None:
-    assert Parameterbed.build({}).parameters() == {"count": 3, "share": 0.5, "exact": True, "mode": "plain", "free": None}
-    values = {"count": 4, "share": 1, "exact": False, "mode": "other", "free": [1]}
-    assert Parameterbed.build(values).parameters() == values
-
-
 def test_an_unknown_parameter_names_the_nearest() -> None:
     with pytest.raises(UnknownName) as caught:
         Parameterbed.build({"counts": 4})

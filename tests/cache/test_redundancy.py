@@ -83,9 +83,3 @@ def test_a_generation_is_watched_and_not_changed(scale: float) -> None:
     for name in ("k", "v", "feature"):
         for mine, its in zip(facts["layers"][name], again.profile()["layers"][name], strict=True):
             assert mine == pytest.approx(its, abs=1e-4), "two generations of two are one of four"
-
-
-def test_masked_tokens_are_none_in_the_last_pass() -> None:
-    watcher = Redundancy()
-    MAR(CONFIG).initialise(0).eval().generate(torch.tensor([1]), [0], watcher, GUIDED, Memory())
-    assert watcher.profile()["classes"]["masked"]["v"][-1] is None

@@ -14,7 +14,7 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.banks import banks
 from cachemark.cache.codec import CODECS, INT8, NATIVE, Codec
-from cachemark.cache.layout import Layout, Site, Step
+from cachemark.cache.layout import Site, Step
 from cachemark.cache.slot import Stage
 from cachemark.kit.driver import layout_of
 
@@ -235,18 +235,6 @@ def test_a_name_is_given_once_in_a_generation() -> None:
     memory.zeros("a", (2,), torch.float32)
     with pytest.raises(AssertionError, match="a is requested twice"):
         memory.zeros("a", (2,), torch.float32)
-
-
-def test_bytes_are_counted_by_kind() -> None:
-    memory = Memory("cpu", INT8)
-    layout: Layout = layout_of((1, 1), heads=HEADS, kv_heads=HEADS, head_dim=DIM)
-    SlotBank(layout, SITES, 5, memory)
-    entries = len(SITES) * 2 * HEADS * 5
-    assert memory.nbytes("slots") == 2 * entries * (DIM + 4)
-    assert memory.nbytes("stage") == 0
-    Stage(layout, 5, memory)
-    assert memory.nbytes("stage") == 2 * 2 * HEADS * 5 * DIM * 4
-    assert memory.nbytes("state") >= entries * 2, "at least the numbers of the entries"
 
 
 def test_sites_of_one_capacity_share_a_bank() -> None:

@@ -73,10 +73,6 @@ def test_the_counter_is_splitmix64() -> None:
     assert streams.integers(torch.tensor(1234567), 5).tolist() == [value >> 32 for value in published]
 
 
-def test_purposes_never_change_their_number() -> None:
-    assert streams.PURPOSES == PURPOSES
-
-
 def test_a_number_belongs_to_its_sample() -> None:
     """Whatever else is in the batch, and in whichever order."""
     batch = streams.integers(streams.keys(torch.tensor([3, 1, 2]), "token", 5), 4)
@@ -157,8 +153,3 @@ def test_gumbel_numbers_have_the_right_mean_and_spread() -> None:
     values = streams.gumbel(KEYS, 16).double()
     assert float(values.mean()) == pytest.approx(0.5772156649, abs=4 * 1.2825 / math.sqrt(values.numel()))
     assert float(values.std()) == pytest.approx(math.pi / math.sqrt(6), rel=0.01)
-
-
-def test_seeds_become_int64() -> None:
-    assert streams.seeds_tensor(range(3), "cpu").tolist() == [0, 1, 2]
-    assert streams.seeds_tensor([], "cpu").dtype == torch.int64

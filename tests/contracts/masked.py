@@ -145,15 +145,12 @@ class Shadow(Opening):
 
 @dataclass
 class Record(Opening):
-    """Of every pass that left tokens behind: the places that went on, and those predicted in it or in the pass before. Of all: the rows
-    and tokens that every attention was given."""
+    """Of every pass that left tokens behind: the places that went on, and those predicted in it or in the pass before."""
 
     chosen: dict[int, Tensor] = field(default_factory=dict)
     forced: dict[int, Tensor] = field(default_factory=dict)
-    given: dict[tuple[int, Site], tuple[int, int]] = field(default_factory=dict)
 
     def after(self, method: Any, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        self.given[step.index, site] = len(q), q.size(2)
         if site.stack == "decoder" and getattr(method, "rest", None) is not None:
             assert isinstance(step, MaskedStep)
             self.chosen[step.index] = method.chosen

@@ -6,6 +6,7 @@ import pytest
 
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Step
+from cachemark.contract.method import Method
 from cachemark.kit import checks
 from cachemark.kit.runner import Check
 from cachemark.methods.streaming import Streaming
@@ -20,16 +21,6 @@ def test_the_live_prefix_holds_what_it_should(cell: Cell) -> None:
     for moment in recorded(cell).moments[1:]:
         held = [tokens for heads in moment.contents.values() for tokens in heads]
         assert all((tokens == moment.step.first).any(-1).all() for tokens in held), "a token has not survived its own pass"
-
-
-class LateToEvict(Streaming):
-    """Broken on purpose: goes above its budget, and has room for that."""
-
-    slack = 3
-
-    def evict(self, step: Step, slots: SlotBank) -> None:
-        while slots.live_visual > self.B + 2:
-            super().evict(step, slots)
 
 
 class KeepsLess(Streaming):
@@ -50,7 +41,7 @@ class Declares(Streaming):
 
 
 @pytest.mark.parametrize(("broken", "check"), [
-    (LateToEvict, checks.budget_is_kept), (KeepsLess, checks.budget_is_used), (Declares, checks.declared_is_used),
+    (KeepsLess, checks.budget_is_used), (Declares, checks.declared_is_used),
 ])  # fmt: skip
 def test_another_budget_is_caught(broken: type[Streaming], check: Check) -> None:
     (finding,) = list(check(Cell(broken, (), "native", "mha")))[:1]
@@ -63,3 +54,11 @@ def test_a_method_that_forgets_to_evict_is_caught(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(SlotBank, "evict", lambda self, places: None)
     with pytest.raises(AssertionError, match="too small a capacity"):
         generate(cell, cell.tight())
+
+
+def test_a_memory_serves_one_case() -> None:
+    cell = EVICTING[0]
+    memory = cell.memory()
+    generate(cell, cell.tight(), memory=memory)
+    with pytest.raises(ValueError, match="one Memory serves one case"):
+        generate(cell, Method(), memory=memory)

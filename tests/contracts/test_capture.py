@@ -11,35 +11,15 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
-from cachemark.cache.layout import Site, Step, raster_steps
+from cachemark.cache.layout import Site, Step
 from cachemark.contract.method import Method
 from cachemark.kit.capture import Capture, NotCapturable, capturing
-from cachemark.kit.checks import captured
 from cachemark.kit.driver import layout_of
 from cachemark.methods.base.evicting import Evicting
 
-from .cells import GRID, Cell, cells, generate, halved
+from .cells import Cell, generate
 
-ENDS = [step.index for step in raster_steps(layout_of(lines=GRID, line=GRID)) if "line" in step.edges]
-INSIDE = [GRID * GRID - 2, GRID * GRID - 1]
 PASSES = Cell(Method, (), "native", "mha").passes
-LAST = {"inside a line": INSIDE, "end of a line": ENDS[-2:]}  # by then every method is at its budget
-
-
-@pytest.mark.parametrize("where", LAST)
-@pytest.mark.parametrize("cell", halved(cells()))
-def test_passes_of_one_class_run_the_same_operations(cell: Cell, where: str) -> None:
-    _, capture = captured(cell)
-    first, second = LAST[where]
-    assert capture.names(first) == capture.names(second)
-
-
-@pytest.mark.parametrize("cell", halved(cells(evicting=True)))
-def test_line_ends_at_the_budget_have_the_same_shapes(cell: Cell) -> None:
-    """The live lengths agree, so a graph of one serves the other."""
-    _, capture = captured(cell)
-    first, second = LAST["end of a line"]
-    assert capture.log[first] == capture.log[second]
 
 
 # ------------------------------------------------------------------------------------------ what must be refused
@@ -98,32 +78,6 @@ def test_what_cannot_be_captured_is_refused(broken: type[Method], words: str) ->
     generate(cell, cell.at(Fraction(1)))  # it runs where nobody watches
     with pytest.raises(NotCapturable, match=words), capturing(PASSES) as (_, watch):
         generate(cell, cell.at(Fraction(1)), watch)
-
-
-@dataclass
-class Alternates(Method):
-    """Broken on purpose: every other step does something more."""
-
-    def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
-        if step.index % 2:
-            self.sum = q.sum()
-
-
-def test_an_operation_that_comes_and_goes_is_caught() -> None:
-    cell = Cell(Alternates, (), "native", "mha")
-    with capturing(PASSES) as (capture, watch):
-        generate(cell, Alternates(), watch)
-    first, second = INSIDE
-    assert capture.names(first) != capture.names(second)
-
-
-def test_shapes_that_change_are_caught() -> None:
-    """The full cache grows, so its line ends differ in shape where those of an evicting method do not."""
-    cell = Cell(Method, (), "native", "mha")
-    _, capture = captured(cell)
-    first, second = LAST["end of a line"]
-    assert capture.names(first) == capture.names(second)
-    assert capture.log[first] != capture.log[second]
 
 
 def test_filling_holes_does_not_depend_on_where_they_are() -> None:

@@ -34,15 +34,6 @@ def test_every_place_is_kept_once_and_the_images_are_others(make: Callable[..., 
 
 
 @every
-def test_a_window_takes_fewer_passes_than_tokens(make: Callable[..., Decoder]) -> None:
-    alone, many = make(window=1), make(window=16, proposals="newest")
-    generate(alone, seeds=[3])
-    generate(many, seeds=[3])
-    assert alone.kept == [1] * N
-    assert len(many.kept) < N
-
-
-@every
 def test_greedy_tokens_are_those_of_sequential_decoding(make: Callable[..., Decoder]) -> None:
     """Then a distribution allows one token only."""
     decoder = make(window=8)

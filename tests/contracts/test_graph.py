@@ -195,7 +195,7 @@ class Marks(Method):
 
 
 @pytest.mark.parametrize(("broken", "words"), [
-    (Reads, "reads a tensor"), (Lists, "numbers of the host"), (Keeps, "this generation alone"), (Counts, "changes asked"),
+    (Reads, "reads a tensor"), (Lists, "numbers of the host"), (Keeps, "this generation only"), (Counts, "changes asked"),
     (Marks, "changes seen"),
 ])  # fmt: skip
 def test_what_cannot_be_repeated_is_refused(broken: type[Method], words: str) -> None:

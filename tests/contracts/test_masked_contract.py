@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,15 +10,13 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
-from cachemark.cache.layout import Site, Step
-from cachemark.cache.masked_layout import Load, MaskedStep, masked_steps
-from cachemark.kit.capture import NotCapturable, capturing
+from cachemark.cache.layout import Step
 from cachemark.kit.common import poison
 from cachemark.methods.base.partial import Incremental, Partial, Places, wide
 from cachemark.methods.full import Full
 from cachemark.methods.marche import MARche
 
-from .masked import CONFIG, LAYOUT, MODES, NEUTRAL, SEEDS, MaskedCell, Opening, Ran, cells, generate, label, recorded, run, seen_by
+from .masked import CONFIG, LAYOUT, MODES, NEUTRAL, MaskedCell, Opening, cells, label, recorded, run
 
 CELLS, NEUTRAL_CELLS = cells(MODES), cells(NEUTRAL, lossy=False)
 PARTIAL = [cell for cell in CELLS if issubclass(cell.cls, Partial)]
@@ -119,19 +116,6 @@ def test_a_read_before_the_write_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # -- what is computed is what is declared -----------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", NATIVE, ids=label)
-def test_what_is_computed_is_declared(cell: MaskedCell) -> None:
-    ran, layout = recorded(cell), LAYOUT
-    for (index, site), (rows, tokens) in ran.record.given.items():
-        step = passes(ran)[index]
-        seen = layout.places if site.stack == "decoder" else CONFIG.buffer + step.first
-        load = ran.method.computes(site, step, Load(layout.rows, seen, seen, seen))
-        assert (load.rows, load.tokens, load.keys) == (rows, tokens, seen)
-
-
-def passes(ran: Ran) -> list[MaskedStep]:
-    paced = ran.method.paced(LAYOUT)
-    return masked_steps(paced, paced.steps)
 
 
 def forces(cell: MaskedCell) -> bool:
@@ -166,60 +150,3 @@ def test_allocated_is_what_a_later_pass_reads(cell: MaskedCell) -> None:
     assert ran.memory.nbytes("stage") == 0
 
 
-# -- capture ----------------------------------------------------------------------------------------------------------
-class Whole(Opening):
-    """Turns a capture on from the first operation of a pass until it is closed."""
-
-    def __init__(self, capture: Any, watch: Any) -> None:
-        self.capture, self.watch = capture, watch
-
-    def opened(self, method: Any, step: Step) -> None:
-        self.watch.before(method, Site("encoder", 0), step)
-
-    def after_end(self, method: Any, step: Step) -> None:
-        self.watch.after_end(method, step)
-
-
-def captured(cell: MaskedCell, memory: Memory) -> tuple[Tensor, Any]:
-    """Once more in the same memory, with nothing beside that would itself read on the host."""
-    with capturing(range(CONFIG.steps)) as (capture, watch):
-        tokens = generate(seen_by(cell.build(), Whole(capture, watch)), memory)
-    return tokens, capture
-
-
-@pytest.mark.parametrize("cell", CELLS, ids=label)
-def test_a_pass_reads_nothing_on_the_host(cell: MaskedCell) -> None:
-    ran = recorded(cell)
-    assert ran.method.capturable
-    tokens, capture = captured(cell, ran.memory)
-    assert len(capture.log) == len(passes(ran))
-    assert min(len(log) for log in capture.log.values()) > 100, "the mode has seen next to nothing"
-    assert torch.equal(tokens, ran.tokens)
-
-
-@dataclass
-class Asks(MARche):
-    """Broken on purpose: decides on the host."""
-
-    def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        order = super().choose(step, q, k, v)
-        return order if float(q.sum()) else order.flip(1)
-
-
-def test_a_read_on_the_host_is_caught() -> None:
-    cell = MaskedCell(Asks, (("active", 14),), "native")
-    with pytest.raises(NotCapturable):
-        captured(cell, cell.memory())
-
-
-# -- a sample is the same in any batch --------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", NATIVE, ids=label)
-def test_the_same_tokens_go_on_in_any_batch(cell: MaskedCell) -> None:
-    """With the same tokens known, since a head with random weights amplifies."""
-    whole = recorded(cell)
-    seeds, rows = [SEEDS[2], SEEDS[0]], [2, 0]
-    part = run(cell, seeds=seeds)
-    assert part.record.chosen.keys() == whole.record.chosen.keys()
-    for index, places in part.record.chosen.items():
-        both = rows if len(places) == len(rows) else [*rows, *(len(SEEDS) + row for row in rows)]
-        assert torch.equal(places, whole.record.chosen[index][both])

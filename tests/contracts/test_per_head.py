@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
-from cachemark.cache.layout import Layout, Site, Step, scale_steps
+from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage, extents
 from cachemark.contract.heads import PerHead
 from cachemark.core.errors import Unsupported
@@ -35,14 +35,6 @@ HEADS = pytest.mark.parametrize("kv_heads", KV_HEADS)
 def test_heads_differ(cls: type[PerHead]) -> None:
     """Else the checks of the kit say nothing about it."""
     assert max(len(set(each)) for each in lengths(run(made(cls)))[-1].values()) > 1
-
-
-@pytest.mark.parametrize("cls", BUILT_IN)
-def test_allocated_is_within_the_budget(cls: type[PerHead]) -> None:
-    ran = run(made(cls))
-    layout = ran.method.layout
-    most = layout.cacheable * layout.kv_heads * layout.layers * layout.rows * ran.memory.codec.pair_bytes(layout.head_dim, layout.dtype)
-    assert ran.memory.nbytes("slots") <= 5 / 11 * most
 
 
 @HEADS
@@ -75,7 +67,7 @@ def one_off(self: RaggedSlot, stage: RaggedStage, kept: Sequence[Kept]) -> None:
 ABSORB = RaggedSlot.absorb
 
 
-@METHODS
+@OWN
 @pytest.mark.parametrize("broken", [values_stay, heads_mixed, one_off])
 def test_a_wrong_absorption_is_caught(monkeypatch: pytest.MonkeyPatch, cls: type[PerHead], broken: Any) -> None:
     monkeypatch.setattr(RaggedSlot, "absorb", broken)
@@ -146,14 +138,6 @@ def test_the_high_water_lies_between_two_layers() -> None:
     assert ran.memory.nbytes("slots") == 30 * one
 
 
-def test_a_stage_shows_no_more_than_any_pass_needs() -> None:
-    ran = run(Staggered())
-    most = max(sum(live) + step.count * 4 for step, sites in zip(scale_steps(ran.method.layout)[1:], lengths(ran), strict=False)
-               for live in sites.values())  # fmt: skip
-    assert isinstance(ran.method, PerHead)
-    assert ran.method.shown.k.size(1) == most
-
-
 def test_too_small_a_declaration_is_refused() -> None:
     class Denies(Staggered):
         def entries(self, layout: Layout, site: Site) -> int:
@@ -187,20 +171,3 @@ def test_a_recorded_pass_repeats_to_the_last_bit(cls: type[PerHead]) -> None:
 def test_neighbours_of_one_length_lie_together() -> None:
     found = [tuple(extent) for extent in extents([3, 3, 0, 5])]
     assert found == [(0, 2, 0, 3), (2, 1, 6, 0), (3, 1, 6, 5)]
-
-
-def test_one_call_for_each_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cachemark.cache import attention
-
-    calls: list[int] = []
-    given = attention.F.scaled_dot_product_attention
-
-    def counted(q: Tensor, k: Tensor, v: Tensor, **more: Any) -> Tensor:
-        calls.append(k.size(2))
-        return given(q, k, v, **more)
-
-    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", counted)
-    ran = run(Staggered())
-    later = zip(scale_steps(ran.method.layout)[1:], lengths(ran), strict=False)
-    seen = [{n + step.count for n in heads} for step, sites in later for heads in sites.values()]
-    assert len(calls) == ran.method.layout.layers + sum(map(len, seen))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Container
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Layout, Step
 from cachemark.contract.method import Method
-from cachemark.kit.common import FullCache, Poison
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
 from cachemark.kit.oracle import Shadow
@@ -141,21 +139,11 @@ def generate(cell: PromptedCell, method: Method, *watches: Watch, samples: list[
     return KitRun(seen, memory, {}, tokens, torch.stack(logits))
 
 
-@dataclass
-class Lives(Watch):
-    """Live entries of each run of rows of each site behind each pass."""
-
-    behind: list[list[list[int]]] = field(default_factory=list)
-
-    def after_end(self, method: Method, step: Step) -> None:
-        self.behind.append([list(slot.live) for slot in method.slots.values()])
-
-
 @functools.cache
-def ragged(cell: PromptedCell) -> tuple[KitRun, Shadow, Lives]:
+def ragged(cell: PromptedCell) -> tuple[KitRun, Shadow]:
     """All samples in one batch at the tight budget."""
-    shadow, lives = Shadow(), Lives()
-    return generate(cell, cell.tight(), shadow, lives), shadow, lives
+    shadow = Shadow()
+    return generate(cell, cell.tight(), shadow), shadow
 
 
 EVERY, EVICTING = every(), every(evicting=True)
@@ -163,28 +151,10 @@ EVERY, EVICTING = every(), every(evicting=True)
 
 @pytest.mark.parametrize("cell", EVICTING)
 def test_evicting_equals_masking(cell: PromptedCell) -> None:
-    _, shadow, _ = ragged(cell)
+    _, shadow = ragged(cell)
     assert shadow.hidden > 0, "nothing was evicted, so nothing is tested"
     trained = cell.family == text_to_image.TINY_NAME  # its values are far larger than random ones, and so is their rounding
     assert shadow.worst <= MASKED * (shadow.largest if trained else 1.0)
-
-
-@pytest.mark.parametrize("cell", EVICTING)
-def test_every_row_keeps_the_budget_and_its_own_prompt(cell: PromptedCell) -> None:
-    ran, _, lives = ragged(cell)
-    method = ran.method
-    assert isinstance(method, Evicting)
-    keeps, runs = getattr(method, "keep_condition", True), method.layout.runs
-    assert [run.condition for run in runs] == CONDITIONS[cell.family]
-    for index, sites in enumerate(lives.behind):
-        for live in sites:
-            for run, n in zip(runs, live, strict=True):
-                assert n <= method.B + (run.condition if keeps else 0), f"pass {index}"
-    declared = sum(method.capacity(method.layout, site) for site in model(cell.attention, cell.family).sites)
-    layout, codec = method.layout, ran.memory.codec
-    kind = layout.head_dim, layout.dtype
-    shared = len(method.slots) * codec.shared_bytes(*kind, layout.longest_condition + layout.visual)
-    assert ran.memory.nbytes("slots") == layout.rows * layout.kv_heads * (declared * codec.pair_bytes(*kind) + shared)
 
 
 @pytest.mark.parametrize("cell", EVERY)
@@ -200,26 +170,6 @@ def apart(cell: PromptedCell, ran: KitRun, sample: int) -> float:
     """By how much the logits of a sample differ from those it has alone, at the same tokens."""
     lone = generate(cell, cell.tight(), samples=[sample], forced=ran.tokens[sample : sample + 1])
     return float((ran.logits[:, sample] - lone.logits[:, 0]).abs().max())
-
-
-# A window in which the prompt counts forgets it even where the whole image fits.
-NEUTRAL = [some for some in EVERY if ("keep_condition", False) not in some.values[0].mode]
-
-
-@pytest.mark.parametrize("cell", NEUTRAL)
-def test_neutral_equals_full(cell: PromptedCell) -> None:
-    neutral = generate(cell, cell.at(Fraction(1)))
-    full = generate(cell, FullCache(mass=True) if neutral.method.needs_mass else Method())
-    assert torch.equal(neutral.logits, full.logits)
-    assert torch.equal(neutral.tokens, full.tokens)
-
-
-@pytest.mark.parametrize("cell", every(always=("janus", "lumina")))
-def test_dead_storage_is_never_read(cell: PromptedCell) -> None:
-    watch = Poison()
-    spoiled, (ran, _, _) = generate(cell, cell.tight(), watch), ragged(cell)
-    assert watch.spoiled > 0
-    assert torch.equal(spoiled.logits, ran.logits)
 
 
 def test_the_papers_baseline_sees_no_padding_of_a_shorter_prompt() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Step
 from cachemark.cache.slot import Slot, Stage
-from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.kit.capture import NotCapturable, capturing
 from cachemark.kit.common import Poison
@@ -33,18 +31,11 @@ MHA = [cell for cell in DETERMINISTIC if cell.attention == "mha"]
 TOLERANCE = 1e-5
 
 
-def neutral(cell: ScaleCell) -> Method:
-    """Parameters under which nothing has to go, without any parameter that says so."""
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if "c_min" in dict(cell.mode)], ids=label)
+def test_ams_kv_with_budgets_for_everything_is_the_full_cache(cell: ScaleCell) -> None:
+    """The kit skips these modes, whose own budgets no other budget replaces."""
     everything = cell.layout.cacheable
-    if cell.cls is AMSKV:
-        return AMSKV.build({**dict(cell.mode), "c_min": everything, "c_max": everything})
-    return cell.cls.build(cell.parameters(Fraction(1)))
-
-
-# -- neutral parameters ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", [c for c in CELLS if c.cls.name != "scale_groups" and not c.per_head], ids=label)
-def test_neutral_parameters_are_the_full_cache_bit_for_bit(cell: ScaleCell) -> None:
-    ran = cell.run(neutral(cell))
+    ran = cell.run(AMSKV.build({**dict(cell.mode), "c_min": everything, "c_max": everything}))
     assert all(torch.equal(ran.answers[where], out) for where, out in cell.full(ran.method).answers.items())
 
 

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
-from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
-from cachemark.kit.common import FullCache, Poison
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
 from cachemark.kit.oracle import Shadow
@@ -24,7 +22,6 @@ from cachemark.models.infinity import Infinity, InfinityConfig
 
 from .cells import one_a_method, sampled
 from .scales import HEADS, LAYERS, SIDES, ScaleCell, cells
-from .test_scales import neutral
 
 LABELS = [1, 0, 2, 1]
 LENGTHS = (3, 7, 4)
@@ -78,30 +75,6 @@ def test_evicting_equals_masking(cell: ScaleCell) -> None:
     assert shadow.worst <= MASKED
 
 
-@pytest.mark.parametrize("cell", EVICTING)
-def test_evicting_changes_what_is_drawn_from(cell: ScaleCell) -> None:
-    _, logits, *_ = together(cell)
-    _, full, *_ = generate(cell, Full(), forced=together(cell)[0])
-    assert not torch.allclose(logits, full, atol=1e-3)
-
-
-@pytest.mark.parametrize("cell", [c for c in OWN if c.codec == "native" and c.cls.name != "scale_groups"], ids=lambda cell: cell.label)
-def test_neutral_parameters_are_the_full_cache_bit_for_bit(cell: ScaleCell) -> None:
-    method = neutral(cell)
-    tokens, logits, *_ = generate(cell, method)
-    expected = generate(cell, FullCache(mass=True) if method.needs_mass else Full())
-    assert torch.equal(tokens, expected[0])
-    assert torch.equal(logits, expected[1])
-
-
-@pytest.mark.parametrize("cell", EVERY)
-def test_dead_storage_is_never_read(cell: ScaleCell) -> None:
-    tokens, logits, *_ = together(cell)
-    again = generate(cell, cell.tight(), Poison())
-    assert torch.equal(again[0], tokens)
-    assert torch.equal(again[1], logits)
-
-
 @pytest.mark.parametrize("cell", EVERY)
 def test_a_sample_is_as_it_is_alone(cell: ScaleCell) -> None:
     """Whatever texts stand beside its own, and in whatever order."""
@@ -111,17 +84,6 @@ def test_a_sample_is_as_it_is_alone(cell: ScaleCell) -> None:
     for samples in ([1], [2, 0]):
         _, alone, *_ = generate(cell, cell.tight(), samples=samples, forced=tokens[samples])
         assert float((alone - logits[samples]).abs().max()) <= CLOSE
-
-
-@pytest.mark.parametrize("cell", EVERY)
-def test_bytes_are_those_of_the_formula(cell: ScaleCell) -> None:
-    """Rows × heads × Σ entries of a layer × bytes of a pair, to the byte."""
-    *_, method, memory, _ = together(cell)
-    layout: Layout = method.layout
-    assert layout.rows == 2 * len(LABELS)
-    entries = sum(method.capacity(layout, site) for site in model().sites)
-    entry = CODECS[cell.codec].entry_bytes(layout.head_dim, layout.dtype)
-    assert memory.nbytes("slots") == layout.rows * layout.heads * entries * 2 * entry
 
 
 def test_every_row_reads_its_own_text() -> None:

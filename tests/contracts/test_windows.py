@@ -30,7 +30,7 @@ from .test_graph import record_on_cpu, recorded
 
 N = GRID**2
 SEEDS = list(range(8))
-WINDOWS = (1, 2, 3, GRID - 1, GRID, GRID + 1, 16, N)
+WINDOWS = (1, 3, GRID, GRID + 1, N)
 GUIDED = Sampling(cfg_scale=1.5)
 SAMPLINGS = {
     "guided": GUIDED, "free": Sampling(), "interval": Sampling(cfg_scale=2.0, cfg_interval=9), "cold": Sampling(1.5, temperature=0.7),
@@ -52,7 +52,7 @@ def sequential(sampling: Sampling = GUIDED, attention: str = "mha") -> Tensor:
 
 
 # -- the tokens -------------------------------------------------------------------------------------------------------
-CASES = [(name, window) for name in SAMPLINGS for window in (WINDOWS if name == "guided" else (3, GRID, 16))]
+CASES = [(name, window) for name in SAMPLINGS for window in (WINDOWS if name == "guided" else (GRID + 1,))]
 
 
 @pytest.mark.parametrize(("name", "window"), CASES)
@@ -78,14 +78,6 @@ def test_an_image_is_the_same_alone_and_in_any_batch(window: int) -> None:
         decoder = Jacobi(window=window)
         assert torch.equal(generate(decoder, seeds=seeds), whole[seeds])
         assert len(decoder.kept) < N
-
-
-def test_random_weights_leave_drafts_to_be_rejected() -> None:
-    """Else the tests above would hold for a decoder that keeps everything."""
-    decoder = Jacobi(window=8)
-    generate(decoder)
-    assert min(decoder.kept[1:-1]) < 8
-    assert len(set(decoder.kept)) > 2
 
 
 class Told(Jacobi):
@@ -130,14 +122,6 @@ def test_forced_tokens_are_all_kept_and_their_logits_are_the_sequential_ones() -
     assert torch.allclose(one, many, atol=1e-4)
 
 
-def test_two_generations_of_a_case_use_the_same_storage() -> None:
-    memory, decoder = Memory(), Jacobi(window=8)
-    first = generate(decoder, memory=memory)
-    held = memory.pointers()
-    assert torch.equal(generate(decoder, memory=memory), first)
-    assert memory.pointers() == held
-
-
 def graph_memory() -> Memory:
     whole = model("mha")
     return record_on_cpu(Memory(), [*whole.parameters(), whole.rope])
@@ -169,15 +153,6 @@ def test_nothing_is_recorded_behind_a_rehearsal(name: str) -> None:
             if isinstance(decoder, Jacobi):
                 assert torch.equal(tokens, generate(None, SAMPLINGS["interval"], seeds, RECORDED[name]))
             assert recorded(memory) == whole
-
-
-def test_without_a_rehearsal_other_images_meet_other_passes() -> None:
-    memory = graph_memory()
-    counts = []
-    for seeds in (SEEDS[:2], SEEDS[2:4], SEEDS[4:6]):
-        generate(Jacobi(window=5), seeds=seeds, memory=memory)
-        counts.append(recorded(memory))
-    assert counts[0] < counts[-1]
 
 
 @pytest.mark.parametrize("name", CODECS)

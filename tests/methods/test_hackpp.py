@@ -132,12 +132,6 @@ def test_budgets_meet_their_mean_at_every_scale(mean: int, exponent: float) -> N
         assert all(1 <= by_group[group] <= before[group] + TOKENS[scale - 1] for group in groups)
 
 
-def test_no_exponent_gives_every_head_as_much_and_a_large_one_differs() -> None:
-    even, steep = plan_of(17, 0.0)[0].kept[-1], plan_of(17, 3.0)[0].kept[-1]
-    assert set(even.values()) == {17}
-    assert max(steep.values()) > 17 > min(steep.values())
-
-
 def test_shares_are_in_proportion_to_reliance() -> None:
     """Two layers of two heads of one class each, by hand: 3 to 1 of 40 entries, unless there are only 13."""
     classes = HeadClasses(((True, True), (False, False)))
@@ -146,11 +140,6 @@ def test_shares_are_in_proportion_to_reliance() -> None:
     assert [sorted(by_group.items()) for by_group in rows[1:]] == [[((0, True), 4), ((1, False), 4)], [((0, True), 7), ((1, False), 2)]]
     capped = RelianceBudgets((4, 9, 16), classes, reliance, 10, 1.0).kept[-1]
     assert capped == {(0, True): 13, (1, False): 7}, "what the first cannot hold goes to the second"
-
-
-def test_where_nothing_relies_on_anything_all_are_alike() -> None:
-    classes = HeadClasses(((True, False),))
-    assert RelianceBudgets((4, 9, 16), classes, (((0.0,) * 3,) * 2,), 5, 1.0).kept[-1] == {(0, True): 5, (0, False): 5}
 
 
 def test_the_plan_is_what_lives_and_what_is_allocated() -> None:

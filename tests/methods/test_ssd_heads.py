@@ -121,15 +121,6 @@ def test_all_spatial_is_a_window_and_all_semantic_is_h2o() -> None:
         assert all(len(head) <= 12 for heads in rows for head in heads), layer
 
 
-def test_spatial_heads_keep_the_latest_and_semantic_ones_do_not() -> None:
-    _, watch = driven(made(B=12))
-    last = raster_steps(LAYOUT)[-1]
-    for layer, kinds in enumerate(SPATIAL):
-        for heads in watch.tokens[last.index, layer]:
-            latest = [head == list(range(last.first - 11, last.first + 1)) for head in heads]
-            assert latest == list(kinds)
-
-
 def test_a_buffer_lets_go_of_a_line_at_a_time() -> None:
     _, watch = driven(made(B=18, buffer="line"))
     sizes = [len(watch.tokens[step.index, 0][0][0]) for step in raster_steps(LAYOUT)]
@@ -231,21 +222,11 @@ def test_what_does_not_fit_is_refused(parameters: dict[str, Any], error: type[Ex
         made(**parameters).resolve(LAYOUT)
 
 
-def test_weights_that_nobody_has_calibrated_are_refused() -> None:
-    with pytest.raises(BadParameter, match=r"no calibration found for these weights.*cachemark calibrate ssd_heads MODEL"):
-        SSDHeads(B=12).resolve(LAYOUT)
-
-
 def test_a_file_of_another_method_is_no_calibration(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text(json.dumps({"method": "hack", "facts": {**facts(SPATIAL), "weights": "abc", "samples": 1}}))
     with pytest.raises(BadCalibration, match="is a calibration for hack, not for ssd_heads"):
         calibrations.read(path, "ssd_heads")
-
-
-def test_other_tables_are_other_cases() -> None:
-    swapped = [[not is_spatial for is_spatial in heads] for heads in SPATIAL]
-    assert made().calibration != made(swapped).calibration
 
 
 def test_the_bill_of_a_buffer_has_fewer_keys_than_that_of_tokens() -> None:
