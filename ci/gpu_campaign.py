@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What a borrowed GPU tells in half an hour: stages in the order of their worth, each resumable, with a budget in seconds.
+"""Measure on a borrowed GPU in short, resumable calls: stages by importance, with a budget in seconds.
 
     python ci/gpu_campaign.py run FOLDER --budget 540 [--from EARLIER]    on the machine with the GPU, as often as there is time
-    python ci/gpu_campaign.py list FOLDER                                 what is done, and what each stage is for
+    python ci/gpu_campaign.py list FOLDER                                 finished stages, and the purpose of each stage
     python ci/gpu_campaign.py home FOLDER --report reports/h100.html      at home: report, accepted baseline, table of targets
 
-A call ends well inside its budget; the next goes on where it ended, on another machine too if it is given the folder that came back
-(``--from``). The folder holds at most 8 files of at most 16 MiB. ``run --rehearse`` goes through every stage on a machine without a
-GPU, with small models. ``gpu_requirements.txt`` names the wheels that travel.
+A call ends within its budget; the next one continues, on another machine too if it gets the returned folder (``--from``). The folder holds
+at most 8 files of at most 16 MiB. ``run --rehearse`` runs every stage without a GPU, with small models. ``gpu_requirements.txt`` lists the
+wheels to install.
 """
 
 from __future__ import annotations
@@ -64,40 +64,40 @@ def stages(folder: Path, rehearse: bool) -> list[Stage]:
     return [Stage(name, what, partial(command, name), price, continued) for name, what, price, continued in STAGES]
 
 
-def run(given: argparse.Namespace) -> int:
-    """Spend the budget; 0 where nothing is left to do, 4 where something is, 1 where a stage failed."""
-    folder = Folder.open(given.folder, given.earlier)
-    folder.facts |= {"commit": given.commit} if given.commit else {}
+def run(arguments: argparse.Namespace) -> int:
+    """Run stages within the budget; return 0 if nothing is left, 4 if something is, 1 if a stage failed."""
+    folder = Folder.open(arguments.folder, arguments.earlier)
+    folder.facts |= {"commit": arguments.commit} if arguments.commit else {}
     folder.save()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUITE), os.environ.get("PYTHONPATH")]))  # of the stages and their trials
-    for line in call(stages(given.folder, given.rehearse), folder, given.budget):
+    for line in call(stages(arguments.folder, arguments.rehearse), folder, arguments.budget):
         print(line, flush=True)
     ends = {record.state for record in folder.stages.values()}
     return 1 if "failed" in ends else 4 if len(folder.stages) < len(STAGES) or ends != {"done"} else 0
 
 
-def work(given: argparse.Namespace) -> int:
-    """One stage, in the process that :func:`run` starts for it. Told to end, it ends its trials, which are in sessions of their own."""
+def work(arguments: argparse.Namespace) -> int:
+    """Run one stage in the process that :func:`run` started; on SIGTERM also end its worker processes."""
     from campaign.works import Task
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(CUT))
-    return work_of(given.stage)(Task(Folder.open(given.folder), given.work, given.seconds, given.rehearse))
+    return work_of(arguments.stage)(Task(Folder.open(arguments.folder), arguments.work, arguments.seconds, arguments.rehearse))
 
 
-def listed(given: argparse.Namespace) -> int:
+def listed(arguments: argparse.Namespace) -> int:
     """Every stage with its state."""
-    folder = Folder.open(given.folder) if (given.folder / STATE).exists() else Folder(given.folder)
+    folder = Folder.open(arguments.folder) if (arguments.folder / STATE).exists() else Folder(arguments.folder)
     for name, what, price, _ in STAGES:
         record = folder.of(name)
         print(f"{name:9} {record.state:8} {record.seconds:5.0f} of {price:3} s  {what}  {record.said}".rstrip())
     return 0
 
 
-def home(given: argparse.Namespace) -> int:
+def home(arguments: argparse.Namespace) -> int:
     """Report, baseline and table from a folder that came back."""
     from campaign.home import bring_home
 
-    print(bring_home(Folder.open(given.folder), given.report, given.reason))
+    print(bring_home(Folder.open(arguments.folder), arguments.report, arguments.reason))
     return 0
 
 
@@ -120,8 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name == "home":
             command.add_argument("--report", type=Path, required=True)
             command.add_argument("--reason", default="", help="save an accepted baseline for this reason")
-    given = parser.parse_args(arguments)
-    return int(given.does(given))
+    options = parser.parse_args(arguments)
+    return int(options.does(options))
 
 
 if __name__ == "__main__":

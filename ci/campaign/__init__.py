@@ -1,1 +1,1 @@
-"""What a GPU that is at hand for half an hour can tell, in stages; see ../gpu_campaign.py."""
+"""Measurements on a GPU that is available for half an hour, in stages; see ../gpu_campaign.py."""

@@ -1,4 +1,4 @@
-"""The folder of a campaign: everything it found so far, in few and small files, so that it can travel after every call."""
+"""The folder of a campaign: all results in few small files, to be copied after every call."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ STATE, STORE, ARTIFACTS, PRINTED = "campaign.json", "store.sqlite", "artifacts.z
 
 @dataclass
 class Record:
-    """The state of a stage. ``waiting``; ``cut``: ended by its time, and the next call goes on with it; ``failed``; or ``done``.
-    ``seconds`` that it has taken in all calls, the ``last`` of them in the newest; ``said``: the last line that it printed."""
+    """The state of a stage: ``waiting``; ``cut`` (continued by the next call); ``failed``; or ``done``.
+
+    ``seconds``: spent in all calls; ``last``: in the newest call; ``said``: the last line that the stage printed.
+    """
 
     state: str = "waiting"
     seconds: float = 0.0
@@ -32,7 +34,7 @@ class Record:
 
 @dataclass
 class Folder:
-    """Results of all calls. ``facts`` of the machine and the code; ``left_out`` artifacts had no room."""
+    """Results of all calls, with ``facts`` about machine and code. ``left_out``: artifacts that did not fit."""
 
     path: Path
     stages: dict[str, Record] = field(default_factory=dict)
@@ -41,15 +43,15 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path, earlier: Path | None = None) -> Folder:
-        """A folder, made where there is none. One that holds no campaign begins as a copy of the ``earlier`` one."""
+        """Open or create a folder; one without a campaign starts as a copy of the ``earlier`` folder."""
         path.mkdir(parents=True, exist_ok=True)
         if earlier is not None and not (path / STATE).exists():
             for file in (file for file in earlier.iterdir() if file.is_file()):
                 shutil.copyfile(file, path / file.name)  # without its mode: what has travelled may be read-only
         if not (path / STATE).exists():
             return cls(path)
-        held = json.loads((path / STATE).read_text(encoding="utf-8"))
-        return cls(path, {name: Record(**record) for name, record in held["stages"].items()}, held["facts"], held["left_out"])
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        return cls(path, {name: Record(**record) for name, record in state["stages"].items()}, state["facts"], state["left_out"])
 
     def of(self, stage: str) -> Record:
         """The record of a stage, to be changed."""
@@ -57,12 +59,12 @@ class Folder:
 
     def save(self) -> None:
         """Write the states down."""
-        held = {"facts": self.facts, "stages": {name: asdict(record) for name, record in self.stages.items()}, "left_out": self.left_out}
-        replace(self.path / STATE, json.dumps(held, indent=1) + "\n")
+        state = {"facts": self.facts, "stages": {name: asdict(record) for name, record in self.stages.items()}, "left_out": self.left_out}
+        replace(self.path / STATE, json.dumps(state, indent=1) + "\n")
 
-    def write(self, name: str, found: Any) -> None:
+    def write(self, name: str, results: Any) -> None:
         """Write the findings of a stage as JSON."""
-        replace(self.path / name, json.dumps(found, indent=1, default=str) + "\n")
+        replace(self.path / name, json.dumps(results, indent=1, default=str) + "\n")
 
     def read(self, name: str) -> Any:
         """What :meth:`write` has written, or an empty dict."""
@@ -70,7 +72,7 @@ class Folder:
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
     def log(self, stage: str, printed: bytes) -> None:
-        """Keep the end of what a stage has printed."""
+        """Store the end of a stage's output."""
         with (self.path / PRINTED).open("ab") as file:
             file.write(f"\n== {stage}\n".encode() + printed[-LOG:])
 
@@ -85,7 +87,7 @@ class Folder:
         return work / STORE
 
     def collect(self, store: Path) -> None:
-        """Take over what the working copy holds now, also while it is written to."""
+        """Copy the current working store, which may be in use."""
         if not store.exists():
             return
         part = self.path / f"{STORE}.part"
@@ -117,7 +119,7 @@ def replace(path: Path, text: str) -> None:
 
 @contextmanager
 def small(folder: Folder) -> Iterator[None]:
-    """Hold the folder to what can travel. Raises RuntimeError with the file that is too large, or the number of files."""
+    """Raise RuntimeError if a file, or the number of files, is too large to be copied."""
     yield
     files = [file for file in folder.path.iterdir() if file.is_file()]
     large = [file.name for file in files if file.stat().st_size > BYTES]

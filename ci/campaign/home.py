@@ -1,4 +1,4 @@
-"""What is made at home of a folder that came back: one run of everything measured, its report, an accepted baseline, and a table."""
+"""Evaluation of a returned folder: one run of all results, its report, an accepted baseline, and a table."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ PLAN = "gpu-campaign"
 
 @dataclass(frozen=True)
 class Target:
-    """A value to be reached: of a model at a batch under a method. ``least`` by part of a GPU's name; ``figure`` reads the outcome and the
-    full cache beside it, ``unit`` follows it."""
+    """A value to reach by a model at a batch with a method.
+
+    ``least``: by part of a GPU's name; ``figure`` reads the value from an outcome and its full cache; ``unit`` is printed after it.
+    """
 
     model: str
     batch: int
@@ -51,7 +53,7 @@ def copy_share(outcome: Outcome, full: Outcome) -> float | None:
 
 
 def over_full(outcome: Outcome, full: Outcome) -> float | None:
-    """Speedup of the tokens over the full cache beside it."""
+    """Return the speedup of token generation over the full cache."""
     mine, its = outcome.median("latency_tokens"), full.median("latency_tokens")
     return its / mine if mine and its else None
 
@@ -87,7 +89,7 @@ RECORDED = 3.0  # times that the graph engine should be faster than the eager on
 
 
 def bring_home(folder: Folder, report: Path, reason: str = "") -> str:
-    """Write the report of all that was measured and, with a ``reason``, an accepted baseline of it. Returns the table as Markdown."""
+    """Write the report of all results and, with a ``reason``, an accepted baseline; return a Markdown table."""
     with tempfile.TemporaryDirectory() as work:
         store = folder.unpack(Path(work))
         with Store.open(store, create=False) as opened:
@@ -100,26 +102,28 @@ def bring_home(folder: Folder, report: Path, reason: str = "") -> str:
 
 
 def gathered(store: Store) -> int:
-    """The number of a new run that holds the newest outcome of every case of all runs of the campaign: what is ok is carried over, what
-    ended otherwise is told again, and what was never reached stays so. Raises RuntimeError where no run is."""
+    """Create a run with the newest outcome of every case of all runs, and return its number.
+
+    Successful outcomes are linked, others copied; cases that never ran are ``not_reached``. Raises RuntimeError without a run.
+    """
     runs = [record for record in store.runs() if record.plan == PLAN]
     if not runs:
         raise RuntimeError(f"no run of {PLAN} in {store.where}")
     newest = runs[0]
-    found: dict[str, Outcome] = {}
+    by_key: dict[str, Outcome] = {}
     for record in reversed([record for record in runs if record.environment.fingerprint == newest.environment.fingerprint]):
         for outcome in store.outcomes(record.id):
-            if outcome.status != Status.NOT_REACHED or outcome.case.key not in found:
-                found[outcome.case.key] = outcome
+            if outcome.status != Status.NOT_REACHED or outcome.case.key not in by_key:
+                by_key[outcome.case.key] = outcome
     with store.new_run(PLAN, newest.plan_json, newest.environment, newest.code) as run:
-        for outcome in found.values():
+        for outcome in by_key.values():
             if not outcome.ok or store.carry(run, outcome.result_key) is None:
                 store.save(run, outcome)
     return run
 
 
 def table(outcomes: Sequence[Outcome], record: RunRecord, folder: Folder) -> str:
-    """Targets beside what was measured, the bound of this device and what is published; then where it was measured."""
+    """Return targets with measured, roofline and published values, and a line about the machine."""
     lines = ["| model, batch | method | what | target | measured | bound of this device | published, and the bound of its GPU |",
              "|---|---|---|---|---|---|---|"]
     lines += [_line(target, outcomes, record.environment.device) for target in TARGETS]
@@ -129,8 +133,8 @@ def table(outcomes: Sequence[Outcome], record: RunRecord, folder: Folder) -> str
 
 def limit_of(outcome: Outcome) -> Limit | None:
     """The roofline time in its facts."""
-    held = outcome.facts.get("limit")
-    return Limit.from_json(held) if held else None
+    stored_limit = outcome.facts.get("limit")
+    return Limit.from_json(stored_limit) if stored_limit else None
 
 
 def _line(target: Target, outcomes: Sequence[Outcome], device: str) -> str:
@@ -150,12 +154,12 @@ def _line(target: Target, outcomes: Sequence[Outcome], device: str) -> str:
 
 
 def case_of(target: Target, outcomes: Iterable[Outcome]) -> Outcome | None:
-    """The outcome that a target means: on the graph engine where there is one."""
-    found = [o for o in outcomes if (o.case.model, o.case.batch, o.case.method) == (target.model, target.batch, target.method)
+    """Return the outcome that a target means, with the graph engine if there is one."""
+    matches = [o for o in outcomes if (o.case.model, o.case.batch, o.case.method) == (target.model, target.batch, target.method)
              and o.case.role in ("candidate", "baseline") and o.case.engine != "reference"
              and o.case.engine in (target.engine or o.case.engine)
              and target.budget in ("", "1", o.case.budget)]
-    return min(found, key=lambda o: (not o.ok, o.case.engine != "graph"), default=None)
+    return min(matches, key=lambda o: (not o.ok, o.case.engine != "graph"), default=None)
 
 
 def _why(outcome: Outcome | None) -> str:
@@ -190,7 +194,7 @@ def said(figure: float) -> str:
 
 
 def _where(record: RunRecord, folder: Folder) -> str:
-    """Device, software and commit. The commit is believed where the code here is that which measured, by its hash."""
+    """Return device, software and commit; the commit is printed only if the code hash matches."""
     facts: Mapping[str, Any] = record.environment.facts
     here = code_identity()
     commit = str(record.code.get("commit") or folder.facts.get("commit") or "unknown")[:10]

@@ -1,4 +1,4 @@
-"""Where the time of a pass goes: launches, and the kernels of each family in a window in the middle of a generation."""
+"""Time of a forward pass: launch overhead, and kernels by family in the middle of a generation."""
 
 from __future__ import annotations
 
@@ -24,37 +24,39 @@ ROWS = 25  # of a table
 
 
 def launches(device: str) -> dict[str, float]:
-    """Microseconds for one small kernel, launched by the host and, on a CUDA device, repeated from a graph."""
+    """Return microseconds per small kernel, launched by the host and, on CUDA, replayed in a graph."""
     x = torch.zeros(1024, device=device)
 
     def once() -> None:
         for _ in range(LAUNCHED):
             x.add_(1)
 
-    found = {"launched_us": _each(device, once)}
+    microseconds = {"launched_us": _each(device, once)}
     if device == "cuda":
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             once()
-        found["recorded_us"] = _each(device, graph.replay)
-    return found
+        microseconds["recorded_us"] = _each(device, graph.replay)
+    return microseconds
 
 
 def _each(device: str, work: Callable[[], object]) -> float:
     """Median microseconds of one of the launches."""
-    watch, found = clock(device, ()), []
+    watch, seconds = clock(device, ()), []
     work()
     for _ in range(5):
         watch.start()
         work()
-        found.append(watch.stop())
-    return statistics.median(found) / LAUNCHED * 1e6
+        seconds.append(watch.stop())
+    return statistics.median(seconds) / LAUNCHED * 1e6
 
 
 def window(planned: Planned, device: str) -> dict[str, Any]:
-    """Kernels of a window of passes in the middle of a generation (a line, a scale, a step), in the order of their time: name, count and
-    microseconds. ``wall_us`` is the window's time where nothing is traced, ``busy_us`` the sum of the kernels; ``least_us`` by part is
-    that of the whole batch, ``batch_us`` its time."""
+    """Return the kernels of some passes in the middle of a generation, by time: name, count, microseconds.
+
+    ``wall_us``: time of these passes without tracing; ``busy_us``: sum of the kernels; ``least_us``: roofline time of the batch by part;
+    ``batch_us``: its measured time.
+    """
     bench = Bench.load(planned)
     job = case_job(planned.case, bench)
     labels = torch.tensor(job.subset.labels[: job.batch], device=device)
@@ -97,20 +99,20 @@ def _wait(device: str) -> None:
 
 
 def _rows(tracer: profile, device: str) -> list[dict[str, Any]]:
-    """Kernels of a trace by name, those that take longest first; on a CPU operations, each without those that it calls."""
-    found = []
+    """Return kernels of a trace by name, longest first; on a CPU operations without the operations they call."""
+    kernel_rows = []
     for event in tracer.key_averages():
         on_device = event.device_type == torch.autograd.DeviceType.CUDA
         if on_device is (device == "cuda"):
             spent = event.self_device_time_total if on_device else event.self_cpu_time_total
-            found.append({"kernel": event.key[:120], "count": event.count, "us": float(spent)})
-    return sorted(found, key=lambda row: -row["us"])
+            kernel_rows.append({"kernel": event.key[:120], "count": event.count, "us": float(spent)})
+    return sorted(kernel_rows, key=lambda row: -row["us"])
 
 
 def _least(planned: Planned) -> dict[str, float]:
-    """Microseconds that each part of a batch takes at least, empty where the rates of the device or the model's products are not known."""
+    """Return the roofline time of each part of a batch in microseconds; empty without rates or a FLOP model."""
     case = planned.case
-    found = case_bill(case, MODELS.get(case.model), METHODS.get(case.method).build(case.parameters))
-    if found is None or planned.rates is None:
+    total = case_bill(case, MODELS.get(case.model), METHODS.get(case.method).build(case.parameters))
+    if total is None or planned.rates is None:
         return {}
-    return {part: seconds * 1e6 for part, seconds in Limit.of(found, planned.rates).by.items()}
+    return {part: seconds * 1e6 for part, seconds in Limit.of(total, planned.rates).by.items()}

@@ -1,4 +1,4 @@
-"""A campaign on a machine without a GPU: every stage with small models, to find what would fail on first contact."""
+"""A campaign on a machine without a GPU: every stage with small models, to find errors early."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ IMAGES, QUICK = 400, "next-scale"  # the least that a FID is stated of, and the 
 
 
 def rehearsed(plan: Plan, *, engine: str = "eager", models: dict[str, str] = SMALL) -> Plan:
-    """The plan over small models by family, a small batch and few images; ``engine`` in place of graph and auto. Blocks of a stage that
-    have become alike are one."""
+    """Return the plan with small models, a small batch, few images and this ``engine``; equal blocks are merged."""
     cells = distinct(_small(cells, engine, models) for cells in plan.cells)
     quality = plan.quality and Quality(seeds="s2k", samples=IMAGES, batch=50)
     fidelity = Fidelity(seeds="s64", samples=BATCH, batch=BATCH)
@@ -24,11 +23,11 @@ def rehearsed(plan: Plan, *, engine: str = "eager", models: dict[str, str] = SMA
 
 
 def distinct(blocks: Iterable[Cells]) -> list[Cells]:
-    """Blocks of a stage, which the tens of their priority name, that differ in more than that; each in its first place."""
-    found: dict[tuple[int, str], Cells] = {}
+    """Return the blocks of each stage (the tens of their priority) without repetitions."""
+    blocks_by_stage: dict[tuple[int, str], Cells] = {}
     for cells in blocks:
-        found.setdefault((cells.priority // 10, digest(cells.model_dump(mode="json", exclude={"priority"}))), cells)
-    return list(found.values())
+        blocks_by_stage.setdefault((cells.priority // 10, digest(cells.model_dump(mode="json", exclude={"priority"}))), cells)
+    return list(blocks_by_stage.values())
 
 
 def _small(cells: Cells, engine: str, models: dict[str, str]) -> Cells:

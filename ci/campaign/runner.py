@@ -24,9 +24,11 @@ CUT = 4  # exit code of a stage that ended in time and has more to do
 
 @dataclass(frozen=True)
 class Stage:
-    """One question to the device. ``command(seconds, work)`` is its process, which finds the store in the folder ``work`` and should end
-    within ``seconds``; ``price`` is seconds that it takes in all, as far as is known. One that is ``continued`` gains something from any
-    time; another one begins only if all of it has time."""
+    """A measurement of a campaign.
+
+    ``command(seconds, work)``: its process, which uses the store in ``work`` and should end within ``seconds``. ``price``: estimated
+    seconds in all. A ``continued`` stage runs with any time left; others start only if they can finish.
+    """
 
     name: str
     what: str
@@ -36,21 +38,20 @@ class Stage:
 
 
 def call(stages: Sequence[Stage], folder: Folder, budget: float, *, clock: Callable[[], float] = time.monotonic) -> list[str]:
-    """Run what is left of the stages, in their order, failed ones last, until ``budget`` seconds are spent. Returns a line for each stage
-    that was not done before."""
-    end, told = clock() + budget - RESERVE, []
+    """Run the remaining stages in order, failed ones last, within ``budget`` seconds; return a line for each."""
+    end, lines = clock() + budget - RESERVE, []
     with tempfile.TemporaryDirectory(prefix="campaign-") as made, small(folder):
         work = Path(made)
         folder.unpack(work)
         waiting = [stage for stage in stages if folder.of(stage.name).state != "done"]
         for stage in sorted(waiting, key=lambda stage: folder.of(stage.name).state == "failed"):
-            told.append(f"{stage.name}: {_turn(stage, stages, folder, work, end - clock(), clock)}")
+            lines.append(f"{stage.name}: {_turn(stage, stages, folder, work, end - clock(), clock)}")
             folder.save()
-    return told
+    return lines
 
 
 def price(stage: Stage, stages: Sequence[Stage], folder: Folder) -> float:
-    """Seconds that a stage will take: what is stated, times what statements have come to so far, and more than has not sufficed."""
+    """Return the estimated seconds of a stage, corrected by the stages so far and above what did not suffice."""
     done = [(other, folder.of(other.name)) for other in stages if folder.of(other.name).state == "done"]
     ratios = [record.seconds / other.price for other, record in done if other.price]
     expected = stage.price * max(1.0, statistics.median(ratios)) if ratios else stage.price
@@ -58,14 +59,14 @@ def price(stage: Stage, stages: Sequence[Stage], folder: Folder) -> float:
     return max(expected, 1.5 * record.last) if record.state == "cut" and not stage.continued else expected
 
 
-def _turn(stage: Stage, stages: Sequence[Stage], folder: Folder, work: Path, left: float, clock: Callable[[], float]) -> str:
-    """Run a stage if it has time, and say what became of it."""
+def _turn(stage: Stage, stages: Sequence[Stage], folder: Folder, work: Path, seconds_left: float, clock: Callable[[], float]) -> str:
+    """Run a stage if it has time, and return its result as a line."""
     record, expected = folder.of(stage.name), price(stage, stages, folder)
     needed = min(LEAST, expected) if stage.continued else min(expected, MOST)
-    if left < needed:
-        return f"{record.state}: it needs {needed:.0f} s, and {max(left, 0):.0f} s are left"
+    if seconds_left < needed:
+        return f"{record.state}: it needs {needed:.0f} s, and {max(seconds_left, 0):.0f} s are left"
     began = clock()
-    code, printed = _ended(stage.command(min(MOST, left), work), min(MOST, left) + GRACE)
+    code, printed = _ended(stage.command(min(MOST, seconds_left), work), min(MOST, seconds_left) + GRACE)
     record.last = clock() - began
     record.seconds += record.last
     record.state = "done" if code == 0 else "cut" if code in (CUT, None) else "failed"
@@ -77,8 +78,10 @@ def _turn(stage: Stage, stages: Sequence[Stage], folder: Folder, work: Path, lef
 
 
 def _ended(command: Sequence[str], seconds: float) -> tuple[int | None, bytes]:
-    """Exit code of a process, None where it had to be stopped after so many seconds, and what it printed. It is asked first, since it
-    has trials in sessions of their own, which it ends."""
+    """Return the exit code of a process, None if it was stopped at its time limit, and its output.
+
+    It gets SIGTERM first, to end worker processes in their own sessions.
+    """
     with tempfile.TemporaryFile() as printed:
         process = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True)
         code = _waited(process, seconds)

@@ -46,7 +46,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass
 class Task:
-    """One stage at work: it should end within ``seconds``. ``engine`` takes the place of graph and auto in a rehearsal."""
+    """A stage with its time limit in ``seconds``; a rehearsal replaces graph and auto by ``engine``."""
 
     folder: Folder
     work: Path
@@ -100,9 +100,9 @@ def measured(stage: int) -> Work:
     """Measures the blocks of a stage, as far as time allows."""
 
     def work(task: Task) -> int:
-        found = measure(blocks(task.plan("campaign"), stage), task.work / STORE, machine=task.machine, seconds=task.left,
+        run = measure(blocks(task.plan("campaign"), stage), task.work / STORE, machine=task.machine, seconds=task.left,
                               watcher=Keeper(task))
-        ends = Counter(str(outcome.status) for outcome in found.outcomes)
+        ends = Counter(str(outcome.status) for outcome in run.outcomes)
         print("cases: " + ", ".join(f"{count} {status}" for status, count in ends.most_common()))
         return CUT if Status.NOT_REACHED in ends else int(Status.ERROR in ends)
 
@@ -111,28 +111,29 @@ def measured(stage: int) -> Work:
 
 # -- the device -------------------------------------------------------------------------------------------------------
 def device_facts(task: Task) -> int:
-    """What the device can do: its driver, bandwidth and FLOP/s by dtype, noise, and what a launch costs."""
+    """Measure driver, bandwidth, FLOP/s by dtype, noise, and launch overhead."""
     threads = task.machine.threads
-    found = {dtype: vars(rate) for dtype, rate in rates.rates(task.device, threads, DTYPES[:1] if task.rehearse else DTYPES).items()}
-    facts = {"rates": found, "launches": kernels.launches(task.device), "doctor": doctor(quick=task.rehearse)}
+    dtypes = DTYPES[:1] if task.rehearse else DTYPES
+    rates_by_dtype = {dtype: vars(rate) for dtype, rate in rates.rates(task.device, threads, dtypes).items()}
+    facts = {"rates": rates_by_dtype, "launches": kernels.launches(task.device), "doctor": doctor(quick=task.rehearse)}
     task.folder.write(DEVICE, facts)
     print(", ".join(f"{dtype}: {rate['bandwidth'] / 1e12:.3g} TB/s, "
-                    f"{rate['peak_flops'] / 1e12:.4g} TFLOP/s" for dtype, rate in found.items()))
+                    f"{rate['peak_flops'] / 1e12:.4g} TFLOP/s" for dtype, rate in rates_by_dtype.items()))
     return 0
 
 
 def profiled(names: Sequence[str]) -> Work:
-    """Kernels of one window of passes of the full cache and the first candidate of a family's first block in the plan."""
+    """Profile some passes of the full cache and the first candidate in the first block of a family."""
 
     def work(task: Task) -> int:
-        found = task.folder.read(WINDOWS)
+        profiles = task.folder.read(WINDOWS)
         plan = task.plan("campaign")
         for name in names:
             for planned in windows_of(plan, small_name(task, name), task.device):
-                told = kernels.window(planned, task.device)
-                found[told["case"]] = told
-                task.folder.write(WINDOWS, found)
-                print(f"{told['case']}: {told['wall_us']:.0f} us, of them kernels {told['busy_us']:.0f} us", flush=True)
+                profile = kernels.window(planned, task.device)
+                profiles[profile["case"]] = profile
+                task.folder.write(WINDOWS, profiles)
+                print(f"{profile['case']}: {profile['wall_us']:.0f} us, of them kernels {profile['busy_us']:.0f} us", flush=True)
                 torch.cuda.empty_cache()
         return 0
 
@@ -142,8 +143,8 @@ def profiled(names: Sequence[str]) -> Work:
 def windows_of(plan: Plan, model: str, device: str) -> list[Planned]:
     """The full cache and the first candidate of the first block of a model."""
     cells = next(cells for cells in plan.cells if cells.model == model)
-    found = expand(plan.model_copy(update={"cells": [cells], "quality": None}), device)
-    return [next(p for p in found if p.case.role == role) for role in ("baseline", "candidate")]
+    planned_cases = expand(plan.model_copy(update={"cells": [cells], "quality": None}), device)
+    return [next(p for p in planned_cases if p.case.role == role) for role in ("baseline", "candidate")]
 
 
 def small_name(task: Task, model: str) -> str:
@@ -156,8 +157,8 @@ def small_name(task: Task, model: str) -> str:
 # -- pairs ------------------------------------------------------------------------------------------------------------
 def compared(task: Task) -> int:
     """Compares the full cache with LineAR in pairs of fresh processes."""
-    found = _paired(task, task.plan("pairs"), ("full", "linear 1/6"), ())
-    print(f"linear 1/6 beside full: {found.reason}")
+    verdict = _paired(task, task.plan("pairs"), ("full", "linear 1/6"), ())
+    print(f"linear 1/6 beside full: {verdict.reason}")
     return 0
 
 
@@ -172,8 +173,8 @@ def gate(task: Task) -> int:
         print("the case that should be delayed does not run here: " + alone.outcomes[-1].log.strip().splitlines()[-1])
         return 1
     planted = with_methods(plan, MethodTable.model_validate({"name": "delayed", "variant": "longer", "wait": SHARE * seconds}))
-    found = _paired(task, planted, ("delayed 1/6", "delayed: longer 1/6"), (plugin,))
-    print(f"{SHARE:.0%} of {seconds:.3g} s planted is {'found' if found.verdict == REGRESSED else found.verdict}: {found.reason}")
+    verdict = _paired(task, planted, ("delayed 1/6", "delayed: longer 1/6"), (plugin,))
+    print(f"{SHARE:.0%} of {seconds:.3g} s planted is {'found' if verdict.verdict == REGRESSED else verdict.verdict}: {verdict.reason}")
     return 0
 
 
@@ -183,11 +184,11 @@ def with_methods(plan: Plan, *methods: str | MethodTable) -> Plan:
 
 
 def _paired(task: Task, plan: Plan, sides: tuple[str, str], plugins: tuple[Path, ...]) -> Verdict:
-    """The verdict on the time of two cases; A/A tests, which are compared beside them, are printed."""
+    """Return the verdict on the latency of two cases, and print the A/A tests."""
     delta, seconds = (LARGE, ONE_PAIR) if task.rehearse else (DELTA, task.left - ENDING)
     terms = compare.Terms(delta, max(0.0, seconds) / 60)
-    found = compare.compare(plan, task.work / STORE, cases=sides, machine=task.machine, plugins=plugins, samples=0, terms=terms)
-    timed = [row for row in found.tally.rows if row.metric in ("latency", "status")]
+    comparison = compare.compare(plan, task.work / STORE, cases=sides, machine=task.machine, plugins=plugins, samples=0, terms=terms)
+    timed = [row for row in comparison.tally.rows if row.metric in ("latency", "status")]
     for row in timed:
         print(f"{row.label}: {row.verdict}, {row.reason}", flush=True)
     return next(row for row in timed if not row.label.startswith(AA))
@@ -195,7 +196,7 @@ def _paired(task: Task, plan: Plan, sides: tuple[str, str], plugins: tuple[Path,
 
 # -- tests ------------------------------------------------------------------------------------------------------------
 def tested(*files: str) -> Work:
-    """Runs tests, each of which is noted as it ends: first one of every kind, and none that has passed with this code before."""
+    """Run tests in order: first one of every kind; tests that passed with this code are skipped."""
 
     def work(task: Task) -> int:
         os.environ["CACHEMARK_GPU_SEEN"] = str(task.folder.path)
@@ -212,7 +213,7 @@ def tested(*files: str) -> Work:
 
 @dataclass
 class TestNotes:
-    """A plug-in of pytest: writes down each test as it ends, with the ``code`` that it ran, and stops in time."""
+    """A pytest plug-in that records each finished test with the ``code`` it ran, and stops in time."""
 
     __test__ = False
 
@@ -236,12 +237,12 @@ class TestNotes:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        seen, passed = Counter[str](), self.passed()
+        kinds, passed = Counter[str](), self.passed()
         turns: list[tuple[int, int, pytest.Item]] = []
         for item in items:
             kind = item.nodeid.partition("[")[0]
-            turns.append((seen[kind], len(turns), item))
-            seen[kind] += 1
+            turns.append((kinds[kind], len(turns), item))
+            kinds[kind] += 1
         items[:] = [item for _, _, item in sorted(turns, key=lambda turn: turn[:2]) if item.nodeid not in passed]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

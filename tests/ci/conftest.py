@@ -38,7 +38,7 @@ PathFinder.find_spec, PathFinder.find_distributions = classmethod(find_spec), cl
 
 
 def requirements() -> tuple[set[str], set[str]]:
-    """Names of what travels, and of what a machine with PyTorch has already."""
+    """Names of the packages to install, and of those that come with PyTorch."""
     there, carried = set(), set()
     for line in (ROOT / "ci" / "gpu_requirements.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("# there:"):
@@ -50,7 +50,7 @@ def requirements() -> tuple[set[str], set[str]]:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Callable[[], dict[str, str]]:
-    """The environment of a process in which only what travels, or is there already, can be imported."""
+    """The environment of a process that can import only these packages."""
 
     def made() -> dict[str, str]:
         allowed = {name.lower().replace("_", "-") for names in requirements() for name in names} | {"cachemark"}

@@ -1,4 +1,4 @@
-"""A campaign on a borrowed GPU: it ends in time, goes on where it ended, and what comes back is small and whole."""
+"""A campaign on a borrowed GPU: time limits, resumption, and the size of its folder."""
 
 from __future__ import annotations
 

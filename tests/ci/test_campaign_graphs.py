@@ -1,4 +1,4 @@
-"""Every stage of a campaign with the CPU graph emulator in place of CUDA graphs: what would fail on first contact fails here."""
+"""Every stage of a campaign with the CPU graph emulator in place of CUDA graphs."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ def _taped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def models(tmp_path: Path) -> dict[str, str]:
-    """Small models by family, their weights called random, so that nothing is judged; of the next-token family one of 64 tokens, since a
-    emulator runs hardly faster than the operations on it."""
+    """Small models by family with random weights, so that no image is scored.
+
+    The next-token model has 64 tokens, since the emulator is slow.
+    """
     text = examples.MODEL.replace("grid=4", "grid=8").replace("(4, 4)", "(8, 8)").replace("view(-1, 1, 4, 4)", "view(-1, 1, 8, 8)")
     (tmp_path / "dot.py").write_text(text)
     plugins.load(tmp_path / "dot.py")
@@ -56,8 +58,10 @@ def untrained(entry: ModelEntry, name: str) -> ModelEntry:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["first side", "every"])
 def test_cases_of_a_stage_are_measured(every: bool, stage: int, models: dict[str, str]) -> None:
-    """Stages 4 and 5 have the cases of the first at other budgets, and those of the bundled models. `make test` measures the first
-    side of the graph engine."""
+    """Stages 4 and 5 repeat the cases of the first stage at other budgets.
+
+    `make test` measures the first candidate of the graph engine.
+    """
     plan = blocks(rehearsed(plans.load(str(HERE / "campaign.toml")), engine="graph", models=models), stage)
     planned = [p for p in expand(plan.model_copy(update={"quality": None}), "cpu") if p.case.role in ("baseline", "candidate")]
     cases = list({(p.case.method, p.case.engine): p for p in planned}.values())  # budgets differ by a number

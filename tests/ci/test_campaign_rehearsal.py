@@ -1,4 +1,4 @@
-"""A whole campaign with small models, from the first call to the report at home, where nothing can be imported that does not travel."""
+"""A whole campaign with small models, with only the packages that are installed on the GPU machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes of nightly measurements: what they run in which order, how they end, and what they may not do."""
+"""The nightly scripts: which commands run in which order, and the exit codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ exit 0
 
 @pytest.fixture
 def night(tmp_path: Path) -> Any:
-    """Runs a script with a stand-in for cachemark that notes its calls; ``ends`` says which verb ends with which code."""
+    """Run a script with a stub of cachemark that logs its calls; ``ends``: exit code of each command."""
     (tmp_path / "bin").mkdir()
     for name, text in {"cachemark": STUB, "srun": '#!/usr/bin/env bash\nshift\nexec "$@"\n'}.items():
         (tmp_path / "bin" / name).write_text(text)
@@ -60,7 +60,7 @@ def test_a_night_looks_measures_judges_and_writes(night: Any, script: str) -> No
 
 
 def judging(calls: list[str], register: str = "baselines/incidents.json") -> str:
-    """The call that judges, which proposes a baseline where the night writes."""
+    """The expected call of `cachemark check`."""
     (call,) = [call for call in calls if call.startswith("check --incidents")]
     assert re.fullmatch(rf"check --incidents {re.escape(register)} --propose \S+/out/proposed", call)
     return call
@@ -81,7 +81,7 @@ def test_pairs_are_measured_with_the_commit_of_the_baseline_unless_another_or_no
 def test_pairs_that_could_not_be_measured_are_no_pass(
     night: Any, monkeypatch: pytest.MonkeyPatch, compared: int, verdict: int, ended: int,
 ) -> None:
-    """Beside them times are only stated, so nothing would have judged times."""
+    """Without pairs, times would not be tested at all."""
     monkeypatch.setenv("CACHEMARK_CANARY", "v1")
     assert night("nightly.sh", "curves", compare=compared, check=verdict)[0] == ended
 

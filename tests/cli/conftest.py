@@ -14,7 +14,7 @@ from .quick_machine import Machine
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of its own, so that no test sees the accepted baselines of the checkout or leaves anything in it."""
+    """An empty working folder, away from the accepted baselines of the checkout."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -44,7 +44,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _repository(folder: Path, protocols: dict[int, int]) -> Path:
-    """Seventeen commits; ``protocols`` are those of commits that do not speak ours."""
+    """Seventeen commits; ``protocols``: those with another trial protocol."""
     package = folder / "suite" / "cachemark"
     (package / "trial").mkdir(parents=True)
     (package / "__init__.py").touch()

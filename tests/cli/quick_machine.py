@@ -19,7 +19,7 @@ HERE = environment("cpu", 1)
 
 
 class Machine:
-    """Sides that answer at once. ``speed`` says how many seconds a case takes in a copy of the code, ``changed`` what else differs."""
+    """Stub measurements. ``speed``: seconds of a case in a copy of the code; ``changed``: other changes."""
 
     def __init__(self) -> None:
         self.speed: Callable[[Planned, TrialRequest], float] = lambda planned, options: 1.0

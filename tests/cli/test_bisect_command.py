@@ -66,7 +66,7 @@ def test_commits_that_do_not_run_are_skipped(machine: Machine, stage: Stage, rep
 
 
 def test_the_time_that_capturing_takes_is_followed_by_nobody(machine: Machine, stage: Stage, repository: Path) -> None:
-    """It is a wall time, measured once a process: a slow one at the bad end says nothing."""
+    """Graph capture is a wall time measured once per process."""
     machine.changed = lambda o, options: replace(o, samples={**o.samples, "capture_seconds": [3.0 if number(options) == 16 else 1.0]})
     result = bisect(stage, repository)
     assert result.exit_code == 3

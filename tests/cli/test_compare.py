@@ -1,4 +1,4 @@
-"""Comparing, and judging comparisons, with sides that answer at once: what they print, store and exit with."""
+"""`compare` and `check` with stub measurements: output, stored rows and exit codes."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_an_incident_fails_until_it_is_acknowledged_and_stays_in_the_report(mach
 def test_what_pairs_have_found_only_pairs_find_fixed(
     machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:
-    """Night after night beside a baseline whose threshold does not see it."""
+    """Nights whose baseline threshold misses the change."""
     with Store.open(stage.store, create=False, read_only=True) as store:
         code = store.run(1).code["hash"]
     monkeypatch.setattr(executor, "identify", lambda options, device: (HERE, {"hash": code, "commit": f"c{number(options)}"}))

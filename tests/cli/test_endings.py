@@ -1,4 +1,4 @@
-"""The code with which a command ends is the one that was meant, whoever reads what it prints."""
+"""Exit codes that do not depend on the readers of the output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_is_opened_where_standard_error_was_closed_is_no_file_of_ours(tmp_p
 
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both streams lead into pipes that nobody reads any more."""
+    """Connect both streams to pipes without a reader."""
     for name in ("stdout", "stderr"):
         reader, writer = os.pipe()
         os.close(reader)

@@ -1,4 +1,4 @@
-"""The codes with which a run ends where the machine stood in the way, or where nothing of what was asked for was measured."""
+"""Exit codes of runs without results."""
 
 from __future__ import annotations
 

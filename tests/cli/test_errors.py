@@ -1,4 +1,4 @@
-"""Every mistake is one short message with its slug and exit code, and is found before a database or a process is made."""
+"""Errors are one short message with slug and exit code, raised before a store or process exists."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    """A stage on which nothing has been run."""
+    """A stage without any run."""
     return stages.stage(tmp_path / "stage")
 
 

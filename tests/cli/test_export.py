@@ -1,4 +1,4 @@
-"""``cachemark export``: what each verb writes of one stored run."""
+"""The files that `cachemark export` writes for one stored run."""
 
 from __future__ import annotations
 

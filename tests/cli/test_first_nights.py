@@ -1,4 +1,4 @@
-"""The first nights of a plan: a baseline that is proposed, times that pairs are to judge, and incidents that are settled and said so."""
+"""The first nights of a plan: proposed baseline, untested times, and incidents."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_what_is_acknowledged_is_said_in_report_junit_comment_and_annotations(st
 
 
 def test_one_cause_that_changes_tokens_pages_once(stage: Stage, tmp_path: Path) -> None:
-    """KL, PSNR, SSIM and agreement differ, and so do the hashes of tokens and images: one thing to look at, acknowledged once."""
+    """KL, PSNR, SSIM, agreement and hashes change together: one incident."""
     def other(outcome: dict[str, Any]) -> None:
         if outcome["case"]["method"] == "streaming":
             for name in OF_IMAGES & outcome["samples"].keys():

@@ -1,4 +1,4 @@
-"""What a command loads: reading and judging work where torch is not installed, and help is there at once."""
+"""Imports of commands: no torch for reading and checking, nothing heavy for help."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VERBS = {
 
 
 def probe(commands: list[list[str]], folder: Path, *absent: str) -> list[tuple[int, str, set[str]]]:
-    """Run commands one after the other in a fresh process: exit code, any exception of another kind, modules loaded by then."""
+    """Run commands in a fresh process; return exit code, unexpected exception and loaded modules of each."""
     call = [sys.executable, "-c", PROBE, json.dumps(commands), *absent]
     done = subprocess.run(call, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr

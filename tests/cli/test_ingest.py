@@ -1,4 +1,4 @@
-"""``cachemark ingest``: what it says and what it refuses."""
+"""``cachemark ingest``: output and refusals."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from cachemark.workflows.time_left import TimeLeft
 
 
 class Terminal(io.StringIO):
-    """A standard error that says it is a terminal, or that it is none."""
+    """A standard error that is a terminal, or is not."""
 
     def __init__(self, is_one: bool) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("is_one", [True, False], ids=["terminal", "file"])
 def test_progress_names_cases_and_failures_whatever_they_are_called(is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Square brackets are markup to the library that draws the bar; names and logs may hold any."""
+    """Square brackets are markup to rich."""
     monkeypatch.setattr(sys, "stderr", terminal := Terminal(is_one))
     monkeypatch.setenv("TERM", "xterm")
     case = Case("m", "random:0", (4, 4), "c", Sampling(), "[/x]", {"B": 8}, budget="1/2")
@@ -59,7 +59,7 @@ def test_progress_of_nothing_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_table_fills_as_cases_end_and_lines_say_how_far_a_long_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same values on a terminal and in a log, in the order of the plan: nothing is ranked before it is decided."""
+    """Terminal and log print the same values, in the order of the plan."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(progress, "QUIET", 0.0)

@@ -1,4 +1,4 @@
-"""Commands inside of what is printed work as they stand: with the store and the plug-ins that were given."""
+"""Suggested commands contain the given store and plug-ins."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_pass_of_one_token_costs_one_pass() -> None:
 
 
 def test_windows_cost_little_at_a_small_batch_and_much_where_an_evicting_cache_wins() -> None:
-    """At batch 1 weights are read whatever is fed; at 256 FLOPs decide, and linear has taken away the reading that a window would share."""
+    """At batch 1 weights dominate; at 256 FLOPs do."""
     batches = [option for batch in (1, 16, 256) for option in ("--batch", str(batch))]
     found = priced("jacobi=16", "--tokens-per-pass", "3", "--method", "linear", "--budget", "1/6", *batches)
     cost = {key: row["cost"] for key, row in found.items()}

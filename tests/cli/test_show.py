@@ -13,7 +13,7 @@ from .test_commands import good
 
 
 def test_show_prints_each_side_of_the_pairs_of_a_case(stage: Stage) -> None:
-    """They share a key, so that no key could tell them apart."""
+    """All of them share one key."""
     with Store.open(stage.store) as store:
         run, (full, *_) = store.run(1), store.outcomes(1)
         number = store.begin_run("compare/dots", {}, run.environment, run.code)

@@ -55,7 +55,7 @@ def test_a_stored_plan_that_no_baseline_can_be_called_after_is_shown_without_one
 
 
 def test_an_accepted_baseline_without_a_case_of_the_run_is_left_out_and_a_given_one_is_refused(stage: Stage) -> None:
-    """A plan was edited: `check` has nothing to judge, and what was measured is still shown."""
+    """After an edit of the plan, results are still shown."""
     good(call("baseline", "save", "--store", stage.store))
     (accepted,) = Path("baselines/accepted").rglob("*.json")
     accepted.write_text(accepted.read_text(encoding="utf-8").replace('"repeats": 3', '"repeats": 7'), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The report of one run beside another run of the store: what is judged of it, and what is only stated."""
+"""The report of one run compared with another run of the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.stages import Stage, call
 
 
 def again(store: Path, change: Callable[[Outcome], Outcome], plan: str = "") -> int:
-    """One more run of the store, its outcomes those of the first with a ``change``."""
+    """Store another run whose outcomes are those of the first with a ``change``."""
     with Store.open(store) as held:
         first = held.run(1)
         with held.new_run(plan or first.plan, dict(first.plan_json), first.environment, dict(first.code)) as run:

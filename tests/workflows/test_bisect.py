@@ -71,7 +71,7 @@ def test_the_repository_stays_as_it_is(repository: Path) -> None:
 
 
 def test_an_answer_that_git_refuses_ends_the_bisection(repository: Path) -> None:
-    """A file changed in the worktree keeps git from going on: it would ask for the same commit for ever."""
+    """With a changed file in the worktree, git would return the same commit forever."""
     def touches(folder: Path, commit: str) -> str:
         (folder / "n").write_text("changed")
         return GOOD

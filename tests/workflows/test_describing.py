@@ -75,7 +75,7 @@ def _small_images(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_file_that_is_written_registers_a_model_that_draws(folder: Path, theirs: Any, tmp_path: Path) -> None:
-    """Its logits are those of the transformers library, cached or evicting where nothing needs to go."""
+    """Its logits equal those of the transformers library, also with a method at full budget."""
     path = start_described(folder, "my_llama", DRAWING, tmp_path)[2]
     plugins.load(path)
     entry = MODELS.get("my_llama")
@@ -105,7 +105,7 @@ def test_the_file_that_is_written_registers_a_model_that_draws(folder: Path, the
 
 @pytest.mark.parametrize("named", [False, True], ids=["random", "published"])
 def test_the_kit_finds_nothing_in_a_model_that_was_described(named: bool, folder: Path, tmp_path: Path) -> None:
-    """With random weights, whose prompts differ in length, and with those of the folder, of which every tensor is read."""
+    """With random weights (prompts of different lengths), and with the weights of the folder."""
     path = start_described(folder, "my_llama", DRAWING, tmp_path)[2]
     (report,) = prove_model(path, weights=str(folder) if named else "")
     assert [check.name for check in report.checks if not check.passed] == ([] if named else ["weights match the model"])
@@ -178,7 +178,7 @@ def test_the_name_of_a_folder_is_no_code(theirs: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_whole_way_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A published folder, described, proven with its weights, measured by a plan that names it, and reported; each by its command."""
+    """Describe, test, measure and report a published model, with the real commands."""
     monkeypatch.chdir(tmp_path)
     publish(tmp_path / "llama")
     made = call("new", "model", "painter", "--from-hf", "llama", *FACTS)

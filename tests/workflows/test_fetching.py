@@ -1,4 +1,4 @@
-"""Weights from their source: what is listed, what is fetched, and what a person must do."""
+"""Weights from their source: the list, downloads, and manual steps."""
 
 from __future__ import annotations
 

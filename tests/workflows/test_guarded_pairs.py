@@ -1,6 +1,6 @@
-"""Pairs on a watched device, through the executor of a run: disturbed ones are measured again, and leases, clocks and losses are a run's.
+"""Pairs on a monitored device: repetition of disturbed pairs, leases, clocks and lost devices.
 
-The driver is a stand-in, and so is the interpreter of a trial, which answers at once; all between them is the real thing.
+Driver and interpreter are stubs; everything between them is real.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Watched(Machine):
 
 @dataclass
 class Script:
-    """Things that happen to the devices while the n-th case runs, counted from 1, and are over when it ends."""
+    """Events on the devices while the n-th case (from 1) runs."""
 
     cards: list[Card]
     events: dict[int, Callable[[Card], None]] = field(default_factory=dict)
@@ -123,7 +123,7 @@ def compare(at: Stage, python: str, nvml: FakeNvml, **machine: Any) -> PairedCom
 
 
 def pairs(at: Stage) -> list[tuple[int, int, tuple[str, str]]]:
-    """Number of each stored pair, how often it was measured again, and on which devices its sides ran."""
+    """Return number, repetitions and devices of each stored pair."""
     with Store.open(at.store, create=False, read_only=True) as store:
         found = [(o.facts["pair"], o.facts["device"]["uuid"]) for o in store.outcomes(1)]
     sides = {side: {told["number"]: (told["redone"], uuid) for told, uuid in found if told["side"] == side} for side in ("before", "after")}

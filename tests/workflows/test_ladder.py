@@ -1,4 +1,4 @@
-"""The baseline ladder: which full cache stands on which rung, and what a method is worth over each."""
+"""The baseline ladder: full caches by rung, and the speedup of a method over each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = Environment("Example GPU", "example-gpu", "f" * 16)
 
 @cache
 def script() -> Any:
-    """The names of the script, which imports torch: only when a test asks."""
+    """The script's names; it imports torch."""
     return SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
 

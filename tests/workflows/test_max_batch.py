@@ -1,4 +1,4 @@
-"""The largest batch that fits, found by trials that run out of memory, and what running out of it leaves behind."""
+"""The search for the largest batch, and what running out of memory leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pairs are measured: in which order, with what, and again where the machine spoilt one."""
+"""Measurement of pairs: order, content, and repetition of disturbed ones."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_images_of_a_side_are_judged_and_nothing_is_timed(stage: Stage) -> None:
 
 
 def test_a_side_gives_signs_of_life_while_its_images_are_made(stage: Stage) -> None:
-    """A batch of them is what a time without a word may last, and not all of them."""
+    """The timeout applies to a batch of images, not to all of them."""
     loaded = plans.load(str(stage.plan))
     counts = []
     for samples in (2, 12):
@@ -205,7 +205,7 @@ def test_a_side_has_the_hash_of_its_images_too(stage: Stage) -> None:
     ("s64", 64, "s64"), ("s64", 100, "s256"), ("s64", 2000, "s2k"), ("tune64", 64, "tune64"), ("tune64", 65, "tune256"), ("s2k", 5, "s2k"),
 ])  # fmt: skip
 def test_more_seeds_are_of_the_same_series(plan_has: str, asked_for: int, found: str, plan: Plan) -> None:
-    """What a method was tuned on shares no seed with what it is measured on."""
+    """Tuning seeds and measuring seeds stay disjoint."""
     planned = next(iter(configs_of(plan, "cpu").values()))
     planned = replace(planned, case=replace(planned.case, seeds=plan_has))
     assert image_side(planned, asked_for).case.seeds == found
@@ -221,7 +221,7 @@ def test_a_series_that_is_too_short_is_refused(plan: Plan) -> None:
 
 
 def test_a_side_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
-    """It has no times, and the newest outcome of a case says how long that takes."""
+    """It has no times, and the newest outcome of a case gives its duration."""
     own = {p.case.label: p.case for p in expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("candidate", "baseline")}
     sides = {p.case.label: p.case for p in configs_of(plans.load(str(stage.plan)), "cpu", images=0, side=image_side).values()}
     assert own.keys() == sides.keys()

@@ -1,4 +1,4 @@
-"""What bytes and FLOPs allow where nothing was measured, for the map of answers."""
+"""Roofline speedups for the report's answer map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The self-test of the gate: on which device it runs, by whose clock the slow-down is seen, and what it makes of a blind clock."""
+"""The self-test of the gate: its device, its clock, and a clock that misses the slow-down."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("own_leases")
 
 @dataclass(frozen=True)
 class Watched(Machine):
-    """A machine whose devices are those of a driver."""
+    """A machine with the devices of a stub driver."""
 
     driver: Any = None
 
@@ -41,7 +41,7 @@ class Watched(Machine):
 
 
 class Trials:
-    """Trials that take a second and what the method waits, as far as the clock ``sees`` it."""
+    """Worker processes that take a second plus the method's delay, as far as the clock ``sees`` it."""
 
     def __init__(self, sees: float = 1.0) -> None:
         self.sees, self.ran = sees, set[tuple[str, str]]()
@@ -81,7 +81,7 @@ def test_its_device_is_that_of_the_newest_run_and_else_that_of_the_machine(tmp_p
 
 
 def test_on_a_gpu_the_device_waits_and_not_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that forgot to wait for the device would not see it."""
+    """A clock without synchronization would miss the delay."""
     slept: list[int] = []
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda other: 50.0)
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)

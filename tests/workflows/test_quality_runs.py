@@ -50,7 +50,7 @@ def patches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patches: None) -> Path:
-    """The plan, of which nothing has been run."""
+    """A plan without any run."""
     monkeypatch.chdir(tmp_path)
     return prepare(tmp_path)
 
@@ -122,7 +122,7 @@ NAME = f"fid_eyes_{IMAGES}"
 
 
 def touched(folder: Path, change: str) -> None:
-    """Edit the plug-in, so that what its method made must be made again."""
+    """Edit the plug-in, so that its cases must be measured again."""
     file = folder / "dot.py"
     said = '    """A window under another name."""\n'
     file.write_text(file.read_text().replace(said, f"{said}{change}\n"))
@@ -152,7 +152,7 @@ def test_quality_is_carried_over_where_tokens_did_not_change(measured: Path) -> 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_new_candidate_is_compared_with_the_images_of_a_stored_full_cache(kept: bool, measured: Path) -> None:
-    """Where nobody has pruned them; without them there is nothing to compare with."""
+    """Only if these features were not pruned."""
     full = measured / "s.sqlite.artifacts" / "parts" / outcomes(measured)["full"].result_key
     if not kept:
         shutil.rmtree(full)
@@ -187,7 +187,7 @@ def test_a_night_measures_times_anew_and_carries_quality(measured: Path) -> None
 
 
 def test_another_image_decoder_has_its_own_quality(measured: Path) -> None:
-    """The full cache is compared with itself, so only the images tell."""
+    """The full cache is compared with itself, so only its images differ."""
     first = outcomes(measured)["full"]
     file = measured / "dot.py"
     file.write_text(file.read_text().replace("tokens.float() / 7.5 - 1", "tokens.float() / 9 - 1"))

@@ -1,4 +1,4 @@
-"""README's example of the library, run as it stands there on a plan of the small model, and a run and a case in a notebook."""
+"""README's library example, and runs and cases in a notebook."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTILE = '<b>&"\'\u202e'
 
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A plan with the methods that README asks of ``demo``, in an empty working folder."""
+    """A small stand-in for the plan ``demo``, in an empty working folder."""
     stage = stages.stage(tmp_path / "stage", '{ name = "rkv", alpha = 4 }, "streaming", "window"', top='plugins = ["dot.py"]')
     monkeypatch.chdir(tmp_path)
     return stage.plan

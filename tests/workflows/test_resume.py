@@ -1,4 +1,4 @@
-"""What is stored is not measured again, and what ended a run leaves everything complete behind."""
+"""Stored cases are not measured again, and an interrupted run keeps complete cases."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Tranquil(Calm):
 
 
 def with_more(stage: Stage, text: str = MORE) -> tuple[str, str]:
-    """Options that load a second plug-in, which builds on the first and has no model: its edits touch its own methods alone."""
+    """Options that load a second plug-in, whose edits affect only its own methods."""
     file = stage.folder / "more.py"
     file.write_text(text)
     return "--plugin", str(file)
@@ -190,7 +190,7 @@ def test_fresh_measures_everything_again(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("sent", "code", "state"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGKILL, -9, "interrupted")])
 def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, state: str, stage: Stage) -> None:
-    """Killed while its last case runs. A run that was killed cannot say so: who looks sees that its process has ended."""
+    """Killed during its last case; after SIGKILL, readers see that its process has ended."""
     more = with_more(stage, MORE + "import os\n" + examples.WAITS)
     edit(stage.plan, '"streaming"', '"streaming", "calm", "tranquil", "waits"')
     hold, reached = (Path(f"{more[1]}.{name}") for name in ("hold", "reached"))
@@ -225,7 +225,7 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stat
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Trials that end at once; what they were asked to run."""
+    """Stub worker processes; returns the cases of each."""
     asked: list[list[str]] = []
 
     def trials(planned: Any, options: TrialRequest, started: Any, **_: Any) -> Any:

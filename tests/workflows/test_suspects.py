@@ -1,4 +1,4 @@
-"""What a page says of when a regression came: the range of commits, their subjects, and the command that finds the one."""
+"""Suspect commits of a regression: their range, their subjects, and the bisect command."""
 
 from __future__ import annotations
 

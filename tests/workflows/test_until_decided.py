@@ -1,4 +1,4 @@
-"""Adding seeds until every method is decided: when it ends, what it says, and what later runs inherit of it."""
+"""Doubling of seeds until every method is decided, and what later runs inherit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLAN = Plan.model_validate({
 
 @dataclass
 class Planted:
-    """Runs of a plan as they would end in a world where candidates lose these points of color consistency, by label."""
+    """Simulated runs in which candidates lose these points of color consistency, by label."""
 
     store: Path
     truth: Mapping[str, float]
@@ -71,7 +71,7 @@ def decided(world: Planted, **more: Any) -> UntilDecided:
 
 
 def test_it_ends_at_the_first_look_at_which_all_is_decided(world: Planted) -> None:
-    """Two claims take 101 seeds where nothing is lost, and what loses 40 points shows it early."""
+    """Two claims need 101 seeds without a loss; a loss of 40 points is significant early."""
     interims: list[Interim] = []
     found = decided(world, on_interim=interims.append)
     assert (found.ended, world.asked) == ("decided", [48, 96, 192])
@@ -119,7 +119,7 @@ whole = Planted.outcome
 
 
 def test_a_plain_run_that_carries_what_was_looked_at_is_judged_as_it_was(world: Planted) -> None:
-    """Else the number at which somebody stopped could be asked for as if it had been chosen beforehand."""
+    """Otherwise optional stopping could be hidden in a later run."""
     decided(world)
     plain = PLAN.model_copy(update={"fidelity": PLAN.fidelity.model_copy(update={"seeds": "s256", "samples": 96})})
     carried = world.run(plain, world.store)
