@@ -12,7 +12,6 @@ import pytest
 from cachemark.cache.engine.engine import EAGER
 from cachemark.cache.engine.graph import Graph
 from cachemark.kit.cpu_graphs import CpuGraphs
-from cachemark.models.catalogue.family import register
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
@@ -45,7 +44,7 @@ def models(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "dot.py").write_text(text)
     plugins.load(tmp_path / "dot.py")
     for family in ("next-scale", "masked"):
-        register(untrained(MODELS.get(SMALL[family]), f"small-{family}"))
+        MODELS.add(f"small-{family}")(untrained(MODELS.get(SMALL[family]), f"small-{family}"))
     return {"next-token": "dot", "next-scale": "small-next-scale", "masked": "small-masked"}
 
 
