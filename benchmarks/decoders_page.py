@@ -32,11 +32,11 @@ Row = Mapping[str, Any]
 
 
 # -- tables -------------------------------------------------------------------------------------------------------------
-def speed(found: Row) -> Iterator[str]:
+def speed(values: Row) -> Iterator[str]:
     """The measured gain of every cell beside what its passes allow."""
     yield "| batch | method | gain | tokens a pass | a pass costs | allowed | reached | tokens equal |"
     yield "|---|---|---|---|---|---|---|---|"
-    for row in found["results"]:
+    for row in values["results"]:
         low, gain, high = statistics.quantiles(row["gain"], n=4)
         equal = min(row["agreement"])
         tokens, cost, allowed, reached = (statistics.median(row[name]) for name in ("tokens per pass", "cost", "allowed", "reached"))
@@ -44,11 +44,11 @@ def speed(found: Row) -> Iterator[str]:
                f"{reached:.0%} | {'all' if equal == 1 else f'{equal:.3f} at least'} |")
 
 
-def quality(found: Row) -> Iterator[str]:
+def quality(values: Row) -> Iterator[str]:
     """Figures of whole sets of images, each with its difference to the full cache's."""
     yield "| |" + "".join(f" {title} | less full's |" for title in FIGURES) + " |"
     yield "|---|" + "---|" * (2 * len(FIGURES) + 1)
-    for row in found["results"]:
+    for row in values["results"]:
         cells = [ends(row[part].get(title), 1 if title == "FID" else 3) for title in FIGURES for part in ("figures", "less")]
         yield f"| {row['decoder']} | {' | '.join(cells)} | {verdict(row['less']) if row['less'] else ''} |"
 
@@ -58,16 +58,17 @@ def text(results: Mapping[str, Row]) -> str:
     parts = []
     for name, table in (("speed", speed), ("quality", quality)):
         if name in results:
-            found = results[name]
-            parts += ["\n".join(table(found)),
-                      f"`{found['command']}`, commit {found['commit']}, one thread of an {found['machine']}, torch {found['torch']}, fp32."]
+            result = results[name]
+            parts += ["\n".join(table(result)),
+                      f"`{result['command']}`, commit {result['commit']}, one thread of an {result['machine']}, "
+                      f"torch {result['torch']}, fp32."]
     return "\n\n".join(parts)
 
 
-def keep(file: Path, part: str, found: Row, page: Path | None) -> None:
+def keep(file: Path, part: str, values: Row, page: Path | None) -> None:
     """Keep a part in the file and, where a page is given, put all of the file's tables between its marks."""
     results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    results[part] = found
+    results[part] = values
     file.write_text(json.dumps(results, sort_keys=True) + "\n", encoding="utf-8")
     if page is not None:
         put(page, BEGIN, END, text(results))
@@ -80,8 +81,8 @@ def of_run(store: Path) -> Row:
     groups, _ = standing(run.outcomes)
     rows = [row for group in groups for row in (group.full, *group.candidates) if row is not None and row.ok
             and FIGURES["FID"] in row.quality]
-    known = {planned.case.key for planned in expand(load(PLAN))}
-    if strange := [row.case.label for row in rows if row.case.key not in known]:
+    known_names = {planned.case.key for planned in expand(load(PLAN))}
+    if strange := [row.case.label for row in rows if row.case.key not in known_names]:
         raise SystemExit(f"The plan {PLAN} has no such cases: {', '.join(strange)}.")
     here = run.record.environment
     return {"command": f"cachemark run {PLAN}", "commit": run.record.code["commit"][:10], "machine": here.device,
@@ -110,11 +111,11 @@ def main() -> None:
     parser.add_argument("store", type=Path, help="a store, or a file of values that was kept of one (.json)")
     parser.add_argument("--json", type=Path, default=Path(__file__).with_name("decoders.json"))
     parser.add_argument("--page", type=Path, help="put the tables into this page")
-    given = parser.parse_args()
-    if given.store.suffix != ".json":
-        keep(given.json, "quality", of_run(given.store), given.page)
-    elif given.page:
-        put(given.page, BEGIN, END, text(json.loads(given.store.read_text(encoding="utf-8"))))
+    arguments = parser.parse_args()
+    if arguments.store.suffix != ".json":
+        keep(arguments.json, "quality", of_run(arguments.store), arguments.page)
+    elif arguments.page:
+        put(arguments.page, BEGIN, END, text(json.loads(arguments.store.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

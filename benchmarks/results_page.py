@@ -110,37 +110,37 @@ def take(store: Path, plan: str) -> Row:
     return of_run(store, plan, {name for figures in SECTIONS[plan].tables for name in figures.columns})
 
 
-def text(found: Row) -> str:
+def text(values: Row) -> str:
     """What stands between the marks of the page."""
-    section, parts = SECTIONS[found["plan"]], list[str]()
-    for model, asked in found["asked"].items():
-        mine = [row for row in found["rows"] if row["model"] == model]
+    section, parts = SECTIONS[values["plan"]], list[str]()
+    for model, requested in values["asked"].items():
+        mine = [row for row in values["rows"] if row["model"] == model]
         candidates = sorted((row for row in mine if row["role"] not in REFERENCES), key=lambda row: -_by(row, section.by))
         references = [row for row in mine if row["role"] in REFERENCES]
-        parts.append(_wrapped(_about(model, found, candidates, section)))
+        parts.append(_wrapped(_about(model, values, candidates, section)))
         for figures in section.tables:
             rows = [*candidates, *(row for row in references if set(figures.columns) & set(row.get("figures", ())))]
             parts.append(table(_head(figures, section), (_cells(row, figures, section) for row in rows)))
         parts += list(_notes([*candidates, *references]))
-        parts.append(_wrapped(_origin(found, asked, section)))
-    rules = " ".join(dict.fromkeys(for_markdown(rule) for rule in found["rule"].values()))
+        parts.append(_wrapped(_origin(values, requested, section)))
+    rules = " ".join(dict.fromkeys(for_markdown(rule) for rule in values["rule"].values()))
     about = f"{section.about} {rules}".rstrip()
-    return "\n\n".join([f"## {section.heading}", _wrapped(about), *parts, *_calibrated(found["calibrations"])])
+    return "\n\n".join([f"## {section.heading}", _wrapped(about), *parts, *_calibrated(values["calibrations"])])
 
 
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def _about(model: str, found: Row, rows: Sequence[Row], section: Section) -> str:
+def _about(model: str, values: Row, rows: Sequence[Row], section: Section) -> str:
     """The seeds of a model, and how many differences exclude 0 and would by chance."""
-    asked = found["asked"][model]
-    seeds = f"`{model}`, {asked['samples']} seeds of `{asked['seeds']}`"
-    seeds += f" for fidelity, {asked['images']} images of `{asked['of']}` for quality" if asked["images"] else ""
+    requested = values["asked"][model]
+    seeds = f"`{model}`, {requested['samples']} seeds of `{requested['seeds']}`"
+    seeds += f" for fidelity, {requested['images']} images of `{requested['of']}` for quality" if requested["images"] else ""
     names = {name for figures in section.tables for name in figures.marked}
-    stated = [held for row in rows for name, held in row.get("less", {}).items() if name in names and len(held) == 3]
-    differ = sum(map(apart, stated))
-    chance = f" {differ} of {len(stated)} differences exclude 0, {0.05 * len(stated):.1f} expected by chance." if stated else ""
+    details = [contents for row in rows for name, contents in row.get("less", {}).items() if name in names and len(contents) == 3]
+    differ = sum(map(apart, details))
+    chance = f" {differ} of {len(details)} differences exclude 0, {0.05 * len(details):.1f} expected by chance." if details else ""
     few = f" {FEW}" if any(len(row.get("figures", {}).get("fid", (0, 0, 0))) == 1 for row in rows) else ""
     return f"{seeds}.{chance}{few}"
 
@@ -162,21 +162,21 @@ def _cells(row: Row, figures: Figures, section: Section) -> list[str]:
     before = [*([section.kind[1](row) if row["role"] == "candidate" else ""] if section.kind else []),
               REFERENCES.get(row["role"]) or for_markdown(row["method"]), *([for_markdown(parameters)] if section.parameters else []),
               for_markdown(row["budget"])]
-    held, less, absent = row.get("figures", {}), row.get("less", {}), DASH if row["role"] == "candidate" else ""
+    values, less, absent = row.get("figures", {}), row.get("less", {}), DASH if row["role"] == "candidate" else ""
     cells = [cell for name in figures.columns for cell in (
-        _figure(held, name, absent, marked=name in figures.marked and apart(less.get(name, ()))),
+        _figure(values, name, absent, marked=name in figures.marked and apart(less.get(name, ()))),
         *([_figure(less, name, absent)] if name in figures.less else []))]
     return [*before, *cells, *([row.get("claim") or absent] if figures.claims else [])]
 
 
-def _figure(held: Mapping[str, Sequence[float]], name: str, absent: str, marked: bool = False) -> str:
+def _figure(values: Mapping[str, Sequence[float]], name: str, absent: str, marked: bool = False) -> str:
     """A value with its interval, or ``absent``. Speedups have other brackets: their intervals cover less than 95 % at few repeats."""
-    if name not in held:
+    if name not in values:
         return absent
     if name == "speedup":
-        value, *limits = (f"{number:.2f}" for number in held[name])
+        value, *limits = (f"{number:.2f}" for number in values[name])
         return f"{value}× ({'–'.join(limits)})" if limits else f"{value}×"
-    text = ends(held[name], 1 if name == "fid" else 2 if name == "latency" else 3)
+    text = ends(values[name], 1 if name == "fid" else 2 if name == "latency" else 3)
     value, space, interval = text.partition(" ")
     return f"{value}\\*{space}{interval}" if marked else text
 
@@ -184,25 +184,25 @@ def _figure(held: Mapping[str, Sequence[float]], name: str, absent: str, marked:
 # -- below the tables ---------------------------------------------------------------------------------------------------
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
     """Why rows have no values, and what warns of those that have: a line for each reason."""
-    told: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for row in rows:
         for reason in [row["missing"]] if "missing" in row else row.get("notes", ()):
             name = REFERENCES.get(row["role"]) or f"{for_markdown(row['method'])} {for_markdown(row['budget'])}"
-            told.setdefault(reason, []).append(name)
-    if told:
-        yield "\n".join(f"- {', '.join(names)}: {for_markdown(reason, 300)}" for reason, names in told.items())
+            texts.setdefault(reason, []).append(name)
+    if texts:
+        yield "\n".join(f"- {', '.join(names)}: {for_markdown(reason, 300)}" for reason, names in texts.items())
 
 
-def _origin(found: Row, asked: Row, section: Section) -> str:
+def _origin(values: Row, requested: Row, section: Section) -> str:
     """The command, the commit and the machine, and how times were taken where there are any."""
     timed = any("latency" in figures.columns for figures in section.tables)
-    dtype = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[asked["dtype"]]
+    dtype = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[requested["dtype"]]
     parts = [
-        f"`cachemark run {found['plan']}`, commit {for_markdown(found['commit'])}, {for_markdown(found['machine'])}, "
-        f"{count(found['threads'], 'thread')}, torch {for_markdown(found['torch'])}, {dtype}",
-        *([f"times are medians of {asked['repeats']} at batch {asked['batch']}"] if timed else []),
-        *([f"{count(found['carried'], 'case')} measured in an earlier run"] if found["carried"] else []),
-        *([f"the run is {for_markdown(found['state'])}"] if found["state"] != "finished" else []),
+        f"`cachemark run {values['plan']}`, commit {for_markdown(values['commit'])}, {for_markdown(values['machine'])}, "
+        f"{count(values['threads'], 'thread')}, torch {for_markdown(values['torch'])}, {dtype}",
+        *([f"times are medians of {requested['repeats']} at batch {requested['batch']}"] if timed else []),
+        *([f"{count(values['carried'], 'case')} measured in an earlier run"] if values["carried"] else []),
+        *([f"the run is {for_markdown(values['state'])}"] if values["state"] != "finished" else []),
     ]
     return f"{'; '.join(parts)}."
 
@@ -210,10 +210,10 @@ def _origin(found: Row, asked: Row, section: Section) -> str:
 def _calibrated(calibrations: Sequence[Row]) -> Iterator[str]:
     """What was measured of the weights for methods, with what it took as far as that is noted."""
     if calibrations:
-        noted = [name for name in ("seeds", *COST) if any(name in one for one in calibrations)]
+        noted = [name for name in ("seeds", *COST) if any(name in item for item in calibrations)]
         yield f"Calibrations{'' if 'machine' in noted else ' (machine not recorded)'}:"
         yield table(("method", "digest", "samples", *noted),
-                    ([for_markdown(one.get(name, DASH)) for name in ("method", "digest", "samples", *noted)] for one in calibrations))
+                    ([for_markdown(item.get(name, DASH)) for name in ("method", "digest", "samples", *noted)] for item in calibrations))
 
 
 def main() -> None:
@@ -223,22 +223,22 @@ def main() -> None:
     parser.add_argument("store", type=Path, help="a store, or a file of values that was kept of one (.json)")
     parser.add_argument("--json", type=Path, help="by default benchmarks/results/PLAN.json")
     parser.add_argument("--page", type=Path, help="put the tables into this page")
-    given = parser.parse_args()
-    if given.store.suffix == ".json":
-        found = json.loads(given.store.read_text(encoding="utf-8"))
-        if found["plan"] != given.plan:
-            raise SystemExit(f"{given.store} holds values of the plan {found['plan']}.")
+    arguments = parser.parse_args()
+    if arguments.store.suffix == ".json":
+        values = json.loads(arguments.store.read_text(encoding="utf-8"))
+        if values["plan"] != arguments.plan:
+            raise SystemExit(f"{arguments.store} holds values of the plan {values['plan']}.")
     else:
         try:
-            found = take(given.store, given.plan)
+            values = take(arguments.store, arguments.plan)
         except CachemarkError as error:
             raise SystemExit(str(error)) from None
-        kept = given.json or FOLDER / f"{given.plan}.json"
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(canonical(found) + "\n", encoding="utf-8")
-    if given.page:
-        put(given.page, *marks(given.plan), text(found))
-        put(given.page, *CONTENTS, contents(given.page))
+        retained = arguments.json or FOLDER / f"{arguments.plan}.json"
+        retained.parent.mkdir(exist_ok=True)
+        retained.write_text(canonical(values) + "\n", encoding="utf-8")
+    if arguments.page:
+        put(arguments.page, *marks(arguments.plan), text(values))
+        put(arguments.page, *CONTENTS, contents(arguments.page))
 
 
 if __name__ == "__main__":

@@ -41,9 +41,9 @@ def of_run(store: Path, plan: str, names: Collection[str]) -> Row:
     cases that the plan has not."""
     run = _newest(store, plan)
     groups, claims = standing(run.outcomes, sequential=run.record.sequential)
-    found = {row.case.key: (row, group) for group in groups for row in group.rows}
+    measured = {row.case.key: (row, group) for group in groups for row in group.rows}
     planned = _planned(plan, run.outcomes[0].case.device_class)
-    if strange := [printed(row.case.title) for key, (row, _) in found.items() if key not in planned]:
+    if strange := [printed(row.case.title) for key, (row, _) in measured.items() if key not in planned]:
         raise SystemExit(f"The plan {plan} has no such cases: {', '.join(strange)}.")
     with reading(store) as source:
         carried = len(source.carried(run.id))
@@ -51,7 +51,7 @@ def of_run(store: Path, plan: str, names: Collection[str]) -> Row:
         **_origin(run.record), "plan": plan, "state": run.record.state, "carried": carried,
         "asked": {case.model: _asked(case) for case, _ in planned.values()},
         "rule": {group.model: sentence for group in groups if (sentence := margin_sentence(group, claims))},
-        "rows": [{**_named(case, block), **(_figures(*found[key], claims, names) if key in found else {"missing": "not reached"})}
+        "rows": [{**_named(case, block), **(_figures(*measured[key], claims, names) if key in measured else {"missing": "not reached"})}
                  for key, (case, block) in planned.items()],
         "calibrations": list(_calibrations(case for case, _ in planned.values())),
     }
@@ -62,8 +62,8 @@ def _newest(store: Path, plan: str) -> Run:
         runs = source.runs()
     number = next((run.id for run in runs if run.plan == plan), None)
     if number is None:
-        known = ", ".join(dict.fromkeys(printed(run.plan) for run in runs)) or "none at all"
-        raise SystemExit(f"{store} holds no run of the plan {plan}; of others: {known}.")
+        known_names = ", ".join(dict.fromkeys(printed(run.plan) for run in runs)) or "none at all"
+        raise SystemExit(f"{store} holds no run of the plan {plan}; of others: {known_names}.")
     run = Run(store, number)
     if not run.outcomes:
         raise SystemExit(f"Run {number} of the plan {plan} in {store} has no outcome yet.")
@@ -72,11 +72,11 @@ def _newest(store: Path, plan: str) -> Run:
 
 def _planned(name: str, device: str) -> dict[str, tuple[Case, int]]:
     """Every case of the packaged plan by its key, in the plan's order, with the number of the first block that has it."""
-    plan, found = load(name), dict[str, tuple[Case, int]]()
+    plan, cases = load(name), dict[str, tuple[Case, int]]()
     for number, cells in enumerate(plan.cells):
         for planned in expand(plan.model_copy(update={"cells": [cells]}), device):
-            found.setdefault(planned.case.key, (planned.case, number))
-    return found
+            cases.setdefault(planned.case.key, (planned.case, number))
+    return cases
 
 
 def _origin(record: RunRecord) -> Row:
@@ -94,9 +94,9 @@ def _asked(case: Case) -> Row:
 
 # -- a row --------------------------------------------------------------------------------------------------------------
 def _named(case: Case, block: int) -> Row:
-    told = {"parameters": _chosen(case), "block": block, "codec": "" if case.codec == "native" else case.codec}
+    extra = {"parameters": _chosen(case), "block": block, "codec": "" if case.codec == "native" else case.codec}
     return {"model": case.model, "method": method_of(case), "budget": shown_share(case.budget), "role": case.role,
-            **{name: value for name, value in told.items() if value}}
+            **{name: value for name, value in extra.items() if value}}
 
 
 def _chosen(case: Case) -> dict[str, Any]:
@@ -109,18 +109,18 @@ def _figures(row: ReportRow, group: CaseGroup, claims: Claims, names: Collection
     """All that the tables tell of a case, ``missing`` being why it has no values. A value without an interval is alone in its list."""
     if not row.ok:
         return {"missing": f"{row.outcome.status}: {row.reason}"}
-    shown = "" if row.case.key not in claims else "inconclusive" if row.unranked else "non-inferior"
+    verdict = "" if row.case.key not in claims else "inconclusive" if row.unranked else "non-inferior"
     silent = {text for name, texts in ABOUT.items() if name not in names for text in texts}
     notes = [mark.reason for mark in row.marks
              if mark.tone == "warn" and mark.text not in silent and not (row.unproven and mark.reason == row.unranked)]
-    figures = {**_shares(row, group.full), **_times(row), **{name: rounded(held) for name, held in _images(row).items()}}
-    less = {name: rounded(held) for name, held in _apart(row).items()}
-    told = {"less": _short(less, names), "claim": shown, "notes": notes}
-    return {"figures": _short(figures, names), **{name: value for name, value in told.items() if value}}
+    figures = {**_shares(row, group.full), **_times(row), **{name: rounded(values) for name, values in _images(row).items()}}
+    less = {name: rounded(values) for name, values in _apart(row).items()}
+    extra = {"less": _short(less, names), "claim": verdict, "notes": notes}
+    return {"figures": _short(figures, names), **{name: value for name, value in extra.items() if value}}
 
 
 def _short(figures: Mapping[str, list[float]], names: Collection[str]) -> dict[str, list[float]]:
-    return {name: held if len(set(held[1:])) == 2 else held[:1] for name, held in figures.items() if name in names}
+    return {name: values if len(set(values[1:])) == 2 else values[:1] for name, values in figures.items() if name in names}
 
 
 def _shares(row: ReportRow, full: ReportRow | None) -> dict[str, list[float]]:
@@ -132,8 +132,8 @@ def _shares(row: ReportRow, full: ReportRow | None) -> dict[str, list[float]]:
 
 def _counted(row: ReportRow | None, name: str, without: str = "") -> float | None:
     """A count, less another one, or None where either is not known."""
-    held, other = (row.median(each) if row and each else None for each in (name, without))
-    return held if held is None or not without else None if other is None else held - other
+    values, other = (row.median(each) if row and each else None for each in (name, without))
+    return values if values is None or not without else None if other is None else values - other
 
 
 def _times(row: ReportRow) -> dict[str, list[float]]:
@@ -144,14 +144,14 @@ def _times(row: ReportRow) -> dict[str, list[float]]:
 
 
 def _images(row: ReportRow) -> dict[str, Interval]:
-    held = {**(row.fidelity if row.case.role != "baseline" else {}), **row.quality}
-    sets = {base: found[1] for base in SETS if (found := row.of_set(base))}
-    return {**{name: held[name] for name in IMAGES if name in held}, **sets}
+    values = {**(row.fidelity if row.case.role != "baseline" else {}), **row.quality}
+    sets = {base: result[1] for base in SETS if (result := row.of_set(base))}
+    return {**{name: values[name] for name in IMAGES if name in values}, **sets}
 
 
 def _apart(row: ReportRow) -> dict[str, Interval]:
     """Differences to the full cache at the same seeds, where the report has them."""
-    sets = {base: row.to_full[found[0]] for base in SETS if (found := row.of_set(base)) and found[0] in row.to_full}
+    sets = {base: row.to_full[result[0]] for base in SETS if (result := row.of_set(base)) and result[0] in row.to_full}
     return {**{name: row.to_full[name] for name in IMAGES if name in row.to_full}, **sets}
 
 

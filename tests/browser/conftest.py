@@ -21,9 +21,9 @@ def browser() -> Iterator[Any]:
     if chromium is None:
         pytest.skip("no chromium here; `apt-get install chromium` gives one")
     with sync_api.sync_playwright() as play:
-        held = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        yield held
-        held.close()
+        chromium_browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield chromium_browser
+        chromium_browser.close()
 
 
 @pytest.fixture

@@ -32,10 +32,10 @@ Open = Callable[..., Any]
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a run in which much happened, with an earlier run before it."""
     nights = [HistoryNight(sample.RUN, sample.outcomes()), HistoryNight(sample.RUN, sample.mixed())]
-    held = tmp_path_factory.mktemp("page") / "page.html"
+    target = tmp_path_factory.mktemp("page") / "page.html"
     view = build(sample.RUN, sample.mixed(), sample.comparison(), sample.artifact, nights=nights)
-    held.write_text(render(view), encoding="utf-8")
-    return held
+    target.write_text(render(view), encoding="utf-8")
+    return target
 
 
 @pytest.fixture
@@ -104,12 +104,12 @@ def test_a_script_that_slipped_in_would_be_stopped(opened: Open, file: Path, tmp
 def test_tabs_are_walked_with_the_arrow_keys(opened: Open) -> None:
     page = opened()
     page.focus("#tab-verdict")
-    seen = []
+    observed = []
     for press in ("ArrowRight", "ArrowRight", "End", "ArrowRight", "ArrowLeft", "Home"):
         page.keyboard.press(press)
         page.wait_for_timeout(20)
-        seen.append(page.evaluate("document.activeElement.id.slice(4) + ' ' + document.querySelector('.panel:not([hidden])').id"))
-    assert seen == [f"{key} {key}" for key in ("leaderboard", "speed", "cases", "verdict", "cases", "verdict")]
+        observed.append(page.evaluate("document.activeElement.id.slice(4) + ' ' + document.querySelector('.panel:not([hidden])').id"))
+    assert observed == [f"{key} {key}" for key in ("leaderboard", "speed", "cases", "verdict", "cases", "verdict")]
     assert page.evaluate("Array.from(document.querySelectorAll('[role=tab]')).filter((tab) => tab.tabIndex === 0).length") == 1
 
 
@@ -130,27 +130,27 @@ def test_a_number_leads_to_its_case_and_raw_samples(opened: Open) -> None:
     case = sample.candidate("linear", "1/2")
     page.goto(page.url.split("#")[0] + f"#c-{case.case.key}")
     page.wait_for_selector(f"#c-{case.case.key}[open]")
-    shown = page.inner_text(f"#c-{case.case.key} tr:has(th:text-is('Latency')) .values")
-    assert shown.split() == [f"{value:.6g}" for value in case.samples["latency"]]
+    printed = page.inner_text(f"#c-{case.case.key} tr:has(th:text-is('Latency')) .values")
+    assert printed.split() == [f"{value:.6g}" for value in case.samples["latency"]]
 
 
 # ---------------------------------------------------------------------------------------------- tables
 
 
 def names(page: Any) -> list[str]:
-    found: list[str] = page.evaluate("""
+    items: list[str] = page.evaluate("""
         Array.from(document.querySelectorAll("tbody.candidates tr")).filter((row) => row.offsetHeight).map((row) =>
         row.querySelector("th bdi").textContent + " " + row.querySelector("td[data-k=budget]").firstChild.textContent)""")
-    return found
+    return items
 
 
 def test_headers_sort_best_first_then_worst_then_as_it_was(opened: Open) -> None:
     page = opened(tab="leaderboard")
-    seen = []
+    observed = []
     for _ in range(4):
-        seen.append((page.get_attribute("th[data-k=kl]", "aria-sort"), names(page)))
+        observed.append((page.get_attribute("th[data-k=kl]", "aria-sort"), names(page)))
         page.click("th[data-k=kl] button")
-    (none, first), (best, up), (worst, down), (again, last) = seen
+    (none, first), (best, up), (worst, down), (again, last) = observed
     assert (none, best, worst, again) == ("none", "ascending", "descending", "none")
     assert first == last
     assert up[0] == "LineAR 1/2"
@@ -164,9 +164,9 @@ def test_plain_tables_sort_by_what_their_figures_mean(opened: Open) -> None:
     column = f"""(k) => Array.from(document.querySelectorAll("{first} tbody tr")).map((row) => row.cells[k].textContent)"""
     page.click(f"{first} details.more > summary")
     page.click(f"{first} th:has-text('Total') button")
-    shown = page.evaluate(column, 4)
-    assert {text.split()[1] for text in shown} == {"MiB"}
-    assert [float(text.split()[0]) for text in shown] == sorted(float(text.split()[0]) for text in shown)
+    printed = page.evaluate(column, 4)
+    assert {text.split()[1] for text in printed} == {"MiB"}
+    assert [float(text.split()[0]) for text in printed] == sorted(float(text.split()[0]) for text in printed)
     page.click(f"{first} th:has-text('State') button")
     mixed = page.evaluate(column, 3)
     assert mixed == sorted(mixed, key=lambda text: float(text.split()[0]) * {"B": 1, "KiB": 1024}[text.split()[1]])
@@ -190,12 +190,12 @@ def test_budgets_sort_by_their_shares(opened: Open, tmp_path: Path) -> None:
 
 def test_a_filter_keeps_the_rows_with_all_its_words(opened: Open) -> None:
     page = opened(tab="leaderboard")
-    whole = names(page)
+    complete = names(page)
     page.fill("#leaderboard .filter input", "1/4 -linear")
-    assert names(page) == [name for name in whole if name.endswith("1/4") and not name.startswith("LineAR")]
-    assert page.inner_text("#leaderboard .filter output") == f"{len(names(page))} of {len(whole)}"
+    assert names(page) == [name for name in complete if name.endswith("1/4") and not name.startswith("LineAR")]
+    assert page.inner_text("#leaderboard .filter output") == f"{len(names(page))} of {len(complete)}"
     page.fill("#leaderboard .filter input", "")
-    assert names(page) == whole
+    assert names(page) == complete
 
 
 def test_a_header_is_reached_with_the_keyboard_and_explains_itself(opened: Open) -> None:
@@ -259,9 +259,9 @@ def test_the_theme_follows_the_system_and_then_the_reader(opened: Open) -> None:
     light, dark = look(page), look(night)
     assert light == "rgb(255, 255, 255)"
     assert dark != light
-    for held, other in ((page, dark), (night, light)):
-        held.click("#theme")
-        assert look(held) == other
+    for values, other in ((page, dark), (night, light)):
+        values.click("#theme")
+        assert look(values) == other
     page.reload()
     assert look(page) == dark  # it remembers
 
@@ -270,8 +270,8 @@ def test_paper_shows_every_part_but_the_raw_samples(opened: Open) -> None:
     page = opened()
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
-    shown = page.evaluate("Array.from(document.querySelectorAll('.panel')).filter((p) => p.offsetHeight).map((p) => p.id)")
-    assert shown == [key for key in KEYS if key != "cases"]
+    printed = page.evaluate("Array.from(document.querySelectorAll('.panel')).filter((p) => p.offsetHeight).map((p) => p.id)")
+    assert printed == [key for key in KEYS if key != "cases"]
     assert page.evaluate("document.querySelectorAll('details:not([open], .case)').length") == 0
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     page.emulate_media(media="screen")
@@ -315,8 +315,8 @@ def test_axe_would_find_what_is_wrong(opened: Open) -> None:
 
 def serious(page: Any, where: str) -> list[tuple[str, str]]:
     """Violations that keep someone from using the page, with the first place of each."""
-    found = axe.Axe().run(page, context=where).response["violations"]
-    return [(item["id"], item["nodes"][0]["html"][:200]) for item in found if item["impact"] in ("serious", "critical")]
+    items = axe.Axe().run(page, context=where).response["violations"]
+    return [(item["id"], item["nodes"][0]["html"][:200]) for item in items if item["impact"] in ("serious", "critical")]
 
 
 @pytest.mark.slow

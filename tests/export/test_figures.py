@@ -62,9 +62,9 @@ EVIL = [sample.SCRIPTS + sample.BREAKERS, "\u202eturned\u2066", "😀" * 40, "A"
 
 @pytest.mark.parametrize("evil", EVIL, ids=lambda e: ascii(e[:8]))
 def test_hostile_names_are_harmless_in_drawings_and_file_names(evil: str, tmp_path: Path) -> None:
-    held = [replace(o, case=replace(o.case, model=evil, method=evil if o.case.role == "candidate" else "full"))
+    results = [replace(o, case=replace(o.case, model=evil, method=evil if o.case.role == "candidate" else "full"))
             for o in (sample.full(), sample.candidate("linear", "1/4"), sample.candidate("linear", "1/2"))]
-    written = figures.write(build(sample.RUN, held), tmp_path)
+    written = figures.write(build(sample.RUN, results), tmp_path)
     assert written
     for path in written:
         assert path.parent == tmp_path

@@ -37,51 +37,51 @@ def figure(table: pd.DataFrame, label: str, metric: str) -> dict[str, Any]:
 
 def stored(path: Path, *runs: list[Outcome]) -> Path:
     with Store.open(path) as store:
-        for held in runs:
+        for values in runs:
             run = store.begin_run("demo", {}, sample.ENVIRONMENT, sample.RUN.code)
-            for outcome in held:
+            for outcome in values:
                 store.save(run, replace(outcome, artifacts={}))
     return path
 
 
 def test_of_pruned_values_the_stored_mean_is_shown_alone(tmp_path: Path) -> None:
-    held = sample.outcomes()
-    path = stored(tmp_path / "s.sqlite", held)
+    results = sample.outcomes()
+    path = stored(tmp_path / "s.sqlite", results)
     with Store.open(path) as store:
         prune(store, 0, dry=False)
         outcomes = store.outcomes(1)
-    table, means = frame(outcomes), {o.case.label: o.mean("psnr") for o in held if "psnr" in o.samples}
+    table, means = frame(outcomes), {o.case.label: o.mean("psnr") for o in results if "psnr" in o.samples}
     for label, mean in means.items():
-        found = figure(table, label, "psnr")
-        assert found["value"] == found["mean"] == pytest.approx(mean)
-        assert (math.isnan(found["low"]), math.isnan(found["high"]), found["n"]) == (True, True, 1)
+        result = figure(table, label, "psnr")
+        assert result["value"] == result["mean"] == pytest.approx(mean)
+        assert (math.isnan(result["low"]), math.isnan(result["high"]), result["n"]) == (True, True, 1)
     (group,) = case_groups(outcomes)
     assert not any(row.to_full for row in group.candidates)
-    shown = {cell.key: cell for cell in cells(group.candidates[0], column_groups(group))}["psnr"]
-    assert (shown.under, shown.delta) == ("raw values pruned", "")
-    assert any(row.to_full for row in case_groups(held)[0].candidates)
+    columns = {cell.key: cell for cell in cells(group.candidates[0], column_groups(group))}["psnr"]
+    assert (columns.under, columns.delta) == ("raw values pruned", "")
+    assert any(row.to_full for row in case_groups(results)[0].candidates)
     assert not told_apart(group.candidates[0], group.candidates[0], image_column("psnr"))
 
 
 def test_of_pruned_times_the_medians_are_shown_alone(tmp_path: Path) -> None:
     """Quantiles are no repeats: as such they would make the interval of a median out of the ends of a sample."""
-    held = [replace(o, samples={**o.samples, "latency": [o.samples["latency"][0] * (1 + k / 100) for k in range(-10, 11)]})
+    results = [replace(o, samples={**o.samples, "latency": [o.samples["latency"][0] * (1 + k / 100) for k in range(-10, 11)]})
             if "latency" in o.samples else o for o in sample.outcomes()]
-    path = stored(tmp_path / "s.sqlite", held)
+    path = stored(tmp_path / "s.sqlite", results)
     with Store.open(path) as store:
         prune(store, 0, dry=False)
         outcomes = store.outcomes(1)
-    (raw,), (group,) = case_groups(held), case_groups(outcomes)
-    known = {row.case.label: row.speedup for row in raw.candidates if row.speedup}
+    (raw,), (group,) = case_groups(results), case_groups(outcomes)
+    known_names = {row.case.label: row.speedup for row in raw.candidates if row.speedup}
     for row in (row for row in group.candidates if row.speedup):
-        assert row.speedup.value == pytest.approx(known[row.case.label].value)
-        assert known[row.case.label].stated
+        assert row.speedup.value == pytest.approx(known_names[row.case.label].value)
+        assert known_names[row.case.label].stated
         assert not row.speedup.stated
-        shown = {cell.key: cell for cell in cells(row, column_groups(group))}
-        assert (shown["speedup"].under, shown["latency"].under) == ("raw values pruned", "raw values pruned")
-        found = figure(frame(outcomes), row.case.label, "latency")
-        assert (found["value"], math.isnan(found["low"]), found["n"]) == (pytest.approx(row.median("latency")), True, 1)
-    assert len(known) > 3
+        columns = {cell.key: cell for cell in cells(row, column_groups(group))}
+        assert (columns["speedup"].under, columns["latency"].under) == ("raw values pruned", "raw values pruned")
+        rows = figure(frame(outcomes), row.case.label, "latency")
+        assert (rows["value"], math.isnan(rows["low"]), rows["n"]) == (pytest.approx(row.median("latency")), True, 1)
+    assert len(known_names) > 3
 
 
 def test_there_is_one_row_for_each_case_and_metric() -> None:
@@ -108,9 +108,9 @@ def test_a_value_is_the_one_of_the_report(metric: str, value: Any) -> None:
 def test_a_speedup_is_that_of_the_report() -> None:
     (part,) = case_groups(sample.outcomes())
     row = figure(frame(sample.outcomes()), "linear 1/4", "speedup")
-    held = next(r.speedup for r in part.candidates if r.case.label == "linear 1/4")
-    assert held is not None
-    assert (row["value"], row["low"], row["high"], row["confidence"]) == (held.value, held.low, held.high, held.confidence)
+    values = next(r.speedup for r in part.candidates if r.case.label == "linear 1/4")
+    assert values is not None
+    assert (row["value"], row["low"], row["high"], row["confidence"]) == (values.value, values.low, values.high, values.confidence)
     full, candidate = sample.full().samples["latency"], sample.candidate("linear", "1/4").samples["latency"]
     assert row["value"] == pytest.approx(statistics.median(full) / statistics.median(candidate))
 
@@ -146,20 +146,20 @@ def test_figures_of_random_weights_are_withheld_and_raw_values_say_why() -> None
 def test_every_raw_value_is_there_in_its_order() -> None:
     table = samples_frame(sample.outcomes())
     assert tuple(table.columns) == SAMPLE_COLUMNS
-    held = {key: list(rows.sort_values("index").value) for key, rows in table.groupby(["case", "metric"])}
-    assert held == {(o.case.key, name): list(values) for o in sample.outcomes() for name, values in o.samples.items()}
+    contents = {key: list(rows.sort_values("index").value) for key, rows in table.groupby(["case", "metric"])}
+    assert contents == {(o.case.key, name): list(values) for o in sample.outcomes() for name, values in o.samples.items()}
 
 
 def test_a_store_its_path_and_outcomes_give_the_same(tmp_path: Path) -> None:
     path = stored(tmp_path / "s.sqlite", sample.outcomes(), [sample.full()])
     shared = ["run", "commit", "machine_class"]
-    given = frame(sample.outcomes()).drop(columns=shared)
+    arguments = frame(sample.outcomes()).drop(columns=shared)
     with Store.open(path, read_only=True) as store:
-        pd.testing.assert_frame_equal(frame(store, 1).drop(columns=shared), given)
+        pd.testing.assert_frame_equal(frame(store, 1).drop(columns=shared), arguments)
         assert set(frame(store).run) == {2}
-    found = frame(path, 1)
-    pd.testing.assert_frame_equal(found.drop(columns=shared), given)
-    assert {(r, c, m) for r, c, m in zip(found.run, found["commit"], found.machine_class, strict=True)} == {
+    rows = frame(path, 1)
+    pd.testing.assert_frame_equal(rows.drop(columns=shared), arguments)
+    assert {(r, c, m) for r, c, m in zip(rows.run, rows["commit"], rows.machine_class, strict=True)} == {
         (1, sample.RUN.code["commit"], "cpu-example-8")}
     assert set(samples_frame(str(path)).run) == {2}
 
@@ -229,6 +229,6 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
 
 def test_half_characters_are_replaced_in_names() -> None:
     outcome = sample.candidate("linear", "1/4")
-    held = [replace(outcome, case=replace(outcome.case, model="half \ud800 character, whole é"))]
-    for table in (frame(held), samples_frame(held)):
+    results = [replace(outcome, case=replace(outcome.case, model="half \ud800 character, whole é"))]
+    for table in (frame(results), samples_frame(results)):
         assert set(table.model) == {"half ? character, whole é"}

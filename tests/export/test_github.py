@@ -54,9 +54,9 @@ def test_a_summary_has_the_verdict_what_changed_and_the_tables() -> None:
 
 
 def test_bytes_have_a_unit() -> None:
-    found = sample.compared(Verdict("a", "linear 1/4", "peak_memory", "regressed", "", 2_097_152.0, 4_194_304.0, 2.0))
-    assert workflow_commands(found) == ["::error title=cachemark linear 1/4::peak_memory regressed: 2.00 MiB → 4.00 MiB (× 2.000)"]
-    assert "| linear 1/4 | peak\\_memory | regressed | 2.00 MiB | 4.00 MiB | 2.000 |  |" in summary(VIEW, found)
+    result = sample.compared(Verdict("a", "linear 1/4", "peak_memory", "regressed", "", 2_097_152.0, 4_194_304.0, 2.0))
+    assert workflow_commands(result) == ["::error title=cachemark linear 1/4::peak_memory regressed: 2.00 MiB → 4.00 MiB (× 2.000)"]
+    assert "| linear 1/4 | peak\\_memory | regressed | 2.00 MiB | 4.00 MiB | 2.000 |  |" in summary(VIEW, result)
 
 
 def test_without_a_baseline_it_says_so() -> None:
@@ -65,7 +65,7 @@ def test_without_a_baseline_it_says_so() -> None:
 
 
 def test_the_mark_of_a_comment_depends_on_the_plan_alone() -> None:
-    first, second = (comment(VIEW, found).splitlines()[0] for found in (sample.comparison(), None))
+    first, second = (comment(VIEW, result).splitlines()[0] for result in (sample.comparison(), None))
     assert first == second == "<!-- cachemark demo -->"
 
 
@@ -79,8 +79,8 @@ def test_a_table_of_changes_is_cut_with_a_word() -> None:
 def test_texts_fit_whatever_is_in_them() -> None:
     piles = "\N{PILE OF POO}" * 500
     long = sample.compared(*(Verdict(str(n), piles, piles, "regressed", piles) for n in range(200)))
-    found = comment(VIEW, long)
-    assert len(found.encode()) <= COMMENT_CHARACTERS
-    assert "does not fit here" in found
+    result = comment(VIEW, long)
+    assert len(result.encode()) <= COMMENT_CHARACTERS
+    assert "does not fit here" in result
     assert len(summary(VIEW, long).encode()) <= SUMMARY_BYTES
     assert "does not fit here" not in comment(VIEW, sample.comparison())

@@ -15,12 +15,12 @@ from cachemark.store.rows import Verdict
 
 
 def suite(comparison: Comparison) -> ET.Element:
-    whole = ET.fromstring(junit(comparison, "demo").encode())
-    assert whole.tag == "testsuites"
-    (found,) = whole
+    complete = ET.fromstring(junit(comparison, "demo").encode())
+    assert complete.tag == "testsuites"
+    (result,) = complete
     for name in ("tests", "failures", "errors"):
-        assert whole.get(name) == found.get(name)
-    return found
+        assert complete.get(name) == result.get(name)
+    return result
 
 
 def ends(of: ET.Element) -> dict[tuple[str | None, str | None], list[str]]:
@@ -28,18 +28,18 @@ def ends(of: ET.Element) -> dict[tuple[str | None, str | None], list[str]]:
 
 
 def test_every_row_is_a_test_case_that_ended_as_the_gate_says() -> None:
-    found = suite(sample.comparison())
-    assert ends(found) == {
+    element = suite(sample.comparison())
+    assert ends(element) == {
         ("window 1/4", "latency"): [], ("linear 1/4", "latency"): ["failure"], ("streaming 1/2", "kv_allocated"): [],
         ("random 1/4", "output_hash"): ["system-out"], ("random 1/4", "legend"): ["skipped"], ("rkv 1/4", "status"): ["failure"],
         ("cachemark gate", "coverage"): [],
     }  # fmt: skip
-    assert [found.get(name) for name in ("name", "tests", "failures", "errors", "skipped")] == ["cachemark demo", "7", "2", "0", "1"]
+    assert [element.get(name) for name in ("name", "tests", "failures", "errors", "skipped")] == ["cachemark demo", "7", "2", "0", "1"]
 
 
 def test_a_failure_says_the_figures_and_a_skip_its_reason() -> None:
-    found = suite(sample.comparison())
-    failure, skipped = found.find(".//failure"), found.find(".//skipped")
+    element = suite(sample.comparison())
+    failure, skipped = element.find(".//failure"), element.find(".//skipped")
     assert failure is not None
     assert skipped is not None
     assert failure.get("message") == failure.text == "regressed: 0.893 × full then, 1.041 × full now"
@@ -48,17 +48,17 @@ def test_a_failure_says_the_figures_and_a_skip_its_reason() -> None:
 
 def test_what_is_missing_new_or_not_yet_known_is_skipped_and_not_passed() -> None:
     rows = [Verdict("a", "one", metric, verdict, "why") for metric, verdict in (("m", "missing"), ("n", "new"), ("i", "inconclusive"))]
-    found = ends(suite(Comparison((*rows, Verdict("a", "one", "kl", "equivalent")), 0.15, 0.95)))
-    assert [found["one", name] for name in "mni"] == [["skipped"]] * 3
-    assert found["one", "kl"] == []
+    element = ends(suite(Comparison((*rows, Verdict("a", "one", "kl", "equivalent")), 0.15, 0.95)))
+    assert [element["one", name] for name in "mni"] == [["skipped"]] * 3
+    assert element["one", "kl"] == []
 
 
 def test_too_little_judged_is_an_error() -> None:
     little = Comparison((Verdict("a", "one", "kl", "equivalent"), Verdict("b", "two", "kl", "not_compared", "why")), 0.15, 0.95)
-    found = suite(little)
-    assert ends(found)["cachemark gate", "coverage"] == ["error"]
-    assert found.get("errors") == "1"
-    assert "Only 1 of 2 cases" in ET.tostring(found, encoding="unicode")
+    element = suite(little)
+    assert ends(element)["cachemark gate", "coverage"] == ["error"]
+    assert element.get("errors") == "1"
+    assert "Only 1 of 2 cases" in ET.tostring(element, encoding="unicode")
     assert ends(suite(replace(little, min_coverage=0.5)))["cachemark gate", "coverage"] == []
 
 

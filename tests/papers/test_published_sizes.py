@@ -35,11 +35,11 @@ def shape(size: str, batch: int) -> Layout:
     ("d30", 50, "22.41", 23_500_800_000), ("d30", 16, "7.17", 7_520_256_000), ("d36-512", 25, "53.15", 55_738_368_000),
 ])  # fmt: skip
 def test_published_baselines_follow_to_the_digit(size: str, batch: int, printed: str, exact: int) -> None:
-    given = shape(size, batch)
-    found = nbytes(given, entries(Full(store_last=True), given), MIXED)
-    assert found == exact
-    assert printed_as(printed).agrees(found)
-    assert not printed_as(printed).agrees(nbytes(given, entries(Full(), given), MIXED))
+    layout = shape(size, batch)
+    result = nbytes(layout, entries(Full(store_last=True), layout), MIXED)
+    assert result == exact
+    assert printed_as(printed).agrees(result)
+    assert not printed_as(printed).agrees(nbytes(layout, entries(Full(), layout), MIXED))
 
 
 def test_agreement_is_rounding_or_cutting_off_and_nothing_wider() -> None:
@@ -57,30 +57,30 @@ def test_every_printed_baseline_follows_and_no_figure_of_ams_kv_follows_at_one_w
     """The second half is what facts about these values say; should one follow some day, the text of the command must change."""
     for size in ("var-d30", "var-d36-512"):
         for claim in published(size):
-            given = MODELS.get(size).shape(SAMPLING, claim.batch)
-            found = {nbytes(given, _policy(given, n), widths) for n in range(given.layers + 1) for widths in (MIXED, (2, 2))}
+            layout = MODELS.get(size).shape(SAMPLING, claim.batch)
+            result = {nbytes(layout, _policy(layout, n), widths) for n in range(layout.layers + 1) for widths in (MIXED, (2, 2))}
             if claim.method == "full":
-                assert claim.agrees(nbytes(given, entries(Full(store_last=True), given), MIXED))
+                assert claim.agrees(nbytes(layout, entries(Full(store_last=True), layout), MIXED))
             else:
-                assert not any(claim.agrees(size_) for size_ in found)
+                assert not any(claim.agrees(size_) for size_ in result)
 
 
-def _policy(given: Layout, demanding: int) -> int:
+def _policy(arguments: Layout, demanding: int) -> int:
     """Entries over all layers with the paper's sizes taken literally, beyond what anybody reads too."""
     policy = AMSKV(demanding=[])
-    policy.resolve(given)
-    return demanding * policy.c_max + (given.layers - demanding) * policy.c_min
+    policy.resolve(arguments)
+    return demanding * policy.c_max + (arguments.layers - demanding) * policy.c_min
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("method", [Full(), Full(store_last=True), AMSKV(demanding=[1]), AMSKV(demanding=[0, 2], condensed=0)])
 def test_slots_of_d30_at_reduced_depth_are_the_formula_to_the_byte(method: Full | AMSKV, dtype: torch.dtype) -> None:
     """The width and the scales of d30 with three of its thirty blocks; only the slots are allocated, nothing is computed."""
-    given = replace(shape("d30", 2), layers=3, dtype=dtype)
+    layout = replace(shape("d30", 2), layers=3, dtype=dtype)
     with torch.device("meta"):
         model = VAR(replace(SIZES["d30"], depth=3), MultiScaleQuantizer(SIZES["d30"].sides, 4096, 32))
     memory = Memory()
-    held = entries(method, given)
-    method.begin(given, model.sites, memory)
-    assert memory.nbytes("slots") == nbytes(given, held, equal_widths(dtype))
-    assert memory.nbytes("stage") == nbytes(given, given.visual if held < 3 * given.visual else 0, equal_widths(dtype))
+    values = entries(method, layout)
+    method.begin(layout, model.sites, memory)
+    assert memory.nbytes("slots") == nbytes(layout, values, equal_widths(dtype))
+    assert memory.nbytes("stage") == nbytes(layout, layout.visual if values < 3 * layout.visual else 0, equal_widths(dtype))

@@ -35,8 +35,8 @@ def claims(model: str, dtype: torch.dtype = torch.float16) -> list[SizeClaim]:
 
 
 def claim(model: str, paper: str, table: str, printed: str) -> SizeClaim:
-    (found,) = [one for one in claims(model) if (one.paper, one.table, one.printed) == (paper, table, printed)]
-    return found
+    (result,) = [item for item in claims(model) if (item.paper, item.table, item.printed) == (paper, table, printed)]
+    return result
 
 
 @pytest.fixture
@@ -58,64 +58,64 @@ def test_a_size_follows_from_tokens_layers_width_two_rows_and_six_bytes(
 ) -> None:
     layers, width = SIZES[model]
     size = tokens * layers * width * 2 * 6 * images
-    found = claim(model, paper, table, printed)
-    by = "" if found.batch else f" by {images} image{'s' if images > 1 else ''}"
-    told = f"reproduced{by}: {size:,} bytes, {size / UNITS[found.means]:.3f} in {found.means}, with K in fp32, V in 16 bit"
-    assert found.finding.startswith(told)
-    assert (", all scales kept" in found.finding) == (tokens == ALL)
-    assert (", without the last scale" in found.finding) == (tokens == READ)
-    assert found.allocated.images == images
+    size_claim = claim(model, paper, table, printed)
+    by = "" if size_claim.batch else f" by {images} image{'s' if images > 1 else ''}"
+    texts = f"reproduced{by}: {size:,} bytes, {size / UNITS[size_claim.means]:.3f} in {size_claim.means}, with K in fp32, V in 16 bit"
+    assert size_claim.finding.startswith(texts)
+    assert (", all scales kept" in size_claim.finding) == (tokens == ALL)
+    assert (", without the last scale" in size_claim.finding) == (tokens == READ)
+    assert size_claim.allocated.images == images
 
 
 def test_heatkv_keeps_no_more_than_a_twentieth() -> None:
     """Whole scales and heads are dropped, so a little less than its limit lives."""
     layers, width = SIZES["infinity-8b"]
-    found = claim("infinity-8b", "HeatKV", "Figure 1", "2.1")
-    size = int(re.findall(r"reproduced by 4 images: ([\d,]+) bytes", found.finding)[0].replace(",", ""))
+    size_claim = claim("infinity-8b", "HeatKV", "Figure 1", "2.1")
+    size = int(re.findall(r"reproduced by 4 images: ([\d,]+) bytes", size_claim.finding)[0].replace(",", ""))
     assert 0.98 < size / (READ * layers * width * 2 * 6 * 4 / 20) <= 1
 
 
 def test_every_size_of_the_newer_papers_is_checked_here() -> None:
-    known = {(paper, table, model, printed) for paper, table, model, _, printed, _ in FOLLOWING}
-    found = {(one.paper, one.table, model, one.printed) for model in SIZES for one in claims(model) if one.paper != "AMS-KV"}
-    others = {("ScaleKV", "Table 3", "infinity-8b", "85"), ("ScaleKV", "Table 3", "infinity-8b", "170"),
+    known_names = {(paper, table, model, printed) for paper, table, model, _, printed, _ in FOLLOWING}
+    result = {(item.paper, item.table, model, item.printed) for model in SIZES for item in claims(model) if item.paper != "AMS-KV"}
+    alternatives = {("ScaleKV", "Table 3", "infinity-8b", "85"), ("ScaleKV", "Table 3", "infinity-8b", "170"),
               ("HeatKV", "Figure 1", "infinity-8b", "2.1")}
-    assert found == known | others
+    assert result == known_names | alternatives
 
 
-def _away(one: PublishedSize, finding: str) -> PublishedSize:
+def _away(item: PublishedSize, finding: str) -> PublishedSize:
     """The value with its last digit changed by one, away from what it rounds or cuts off."""
-    exact, digits = float(re.findall(r"([\d.]+) in ", finding)[0]), len(one.printed.partition(".")[2])
-    step = 10**-digits if float(one.printed) > exact else -(10**-digits)
-    return replace(one, printed=f"{float(one.printed) + step:.{digits}f}")
+    exact, digits = float(re.findall(r"([\d.]+) in ", finding)[0]), len(item.printed.partition(".")[2])
+    step = 10**-digits if float(item.printed) > exact else -(10**-digits)
+    return replace(item, printed=f"{float(item.printed) + step:.{digits}f}")
 
 
 @pytest.mark.parametrize("model", ["infinity-2b", "infinity-8b", "var-d30", "var-d36-512"])
 def test_a_size_changed_by_one_in_its_last_digit_does_not_follow(
     model: str, reprinted: Callable[[PublishedSize, PublishedSize], SizeClaim],
 ) -> None:
-    follow = [(one, found.finding) for one, found in zip(published(model), claims(model), strict=True)
-              if found.finding.startswith("reproduced")]
+    follow = [(item, result.finding) for item, result in zip(published(model), claims(model), strict=True)
+              if result.finding.startswith("reproduced")]
     assert follow
-    for one, finding in follow:
-        other = _away(one, finding)
-        assert reprinted(one, other).finding.startswith("not reproduced"), (one.printed, other.printed)
+    for item, finding in follow:
+        other = _away(item, finding)
+        assert reprinted(item, other).finding.startswith("not reproduced"), (item.printed, other.printed)
 
 
 def test_a_full_cache_follows_in_no_other_unit(reprinted: Callable[[PublishedSize, PublishedSize], SizeClaim]) -> None:
-    full = [one for one in published("infinity-8b") if one.method == "full"]
-    follow = [one for one in full if not one.batch or one.printed in {"84328", "10.5"}]
+    full = [item for item in published("infinity-8b") if item.method == "full"]
+    follow = [item for item in full if not item.batch or item.printed in {"84328", "10.5"}]
     assert len(follow) == 4
-    for one in follow:
-        for unit in UNITS.keys() - {one.means}:
-            assert reprinted(one, replace(one, means=unit)).finding.startswith("not reproduced"), (one.printed, unit)
+    for item in follow:
+        for unit in UNITS.keys() - {item.means}:
+            assert reprinted(item, replace(item, means=unit)).finding.startswith("not reproduced"), (item.printed, unit)
 
 
 @pytest.mark.parametrize(("printed", "batch", "images", "size"), [("85", 8, "8.06", "84.328"), ("170", 16, "16.13", "168.656")])
 def test_a_full_cache_that_does_not_follow_says_what_it_would_be(printed: str, batch: int, images: str, size: str) -> None:
     """One image is 10.541 in this unit; the table's own 10.5 follows from it, and these two do not."""
-    found = claim("infinity-8b", "ScaleKV", "Table 3", printed)
-    assert found.finding == (f"not reproduced: it would be the keys and values of {images} images with K in fp32, V in 16 bit, "
+    size_claim = claim("infinity-8b", "ScaleKV", "Table 3", printed)
+    assert size_claim.finding == (f"not reproduced: it would be the keys and values of {images} images with K in fp32, V in 16 bit, "
                              f"without the last scale, and {batch} give {size} in 1000 MiB")
 
 
@@ -131,26 +131,26 @@ def test_a_size_without_a_batch_is_said_in_images() -> None:
 
 def test_a_size_without_a_batch_may_follow(reprinted: Callable[[PublishedSize, PublishedSize], SizeClaim]) -> None:
     layers, width = SIZES["infinity-2b"]
-    one = ALL * layers * width * 2 * 6
+    item = ALL * layers * width * 2 * 6
     full = published("infinity-2b")[0]
-    found = reprinted(full, replace(full, printed=f"{3 * one / UNITS[full.means]:.2f}"))
-    assert found.finding.startswith(f"reproduced by 3 images: {3 * one:,} bytes, ")
-    assert found.allocated.images == 3
+    result = reprinted(full, replace(full, printed=f"{3 * item / UNITS[full.means]:.2f}"))
+    assert result.finding.startswith(f"reproduced by 3 images: {3 * item:,} bytes, ")
+    assert result.allocated.images == 3
 
 
 def test_two_digits_without_a_batch_are_said_to_be_weak() -> None:
     """Sizes from 41.5 to 43 print as 42, and a batch comes as near for many: four accountings, each with an image of another size."""
     layers, width = SIZES["infinity-8b"]
     image = [tokens * layers * width * 2 * pair / UNITS["1000 MiB"] for tokens in (ALL, READ) for pair in (6, 4)]
-    found = claim("infinity-8b", "HeatKV", "Figure 1", "42")
-    assert "; reproduced by 6 images: " in found.finding
-    assert f"up to {sum(1.5 / one for one in image):.1%} of sizes" in found.finding
+    size_claim = claim("infinity-8b", "HeatKV", "Figure 1", "42")
+    assert "; reproduced by 6 images: " in size_claim.finding
+    assert f"up to {sum(1.5 / item for item in image):.1%} of sizes" in size_claim.finding
     assert "up to 0.6% of sizes" in claim("infinity-8b", "HACK++", "main text", "16.86").finding
-    assert not any("of sizes" in one.finding for one in claims("infinity-8b") if one.batch)
+    assert not any("of sizes" in item.finding for item in claims("infinity-8b") if item.batch)
 
 
 def test_parameters_that_are_taken_from_the_sizes_say_so() -> None:
-    inferred = {(one.printed, one.allocated.method) for one in claims("infinity-2b") if "is stated nowhere" in one.finding}
+    inferred = {(item.printed, item.allocated.method) for item in claims("infinity-2b") if "is stated nowhere" in item.finding}
     assert inferred == {("7800", "scalekv, mean = 1300"), ("1590", "scalekv, mean = 265")}
 
 
@@ -168,20 +168,20 @@ def test_ours_allocates_what_the_guide_says_of_an_image(
 ) -> None:
     method, percent = row
     (megabytes,) = re.findall(rf"^\| `{method}` \| `{model}` \| {percent} %.*\| ([\d.]+) MB \|$", GUIDE.read_text(encoding="utf-8"), re.M)
-    found = claim(model, paper, table, printed).allocated
-    assert f"{found.bytes / images / 1e6:.0f}" == megabytes
-    assert found.published_in_unit == pytest.approx(1.5 * found.in_unit)
+    size_claim = claim(model, paper, table, printed).allocated
+    assert f"{size_claim.bytes / images / 1e6:.0f}" == megabytes
+    assert size_claim.published_in_unit == pytest.approx(1.5 * size_claim.in_unit)
 
 
 def test_what_is_allocated_has_the_asked_dtype() -> None:
     half, single = claims("infinity-8b"), claims("infinity-8b", torch.float32)
-    assert [one.allocated.bytes for one in single] == [2 * one.allocated.bytes for one in half]
-    assert [one.finding for one in single] == [one.finding for one in half]
+    assert [item.allocated.bytes for item in single] == [2 * item.allocated.bytes for item in half]
+    assert [item.finding for item in single] == [item.finding for item in half]
 
 
 def test_the_sizes_are_those_that_stand_beside_the_papers_times() -> None:
     """The same values are printed in the rows of two files; peak memory is in neither as a size of a cache."""
-    rows = {f"{one.model}: {one.paper}, {one.table}: {one.printed} {one.unit}" for model in SIZES for one in published(model)}
+    rows = {f"{item.model}: {item.paper}, {item.table}: {item.printed} {item.unit}" for model in SIZES for item in published(model)}
     beside = {f"{cell.model}: {cell.table}: {cell.printed['keys and values']}" for cell in speeds().cells
               if cell.model in SIZES and "keys and values" in cell.printed}
     assert beside <= rows

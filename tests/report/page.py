@@ -65,8 +65,8 @@ class Page(HTMLParser):
         return [e for e in self.elements if e.tag == tag]
 
     def find(self, tag: str, **attrs: str) -> Element:
-        wanted = {k.replace("_", "-").rstrip("-"): v for k, v in attrs.items()}
-        return next(e for e in self.elements if e.tag == tag and all(v in e.attrs.get(k, "").split() for k, v in wanted.items()))
+        expected = {k.replace("_", "-").rstrip("-"): v for k, v in attrs.items()}
+        return next(e for e in self.elements if e.tag == tag and all(v in e.attrs.get(k, "").split() for k, v in expected.items()))
 
     def tables(self) -> list[list[list[str]]]:
         """Every table as rows of cell texts, white space made single."""
@@ -74,7 +74,7 @@ class Page(HTMLParser):
 
 
 def _within(element: Element, tag: str) -> list[Element]:
-    found = []
+    collected = []
     for child in element.children:
-        found += [child] if child.tag == tag else _within(child, tag)
-    return found
+        collected += [child] if child.tag == tag else _within(child, tag)
+    return collected

@@ -52,11 +52,11 @@ RUN = RunRecord(
 
 def case(**changes: Any) -> Case:
     """A case of the demo plan."""
-    held: dict[str, Any] = {
+    values: dict[str, Any] = {
         "model": "tiny-llamagen", "weights": "9c2e5b71d0aa44f3", "grid": (16, 16), "conditions": "classes-10",
         "sampling": Sampling(cfg_scale=1.5, top_k=0, temperature=1.0), "method": "full", "batch": 16, "repeats": 5,
     }
-    return Case(**{**held, **changes})
+    return Case(**{**values, **changes})
 
 
 def _spread(stream: random.Random, middle: float, share: float, count: int, low: float = 0.0, high: float = 1e12) -> list[float]:
@@ -84,8 +84,8 @@ def _held(ratio: float) -> dict[str, Any]:
     return {"live_bytes": {"tokens": tokens, "live": [FULL_BYTES * min(n / 256, ratio) for n in tokens]}}
 
 
-def _fidelity(stream: random.Random, kept: float, kl: float, psnr: float, ssim: float) -> dict[str, list[float]]:
-    return {"token_agreement": _spread(stream, kept, 0.22, SEEDS, 0, 1), "kl": _spread(stream, kl, 0.45, SEEDS),
+def _fidelity(stream: random.Random, retained: float, kl: float, psnr: float, ssim: float) -> dict[str, list[float]]:
+    return {"token_agreement": _spread(stream, retained, 0.22, SEEDS, 0, 1), "kl": _spread(stream, kl, 0.45, SEEDS),
             "psnr": _spread(stream, psnr, 0.2, SEEDS, 5, 60), "ssim": _spread(stream, ssim, 0.12, SEEDS, 0, 1)}
 
 
@@ -108,9 +108,9 @@ def candidate(method: str, budget: str, **changes: Any) -> Outcome:
         facts["footnotes"] = ["Similarity is computed per line, not per token as in the authors' code."]
     samples = {**_speed(stream, factor), **_bytes(ratio, 8192.0 if method in ("h2o", "rkv", "linear") else 0.0),
                **_fidelity(stream, *fidelity), **legend(stream, score)}
-    held = Outcome(case(method=method, budget=budget, parameters={"sinks": 1, "recent": 0.5} if method != "random" else {"seed": 0}),
+    values = Outcome(case(method=method, budget=budget, parameters={"sinks": 1, "recent": 0.5} if method != "random" else {"seed": 0}),
                    Status.OK, samples, seconds=31.0, facts=facts, artifacts={"grid.png": f"{method}-{budget}"})
-    return replace(held, **changes)
+    return replace(values, **changes)
 
 
 def full(**changes: Any) -> Outcome:
@@ -127,7 +127,7 @@ def other_seeds() -> Outcome:
 
 def other_batch() -> Outcome:
     nearly = {"token_agreement": (1.0, 0.9375), "psnr": (60.0, 31.0), "ssim": (1.0, 0.99)}
-    samples = {"kl": [1.7e-8] * SEEDS, **{name: [most] * (SEEDS - 1) + [one] for name, (most, one) in nearly.items()}}
+    samples = {"kl": [1.7e-8] * SEEDS, **{name: [most] * (SEEDS - 1) + [item] for name, (most, item) in nearly.items()}}
     return Outcome(case(role="other_batch", batch=5), Status.OK, samples)
 
 
@@ -147,17 +147,17 @@ def outcomes() -> list[Outcome]:
 
 def mixed() -> list[Outcome]:
     """The fifteen cases of a run in which much happened: failures, a lossless method, one no better than other seeds."""
-    held = candidates()
+    values = candidates()
     stream = random.Random("mixed")
     trace = "Traceback (most recent call last):\n  File \"trial.py\", line 88, in run\nMemoryError: 4.1 GiB wanted"
-    held["rkv", "1/4"] = failed(held["rkv", "1/4"], Status.OOM, trace)
-    held["h2o", "1/4"] = failed(held["h2o", "1/4"], Status.UNSUPPORTED, "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")
-    lost = held["window", "1/4"]
-    held["window", "1/4"] = replace(lost, samples={**lost.samples, **_fidelity(stream, 0.031, 2.6, 9.8, 0.41)})
-    same = held["linear", "1/2"]
+    values["rkv", "1/4"] = failed(values["rkv", "1/4"], Status.OOM, trace)
+    values["h2o", "1/4"] = failed(values["h2o", "1/4"], Status.UNSUPPORTED, "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")
+    worse = values["window", "1/4"]
+    values["window", "1/4"] = replace(worse, samples={**worse.samples, **_fidelity(stream, 0.031, 2.6, 9.8, 0.41)})
+    same = values["linear", "1/2"]
     exact = {"token_agreement": [1.0] * SEEDS, "kl": [1.2e-8] * SEEDS, "psnr": [60.0] * SEEDS, "ssim": [1.0] * SEEDS}
-    held["linear", "1/2"] = replace(same, samples={**same.samples, **exact})
-    return [full(), *held.values(), other_seeds(), other_batch()]
+    values["linear", "1/2"] = replace(same, samples={**same.samples, **exact})
+    return [full(), *values.values(), other_seeds(), other_batch()]
 
 
 def random_weights() -> list[Outcome]:
@@ -222,13 +222,13 @@ def poison(evil: str) -> tuple[RunRecord, list[Outcome], Comparison]:
     facts = {**good.facts, "footnotes": [evil], "grid_seeds": [evil] * 12, "grid_classes": [evil] * 12,
              "grid_prompts": [evil] * 12, "source": evil, "layout": evil}
     bad = Outcome(replace(hostile, budget="1/2"), Status.ERROR, log=f"{evil}\nlast {evil}")
-    held = [replace(o, case=replace(o.case, **shared)) for o in (full(), other_batch())]
-    held += [replace(good, case=hostile, facts=facts), bad]
+    results = [replace(o, case=replace(o.case, **shared)) for o in (full(), other_batch())]
+    results += [replace(good, case=hostile, facts=facts), bad]
     environment = Environment(evil, evil, evil, {evil or "k": {evil or "k": evil}, "list": [evil]})
     code = {"commit": evil, evil: evil}
     run = replace(RUN, plan=evil, plan_json={evil: evil}, started=evil, state=evil, environment=environment, code=code)
     rows = compared(Verdict(evil, evil, evil, evil, evil, 1.0, 2.0, 2.0))
-    return run, held, rows
+    return run, results, rows
 
 
 def poisoned(evil: str) -> str:

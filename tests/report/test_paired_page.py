@@ -39,9 +39,9 @@ def processes() -> list[Outcome]:
 def page(folder: Path, state: str = "finished") -> str:
     """The text of the page of a comparison that found the method slower."""
     with Store.open(folder / "s.sqlite") as store:
-        stated = {"plan": {"file": "my plan.toml"}, "sides": ["main~1", "main"], "alike": "same", "configurations": 1,
+        details = {"plan": {"file": "my plan.toml"}, "sides": ["main~1", "main"], "alike": "same", "configurations": 1,
                   "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]}
-        run = store.begin_run("compare/demo", stated, sample.ENVIRONMENT, sample.RUN.code)
+        run = store.begin_run("compare/demo", details, sample.ENVIRONMENT, sample.RUN.code)
         for outcome in processes():
             store.save(run, outcome)
         if state == "finished":
@@ -58,13 +58,13 @@ def text_of(folder: Path, register: Path | None = None) -> str:
     return " ".join(unescape(re.sub(r"(?s)<(script|style|svg).*?</\1>|<[^>]+>", " ", html)).split())
 
 
-def told(*given: object) -> str:
-    return CliRunner().invoke(main, [str(one) for one in given], catch_exceptions=False).stdout
+def told(*arguments: object) -> str:
+    return CliRunner().invoke(main, [str(item) for item in arguments], catch_exceptions=False).stdout
 
 
 def test_each_case_is_one_row_of_the_second_side_with_a_repeat_for_each_process() -> None:
     full, linear = by_case(processes())
-    assert [one.case.key for one in (full, linear)] == [sample.full().case.key, LINEAR.case.key]
+    assert [outcome.case.key for outcome in (full, linear)] == [sample.full().case.key, LINEAR.case.key]
     assert linear.samples["latency"] == pytest.approx([2.0 + k / 100 for k in range(PAIRS)])
     assert linear.samples["psnr"] == LINEAR.samples["psnr"]
     assert "pair" not in linear.facts
@@ -105,8 +105,8 @@ def test_what_is_known_of_an_incident_stands_beside_what_the_pairs_decided(tmp_p
     register = tmp_path / "incidents.json"
     told("check", "--store", tmp_path / "s.sqlite", "--run", 1, "--incidents", register)
     assert "Regressed: comparison 1" in text_of(tmp_path, register)
-    (held,) = json.loads(register.read_text())["incidents"]
-    told("incident", "acknowledge", held["key"], "--register", register, "--who", "ada", "--until", "2999-01-01")
+    (incident,) = json.loads(register.read_text())["incidents"]
+    told("incident", "acknowledge", incident["key"], "--register", register, "--who", "ada", "--until", "2999-01-01")
     text = text_of(tmp_path, register)
     assert "Passed: comparison 1, main~1 → main: 1 regressed, 0 not resolved." in text
     assert "acknowledged by ada" in text

@@ -47,8 +47,8 @@ TABLES = (
 @pytest.fixture(scope="module")
 def run() -> dict[str, Any]:
     """What was kept of the run of these tables: its commit, and the raw samples of its cases."""
-    found: dict[str, Any] = json.loads((ROOT / "reports" / "bundled.json").read_text(encoding="utf-8"))
-    return found
+    values: dict[str, Any] = json.loads((ROOT / "reports" / "bundled.json").read_text(encoding="utf-8"))
+    return values
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,10 @@ def told(head: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def written(found: Interval, name: str) -> list[float]:
+def written(interval: Interval, name: str) -> list[float]:
     """A value and its ends as the results round them, a share as a number."""
     unit = 1 if metric(name).unit == "dB" else 3
-    return [round(value, unit) for value in ((found.value, found.low, found.high) if found.stated else (found.value,))]
+    return [round(value, unit) for value in ((interval.value, interval.low, interval.high) if interval.stated else (interval.value,))]
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.model)
@@ -87,11 +87,11 @@ def test_every_figure_and_every_interval_is_that_of_the_report_s_samples(table: 
                 continue
             less = place in table.less
             values = [a - b for a, b in zip(samples[name], full[name], strict=True)] if less else samples[name]
-            wanted = written(mean_over_seeds(values, METRICS[name].apart if less else METRICS[name].within), name)
-            given = [float(number) for number in re.findall(r"-?\d+\.\d+|-?\d+", text)]
-            assert len(given) in (1, len(wanted)), (cells[0], name)
-            assert given == pytest.approx(wanted[: len(given)], abs=1e-9), (cells[0], name)
-            compared += len(given)
+            expected = written(mean_over_seeds(values, METRICS[name].apart if less else METRICS[name].within), name)
+            arguments = [float(number) for number in re.findall(r"-?\d+\.\d+|-?\d+", text)]
+            assert len(arguments) in (1, len(expected)), (cells[0], name)
+            assert arguments == pytest.approx(expected[: len(arguments)], abs=1e-9), (cells[0], name)
+            compared += len(arguments)
     assert compared > 40
 
 
@@ -109,9 +109,9 @@ def test_speedups_are_those_of_the_medians(cases: dict[tuple[str, str, str], Sam
 
 
 def test_both_name_one_commit(run: dict[str, Any]) -> None:
-    stated = re.search(r"`cachemark run demo`, commit ([0-9a-f]{10})", RESULTS)
-    assert stated is not None
-    assert run["commit"].startswith(stated[1])
+    details = re.search(r"`cachemark run demo`, commit ([0-9a-f]{10})", RESULTS)
+    assert details is not None
+    assert run["commit"].startswith(details[1])
 
 
 # ------------------------------------------------------------------------------------------------ README
@@ -122,16 +122,16 @@ HEAD = "| model | recommendation | speedup | savings | color consistency |"
 
 def recommended(group: CaseGroup, claims: Claims) -> tuple[str, str, list[str]]:
     """The model, the method of the recommendation and the numbers of one row of README's table."""
-    found = answer(group, claims)
-    row = found.row or found.lean
+    recommendation = answer(group, claims)
+    row = recommendation.row or recommendation.lean
     assert row is not None
-    numbers = [number for _, value, ends in found.numbers for number in re.findall(r"\d+\.\d+", f"{value} {ends}")]
+    numbers = [number for _, value, ends in recommendation.numbers for number in re.findall(r"\d+\.\d+", f"{value} {ends}")]
     return group.model, row.case.method, numbers
 
 
 def test_the_answers_of_the_readme_are_those_of_the_accepted_demo() -> None:
-    held = baselines.load(DEMO)
-    groups, claims = standing(held.outcomes)
+    values = baselines.load(DEMO)
+    groups, claims = standing(values.outcomes)
     rows = {}
     for line in README.split(HEAD, 1)[1].split("\n\n", 1)[0].splitlines()[2:]:
         model, which, *figures = (cell.strip() for cell in line.strip("|").split("|"))
@@ -139,4 +139,4 @@ def test_the_answers_of_the_readme_are_those_of_the_accepted_demo() -> None:
     assert rows == {model: ([method], numbers) for model, method, numbers in (recommended(group, claims) for group in groups)}
     commit = re.search(r"commit ([0-9a-f]{10})", README)
     assert commit is not None
-    assert str(held.code["commit"]).startswith(commit[1])
+    assert str(values.code["commit"]).startswith(commit[1])

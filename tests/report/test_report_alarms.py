@@ -29,10 +29,10 @@ def night(verdict: str) -> Night:
 ])  # the ends are Clopper and Pearson's, as any table of theirs has them
 def test_the_rate_has_its_exact_interval(false: int, true: int, tone: str, said: str) -> None:
     assert alarms(None) is alarms(standing([])) is None
-    told = alarms(standing([*[night("regressed")] * false, *[night("equivalent")] * true]))
-    assert told is not None
-    assert told.tone == tone
-    assert told.text.endswith(said)
+    texts = alarms(standing([*[night("regressed")] * false, *[night("equivalent")] * true]))
+    assert texts is not None
+    assert texts.tone == tone
+    assert texts.text.endswith(said)
 
 
 def test_the_verdict_tab_says_it() -> None:

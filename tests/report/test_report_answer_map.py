@@ -33,8 +33,8 @@ class Planted:
         return (16 + load) / (16 + load / 3)
 
 
-def ran(gain: float, lost: float, batch: int, **changes: Any) -> Outcome:
-    spoilt, limit = round(lost * SEEDS), Limit(1 / gain, 0.9, 1, 1, 1e12, 1e12, {"linear": 0.9, "decode": 0.025 * batch})
+def ran(gain: float, worse: float, batch: int, **changes: Any) -> Outcome:
+    spoilt, limit = round(worse * SEEDS), Limit(1 / gain, 0.9, 1, 1, 1e12, 1e12, {"linear": 0.9, "decode": 0.025 * batch})
     samples = {"latency": [2.0 * batch / gain * (1 + k / 1000) for k in range(-4, 5)], "legend": [0.0] * spoilt + [1.0] * (SEEDS - spoilt),
                "token_agreement": [0.7] * SEEDS}
     case = replace(sample.case(batch=batch, **changes), samples=SEEDS, weights="w/w")
@@ -49,19 +49,19 @@ def outcomes(batches: Sequence[int] = (4,), method: str = "linear") -> list[Outc
     return [*(ran(1.0, 0.0, batch, role="baseline") for batch in batches), *(candidate for pair in candidates for candidate in pair)]
 
 
-def one(held: list[Outcome], predictor: Predictor | None = None) -> AnswerMap:
-    (found,) = answer_maps(*standing(held), predictor)
-    return found
+def one(results: list[Outcome], predictor: Predictor | None = None) -> AnswerMap:
+    (group,) = answer_maps(*standing(results), predictor)
+    return group
 
 
 def test_a_field_for_each_batch_and_length_measured_ones_told_apart() -> None:
-    found = one(outcomes(), Planted())
-    assert {(cell.batch, cell.tokens) for cell in found.cells} == {(batch, length) for batch in BATCHES for length in (64, 256, 1024)}
-    assert [(cell.batch, cell.tokens) for cell in found.cells if cell.measured] == [(4, 256)]
-    best = {(cell.batch, cell.tokens): cell.best for cell in found.cells}
+    result = one(outcomes(), Planted())
+    assert {(cell.batch, cell.tokens) for cell in result.cells} == {(batch, length) for batch in BATCHES for length in (64, 256, 1024)}
+    assert [(cell.batch, cell.tokens) for cell in result.cells if cell.measured] == [(4, 256)]
+    best = {(cell.batch, cell.tokens): cell.best for cell in result.cells}
     assert best[1, 64] == best[1, 256] == "full cache"
     assert best[256, 256] == best[64, 1024] == "LineAR at 1/4"
-    (large,) = (cell for cell in found.cells if (cell.batch, cell.tokens) == (256, 1024))
+    (large,) = (cell for cell in result.cells if (cell.batch, cell.tokens) == (256, 1024))
     assert large.gain is not None
     assert large.gain.high <= 3.0 + 1e-9, "no more than bytes allow"
 

@@ -48,29 +48,29 @@ COLLAPSED = scored(sample.candidate("streaming", "1/4"), 0.4, 0.5)
 
 
 def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> None:
-    found = told(FULL, COLLAPSED, GOOD, LEAN)
-    assert found.row is not None
-    assert (found.row.case.label, found.lean.case.label if found.lean else "") == ("linear 1/2", "linear 1/4")
-    assert found.text == f"Use LineAR at 1/2. 1.33× speedup (1.25–1.42), 48.2 % less KV memory, quality loss below {MARGIN}."
-    assert found.ruined is not None
-    assert found.ruined.case.label == "streaming 1/4"
-    assert [name for name, *_ in found.numbers] == ["Speedup, LineAR at 1/2", "KV memory saved", "Color consistency"]
+    recommendation = told(FULL, COLLAPSED, GOOD, LEAN)
+    assert recommendation.row is not None
+    assert (recommendation.row.case.label, recommendation.lean.case.label if recommendation.lean else "") == ("linear 1/2", "linear 1/4")
+    assert recommendation.text == f"Use LineAR at 1/2. 1.33× speedup (1.25–1.42), 48.2 % less KV memory, quality loss below {MARGIN}."
+    assert recommendation.ruined is not None
+    assert recommendation.ruined.case.label == "streaming 1/4"
+    assert [name for name, *_ in recommendation.numbers] == ["Speedup, LineAR at 1/2", "KV memory saved", "Color consistency"]
 
 
 def test_few_seeds_decide_nothing_and_say_how_many_would() -> None:
-    found = told(scored(FULL, 1.0, 2.0, 32), scored(GOOD, 1.0, 1.5, 32))
-    assert found.row is None
-    assert found.needed is not None
-    assert 32 < found.needed < 100
-    assert f"About {found.needed} seeds" in found.text
+    recommendation = told(scored(FULL, 1.0, 2.0, 32), scored(GOOD, 1.0, 1.5, 32))
+    assert recommendation.row is None
+    assert recommendation.needed is not None
+    assert 32 < recommendation.needed < 100
+    assert f"About {recommendation.needed} seeds" in recommendation.text
 
 
 def test_a_speedup_beyond_what_is_saved_is_not_recommended() -> None:
     limits = [replace(o, facts={**o.facts, "limit": Limit(floor, floor, 1, 1, 1.0, 1.0, {}).to_json()})
               for o, floor in ((FULL, 1.0), (GOOD, 0.9))]
-    found = told(*limits)
-    assert found.row is None, "1.33 times where 1.11 are allowed"
-    assert "1.33× exceeds the 1.11×" in found.text
+    recommendation = told(*limits)
+    assert recommendation.row is None, "1.33 times where 1.11 are allowed"
+    assert "1.33× exceeds the 1.11×" in recommendation.text
 
 
 def test_a_speed_that_says_little_is_flagged_on_the_first_screen() -> None:
@@ -84,10 +84,10 @@ def test_a_speed_that_says_little_is_flagged_on_the_first_screen() -> None:
 
 @pytest.mark.parametrize(("outcomes", "lean"), [([FULL, COLLAPSED], None), ([FULL, LEAN], "linear 1/4")])
 def test_without_a_faster_method_of_equal_quality_the_full_cache_is_kept(outcomes: list[Outcome], lean: str | None) -> None:
-    found = told(*outcomes)
-    assert (found.row, found.lean and found.lean.case.label) == (None, lean)
-    assert found.verdict == "Keep the full cache."
-    assert ("73.2 % less KV memory" in found.text) == bool(lean)
+    recommendation = told(*outcomes)
+    assert (recommendation.row, recommendation.lean and recommendation.lean.case.label) == (None, lean)
+    assert recommendation.verdict == "Keep the full cache."
+    assert ("73.2 % less KV memory" in recommendation.text) == bool(lean)
 
 
 UNJUDGED = [replace(o, samples={"latency": o.samples["latency"]}, judgement="in another run") for o in (FULL, GOOD)]

@@ -27,21 +27,16 @@ def charts(*outcomes: Outcome) -> list[dict[str, Chart]]:
 def test_throughput_and_memory_over_batches_stand_with_the_smallest() -> None:
     full, candidate = sample.full(), sample.candidate("linear", "1/4")
     dead = sample.failed(at(full, 64, 1.0, 1.0), Status.OOM, "no room")
-    first, *rest = charts(at(full, 4, 2.0, 2.0**20), at(candidate, 4, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22),
+    first, *remaining = charts(at(full, 4, 2.0, 2.0**20), at(candidate, 4, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22),
                           at(candidate, 16, 2.0, 2.0**21),
                           dead, at(candidate, 64, 4.0, 2.0**23))
-    assert rest == [{}, {}]
+    assert remaining == [{}, {}]
     speed, memory = first["Images per second against batch"], first["Peak memory against batch"]
     assert speed.columns == ("Case", "Batch 4", "Batch 16", "Batch 64")
     assert speed.rows == (("full", "2", "4", "oom"), ("LineAR 1/4", "4", "8", "16"))
     assert memory.rows[1] == ("LineAR 1/4", "512 KiB", "2.00 MiB", "8.00 MiB")
     assert ">oom</text>" in memory.svg
     assert (speed.tab, memory.tab) == ("speed", "memory")
-
-
-def test_one_batch_and_other_conditions_draw_nothing() -> None:
-    other = replace(sample.full(), case=replace(sample.full().case, batch=4, dtype="bfloat16"))
-    assert charts(sample.full(), other) == [{}, {}]
 
 
 def test_a_search_for_the_largest_batch_is_no_batch() -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import report_sample as sample
-from page import Page
 
 from cachemark.analysis.baseline_comparison import BaselineComparison
 from cachemark.analysis.case_group import case_groups
@@ -39,16 +38,6 @@ def test_the_reason_of_a_failed_case_is_the_line_that_says_it(log: str, reason: 
     assert page.count(reason) >= 3, "in the verdict, in the tab of what is missing and with its case"
 
 
-def test_candidates_that_all_failed_draw_no_curve() -> None:
-    candidates = [sample.failed(sample.candidate("linear", "1/2"), Status.OOM, "no room") for _ in range(3)]
-    three = [replace(candidate, case=replace(candidate.case, budget=budget)) for candidate,
-             budget in zip(candidates, ("1/2", "1/4", "1/8"), strict=True)]
-    assert "against budget" not in render(build(sample.RUN, [sample.full(), *three]))
-    timed = replace(sample.candidate("linear", "1/2"), samples={"latency": [1.0]}, judgement="timed only")
-    three = [replace(timed, case=replace(timed.case, budget=budget)) for budget in ("1/2", "1/4", "1/8")]
-    assert "against budget" not in render(build(sample.RUN, [sample.full(), *three]))
-
-
 def test_a_search_for_the_largest_batch_lacks_nothing_that_it_does_not_measure() -> None:
     view = build(sample.RUN, [searched(), searched("linear", "candidate")])
     assert view.missing == ()
@@ -73,9 +62,9 @@ def test_cells_that_differ_in_one_setting_of_the_sampling_are_named_by_it() -> N
 def test_the_age_of_a_baseline_is_counted_in_dates(saved: str, age: str) -> None:
     from cachemark.analysis.baseline_comparison import conclusion
 
-    found = conclusion(sample.comparison(), {"name": "demo", "saved": saved}, sample.RUN.started)
-    assert found is not None
-    assert f"({age})" in found.against
+    result = conclusion(sample.comparison(), {"name": "demo", "saved": saved}, sample.RUN.started)
+    assert result is not None
+    assert f"({age})" in result.against
 
 
 @pytest.mark.parametrize(("row", "sentence"), [
@@ -93,10 +82,3 @@ def test_a_case_that_is_missing_is_no_link() -> None:
     page = render(build(sample.RUN, sample.outcomes(), sample.compared(gone)))
     assert "LineAR 1/8: status missing" in page
     assert "#c-0123456789abcdef" not in page
-
-
-def test_the_time_of_capture_is_among_all_figures() -> None:
-    candidate = sample.candidate("linear", "1/4")
-    graph = replace(candidate, case=replace(candidate.case, engine="graph"), samples={**candidate.samples, "capture_seconds": [1.25]})
-    tables = [table for table in Page(render(build(sample.RUN, [graph]))).tables() if "Case time" in table[0]]
-    assert [row[table[0].index("Capture")] for table in tables for row in table[1:] if "Capture" in table[0]] == ["1.25 s"]

@@ -23,12 +23,6 @@ def test_a_negative_share_has_a_minus_sign() -> None:
     assert fmt.percent(-0.032) == "−3.2 %"
 
 
-def test_plain_text_is_short_and_without_control_characters() -> None:
-    assert fmt.plain("a\x00b\x1bc\ud800d") == "a b c d"
-    assert fmt.plain("x" * 50, 10) == "x" * 9 + "…"
-    assert fmt.plain("line\nnext") == "line\nnext"
-
-
 def test_a_foreign_name_cannot_turn_the_text_after_it() -> None:
     assert fmt.name("linear") == "linear"
     assert fmt.name("\u202eevil") == "\u2068\u202eevil\u2069"

@@ -11,7 +11,7 @@ import report_sample as sample
 
 from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.report_view import build
-from cachemark.analysis.run_history import MOST, HistoryNight, Trend, run_history
+from cachemark.analysis.run_history import HistoryNight, Trend, run_history
 from cachemark.core.result import Outcome
 from cachemark.report.charts.bars import MOST as CASES
 from cachemark.report.charts.chart import Chart, signs_of
@@ -52,11 +52,6 @@ def test_one_run_is_no_history() -> None:
     assert charts(night(1)) == []
 
 
-def test_a_run_of_other_cells_does_not_count() -> None:
-    other = [replace(o, case=replace(o.case, model="another")) for o in night(1).outcomes]
-    assert charts(HistoryNight(sample.RUN, other), night(2)) == []
-
-
 def test_a_new_environment_is_marked() -> None:
     def marked(*nights: HistoryNight) -> int:
         return charts(*nights)[0][2].count('stroke-dasharray="2 3"')
@@ -66,8 +61,8 @@ def test_a_new_environment_is_marked() -> None:
 
 
 def test_of_many_cases_the_first_are_drawn_and_all_are_told() -> None:
-    one = sample.candidate("linear", "1/4")
-    candidates = [replace(one, case=replace(one.case, budget=f"1/{k}")) for k in range(4, CASES + 9)]
+    item = sample.candidate("linear", "1/4")
+    candidates = [replace(item, case=replace(item.case, budget=f"1/{k}")) for k in range(4, CASES + 9)]
     nights = [HistoryNight(replace(sample.RUN, id=k), [sample.full(), *candidates]) for k in (1, 2)]
     relative = drawn(nights)[0]
     assert len(relative.rows) == CASES + 5
@@ -84,27 +79,22 @@ def test_a_failed_run_is_a_gap() -> None:
     assert len([e for e in ET.fromstring(svg).iter() if e.get("data-series")]) == 2
 
 
-def test_a_long_history_is_cut_to_what_can_be_seen() -> None:
-    (_, relative, _), _ = charts(*(night(k) for k in range(MOST + 5)))
-    assert len(relative[0]) == MOST + 1
-
-
 def followed(*costs: float, fingerprints: str = "a" * 100) -> list[str]:
     """What is told to have changed of a method that was so many times as slow, night by night."""
     nights = [night(k + 1, method=cost, fingerprint=mark) for k, (cost, mark) in enumerate(zip(costs, fingerprints, strict=False))]
     chart = drawn(nights, changes_over_nights)[0]
     marks = [e for e in ET.fromstring(chart.svg).iter() if e.get("stroke-width") == "1.7"]
-    told = [note for note in chart.notes if "may not show" not in note]
-    assert len(marks) == len(told)
-    return told
+    notes = [note for note in chart.notes if "may not show" not in note]
+    assert len(marks) == len(notes)
+    return notes
 
 
 WOBBLE = [1 + 0.01 * ((7 * k) % 5 - 2) for k in range(40)]  # neighbours do not resemble each other
 
 
 def test_a_step_is_marked_at_its_night_and_told() -> None:
-    (told,) = followed(*(w * (1.3 if k >= 20 else 1.0) for k, w in enumerate(WOBBLE)))
-    assert told.startswith("LineAR 1/4: latency relative to the full cache rose by 30.0 % at run 21 ·")
+    (texts,) = followed(*(w * (1.3 if k >= 20 else 1.0) for k, w in enumerate(WOBBLE)))
+    assert texts.startswith("LineAR 1/4: latency relative to the full cache rose by 30.0 % at run 21 ·")
     assert followed(*WOBBLE) == []
 
 
@@ -124,24 +114,19 @@ def test_a_change_of_the_environment_is_no_change_of_the_method() -> None:
 
 def test_runs_that_cannot_show_a_change_say_which_they_can() -> None:
     wild = [night(k + 1, method=1 + 10 * (w - 1)) for k, w in enumerate(WOBBLE)]
-    (said,) = drawn(wild, changes_over_nights)[0].notes
-    assert said.startswith("LineAR 1/4: its nights vary so much, or are so alike (correlation ")
-    assert said.endswith(" % may not show within 14 nights.")
+    (text,) = drawn(wild, changes_over_nights)[0].notes
+    assert text.startswith("LineAR 1/4: its nights vary so much, or are so alike (correlation ")
+    assert text.endswith(" % may not show within 14 nights.")
     assert "may not show within 14 nights" in render(build(sample.RUN, wild[-1].outcomes, nights=wild, trend=changes_over_nights))
 
 
 def test_a_step_beside_a_weekly_cycle_is_told() -> None:
     def dated(number: int) -> HistoryNight:
         weekend = number % 7 >= 5
-        found = night(number + 1, method=WOBBLE[number % 40] * (1.05 if weekend else 0.98) * (1.2 if number >= 35 else 1.0))
+        result = night(number + 1, method=WOBBLE[number % 40] * (1.05 if weekend else 0.98) * (1.2 if number >= 35 else 1.0))
         started = (datetime(2026, 1, 5, tzinfo=UTC) + timedelta(days=number)).isoformat()
-        return replace(found, run=replace(found.run, started=started))
+        return replace(result, run=replace(result.run, started=started))
 
-    (told,) = drawn([dated(k) for k in range(49)], changes_over_nights)[0].notes
-    assert " at run 36 · 2026-02-09 " in told
-    assert not told.endswith("Reported only.")
-
-
-def test_the_page_shows_it() -> None:
-    nights = [night(k + 1, method=w * (1.3 if k >= 20 else 1.0)) for k, w in enumerate(WOBBLE)]
-    assert " at run 21" in render(build(sample.RUN, nights[-1].outcomes, nights=nights, trend=changes_over_nights))
+    (notes,) = drawn([dated(k) for k in range(49)], changes_over_nights)[0].notes
+    assert " at run 36 · 2026-02-09 " in notes
+    assert not notes.endswith("Reported only.")

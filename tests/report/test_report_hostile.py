@@ -99,8 +99,8 @@ def test_a_history_with_changes_is_text_and_well_formed(evil: str) -> None:
                     for k in range(30)]
     html = render.render(build(sample.RUN, nights[-1].outcomes, nights=nights, trend=changes_over_nights))
     page = Page(html)
-    told = next(e for e in page.all("ul") if e.attrs.get("class") == "findings warn" and " at run 16" in e.text)
-    assert len(told.text) < 320
+    notes = next(e for e in page.all("ul") if e.attrs.get("class") == "findings warn" and " at run 16" in e.text)
+    assert len(notes.text) < 320
     assert len(page.all("script")) == 1
     assert not [name for e in page.elements for name in e.attrs if name.startswith("on")]
     for part in html.split("<svg")[1:]:

@@ -22,8 +22,8 @@ XL = {"model": "llamagen-xl", "weights": RANDOM, "grid": (24, 24), "batch": 256,
 
 
 def ran(seconds: float, facts: dict[str, Any] | None = None, **changes: Any) -> Outcome:
-    held = {"kernel": "sdpa", **(facts or {})}
-    return Outcome(sample.case(**{**XL, **changes}), Status.OK, {"latency": [seconds] * 3}, "random weights: not measured", facts=held)
+    values = {"kernel": "sdpa", **(facts or {})}
+    return Outcome(sample.case(**{**XL, **changes}), Status.OK, {"latency": [seconds] * 3}, "random weights: not measured", facts=values)
 
 
 FULL = ran(12.8, role="baseline")
@@ -32,16 +32,16 @@ QUARTER = ran(6.4, method="linear", parameters={"B": 144}, budget="1/4")
 
 def measured(*outcomes: Outcome) -> list[PaperTable]:
     """The tables of which a row was measured."""
-    return [found for found in papers(outcomes, sample.ENVIRONMENT) if found.here]
+    return [paper_row for paper_row in papers(outcomes, sample.ENVIRONMENT) if paper_row.here]
 
 
 def table(*outcomes: Outcome) -> PaperTable:
-    (found,) = measured(*outcomes)
-    return found
+    (paper_row,) = measured(*outcomes)
+    return paper_row
 
 
-def line(found: PaperTable, name: str) -> PaperRow:
-    return next(line for line in found.lines if line.name == name)
+def line(paper_row: PaperTable, name: str) -> PaperRow:
+    return next(line for line in paper_row.lines if line.name == name)
 
 
 def texts(row: PaperRow) -> dict[str, tuple[str, str]]:
@@ -55,9 +55,9 @@ def ours(row: PaperRow) -> tuple[str, str]:
 
 
 def test_published_least_and_ours_stand_side_by_side() -> None:
-    found = table(FULL, QUARTER)
-    assert (found.title, found.hardware, found.machine) == ("LineAR, Table 4", "NVIDIA A800 80 GB", "cpu-example-8")
-    quarter = line(found, "LlamaGen-XL, LineAR 1/4")
+    exported = table(FULL, QUARTER)
+    assert (exported.title, exported.hardware, exported.machine) == ("LineAR, Table 4", "NVIDIA A800 80 GB", "cpu-example-8")
+    quarter = line(exported, "LlamaGen-XL, LineAR 1/4")
     assert (quarter.setting, quarter.how) == ("batch 256", "bfloat16, eager; random weights: quality not measured")
     assert {name: text for name, (text, _) in texts(quarter).items()} == {
         "Published: Per image": "250 ms", "Published: Speedup": "5.18", "Roofline there: Roofline time": "20.3 ms",
@@ -65,38 +65,24 @@ def test_published_least_and_ours_stand_side_by_side() -> None:
         "Here: Speedup": "2.00×"}
     assert texts(quarter)["Published: Per image"][1] == "latency 63.99 s a batch; throughput 4.00 it/s; memory 25.51 GB"
     assert quarter.remark.startswith("5.18× exceeds the 1.85×")
-    assert line(found, "LlamaGen-XL, full").reached is None
+    assert line(exported, "LlamaGen-XL, full").reached is None
 
 
 def test_what_was_not_run_and_what_cannot_be_run_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = published()
-    cells = [replace(cell, plan="", model="", roofline_time=None) if cell.row == "Lumina-mGPT-768, full" else cell for cell in known.cells]
-    monkeypatch.setattr("cachemark.analysis.papers.published", lambda: replace(known, cells=tuple(cells)))
-    found = table(FULL, QUARTER)
-    assert line(found, "LlamaGen-XL, LineAR 1/6").how == "not in this run"
-    assert line(found, "Lumina-mGPT-768, full").how == "no such model here"
-    assert texts(line(found, "Lumina-mGPT-768, full"))["Roofline there: Roofline time"][0] == "–"
-
-
-def test_another_batch_budget_or_engine_is_another_row() -> None:
-    changes: list[dict[str, Any]] = [{"batch": 128}, {"engine": "reference"}, {"codec": "int8"}]
-    strangers = [replace(QUARTER, case=replace(QUARTER.case, **change)) for change in changes]
-    assert measured(FULL, *strangers) == []
-    eighth = ran(5.0, method="linear", parameters={"B": 72}, budget="1/8")
-    assert measured(FULL, eighth) == []
-    assert line(table(FULL, QUARTER, eighth), "LlamaGen-XL, LineAR 1/6").how == "not in this run"
-
-
-def test_a_case_without_figures_shows_how_it_ended() -> None:
-    dead = Outcome(QUARTER.case, Status.OOM, log="out of memory")
-    quarter = line(table(FULL, dead), "LlamaGen-XL, LineAR 1/4")
-    assert (*ours(quarter), quarter.how) == ("–", "–", "oom")
+    paper_data = published()
+    cells = [replace(cell, plan="", model="", roofline_time=None) if cell.row == "Lumina-mGPT-768, full" else cell
+             for cell in paper_data.cells]
+    monkeypatch.setattr("cachemark.analysis.papers.published", lambda: replace(paper_data, cells=tuple(cells)))
+    exported = table(FULL, QUARTER)
+    assert line(exported, "LlamaGen-XL, LineAR 1/6").how == "not in this run"
+    assert line(exported, "Lumina-mGPT-768, full").how == "no such model here"
+    assert texts(line(exported, "Lumina-mGPT-768, full"))["Roofline there: Roofline time"][0] == "–"
 
 
 def test_speedups_between_unlike_runs_are_refused() -> None:
     facts: list[dict[str, Any]] = [{"kernel": "matmul"}, {}, {"quality_only": "needs mass"}]
-    for told, dtype in zip(facts, ("bfloat16", "float32", "bfloat16"), strict=True):
-        other = ran(6.4, told, method="linear", parameters={"B": 144}, dtype=dtype)
+    for extra, dtype in zip(facts, ("bfloat16", "float32", "bfloat16"), strict=True):
+        other = ran(6.4, extra, method="linear", parameters={"B": 144}, dtype=dtype)
         assert line(table(FULL, other), "LlamaGen-XL, LineAR 1/4").no_speedup == "not compared"
 
 
@@ -104,9 +90,9 @@ def test_speedups_between_unlike_runs_are_refused() -> None:
 def test_what_can_be_compared_is_chosen_among_cases_that_are_the_same_row(order: int) -> None:
     wide = {"dtype": "float32"}
     full, candidate = ran(30.0, role="baseline", **wide), ran(20.0, method="linear", parameters={"B": 144}, budget="1/4", **wide)
-    dead = [Outcome(one.case, Status.OOM, log="out of memory") for one in (full, candidate)]
-    for others in (dead, [full, dead[1]], [dead[0], candidate], [full]):
-        quarter = line(table(*[*others, FULL, QUARTER][::order]), "LlamaGen-XL, LineAR 1/4")
+    dead = [Outcome(outcome.case, Status.OOM, log="out of memory") for outcome in (full, candidate)]
+    for alternatives in (dead, [full, dead[1]], [dead[0], candidate], [full]):
+        quarter = line(table(*[*alternatives, FULL, QUARTER][::order]), "LlamaGen-XL, LineAR 1/4")
         assert ours(quarter) == ("25.0 ms", "2.00×")
         assert quarter.case_key == QUARTER.case.key
     alone = line(table(dead[0], dead[1], QUARTER), "LlamaGen-XL, LineAR 1/4")
@@ -118,18 +104,18 @@ def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
     mar = {"model": "mar-b", "batch": 128, "dtype": "float16", "grid": (16, 16)}
     full = ran(8.0, role="baseline", **{**mar, "sampling": Sampling(steps=64)})
     fewer = ran(2.0, method="lazymar", **{**mar, "sampling": Sampling(steps=32)})
-    found = line(table(full, fewer), "LazyMAR-B, 32")
-    assert found.reached == 4.0
-    assert found.setting == "batch 128, not stated"
+    exported = line(table(full, fewer), "LazyMAR-B, 32")
+    assert exported.reached == 4.0
+    assert exported.setting == "batch 128, not stated"
 
 
 def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> None:
     """What is measured comes first; a method on other models shows what its paper prints, and the plan that measures it."""
     small = replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))
-    assert [(found.title, found.here, found.plans) for found in papers([FULL, small], sample.ENVIRONMENT)] == [
+    assert [(paper_row.title, paper_row.here, paper_row.plans) for paper_row in papers([FULL, small], sample.ENVIRONMENT)] == [
         ("LineAR, Table 1", False, ("linear-table1",)), ("LineAR, Table 4", False, ("linear-table4",))]
     lazy = ran(1.0, method="lazymar", model="tiny-mar")
-    assert [(one.title, one.here) for one in papers([FULL, lazy, QUARTER], sample.ENVIRONMENT)][:3] == [
+    assert [(item.title, item.here) for item in papers([FULL, lazy, QUARTER], sample.ENVIRONMENT)][:3] == [
         ("LineAR, Table 4", True), ("LineAR, Table 1", False), ("LazyMAR, Table 1", False)]
     assert "<code>cachemark run linear-table4</code>" in render(build(sample.RUN, [FULL, small]))
 
@@ -139,35 +125,16 @@ def test_rows_that_several_papers_share_bring_no_table() -> None:
     assert papers([FULL, *shared], sample.ENVIRONMENT) == ()
 
 
-def test_the_newest_rivals_stand_beside_what_their_gpu_allows() -> None:
-    """An image in 71 ms is 2.7 % of what its products take; a tenth of the cache allows 1.11 times as many."""
-    run = ran(1.0, method="scalekv", model="tiny-var")
-    shown = {found.title: found for found in papers([run], sample.ENVIRONMENT)}
-    assert set(shown) == {"ScaleKV, Table 1", "ScaleKV, Figure 7b"}
-    found = shown["ScaleKV, Figure 7b"]
-    full, arm = (line(found, f"Infinity-8B, 1024 pixels, {name}") for name in ("full", "ScaleKV 10 %"))
-    assert (full.cell.gap, arm.possible) == ("0.027×", pytest.approx(1.11, abs=0.005))
-    assert arm.claimed == pytest.approx(71 / 52)
-    assert [(row.mark, row.remark[:7]) for row in (full, arm)] == [("below roofline time", "71.0 ms"), ("below roofline time", "52.0 ms")]
-    assert line(found, "Infinity-8B, 512 pixels, full").how == "no such model here"
-    assert "keys in fp32" in found.baseline
-    for method, title in (("heatkv", "HeatKV, Figure 1"), ("hack", "HACK, Table 3"), ("hackpp", "HACK++, main text")):
-        (one,) = papers([ran(1.0, method=method, model="tiny-var")], sample.ENVIRONMENT)
-        assert one.title == title
-        assert "keys in fp32" in one.baseline
-        assert one.plans == (("heatkv-figure1",) if method == "heatkv" else ())
-
-
 def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_roofline_time_alone() -> None:
     """576 tokens at 1912 and 3099 a second, 128 images at once; nothing says how fast the full cache was."""
-    (found,) = papers([FULL, ran(1.0, method="ssd_heads", model="tiny-llamagen")], sample.ENVIRONMENT)
-    assert (found.title, found.plans) == ("SSD heads, main text", ())
-    by_token, by_line = (line(found, f"Janus-Pro-1B, SSD 20 %{name}") for name in ("", ", buffered"))
+    (paper_row,) = papers([FULL, ran(1.0, method="ssd_heads", model="tiny-llamagen")], sample.ENVIRONMENT)
+    assert (paper_row.title, paper_row.plans) == ("SSD heads, main text", ())
+    by_token, by_line = (line(paper_row, f"Janus-Pro-1B, SSD 20 %{name}") for name in ("", ", buffered"))
     assert [row.cell.gap for row in (by_token, by_line)] == ["11.1×", "7.0×"]
     assert [row.possible for row in (by_token, by_line)] == pytest.approx([1.74, 1.78], abs=0.005)
     assert [row.claimed for row in (by_token, by_line)] == [None, None]
-    assert published().row(found.title, by_token.name).seconds == pytest.approx(576 / 1912, rel=1e-5)
-    assert published().row(found.title, by_line.name).seconds == pytest.approx(576 / 3099, rel=1e-5)
+    assert published().row(paper_row.title, by_token.name).seconds == pytest.approx(576 / 1912, rel=1e-5)
+    assert published().row(paper_row.title, by_line.name).seconds == pytest.approx(576 / 3099, rel=1e-5)
 
 
 def test_the_page_has_the_tables_and_changes_no_verdict() -> None:

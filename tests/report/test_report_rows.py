@@ -24,12 +24,12 @@ def test_a_speedup_that_the_latencies_of_the_table_contradict_says_why() -> None
         return replace(candidate, facts={**candidate.facts, "full_beside": [other] * 5})
 
     full = timed(sample.full(), [2.0] * 5)
-    said = paired_speed_note(group(full, beside("linear", 2.5), beside("window", 2.2)))
-    assert "LineAR 1/4 would be at 2.00×" in said
-    assert render(build(sample.RUN, [full, beside("linear", 2.5)])).count(said) == 1
-    for held in (beside("linear", 2.02), timed(sample.candidate("linear", "1/4"), [1.0] * 5)):
-        assert paired_speed_note(group(full, held)) == ""
-        assert "timed in turns with each method" not in render(build(sample.RUN, [full, held]))
+    text = paired_speed_note(group(full, beside("linear", 2.5), beside("window", 2.2)))
+    assert "LineAR 1/4 would be at 2.00×" in text
+    assert render(build(sample.RUN, [full, beside("linear", 2.5)])).count(text) == 1
+    for results in (beside("linear", 2.02), timed(sample.candidate("linear", "1/4"), [1.0] * 5)):
+        assert paired_speed_note(group(full, results)) == ""
+        assert "timed in turns with each method" not in render(build(sample.RUN, [full, results]))
 
 
 def test_what_so_few_seeds_do_not_show_to_agree_is_not_called_lossless() -> None:
@@ -41,24 +41,24 @@ def test_what_so_few_seeds_do_not_show_to_agree_is_not_called_lossless() -> None
     exact = {"token_agreement": [1.0] * 64, "kl": [1e-9] * 64}
     candidate = timed(sample.candidate("linear", "1/2"), [2.0], **exact)
     for seeds, lossless in ((3, False), (64, True)):
-        held = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
+        row_held = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
                            for o in (sample.full(), candidate, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
-        assert (held.lossless, OTHER_SEEDS not in held.unranked) == (lossless, lossless)
-        assert ("lossless on this device" in [mark.text for mark in held.marks]) is lossless
+        assert (row_held.lossless, OTHER_SEEDS not in row_held.unranked) == (lossless, lossless)
+        assert ("lossless on this device" in [mark.text for mark in row_held.marks]) is lossless
 
 
 @pytest.mark.parametrize(("engine", "under"), [("eager", "by definition"), ("reference", "94.4–100.0")])
 def test_the_full_cache_is_like_itself_by_definition_unless_another_engine_ran(engine: str, under: str) -> None:
     """Its images are those that it is compared with; along its own tokens it runs again."""
     full = timed(sample.full(), [2.0], token_agreement=[1.0] * 64, kl=[1e-9 * (1 + k % 3) for k in range(64)], psnr=[60.0] * 64)
-    held = group(*(replace(o, case=replace(o.case, engine=engine)) for o in (full, sample.candidate("linear", "1/2"))))
-    assert held.full is not None
-    found = {cell.key: cell for cell in cells(held.full, column_groups(held))}
-    assert (found["token_agreement"].text, found["token_agreement"].under) == ("100.0 %", under)
-    assert held.full.fidelity["psnr"].stated is (engine == "reference")
-    assert held.full.fidelity["kl"].stated
-    assert held.full.quality["legend"].stated
-    assert held.candidates[0].fidelity["psnr"].stated
+    results = group(*(replace(o, case=replace(o.case, engine=engine)) for o in (full, sample.candidate("linear", "1/2"))))
+    assert results.full is not None
+    by_key = {cell.key: cell for cell in cells(results.full, column_groups(results))}
+    assert (by_key["token_agreement"].text, by_key["token_agreement"].under) == ("100.0 %", under)
+    assert results.full.fidelity["psnr"].stated is (engine == "reference")
+    assert results.full.fidelity["kl"].stated
+    assert results.full.quality["legend"].stated
+    assert results.candidates[0].fidelity["psnr"].stated
 
 
 @pytest.mark.parametrize(("changes", "method"), [

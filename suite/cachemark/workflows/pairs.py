@@ -98,9 +98,9 @@ def names_of(cases: Sequence[Case]) -> list[str]:
     return [", ".join([case.title, *_apart(own, namesakes[case.title])]) for case, own in zip(cases, conditions, strict=True)]
 
 
-def _apart(conditions: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[str]:
+def _apart(conditions: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]]) -> list[str]:
     """The conditions in which any other case differs."""
-    return [f"{name} {value}" for name, value in conditions.items() if any(other.get(name) != value for other in others)]
+    return [f"{name} {value}" for name, value in conditions.items() if any(other.get(name) != value for other in alternatives)]
 
 
 def _conditions(case: Case) -> dict[str, Any]:

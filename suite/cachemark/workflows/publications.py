@@ -71,7 +71,8 @@ def publications() -> tuple[Publication, ...]:
     """Everything that is known, model by model."""
     data = json.loads((resources.files("cachemark") / "data" / "publications.json").read_text(encoding="utf-8"))
     origins = {name: Origin(name, **facts) for name, facts in data["origins"].items()}
-    return tuple(sorted((found for entry in data["files"] for found in _read(entry, origins)), key=lambda p: (p.model, KEYS.index(p.key))))
+    files = (file for entry in data["files"] for file in _read(entry, origins))
+    return tuple(sorted(files, key=lambda file: (file.model, KEYS.index(file.key))))
 
 
 def _read(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> Iterator[Publication]:
@@ -84,10 +85,10 @@ def _read(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> Iterator[P
 
 def of_model(model: str) -> tuple[Publication, ...]:
     """The publications of a model. Raises UnknownName for a model that nobody has published, the nearest name first."""
-    found = tuple(one for one in publications() if one.model == model)
-    if not found:
-        raise unknown("published model", model, {one.model for one in publications()})
-    return found
+    result = tuple(item for item in publications() if item.model == model)
+    if not result:
+        raise unknown("published model", model, {item.model for item in publications()})
+    return result
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def notes(folder: Path) -> dict[str, Noted]:
     if not os.path.lexists(folder / NOTES):
         return {}
     try:
-        said = read_json(folder / NOTES)["files"]
-        return {str(name): Noted(int(of["bytes"]), str(of.get("sha256") or "")) for name, of in said.items()}
+        text = read_json(folder / NOTES)["files"]
+        return {str(name): Noted(int(of["bytes"]), str(of.get("sha256") or "")) for name, of in text.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadCheckpoint(f"{str(folder / NOTES)!r} cannot be read: it holds no sizes by file.",
                             remedy="Delete it; `cachemark weights fetch` writes it again.") from error
@@ -113,6 +114,6 @@ def notes(folder: Path) -> dict[str, Noted]:
 def noted_of(file: Path) -> Noted | None:
     """The statement of the source about a file: in its own folder or in one above it, to which a repository was fetched."""
     for folder in list(file.parents)[:3]:
-        if found := notes(folder).get(file.relative_to(folder).as_posix()):
-            return found
+        if result := notes(folder).get(file.relative_to(folder).as_posix()):
+            return result
     return None
