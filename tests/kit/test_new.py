@@ -1,4 +1,4 @@
-"""A package that is begun passes the kit as written, and is found once it is installed."""
+"""A new package passes the kit as written, and is found once it is installed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from support.stages import call
 
 
 @pytest.mark.parametrize("thing", ["method", "model", "metric"])
-def test_what_is_written_passes_its_own_test(thing: Thing, tmp_path: Path) -> None:
-    """The test that is written is run as it stands, and as the command."""
+def test_a_new_package_passes_its_own_test(thing: Thing, tmp_path: Path) -> None:
+    """Run the written test as it is, and the command."""
     files = start(thing, "my_own", tmp_path)
     assert [file.name for file in files] == ["pyproject.toml", "__init__.py", f"{thing}.py", "test_my_own.py"]
     runpy.run_path(str(files[3]))[f"test_the_{thing}_passes_the_kit"]()
@@ -26,7 +26,7 @@ def test_what_is_written_passes_its_own_test(thing: Thing, tmp_path: Path) -> No
 
 
 def test_it_is_found_once_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Laid out as an installer does from its own pyproject."""
+    """Install it by hand from its pyproject."""
     root = start("method", "my_own", tmp_path)[0].parent
     project = tomllib.loads((root / "pyproject.toml").read_text())
     about = root / "cachemark_my_own-0.1.0.dist-info"
@@ -44,14 +44,14 @@ def test_it_is_found_once_it_is_installed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", ["linear", "Mine", "../mine", "a-b", "", "1st", "x" * 41, 'x"'])
-def test_a_name_that_is_none_or_taken_is_refused(name: str, tmp_path: Path) -> None:
+def test_invalid_and_taken_names_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadPlugin):
         start("method", name, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["psnr", "legend", "fid", "fid_mine"])
-def test_a_metric_does_not_take_the_name_of_one_of_ours(name: str, tmp_path: Path) -> None:
+def test_a_metric_does_not_take_a_built_in_name(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadPlugin, match="cachemark itself has a metric"):
         start("metric", name, tmp_path)
 

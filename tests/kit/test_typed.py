@@ -1,5 +1,4 @@
-"""What the author of a plug-in imports is typed for them too: ``mypy --strict`` finds nothing in what follows the contract, and finds
-what does not."""
+"""Everything that authors of plug-ins import is typed: ``mypy --strict`` finds mistakes and nothing else."""
 
 from __future__ import annotations
 
@@ -104,13 +103,13 @@ PLUGINS = {thing: template(f"{thing}.py").substitute(name="mine", title="Mine") 
 
 
 def taken(source: str) -> list[tuple[str, str]]:
-    """The modules of cachemark that a source imports from, each with the name it takes."""
+    """Return the modules of cachemark that a source imports from, with the imported names."""
     return [(node.module or "", name.name) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)
             if (node.module or "").startswith("cachemark") for name in node.names]
 
 
 def own(module: str) -> set[str]:
-    """Names that a module defines itself; one that it has only imported is no part of what it offers."""
+    """Return the names that a module defines itself, without imported ones."""
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
@@ -129,7 +128,7 @@ def borrowed(source: str) -> list[tuple[str, str]]:
 
 
 def untyped(module: str) -> list[str]:
-    """Public functions of a module with a parameter or a result that has no type."""
+    """Return public functions of a module with an untyped parameter or result."""
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
@@ -163,8 +162,7 @@ def test_what_authors_import_from_has_types() -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="no mypy here; the extra `dev` has it")
 def test_mypy_strict_finds_the_mistakes_and_nothing_else(tmp_path: Path) -> None:
-    """As an author runs it: cachemark is an installed package, whose own files are not judged, and only ``py.typed`` says that it has
-    types."""
+    """As an author runs it: cachemark is installed, its own files are not checked, and ``py.typed`` declares its types."""
     for thing in THINGS:
         start(thing, f"my_{thing}", tmp_path)
     (tmp_path / "written.py").write_text(METHOD, encoding="utf-8")

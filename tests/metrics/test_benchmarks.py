@@ -1,4 +1,4 @@
-"""The benchmarks of text-to-image models as a plan asks for them: measured whole, or not, with the one thing that is missing."""
+"""Benchmarks of text-to-image models in a plan: measured completely, or not, with what is missing."""
 
 from __future__ import annotations
 

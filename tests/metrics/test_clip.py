@@ -1,4 +1,4 @@
-"""The CLIP score with a small model of the published layout, and what happens where something of it is missing or damaged."""
+"""The CLIP score with a small model in the published format, and errors for missing or damaged files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ later("torchvision")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights under the published names, a tokenizer of single letters, and the published preparation at a small size."""
+    """Write random weights with published names, a tokenizer of letters and small preprocessing."""
     return clip_folder(tmp_path_factory.mktemp("clip"))
 
 

@@ -1,4 +1,4 @@
-"""Quality through torch-fidelity: our values are its own on files, they rank what is worse as worse, and wrong input is named."""
+"""Quality values equal torch-fidelity's on files, worse images have worse values, wrong input is refused."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _no_cache_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
 
 
 def written(images: Tensor, folder: Path) -> str:
-    """A folder of PNG files of images in [-1, 1]; the conversion is written out anew here."""
+    """Write images in [-1, 1] as PNG files, with an independent conversion."""
     folder.mkdir()
     for i, image in enumerate(images):
         levels = ((image.clamp(-1, 1).double() + 1) * 255 / 2).round()
@@ -107,14 +107,14 @@ def test_the_figures_are_those_of_torch_fidelity_on_files(
 
 def test_the_name_carries_the_hash_of_the_weights(weights: Path, extractor: str, tmp_path: Path) -> None:
     assert extractor == f"cachemark-{hashlib.sha256(weights.read_bytes()).hexdigest()[:12]}"
-    assert registered(weights) == extractor, "registering twice is no error"
+    assert registered(weights) == extractor, "registering twice is allowed"
     assert registered(network(2, tmp_path)) != extractor
 
 
 def test_the_cache_names_are_hashes_of_the_content(
     reference: RealImages, extractor: str, real: Tensor, fake: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache of torch-fidelity compares names alone: equal names for other content would bring back old scores."""
+    """torch-fidelity's cache compares names only: equal names would return old scores."""
     cache_names: list[tuple[str, str]] = []
     own = torch_fidelity.calculate_metrics
 
@@ -177,7 +177,7 @@ def blurred(images: Tensor) -> Tensor:
 
 
 def recoloured(images: Tensor) -> Tensor:
-    """The lower third in other hues, as if the first line had been forgotten."""
+    """Return images with other hues in the lower third."""
     return torch.cat((images[:, :, :44], turned(images[:, :, 44:], torch.full((len(images),), 2))), 2)
 
 

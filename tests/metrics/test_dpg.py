@@ -19,7 +19,7 @@ later("transformers")
 later("torchvision")
 
 
-def asked(*needs: tuple[int, ...]) -> list[Question]:
+def questions(*needs: tuple[int, ...]) -> list[Question]:
     """Questions 1, 2, … that need these."""
     return [Question(number, f"{number}?", "entity", each) for number, each in enumerate(needs, 1)]
 
@@ -30,7 +30,7 @@ def asked(*needs: tuple[int, ...]) -> list[Question]:
     ([()], "yes,", 0.0),
 ])  # fmt: skip
 def test_a_question_counts_where_those_do_that_it_depends_on(needs: list[tuple[int, ...]], answers: str, share: float) -> None:
-    assert share_of_yes(asked(*needs), answers.split(" ")) == pytest.approx(share)
+    assert share_of_yes(questions(*needs), answers.split(" ")) == pytest.approx(share)
 
 
 def test_an_image_is_asked_the_questions_of_its_own_prompt() -> None:
@@ -41,7 +41,7 @@ def test_an_image_is_asked_the_questions_of_its_own_prompt() -> None:
         return "yes" if question == "1?" else " No "
 
     images = torch.stack([torch.full((3, 4, 4), value) for value in (-1.0, 1.0)])
-    assert Dpg([asked((), ()), asked(())], answer)(images, [1, 0]).tolist() == [1.0, 0.5]
+    assert Dpg([questions((), ()), questions(())], answer)(images, [1, 0]).tolist() == [1.0, 0.5]
     assert heard == [(0, "1?"), (255, "1?"), (255, "2?")]
 
 

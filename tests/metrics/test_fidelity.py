@@ -21,7 +21,7 @@ def images(seed: int, *shape: int) -> Tensor:
 
 
 def naive_ssim(x: np.ndarray, y: np.ndarray) -> float:
-    """Wang et al. 2004 in float64: a loop over windows and channels, each window's moments as weighted sums."""
+    """Compute SSIM (Wang et al. 2004) in float64 by loops over windows and channels."""
     window = np.array([[math.exp(-((i - 5) ** 2 + (j - 5) ** 2) / (2 * 1.5**2)) for j in range(11)] for i in range(11)])
     window /= window.sum()
     scores = []

@@ -83,15 +83,15 @@ def test_two_colours_are_bound_to_their_own_objects() -> None:
 LEFT = [(0.0, 0.0, 10.0, 10.0), (20.0, 0.0, 30.0, 10.0)]
 
 
-@pytest.mark.parametrize(("one", "two", "expected"), [
+@pytest.mark.parametrize(("box", "anchor", "expected"), [
     (*LEFT, {"left of"}), (LEFT[1], LEFT[0], {"right of"}), ((0, 20, 10, 30), (0, 0, 10, 10), {"below"}),
     ((0, 0, 10, 10), (0, 20, 10, 30), {"above"}), ((0, 0, 10, 10), (20, 20, 30, 30), {"left of", "above"}),
     (LEFT[0], LEFT[0], set()), ((0, 0, 10, 10), (2, 0, 12, 10), set()), ((0, 0, 10, 10), (2.1, 0, 12.1, 10), set()),
     ((0, 0, 10, 10), (5, 0, 15, 10), {"left of"}), ((0, 0, 10, 10), (4, 0, 14, 10), set()),
 ])  # fmt: skip
-def test_places_are_those_of_centres_apart_from_a_tenth_of_the_extents(one: Any, two: Any, expected: set[str]) -> None:
-    """Boxes of 10 stand 2 apart for nothing; (offset − 2) / offset must exceed a half, so from more than 4 on they are beside."""
-    assert relations(one, two) == expected
+def test_relations_need_a_tenth_of_the_extents_between_centers(box: Any, anchor: Any, expected: set[str]) -> None:
+    """For boxes of 10, (offset − 2) / offset must exceed 1/2, so the offset must exceed 4."""
+    assert relations(box, anchor) == expected
 
 
 def test_a_place_is_beside_what_is_right_itself() -> None:

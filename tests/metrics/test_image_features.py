@@ -1,4 +1,4 @@
-"""What an extractor saw: the same whichever way the images came, the same after a file, and refused where it is not what it says."""
+"""Features do not depend on batches or files, and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def same(first: ImageFeatures, other: ImageFeatures) -> bool:
 
 @pytest.mark.parametrize("sizes", [(50,), (1, 49), (16, 16, 18), (7,) * 7 + (1,), (33, 17)])
 def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...], extractor: str) -> None:
-    """The toy tells how many images it was given at once, so a batch that is not full would show."""
+    """The toy's last feature is the batch size, so a smaller batch would show."""
     images = noise(50)
     at_once, parts = ImageFeatures.of(images, extractor, batch=16), images.split(sizes)
     assert same(ImageFeatures.of(iter(parts), extractor, batch=16), at_once)

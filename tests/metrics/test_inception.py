@@ -1,4 +1,4 @@
-"""Presets of Inception v3: the values of torch-fidelity, and an error for every missing or damaged file."""
+"""Presets of Inception v3: torch-fidelity's values, and an error for every missing or damaged file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals: as wide as fresh sets of images scatter, from values that are torch-fidelity's own on every subset."""
+"""Intervals are as wide as new sets of images scatter, with torch-fidelity's values of subsets."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_figures_of_subsets_are_those_of_torch_fidelity(shift: float) -> Non
 
 
 def test_the_whole_set_has_the_inception_score_of_torch_fidelity() -> None:
-    """This fails unless the images fall into the very splits that torch-fidelity makes, also where they are not equally large."""
+    """The splits are torch-fidelity's, of unequal sizes too."""
     for options in ({"isc_splits": 7}, {"isc_splits": 7, "samples_shuffle": False}, {"isc_splits": 7, "rng_seed": 3}):
         features, chosen = drawn(N - 3, 2), settings(options)
         score = subsets.isc(features, reference(), torch.ones(1, N - 3, dtype=torch.bool), chosen)
@@ -93,7 +93,7 @@ SETS = 120
 
 @pytest.fixture(scope="module")
 def many() -> list[dict[str, QualityInterval]]:
-    """The intervals of sets that differ by their draws alone."""
+    """Intervals of sets that differ by their seed only."""
     real = reference()
     return [intervals(drawn(N, i, 0.1), real, resamples=60, **FEW) for i in range(SETS)]
 
@@ -109,7 +109,7 @@ def test_an_interval_covers_what_it_says(name: str, many: list[dict[str, Quality
     spread, centre = float(values.std()), float(values.mean())
     ends = [by_metric[name] for by_metric in many if not math.isnan(by_metric[name].low)]
     counts = name in ("precision", "recall")
-    assert len(ends) == SETS if counts else 0.6 * SETS < len(ends) < SETS, "where few images decide, there is none"
+    assert len(ends) == SETS if counts else 0.6 * SETS < len(ends) < SETS, "few images dominate, so some sets have no interval"
     width = sum(f.high - f.low for f in ends) / len(ends)
     assert covered(ends, centre) >= 0.91
     assert 0.85 <= width / (2 * 1.96 * spread) <= 1.6
@@ -117,7 +117,7 @@ def test_an_interval_covers_what_it_says(name: str, many: list[dict[str, Quality
 
 
 def test_where_few_images_decide_there_is_no_interval() -> None:
-    """As in a t distribution of four degrees of freedom, of which the variance of a covariance is infinite."""
+    """Heavy tails: for four degrees of freedom the variance of a covariance is infinite."""
     draws, real = torch.Generator().manual_seed(4), reference()
     plain = torch.randn(400, 8, generator=draws)
     heavy = plain / (torch.randn(400, 4, generator=draws).square().mean(1, keepdim=True).sqrt())
@@ -155,7 +155,7 @@ def test_intervals_lie_round_the_figures_of_the_set_and_narrow_with_more_images(
 
 
 def test_shares_stay_shares() -> None:
-    """Noise far away has no precision, and the interval says how surely."""
+    """Distant noise has precision 0, with Clopper and Pearson's upper end."""
     far = replace(drawn(N, 6), features=drawn(N, 6).features + 100)
     ends = intervals(far, reference(), resamples=20, kid=False, isc=False)
     assert ends["precision"][:2] == (0, 0)

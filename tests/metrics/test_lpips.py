@@ -1,4 +1,4 @@
-"""LPIPS on files of the official names and shapes, and what happens where they are missing or damaged."""
+"""LPIPS on files of the official names and shapes, and errors for missing or damaged files."""
 
 from __future__ import annotations
 

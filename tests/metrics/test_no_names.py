@@ -1,4 +1,4 @@
-"""No file outside of ``metrics`` names a metric: whatever is to be known of one is an attribute of its class."""
+"""No file outside ``metrics`` names a metric: everything about it is an attribute of its class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A metric of each kind, each in one file of a plug-in, is found wherever a metric of the package would be."""
+"""A metric of each kind in one file of a plug-in appears wherever a built-in metric would."""
 
 from __future__ import annotations
 

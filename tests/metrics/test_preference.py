@@ -1,4 +1,4 @@
-"""What people prefer, by packages of others: here by stand-ins with the functions of theirs that are called."""
+"""Human preference scores, by stubs of the two packages."""
 
 from __future__ import annotations
 

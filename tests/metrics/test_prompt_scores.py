@@ -1,4 +1,4 @@
-"""Prompt scores: right where a picture shows what was asked, wrong on the axis where it does not."""
+"""Prompt scores are right for images of a caption, and wrong on the axis of a fault."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_pictures_of_other_captions_are_right_by_chance_alone() -> None:
 
 
 def test_the_tokenizer_does_not_hide_what_a_picture_shows() -> None:
-    """Its pictures are the best that a model of its codes can draw: what they score is the ceiling."""
+    """Its reconstructions are the best images of a model with these codes."""
     coder = vq.load(packaged("tiny-vq.safetensors"))
     images = caption_scenes([asked(CAPTIONS[label]) for label in LABELS], 78).images
     with torch.inference_mode():

@@ -41,12 +41,12 @@ def test_regions_of_real_scenes_match_their_color_key() -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_the_object_is_found_whatever_its_shape(name: str) -> None:
+def test_an_object_of_any_shape_matches(name: str) -> None:
     scene = scenes(torch.full((50,), CLASSES.index(name)), 32)
     assert matching_colors(scene.images)[:, OBJECT].float().mean() >= 0.98
 
 
-def test_reconstructions_obey_it_too() -> None:
+def test_regions_of_reconstructions_match() -> None:
     vq = load(packaged(TINY_DECODER))
     with torch.inference_mode():
         images = vq.decode(vq.encode(scenes(100, 33).images))
@@ -65,25 +65,25 @@ def test_reconstructions_obey_it_too() -> None:
     ],
     ids=["ground", "object", "footer left", "footer right", "swatch of the object", "swatch of the ground"],
 )
-def test_a_wrong_colour_costs_its_own_answer_only(corrupt: Callable[[Tensor], Tensor], wrong: set[int]) -> None:
+def test_a_wrong_color_costs_its_own_region_only(corrupt: Callable[[Tensor], Tensor], wrong: set[int]) -> None:
     shares = matching_colors(corrupt(scenes(100, 34).images)).float().mean(0)
     for question, share in enumerate(shares.tolist()):
         assert share <= 0.02 if question in wrong else share >= 0.98, REGIONS[question]
 
 
-def test_the_score_is_the_share_of_right_answers() -> None:
+def test_the_value_is_the_fraction_of_matching_regions() -> None:
     images = scenes(50, 35).images
     assert color_consistency(images).tolist() == [1.0] * 50
     assert color_consistency(region(slice(44, 60))(images)).tolist() == [0.75] * 50
 
 
-def test_all_hues_turned_together_still_obey() -> None:
+def test_rotating_all_hues_changes_nothing() -> None:
     images = turned(scenes(50, 36).images)
     assert color_consistency(images).tolist() == [1.0] * 50
 
 
 @pytest.mark.parametrize("value", [-1.0, 0.3, 1.0])
-def test_grey_obeys_nothing(value: float) -> None:
+def test_gray_matches_nothing(value: float) -> None:
     assert not matching_colors(torch.full((2, 3, 64, 64), value)).any()
 
 

@@ -1,4 +1,4 @@
-"""Tokens per second of both halves, from the moments at which tokens were drawn."""
+"""Tokens per second of both halves, from the times of tokens."""
 
 from __future__ import annotations
 
