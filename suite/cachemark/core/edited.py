@@ -1,6 +1,7 @@
-"""Check files that people edit, value by value, before anything is computed with them.
+"""Validation of files that people edit, before their values are used.
 
-An error is one line with file and key."""
+An error is one line with file and key.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ _BREAKS = re.compile("[\n\r\t\x85\u2028\u2029]")
 
 @dataclass(frozen=True)
 class Expectation:
-    """The demand on a value, in words and as a question."""
+    """A rule for a value, in words and as a function."""
 
     expected: str
     fits: Callable[[Any], bool]
 
 
 def number(least: float = -math.inf, most: float = math.inf, *, whole: bool = False) -> Expectation:
-    """A finite number, from ``least`` to ``most`` where they are given."""
+    """Return the rule for a finite number from ``least`` to ``most``."""
     kind = int if whole else (int, float)
     ends = [f"{word} {end:g}" for word, end in (("at least", least), ("at most", most)) if math.isfinite(end)]
     said = f"a {'whole' if whole else 'finite'} number{' of ' if ends else ''}{' and '.join(ends)}"
@@ -40,18 +41,18 @@ def number(least: float = -math.inf, most: float = math.inf, *, whole: bool = Fa
 
 
 def one_of(*words: str) -> Expectation:
-    """One of these words."""
+    """Return the rule for one of these words."""
     return Expectation(f"one of {', '.join(repr(word) for word in words)}", lambda value: isinstance(value, str) and value in words)
 
 
 def maybe(rule: Expectation, nothing: object) -> Expectation:
-    """A demand that ``nothing`` (None, or an empty text) meets too."""
+    """Return a rule that ``nothing`` (None or an empty text) meets too."""
     word = {None: "null", "": "an empty text"}.get(nothing, repr(nothing))  # type: ignore[call-overload]
     return Expectation(f"{rule.expected}, or {word}", lambda value: value == nothing or rule.fits(value))
 
 
 def many(rule: Expectation, least: int = 0) -> Expectation:
-    """A list of what a rule asks for."""
+    """Return the rule for a list of at least ``least`` values that meet ``rule``."""
     return Expectation(f"a list of at least {least}, each {rule.expected}",
                 lambda value: isinstance(value, list) and len(value) >= least and all(map(rule.fits, value)))
 
@@ -80,14 +81,14 @@ TABLE = Expectation("a table", lambda value: isinstance(value, dict))
 
 @dataclass(frozen=True)
 class EditedFile:
-    """A file by its name, and the kind of error and the remedy for whatever is wrong in it."""
+    """A file by its name, with the error class and the remedy for any fault in it."""
 
     source: str
     error: type[CachemarkError]
     remedy: str = "Mend that value, or take the file from version control."
 
     def json(self, text: str) -> Any:
-        """The value that a text of JSON says. NaN and infinities are no JSON."""
+        """Parse JSON. NaN and infinities are errors."""
         try:
             return json.loads(text, parse_constant=_refuse)
         except json.JSONDecodeError as error:
@@ -102,9 +103,9 @@ class EditedFile:
     def check(
         self, table: Any, rules: Mapping[str, Expectation], where: str = "", *, optional: Collection[str] = (), closed: bool = False,
     ) -> None:
-        """Raise where a value breaks its rule, a key is missing, or a ``closed`` table has an unknown key.
+        """Raise if a value breaks its rule, a key is missing, or a ``closed`` table has an unknown key.
 
-        ``optional``: keys that may be missing. ``where``: the keys that lead to the table, with a dot behind each."""
+        ``optional``: keys that may be missing. ``where``: the keys that lead to the table, each followed by a dot."""
         if not isinstance(table, Mapping):
             raise self.wrong_value(where.rstrip("."), table, TABLE)
         for name, rule in rules.items():
@@ -116,16 +117,16 @@ class EditedFile:
             raise self.wrong(f"has {where}{odd[0]}, which is no key there. Known: {', '.join(rules)}.")
 
     def wrong_value(self, key: str, value: object, rule: Expectation) -> CachemarkError:
-        """The error for a value that is not what a rule asks for."""
+        """Return the error for a value that breaks a rule."""
         return self.wrong(f"has {key} = {shown(value)}; {rule.expected} is expected.")
 
     def wrong(self, what: str) -> CachemarkError:
-        """The error that says so of the file."""
+        """Return the error about the file."""
         return self.error(f"{self.source} {what}", remedy=self.remedy)
 
 
 def text_of(path: Path, error: type[CachemarkError]) -> str:
-    """Read a file that a person may have edited. Raises ``error``, also for what is no ordinary file."""
+    """Read a text file. Raises ``error``, also for anything but an ordinary file."""
     remedy = "Give the path of an ordinary file, or take it from version control."
     try:
         if not path.is_file():

@@ -1,8 +1,8 @@
-"""Everything a user can get wrong, as one family of exceptions.
+"""All errors that a user can cause, as one family of exceptions.
 
-An error says what was given, what was expected, the nearest right name and the remedy. Each class has a ``slug``, its name with dashes,
-and under it an entry in docs/errors.md. Only the command line catches :class:`CachemarkError`; it prints the text and exits with
-``exit_code``. Everything else that is raised there is a defect of this package, and ends with ``DEFECT``.
+A message states the problem with the value, the nearest known name and the remedy. Each class has a ``slug``, its name with dashes, and an
+entry in docs/errors.md. Only the command line catches :class:`CachemarkError`; it prints the text and exits with ``exit_code``. Any other
+exception there is a defect of this package and exits with ``DEFECT``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PATH = {getattr(errno, name) for name in ("ENOENT", "ENOTDIR", "EISDIR", "EACCE
 
 
 class CachemarkError(Exception):
-    """Root of all errors that a user can mend. ``remedy`` says how."""
+    """Base class of all errors that a user can fix; ``remedy`` describes how."""
 
     slug = "error"
     exit_code = 2
@@ -37,78 +37,78 @@ class CachemarkError(Exception):
 
 
 class UnknownName(CachemarkError):
-    """A model, method, parameter, metric, plan or codec that does not exist."""
+    """Unknown name of a model, method, parameter, metric, plan or codec."""
 
 
 class BadParameter(CachemarkError):
-    """A parameter of a method whose value cannot be used."""
+    """Invalid value of a method's parameter."""
 
 
 class BadBudget(CachemarkError):
-    """A budget that the method cannot meet on this model."""
+    """Budget that the method cannot meet on this model."""
 
 
 class BadPlan(CachemarkError):
-    """A plan with a wrong key, type or value; the text names file and line."""
+    """Wrong key, type or value in a plan; the text has file and line."""
 
 
 class BadCheckpoint(CachemarkError):
-    """A weights file that is not a checkpoint, or not one of this model."""
+    """Weights file that is not a checkpoint of this model."""
 
 
 class BadCalibration(CachemarkError):
-    """A calibration that cannot be read, or of another model than it is used on."""
+    """Calibration that is unreadable or belongs to another model."""
 
 
 class BadStore(CachemarkError):
-    """A database that cannot be read, written or understood."""
+    """Unreadable or incompatible database."""
 
 
 class BadBaseline(CachemarkError):
-    """A baseline that is missing, damaged or of another plan."""
+    """Missing, damaged or foreign baseline."""
 
 
 class BadResults(CachemarkError):
-    """A file of another program's results that cannot be read."""
+    """Unreadable results file of another program."""
 
 
 class UnfairComparison(CachemarkError):
-    """Two sides that differ in more than what is compared."""
+    """Sides that differ in more than the compared property."""
 
 
 class BadPlugin(CachemarkError):
-    """A plug-in file that cannot be imported or registers nothing."""
+    """Plug-in file that fails to import or registers nothing."""
 
 
 class Unsupported(CachemarkError):
-    """A combination that cannot run; inside a trial it becomes the outcome ``unsupported``."""
+    """Combination that cannot run; in a trial it becomes the outcome ``unsupported``."""
 
 
 class NothingMeasured(CachemarkError):
-    """A run or a check that found nothing to judge."""
+    """Run or check without any result to evaluate."""
 
     exit_code = 4
 
 
 class NoAccess(CachemarkError):
-    """Files of others that a program may not fetch: their owner asks for an agreement, or for a person."""
+    """Files that need a license agreement or a login."""
 
 
 class Infrastructure(CachemarkError):
-    """The machine, not the user's input, stands in the way."""
+    """Failure of the machine, not of the user's input."""
 
     exit_code = 5
 
 
 class StoreUnavailable(BadStore, Infrastructure):
-    """A sound store that a full disk, a lock or a silent server makes unusable now."""
+    """Intact store that is unusable now: full disk, lock, or silent server."""
 
 
 MOST_LISTED = 20  # names of one kind that a line still holds
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownName:
-    """Return the error for a name that is not among ``known``, with the nearest names."""
+    """Return the error for a name that is not in ``known``, with the nearest names."""
     names = sorted(known)
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]!r}? " if near else ""
@@ -118,9 +118,9 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownName:
 
 
 def of_system(error: Exception) -> CachemarkError | None:
-    """Return an error of the operating system as one of ours; None for others.
+    """Return an error of the operating system as one of this package; None for others.
 
-    A full disk or memory is the machine's, a path that cannot be used the user's. Paths inside this package are a defect: None."""
+    Full disks and memory are the machine's fault, unusable paths the user's. Paths inside this package are defects: None."""
     if isinstance(error, MemoryError):
         return Infrastructure("The memory of this machine is used up.", remedy="Free some, or ask for less at once.")
     if not isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and their names."""
+"""Atomic writing of files, and valid file names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of what has a file of its own: it stays 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that takes the place of ``path`` when the block ends without an error.
+    """Yield a temporary file that replaces ``path`` when the block ends without an error.
 
-    After a power cut the file is the old one or all of the new one. Makes the folder. Raises OSError."""
+    After a power failure the file is the old or the new one, complete. Creates the folder. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
@@ -31,9 +31,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def is_readable(path: Path | str) -> bool:
-    """Return whether a path is an ordinary file that can be opened. Never raises.
+    """Return whether a path is an ordinary readable file. Never raises.
 
-    Devices and pipes, which could be read without end or not at all, are not; a name may be too long, or hold invalid characters."""
+    Devices and pipes, which could be read forever, are not."""
     try:
         return Path(path).is_file() and os.access(path, os.R_OK)
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def is_readable(path: Path | str) -> bool:
 def read_json(path: Path) -> Any:
     """Read a JSON file that another program may have written. Raises ValueError for anything else.
 
-    That includes a pipe or a device, bytes that are no text, a number of thousands of digits, and too deep nesting."""
+    That includes pipes and devices, bytes that are not text, huge numbers and too deep nesting."""
     if not is_readable(path):
         raise ValueError("not an ordinary file that can be read")
     try:

@@ -1,4 +1,4 @@
-"""Rates of devices, and the least cost of a case on one of them. Arithmetic alone, without torch."""
+"""Rates of devices and the roofline time of a case on one of them. No torch."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def gpu(name: str, dtype: str = "bfloat16") -> Rates:
 
 @dataclass(frozen=True)
 class Limit:
-    """The least cost of a case on the device that measured it, stored among the facts of its outcome.
+    """The roofline time of a case on the device that measured it, stored in the facts of its outcome.
 
-    ``roofline_time``: seconds per batch. ``tokens``: the part of it without image decoding. ``nbytes`` and ``flops``: per batch with image
-    decoding. ``by``: seconds of the roofline time by part."""
+    ``roofline_time``: seconds per batch. ``tokens``: the part without image decoding. ``nbytes`` and ``flops``: per batch, including image
+    decoding. ``by``: seconds per part."""
 
     roofline_time: float
     tokens: float
@@ -66,18 +66,18 @@ class Limit:
         return asdict(self)
 
     def mbu(self, seconds: float) -> float:
-        """Share of the bandwidth that the bytes which had to be moved used: what is read in vain lowers it."""
+        """Return the fraction of the bandwidth used by the necessary bytes; redundant reads lower it."""
         return self.nbytes / self.bandwidth / seconds
 
     def mfu(self, seconds: float) -> float:
-        """Share of the peak FLOP/s that the FLOPs which had to be computed used."""
+        """Return the fraction of the peak FLOP/s used by the necessary FLOPs."""
         return self.flops / self.peak_flops / seconds
 
     def over(self, seconds: float) -> float:
-        """Measured time as a multiple of the roofline time."""
+        """Return measured time as a multiple of the roofline time."""
         return seconds / self.roofline_time
 
 
 def roofline_speedup(full: Limit, candidate: Limit) -> float:
-    """Return the speedup over the full cache that the bytes and FLOPs saved allow at equal batch."""
+    """Return the speedup over the full cache that the saved bytes and FLOPs allow at equal batch."""
     return full.roofline_time / candidate.roofline_time

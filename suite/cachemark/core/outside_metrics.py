@@ -1,8 +1,8 @@
-"""Metrics of plug-ins, as a case keeps them: a definition that says all that a reader needs, and a name that ends in its digest.
+"""Plug-in metrics as a case stores them: a complete definition under a name that ends in its digest.
 
-A store is read where the plug-in is not. So the evaluation of a case holds title, unit, direction, kind and range of each of its metrics,
-and the digest of the code that measures it, under ``contrast_3f6a90c2d1b7``: the name of the metric and the digest of that definition.
-Whoever meets the case knows the metric from it. An edited metric has another name, and no two values of one name were defined in two ways.
+A store is read without its plug-ins. The evaluation of a case therefore contains title, unit, direction, kind and range of each plug-in
+metric and the digest of its code, under a name such as ``contrast_3f6a90c2d1b7``: the metric's name and the digest of that definition. An
+edited metric gets another name, so values of one name always have one definition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SET_NAME = re.compile(r"([a-z0-9]{1,40}_[1-9][0-9]{0,9}k?)?")
 
 
 def fault_of(name: str, stated: Mapping[str, Any]) -> str:
-    """The reason why a definition defines no metric, in words that follow the metric's name; empty where it does."""
+    """Return the reason why a definition is invalid, to follow the metric's name, or an empty text."""
     if not NAME.fullmatch(name):
         return "has a name that is not at most 40 small letters, digits and underscores, the first a letter"
     if name in METRICS or name.split("_")[0] in FAMILIES:
@@ -57,14 +57,15 @@ def fault_of(name: str, stated: Mapping[str, Any]) -> str:
 
 
 def full_name(name: str, stated: Mapping[str, Any]) -> str:
-    """The name of a metric with the digest of its definition."""
+    """Return the name of a metric with the digest of its definition."""
     text = json.dumps([name, dict(stated)], sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
 
 
 def know(evaluation: object) -> None:
-    """Know the metrics that a case states, from now on and in this process. What is no definition, or not that of its name, is passed over:
-    there is then no such metric, which is what a reader of a damaged store is told."""
+    """Register the plug-in metrics that a case defines, in this process.
+
+    Invalid definitions, and those whose digest does not match, are ignored: a damaged store has no such metric."""
     stated = evaluation.get(KEY) if isinstance(evaluation, Mapping) else None
     for name, definition in stated.items() if isinstance(stated, Mapping) else ():
         if name in OUTSIDE or not isinstance(name, str) or not isinstance(definition, Mapping):
@@ -78,7 +79,7 @@ def know(evaluation: object) -> None:
 
 
 def _range(within: object) -> tuple[float, float] | None:
-    """The range that a definition states, in which None is no end; None where it states none."""
+    """Return the range of a definition, in which None means no end; None if it is invalid."""
     if not isinstance(within, list | tuple) or len(within) != 2 or not all(end is None or _is_end(end) for end in within):
         return None
     low, high = (infinite if end is None else float(end) for end, infinite in zip(within, (-math.inf, math.inf), strict=True))
@@ -89,5 +90,5 @@ def _range(within: object) -> tuple[float, float] | None:
 
 
 def _is_end(value: object) -> bool:
-    """True of a finite number that is a float, or can be one."""
+    """Return whether a value is a number that a float can hold."""
     return type(value) in (int, float) and abs(cast("float", value)) <= sys.float_info.max

@@ -1,4 +1,4 @@
-"""The modules of plug-ins that this process has imported, and the errors that come out of them."""
+"""Modules of imported plug-ins, and errors from them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SAID = 300  # letters of an error's own words
 
 
 def files() -> list[str]:
-    """Paths of the plug-ins that this process has imported, in that order."""
+    """Return the paths of the imported plug-ins, in import order."""
     return [str(module.__file__) for name, module in sys.modules.items() if name.startswith(MODULE) and "." not in name]
 
 
 def fault(error: BaseException) -> BadPlugin | None:
-    """Return an error from a plug-in as one with its file and line; None where no plug-in took part."""
+    """Return an error from a plug-in with its file and line; None if no plug-in is involved."""
     own = {str(module.__file__) for name, module in list(sys.modules.items()) if name.startswith(MODULE)}
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     file, line = next((place for place in reversed(places) if place[0] in own), ("", 0))
@@ -27,12 +27,12 @@ def fault(error: BaseException) -> BadPlugin | None:
 
 
 def plugin_of(module: str) -> str:
-    """The plug-in that a module belongs to, by the name of its first one; any other module is its own."""
+    """Return the first module of a plug-in's module, or the module itself."""
     return module.partition(".")[0] if module.startswith(MODULE) else module
 
 
 def message_of(error: BaseException, given: str = "") -> str:
-    """The words of an error in one line of bounded length; they may be long, and asking for them may fail."""
+    """Return an error's text as one line of bounded length; reading it may fail."""
     try:
         text = given or str(error)
     except BaseException as other:

@@ -1,4 +1,4 @@
-"""Names of processes that are never reused, with which a lease detects that its process ended."""
+"""Unique process names, with which a lease detects that its process ended."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def holder() -> str:
-    """Return the name of this process for leases: machine, boot, process namespace, number and start time.
+    """Return the name of this process for leases: machine, boot, namespace, number and start time.
 
-    Numbers are used again and machines are cloned with their names: only boot and start time make the name unique."""
+    Numbers are reused and machines are cloned with their names; boot and start time make the name unique."""
     return f"{_place()} {os.getpid()} {_began(os.getpid())}"
 
 
 def ended(theirs: str) -> bool | None:
-    """Return whether the process of that name has ended; None where that cannot be known here.
+    """Return whether the process of that name has ended, or None if unknown.
 
-    It cannot where the process ran on another machine, in another container, before this machine was started, or where the system hides it.
-    """
+    It is unknown for processes on other machines, in other containers or hidden ones, and before the last boot."""
     place, *process = theirs.rsplit(" ", 2)
     if place != _place() or len(process) != 2 or not process[0].isdecimal():
         return None
@@ -39,7 +38,7 @@ def ended(theirs: str) -> bool | None:
 
 
 def _place() -> str:
-    """The machine since it was started, and the namespace in which a process has its number."""
+    """Return the machine with its boot id, and the process namespace."""
     try:
         boot = BOOT.read_text()[:8]
         space = os.readlink("/proc/self/ns/pid").strip("pid:[]")
@@ -49,9 +48,9 @@ def _place() -> str:
 
 
 def _began(number: int) -> str:
-    """Return the ticks after the machine's start at which a process began.
+    """Return the start time of a process in ticks since boot.
 
-    :data:`UNTOLD` where the system does not tell; empty for one that has ended and only waits to be collected."""
+    :data:`UNTOLD` if the system hides it; empty for a zombie."""
     try:
         state, *rest = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     except OSError:

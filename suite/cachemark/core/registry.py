@@ -1,4 +1,4 @@
-"""A table of named things of one kind. Looking up a built-in name imports the file that registers it, and nothing else."""
+"""Tables of named things. Looking up a built-in name imports only the module that registers it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Registry(Generic[T]):
         return register
 
     def get(self, name: str) -> T:
-        """The thing of that name, or an error with the nearest name."""
+        """Return the thing of that name. Raises UnknownName with the nearest name."""
         if name not in self._entries and name in self._built_in:
             importlib.import_module(self._built_in[name])
         try:
@@ -65,7 +65,7 @@ class Registry(Generic[T]):
         return thing
 
     def entries(self) -> dict[str, T]:
-        """A copy of the table, as far as it has been imported."""
+        """Return a copy of the imported part of the table."""
         return dict(self._entries)
 
     def restore(self, entries: Mapping[str, T]) -> None:
@@ -92,7 +92,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def recording(self, modules: set[str]) -> Iterator[None]:
-        """Add the modules of all things that are looked up inside to ``modules``."""
+        """Add the modules of all things that are looked up in the block to ``modules``."""
         self._lookups = modules
         try:
             yield

@@ -1,7 +1,7 @@
-"""Typed outcomes, of which a speed without a judgement of its images cannot be built.
+"""Typed outcomes, in which speed requires a judgement of the images.
 
-``ok`` carries samples and a judgement (fidelity or quality, or the stated reason why there is none). Every other status
-carries a log and no values. The same rule stands in the database as a CHECK.
+``ok`` has samples and a judgement: fidelity or quality, or the reason for its absence. Every other status has a log and no values. The
+database enforces the same rule as a CHECK.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .units import TIME, is_finite, metric
 
 
 class Status(enum.StrEnum):
-    """The end of a case in a trial."""
+    """How a case ended in a trial."""
 
     OK = "ok"
     OOM = "oom"
@@ -43,8 +43,8 @@ CONDENSED = "condensed"  # the fact that names metrics of which quantiles remain
 class Environment:
     """The machine and software of a trial.
 
-    ``facts`` is free, for people; ``fingerprint`` names the numerics. Output hashes are exact only under one fingerprint: device model,
-    driver, CUDA, torch, thread count."""
+    ``facts`` are free-form, for people. Output hashes are exact only for equal ``fingerprint``: device model, driver, CUDA, torch, thread
+    count."""
 
     device: str
     machine_class: str
@@ -61,13 +61,11 @@ class Environment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one case.
+    """The result of one case.
 
-    ``samples`` maps a metric's name to every raw value: one per repeat for speed, one per seed for fidelity, one for bytes.
-    ``judgement`` is empty where ``samples`` hold fidelity or quality, else the reason why there is none.
-    ``facts`` holds what a reader needs to trust the values: attention kernel, true budget, footnotes.
-    ``artifacts`` maps a name (``tokens.safetensors``, ``grid.png``) to the file name of its content hash.
-    """
+    ``samples`` maps a metric to its raw values: one per repeat for speed, one per seed for fidelity, one for bytes. ``judgement`` is the
+    reason if ``samples`` have neither fidelity nor quality. ``facts`` help to trust the values: attention kernel, true budget, footnotes.
+    ``artifacts`` maps a name (``tokens.safetensors``, ``grid.png``) to the file name of its content hash."""
 
     case: Case
     status: Status
@@ -88,25 +86,25 @@ class Outcome:
         return self.status is Status.OK
 
     def raw(self, name: str) -> Sequence[float]:
-        """Every raw value of a metric; none where it was not measured, or where pruning left quantiles of it."""
+        """Return the raw values of a metric; none if it was not measured, or pruned to quantiles."""
         values = self.samples.get(name, ())
         held = self.facts.get(CONDENSED, {}).get(name)
         return () if held and held["count"] > len(values) else values
 
     def repeats(self, name: str) -> Sequence[float]:
-        """Return every raw value of a metric, for its median and interval.
+        """Return the raw values of a metric, for its median and interval.
 
-        Where pruning left quantiles, return the median alone."""
+        After pruning, return the median alone."""
         median = self.median(name)
         return self.raw(name) or ([] if median is None else [median])
 
     def median(self, name: str) -> float | None:
-        """Median of the raw samples of a metric, or None where it was not measured."""
+        """Return the median of a metric's raw samples, or None if it was not measured."""
         values = self.samples.get(name)
         return statistics.median(values) if values else None
 
     def mean(self, name: str) -> float | None:
-        """Mean of the raw samples of a metric, or None where it was not measured."""
+        """Return the mean of a metric's raw samples, or None if it was not measured."""
         if name in (held := self.facts.get(CONDENSED, {})):
             return float(held[name]["mean"])
         values = self.samples.get(name)
@@ -114,9 +112,9 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """Return the line of the log that explains a failure; empty where there is none.
+        """The line of the log that explains a failure, or an empty text.
 
-        The last line of a traceback, else the first line, which the output of a process may follow."""
+        It is the last line of a traceback, else the first line, which process output may follow."""
         lines = [line.strip() for line in self.log.splitlines() if line.strip()]
         return (lines[-1] if lines[0].startswith("Traceback ") else lines[0]) if lines else ""
 
@@ -134,9 +132,9 @@ class Outcome:
 
 
 def check_values(status: Status, samples: Mapping[str, Sequence[float]], judgement: str, log: str) -> None:
-    """Raise ValueError where these cannot be the values of a case.
+    """Raise ValueError for invalid values of a case.
 
-    An ok case has finite samples and quality, or the reason why it has none; any other has a log and no samples."""
+    An ok case has finite samples and quality, or the reason for its absence; any other case has a log and no samples."""
     for name in samples:
         metric(name)
     if status is not Status.OK:
@@ -151,17 +149,17 @@ def check_values(status: Status, samples: Mapping[str, Sequence[float]], judgeme
 
 
 def full_latencies(outcome: Outcome, full: Outcome) -> Sequence[float]:
-    """Return the latencies of the full cache to compare an outcome's with.
+    """Return the latencies of the full cache to compare an outcome with.
 
-    Those that were taken in turns with them, since a machine's speed drifts; else those of the full cache's own case."""
+    Those measured in turns with it, because machines drift, else those of the full cache's own case."""
     return outcome.facts.get(FULL_BESIDE) or full.repeats(TIME)
 
 
 def kernels_apart(one: Outcome, two: Outcome) -> tuple[str, str] | None:
-    """Return the attention kernels of two outcomes where they make their times incomparable, else None.
+    """Return two attention kernels that make times incomparable, else None.
 
-    A speedup would then measure the kernels instead of the methods. Where one kernel is no slower in kind than the other and its price is
-    the method's own (the fact ``different_kernel``), times may be compared, unless the other has no speed to compare (``quality_only``)."""
+    A speedup would then compare kernels instead of methods. If one outcome has the fact ``different_kernel`` (its kernel is part of the
+    method's cost), times are comparable, unless the other has no speed (``quality_only``)."""
     then, now = (outcome.facts.get("kernel") for outcome in (one, two))
     if not then or not now or then == now:
         return None

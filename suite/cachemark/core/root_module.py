@@ -6,7 +6,9 @@ from typing import Any
 
 
 class RootModule(ModuleType):
-    """A package whose lazy names are not replaced by submodules: importing ``cachemark.report`` leaves the function ``cm.report``."""
+    """A package whose lazy names are not replaced by submodules.
+
+    Importing ``cachemark.report`` leaves the function ``cm.report``."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in vars(self).get("_HOMES", ()):

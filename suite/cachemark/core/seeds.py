@@ -1,9 +1,9 @@
-"""Fixed subsets of seeds and class labels, each named and the same on every machine.
+"""Fixed subsets of seeds and class labels, each with a name and equal on every machine.
 
-A subset is a rule, not a file of numbers: sample ``i`` of a series has the seed ``start + i``, and its label follows from
-``i`` and the number of classes. The series ``s`` (measuring) is nested: ``s64`` is the beginning of ``s256`` and so on up
-to ``s50k``. The series ``tune`` is for choosing parameters and shares no seed with it, so that no value is measured on what a
-method was tuned on. Every prefix of either is balanced: no two classes differ by more than one sample.
+A subset is a rule: sample ``i`` of a series has the seed ``start + i``, and its label follows from ``i`` and the number of classes. The
+series ``s``, for measuring, is nested: ``s64`` is the start of ``s256`` and so on up to ``s50k``. The series ``tune``, for choosing
+parameters, shares no seed with it, so that nothing is measured on its tuning data. Every prefix is balanced: the counts of two classes
+differ by at most one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class Subset:
-    """``labels[i]`` is the class of the sample that is drawn with ``seeds[i]``."""
+    """Seeds and the class label of each."""
 
     name: str
     seeds: list[int]
@@ -42,10 +42,10 @@ class Subset:
         return Subset(self.name, self.seeds[:count], self.labels[:count])
 
     def slices(self, size: int) -> list[Subset]:
-        """Return the samples in order, cut every ``size``; the last slice may be short.
+        """Return the samples in order in slices of ``size``; the last may be shorter.
 
-        A slice is fixed by the subset and ``size`` alone, so that any number of machines can share the slices of a large subset and the
-        images are those of one machine. It is named after its samples: ``s2k[0:1000]``. Raises BadPlan for a size below 1."""
+        Slices depend on the subset and ``size`` only, so machines can share a large subset and produce the images of one machine. A slice
+        is named after its samples: ``s2k[0:1000]``. Raises BadPlan for a size below 1."""
         if size < 1:
             raise BadPlan(f"{self.name!r} was to be cut into slices of {size} samples.", remedy="Give 1 or more, such as 1000.")
         cuts = [(at, min(at + size, len(self))) for at in range(0, len(self), size)]
@@ -61,7 +61,7 @@ def subset(name: str, classes: int) -> Subset:
 
 
 def smallest_subset(samples: int) -> str:
-    """The name of the smallest subset of the series ``s`` with so many samples. Error: ``bad-plan`` where there is none."""
+    """Return the smallest subset of the series ``s`` with ``samples`` samples."""
     sizes = {name: size for name, size in SIZES.items() if name.startswith("s") and size >= samples}
     if samples < 1 or not sizes:
         raise BadPlan(f"{samples} images were asked for.", remedy=f"Ask for 1 to {max(SIZES.values())}.")
@@ -69,15 +69,15 @@ def smallest_subset(samples: int) -> str:
 
 
 def other_seeds(of: Subset) -> Subset:
-    """Return the same labels with other seeds, none of which is in a named subset: those of the different-seed reference."""
+    """Return the same labels with seeds of no named subset, for the different-seed reference."""
     return Subset(f"{of.name} (other seeds)", [seed + _OTHER_SEEDS_SHIFT for seed in of.seeds], list(of.labels))
 
 
 def _labels(count: int, classes: int) -> list[int]:
     """Return labels by a stride near the golden section of ``classes``.
 
-    It visits every class once per round, and spreads a short prefix over the whole range, where neighbouring numbers often mean similar
-    things (ImageNet's first 64 are animals)."""
+    It visits every class once per round and spreads a short prefix over the whole range, because neighboring classes are often similar
+    (ImageNet's first 64 are animals)."""
     assert classes > 0, classes
     nearest = round(classes * _GOLDEN)
     coprime = (s for s in range(1, classes + 1) if math.gcd(s, classes) == 1)

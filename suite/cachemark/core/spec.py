@@ -1,7 +1,6 @@
 """The identity of a measured case.
 
-A case is one cell of a plan. Its key is a hash of canonical JSON, so two machines that mean the same measurement give it
-the same name, and changing any one field gives another case.
+A case is one configuration of a plan. Its key is a hash of canonical JSON: equal on all machines, and different if any field differs.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ SIMPLE = 16  # the largest denominator of a share that is printed as a fraction
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text."""
+    """Return JSON with sorted keys and no spaces, so that equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def digest(value: Any, length: int = 16) -> str:
-    """The first ``length`` hex digits of the SHA-256 of ``canonical(value)``."""
+    """Return the first ``length`` hex digits of the SHA-256 of ``canonical(value)``."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
 
 
 def shown_share(budget: str) -> str:
-    """Return a budget for people.
+    """Return a budget for display.
 
-    A simple fraction as it is (``1/4``), any other as a decimal of three significant digits (``0.62``)."""
+    A simple fraction stays as it is (``1/4``); any other is a decimal of three significant digits (``0.62``)."""
     try:
         share = _share(budget)
     except (ValueError, ZeroDivisionError):  # a stored text that is not a number
@@ -52,15 +51,15 @@ def shown_share(budget: str) -> str:
 
 
 def shown_label(name: str) -> str:
-    """Return a label or title with its budget as :func:`shown_share` prints it.
+    """Return a label or title with its budget formatted by :func:`shown_share`.
 
-    ``linear 1019/1644``, as a user may write it, is ``linear 0.62``."""
+    ``linear 1019/1644`` becomes ``linear 0.62``."""
     return re.sub(r"(?<![\w/.])\d+/[1-9]\d*(?![\w/.])", lambda found: shown_share(found[0]), name)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A share of the full cache, exact: ``1``, ``1/4`` or ``0.25``. ``1/4`` and ``0.25`` are one budget."""
+    """An exact fraction of the full cache that is kept: ``1``, ``1/4`` or ``0.25``, which equals ``1/4``."""
 
     ratio: Fraction
 
@@ -81,9 +80,7 @@ class Budget:
 
 
 def _share(text: str) -> Fraction:
-    """Parse a number.
-
-    One with a power of ten far from any fraction is 0 or 2: written out it would have millions of digits."""
+    """Parse a fraction. A number with a huge exponent becomes 0 or 2 instead of millions of digits."""
     power = re.fullmatch(r"[\s\d.+_-]*e([+-]?\d+)\s*", text[:LONGEST_BUDGET], re.IGNORECASE)
     if power and abs(int(power[1])) > LONGEST_BUDGET:
         return Fraction(0 if int(power[1]) < 0 else 2)
@@ -94,10 +91,10 @@ def _share(text: str) -> Fraction:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of the sampling.
+    """Sampling settings.
 
-    ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off. ``steps``: passes of a masked model, ``diffusion_steps``
-    those of its head for each token; 0 is the model's own number."""
+    ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off. ``steps`` are the steps of a masked model and
+    ``diffusion_steps`` those of its head per token; 0 is the model's default."""
 
     cfg_scale: float = 1.0
     cfg_schedule: str = "constant"
@@ -111,14 +108,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Case:
-    """One cell: everything that changes the numbers. ``parameters`` are resolved, defaults written out.
+    """One configuration: everything that changes its values, with resolved ``parameters``.
 
-    ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file, then a slash and the same of the image decoder.
-    ``seeds`` names a fixed subset, ``samples`` says how many of it. ``role`` tells a candidate of the plan from the full cache it is
-    measured against (``baseline``) and from the two reference rows of fidelity: ``other_seeds`` (full, other seeds) and ``other_batch``
-    (full at half the batch). ``variant`` is the plan's word for these parameters where it has a method more than once. ``decoder`` is empty
-    for sequential decoding, else the ``name`` of a decoder with its resolved parameters, and its own ``variant`` where the plan gives one.
-    """
+    ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file, then a slash and the same for the image decoder. ``seeds`` names a
+    fixed subset of seeds, ``samples`` the number used. ``role`` is ``candidate``, ``baseline`` (the full cache that candidates are
+    compared with), or a reference row of fidelity: ``other_seeds``, or ``other_batch`` (half the batch size). ``variant`` distinguishes
+    several sets of parameters of one method. ``decoder`` is empty for sequential decoding, else the ``name`` of a decoder, its resolved
+    parameters and its ``variant``."""
 
     model: str
     weights: str
@@ -157,30 +153,30 @@ class Case:
         return cls(**{**kept, "grid": tuple(data["grid"]), "sampling": Sampling(**data["sampling"])})
 
     def worded(self, **changes: Any) -> Case:
-        """The case with other words in its fields, as it is shown, under the key and the cell that it has."""
+        """Return the case with other texts for display, under the same key and cell."""
         made = replace(self, **changes)
         vars(made).update(key=self.key, cell=self.cell)  # cached, so that neither is computed
         return made
 
     @cached_property
     def key(self) -> str:
-        """16 hex digits that name this case everywhere."""
+        """16 hex digits that identify this case everywhere."""
         return digest(self._body())
 
     @cached_property
     def cell(self) -> str:
-        """Hash of what a candidate shares with the full cache it is compared to: everything but what is its own."""
+        """Hash of the fields that a candidate shares with its full cache."""
         return digest({name: value for name, value in self._body().items() if name not in OWN})
 
     def _body(self) -> dict[str, Any]:
-        """Return the fields of :meth:`to_json` uncopied: a report reads them of thousands of cases."""
+        """Return the fields of :meth:`to_json` uncopied, for reports with thousands of cases."""
         return {name: getattr(self, name) for name in _FIELDS} | {"sampling": vars(self.sampling)}
 
     @cached_property
     def label(self) -> str:
         """Short text for people.
 
-        ``linear 1/4``, ``lazymar: head cache 1``, ``full (other seeds)`` or ``full + jacobi 16``."""
+        Such as ``linear 1/4``, ``lazymar: head cache 1``, ``full (other seeds)`` or ``full + jacobi 16``."""
         budget = "" if self.method == FULL and self.budget == "1" else f" {shown_share(self.budget)}"
         codec = "" if self.codec == "native" else f" {self.codec}"
         role = f" ({self.role.replace('_', ' ')})" if self.role in ("other_seeds", "other_batch") else ""
@@ -188,50 +184,50 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The label after its model, for lists in which several models stand."""
+        """The label after its model, for lists with several models."""
         return f"{self.model} {self.label}"
 
     @property
     def full_title(self) -> str:
-        """The title with the batch: what a cell is called in an incident, and where one is asked for."""
+        """The title with the batch size, which names a configuration in incidents and options."""
         return f"{self.title}, batch {self.batch}"
 
     @property
     def compared(self) -> int:
-        """Number of samples compared with the full cache's; the plan may set fewer for reference rows."""
+        """Number of samples compared with the full cache's; reference rows may use fewer."""
         return self.noted if self.role in ("other_seeds", "other_batch") else self.samples
 
     @property
     def noted(self) -> int:
-        """Number of samples of the reference rows and of the inspection of the full cache's passes."""
+        """Number of samples of the reference rows and of the profile of the full cache."""
         return self._stated(REFERENCE_SAMPLES, self.samples)
 
     @property
     def forced(self) -> int:
-        """Number of these compared along the full cache's tokens too; other seeds have other tokens."""
+        """Number of samples compared along the full cache's tokens; 0 for other seeds."""
         return 0 if self.role == "other_seeds" else self._stated(FORCED_SAMPLES, self.compared)
 
     def _stated(self, name: str, most: int) -> int:
         return min(most, int(self.evaluation.get(name, most)))
 
     def measures(self, what: str) -> bool:
-        """True where this part of the evaluation is asked for and everything that it needs is here."""
+        """Return whether this part of the evaluation is requested and nothing is missing for it."""
         return "missing" not in {**self.metrics, **self.evaluation}.get(what, {"missing": ""})
 
     @property
     def plugin_metrics(self) -> list[str]:
-        """Full names of the metrics of plug-ins that the case asks for."""
+        """Full names of the requested plug-in metrics."""
         return [name for name, stated in self.metrics.items() if "code" in stated]
 
     @property
     def metrics(self) -> dict[str, Mapping[str, Any]]:
-        """By name what the metrics that the case asks for are decided by, or what is missing."""
+        """Definition, or missing file, of each requested metric by name."""
         stated = self.evaluation.get("metrics")
         return {name: value for name, value in stated.items() if isinstance(value, Mapping)} if isinstance(stated, Mapping) else {}
 
     @property
     def named(self) -> str:
-        """The method with its variant, and the decoder unless it is the sequential one."""
+        """The method with its variant, and the decoder unless it is sequential."""
         return f"{self._worded_method}{self._added}"
 
     @property

@@ -1,7 +1,7 @@
-"""Declarations of metrics, and the metric of a name. The classes that declare them are in :mod:`cachemark.metrics`.
+"""Declarations of metrics, by name. The declaring classes are in :mod:`cachemark.metrics`.
 
-``version`` belongs to the definition, not to the code: it is raised when a number with this name would no longer be
-comparable with an older one, and it is part of the result key and of exported histories.
+``version`` belongs to the definition, not to the code: it increases when values are no longer comparable with older ones. It is part of
+the result key and of exported histories.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .errors import unknown
 class Metric:
     """One measured quantity.
 
-    ``better`` is ``lower`` or ``higher``; ``kind`` is its group; ``within`` is the range of one image's value, which bounds the uncertainty
-    of a mean over few images. ``per`` is ``image``, ``set`` or ``case``. The other fields are those of the classes in
-    :mod:`cachemark.metrics.base`. No consumer has a direction of its own: it asks the metric which of two values is better."""
+    ``better`` is ``lower`` or ``higher``; ``kind`` is its group; ``within`` is the range of one image's value, which bounds the
+    uncertainty of a mean over few images; ``per`` is ``image``, ``set`` or ``case``. The other fields are those of the classes in
+    :mod:`cachemark.metrics.base`. Consumers ask the metric which of two values is better."""
 
     name: str
     unit: str
@@ -55,34 +55,34 @@ class Metric:
 
     @property
     def derived(self) -> bool:
-        """True where it is measured nowhere, but follows from others that are."""
+        """True if it is not measured but computed from other metrics."""
         return bool(self.mean_of)
 
     @property
     def apart(self) -> tuple[float, float]:
-        """The range that the difference of the values of two images can have."""
+        """The range of the difference of two images' values."""
         reach = self.within[1] - self.within[0]
         return (-reach, reach)
 
     @property
     def timed(self) -> bool:
-        """True of wall times and rates, which vary from process to process and need a test.
+        """True for wall times and rates, which vary between processes and need a test.
 
-        Seconds of a fidelity or quality metric, which a plug-in may declare, are values of images."""
+        Fidelity and quality metrics in seconds, which a plug-in may declare, are values of images."""
         return self.kind == "speed" or (self.kind == "work" and self.unit == "s")
 
     def worst(self, values: Iterable[float]) -> float:
-        """The least favourable of some values."""
+        """Return the worst of some values."""
         return max(values) if self.better == "lower" else min(values)
 
     def loss(self, then: float, now: float) -> float:
-        """By how much ``now`` is worse than ``then``, in the unit of the metric; negative where it is better."""
+        """Return by how much ``now`` is worse than ``then``, in the metric's unit; negative if it is better."""
         return now - then if self.better == "lower" else then - now
 
     def cost_ratio(self, then: float, now: float) -> float:
-        """Return cost now over cost then of two values ≥ 0.
+        """Return cost now over cost then, for two values ≥ 0.
 
-        Above 1 where ``now`` is worse, 1 where both are equal, inf where the cost was 0."""
+        Above 1 if ``now`` is worse, 1 if both are equal, inf if the cost was 0."""
         cost, before = (now, then) if self.better == "lower" else (then, now)
         return cost / before if before else (1.0 if cost == before else math.inf)
 
@@ -127,7 +127,7 @@ OUTSIDE: dict[str, Metric] = {}  # of plug-ins: :mod:`cachemark.core.outside_met
 
 
 def metric(name: str) -> Metric:
-    """The metric of that name, or an error with the nearest one."""
+    """Return the metric of that name. Raises UnknownName with the nearest one."""
     found = METRICS.get(name) or OUTSIDE.get(name) or _of_set(name)
     if found is None:
         raise unknown("metric", name, [*METRICS, *OUTSIDE, *_near(name)])
@@ -135,14 +135,14 @@ def metric(name: str) -> Metric:
 
 
 def is_metric(name: str) -> bool:
-    """Return whether there is a metric of that name."""
+    """Return whether a metric of that name exists."""
     return name in METRICS or name in OUTSIDE or _of_set(name) is not None
 
 
 def quality_name(base: str, preset: str, count: int) -> str:
     """Return the name of a set metric: ``fid``, ``scene`` and 2000 images give ``fid_scene_2k``.
 
-    Raises UnknownName for another base, and for a preset that is not of small letters and digits."""
+    Raises UnknownName for another base, or a preset with other characters than lower-case letters and digits."""
     if base not in FAMILIES:
         raise unknown("metric of a set of images", base, FAMILIES)
     metric(name := f"{base}_{set_name(preset, count)}")
@@ -150,14 +150,14 @@ def quality_name(base: str, preset: str, count: int) -> str:
 
 
 def set_name(preset: str, count: int) -> str:
-    """The end of the name of a metric of a whole set: ``scene``, 2000 make ``scene_2k``."""
+    """Return the suffix of a set metric's name: ``scene`` and 2000 give ``scene_2k``."""
     return f"{preset}_{_short(count)}"
 
 
 def least_images(name: str) -> int:
-    """Return the number of images from which a value of a set says something about the images.
+    """Return the number of images from which a set metric is informative; 0 without a known bound.
 
-    With fewer, their number alone adds more than half of the bundled models' FID, or a tenth to an Inception score. 0: no known bound."""
+    With fewer, the small number alone adds more than half of the bundled models' FID, or a tenth of an Inception score."""
     base, _, tail = name.partition("_")
     features, classes = SEEN.get(tail.split("_")[0], (0, 0))
     family = FAMILIES.get(base)
@@ -165,35 +165,35 @@ def least_images(name: str) -> int:
 
 
 def of_plug_ins(names: Iterable[str], kind: str) -> list[str]:
-    """Those of some names that are metrics of plug-ins and of that kind, by the alphabet."""
+    """Return the names of plug-in metrics of that kind, sorted."""
     return sorted({name for name in names if name in OUTSIDE and OUTSIDE[name].kind == kind})
 
 
 def scores() -> tuple[str, ...]:
-    """The metrics by which images are judged one by one, where nothing is known of whole sets."""
+    """Return the metrics that score single images, used without values of whole sets."""
     return tuple(name for name, metric in METRICS.items() if metric.scope)
 
 
 def compared_tokens(*, masked: bool, forced: bool = False) -> str:
-    """Return the metric that compares tokens with the full cache's; ``forced``: along its own tokens."""
+    """Return the metric that compares tokens with the full cache's, ``forced``: along its tokens."""
     kind = "vectors" if masked else "indices"
     return next(name for name, about in METRICS.items() if about.tokens == kind and about.forced == forced)
 
 
 def image_count(name: str) -> int:
-    """The number of images in the name of a metric of a whole set, 0 in any other name."""
+    """Return the number of images in the name of a set metric, else 0."""
     parts = _TAIL.fullmatch(name.partition("_")[2]) if _of_set(name) else None
     return _count(parts) if parts else 0
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return metric names once each: fixed ones in table order, then set metrics by the alphabet."""
+    """Return unique metric names: fixed ones in table order, then set metrics, sorted."""
     given = set(names)
     return [*(name for name in METRICS if name in given), *sorted(given - METRICS.keys())]
 
 
 def _of_set(name: str) -> Metric | None:
-    """Return the set metric of a name that is spelled as :func:`quality_name` spells it."""
+    """Return the set metric of a name in the spelling of :func:`quality_name`."""
     base, _, tail = name.partition("_")
     family, parts = FAMILIES.get(base), _TAIL.fullmatch(tail)
     if family is None or parts is None or parts[2] + parts[3] != _short(_count(parts)):
@@ -202,7 +202,7 @@ def _of_set(name: str) -> Metric | None:
 
 
 def set_title(title: str, of: str) -> str:
-    """The title of a metric of a whole set: ``FID``, ``scene_2k`` make ``FID, scene, 2k images``."""
+    """Return the title of a set metric: ``FID`` and ``scene_2k`` give ``FID, scene, 2k images``."""
     preset, _, count = of.rpartition("_")
     return f"{title}, {preset}, {count} images"
 
@@ -223,7 +223,7 @@ def _short(count: int) -> str:
 
 
 def is_finite(value: float) -> bool:
-    """Return whether a float can hold the number: an integer of JSON or TOML may have any length."""
+    """Return whether a float can represent the number; an integer of JSON may have any length."""
     try:
         return math.isfinite(value)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""The verdicts that a gate gives a value."""
+"""Verdicts of a gate on a value."""
 
 REGRESSED, IMPROVED, EQUIVALENT, CHANGED = "regressed", "improved", "equivalent", "changed"
 INCONCLUSIVE = "inconclusive"

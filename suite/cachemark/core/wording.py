@@ -1,4 +1,4 @@
-"""Figures inside sentences, and texts of others on one line."""
+"""Formatting of values in sentences, and of foreign texts on one line."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def percent(share: float, sign: str = "") -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 alarm``, ``3 alarms``"""
+    """Format a number with its noun: ``1 alarm``, ``3 alarms``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # -- texts of others ----------------------------------------------------------------------------------------------------
 def plain(text: object, limit: int = 0) -> str:
-    """Return text without control characters and lone surrogates, neither of which is XML.
+    """Return text without control characters and lone surrogates, which XML does not allow.
 
-    ``limit`` above 0 cuts it to as many characters."""
+    ``limit`` above 0 truncates it."""
     clean = str(text)
     if not clean.isprintable():  # which is quick, and true of nearly all
         clean = _UNFIT.sub(" ", clean)
@@ -36,23 +36,23 @@ def plain(text: object, limit: int = 0) -> str:
 
 
 def on_one_line(text: object, limit: int = 0) -> str:
-    """Return text without control characters, line breaks and marks of direction.
+    """Return text without control characters, line breaks and bidirectional marks.
 
-    ``limit`` above 0 cuts it to as many characters."""
+    ``limit`` above 0 truncates it."""
     return plain(" ".join(_TURNS.sub("", plain(text)).split()), limit)
 
 
 def printed(text: object, limit: int = 0) -> str:
-    """Return text as one line for a terminal or the log of a CI.
+    """Return text as one line for a terminal or a CI log.
 
-    No control characters, line breaks or marks of direction; a command of GitHub at its beginning (``::error::``, ``##[group]``) is broken
-    up: ``: :error::``."""
+    Control characters, line breaks and bidirectional marks are removed; a GitHub command at the start (``::error::``, ``##[group]``) is
+    broken up: ``: :error::``."""
     line = _BREAKS.sub(" ", _TURNS.sub("", plain(text)))
     return plain(_COMMAND.sub(r"\1 ", line), limit)
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """Return the repr of a user's value, cut to ``limit`` characters; its type where it has no repr."""
+    """Return the repr of a user's value, cut to ``limit`` characters, or its type if it has no repr."""
     try:
         return plain(repr(value), limit)
     except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists without end

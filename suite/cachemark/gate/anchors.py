@@ -1,11 +1,10 @@
-"""Anchors: proof that a published model, run here with its full cache, is as good as its authors report.
+"""Anchors: published values that the full cache must reach here before other values compare with them.
 
-A value of a cache method is worth comparing with a paper only if the model under it is the paper's. An *anchor* states what the full
-cache must reach: a metric, the published value, where it stands, and how far off counts as reached. A plan has it as its table
-``[anchor]``. Once a run reaches it, that is written down with the weights it was reached with, and reports stop warning about
-exactly these weights.
+Values of a cache method compare with a paper only if the baseline reproduces the paper's. An *anchor* is the table ``[anchor]`` of a plan:
+a metric, its published value, the tolerance and the source. Once a run reaches it, the value is recorded with the weights, and reports no
+longer warn about exactly these weights.
 
-The bundled models need no anchor: nobody has published a value for them, and their weights come with the package.
+Bundled models need no anchor: no value of them is published, and the package contains their weights.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ PASSED, FAILED, NOT_MEASURED = "passed", "failed", "not measured"
 
 @validated(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False, extra="forbid"))
 class Anchor:
-    """A published value that the full cache of ``model`` must reach: ``metric`` within ``tolerance`` of ``expected``, better or worse.
-    ``source`` is the publication, ``sampling`` the settings that its images were drawn with, as far as they are known here."""
+    """A published value of the full cache of ``model``: ``metric`` within ``tolerance`` of ``expected``.
+
+    ``source`` is the publication, ``sampling`` its known sampling settings."""
 
     model: str
     metric: Annotated[str, Field(min_length=1)]
@@ -58,7 +58,7 @@ class Anchor:
 
 @dataclass(frozen=True)
 class AnchorJudgement:
-    """``state`` is ``passed``, ``failed`` or ``not measured``; ``reason`` says in a sentence why."""
+    """The ``state`` (``passed``, ``failed`` or ``not measured``) and its reason in a sentence."""
 
     state: str
     reason: str
@@ -71,7 +71,7 @@ class AnchorJudgement:
 
 @dataclass(frozen=True)
 class ReachedAnchor:
-    """An anchor that was reached: by these ``weights``, with this ``value``; ``facts`` is what else the run knew, for people."""
+    """An anchor reached with these ``weights`` and ``value``; ``facts`` are for people."""
 
     anchor: Anchor
     weights: str
@@ -81,8 +81,9 @@ class ReachedAnchor:
 
 
 def judge(anchor: Anchor, outcome: Outcome) -> AnchorJudgement:
-    """Compare an outcome with the anchor. One of another model, method or sampling, one that failed, or one on random weights proves
-    nothing: it is ``not measured``, with the reason."""
+    """Compare a result with the anchor.
+
+    It is ``not measured`` for another model, method or sampling, a failed case, or random weights."""
     reason = _unfit(anchor, outcome)
     if reason:
         return AnchorJudgement(NOT_MEASURED, reason)
@@ -98,7 +99,7 @@ def judge(anchor: Anchor, outcome: Outcome) -> AnchorJudgement:
 
 
 def _unfit(anchor: Anchor, outcome: Outcome) -> str:
-    """The reason for which the outcome cannot be compared with the anchor, or nothing."""
+    """Return the reason why the result does not compare with the anchor, or an empty text."""
     case = outcome.case
     if case.model != anchor.model:
         return f"This is a case of {case.model}, the anchor is of {anchor.model}."
@@ -119,8 +120,7 @@ def _unfit(anchor: Anchor, outcome: Outcome) -> str:
 
 # -- what has been reached ---------------------------------------------------------------------------------------------
 def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[str, Any] | None = None) -> Path:
-    """Record that the anchor was reached; the file appears whole or not at all and replaces an older one. Raises BadBaseline where it was
-    not reached."""
+    """Record that the anchor was reached, in one step. Raises BadBaseline if it was not reached."""
     judgement = judge(anchor, outcome)
     if judgement.value is None or not judgement.passed:
         raise BadBaseline(f"The anchor of {anchor.model} is {judgement.state}. {judgement.reason}", remedy="Record only one that passed.")
@@ -133,8 +133,9 @@ def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[st
 
 
 def load(folder: Path | str = ROOT) -> list[ReachedAnchor]:
-    """Every recorded anchor, by model; none where there is no such folder. A file that is damaged, or with a value outside its own
-    tolerance, is refused with BadBaseline."""
+    """Read all recorded anchors, by model; none if the folder does not exist.
+
+    Raises BadBaseline for a damaged file, or one with a value outside its own tolerance."""
     return [_stored(path) for path in sorted(Path(folder).glob("*.json"))]
 
 
@@ -158,8 +159,9 @@ def _stored(path: Path) -> ReachedAnchor:
 
 # -- what reports say ---------------------------------------------------------------------------------------------------
 def not_reproduced(model: str, weights: str, anchors: Iterable[ReachedAnchor]) -> str:
-    """The warning that a report shows about a model that was run with ``weights``, the identity of a case's weights. Nothing where the
-    anchor was reached with these very weights, and for bundled models: no value of them is published."""
+    """Return the warning of a report about a model that was run with ``weights``.
+
+    Empty if the anchor was reached with exactly these weights, and for bundled models."""
     own = [stored.weights for stored in anchors if stored.anchor.model == model]
     if weights in own or model in bundled():
         return ""
@@ -173,7 +175,7 @@ def not_reproduced(model: str, weights: str, anchors: Iterable[ReachedAnchor]) -
 
 @functools.cache
 def shipped() -> Mapping[str, Anchor]:
-    """The anchors of the plans that the package carries, by model."""
+    """Return the anchors of the shipped plans, by model."""
     folder = resources.files("cachemark") / "data" / "plans"
     tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith(".toml"))
     anchors = (Anchor.from_table(plan["cells"][0]["model"], plan["anchor"]) for plan in tables if "anchor" in plan)
@@ -182,7 +184,7 @@ def shipped() -> Mapping[str, Anchor]:
 
 @functools.cache
 def bundled() -> frozenset[str]:
-    """Names of the models whose weights the package carries."""
+    """Return the names of the bundled models."""
     folder = resources.files("cachemark") / "data" / "weights"
     described = (json.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith(".json"))
     return frozenset(data["model"] for data in described if "model" in data)

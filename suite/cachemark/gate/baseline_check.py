@@ -1,13 +1,12 @@
 """The plain gate: one run against one baseline, with a fixed threshold.
 
-What it is good for: bytes, fidelity and hashes that must be equal and are not; a case that used to end well; a slow-down so
-large that no statistics are needed. What it is not: a test. It looks at one run on each side, and the differences between
-days and processes are in both, so **its false-alarm rate is unknown**, and it cannot see a slow-down below its threshold.
-Paired runs, judged by a test with a stated false-alarm rate, are another matter and another module; where they can be had, times are
-stated here and not judged.
+It detects bytes, fidelity and hashes that must be equal and are not, cases that no longer succeed, and slowdowns that need no statistics.
+It is not a test: it compares one run per side, including all differences between days and processes, so **its false-alarm rate is
+unknown**, and it misses slowdowns below its threshold. Paired runs have a stated false-alarm rate (:mod:`cachemark.gate.comparison`); if
+they are available, times are reported here without a verdict.
 
-Times are compared as ratios to the full cache of the same run, which takes out most of what a slower day does to both. It
-also hides a change of the full cache itself: a full cache that became slower makes every method look better.
+Times are compared as ratios to the full cache of the same run, which cancels most of a day's drift. It also hides a change of the full
+cache itself: a slower full cache makes every method look better.
 """
 
 from __future__ import annotations
@@ -34,33 +33,33 @@ STATED = "stated, not judged"  # begins the reason of a time that pairs test or 
 
 
 class GateResult(Protocol):
-    """Judgement as pages and exports show it: one by the baseline alone, or one in which pairs and people had a say too."""
+    """A judgement for pages and exports: by the baseline alone, or with pairs and decisions of people."""
 
     @property
     def comparison(self) -> Comparison | None:
-        """The part of the baseline."""
+        """The judgement by the baseline."""
 
     @property
     def all_rows(self) -> tuple[Verdict, ...]:
-        """All rows, whoever judged them."""
+        """The rows of all judges."""
 
     @property
     def failing(self) -> tuple[Verdict, ...]:
-        """The rows that fail, whoever judged them, what was decided about them aside."""
+        """The failing rows of all judges, whatever people decided about them."""
 
     def summary(self) -> list[str]:
-        """Plain lines, the verdict first."""
+        """Return plain lines, the verdict first."""
 
     def decision_on(self, row: Verdict) -> str:
-        """Words about what somebody decided of a row that fails; empty where nobody has."""
+        """Return what people decided about a failing row, or an empty text."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The verdicts on a run. ``rows``: one per case and metric, and one with metric ``status`` for what concerns a whole case.
+    """The verdicts on a run.
 
-    ``changed`` marks values that differ without being better or worse; it does not fail the gate.
-    """
+    ``rows``: one per case and metric, and rows with the metric ``status`` about whole cases. ``changed`` marks values that differ without
+    being better or worse; it does not fail the gate."""
 
     rows: tuple[Verdict, ...]
     threshold: float
@@ -79,34 +78,34 @@ class Comparison:
         return self.of(REGRESSED)
 
     def decision_on(self, row: Verdict) -> str:
-        """Nothing: a baseline knows no incidents."""
+        """Return an empty text: a baseline has no incidents."""
         return ""
 
     @property
     def cases(self) -> tuple[int, int]:
-        """The number of the baseline's cases with at least one row judged, and the number of its cases."""
+        """The number of the baseline's cases with a judged row, and the number of its cases."""
         case_keys = {r.case_key for r in self.rows if r.verdict != NEW}
         return len({r.case_key for r in self.rows if r.verdict in JUDGED}), len(case_keys)
 
     @property
     def coverage(self) -> float:
-        """Share of the baseline's cases of which at least one row was judged."""
+        """Fraction of the baseline's cases with a judged row."""
         compared, total = self.cases
         return compared / total
 
     @property
     def exit_code(self) -> int:
-        """4 where too little was judged to say anything, 1 where something regressed, else 0."""
+        """4 if too little was judged, 1 if something regressed, else 0."""
         if self.coverage < self.min_coverage or not self.cases[0]:
             return 4
         return 1 if self.of(REGRESSED) else 0
 
     def of(self, verdict: str) -> tuple[Verdict, ...]:
-        """The rows with that verdict."""
+        """Return the rows with that verdict."""
         return tuple(r for r in self.rows if r.verdict == verdict)
 
     def summary(self) -> list[str]:
-        """At most five plain lines, the verdict first."""
+        """Return at most five plain lines, the verdict first."""
         counts = Counter(r.verdict for r in self.rows)
         named = ", ".join(f"{n} {v.replace('_', ' ')}" for v in (*JUDGED, NOT_COMPARED, MISSING, NEW) if (n := counts[v]))
         compared, total = self.cases
@@ -132,9 +131,9 @@ def compare(
 ) -> Comparison:
     """Judge ``outcomes``, measured in ``environment``, against ``baseline``.
 
-    ``in_pairs`` says by what better means the times of a case are or can be judged; they are then stated and not judged. Of several
-    outcomes of one case the last counts. Raises :class:`NothingMeasured` where the baseline belongs to another plan (if ``plan`` is given)
-    or shares no case with the outcomes."""
+    ``in_pairs`` returns how the times of a case are or can be tested in pairs; then they are reported without a verdict. Of several
+    outcomes of one case the last counts. Raises NothingMeasured if the baseline belongs to another plan than ``plan``, or shares no case
+    with the outcomes."""
     if not 0 < threshold <= 1 or not 0 <= min_coverage <= 1:
         raise CachemarkError(f"Threshold {threshold} or coverage {min_coverage} cannot be used.",
                              remedy="Give shares: a threshold above 0 and up to 1, such as 0.15, and a coverage from 0 to 1.")
@@ -154,7 +153,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _Pair:
-    """Both sides of a comparison: what a row needs besides its own two outcomes. The full caches are by cell."""
+    """Both sides of a comparison, with the full caches by cell."""
 
     baseline: Exchange
     environment: Environment
@@ -164,7 +163,7 @@ class _Pair:
     in_pairs: Callable[[Case], str]
 
     def rows(self, old: Outcome, new: Outcome | None) -> Iterator[Verdict]:
-        """All rows of one case of the baseline."""
+        """Yield all rows of one case of the baseline."""
         if new is None:
             yield self._row(old, "status", MISSING, "in the baseline, not in this run")
         elif not (old.ok and new.ok):
@@ -196,7 +195,7 @@ class _Pair:
         return self._row(old, name, NOT_COMPARED, f"{metric.kind} varies from sample to sample and needs a paired test")
 
     def _time(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
-        """Median over repeats, as a ratio to the full cache's median in the same run."""
+        """Judge the median over repeats, as a ratio to the full cache's median in the same run."""
         if reason := self._other_machine():
             return self._row(old, metric.name, NOT_COMPARED, reason)
         if _is_reference(old):
@@ -210,7 +209,7 @@ class _Pair:
         return self._by_threshold(metric, old, then, now)
 
     def _bytes(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
-        """A memory metric that may vary a little: the least favourable value of each run, against the threshold."""
+        """Judge a memory metric that may vary by the worst value of each run."""
         if reason := self._other_machine():
             return self._row(old, metric.name, NOT_COMPARED, reason)
         return self._by_threshold(metric, old, metric.worst(old.samples[metric.name]), metric.worst(new.samples[metric.name]))
@@ -224,7 +223,7 @@ class _Pair:
         return self._row(old, metric.name, verdict, "", then, now)
 
     def _exact(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
-        """Value by value. Fidelity only within one numerics fingerprint; bytes are counted, not computed, and always agree."""
+        """Judge value by value: fidelity within one numerics fingerprint only, bytes always."""
         then, now = list(old.samples[metric.name]), list(new.samples[metric.name])
         if metric.kind != "memory" and (reason := self._other_numerics()):
             return self._row(old, metric.name, NOT_COMPARED, reason)
@@ -277,13 +276,13 @@ def _is_reference(outcome: Outcome) -> bool:
 
 
 def _full_caches(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
-    """The full cache of each cell; one that ran as the baseline of its candidates goes before one that is a candidate itself."""
+    """Return the full cache of each cell; a baseline has precedence over a candidate."""
     ordered = sorted(filter(_is_reference, outcomes), key=lambda o: o.case.role == "baseline")
     return {o.case.cell: o for o in ordered}
 
 
 def _ratio(name: str, outcome: Outcome, full_caches: Mapping[str, Outcome]) -> float | None:
-    """Median of the outcome's metric over that of the full cache in its cell, or None where there is none."""
+    """Return the median of a metric over that of the full cache in its cell, or None without one."""
     full = full_caches.get(outcome.case.cell)
     if full is None or name not in full.samples:
         return None
@@ -296,8 +295,9 @@ def _median(name: str, values: Sequence[float]) -> float:
 
 
 def _worst(rows: Sequence[Verdict]) -> str:
-    """The regressed row that is furthest off for each kind of value, since seconds, bytes and decibels do not compare, and how many more
-    there are."""
+    """Return the worst regressed row of each kind of value, and the number of others.
+
+    Seconds, bytes and decibels do not compare with each other."""
     measured = in_order({row.metric for row in rows if is_metric(row.metric)})
     leading: dict[str, str] = {}
     for name in (*sorted({row.metric for row in rows} - set(measured)), *measured):
@@ -310,7 +310,7 @@ def _worst(rows: Sequence[Verdict]) -> str:
 
 
 def _loss(row: Verdict) -> float:
-    """By how much it became worse, in the unit of its metric."""
+    """Return the loss in the unit of the metric."""
     return metric(row.metric).loss(row.then, row.now) if is_metric(row.metric) and row.then is not None and row.now is not None else 0.0
 
 

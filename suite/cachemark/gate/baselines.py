@@ -1,8 +1,8 @@
 """Accepted baselines: one text file per machine class and name, kept in version control.
 
-``<root>/<machine class>/<name>.json``; the root is ``baselines/accepted`` unless told, the name is the plan's unless told. One is replaced
-by promotion in the same environment, by a new baseline series in another one. Either needs a reason, which the file
-records with what it replaces, so that a reviewer sees both in the diff.
+The path is ``<root>/<machine class>/<name>.json``, by default below ``baselines/accepted`` and with the name of the plan. A baseline is
+replaced by promotion in the same environment, or by a new baseline series in another one. Both need a reason, which the file records with
+the replaced baseline, so that a reviewer sees both in the diff.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DAYS = 180  # for which a baseline judges unless told otherwise
 
 @dataclass(frozen=True)
 class ListedBaseline:
-    """One file under the root. ``problem`` says why it cannot be used, and is empty where it can."""
+    """One file under the root. ``problem`` is empty, or the reason why the file cannot be used."""
 
     path: Path
     machine_class: str
@@ -43,13 +43,13 @@ class ListedBaseline:
 
 
 def path_of(root: Path | str, machine_class: str, name: str) -> Path:
-    """The file of the baseline of that name. A name that would leave its folder is refused."""
+    """Return the file of a baseline. Raises BadBaseline for a name that would leave its folder."""
     folder = re.sub(r"[^A-Za-z0-9._-]+", "-", machine_class).strip(".-") or "unknown"
     return file_in(Path(root) / folder, name, "baseline")
 
 
 def file_in(folder: Path | str, name: str, kind: str) -> Path:
-    """The JSON file of that name in a folder. The name of a ``kind`` of thing that would leave it is refused."""
+    """Return the JSON file of a ``kind`` of thing in a folder. Raises BadBaseline for an invalid name."""
     if not re.fullmatch(NAME, name):
         raise BadBaseline(f"{name!r} is not a name of a {kind}.",
                           remedy="Use a-z, A-Z, digits, dots, underscores and dashes; begin with a letter or digit.")
@@ -59,12 +59,10 @@ def file_in(folder: Path | str, name: str, kind: str) -> Path:
 def save(
     store: Store, run_id: int | None, root: Path | str = ROOT, name: str | None = None, *, reason: str = "", days: int = 0, **meta: Any,
 ) -> Path:
-    """Write a finished run (None: the newest) as a baseline, in place of one of that name, and note it in the store. The file appears whole
-    or not at all.
+    """Write a finished run (None: the newest) as a baseline, in one step, and note it in the store.
 
-    A run that did not finish is refused: a case it lacks would later pass as new. After ``days`` it judges nothing any more (0: it
-    always does). ``meta`` is kept in the file.
-    """
+    It replaces one of that name. Raises BadBaseline for an unfinished run, whose missing cases would later count as new. The baseline
+    expires after ``days`` (0: never). ``meta`` is stored in the file."""
     run = store.run(run_id)
     name = name or run.plan
     path = path_of(root, run.environment.machine_class, name)
@@ -78,7 +76,7 @@ def save(
 
 
 def refuse_present(run: RunRecord, root: Path | str, name: str | None = None) -> None:
-    """Raise BadBaseline where a baseline of that name is accepted already: only a stated reason replaces it."""
+    """Raise BadBaseline if a baseline of that name is accepted; replacing it needs a reason."""
     path = path_of(root, run.environment.machine_class, name or run.plan)
     if path.exists():
         raise BadBaseline(f"{path} is accepted already.",
@@ -86,7 +84,7 @@ def refuse_present(run: RunRecord, root: Path | str, name: str | None = None) ->
 
 
 def propose(store: Store, run_id: int, root: Path) -> Path:
-    """Write a finished run as a baseline for people to look at, in a folder of proposals. It judges nothing before somebody accepts it."""
+    """Write a finished run as a baseline into a folder of proposals, which judge nothing until accepted."""
     run = store.run(run_id)
     path = path_of(root, run.environment.machine_class, run.plan)
     write(path, _baseline_text(store, run, run.plan, reason="proposed: there was no baseline"), remedy="Name another folder for proposals.")
@@ -94,7 +92,7 @@ def propose(store: Store, run_id: int, root: Path) -> Path:
 
 
 def _baseline_text(store: Store, run: RunRecord, name: str, **meta: Any) -> str:
-    """A finished run as the text of a baseline. BadBaseline where it is a comparison or did not finish."""
+    """Return a run as the text of a baseline. Raises BadBaseline for a comparison or unfinished run."""
     if run.is_comparison:
         raise BadBaseline(f"Run {run.id} is a comparison, which has two sides of its own.", remedy="Name a run of a plan with --run.")
     if run.state != "finished":
@@ -110,9 +108,10 @@ def promote(
     store: Store, run_id: int | None, root: Path | str = ROOT, name: str | None = None, *, reason: str, days: int = DAYS,
     upgraded: bool = False,
 ) -> Path:
-    """Put a finished run in the place of an accepted baseline of the same plan and environment or, ``upgraded``, of another environment,
-    which begins a new series. Raises BadBaseline without a reason, without a baseline to replace, for another plan, and where the numerics
-    fingerprint is another one, or ``upgraded`` the same: that would hide a regression as an upgrade."""
+    """Replace an accepted baseline of the same plan and environment by a finished run.
+
+    ``upgraded``: of another environment instead, which begins a new series. Raises BadBaseline without a reason or a baseline to replace,
+    for another plan, and if the numerics fingerprint differs (``upgraded``: is equal), which would hide a regression as an upgrade."""
     run = store.run(run_id)
     if not reason.strip():
         raise BadBaseline("A baseline is accepted for a reason.", remedy="Say it: --reason \"faster attention since 1a2b3c\"")
@@ -133,7 +132,7 @@ def promote(
 
 
 def _series(baseline: Exchange) -> int:
-    """The number of a baseline series, from 1. Raises :class:`BadBaseline` where the file says something else."""
+    """Return the number of a baseline series, from 1. Raises BadBaseline for an invalid one."""
     series = baseline.meta.get("series", 1)
     if type(series) is not int or series < 1:
         raise BadBaseline(f"{baseline.source} has series {series!r}; a whole number from 1 is expected.",
@@ -142,7 +141,7 @@ def _series(baseline: Exchange) -> int:
 
 
 def refuse_expired(baseline: Exchange, now: datetime | None = None) -> None:
-    """Raise NothingMeasured for a baseline whose time is over: what was accepted so long ago judges nothing."""
+    """Raise NothingMeasured for an expired baseline."""
     expires = baseline.meta.get("expires")
     if expires is None:
         return
@@ -155,7 +154,7 @@ def refuse_expired(baseline: Exchange, now: datetime | None = None) -> None:
 
 
 def load(path: Path | str) -> Exchange:
-    """The baseline in a file. Raises :class:`BadBaseline` for a file that is missing, damaged, foreign or newer."""
+    """Read a baseline. Raises BadBaseline for a missing, damaged or foreign file."""
     path = Path(path)
     try:
         text = text_of(path, BadBaseline)
@@ -167,7 +166,7 @@ def load(path: Path | str) -> Exchange:
 
 
 def list_(root: Path | str = ROOT) -> list[ListedBaseline]:
-    """Every baseline file under the root, damaged ones among them, by machine class and name."""
+    """List every baseline file under the root, damaged ones included, by machine class and name."""
     return [_listed(path) for path in sorted(Path(root).glob("*/*.json"))]
 
 
@@ -184,8 +183,9 @@ def _listed(path: Path) -> ListedBaseline:
 
 
 def _missing(path: Path) -> BadBaseline:
-    """The error about a file that is not there, with a near name among the baselines of the same machine: one of another machine judges
-    nothing here, and is only counted."""
+    """Return the error about a missing file, with a similar name of the same machine class.
+
+    Baselines of other machine classes are only counted."""
     here = [str(p) for p in sorted(path.parent.glob("*.json"))]
     other_machines = len(list(path.parent.parent.glob("*/*.json"))) - len(here)
     near = difflib.get_close_matches(str(path), here, n=1)
@@ -196,7 +196,7 @@ def _missing(path: Path) -> BadBaseline:
 
 
 def write(path: Path, text: str, *, remedy: str) -> None:
-    """Write a file that appears whole or not at all. Raises :class:`BadBaseline` with that remedy."""
+    """Write a file in one step. Raises BadBaseline with that remedy."""
     try:
         with replacing(path) as part:
             part.write_text(text, encoding="utf-8")

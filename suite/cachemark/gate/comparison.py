@@ -1,9 +1,8 @@
-"""Comparison of two sides in pairs: the sequential measurement of its configurations, and the verdict on each.
+"""Comparison of two sides in pairs: sequential measurement of configurations, and the verdict on each.
 
-Pairs come from a function that is handed in, so nothing here knows how they are measured. Latency is judged by
-:mod:`cachemark.stats.paired_test`, and so is the allocator's peak where it varies, in a family of its own; bytes, FLOPs and output hashes
-exactly, in every pair; other wall times are stated and not judged. A configuration of which a side keeps failing is judged by its status
-(:mod:`cachemark.gate.flakes`).
+A function that measures pairs is passed in. Latency is tested by :mod:`cachemark.stats.paired_test`, as is the allocator's peak if it
+varies, in a family of its own; bytes, FLOPs and output hashes are compared exactly, in every pair; other wall times get no verdict. A
+configuration with a side that keeps failing is judged by its status (:mod:`cachemark.gate.flakes`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
 
 @dataclass(frozen=True)
 class PairOfOutcomes:
-    """A measured pair: the outcomes of both sides of a configuration."""
+    """The results of both sides of a configuration in one pair."""
 
     config: str
     before: Outcome
@@ -46,9 +45,9 @@ class PairOfOutcomes:
 
 @dataclass
 class ConfigPairs(PairRatios):
-    """The pairs of one configuration with their log ratios, and those of which a side failed. ``tries``: pairs since the first of these,
-    the further
-    ones included; ``counted``: whether the sides owe the same bytes, so that a peak that looks changed is worth more pairs."""
+    """The pairs of one configuration: log ratios, and pairs with a failed side.
+
+    ``tries``: pairs since the first failure. ``counted``: both sides must use the same bytes, so that a changed peak needs more pairs."""
 
     screening: list[float] = field(default_factory=list)
     fresh: list[float] = field(default_factory=list)
@@ -60,23 +59,23 @@ class ConfigPairs(PairRatios):
 
     @property
     def further(self) -> list[PairOfOutcomes]:
-        """The failures after the first one of the side that had more of them."""
+        """The failures after the first one of the side that failed more often."""
         sides = [[pair for pair in self.failures[1:] if not _outcome(pair, side).ok] for side in (0, 1)]
         return max(sides, key=len)
 
     @property
     def failed(self) -> PairOfOutcomes | None:
-        """The pair whose failure has a cause; None as long as it may be a flake."""
+        """A pair whose failure has a cause, or None while it may be a flake."""
         final = next((pair for pair in self.failures if not flakes.alone((pair.before, pair.after))), None)
         return final or (self.further[-1] if self.flakes.caused(len(self.further)) else None)
 
     @property
     def in_doubt(self) -> bool:
-        """True where a failure was neither a flake nor shown to have a cause."""
+        """True if a failure is neither a flake nor shown to have a cause."""
         return bool(self.failures) and self.failed is None and not flakes.quiet(len(self.further), self.tries)
 
     def add(self, pair: PairOfOutcomes, rule: Rule) -> None:
-        """Add a pair: it screens or confirms, whichever the configuration needs."""
+        """Add a screening or confirming pair, whichever the configuration needs."""
         self.tries += bool(self.failures)
         if not pair.ok:
             self.failures.append(pair)
@@ -97,13 +96,12 @@ class ConfigPairs(PairRatios):
 
 
 def peak_rule(rule: Rule) -> Rule:
-    """The rule by which peaks are judged: they are screened once, by the first pairs that times need too."""
+    """Return the rule for peaks: they are screened once, by the first pairs that times need too."""
     return Rule(PEAK_SHARE, rule.family, rule.q, rule.interims[:1], rule.control)
 
 
 def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
-    """Log ratios of the allocator's peak, pair by pair; None where a side has none, or each side has the same one in all pairs, which needs
-    no test."""
+    """Return log ratios of the allocator's peak per pair; None without peaks, or if they never vary."""
     sides = [[_outcome(pair, side).samples.get(PEAK, [0.0])[0] for pair in measured] for side in (0, 1)]
     if not measured or min(map(min, sides)) <= 0 or all(len(set(side)) == 1 for side in sides):
         return None
@@ -116,9 +114,9 @@ def measure_until_decided(
                                                                                                                   bool] = lambda: True, *,
     alike: str = SAME, flake_rate: float = flakes.RATE,
 ) -> dict[str, ConfigPairs]:
-    """Measure pairs, one of each open configuration a round, until every configuration is decided or ``go_on`` says that time is up.
-    ``alike``: see
-    :func:`verdicts`; ``flake_rate``: how often processes fail by chance."""
+    """Measure a pair of each open configuration per round, until all are decided or ``go_on`` is False.
+
+    ``alike``: see :func:`verdicts`; ``flake_rate``: the rate of random process failures."""
     by = FlakeRule(rule.family, rule.q, flake_rate)
     pairs_of = {config: ConfigPairs(flakes=by, counted=alike != OTHER_METHODS) for config in configs}
     while (undecided := [config for config, pairs in pairs_of.items() if pairs.open(rule)]) and go_on():
@@ -129,8 +127,7 @@ def measure_until_decided(
 
 # -- what may be compared -----------------------------------------------------------------------------------------------
 def refuse_unequal(before: Case, after: Case, where: tuple[Environment, Environment]) -> None:
-    """Raise UnfairComparison where the sides differ in a condition that would be measured instead of them, as far as it is known before
-    they run."""
+    """Raise UnfairComparison if the sides differ in a condition that is known before they run."""
     _refuse(before, after, {
         "compute dtype": (before.dtype, after.dtype), "engine": (before.engine, after.engine), "batch": (before.batch, after.batch),
         "device class": (before.device_class, after.device_class),
@@ -139,8 +136,9 @@ def refuse_unequal(before: Case, after: Case, where: tuple[Environment, Environm
 
 
 def refuse_unfair(before: Outcome, after: Outcome, where: tuple[Environment, Environment]) -> None:
-    """Raise UnfairComparison as :func:`refuse_unequal` does, and also where the sides ran on different attention kernels. A kernel that a
-    method needs and whose price is in its time is no difference: see :func:`cachemark.core.result.kernels_apart`."""
+    """Raise UnfairComparison if the sides differ in a condition or an attention kernel.
+
+    A kernel that a method needs and whose cost is in its time is allowed: see :func:`cachemark.core.result.kernels_apart`."""
     refuse_unequal(before.case, after.case, where)
     _refuse(before.case, after.case, {"attention kernel": kernels_apart(before, after) or (None, None)})
 
@@ -153,15 +151,17 @@ def _refuse(before: Case, after: Case, sides: Mapping[str, tuple[object, object]
 
 
 def other_tokens(configs: Mapping[str, ConfigPairs]) -> list[str]:
-    """Configurations with sides that gave different tokens, or other images of the same ones, so that there are images to compare."""
+    """Return the configurations whose sides gave different tokens or images, which need to be compared."""
     return [config for config, pairs in configs.items() if pairs.failed is None and pairs.measured and (
             len({outcome.output_hash for pair in pairs.measured for outcome in (pair.before, pair.after)}) > 1 or _redrawn(pairs.measured))]
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
 def verdicts(configs: Mapping[str, ConfigPairs], rule: Rule, alike: str = SAME) -> list[Verdict]:
-    """The rows of a comparison. ``alike`` says what the sides share: everything (``same``: both claim to be one thing, so bytes and
-    hashes must be equal), all but the method (``methods``), or all but the numerics (``numerics``: bytes must be equal)."""
+    """Return the rows of a comparison.
+
+    ``alike`` is what the sides share: ``same`` (all, so bytes and hashes must be equal), ``methods`` (all but the method) or ``numerics``
+    (all but the numerics, so bytes must be equal)."""
     well = {config: pairs for config, pairs in configs.items() if pairs.failed is None}
     judgements = judge(well, rule)
     varied = {config: peak_ratios for config, pairs in well.items() if pairs.counted and (peak_ratios := peaks(pairs.measured, rule))}
@@ -181,7 +181,7 @@ def verdicts(configs: Mapping[str, ConfigPairs], rule: Rule, alike: str = SAME) 
 
 
 def _flaked(config: str, pairs: ConfigPairs) -> Verdict:
-    """A configuration of which a side failed without a cause that could be shown."""
+    """Return the row of a configuration with a failure that has no proven cause."""
     pair, further = pairs.failures[0], len(pairs.further)
     more = f"failed once, and in {further or 'none'} of {pairs.tries} more pairs"
     reason = f"{pair.before.status} then, {pair.after.status} now: {more}: "
@@ -197,9 +197,9 @@ def _time(config: str, of: ConfigPairs, judgement: PairedVerdict) -> Verdict:
 
 
 def failure(config: str, pair: PairOfOutcomes) -> Verdict:
-    """Verdict on a configuration by the status of both sides. A first side with an error says nothing of the second: it may be code that
-    this
-    harness cannot drive."""
+    """Return the verdict on a configuration by the status of both sides.
+
+    An error of the first side says nothing about the second: this harness may be unable to run it."""
     reason = f"{pair.before.status} then, {pair.after.status} now"
     bad = pair.before if not pair.before.ok else pair.after
     if bad.status in INFRASTRUCTURE or pair.after.status in INFRASTRUCTURE:
@@ -228,7 +228,7 @@ def _exact(config: str, measured: Sequence[PairOfOutcomes], alike: str, peak: Pa
 
 
 def _tokens(row: Verdict, measured: Sequence[PairOfOutcomes], alike: str) -> Iterable[Verdict]:
-    """Compare the tokens of both sides in every pair: sides that claim to be one thing must give the same."""
+    """Compare the tokens of both sides in every pair; equal code must give equal tokens."""
     then, now = ({_outcome(c, side).output_hash for c in measured} for side in (0, 1))
     if len(then) > 1 or len(now) > 1:
         yield replace(row, verdict=CHANGED, reason="one side gave other tokens in another pair: it is not deterministic")
@@ -242,8 +242,9 @@ def _tokens(row: Verdict, measured: Sequence[PairOfOutcomes], alike: str) -> Ite
 
 
 def images(row: Verdict, measured: Sequence[PairOfOutcomes], alike: str) -> Verdict:
-    """Compare the images of sides that gave the same tokens and hashed what they decoded: the images must be equal, except under other
-    numerics."""
+    """Compare the image hashes of sides with the same tokens.
+
+    They must be equal, except with other numerics."""
     then, now = (_drawn(measured, side) for side in (0, 1))
     row = replace(row, metric=IMAGES)
     if then == now and len(then) == 1:
@@ -261,19 +262,19 @@ def _redrawn(measured: Sequence[PairOfOutcomes]) -> bool:
 
 
 def _drawn(measured: Sequence[PairOfOutcomes], side: int) -> set[str]:
-    """The hashes of one side's images; an empty one stands for a hash that was not taken."""
+    """Return the image hashes of one side; an empty one stands for a missing hash."""
     return {str(_outcome(c, side).facts.get(IMAGES) or "") for c in measured}
 
 
 def _peak(row: Verdict, sides: Sequence[Sequence[float]], judgement: PairedVerdict) -> Verdict:
-    """Verdict on a peak that varies from process to process: that of its test, or not resolved where its pairs are too few."""
+    """Return the verdict on a varying peak by its test."""
     change = 1 + judgement.effect.value if judgement.effect else None
     return replace(row, verdict=judgement.verdict, reason=f"may differ by {PEAK_SHARE:.0%}; {judgement.reason}", change=change,
                    then=statistics.median(sides[0]), now=statistics.median(sides[1]))
 
 
 def _counted(row: Verdict, metric: Metric, sides: Sequence[Sequence[float]], same: bool) -> Verdict:
-    """Verdict on a value that is counted: exactly, or within ``PEAK_SHARE`` where an allocator has a say. The worst pair counts."""
+    """Return the verdict on a counted value, by the worst pair: exact, or within ``PEAK_SHARE`` for peaks."""
     then, now = (metric.worst(side) for side in sides)
     row = replace(row, then=then, now=now, change=now / then if then else None)
     if metric.timed:
@@ -293,7 +294,7 @@ def _outcome(pair: PairOfOutcomes, side: int) -> Outcome:
 # -- the exit code ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Tally:
-    """The rows of a comparison and the exit code that follows. ``configs``: how many configurations were to be compared."""
+    """The rows of a comparison and its exit code. ``configs``: the number of configurations to compare."""
 
     rows: tuple[Verdict, ...]
     configs: int
@@ -303,12 +304,12 @@ class Tally:
 
     @property
     def covered(self) -> set[str]:
-        """Configurations with a row that was judged."""
+        """Configurations with a judged row."""
         return {r.label for r in self.rows if r.verdict != NOT_COMPARED}
 
     @property
     def disturbed(self) -> set[str]:
-        """Configurations that could not be judged because of the machine."""
+        """Configurations that the machine prevented from being judged."""
         return {r.label for r in self.rows if r.metric == "status" and r.verdict == NOT_COMPARED} - self.covered
 
     @property
@@ -318,23 +319,24 @@ class Tally:
 
     @property
     def regressed(self) -> list[Verdict]:
-        """Rows that fail: regressions, and tokens that changed where they must not."""
+        """Failing rows: regressions, and changed tokens if they must be equal."""
         return [r for r in self.rows if r.verdict == REGRESSED or (r.verdict == CHANGED and self.fail_on_change)]
 
     def word(self, row: Verdict) -> str:
-        """The verdict of a row; of one that fails and has another, both."""
+        """Return the verdict of a row; for a failing row with another verdict, both."""
         return row.verdict if row.verdict == REGRESSED or row not in self.regressed else f"{REGRESSED} ({row.verdict})"
 
     @property
     def unresolved(self) -> list[Verdict]:
-        """Timed rows that the budget left open, and failures that may be flakes or not."""
+        """Inconclusive times, and failures that may be flakes."""
         return [r for r in self.rows if r.metric in (TIME, "status") and r.verdict == INCONCLUSIVE]
 
     @property
     def exit_code(self) -> int:
-        """The exit code: 4 where nothing or too little was judged, 5 where the machine is the reason or the first side runs nowhere, 1
-        where
-        something regressed, 3 where too much is left open, else 0."""
+        """5, 4, 1, 3 or 0.
+
+        4: nothing or too little was judged; 5: because of the machine, or because no first side runs; 1: something regressed; 3: too much
+        is inconclusive."""
         if not self.configs or not self.covered or len(self.covered) / self.configs < self.min_coverage:
             return 5 if self.disturbed and (any(_by_machine(r) for r in self.rows) or len(self.unready) == self.configs) else 4
         if self.regressed:
@@ -342,8 +344,7 @@ class Tally:
         return self._left_open
 
     def ended(self, advisory: bool) -> int:
-        """The exit code where the gate on times may be ``advisory``: then times alone fail nothing, but too much left open is
-        still no pass."""
+        """Return the exit code; an ``advisory`` gate on times does not fail by times alone."""
         excused = advisory and self.exit_code == 1 and all(r.metric == TIME for r in self.regressed)
         return self._left_open if excused else self.exit_code
 

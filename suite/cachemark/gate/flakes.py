@@ -1,10 +1,9 @@
-"""Failures of one side: tried again until a flake is told from a cause, at a stated rate of error.
+"""Failures of one side, retried until they are known as flakes or regressions, at a stated error rate.
 
-A process fails now and then for no reason that lies in its code. A configuration of which one side failed is therefore measured again, in
-fresh pairs that the first failure did not choose: ``QUIET`` of them without another failure make it a flake, and ``enough`` further
-failures of the same side among at most ``MOST`` make it a cause. If no process fails by chance more often than ``rate``, all configurations
-of a family together are taken for worse, or for better, in at most ``q`` of the nights; what lies between is not resolved.
-``tests/gate/test_flakes.py`` simulates it.
+A process sometimes fails for reasons outside its code. A configuration with one failed side is therefore measured again in new pairs:
+after ``QUIET`` of them without another failure it was a flake, and ``enough`` further failures of the same side among at most ``MOST``
+have a cause. If processes fail at random at most at ``rate``, a family of configurations gets a wrong verdict in at most ``q`` of the
+nights; anything between is inconclusive. ``tests/gate/test_flakes.py`` simulates this.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ FINAL = frozenset({Status.UNSUPPORTED, *INFRASTRUCTURE})  # trying again is some
 
 @dataclass(frozen=True)
 class FlakeRule:
-    """Rule for failures of a family of configurations: together they are judged wrongly in at most ``q`` of the nights where processes fail
-    by
-    chance at most at ``rate``."""
+    """The rule for failures of a family of configurations.
+
+    A verdict is wrong in at most ``q`` of the nights if processes fail at random at most at ``rate``."""
 
     family: int
     q: float = 0.05
@@ -34,8 +33,7 @@ class FlakeRule:
 
     @property
     def enough(self) -> int:
-        """The number of further failures among ``MOST`` pairs that chance does not explain; more than ``MOST`` where any number is
-        chance."""
+        """Number of further failures among ``MOST`` pairs that chance does not explain; ``MOST`` + 1: none."""
         return _enough(self.q / self.family, self.rate)
 
     def caused(self, further: int) -> bool:
@@ -43,8 +41,7 @@ class FlakeRule:
         return further >= self.enough
 
     def open(self, further: int, tries: int) -> bool:
-        """Return whether another pair is to be tried after so many ``tries`` with so many ``further`` failures of the side that failed
-        more."""
+        """Return whether to try another pair after ``tries`` with ``further`` failures of the worse side."""
         return not self.caused(further) and tries < (MOST if further else QUIET)
 
 
@@ -54,16 +51,16 @@ def _enough(level: float, rate: float) -> int:
 
 
 def observed_rate(outcomes: Iterable[Outcome]) -> float:
-    """The share of processes of A/A tests that failed, and no less than ``RATE``: what the rule must withstand on this machine."""
+    """Return the failure rate of A/A processes, at least ``RATE``, which the rule must tolerate."""
     succeeded = [outcome.ok for outcome in outcomes if outcome.status not in FINAL]
     return max(RATE, (len(succeeded) - sum(succeeded)) / len(succeeded)) if succeeded else RATE
 
 
 def quiet(further: int, tries: int) -> bool:
-    """Return whether a failure after which ``further`` ones came in ``tries`` pairs was a flake."""
+    """Return whether a failure was a flake, given ``further`` ones in ``tries`` pairs."""
     return not further and tries >= QUIET
 
 
 def alone(sides: Sequence[Outcome]) -> bool:
-    """Return whether one side of two failed, of itself: both at once is no flake."""
+    """Return whether exactly one side failed by itself; a failure of both is not a flake."""
     return [o.ok for o in sides].count(False) == 1 and all(o.ok or o.status not in FINAL for o in sides)

@@ -40,8 +40,8 @@ MOST = 1e6  # cost ratio that stands for any larger one: JSON has no infinity
 class Finding:
     """One configuration that became worse.
 
-    ``change``: cost now over cost then (1.05: 5 % worse), None where there is no ratio. ``onset``: the first commit with the regression,
-    or empty. ``found_by``: ``baseline`` or ``pairs``."""
+    ``change``: cost now over cost then (1.05: 5 % worse), or None without a ratio. ``onset``: the first commit with the regression, or
+    empty. ``found_by``: ``baseline`` or ``pairs``."""
 
     case: Case
     label: str
@@ -56,9 +56,9 @@ class Finding:
 class Incident:
     """Configurations that became worse for one cause.
 
-    ``factor`` and ``value``: what they share, such as ``method`` and ``linear``, or ``configuration`` and its title. ``key`` never changes.
-    ``change``: the median cost ratio; ``worst``: the largest that was reported. ``found_by``: the only judge that can close the incident.
-    ``metrics``: all metrics of the family of ``metric`` that are worse; empty: ``metric`` alone."""
+    ``factor`` and ``value``: the common factor, such as ``method`` and ``linear``, or ``configuration`` and its title. ``key`` never
+    changes. ``change``: the median cost ratio; ``worst``: the largest that was reported. ``found_by``: the only judge that can close the
+    incident. ``metrics``: all metrics of the family of ``metric`` that are worse; empty: ``metric`` alone."""
 
     key: str
     metric: str
@@ -91,7 +91,7 @@ class Incident:
 
     @property
     def decided(self) -> str:
-        """The decision of a person, in words; empty where there is none."""
+        """The decision of a person, in words, or an empty text."""
         if self.state == NEW:
             return ""
         until = f" until {self.until}" if self.until else ""
@@ -99,9 +99,9 @@ class Incident:
 
 
 def family(name: str) -> str:
-    """Return the name of the metrics that one cause moves together.
+    """Return the name of the group of metrics that one cause changes together.
 
-    Metrics that follow from the tokens are ``output``, other metrics are of their kind, and other names are families of their own."""
+    Metrics that follow from the tokens are ``output``, other metrics belong to their kind, and other names are groups of their own."""
     if name in OF_IMAGES or name in OUTSIDE or name == TOKENS:
         return OUTPUT
     return METRICS[name].kind if name in METRICS else name
@@ -114,7 +114,7 @@ def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str =
 
 
 def rows_by_config(rows: Mapping[str, Iterable[Verdict]], cases: Mapping[str, Case]) -> dict[tuple[str, str], list[Verdict]]:
-    """Group the ``rows`` of each judge by configuration, which is named by its full title, and judge."""
+    """Group the ``rows`` of each judge by the full title of the configuration and the judge."""
     grouped: dict[tuple[str, str], list[Verdict]] = {}
     for judge, verdicts in rows.items():
         for row in verdicts:
@@ -126,7 +126,7 @@ def rows_by_config(rows: Mapping[str, Iterable[Verdict]], cases: Mapping[str, Ca
 def is_decided(name: str, rows: Sequence[Verdict]) -> bool:
     """Return whether a judge's rows of one configuration decide on the metric ``name``.
 
-    A metric without a row is decided where all rows of its family are. Equal tokens decide on everything that follows from them, and a
+    A metric without a row is decided if all rows of its family are. Equal tokens decide on all metrics that follow from them, and a
     configuration with values has a good status."""
     own = [row for row in rows if row.metric == name]
     if not own and name == "status":
@@ -138,7 +138,7 @@ def is_decided(name: str, rows: Sequence[Verdict]) -> bool:
 
 
 def _cost(name: str, change: float | None) -> float | None:
-    """Return cost now over cost then, at most ``MOST``, from the ratio of values; None where there is none."""
+    """Return cost now over cost then, at most ``MOST``, from the ratio of values; None without a ratio."""
     if change is None or change < 0 or not is_metric(name):
         return None
     return min(metric(name).cost_ratio(1.0, change), MOST)
@@ -181,7 +181,7 @@ def _cause(remaining: Sequence[Finding], covered: Sequence[Case]) -> tuple[str, 
 
 
 def _incident(factor: str, value: str, members: Sequence[Finding]) -> Incident:
-    """Build an incident; it is named after the metric with most known ratios, then after the first in the order of metrics."""
+    """Build an incident, named after the metric with the most known ratios, then by the order of metrics."""
     failing = {f.metric for f in members}
     names = [*in_order({name for name in failing if is_metric(name)}), *sorted(name for name in failing if not is_metric(name))]
     ratios = {name: [f.change for f in members if f.metric == name and f.change is not None] for name in names}
@@ -219,7 +219,7 @@ class IncidentNight:
 
     @property
     def failing(self) -> tuple[Incident, ...]:
-        """Incidents of the night that nobody has acknowledged or accepted: each fails the gate, however often it was reported."""
+        """Open incidents of the night; each fails the gate, however often it was reported."""
         return tuple(i for i in (*self.notify, *self.known) if i.state == NEW)
 
 
@@ -275,9 +275,9 @@ def _carried(old: Incident, new: Incident, today: date, delta: float) -> tuple[I
 
 
 def acknowledge(register: Sequence[Incident], key: str, who: str, until: date | None, link: str = "") -> list[Incident]:
-    """Record who decided on an incident. It is reported again after the day ``until``, and where it becomes worse.
+    """Record a person's decision on an incident; without ``until`` it is accepted.
 
-    Without ``until`` it is accepted."""
+    It is reported again after the day ``until``, and if it becomes worse."""
     if key not in {i.key for i in register}:
         raise unknown("incident", key, [i.key for i in register])
     state, day = (ACKNOWLEDGED, until.isoformat()) if until else (ACCEPTED, "")
@@ -285,7 +285,7 @@ def acknowledge(register: Sequence[Incident], key: str, who: str, until: date | 
 
 
 def load(path: Path) -> list[Incident]:
-    """Read a register; empty where there is no file. Raises BadBaseline for anything else."""
+    """Read a register; empty if there is no file. Raises BadBaseline for an invalid one."""
     try:
         text = text_of(path, BadBaseline)
     except BadBaseline as error:
@@ -308,7 +308,7 @@ def save(path: Path, register: Sequence[Incident]) -> None:
 
 
 def decisions(failing: Iterable[Finding], register: Sequence[Incident], today: date) -> dict[tuple[str, str], Incident]:
-    """Return the acknowledged or accepted incident of each finding, by the key of its case and its metric.
+    """Return the acknowledged or accepted incident of each finding, by case key and metric.
 
     Expired acknowledgements do not count."""
     decided = [i for i in register if i.decided and not i.is_expired(today)]
@@ -318,9 +318,9 @@ def decisions(failing: Iterable[Finding], register: Sequence[Incident], today: d
 
 # -- lines of text ------------------------------------------------------------------------------------------------------
 def described(incident: Incident, command: str, among: str = "", commits: Sequence[str] = (), find: str = "") -> list[str]:
-    """Return lines that report an incident: cause, cost, onset, owner, and the command that measures it again.
+    """Return lines with the cause, cost, onset and owner of an incident, and the command to reproduce it.
 
-    ``among``: the range of commits with the cause, where it is known; ``commits``: its commits; ``find``: the command that bisects it."""
+    ``among``: the range of commits with the cause, if known; ``commits``: its commits; ``find``: the command that bisects it."""
     count = f"{len(incident.configurations)} configurations" if len(incident.configurations) > 1 else incident.configurations[0]
     cause = "one configuration" if incident.factor == "configuration" else f"{incident.factor.removesuffix('_class')} {incident.value}"
     change = f"{percent(incident.change - 1, '+')} cost (median of {count}). " if incident.change is not None else ""
@@ -342,7 +342,7 @@ def described(incident: Incident, command: str, among: str = "", commits: Sequen
 
 
 def command(plan: str, incident: Incident, sides: Sequence[str] = ()) -> str:
-    """Return the command that measures an incident again: a comparison of the two ``sides``, else a run of the plan."""
+    """Return the command to measure an incident again: a comparison of ``sides``, else a run."""
     if not sides:
         return shlex.join(["cachemark", "run", plan, "--fresh"])
     case = [] if sides[0] == "--cases" else ["--only", incident.configurations[0]]

@@ -1,4 +1,4 @@
-"""Earlier comparisons in the store: their nights, the alarms of their A/A tests, and the standing of the gate that follows."""
+"""Earlier comparisons in the store: nights, A/A alarms, and the false-alarm record of the gate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
 
 @dataclass(frozen=True)
 class Night:
-    """One finished comparison: its run, its verdicts, and the coverage that is asked now, if it is not the one asked then."""
+    """One finished comparison: its run and verdicts.
+
+    ``min_coverage`` overrides the coverage of the run."""
 
     run: RunRecord
     rows: tuple[Verdict, ...]
@@ -42,33 +44,34 @@ class Night:
 
     @property
     def sides(self) -> list[str]:
-        """The options of `cachemark compare` that name its sides; of two commits those that they were then."""
+        """The options of `cachemark compare` that name its sides, by their commits if they have two."""
         names, commits = map(str, self.stated["sides"]), [str(code.get("commit") or "")[:12] for code in self.stated.get("code", ())]
         if self.stated.get("alike") == OTHER_METHODS:
             return ["--cases", *names]
         return ["--commits", *commits] if all(commits) and len(set(commits)) == 2 else ["--env", *names]
 
     def holds(self, case: Case) -> bool:
-        """Return whether a case was one of its configurations: by its title, to which conditions are added where several configurations
-        have the same."""
+        """Return whether a case was one of its configurations.
+
+        Labels are titles, followed by conditions if several configurations share a title."""
         return any(row.label == case.title or row.label.startswith(f"{case.title}, ") for row in self.rows)
 
     @property
     def tally(self) -> Tally:
-        """Its rows without the A/A tests, and how they end."""
+        """Its rows without the A/A tests, with their exit code."""
         rows = tuple(r for r in self.rows if not r.label.startswith(AA))
         required = self.stated.get("min_coverage", COVERAGE) if self.min_coverage is None else self.min_coverage
         return Tally(rows, int(self.stated.get("configurations", 0)), float(required), fail_on_change=self.stated.get("alike") == "same")
 
     @property
     def equal_configs(self) -> dict[str, bool]:
-        """Its A/A tests that were timed or failed, and whether anything of each raised an alarm."""
+        """Its A/A tests that were timed or failed, and whether each raised an alarm."""
         labels = {r.label for r in self.rows if r.label.startswith(AA) and r.metric in (TIME, "status") and r.verdict != NOT_COMPARED}
         return {label: any(r.label == label and r.verdict in (REGRESSED, IMPROVED) for r in self.rows) for label in sorted(labels)}
 
 
 def nights(store: Store, plan: str, machine_class: str) -> list[Night]:
-    """Finished comparisons of a plan on a machine class with their verdicts, the oldest first, wherever they were merged from."""
+    """Return finished comparisons of a plan on a machine class, oldest first, merged ones included."""
     key = (COMPARISON + plan, "finished", machine_class)
     runs = [run for run in store.runs() if (run.plan, run.state, run.environment.machine_class) == key]
     all_nights = (Night(run, tuple(store.verdicts(run.id))) for run in sorted(runs, key=lambda r: (r.started, r.id)))
@@ -76,21 +79,20 @@ def nights(store: Store, plan: str, machine_class: str) -> list[Night]:
 
 
 def equal_configs(configs: Sequence[str], turn: int = 0) -> list[str]:
-    """The configurations that are also compared with themselves: a quarter of all, spread over them, at least two and at most
-    ``MOST_EQUAL``. With
-    every ``turn``, such as a night, they are the next ones: a configuration may have the same process bias every night, and a few say
-    little of all."""
+    """Return the configurations for A/A tests: a quarter, evenly spread, between 2 and ``MOST_EQUAL``.
+
+    Every ``turn``, such as a night, takes the next ones, because a configuration may have the same process bias every night."""
     count = min(len(configs), max(2, min(MOST_EQUAL, len(configs) // 4)))
     return [configs[(number * len(configs) // count + turn) % len(configs)] for number in range(count)]
 
 
 def aa_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The outcomes of A/A tests among those of comparisons."""
+    """Return the outcomes of A/A tests."""
     return [outcome for outcome in outcomes if str(outcome.facts.get("pair", {}).get("configuration", "")).startswith(AA)]
 
 
 def unchanged(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], list[float]]:
-    """Log ratios of the A/A pairs among the outcomes of comparisons, by comparison and configuration."""
+    """Return log ratios of A/A pairs by comparison and configuration."""
     pairs: dict[tuple[int, str, int], dict[str, Outcome]] = {}
     for outcome in aa_outcomes(outcomes):
         if outcome.ok:
@@ -105,8 +107,9 @@ def unchanged(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], list[float]]
 
 
 def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, device_class: str) -> tuple[float, str]:
-    """The minimum effect for a family of configurations on a machine, and the sentence that says where it comes from. ``equal``: see
-    :func:`unchanged`."""
+    """Return the minimum effect for a family on a machine, and a sentence about its origin.
+
+    ``equal``: see :func:`unchanged`."""
     floor, ratios = FLOOR.get(device_class, max(FLOOR.values())), [ratio for pairs in equal.values() for ratio in pairs]
     process_effect = _largest_process_bias(equal, family)
     visible = sees(ratios, family) if len(ratios) >= ENOUGH else 0.0
@@ -122,7 +125,9 @@ def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, 
 
 
 def lasting_process_bias(outcomes: Iterable[Outcome], family: int) -> float:
-    """The minimum effect that the process bias of A/A tests requires, else 0; see :func:`cachemark.stats.paired_test.process_bias`."""
+    """Return the minimum effect that the process bias of A/A tests requires, else 0.
+
+    See :func:`cachemark.stats.paired_test.process_bias`."""
     return _largest_process_bias(unchanged(outcomes), family)
 
 
@@ -133,12 +138,11 @@ def _largest_process_bias(equal: Mapping[tuple[int, str], Sequence[float]], fami
 # -- how often the gate was wrong ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class GateStanding:
-    """Alarms of A/A tests in the last nights. ``nights``: those that had A/A tests, ``alarms``: those in which any of them raised one;
-    ``configs``: A/A tests of all these nights, ``wrong``: those that raised one. A night of ``family`` configurations has a false alarm at
-    the
-    ``rate``, whose exact 95 % interval (Clopper and Pearson) has the ends ``low`` and ``high``: it is the rate of a configuration, in so
-    many configurations.
-    ``advisory``: the gate is not to be trusted, and fails nothing by times."""
+    """Alarms of A/A tests in recent nights.
+
+    ``nights``: nights with A/A tests; ``alarms``: those with an alarm; ``configs``: their A/A tests; ``wrong``: those that raised an
+    alarm. ``rate`` is the probability of a false alarm in a night of ``family`` configurations, with the exact 95 % interval (Clopper and
+    Pearson) from ``low`` to ``high``. ``advisory``: the gate does not fail by times."""
 
     nights: int
     alarms: int
@@ -151,12 +155,12 @@ class GateStanding:
 
     @property
     def rate(self) -> float:
-        """The share of nights of ``family`` unchanged configurations in which the gate would have raised an alarm."""
+        """The probability of an alarm in a night of ``family`` unchanged configurations."""
         return of_a_night(self.wrong / self.configs, self.family) if self.configs else math.nan
 
     @property
     def sentence(self) -> str:
-        """The rate in one sentence, of nights that had A/A tests."""
+        """The rate in one sentence."""
         last = "night" if self.nights == 1 else count(self.nights, "night")
         return (f"A/A tests raised an alarm in {self.alarms} of the last {last} ({self.wrong} of {count(self.configs, 'A/A test')}): for "
                 f"a night of {count(self.family, 'configuration')} a realised false-alarm rate of {percent(self.rate)} "
@@ -170,7 +174,9 @@ class GateStanding:
 
 
 def standing(earlier: Sequence[Night]) -> GateStanding:
-    """The standing of the gate after nights, the oldest first. An improvement of A/A tests is an alarm as much as a regression."""
+    """Return the false-alarm record of the gate after nights, oldest first.
+
+    An improvement in an A/A test is also an alarm."""
     watched = [(configs, night) for night in earlier if (configs := night.equal_configs)][-WATCHED:]
     alarms = sum(any(configs.values()) for configs, _ in watched)
     verdicts = [wrong for configs, _ in watched for wrong in configs.values()]
@@ -181,21 +187,24 @@ def standing(earlier: Sequence[Night]) -> GateStanding:
 
 
 def of_a_night(rate: float, family: int) -> float:
-    """The rate at which any of so many configurations raises an alarm, from that of one."""
+    """Return the rate of any alarm among ``family`` configurations, from the rate of one."""
     return 1.0 - (1.0 - rate) ** family
 
 
 # -- history ------------------------------------------------------------------------------------------------------------
 def series(earlier: Sequence[Night], config: str, name: str = TIME) -> tuple[list[float], list[str]]:
-    """A configuration night by night: log ratio of cost to the canary, NaN where it was not measured, and the environment's fingerprint."""
+    """Return the nightly log cost ratios to the canary, and the environment fingerprints.
+
+    The ratio is NaN if the configuration was not measured."""
     change_of = {id(night): row.change for night in earlier for row in night.rows if row.label == config and row.metric == name}
     ratios = (metric(name).cost_ratio(1.0, change) if (change := change_of.get(id(night))) else math.nan for night in earlier)
     return [math.log(ratio) if ratio > 0 else math.nan for ratio in ratios], [night.run.environment.fingerprint for night in earlier]
 
 
 def history_lines(earlier: Sequence[Night], config: str, delta: float) -> list[str]:
-    """Sentences of the newest baseline series of a configuration: the changes that count, with the commit of the night on which each began;
-    what became worse on nights that follow no level; and that its nights could not show a change of ``delta``, where that is so."""
+    """Return sentences about the newest baseline series of a configuration.
+
+    They state regressions with the commit of their first night, and whether the nights could not show a change of ``delta``."""
     if not earlier:
         return []
     segment = history.changes(*series(earlier, config), delta, [night.run.day for night in earlier])[-1]

@@ -1,12 +1,12 @@
-"""Images of two sides compared seed by seed, to find where those of the second are worse, in a family of its own.
+"""Images of two sides compared seed by seed, in a family of configurations of its own.
 
-Both sides made images at the same seeds, so every value that is known image by image (agreement, PSNR, color consistency)
-gives one difference per seed. Which of two A/A tests a difference favours is chance, and the exact sign-flip test asks how often chance
-alone would add up to so much. Fidelity and quality of all configurations are one family, apart from that of times (Benjamini and Hochberg).
+Both sides made images at the same seeds, so every value per image (agreement, PSNR, color consistency) gives one difference per seed. In
+A/A tests the sign of a difference is random, and the exact sign-flip test computes how often chance alone adds up to as much. Fidelity and
+quality of all configurations form one family, separate from that of times (Benjamini and Hochberg).
 
-Here the mean over seeds counts, not the Hodges–Lehmann estimate: a method often changes few images much and most of them not at all, and
-then the median of Walsh averages is nought. "Equivalent" is said of these seeds: what happens at one image in fifty, 64 seeds seldom show,
-so the standard error is stated and no interval.
+The effect is the mean over seeds, not the Hodges–Lehmann estimate: a method often changes few images much and most images not at all, for
+which the median of Walsh averages is zero. "Equivalent" refers to these seeds: 64 seeds rarely show an event of one image in fifty, so the
+standard error is reported and no interval.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ ITSELF = "fidelity of the full cache is to itself"
 
 @dataclass(frozen=True)
 class SeedwiseRow:
-    """One value of one configuration, seed by seed. ``worse``: how much worse the second side is at each seed, in the metric's unit,
-    (seeds,)."""
+    """One value of a configuration.
+
+    ``worse``: the loss of the second side at each seed, in the unit of the metric, (seeds,)."""
 
     pair: PairOfOutcomes
     metric: Metric
@@ -42,12 +43,14 @@ class SeedwiseRow:
 
     @property
     def limit(self) -> float:
-        """The minimum effect in the metric's unit. Of values with both signs the mean may be nearly 0, and says nothing of their size."""
+        """The minimum effect in the metric's unit.
+
+        It uses absolute values, because the mean of signed values may be nearly 0."""
         return LEAST * float(np.abs(self.pair.before.samples[self.metric.name]).mean())
 
     @property
     def effect(self) -> float:
-        """By how much the second side is worse on average."""
+        """The mean loss of the second side."""
         return float(self.worse.mean())
 
     @property
@@ -57,16 +60,16 @@ class SeedwiseRow:
 
     @property
     def margin(self) -> float:
-        """The distance from the limits at which the effect is called equivalent: Student's, at ``CONFIDENCE``."""
+        """The margin of error of the effect: Student's, at ``CONFIDENCE``."""
         return float(t.ppf((1 + CONFIDENCE) / 2, len(self.worse) - 1)) * self.error
 
 
 def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = SAME) -> list[Verdict]:
-    """The rows of configurations of which both sides' images were judged, one for each value that is known seed by seed. ``q`` is the false
-    discovery rate of the family, ``alike`` what the sides share (see :func:`cachemark.gate.comparison.verdicts`). A configuration without
-    such a
-    value has a row that says why, one whose second side alone failed has regressed, and of two full caches the hashes of their images
-    are compared where they were taken: fidelity is to the side's own full cache, so here it is to itself and says nothing."""
+    """Return one row per configuration and value that is known seed by seed on both sides.
+
+    ``q`` is the false discovery rate of the family; ``alike`` is what the sides share (:func:`cachemark.gate.comparison.verdicts`). A
+    configuration without such a value has a row with the reason, and one whose second side alone failed has regressed. Two full caches are
+    compared by their image hashes: each is the reference of its own fidelity."""
     lines = {config: list(_lines(pair)) for config, pair in pairs.items()}
     flat = [line for config_lines in lines.values() for line in config_lines]
     sides = sign_flips([line.worse for line in flat])
@@ -80,8 +83,7 @@ def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = 
 
 
 def _lost(config: str, pair: PairOfOutcomes) -> Iterator[Verdict]:
-    """A row for each metric of a plug-in that failed in one side alone: whether that is its own doing or that of the images nobody
-    knows."""
+    """Yield a row for each plug-in metric that failed on one side alone."""
     for which, failed, other in (("first", pair.before, pair.after), ("second", pair.after, pair.before)):
         for name, fault in failed.facts.get(FAULTS, {}).items():
             if name in other.samples:
@@ -89,7 +91,7 @@ def _lost(config: str, pair: PairOfOutcomes) -> Iterator[Verdict]:
 
 
 def _whole_config(config: str, pair: PairOfOutcomes, alike: str, images_differ: bool) -> Iterator[Verdict]:
-    """The row of a configuration as a whole, if it needs one. ``images_differ``: it has rows of values."""
+    """Yield the row of the whole configuration, if needed. ``images_differ``: it has rows of values."""
     row = Verdict(pair.after.case.key, config, "status", NOT_COMPARED)
     hashed = all(outcome.facts.get(IMAGES) for outcome in (pair.before, pair.after))
     if pair.before.ok and not pair.after.ok and pair.after.status not in (Status.UNSUPPORTED, *INFRASTRUCTURE):
@@ -104,8 +106,9 @@ def _whole_config(config: str, pair: PairOfOutcomes, alike: str, images_differ: 
 
 
 def _to_itself(pair: PairOfOutcomes) -> bool:
-    """Return whether both sides are the full cache that their own fidelity is measured against. That of a ``reference`` engine is another
-    code path."""
+    """Return whether both sides are full caches, whose fidelity is measured against themselves.
+
+    A ``reference`` engine is another code path."""
     return all(o.ok and o.case.role == "baseline" and o.case.engine != "reference" for o in (pair.before, pair.after))
 
 
@@ -127,7 +130,7 @@ def _reason(pair: PairOfOutcomes) -> str:
 
 
 def _row(config: str, line: SeedwiseRow, adjusted: tuple[float, float], q: float, family: int) -> Verdict:
-    """``adjusted``: the p-values of worse and of better, in a ``family`` of so many lines."""
+    """Return the verdict on a line. ``adjusted``: p-values of worse and better in the ``family``."""
     side, p = (1, adjusted[0]) if line.effect > 0 else (-1, adjusted[1])
     low, high = line.effect - line.margin, line.effect + line.margin
     if p <= q and abs(line.effect) >= line.limit:

@@ -1,4 +1,4 @@
-"""Processors and threads of a CPU trial: as many processors as it has threads, held by no other run where that is possible."""
+"""Processors and threads of a CPU trial: one processor per thread, exclusive if possible."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .lease import lock
 
 @contextmanager
 def processors(threads: int) -> Iterator[tuple[int, ...]]:
-    """Numbers of ``threads`` processors, leased for the time of the block; all that are allowed where fewer are free, or the system
-    cannot pin."""
+    """Lease ``threads`` processors for the block and yield their numbers.
+
+    All allowed processors if fewer are free, or if the system cannot pin."""
     if not hasattr(os, "sched_getaffinity"):
         yield ()
         return
@@ -33,14 +34,14 @@ def processors(threads: int) -> Iterator[tuple[int, ...]]:
 
 
 def pin(numbers: tuple[int, ...]) -> None:
-    """Let this process and its threads run on these processors only; nowhere in particular where none are given."""
+    """Restrict this process and its threads to these processors, if there are any."""
     if numbers and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, numbers)
 
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Let torch compute with ``count`` threads inside the block; None or 0 changes nothing."""
+    """Let torch use ``count`` threads inside the block; None or 0 changes nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -1,4 +1,4 @@
-"""The machine and the software on which trials run, and the fingerprint of their numerics."""
+"""Machine and software of trials, and the fingerprint of their numerics."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from .gpu import Gpu, gpus
 
 
 def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environment:
-    """The environment of a trial on ``device`` (``cpu`` or ``cuda``) with so many CPU threads; on ``gpu``, by default the first one.
+    """Return the environment of a trial on ``device`` (``cpu`` or ``cuda``) with ``threads`` CPU threads.
 
-    Its fingerprint says nothing of the kernels that our own code chooses, such as that of a packed linear layer (ADR 13): these are part of
-    the code, which the result key has beside it.
-    """
+    ``gpu`` defaults to the first one. The fingerprint excludes kernels chosen by this package, such as packed linear layers (ADR 13): they
+    belong to the code, which is also part of the result key."""
     if device != "cpu":  # a GPU is asked through its driver: torch would take memory on it, and be a foreign process there
         gpu = gpu or gpus()[0]
     name, driver = (gpu.name, gpu.driver) if gpu else (_cpu(), None)
@@ -37,7 +36,7 @@ def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environmen
 
 
 def slug(text: str) -> str:
-    """Lower case, digits and single dashes: a name for a folder."""
+    """Return text as lower case, digits and single dashes, for folder names."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 

@@ -1,4 +1,4 @@
-"""GPUs by UUID, through NVML: which there are, their state, and their clocks."""
+"""GPUs by UUID, through NVML: devices, their state, and their clocks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ REASONS = {SW_POWER_CAP: "power cap", HW_SLOWDOWN: "hardware slowdown", SW_THERM
 
 @dataclass(frozen=True)
 class Reading:
-    """State of a device at one moment; None where it cannot tell. ``sm_mhz`` MHz, ``celsius`` °C, ``watts`` W, ``joules`` J since the
-    driver was loaded, ``busy`` percent of the last instants with work on it, ``reasons`` NVML's bits of what holds the clocks down."""
+    """State of a device at one moment; None if unknown.
+
+    ``sm_mhz`` MHz, ``celsius`` °C, ``watts`` W, ``joules`` J since the driver was loaded, ``busy`` percent of the last sampling period,
+    ``reasons`` NVML's bits of clock reductions."""
 
     sm_mhz: int | None
     celsius: int | None
@@ -38,7 +40,7 @@ class Reading:
 
 
 class Lost(Exception):
-    """The device has fallen off the bus or asks for a reset: nothing on it can be trusted any more."""
+    """The device has fallen off the bus or needs a reset."""
 
 
 class Gpu:
@@ -51,7 +53,7 @@ class Gpu:
         self.driver = str(nvml.nvmlSystemGetDriverVersion())
 
     def reading(self) -> Reading:
-        """Its state now."""
+        """Return the current state."""
         nvml, h = self._nvml, self._handle
         joules, watts = self._told(nvml.nvmlDeviceGetTotalEnergyConsumption), self._told(nvml.nvmlDeviceGetPowerUsage)
         used = self._told(nvml.nvmlDeviceGetUtilizationRates)
@@ -63,21 +65,21 @@ class Gpu:
         )
 
     def processes(self) -> frozenset[int]:
-        """Numbers of the processes that compute on it, in the system's own count; a container may see others' numbers."""
+        """Return the PIDs that compute on it, in the host's numbering, which may differ from a container's."""
         return frozenset(p.pid for p in self._told(self._nvml.nvmlDeviceGetComputeRunningProcesses) or ())
 
     def cuda(self) -> str:
-        """The newest CUDA that its driver runs, such as ``13.0``; a torch built for a newer one does not find the device."""
+        """Return the newest CUDA version that the driver supports, such as ``13.0``."""
         number = int(self._nvml.nvmlSystemGetCudaDriverVersion_v2())
         return f"{number // 1000}.{number % 1000 // 10}"
 
     def memory(self) -> int:
-        """Bytes of memory in all."""
+        """Return the total memory in bytes."""
         info = self._told(self._nvml.nvmlDeviceGetMemoryInfo)
         return 0 if info is None else int(info.total)
 
     def lock_clocks(self, mhz: int) -> None:
-        """Hold the SM clock at ``mhz``. Infrastructure where that is not permitted, no clock of this device, or not in its power."""
+        """Lock the SM clock at ``mhz``. Raises Infrastructure without permission or support."""
         nvml = self._nvml
         supported = self._clocks()
         if supported and mhz not in supported:
@@ -93,7 +95,7 @@ class Gpu:
             raise Infrastructure(f"The clocks of {self.name} cannot be locked.", remedy="Run without --lock-clocks.") from None
 
     def free_clocks(self) -> None:
-        """Let the clocks go. Infrastructure where that is not permitted."""
+        """Unlock the clocks. Raises Infrastructure without permission."""
         def reset(handle: Any) -> None:
             try:
                 self._nvml.nvmlDeviceResetGpuLockedClocks(handle)
@@ -106,17 +108,17 @@ class Gpu:
 
     @property
     def mark(self) -> Path:
-        """The file that stands as long as a run holds the clocks."""
+        """The file that exists while a run has locked the clocks."""
         return folder() / f"{self.uuid}.locked"
 
     def _clocks(self) -> list[int]:
-        """SM clocks that it has at its fastest memory clock, the fastest first."""
+        """Return the SM clocks at the fastest memory clock, fastest first."""
         memory = self._told(self._nvml.nvmlDeviceGetSupportedMemoryClocks) or []
         clocks = self._told(lambda h: self._nvml.nvmlDeviceGetSupportedGraphicsClocks(h, max(memory))) if memory else []
         return sorted(clocks or [], reverse=True)
 
     def _told(self, ask: Callable[[Any], Any]) -> Any:
-        """An answer, or None where the device has none to give."""
+        """Return NVML's answer, or None if the device does not support the query."""
         try:
             return ask(self._handle)
         except (self._nvml.NVMLError_GpuIsLost, self._nvml.NVMLError_ResetRequired) as error:
@@ -126,8 +128,9 @@ class Gpu:
 
 
 def gpus(nvml: Any = None) -> list[Gpu]:
-    """Every device that this process may use, in NVML's order. Devices that CUDA_VISIBLE_DEVICES leaves out are left out. Infrastructure
-    where there is no driver."""
+    """Return every device allowed by CUDA_VISIBLE_DEVICES, in NVML's order.
+
+    Raises Infrastructure without a driver."""
     if nvml is None:
         nvml = importlib.import_module("pynvml")
     try:
@@ -143,7 +146,9 @@ def gpus(nvml: Any = None) -> list[Gpu]:
 
 
 def chosen(names: Sequence[str], devices: Sequence[Gpu]) -> list[Gpu]:
-    """The devices of these names: numbers, UUIDs or beginnings of them; ``all`` is every one. UnknownName for any other."""
+    """Return the devices named by index, UUID or UUID prefix; ``all`` is every one.
+
+    Raises UnknownName for any other name."""
     if "all" in names:
         return list(devices)
     picked = [_named(name, devices) for name in names]
@@ -163,11 +168,10 @@ def _named(name: str, devices: Sequence[Gpu]) -> Gpu | None:
 # -- clocks held for a run ------------------------------------------------------------------------------------------------
 @contextmanager
 def locked(devices: Sequence[Gpu], mhz: int) -> Iterator[None]:
-    """Hold the SM clocks of the devices at ``mhz``; 0 leaves them alone. They are let go at the end, after an error and after SIGTERM.
+    """Lock the SM clocks at ``mhz`` (0: leave them) until the block ends, also by an error or SIGTERM.
 
-    A kill that leaves no time for it leaves a mark in the folder of leases, and the next run on the device lets them go. Infrastructure
-    where a device refuses, or where such a mark is left by somebody whose lock this user may not release.
-    """
+    After SIGKILL a mark remains in the folder of leases, and the next run on the device unlocks it. Raises Infrastructure if a device
+    refuses, or this user may not unlock such a device."""
     with _orderly_end(), ExitStack() as stack:
         for gpu in devices:
             if gpu.mark.exists():
@@ -181,7 +185,7 @@ def locked(devices: Sequence[Gpu], mhz: int) -> Iterator[None]:
 
 
 def _let_go(gpu: Gpu) -> None:
-    """Release what this run has locked, or was not permitted to."""
+    """Unlock the clocks, if possible, and remove the mark."""
     with suppress(Lost, Infrastructure):
         gpu.free_clocks()
     gpu.mark.unlink(missing_ok=True)
@@ -189,7 +193,7 @@ def _let_go(gpu: Gpu) -> None:
 
 @contextmanager
 def _orderly_end() -> Iterator[None]:
-    """SIGTERM raises SystemExit inside, so that what must be put back is. Outside of the main thread signals are not ours."""
+    """Turn SIGTERM into SystemExit inside the block, in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
-"""Keeps a process together with all that it starts: when it ends, so does what is left of its family, wherever that has gone.
+"""Ends all descendants of a process together with it, wherever they moved.
 
-A process group does not hold what leaves it (``setsid``, a daemon). On Linux the process is therefore run as a copy below one that takes in
-orphans (``PR_SET_CHILD_SUBREAPER``): whatever the copy has started stays a descendant of that one, is found there, and is killed. Other
-systems have no such thing; there the work is done in the process itself, and what leaves its group survives it.
+A process group does not contain processes that leave it (``setsid``, daemons). On Linux the work therefore runs in a copy of the process
+below a subreaper (``PR_SET_CHILD_SUBREAPER``): everything that the copy starts stays its descendant, is found there, and is killed. On
+other systems the work runs in the process itself, and processes that leave its group survive.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ KEEPS = sys.platform == "linux"  # on this system
 
 
 def keep(work: Callable[[], None]) -> None:
-    """Do ``work`` in a copy of this process and leave as it leaves, once nothing is left of what it has started. Returns in the copy alone,
-    when the work is done. SIGTERM ends the copy and all else at once."""
+    """Run ``work`` in a copy of this process, then end all its descendants and exit like it.
+
+    Returns in the copy only, after ``work``. SIGTERM ends the copy and all descendants at once."""
     if not KEEPS:
         work()
         return
@@ -42,7 +43,7 @@ def keep(work: Callable[[], None]) -> None:
 
 
 def end_family() -> None:
-    """Kill every descendant of this process, as long as there is any and it can be killed."""
+    """Kill all descendants of this process, as long as any exist and can be killed."""
     end = time.monotonic() + GRACE
     while time.monotonic() < end:
         for pid in children():
@@ -57,7 +58,7 @@ def end_family() -> None:
 
 
 def children() -> frozenset[int]:
-    """Return the processes that this one has started or inherited and not waited for; empty where the system does not tell."""
+    """Return children and adopted orphans that were not waited for; empty if the system hides them."""
     pids = set[int]()
     for task in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
@@ -66,7 +67,7 @@ def children() -> frozenset[int]:
 
 
 def _waited(copy: int) -> tuple[int, bool]:
-    """The status with which the copy has ended, and whether it was we who were asked to end."""
+    """Return the exit status of the copy, and whether this process received SIGTERM."""
     terminated = False
     while True:
         if signal.sigwait(WAITED) == signal.SIGTERM:
@@ -78,7 +79,7 @@ def _waited(copy: int) -> tuple[int, bool]:
 
 
 def _leave(code: int) -> None:
-    """End this process with an exit code, or by a signal where that is negative."""
+    """Exit with a code, or by a signal if it is negative."""
     if code < 0:
         import resource
 

@@ -1,4 +1,4 @@
-"""Leases: while one harness measures on a device, no other does, on this machine or on another that sees the same device."""
+"""Leases: exclusive use of a device among all processes and machines that see it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..core.processes import BEAT, holder
 
 
 class Register(Protocol):
-    """A record of leases that other machines see. The store is one."""
+    """A record of leases that other machines see, such as the store."""
 
     def take_device(self, device: str, holder: str) -> str:
-        """Write ``holder`` down for the device, or again as a sign of life. Returns who holds it then: the caller, or somebody else."""
+        """Write ``holder`` for the device, or refresh it. Return the actual holder."""
 
     def give_device(self, device: str, holder: str) -> None:
-        """Strike the holder out."""
+        """Remove the holder."""
 
 
 def folder() -> Path:
-    """The folder of the lock files: one place for all users of a machine, or what CACHEMARK_LEASES names."""
+    """Return the folder of lock files, shared by all users of a machine, or CACHEMARK_LEASES."""
     configured = os.environ.get("CACHEMARK_LEASES")
     path = Path(configured) if configured else Path(tempfile.gettempdir()) / "cachemark-leases"
     if not path.is_dir():
@@ -36,7 +36,7 @@ def folder() -> Path:
 
 
 def lock(name: str) -> IO[str] | None:
-    """A lock of that name, kept until the file is closed or the process ends, however it ends; None where another process has it."""
+    """Lock a name until the file is closed or the process ends; None if another process has it."""
     file = _opened(folder() / f"{name}.lock")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,8 +50,9 @@ def lock(name: str) -> IO[str] | None:
 
 
 def _opened(path: Path) -> IO[str]:
-    """The file, for every user to lock. One that is there is opened as it is: in a folder for all users a system may refuse to create
-    what somebody else has created."""
+    """Open the file for every user.
+
+    An existing file is opened without O_CREAT: in a shared folder a system may refuse to create another user's file."""
     with suppress(FileNotFoundError):
         return os.fdopen(os.open(path, os.O_RDWR), "r+")
     number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -61,7 +62,7 @@ def _opened(path: Path) -> IO[str]:
 
 
 def held_by(name: str) -> str:
-    """The holder that wrote itself into the lock of that name, for people."""
+    """Return the holder in the lock of that name, for people."""
     try:
         return (folder() / f"{name}.lock").read_text().strip() or "somebody"
     except OSError:
@@ -70,7 +71,7 @@ def held_by(name: str) -> str:
 
 @contextmanager
 def lease(device: str, register: Register | None = None, beat: float = BEAT) -> Iterator[str]:
-    """Hold a device. Yields who holds it instead, or nothing where it is ours."""
+    """Hold a device. Yields another holder, or an empty text if the device is ours."""
     file = lock(device)
     if file is None:
         yield held_by(device)

@@ -1,4 +1,4 @@
-"""Peak memory of one generation, above what stood before it; and a limit to what a trial may allocate."""
+"""Peak memory of one generation above its start, and a limit on a trial's allocations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from torch.utils._pytree import tree_leaves
 
 
 class TensorPeak(TorchDispatchMode):
-    """Bytes of tensor storages alive at once, those in ``known`` (the weights) left out.
+    """Peak bytes of simultaneously alive tensor storages, without those in ``excluded`` (the weights).
 
-    Exact for tensors that an operation returns, and repeatable; scratch memory inside an operation is not seen. For a CPU,
-    where a resident set size would also count what the allocator keeps.
-    """
+    Exact and repeatable for tensors returned by operations; scratch memory inside operations is not counted. For CPUs, whose resident set
+    size includes memory cached by the allocator."""
 
     def __init__(self, excluded: Iterable[Tensor] = ()) -> None:
         super().__init__()
@@ -28,7 +27,7 @@ class TensorPeak(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and to guard against it torch would import its compiler: two seconds of every trial."""
+        """Return False: nothing is compiled here, and the guard would import torch's compiler (2 s per trial)."""
         return False
 
     def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -59,12 +58,12 @@ class TensorPeak(TorchDispatchMode):
 
 
 def allocated(device: str) -> int:
-    """Bytes that the allocator has given away on a CUDA device; on a CPU 0."""
+    """Return the allocated bytes of a CUDA device; 0 for a CPU."""
     return 0 if device == "cpu" else torch.cuda.memory_allocated()
 
 
 def peak_bytes(device: str, work: Callable[[], object], excluded: Iterable[Tensor]) -> int:
-    """Peak bytes that ``work`` adds on the device: the CUDA allocator's, or :class:`TensorPeak` on a CPU."""
+    """Return the peak bytes that ``work`` adds: the CUDA allocator's, or :class:`TensorPeak` on a CPU."""
     if device == "cpu":
         with TensorPeak(excluded) as watch:
             work()
@@ -78,17 +77,16 @@ def peak_bytes(device: str, work: Callable[[], object], excluded: Iterable[Tenso
 
 
 def exhausted(error: BaseException) -> bool:
-    """True of an error that says that memory ran out, whichever allocator raised it."""
+    """Return whether an error means that memory ran out, in any allocator."""
     out_of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return out_of_memory or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
 
 
 def cap(device: str, nbytes: int) -> None:
-    """Let this process allocate ``nbytes`` bytes and no more; beyond them it runs out of memory, as on a card of that size.
+    """Limit this process to ``nbytes`` more bytes, like a device of that size.
 
-    CUDA: of torch's allocator, model included. CPU, where the system can limit it: of the process's data, above what it holds now; the
-    model is loaded afterwards and counts too.
-    """
+    CUDA: of torch's allocator, model included. CPU, if the system supports it: data above the current amount; the model is loaded later
+    and counts too."""
     if device != "cpu":
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, nbytes / total))
@@ -99,6 +97,6 @@ def cap(device: str, nbytes: int) -> None:
 
 
 def _data() -> int:
-    """Bytes of data that this process has mapped."""
+    """Return the mapped data bytes of this process."""
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
     return next(int(words[1]) * 1024 for words in lines if words[0] == "VmData:")

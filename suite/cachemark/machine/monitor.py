@@ -1,4 +1,4 @@
-"""Watches a device while cases run on it: what its clocks did, and whether anything invalidated the measurement."""
+"""Monitoring of a device while cases run: its clocks, and anything that invalidates the measurement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PERIOD = 0.2  # seconds between two readings: a handful within the shortest timi
 
 @dataclass(frozen=True)
 class Disturbance:
-    """The reason why a measurement does not count: ``throttled``, ``contended``, or ``error`` for a device that is gone."""
+    """Why a measurement is invalid: ``throttled``, ``contended``, or ``error`` for a lost device."""
 
     status: Status
     reason: str
@@ -32,8 +32,9 @@ class Disturbance:
 
 @dataclass
 class Watch:
-    """Readings of one device, for one case at a time. ``locked`` is the clock at which it is held, in MHz, or 0; ``child`` the process that
-    we have started on it, whose whole family in time is ``own``."""
+    """Readings of one device, for one case at a time.
+
+    ``locked`` is the locked clock in MHz, or 0; ``child`` is the process started on the device, whose descendants over time are ``own``."""
 
     gpu: Gpu
     locked: int = 0
@@ -57,7 +58,7 @@ class Watch:
             self._thread.join()
 
     def begin(self) -> None:
-        """A case begins: what was read before is forgotten."""
+        """Start a case and forget earlier readings."""
         self._readings, self._unread = [], []
         self.read()
 
@@ -71,19 +72,20 @@ class Watch:
         self._readings.append(reading)
 
     def end(self) -> tuple[dict[str, Any], Disturbance | None]:
-        """Readings since :meth:`begin` for the facts of an outcome, ``unread`` among them where the driver gave none, and what invalidates
-        it, if anything."""
+        """Return facts about the readings since :meth:`begin`, and a disturbance, if any.
+
+        The fact ``unread`` counts failed readings."""
         self.read()
         readings, unread = self._readings, list(self._unread)
         unread_facts = {"unread": {"times": len(unread), "errors": sorted(set(unread))}} if unread else {}
         return _facts(self.gpu, readings, self.locked) | unread_facts, self._invalidated(readings)
 
     def intruders(self) -> frozenset[int]:
-        """Processes that compute on the device and are none of ours, before anything of ours runs."""
+        """Return foreign processes on the device, before anything of ours runs."""
         return strangers(self._told(self.gpu.processes) or frozenset(), self.own)
 
     def _told(self, ask: Callable[[], Any]) -> Any:
-        """An answer of the driver. One that nobody expects is noted, and None: it must not end the thread or the run."""
+        """Return the driver's answer. Unexpected errors are noted and give None: they must not end the run."""
         try:
             return ask()
         except Lost as error:
@@ -113,10 +115,9 @@ class Watch:
 
 
 def strangers(running: frozenset[int], own: frozenset[int], alive: Callable[[int], bool] | None = None) -> frozenset[int]:
-    """Of the processes on a device those that are not ours.
+    """Return the processes on a device that are not ours.
 
-    In a container the driver may count processes as the host does: then none of ours is found, and one number of no process here is
-    taken for the trial's.
+    In a container the driver may use the host's numbering: then none of ours is found, and one unknown number is assumed to be the trial.
     """
     alive = alive or (lambda pid: Path(f"/proc/{pid}").exists())
     foreign = running - own
@@ -127,7 +128,7 @@ def strangers(running: frozenset[int], own: frozenset[int], alive: Callable[[int
 
 
 def family(pid: int) -> frozenset[int]:
-    """A process and all that it has started. Only the process itself where the system does not tell."""
+    """Return a process and its descendants, or the process alone if the system hides them."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -153,13 +154,13 @@ def _facts(gpu: Gpu, readings: list[Reading], locked: int) -> dict[str, Any]:
 
 
 def _clocks(readings: list[Reading]) -> list[int]:
-    """Clocks under load; all of them where there never was any, or the device cannot tell."""
+    """Return the clocks under load, or all clocks without any load."""
     loaded = [r.sm_mhz for r in readings if r.sm_mhz is not None and (r.busy or 0) >= BUSY]
     return loaded or [r.sm_mhz for r in readings if r.sm_mhz is not None]
 
 
 def _spread(values: list[Any]) -> list[float]:
-    """Least, median and greatest; nothing of nothing."""
+    """Return minimum, median and maximum, or an empty list."""
     return [min(values), statistics.median(values), max(values)] if values else []
 
 

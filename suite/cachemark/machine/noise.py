@@ -1,4 +1,4 @@
-"""Noise of this machine: the scatter of a fixed piece of work done twenty times, and the smallest change that could be seen here."""
+"""Noise of this machine: the scatter of a fixed workload, and the smallest visible change."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ STEPS, SIDE = 24, {"cpu": 384, "cuda": 4096}
 
 
 class Noise(NamedTuple):
-    """``score``: how far repeats scatter, as a share of their median, outliers aside; ``worst``: the slowest over the median, less one;
-    ``sees``: the smallest change that :data:`PAIRS` pairs would show, were every pair as two repeats are."""
+    """Scatter of a workload's times.
+
+    ``score``: robust standard deviation as a fraction of the median; ``worst``: the slowest over the median, minus 1; ``sees``: the
+    smallest change that :data:`PAIRS` pairs with this scatter would detect."""
 
     score: float
     worst: float
@@ -27,7 +29,7 @@ class Noise(NamedTuple):
 
 
 def noise(device: str = "cpu", repeats: int = REPEATS) -> Noise:
-    """Time the canary: products of matrices with a non-linearity between them, as in a step of a small model."""
+    """Time the canary: matrix products with a nonlinearity, like a step of a small model."""
     a = torch.randn(SIDE[device], SIDE[device], generator=torch.Generator().manual_seed(0)).to(device) / SIDE[device] ** 0.5
     watch, times = clock(device, ()), []
     for _ in range(WARMUP + repeats):
@@ -40,7 +42,7 @@ def noise(device: str = "cpu", repeats: int = REPEATS) -> Noise:
 
 
 def noise_of(seconds: list[float]) -> Noise:
-    """The values of these times. The scatter is the median distance from the median, scaled to a standard deviation."""
+    """Return the noise of these times; the scatter is the scaled median absolute deviation."""
     middle = statistics.median(seconds)
     score = 1.4826 * statistics.median(abs(s - middle) for s in seconds) / middle
     return Noise(score, max(seconds) / middle - 1, POWER * math.sqrt(2 / PAIRS) * score, tuple(seconds))

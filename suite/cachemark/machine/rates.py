@@ -1,7 +1,7 @@
-"""Measured bandwidth and FLOP/s of this device, from which roofline times are computed.
+"""Measured bandwidth and FLOP/s of this device, for roofline times.
 
-The best of several attempts, because a roofline time is a bound. Buffers are far larger than any CPU cache; a small model may fit into
-one all the same, and then a case can be faster than its roofline time (the report says so).
+The best of several attempts, because a roofline time is a bound. Buffers are much larger than CPU caches; a small model may still fit into
+a cache and be faster than its roofline time, which the report states.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ ATTEMPTS = (3, 20)  # at least, at most
 
 
 def rates(device: str, threads: int, dtypes: Iterable[str], uuid: str = "") -> dict[str, Rates]:
-    """Rates by dtype (``float32``, …), measured once in this process for a device and number of threads. On a CUDA device, the one of this
-    ``uuid`` or the first, another process measures, so that this one keeps no memory there; where it fails, for lack of free memory say,
-    there are none."""
+    """Return rates by dtype (``float32``, …), measured once per process, device and number of threads.
+
+    A CUDA device (``uuid``, or the first) is measured in another process, so that this one uses no memory there; empty if that fails, for
+    lack of memory for example."""
     names = tuple(sorted(set(dtypes)))
     return dict(_cpu(threads, names) if device == "cpu" else _elsewhere(device, names, uuid))
 
 
 def rate(device: str, threads: int, dtype: str) -> Rates:
-    """Rates of one dtype. Raises Infrastructure where they cannot be measured."""
+    """Return the rates of one dtype. Raises Infrastructure if they cannot be measured."""
     if (measured := rates(device, threads, [dtype]).get(dtype)) is None:
         raise Infrastructure(f"The rates of {device} cannot be measured: its process failed, for lack of free memory perhaps.",
                              remedy="See `cachemark doctor`.")
@@ -60,15 +61,16 @@ def _elsewhere(device: str, dtypes: tuple[str, ...], uuid: str) -> tuple[tuple[s
 
 
 def measured_bandwidth(device: str) -> float:
-    """Bytes per second, by the faster of a copy, which counts what it reads and what it writes, and of reading alone: a CPU also reads
-    what it overwrites, which a copy's count leaves out, and a roofline time must not be longer than it is."""
+    """Return bytes per second: the faster of a copy, reads plus writes, and a read.
+
+    A CPU also reads the memory that a copy overwrites, which the count ignores; a roofline time must not be too long."""
     source = torch.ones(COPIED[device] // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     return max(2 * source.nbytes / fastest(device, lambda: target.copy_(source)), source.nbytes / fastest(device, source.sum))
 
 
 def measured_flops(device: str, dtype: torch.dtype) -> float:
-    """FLOPs per second of a square product."""
+    """Return FLOP/s of a square matrix product."""
     return max(_matmul(device, dtype, side) for side in SIDES[device])
 
 
@@ -79,7 +81,7 @@ def _matmul(device: str, dtype: torch.dtype, side: int) -> float:
 
 
 def fastest(device: str, work: Callable[[], object]) -> float:
-    """Seconds of the fastest of several attempts, one more before them."""
+    """Return the seconds of the fastest of several attempts after a warm-up."""
     watch, began = clock(device, ()), time.perf_counter()
     times: list[float] = []
     with torch.inference_mode():
@@ -92,7 +94,7 @@ def fastest(device: str, work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Rates of a device and dtypes as JSON."""
+    """Print the rates of a device and dtypes as JSON."""
     device, *names = sys.argv[1:]
     bandwidth = measured_bandwidth(device)
     print(json.dumps({name: [bandwidth, measured_flops(device, getattr(torch, name))] for name in names}))

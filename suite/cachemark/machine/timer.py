@@ -1,4 +1,4 @@
-"""Clocks for one generation: the host's on a CPU, events on a GPU. Neither synchronises inside the timed region."""
+"""Clocks for one generation: the host's on CPU, events on GPU, without synchronization while timing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class HostClock:
-    """Marks moments of a generation by ``perf_counter_ns``: on a CPU an operation has ended when its call returns."""
+    """Timestamps of a generation by ``perf_counter_ns``: on a CPU, operations are synchronous."""
 
     def __init__(self, watched: Collection[int]) -> None:
         self._watched = frozenset(watched)
@@ -17,26 +17,26 @@ class HostClock:
         self._start = 0
 
     def start(self) -> None:
-        """Begin; work queued before is finished."""
+        """Start, after all earlier work has finished."""
         self._at.clear()
         self._start = time.perf_counter_ns()
 
     def mark(self, index: int) -> None:
-        """Token ``index`` has been drawn. Only watched tokens are recorded."""
+        """Record that token ``index`` was generated, if it is watched."""
         if index in self._watched:
             self._at[index] = time.perf_counter_ns()
 
     def stop(self) -> float:
-        """Wait for all work; seconds since the start."""
+        """Wait for all work and return the seconds since the start."""
         return (time.perf_counter_ns() - self._start) / 1e9
 
     def marks(self) -> dict[int, float]:
-        """Seconds since the start at each watched token."""
+        """Return the seconds from the start to each watched token."""
         return {index: (at - self._start) / 1e9 for index, at in self._at.items()}
 
 
 class EventClock:
-    """A :class:`HostClock` by CUDA events, recorded into the stream and read after the end."""
+    """A :class:`HostClock` of CUDA events, read after the end."""
 
     def __init__(self, watched: Collection[int]) -> None:
         self._events = {index: torch.cuda.Event(enable_timing=True) for index in watched}
@@ -61,5 +61,5 @@ class EventClock:
 
 
 def clock(device: str, watched: Collection[int]) -> HostClock | EventClock:
-    """The clock for a device."""
+    """Return the clock for a device."""
     return HostClock(watched) if device == "cpu" else EventClock(watched)

@@ -1,23 +1,23 @@
-"""A value night by night: where it changed, how, and where no such thing can be said.
+"""Change points of a nightly series, and what the series cannot show.
 
-What is followed is the ratio to a frozen canary, an old version of the code that is measured beside the new one every night, so that
-a slower day cancels. Times alone are never followed. An *baseline series* is a stretch of nights with one environment; nothing is compared
-across its ends, and what the ratio hides is to be looked for in the canary's own times.
+The series is the ratio to a frozen canary, an old version of the code that is measured beside the new one every night, so that a slower
+day cancels. A *baseline series* is a stretch of nights in one environment; nothing is compared across its ends. A change that the ratio
+hides shows in the canary's own times.
 
-- A **weekly cycle** is taken out where there is one: what the nights of a weekday differ by from the median of the week around them.
-- **Changes of level** are placed by the largest standardised rank CUSUM (Pettitt 1979, with the weights of James, James and Siegmund
-  1987) and judged by the difference of the means on its sides over the deviation within them, odd nights clipped. Neighbouring nights
-  resemble each other, which makes waves that look like changes: the autocorrelation that remains when the change is taken out, and a
-  standard error of it, widen that deviation by the root of (1 + r) / (1 - r); the p-value is that of the largest of a Brownian bridge
-  (Miller and Siegmund 1982). Either side of a change is searched again; what remains must shift the median by at least the minimum
-  effect. No segment is shorter than ``LEAST`` nights, so one odd night is no change.
-- A change that a straight rise fits better than sudden steps (by the Bayesian information criterion) is a **ramp**.
-- **Changes of spread** are sought by ranks in the distances from the level, with blocks of nights permuted. They are reported
-  and never gate.
-- Nights that resemble the night before by more than ``MOST_ALIKE`` once the changes are taken out follow no level: such a series is
-  *non-stationary*; its changes are reported and do not gate.
-- What a series **shows** is the smallest step that is found within ``SOON`` nights with a probability of ``POWER``: where that is more than
-  the minimum effect, the series cannot answer what it is asked, and whoever reads it must be told.
+- A **weekly cycle** is removed if it is significant: the difference of each weekday from the median of the surrounding week.
+- **Changes of level** are located by the largest standardized rank CUSUM (Pettitt 1979, with the weights of James, James and Siegmund
+  1987) and tested by the difference of the means on both sides over the deviation within them, with outliers clipped. Autocorrelation of
+  neighboring nights looks like changes: the autocorrelation without the change, plus its standard error, widens that deviation by the root
+  of (1 + r) / (1 - r). The p-value is that of the maximum of a Brownian bridge (Miller and Siegmund 1982). Both sides of a change are
+  searched again; remaining changes must shift the median by at least the minimum effect. A segment has at least ``LEAST`` nights, so a
+  single outlier is no change.
+- A change that a linear rise fits better than steps, by the Bayesian information criterion, is a **ramp**.
+- **Changes of spread** are detected by ranks of the distances from the level, with permuted blocks of nights. They are reported and never
+  gate.
+- A series whose rank correlation of neighboring nights exceeds ``MOST_ALIKE`` without the changes is *non-stationary*; its changes are
+  reported and do not gate.
+- A series **shows** steps from the smallest one that is detected within ``SOON`` nights with a probability of ``POWER``. If that is more
+  than the minimum effect, the reader is warned.
 """
 
 from __future__ import annotations
@@ -56,9 +56,11 @@ _GRID = 80  # places at which a ramp may begin and end
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """``kind``: ``step``, ``ramp`` or ``spread``. ``first``: the night from which on things are otherwise; ``last``: the night on
-    which a ramp has arrived, else ``first``. ``size``: a share, positive where it became worse; of a change of spread the factor by
-    which distances from the level grew. ``gates``: whether it may fail a gate; ``p`` is of the test for this change alone."""
+    """A change of kind ``step``, ``ramp`` or ``spread``.
+
+    ``first``: the first changed night; ``last``: the last night of the ramp, else ``first``. ``size``: the relative change, positive if
+    worse; for spread the factor of the distances from the level. ``gates``: whether it may fail a gate. ``p``: the p-value of this change
+    alone."""
 
     kind: str
     first: int
@@ -70,9 +72,10 @@ class ChangePoint:
 
 @dataclass(frozen=True)
 class BaselineSeries:
-    """The changes found between two changes of the environment, on the nights ``first`` to ``last``, both included. ``alike``: rank
-    correlation of neighbouring nights after the changes and a weekly cycle are taken out, NaN where too few nights were measured to tell;
-    ``shows``: the smallest step, a share, that is found within ``SOON`` nights with a probability of ``POWER``, NaN likewise."""
+    """The changes between two changes of the environment, on nights ``first`` to ``last`` inclusive.
+
+    ``alike``: the rank correlation of neighboring nights without the changes and the weekly cycle, NaN for too few nights. ``shows``: the
+    smallest step, a fraction, that is detected within ``SOON`` nights with a probability of ``POWER``, or NaN."""
 
     first: int
     last: int
@@ -82,12 +85,12 @@ class BaselineSeries:
 
     @property
     def stationary(self) -> bool:
-        """True where changes may gate."""
+        """True if changes may gate."""
         return not self.alike > MOST_ALIKE
 
     @property
     def blind(self) -> str:
-        """A sentence on what its nights cannot show."""
+        """A sentence about changes that its nights cannot show."""
         return (f"its nights vary so much, or are so alike (correlation {self.alike:.2f}), that a step below {percent(self.shows)} may "
                 f"not show within {SOON} nights")
 
@@ -95,9 +98,10 @@ class BaselineSeries:
 def changes(
     nights: Sequence[float], environments: Sequence[Hashable], delta: float, days: Sequence[int] | None = None,
 ) -> tuple[BaselineSeries, ...]:
-    """Find changes in log ratios to the canary, one per night, NaN where a night is missing. ``environments`` names that of each
-    night; ``delta`` is the minimum effect, a share; ``days``: the number of each night's day, which tells its weekday (None: one night a
-    day). Night numbers count from 0. The same series always gives the same answer."""
+    """Find changes in nightly log ratios to the canary, NaN for missing nights.
+
+    ``environments`` names the environment of each night; ``delta`` is the minimum effect, a fraction; ``days`` is the day number of each
+    night, which determines its weekday (None: consecutive days). Nights count from 0. The result is deterministic."""
     values = np.asarray(nights, dtype=np.float64)
     dates = np.arange(len(environments)) if days is None else np.asarray(days, dtype=np.int64)
     if values.shape != (len(environments),) or np.isinf(values).any() or not 0 < delta < 1:
@@ -122,8 +126,9 @@ def _series(values: Floats, days: NDArray[np.int64], start: int, stop: int, limi
 
 
 def weekly(x: Floats, days: NDArray[np.int64]) -> Floats:
-    """The part of each night due to its weekday, (n,); 0 where fewer than ``WEEKS`` weeks or no cycle is there. Steps do not disturb it:
-    every night is seen against the median of the week around it."""
+    """Return the effect of each night's weekday, (n,); 0 without a significant cycle or enough weeks.
+
+    Each night is compared with the median of the surrounding week, so steps do not disturb it."""
     week = days % WEEK
     kinds = [week == day for day in np.unique(week)]
     if len(x) < WEEK * WEEKS or len(kinds) < 2 or min(int(kind.sum()) for kind in kinds) < WEEKS - 1:
@@ -139,8 +144,10 @@ def weekly(x: Floats, days: NDArray[np.int64]) -> Floats:
 
 # -- the test -----------------------------------------------------------------------------------------------------------
 def rank_cusum(values: ArrayLike) -> tuple[int, float]:
-    """The most likely change of level in a series of at least ``2 * LEAST`` values (the first value after it), and its strength: the
-    largest distance of the sum of the ranks so far from what it would be without order, over its standard deviation's shape."""
+    """Return the most likely change of level (the first value after it) and its strength.
+
+    ``values``: at least ``2 * LEAST``. The strength is the largest distance of the cumulative rank sum from its expectation, over the
+    shape of its standard deviation."""
     ranks = rankdata(values)
     heights = _heights(ranks[None])[0]
     place = int(heights.argmax())
@@ -148,7 +155,7 @@ def rank_cusum(values: ArrayLike) -> tuple[int, float]:
 
 
 def level_change(values: Floats) -> tuple[int, float]:
-    """The most likely change of level, the first value after it, and its p-value, neighbours being as alike as they are without it."""
+    """Return the most likely change of level, the first value after it, and its p-value."""
     n, place = len(values), rank_cusum(values)[0]
     level = _stairs(values, [place])
     residuals = values - level
@@ -173,19 +180,17 @@ def level_change(values: Floats) -> tuple[int, float]:
 
 
 def standardised(t: ArrayLike, n: int) -> Floats:
-    """The normal deviate as improbable as a difference of t standard errors among n values, no further out than a float can tell."""
+    """Return the normal deviate with the tail probability of t with n − 2 degrees of freedom, capped."""
     return np.minimum(-ndtri(stdtr(n - 2, -np.asarray(t, dtype=np.float64))), _MOST)
 
 
 def _clipped(residuals: Floats) -> Floats:
-    """Distances from the level, odd nights no further off than ``MOST_ODD`` deviations."""
     deviation = 1.4826 * float(np.median(np.abs(residuals)))
     return np.clip(residuals, -MOST_ODD * deviation, MOST_ODD * deviation) if deviation > 0 else residuals
 
 
 def _widening(residuals: Floats, errors: int = 1) -> float:
-    """The factor by which autocorrelation raises the variance of sums of neighbours, the correlation being taken so many standard errors
-    higher."""
+    """Return the factor by which autocorrelation, plus standard ``errors``, raises the variance of sums."""
     return _widened(max(_alike(residuals), 0.0), len(residuals), errors)
 
 
@@ -195,7 +200,7 @@ def _widened(alike: float, n: int, errors: int = 1) -> float:
 
 
 def _tail(height: float, n: int) -> float:
-    """The probability that a standardised bridge of n values, without ``LEAST`` at either end, rises to that height or falls as low."""
+    """Return the probability that a standardized bridge of n values reaches that height on either side."""
     if height <= 1:
         return 1.0
     density = math.exp(-height * height / 2) / math.sqrt(2 * math.pi)
@@ -204,22 +209,21 @@ def _tail(height: float, n: int) -> float:
 
 @cache
 def _significant(n: int) -> float:
-    """The height at which a change among n values is significant."""
+    """Return the height at which a change among n values is significant."""
     return float(brentq(lambda height: _tail(height, n) - LEVEL_OF_LEVELS, 1.5, 10.0))
 
 
 def _shows(residuals: Floats) -> float:
-    """The smallest step, a share, that is found within ``SOON`` nights among such nights with a probability of ``POWER``."""
+    """Return the smallest step that is detected within ``SOON`` nights with probability ``POWER``."""
     n, after = len(residuals), min(SOON, len(residuals) // 2)
     spread = float(_clipped(residuals).std(ddof=1)) * math.sqrt(_widening(residuals))
     return math.expm1((_significant(n) + float(ndtri(POWER))) * spread * math.sqrt(n / (after * (n - after))))
 
 
 def block_p(values: ArrayLike, draws: int = _DRAWS) -> float:
-    """p-value of :func:`rank_cusum`: how often blocks of neighbouring nights in random order do as well as the order found.
+    """Return the p-value of :func:`rank_cusum` by permutation of blocks of neighboring nights.
 
-    As soon as it is clear that the p-value is above ``LEVEL``, the share so far is given. The stream is frozen.
-    """
+    Sampling stops when the p-value is clearly above ``LEVEL``. The stream is frozen."""
     ranks, stream = rankdata(values), np.random.RandomState(0)
     observed, reached, done = _heights(ranks[None]).max() * (1 - 1e-12), 0, 0
     while done < draws and reached < LEVEL * (1 + draws):
@@ -230,7 +234,7 @@ def block_p(values: ArrayLike, draws: int = _DRAWS) -> float:
 
 
 def _heights(ranks: Floats) -> Floats:
-    """Standardised CUSUM of rows of ranks at every place with ``LEAST`` values on either side. (m, n) -> (m, n − 2·LEAST + 1)."""
+    """Return the standardized CUSUM of rows of ranks. (m, n) -> (m, n − 2·LEAST + 1)."""
     n = ranks.shape[1]
     before = np.arange(LEAST, n - LEAST + 1)
     sums = np.cumsum(ranks - (n + 1) / 2, axis=1)[:, LEAST - 1 : n - LEAST]
@@ -238,7 +242,7 @@ def _heights(ranks: Floats) -> Floats:
 
 
 def _block_orders(n: int, count: int, stream: np.random.RandomState) -> NDArray[np.int64]:
-    """``count`` orders of n nights, (count, n): cut into blocks from a random place on, the blocks shuffled."""
+    """Return ``count`` orders of n nights, (count, n): blocks from a random offset, shuffled."""
     blocks = -(-n // _BLOCK)
     shuffled = stream.random_sample((count, blocks)).argsort(axis=1)
     order = (shuffled[:, :, None] * _BLOCK + np.arange(_BLOCK)).reshape(count, -1)
@@ -247,7 +251,7 @@ def _block_orders(n: int, count: int, stream: np.random.RandomState) -> NDArray[
 
 # -- changes of level ---------------------------------------------------------------------------------------------------
 def _levels(x: Floats, nights: NDArray[np.intp], limit: float) -> tuple[list[ChangePoint], Floats]:
-    """Steps and ramps in x, measured on these nights, and the level of every one."""
+    """Return the steps and ramps of x, measured on these nights, and the level of each night."""
     splits = dict(_splits(x, 0, len(x))) if np.ptp(x) >= limit else {}
     splits = _moved(x, _without_small(x, splits, limit))
     level, changes = _stairs(x, sorted(splits)), []
@@ -265,8 +269,9 @@ def _levels(x: Floats, nights: NDArray[np.intp], limit: float) -> tuple[list[Cha
 
 
 def _splits(x: Floats, start: int, stop: int) -> Iterator[tuple[int, float]]:
-    """Places of significant changes between start and stop, and their p-values: the strongest, then either side of it. Where the
-    whole shows none, three overlapping halves are asked, or a rise that was taken back later would hide itself."""
+    """Yield indices of significant changes between start and stop, with p-values, recursively.
+
+    If the whole range shows none, three overlapping halves are tested, because a reverted rise hides itself."""
     for a, b in _windows(start, stop):
         place, p = level_change(x[a:b])
         if p <= LEVEL_OF_LEVELS:
@@ -286,7 +291,7 @@ def _windows(start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def _moved(x: Floats, splits: dict[int, float]) -> dict[int, float]:
-    """The splits, each moved to where the nights on either side are nearest to their medians: ranks place it a little off."""
+    """Return the splits, moved to where the nights on both sides are closest to their medians."""
     ends, moved = [0, *sorted(splits), len(x)], dict[int, float]()
     for before, place, after in zip(ends, ends[1:], ends[2:], strict=False):
         before = max(before, max(moved, default=0))
@@ -296,7 +301,7 @@ def _moved(x: Floats, splits: dict[int, float]) -> dict[int, float]:
 
 
 def _without_small(x: Floats, splits: dict[int, float], limit: float) -> dict[int, float]:
-    """The splits without those that shift the median by less than ``limit``; the smallest goes first, as it may join segments."""
+    """Return the splits that shift the median by at least ``limit``; the smallest is removed first."""
     while splits:
         level, places = _stairs(x, sorted(splits)), sorted(splits)
         shifts = {k: abs(level[k] - level[k - 1]) for k in places}
@@ -308,12 +313,12 @@ def _without_small(x: Floats, splits: dict[int, float], limit: float) -> dict[in
 
 
 def _stairs(x: Floats, places: Sequence[int]) -> Floats:
-    """The median of the segment that each night belongs to."""
+    """Return the median of the segment of each night."""
     return np.concatenate([np.full(len(part), np.median(part)) for part in np.split(x, places)])
 
 
 def _one_way(x: Floats, places: Sequence[int]) -> Iterator[list[int]]:
-    """Neighbouring places whose shifts have one sign: a ramp is found as some steps in one direction."""
+    """Yield groups of neighboring splits whose shifts have one sign, which may be ramps."""
     level, group = _stairs(x, places), list[int]()
     for place in places:
         if group and (level[place] > level[place - 1]) != (level[group[-1]] > level[group[-1] - 1]):
@@ -325,16 +330,15 @@ def _one_way(x: Floats, places: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _around(group: Sequence[int], places: Sequence[int], n: int) -> tuple[int, int]:
-    """From the end of what was before the group to the beginning of what comes after it."""
+    """Return the range from the change before the group to the change after it."""
     return max((k for k in places if k < group[0]), default=0), min((k for k in places if k > group[-1]), default=n)
 
 
 def _ramp(x: Floats, nights: NDArray[np.intp], places: Sequence[int]) -> tuple[int, int, Floats] | None:
-    """First value off the old level, last value of the rise, and the fitted values; None where steps at those places fit better.
+    """Return first and last value of a linear rise and the fit; None if steps fit better.
 
-    It rises by nights, and some were not measured. Odd single values are smoothed away before either is fitted. Both are charged ln n for
-    every free number.
-    """
+    The rise is linear in nights, some of which may be missing. Single outliers are smoothed before both fits, which are charged ln n per
+    parameter."""
     smooth, n = median_filter(x, 3, mode="nearest"), len(x)
     ends = np.unique(np.linspace(nights[0], nights[-1], min(nights[-1] - nights[0] + 1, _GRID)).astype(int))
     begin, end = (grid.ravel() for grid in np.meshgrid(ends, ends, indexing="ij"))
@@ -359,7 +363,7 @@ def _criterion(error: float, n: int, numbers: int) -> float:
 
 # -- spread and likeness ------------------------------------------------------------------------------------------------
 def _spread(residuals: Floats) -> list[ChangePoint]:
-    """At most one change of the distances from the level."""
+    """Return at most one change of the distances from the level."""
     away = np.abs(residuals)
     if (p := block_p(away)) > LEVEL:
         return []
@@ -371,6 +375,6 @@ def _spread(residuals: Floats) -> list[ChangePoint]:
 
 
 def _alike(residuals: Floats) -> float:
-    """Rank correlation of neighbouring nights; 0 where all are the same."""
+    """Return the rank correlation of neighboring nights; 0 if all are equal."""
     before, after = rankdata(residuals[:-1]), rankdata(residuals[1:])
     return float(np.corrcoef(before, after)[0, 1]) if np.ptp(before) > 0 and np.ptp(after) > 0 else 0.0

@@ -1,10 +1,10 @@
-"""Gaffke's test and bounds of the mean of values that cannot lie below a known number, at any number of them.
+"""Gaffke's test and bounds of the mean of values with a known lower limit, for any number of values.
 
-Values Y ≥ 0 are given weights that are equally likely to be any that add up to 1, and one more value at 0 gets its share of them. The
-chance that such a weighted mean is at most m is the p-value of "the mean is at most m" (Gaffke 2005); the m at which it is 2.5 % is the
-lower bound of an interval (Learned-Miller and Thomas 2019). Of values that are 0 or 1 it is the exact binomial test, and the bound is
-Clopper and Pearson's. That it never errs more often than it says is proven for those and conjectured for all others; no
-counter-example is known, and ``benchmarks/claims_study.py`` looks for one. It needs no variance, so what no seed has shown yet is counted.
+Values Y ≥ 0 and one more value at 0 are given random weights, uniform on the simplex. The probability that the weighted mean is at most m
+is the p-value of "the mean is at most m" (Gaffke 2005); the m at which it is 2.5 % is the lower bound of an interval (Learned-Miller and
+Thomas 2019). For binary values it is the exact binomial test, and the bound is Clopper and Pearson's. Validity is proven for those and
+conjectured otherwise; no counter-example is known, and ``benchmarks/claims_study.py`` searches for one. No variance is estimated, so rare
+losses are accounted for.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _REACH = 9.0  # sinh of it is 4052 widths of the peak
 
 
 def weights(stream: np.random.RandomState, n: int, draws: int) -> Floats:
-    """Weights of n values and of one more, each column adding up to 1 and all equally likely, (n + 1, draws)."""
+    """Return weights of n values and one more, uniform on the simplex: columns of (n + 1, draws)."""
     drawn = stream.standard_exponential((draws, n + 1))
     return np.ascontiguousarray((drawn / drawn.sum(axis=1, keepdims=True)).T)
 
 
 def chance_at_most(values: Sequence[float], limit: float, least: float = 0.0) -> float:
-    """The p-value of "the mean is at most ``limit``" of independent ``values``, none of which can lie below ``least``."""
+    """Return the p-value of "the mean is at most ``limit``" of ``values`` that are at least ``least``."""
     distinct, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
     return float(chances_at_most(distinct, counts[None, :], limit, least)[0])
 
 
 def chances_at_most(values: ArrayLike, counts: ArrayLike, limit: float, least: float = 0.0) -> Floats:
-    """:func:`chance_at_most` of many samples that share their values: ``counts``, (samples, values), says how often each has which.
+    """Return :func:`chance_at_most` of many samples that share their values.
 
-    With exponential weights E the weighted mean is at most m exactly where the sum Q of E·(Y − m) is at most 0. That chance is an integral
-    of exp(K(s)) / s, K being the logarithm of the moments of Q, along a line through the saddle point, where it falls fastest.
-    """
+    ``counts``, (samples, values), is the number of times each value occurs. With exponential weights E the weighted mean is at most m
+    exactly if the sum Q of E·(Y − m) is at most 0. That probability is an integral of exp(K(s)) / s, where K is the cumulant generating
+    function of Q, along a line through the saddle point, where it falls fastest."""
     many = np.asarray(counts, dtype=np.float64)
     many = np.concatenate([many, np.ones((len(many), 1))], axis=1)
     off = np.where(many > 0, np.append(np.asarray(values, dtype=np.float64), least) - limit, 0.0)
@@ -50,7 +50,7 @@ def chances_at_most(values: ArrayLike, counts: ArrayLike, limit: float, least: f
 
 
 def _integral(off: Floats, many: Floats) -> Floats:
-    """The chance that Q, the sum of ``many`` exponentials times ``off`` each, is at most 0; both (samples, values)."""
+    """Return the probability that Q ≤ 0; ``off`` and ``many`` are (samples, values)."""
     above = (many * off).sum(1) > 0
     low, high = np.where(above, 1 / off.min(1), 0.0), np.where(above, 0.0, 1 / off.max(1))
     for _ in range(_STEPS):

@@ -1,13 +1,13 @@
-"""Intervals around the two kinds of values of the report: a ratio of medians over repeats, a mean over seeds.
+"""Intervals of ratios of medians over repeats and of means over seeds.
 
-How the interval of a mean is found depends on the values that one seed can have, which is said by the metric
-(:attr:`cachemark.core.units.Metric.within`), because a few seeds show nothing of what is rare:
+The interval of a mean depends on the range of one seed's value (:attr:`cachemark.core.units.Metric.within`), because a few seeds do not
+show rare values:
 
-- **bounded** on both sides: Gaffke's bounds (see :mod:`.gaffke`), Clopper and Pearson's where all values are at the ends.
-- **from 0 on** without an upper end: the hull of the interval of a lognormal mean (Zou, Taleban and Huo 2009) and of a bootstrap-t.
-- **unbounded**: Student's.
+- **bounded** on both sides: Gaffke's bounds (:mod:`.gaffke`); Clopper and Pearson's if all values are at the ends.
+- **nonnegative** without an upper end: the hull of the interval of a lognormal mean (Zou, Taleban and Huo 2009) and of a bootstrap-t.
+- **unbounded**: the hull of Student's interval and of a bootstrap-t.
 
-What could not keep at least 93 % in simulation has no interval: docs/results/validation.md has the table.
+Values for which no method kept at least 93 % coverage in simulation have no interval; see the table in docs/results/validation.md.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ _PART = 200  # resamples at a time of more values: 80 MB at 50,000
 
 @dataclass(frozen=True)
 class Interval:
-    """A value, its lower and upper end, how sure (``confidence`` 0 to 1) and the smaller number of raw values behind it. Where nothing is
-    known of how sure, ``confidence`` is 0 and both ends are the value."""
+    """A value with its interval.
+
+    ``confidence`` is between 0 and 1, and ``n`` the smaller number of raw values. Without an interval, ``confidence`` is 0 and both ends
+    equal the value."""
 
     value: float
     low: float
@@ -55,34 +57,34 @@ class Interval:
 
     @property
     def stated(self) -> bool:
-        """True where there is an interval at all."""
+        """True if there is an interval."""
         return self.confidence > 0
 
 
 # -- times ---------------------------------------------------------------------------------------------------------------
 def _ranks(n: int, level: float) -> tuple[int, float]:
-    """The number of values to cut at each end so that the rest covers the median with ``level`` or the most there is."""
+    """Return how many values to cut at each end, and the coverage of the median by the rest."""
     covered = [1 - 2 * tail for tail in accumulate(math.comb(n, k) * 0.5**n for k in range(n // 2 or 1))]
     cut = max(sum(share >= level for share in covered) - 1, 0)
     return cut, max(covered[cut], 0.0)
 
 
 def median_over_repeats(values: Sequence[float]) -> Interval:
-    """The median between two of its own order statistics, with what they cover; that is below 95 % where repeats are few. Of times it is
-    the median of this process alone."""
+    """Return the median with an interval between two order statistics.
+
+    Few repeats give less than 95 % confidence. For times the interval covers the median of this process only."""
     ordered = sorted(values)
     cut, sure = _ranks(len(ordered), LEVEL)
     return Interval(statistics.median(ordered), ordered[cut], ordered[-1 - cut], sure, len(ordered))
 
 
 def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Interval:
-    """``median(above) / median(below)``, of all times that either case would take in other processes too (all values positive).
+    """Return ``median(above) / median(below)`` with an interval that is valid across processes.
 
-    Each median lies between two of its own order statistics with a known probability, so the ratio lies between the ratios of their far
-    ends with at least the product of both; repeats are few, and the product then below 95 %. What a process adds to all its times is not
-    seen from within: both ends move out by what two processes of ``PROCESS_BIAS`` differ by in 95 % of cases, and ``confidence`` is the
-    product of all three.
-    """
+    Both are positive times. Each median lies between two of its own order statistics with a known probability, so the ratio lies between
+    the ratios of their far ends with at least the product of both probabilities, which is below 95 % for few repeats. The bias of a
+    process is invisible within it: both ends are moved out by the difference of two processes with a bias of ``PROCESS_BIAS`` in 95 % of
+    cases. ``confidence`` is the product of all three."""
     a, b = sorted(above), sorted(below)
     cut_a, sure_a = _ranks(len(a), math.sqrt(LEVEL))
     cut_b, sure_b = _ranks(len(b), math.sqrt(LEVEL))
@@ -95,12 +97,14 @@ def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Interval
 
 # -- means ---------------------------------------------------------------------------------------------------------------
 def mean_over_seeds(values: Sequence[float], within: Range = ANY) -> Interval:
-    """The mean of one value per seed with its 95 % interval, or without one where none would be true; ``within``: what a value can be."""
+    """Return the mean of one value per seed with its 95 % interval, if there is a valid one.
+
+    ``within`` is the range of a value."""
     return means_over_seeds({"": values}, {"": within})[""]
 
 
 def means_over_seeds(named: Mapping[Key, Sequence[float]], within: Mapping[Key, Range]) -> dict[Key, Interval]:
-    """:func:`mean_over_seeds` of several values, those over equally many seeds at once: a product of many rows is many times as fast."""
+    """Return :func:`mean_over_seeds` of several metrics; those over equally many seeds share one product."""
     alike: dict[tuple[int, Range], list[Key]] = {}
     for name, values in named.items():
         alike.setdefault((len(values), within.get(name, ANY)), []).append(name)
@@ -113,8 +117,10 @@ def means_over_seeds(named: Mapping[Key, Sequence[float]], within: Mapping[Key, 
 
 
 def mean_of_means(parts: Sequence[Interval]) -> Interval:
-    """The mean of the means of disjoint groups of seeds, each group counting alike, with an interval that recovers the variance of each
-    mean from the ends of its own (MOVER; Zou and Donner, Statistics in Medicine 27, 2008). Not stated where one of theirs is not."""
+    """Return the mean of the means of disjoint groups of seeds with equal weights.
+
+    The variance of each mean is recovered from its interval (MOVER; Zou and Donner, Statistics in Medicine 27, 2008). There is no interval
+    unless every group has one."""
     value, n = statistics.fmean(part.value for part in parts), sum(part.n for part in parts)
     if not all(part.stated for part in parts):
         return Interval(value, value, value, 0.0, n)
@@ -124,7 +130,7 @@ def mean_of_means(parts: Sequence[Interval]) -> Interval:
 
 
 def _means(data: Floats, within: Range) -> Iterable[Interval]:
-    """One interval for each row of ``data``, (values, seeds)."""
+    """Return one interval per row of ``data``, (values, seeds)."""
     n, mean = data.shape[1], data.mean(axis=1)
     least, most = within
     if n > 1 and math.isfinite(least) and math.isfinite(most):
@@ -147,13 +153,13 @@ def _student(data: Floats) -> Ends:
 
 
 def _unbounded(data: Floats) -> Ends:
-    """The hull of two intervals: Student's is right where values are nearly normal, and the other where few of them make the mean."""
+    """Return the hull of Student's interval, for nearly normal values, and of a bootstrap-t."""
     (low, high), (lowest, highest) = _student(data), _bootstrap_t(data)
     return np.minimum(low, lowest), np.maximum(high, highest)
 
 
 def _bounded(data: Floats, least: float, most: float) -> Ends:
-    """The mean of the values and of one more at either end of their range, all weights being equally likely: see :mod:`.gaffke`."""
+    """Return quantiles of the mean of the values and one more at either end, with random weights."""
     scaled = np.clip((data - least) / (most - least), 0, 1)
     low, high, n = np.empty(len(data)), np.empty(len(data)), data.shape[1]
     ends = ((scaled == 0) | (scaled == 1)).all(axis=1)
@@ -170,7 +176,7 @@ def _bounded(data: Floats, least: float, most: float) -> Ends:
 
 
 def _positive(data: Floats) -> Ends:
-    """The hull of two intervals: one is right where logarithms are normal, and the other where sums nearly are; neither is everywhere."""
+    """Return the hull of a lognormal interval and a bootstrap-t; neither covers everywhere."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         (low, high), (lowest, highest) = _lognormal(np.log(data)), _bootstrap_t(data)
         for k in np.flatnonzero((data == 0).any(axis=1)):
@@ -179,7 +185,7 @@ def _positive(data: Floats) -> Ends:
 
 
 def _with_zeros(row: Floats) -> tuple[float, float]:
-    """The mean of what lies above 0, as a lognormal's, times the share of it: the ends of both together."""
+    """Return the ends for the lognormal mean of the positive values times their fraction."""
     above = row[row > 0]
     if len(above) < 2:
         return math.nan, math.nan
@@ -189,7 +195,7 @@ def _with_zeros(row: Floats) -> tuple[float, float]:
 
 
 def _lognormal(logs: Floats) -> Ends:
-    """The mean of a lognormal, from the exact intervals of the mean and of the variance of its logarithms (Zou, Taleban, Huo 2009)."""
+    """Return the interval of the mean from the exact intervals of a lognormal's parameters."""
     n, mean, half = logs.shape[1], logs.mean(axis=1), logs.var(axis=1, ddof=1) / 2
     wide = _Z**2 * 2 * half / n
     down, up = (half * abs((n - 1) / chi2.ppf(side, n - 1) - 1) for side in (1 - _TAIL, _TAIL))
@@ -197,8 +203,9 @@ def _lognormal(logs: Floats) -> Ends:
 
 
 def _bootstrap_t(data: Floats) -> Ends:
-    """Studentised means of resamples of each row: their quantiles stand for those of Student's t. They are those of 97.5 %: at 95 %
-    means of values whose tails fall like a power were held in 91 % at 16 seeds."""
+    """Return an interval from Studentized means of resamples of each row.
+
+    Quantiles for 97.5 % are used: at 95 %, means with power-law tails were covered in 91 % of cases with 16 seeds."""
     n, mean, error = data.shape[1], data.mean(axis=1), data.std(axis=1, ddof=1) / math.sqrt(data.shape[1])
     ratios = []
     for counts in _counts(n):
@@ -231,13 +238,12 @@ def _all_weights(n: int) -> Floats:
 
 @lru_cache(maxsize=4)
 def _all_counts(n: int) -> Floats:
-    """All resamples of n values at once: one matrix serves all means over n values, and a product with it is thirty times as fast as
-    drawing anew."""
+    """Return all resamples of n values as one matrix, whose product is 30 times as fast as drawing again."""
     return _drawn(np.random.RandomState(0), n, _RESAMPLES)
 
 
 def _drawn(stream: np.random.RandomState, n: int, resamples: int) -> Floats:
-    """Counts of each of n values in each of the next resamples, over n: (n, resamples)."""
+    """Return the fraction of each of n values in each of the next resamples, (n, resamples)."""
     picks = stream.randint(0, n, size=(resamples, n))
     counts = np.zeros((n, resamples))
     np.add.at(counts, (picks, np.arange(resamples)[:, None]), 1.0 / n)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class FittedLine(NamedTuple):
-    """y = ``intercept`` + ``slope``·x with the share ``r2`` of the variance that it explains."""
+    """A line y = ``intercept`` + ``slope``·x that explains the fraction ``r2`` of the variance."""
 
     slope: float
     intercept: float
@@ -16,7 +16,7 @@ class FittedLine(NamedTuple):
 
 
 def fitted_line(points: Sequence[tuple[float, float]]) -> FittedLine | None:
-    """The line of least squares through points (x, y); None where it is not determined: fewer than three points, or all with one x."""
+    """Return the line through points (x, y); None for fewer than three points or a single x."""
     if len(points) < 3 or len({x for x, _ in points}) == 1:
         return None
     xs, ys = zip(*points, strict=True)

@@ -1,4 +1,4 @@
-"""Non-inferiority: the claim that a loss is smaller than a margin, corrected over all claims that are made together, and what it takes."""
+"""Non-inferiority: tests of the claim that a loss is smaller than a margin, corrected over all claims."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ MOST = 10**6  # seeds beyond which no number is named
 
 
 def p_non_inferior(gains: Sequence[float], margin: float, least: float) -> float:
-    """The p-value of "on average it loses ``margin`` or more", from the gain at each seed, none of which can be below ``least``."""
+    """Return the p-value of "the mean loss is ``margin`` or more".
+
+    ``gains`` are the gains at each seed, at least ``least``."""
     return chance_at_most(gains, -margin, least)
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values adjusted over all of them (Holm 1979): claims whose adjusted value is at most ``ALPHA`` hold any false one with at most that
-    probability."""
+    """Return p-values adjusted for all of them (Holm 1979).
+
+    Claims with an adjusted value of at most ``ALPHA`` include a false one with at most that probability."""
     adjusted, highest = [1.0] * len(p), 0.0
     for k, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         highest = max(highest, min((len(p) - k) * p[place], 1.0))
@@ -29,19 +32,19 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def least_seeds(margin: float, least: float, claims: int) -> int:
-    """The number of seeds at which no loss at any of them would first show it, were it the strongest of so many ``claims``."""
+    """Return the number of seeds without loss that first show the strongest of so many ``claims``."""
     return math.ceil(math.log(ALPHA / claims) / math.log1p(margin / least))
 
 
 def loss_that_shows(seeds: int, least: float, claims: int) -> float:
-    """The smallest margin that so many seeds can show, were there no loss at any of them and it the strongest of so many ``claims``."""
+    """Return the smallest margin that so many seeds without loss show for the strongest of ``claims``."""
     return least * math.expm1(math.log(ALPHA / claims) / seeds)
 
 
 def seeds_to_show(gains: Sequence[float], margin: float, least: float, claims: int) -> int | None:
-    """Estimate the number of seeds that would show non-inferiority if they went on like these.
+    """Estimate the number of seeds that would show non-inferiority if the gains stayed like these.
 
-    As the strongest of so many ``claims``; None where they lose the margin, or where it takes more than a million."""
+    It is tested as the strongest of ``claims``. None if the mean loses the margin, or for more than ``MOST`` seeds."""
     values, counts = np.unique(np.asarray(gains, dtype=np.float64), return_counts=True)
     if float(np.mean(gains)) <= -margin:
         return None

@@ -1,20 +1,21 @@
-"""Paired sides judged by a test: pure functions from log ratios of pairs to verdicts of a whole family of configurations.
+"""Paired tests: pure functions from log ratios of pairs to verdicts on a family of configurations.
 
-A pair is two fresh processes on one device, one per side, with the same seeds and the sides in random order. Only the pair is a
-replicate: images within a process share its bias. A configuration's pairs are log ratios of costs, positive where the second side is worse.
+A pair is two new processes on one device, one per side, with the same seeds and in random order. Only the pair is a replicate: images of
+one process share its bias. The pairs of a configuration are log ratios of costs, positive if the second side is worse.
 
-- **Estimate**: Hodges–Lehmann (the median of Walsh averages), with the interval that belongs to it: two Walsh averages whose ranks
-  come from the exact distribution of the signed-rank sum (Hollander, Wolfe and Chicken, *Nonparametric Statistical Methods*, 3.2, 3.3).
-- **Test**: exact one-sided sign flip. If the sides do not differ, each log ratio might as well have had the other sign, because the
-  order of the sides was drawn. Its smallest p-value is 2⁻ⁿ for n pairs, hence the number of confirming pairs.
-- **Two stages**: few pairs of every configuration *screen*; a configuration that looks changed is *confirmed* on fresh pairs alone, so that
-choosing it by its first pairs costs nothing. The false discovery rate is held over the whole family (Benjamini and Hochberg 1995; ``by`` is
-Benjamini and Yekutieli 2001), in which a configuration without confirmation has p = 1. A change must also be at least the minimum effect.
-- What is neither changed nor shown to be equal is *inconclusive* and buys more screening pairs, at fixed interim analyses, up to a cap.
+- **Estimate**: Hodges–Lehmann (the median of Walsh averages) with its interval between two Walsh averages, whose ranks come from the exact
+  distribution of the signed-rank sum (Hollander, Wolfe and Chicken, *Nonparametric Statistical Methods*, 3.2, 3.3).
+- **Test**: exact one-sided sign flip, valid because the order of the sides is random. The smallest p-value is 2⁻ⁿ for n pairs, which
+  determines the number of confirming pairs.
+- **Two stages**: a few pairs of every configuration *screen*; a configuration that looks changed is *confirmed* on new pairs alone, so
+  that the selection is free. The false discovery rate is controlled over the whole family (Benjamini and Hochberg 1995; ``by``: Benjamini
+  and Yekutieli 2001), in which configurations without confirmation have p = 1. A change must also be at least the minimum effect.
+- Configurations that are neither changed nor equivalent are *inconclusive* and get more screening pairs, at fixed interim analyses, up to
+  a cap.
 
-Equivalence is looked at several times, so a configuration that is off by just the minimum effect is called equivalent more often than the
-5 % of a single analysis; ``benchmarks/gate_study.py`` prints how often. All of this assumes that the log ratios of a configuration are
-independent and, under equality, symmetric around zero.
+Equivalence is tested several times, so a configuration that differs by exactly the minimum effect is called equivalent more often than in
+5 % of cases; ``benchmarks/gate_study.py`` prints the rate. All of this assumes that the log ratios of a configuration are independent and,
+if the sides are equal, symmetric around zero.
 """
 
 from __future__ import annotations
@@ -43,11 +44,10 @@ LEAST_PAIRS, SIGN_DRAWS = 5, 999  # pairs of a sample that can show process_bias
 
 # -- statistics of one configuration ---------------------------------------------------------------------------------------------
 def log_ratios(before: ArrayLike, after: ArrayLike) -> Floats:
-    """Log ratio of cost of each pair, shape (pairs,), positive where ``after`` is worse.
+    """Return the log cost ratio of each pair, (pairs,), positive if ``after`` is worse.
 
-    ``before`` and ``after``: positive values in one unit, (pairs,) or (pairs, images); of several images the median of logs
-    counts. Raises CachemarkError for other shapes and values.
-    """
+    ``before`` and ``after``: positive values in one unit, (pairs,) or (pairs, images), of which the median of the logs counts. Raises
+    CachemarkError for other shapes and values."""
     a, b = (np.asarray(side, dtype=np.float64) for side in (before, after))
     if len(a.shape) not in (1, 2) or a.shape[:1] != b.shape[:1] or len(a.shape) != len(b.shape) or 0 in (*a.shape, *b.shape):
         raise CachemarkError(f"Sides of the shapes {a.shape} and {b.shape} make no pairs.",
@@ -60,15 +60,15 @@ def log_ratios(before: ArrayLike, after: ArrayLike) -> Floats:
 
 
 def hodges_lehmann(ratios: ArrayLike) -> Floats:
-    """Median of the averages of any two values, a value with itself included. (..., n) -> (...)."""
+    """Return the median of the averages of all pairs of values, each with itself too. (..., n) -> (...)."""
     return np.median(_walsh(ratios), axis=-1)
 
 
 def interval(ratios: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, float]:
     """Return low, high and confidence of :func:`hodges_lehmann`'s interval. (..., n) -> (...) each.
 
-    It covers the center of a symmetric distribution with at least that probability, the smallest attainable one that reaches
-    ``confidence``; where so few pairs cannot reach it, the largest attainable, which is then below ``confidence``."""
+    It covers the center of a symmetric distribution with at least the returned confidence: the smallest attainable one that reaches
+    ``confidence``, or the largest if there are too few pairs."""
     walsh = _walsh(ratios)
     cut, sure = _cut(rows(ratios).shape[-1], confidence)
     ordered = np.sort(walsh, axis=-1)
@@ -86,7 +86,7 @@ def signed_rank(n: int) -> Floats:
 
 @functools.cache
 def _cut(n: int, confidence: float) -> tuple[int, float]:
-    """The number of Walsh averages to cut at either end, and the coverage of the rest."""
+    """Return the number of Walsh averages to cut at each end, and the coverage of the rest."""
     below = np.cumsum(signed_rank(n))
     cut = max(int(np.searchsorted(below, (1 - confidence) / 2, side="right")) - 1, 0)
     return cut, max(0.0, float(1 - 2 * below[cut]))
@@ -101,11 +101,11 @@ def _walsh(ratios: ArrayLike) -> Floats:
 # -- the rule -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Rule:
-    """The rule that decides on configurations.
+    """The decision rule of a family of configurations.
 
-    ``delta``: the minimum effect, a fraction (0.02 is 2 %). ``family``: the number of configurations decided together, one timed metric
-    each. ``q``: the false discovery rate. ``interims``: numbers of pairs at each interim analysis, the last being the cap.
-    ``control``: ``bh``, or ``by`` where configurations may depend on each other in any way. Raises CachemarkError for other values."""
+    ``delta``: the minimum effect, a fraction (0.02 is 2 %). ``family``: the number of configurations decided together, each with one timed
+    metric. ``q``: the false discovery rate. ``interims``: the numbers of pairs of each interim analysis; the last one is the cap.
+    ``control``: ``bh``, or ``by`` for arbitrary dependence between configurations. Raises CachemarkError for other values."""
 
     delta: float
     family: int
@@ -131,13 +131,13 @@ class Rule:
 
     @property
     def fresh(self) -> int:
-        """Number of confirming pairs: enough for one changed configuration of the family, and three to spare."""
+        """Number of confirming pairs: enough to detect one changed configuration of the family, plus three."""
         return max(14, math.ceil(math.log2(self.family / self.q)) + 3)
 
 
 @dataclass(frozen=True)
 class Screened:
-    """The result of screening configurations, arrays of one shape.
+    """The result of screening, as arrays of one shape.
 
     ``side``: 1 looks worse, −1 looks better, else 0. ``equal``: equivalent within the minimum effect. ``pairs``: the number of pairs used.
     """
@@ -150,7 +150,7 @@ class Screened:
 def screen(ratios: ArrayLike, rule: Rule) -> Screened:
     """Screen configurations, (configs, available pairs).
 
-    Each is decided at the first interim analysis that decides it; analyses that need more pairs are left for later."""
+    Each is decided at the first interim analysis that decides it; analyses that need more pairs are skipped."""
     d = rows(ratios)
     side, equal = np.zeros(len(d), dtype=np.int64), np.zeros(len(d), dtype=bool)
     pairs = np.zeros(len(d), dtype=np.int64)
@@ -163,7 +163,7 @@ def screen(ratios: ArrayLike, rule: Rule) -> Screened:
 
 
 def within(ratios: ArrayLike, rule: Rule) -> NDArray[np.bool_]:
-    """True where the interval of a configuration lies inside the minimum effect on either side. (..., n) -> (...)."""
+    """Return whether the interval lies inside the minimum effect on both sides. (..., n) -> (...)."""
     low, high, sure = interval(ratios)
     return (low > -rule.limit) & (high < rule.limit) & (sure >= CONFIDENCE)
 
@@ -180,9 +180,9 @@ def _sides(d: Floats, rule: Rule) -> NDArray[np.int64]:
 
 
 def adjusted(p: ArrayLike, rule: Rule) -> Floats:
-    """Return adjusted p-values of a family, (..., configurations) -> (..., configurations).
+    """Return the adjusted p-values of a family, (..., configurations) -> (..., configurations).
 
-    Missing configurations of the family count with p = 1."""
+    Missing configurations of the family have p = 1."""
     p_values = np.asarray(p, dtype=np.float64)
     missing = rule.family - p_values.shape[-1]
     if missing < 0:
@@ -195,14 +195,14 @@ def adjusted(p: ArrayLike, rule: Rule) -> Floats:
 # -- verdicts -----------------------------------------------------------------------------------------------------------
 @dataclass
 class PairRatios:
-    """Log ratios of one configuration: screening pairs in the order of measurement, and fresh confirming ones."""
+    """Log ratios of one configuration: screening pairs in the order of measurement, and confirming ones."""
 
     screening: Sequence[float]
     fresh: Sequence[float] = ()
 
 
 class Effect(Interval):
-    """A change of cost as shares (0.05: 5 % worse), with its interval and how many pairs are behind it."""
+    """A relative change of cost (0.05: 5 % worse) with its interval and number of pairs."""
 
     @classmethod
     def of(cls, ratios: ArrayLike) -> Effect:
@@ -221,7 +221,7 @@ class Effect(Interval):
 class PairedVerdict:
     """The verdict on one configuration: ``regressed``, ``improved``, ``equivalent`` or ``inconclusive``.
 
-    ``adjusted``: the p-value after the correction for the family, 1 without confirmation. ``pairs``: all that were used. ``reason`` is for
+    ``adjusted``: the p-value corrected for the family, 1 without confirmation. ``pairs``: the number of pairs used. ``reason``: a text for
     people."""
 
     verdict: str
@@ -244,8 +244,8 @@ def needed(config: PairRatios, rule: Rule) -> tuple[str, int]:
 def judge(configs: Mapping[str, PairRatios], rule: Rule) -> dict[str, PairedVerdict]:
     """Return the verdicts of a family, by configuration.
 
-    Regressions and improvements are corrected separately: an improvement fails no gate. Of the fresh pairs the first ``rule.fresh`` count,
-    and with fewer a configuration is not confirmed: the number of pairs may not depend on their values."""
+    Regressions and improvements are corrected separately, because an improvement fails no gate. Exactly the first ``rule.fresh``
+    confirming pairs count, because the number of pairs must not depend on their values."""
     screened = {name: _screened(config, rule) for name, config in configs.items()}
     sides = {name: int(screen_result.side[0]) for name, screen_result in screened.items()}
     worse, better = (_confirmed(configs, sides, side, rule) for side in (1, -1))
@@ -260,7 +260,7 @@ def _screened(config: PairRatios, rule: Rule) -> Screened:
 
 
 def _confirmed(configs: Mapping[str, PairRatios], sides: Mapping[str, int], side: int, rule: Rule) -> dict[str, float]:
-    """Adjusted p-values that configurations changed to that side, by configuration."""
+    """Return adjusted p-values that configurations changed to that side."""
     def p(name: str, config: PairRatios) -> float:
         ready = sides[name] == side and len(config.fresh) >= rule.fresh
         return float(sign_flip(side * rows(config.fresh[: rule.fresh]))) if ready else 1.0
@@ -286,7 +286,7 @@ def _judgement(config: PairRatios, screened: Screened, p: float, rule: Rule) -> 
 
 
 def verdict_of(fresh: ArrayLike, side: int, p: float, rule: Rule) -> str:
-    """Return the verdict on a configuration from its confirming pairs, (n,).
+    """Return the verdict from the confirming pairs of a configuration, (n,).
 
     ``side``: 1 looked worse, −1 better. ``p`` is adjusted."""
     if p <= rule.q and side * hodges_lehmann(fresh) >= rule.limit:
@@ -301,11 +301,10 @@ def _reason(verdict: str, effect: Effect, rule: Rule) -> str:
 
 # -- what a machine can see ---------------------------------------------------------------------------------------------
 def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, configs: int = 400) -> float:
-    """Return the smallest minimum effect, in steps of 0.5 %, that ``most`` pairs on average can decide.
+    """Return the smallest minimum effect, in steps of 0.5 %, that ``pairs`` pairs can decide on average.
 
-    Infinite where not even 50 % will do. ``unchanged``: log ratios of A/A pairs, of any configurations of the machine class. Configurations
-    are
-    drawn from them with random signs, by a frozen stream; which of two equal sides came first is chance, so the signs carry nothing."""
+    Infinite if it is above 50 %. ``unchanged``: log ratios of A/A pairs of any configurations of the machine class. Configurations are
+    drawn from them with random signs by a frozen stream; the order of equal sides is random, so the signs carry no information."""
     pool = rows(ratios=np.ravel(np.asarray(unchanged, dtype=np.float64)))
     stream = np.random.RandomState(0)  # a legacy stream never changes
     shape = (configs, Rule(0.01, family).interims[-1])
@@ -318,16 +317,14 @@ def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, configs: int = 4
 def process_bias(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hashable] | None = None, q: float = 0.05) -> float:
     """Return the minimum effect that constant bias between processes requires, a fraction.
 
-    The bias of a side that lasts for a whole comparison, such as where its code lies in memory, is in all pairs of a configuration and no
-    test of
-    pairs can see it. 0 where A/A tests do not show any.
+    A bias of one side that lasts for a whole comparison, such as its memory layout, is in all pairs of a configuration and invisible to
+    their test. 0 if A/A tests show none.
 
-    ``equal``: log ratios of A/A pairs, one sample for each configuration and night, the sides being apart as those of a comparison are;
-    ``configs``: the configuration of each (None: each is of another), because a configuration may have the same bias every night, and then
-    its nights are no
-    more than one. With bias the centers vary more than random signs of their pairs explain (at 1 %, by a frozen stream). Its standard
-    deviation, the upper end of its one-sided 95 % interval, and the noise of the confirming pairs give the effect that none of ``family``
-    unchanged configurations reaches on either side in all but ``q`` of the nights, if the bias is normal."""
+    ``equal``: log ratios of A/A pairs, one sample per configuration and night. ``configs``: the configuration of each sample (None: all
+    differ), because a configuration may have the same bias every night. With bias the centers vary more than random signs of their pairs
+    explain (tested at 1 %, with a frozen stream). The upper end of the one-sided 95 % interval of its standard deviation and the noise of
+    the confirming pairs give the effect that no side of ``family`` unchanged configurations reaches in a fraction 1 − ``q`` of the nights,
+    for normal bias."""
     names = range(len(equal)) if configs is None else configs
     pairs_by_config = [(np.asarray(pairs, dtype=np.float64), config) for pairs, config in zip(equal, names, strict=True)
                      if np.size(pairs) >= LEAST_PAIRS]
@@ -346,9 +343,9 @@ def process_bias(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hash
 
 
 def _independent(centres: Floats, configs: Sequence[Hashable], variance: float) -> float:
-    """Return the effective number of independent centers for the uncertainty of their mean square.
+    """Return the effective number of independent centers for their mean square.
 
-    Centers of one configuration may correlate: squares of normal values that correlate by r correlate by r²."""
+    Squares of normal values with correlation r have correlation r²."""
     of_config = [centres[[i for i, other in enumerate(configs) if other == config]] for config in dict.fromkeys(configs)]
     twos = sum(len(nights) * (len(nights) - 1) for nights in of_config)
     if not twos:
@@ -359,6 +356,6 @@ def _independent(centres: Floats, configs: Sequence[Hashable], variance: float) 
 
 
 def _mean_pairs(ratios: Floats, rule: Rule) -> float:
-    """Pairs per configuration, those that confirm included."""
+    """Return the pairs per configuration, confirming ones included."""
     screened = screen(ratios, rule)
     return float((screened.pairs + np.where(screened.side != 0, rule.fresh, 0)).mean())

@@ -1,7 +1,8 @@
-"""Sign-flip tests of paired differences: exact where all signs can be counted, else by draws of them.
+"""Sign-flip tests of paired differences: exact if all signs can be enumerated, else by random draws.
 
-If two sides do not differ, each difference might as well have had the other sign. The p-value is the fraction of sign choices that add up
-to at least as much as the observed differences."""
+If two sides are equal, each difference has a random sign. The p-value is the fraction of sign choices whose sum is at least the observed
+one.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ def rows(ratios: ArrayLike) -> Floats:
 def sign_flip(ratios: ArrayLike) -> Floats:
     """Return the exact one-sided p-value that the mean is above 0. (..., n) -> (...); n ≤ ``MOST_PAIRS``.
 
-    It is the fraction of the 2ⁿ sign choices whose mean is at least the observed one. A choice reaches it exactly where the values that it
-    turns add up to 0 or less. Those are counted from the sums of either half of the values, so the work grows with 2^(n/2), not 2ⁿ. Sums
-    equal up to rounding count as equal."""
+    It is the fraction of the 2ⁿ sign choices whose mean is at least the observed one. A choice reaches it exactly if the values with a
+    changed sign add up to 0 or less. These are counted from the subset sums of each half of the values, so the work grows with 2^(n/2).
+    Sums that are equal up to rounding count as equal."""
     d = rows(ratios)
     if d.shape[-1] > MOST_PAIRS:
         raise CachemarkError(f"{d.shape[-1]} pairs are too many for the exact test.", remedy=f"Give at most {MOST_PAIRS}.")
@@ -43,7 +44,7 @@ def sign_flip(ratios: ArrayLike) -> Floats:
 
 
 def _sums(d: Floats) -> Floats:
-    """Sums of all subsets of the last axis, (..., n) -> (..., 2^n)."""
+    """Return sums of all subsets of the last axis, (..., n) -> (..., 2^n)."""
     sums = np.zeros((*d.shape[:-1], 1))
     for column in range(d.shape[-1]):
         sums = np.concatenate((sums, sums + d[..., column : column + 1]), axis=-1)
@@ -65,11 +66,10 @@ def _flip(d: Floats) -> float:
 
 # -- by draws ------------------------------------------------------------------------------------------------------------
 def sign_flips(many: Sequence[Floats]) -> list[tuple[float, float]]:
-    """Return one-sided p-values that the mean of each sample, (n,), is above, and below 0.
+    """Return one-sided p-values that the mean of each sample, (n,), is above 0, and below 0.
 
-    The fraction of sign choices that add up to at least as much: all of them where at most ``MOST_PAIRS`` values are no tie, else ``DRAWS``
-    from a frozen stream, the observed one among them (Phipson and Smyth 2010, so that it is never 0). A difference of 0 has no sign and
-    proves nothing. Samples of one size share the draws, which are expensive."""
+    Up to ``MOST_PAIRS`` nonzero values are tested exactly, more with ``DRAWS`` from a frozen stream, which include the observed choice so
+    that p is never 0 (Phipson and Smyth 2010). Differences of 0 have no sign and are ignored. Samples of one size share the draws."""
     signed = [d[d != 0] for d in many]
     p_values = {i: (float(sign_flip(d)), float(sign_flip(-d))) if len(d) else (1.0, 1.0)
                 for i, d in enumerate(signed) if len(d) <= MOST_PAIRS}
@@ -83,10 +83,9 @@ def sign_flips(many: Sequence[Floats]) -> list[tuple[float, float]]:
 
 
 def _reached(d: Floats) -> tuple[list[int], list[int]]:
-    """Count the sign choices of ``DRAWS`` whose sums reach at least, and at most, each column's own sum.
+    """Count the draws whose sums reach at least, and at most, each column's own sum.
 
-    ``d`` is (n, columns). The signs never change, since they come from a legacy stream, and come in blocks: all at once would be gigabytes.
-    """
+    ``d`` is (n, columns). The signs come from a frozen stream in blocks; all at once would need gigabytes."""
     stream, total, slack = np.random.RandomState(0), d.sum(0), _ROUNDING * np.abs(d).sum(0)
     above, below = np.zeros(d.shape[1], dtype=np.int64), np.zeros(d.shape[1], dtype=np.int64)
     rows = max(1, BLOCK // len(d))
