@@ -17,7 +17,7 @@ from .units import TIME, is_finite, metric
 
 
 class Status(enum.StrEnum):
-    """How a case ended in a trial."""
+    """The end of a case in a trial."""
 
     OK = "ok"
     OOM = "oom"

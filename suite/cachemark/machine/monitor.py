@@ -24,7 +24,7 @@ PERIOD = 0.2  # seconds between two readings: a handful within the shortest timi
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Why a measurement is invalid: ``throttled``, ``contended``, or ``error`` for a lost device."""
+    """Reason why a measurement is invalid: ``throttled``, ``contended``, or ``error`` for a lost device."""
 
     status: Status
     reason: str
