@@ -117,7 +117,7 @@ def losing(stream: Generator) -> Shares:
 TABLES = {"false": false_table, "search": search_table, "power": power_table, **claims_coverage.TABLES}
 
 
-COVERAGE = {"quantity": "quantity", "16 seeds": "16 seeds", "32 seeds": "32 seeds", "64 seeds": "64 seeds", "told": "reported"}
+COVERAGE = {"quantity": "quantity", "16 seeds": "16 seeds", "64 seeds": "64 seeds", "told": "reported at 16, 32, 64"}
 BIASES = tuple(f"process bias {percent} %" for percent in range(4))
 COLUMNS: Mapping[str, Mapping[str, str]] = {  # of the page, with their headings; the file has more
     "false": {"loss": "loss", "seeds": "seeds", "Gaffke (the report)": "Gaffke (used)", "Student": "Student",
@@ -135,7 +135,10 @@ def text(results: Mapping[str, Any]) -> str:
     """Return the text between the marks of the page."""
     def table(name: str) -> str:
         rows = [row for row in results[name] if name not in PAGE_SEEDS or row["seeds"] in PAGE_SEEDS[name]]
-        return markdown(rows, COLUMNS.get(name, ())).strip("\n").replace("legend", "color consistency").replace("spoilt", "spoiled")
+        text = markdown(rows, COLUMNS.get(name, ())).strip("\n")
+        for stored, written in (("1 / 1 / 1", "all"), ("legend", "color consistency"), ("spoilt", "spoiled")):
+            text = text.replace(stored, written)
+        return text
 
     highest = {level: max(row["highest rate"] for row in results["search"] if row["level"] == level)
                for level in dict.fromkeys(row["level"] for row in results["search"])}

@@ -63,11 +63,6 @@ def test_it_is_found_by_its_name(name: str, site: Path) -> None:
     assert {path.name for path in site.iterdir()} >= {name.replace("-", "_"), f"{name.replace('-', '_')}-0.1.0.dist-info"}
 
 
-@pytest.mark.parametrize("file", ["cachemark-knorm/cachemark_knorm/method.py", "cachemark-colourfulness/cachemark_colourfulness/metric.py"])
-def test_it_has_at_most_25_lines(file: str) -> None:
-    assert (ROOT / "examples" / file).read_text(encoding="utf-8").count("\n") <= 25
-
-
 def test_the_method_passes_the_kit_at_the_smallest_size(site: Path) -> None:
     require("methods", ["knorm"])
     passes_at_the_smallest_size("knorm")

@@ -16,9 +16,9 @@ from cachemark.metrics.compute.scene_colors import matching_colors
 from cachemark.models import checkpoints
 from cachemark.models.tiny.tiny_features import HEADS, FeaturesConfig
 from metrics.toys import drawn, reference
-from tools.train.feature_network import FeaturesTask, attributes, consistency, corrupted, real_floor, real_scenes, turned, write_reference
+from tools.train.feature_network import FeaturesTask, attributes, corrupted, real_floor, real_scenes, write_reference
 from tools.train.loops import TrainingRun, train
-from tools.train.scene import hsv, scenes
+from tools.train.scene import scenes
 
 SMALL = FeaturesConfig(width=16, squeezed=4, features=16)
 
@@ -31,14 +31,6 @@ def task(seed: int = 0) -> FeaturesTask:
     return FeaturesTask(seed, config=SMALL, batch=8)
 
 
-@pytest.mark.parametrize("sixths", range(6))
-def test_turning_moves_the_hue_and_nothing_else(sixths: int) -> None:
-    hue = torch.rand(5, 7, 7, generator=generator())
-    saturation, value = torch.rand(5, 7, 7, generator=generator(1)), torch.rand(5, 7, 7, generator=generator(2))
-    expected = hsv((hue + sixths / 6) % 1, saturation, value) * 2 - 1
-    assert torch.allclose(turned(hsv(hue, saturation, value) * 2 - 1, torch.full((5,), sixths)), expected, atol=1e-5)
-
-
 def test_every_spoilt_picture_has_a_fault_and_the_rest_of_it_stays() -> None:
     images = scenes(256, 5).images
     bad = corrupted(images, generator())
@@ -49,14 +41,6 @@ def test_every_spoilt_picture_has_a_fault_and_the_rest_of_it_stays() -> None:
     assert matching_colors(images).all()
     shares = matching_colors(bad).float().mean(0)
     assert ((shares > 0.2) & (shares < 0.95)).all(), "each region is corrupted now and then, and not always"
-
-
-def test_targets_of_the_consistency_head_are_the_matching_colors() -> None:
-    images = scenes(32, 6).images
-    images = torch.cat((images[:16], corrupted(images[16:], generator())))
-    targets = consistency(images, 16)
-    assert torch.equal(targets[:, :4] > 0, matching_colors(images))
-    assert targets[:, 4].tolist() == [1.0] * 16 + [0.0] * 16
 
 
 def test_the_attributes_are_those_of_the_scene() -> None:

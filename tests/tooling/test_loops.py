@@ -104,11 +104,6 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(killed: int, trained: Path, t
     assert steps == [7, 14, 21, 28, 35, 40]
 
 
-def test_the_seed_decides(trained: Path, tmp_path: Path) -> None:
-    assert same(trained / "line.safetensors", train(Line(), run(tmp_path / "same")))
-    assert not same(trained / "line.safetensors", train(Line(), run(tmp_path / "other", seed=4)))
-
-
 def test_a_finished_run_is_trained_again_only_where_that_is_asked(finished: Path) -> None:
     task = Line(die_at=0)
     before = (finished / "line.safetensors").read_bytes()

@@ -35,14 +35,6 @@ def test_it_moves_as_torchs_own() -> None:
         assert (p - q).norm() < 0.02 * (p - origin).norm()  # theirs iterates in bf16
 
 
-def test_a_parameter_without_gradient_stays() -> None:
-    still, moved = (torch.nn.Parameter(torch.ones(4, 4)) for _ in range(2))
-    moved.grad = torch.eye(4)
-    Muon([still, moved]).step()
-    assert torch.equal(still, torch.ones(4, 4))
-    assert not torch.equal(moved, torch.ones(4, 4))
-
-
 def test_only_matrices() -> None:
     with pytest.raises(ValueError, match=r"shape \[\(5,\)\]"):
         Muon([torch.nn.Parameter(torch.ones(5))])

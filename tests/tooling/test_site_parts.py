@@ -7,8 +7,6 @@ from pathlib import Path
 import click
 import pytest
 
-from cachemark.cli import main
-from cachemark.cli.main import COMMANDS
 from tools.site import commands, diagram, hosts, links
 
 
@@ -55,14 +53,6 @@ def test_options_are_shown_with_their_choices_and_defaults() -> None:
                    "| How &#42;large&#42; &#124; wide. &#91;default: a&#93; |")
     assert "--help" not in page
     assert "```text\nfirst\nsecond\n```" in page
-
-
-def test_our_own_command_line_has_all_its_pages() -> None:
-    made = commands.pages(main)
-    assert made.keys() == {"index.md", *(f"{name}.md" for name in COMMANDS)}
-    for name in COMMANDS:
-        assert made[f"{name}.md"].startswith(f"# cachemark {name}\n")
-        assert f"({name}.md)" in made["index.md"]
 
 
 # ------------------------------------------------------------------------------------------------ links

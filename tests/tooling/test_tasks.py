@@ -149,10 +149,3 @@ def test_the_loss_reaches_all_but_the_codebook(name: str, frozen: tuple[str, ...
     if name == "tiny-features":
         assert not torch.equal(task.model.centre, torch.zeros(16))
         assert not torch.equal(task.model.deviation, torch.ones(16))
-
-
-def test_the_second_stage_keeps_the_codes_and_improves_the_pictures(coders: Coders, tmp_path: Path) -> None:
-    task = DecoderTask(coders["vq"], batch=2)
-    before, language = task.validate()["psnr"], task.model.language
-    assert tiny_vq.load(train(task, TrainingRun(tmp_path, 12, threads=1))).language == tiny_vq.load(coders["vq"]).language == language
-    assert task.validate()["psnr"] > before

@@ -17,7 +17,6 @@ import pytest
 import yaml
 from _pytest.assertion.rewrite import AssertionRewritingHook
 
-from cachemark.cli.main import COMMANDS
 from cachemark.core.version import __version__
 from support.stages import call
 from support.wheels import lay_out, of_the_repository
@@ -88,21 +87,10 @@ def test_a_plan_runs_from_the_wheel_in_an_empty_folder(installed: Any) -> None:
     assert "kl " in table, "weights of the wheel, not random ones"
 
 
-@pytest.mark.slow
-def test_the_demo_runs_from_the_wheel(installed: Any) -> None:
-    ran = json.loads(installed("run", "demo", "--store", "demo.sqlite", "--report", "demo.html", "--json"))
-    assert ran["not_ok"] == []
-    assert {answer["model"] for answer in ran["answers"]} == {"tiny-llamagen", "tiny-var", "tiny-mar"}
-
-
 def test_the_citation_names_this_version() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (cited["version"], cited["license"], cited["title"].split(":")[0]) == (project["version"], project["license"], project["name"])
-
-
-def test_no_command_is_a_tool() -> None:
-    assert not {"train", "cards"} & COMMANDS.keys()
 
 
 @pytest.mark.parametrize("tool", ["train", "cards"])

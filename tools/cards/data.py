@@ -21,8 +21,8 @@ def vectors() -> dict[str, Any]:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = [f"| {' | '.join(line)} |" for line in (head, *([cell.replace("|", "\\|") for cell in row] for row in rows))]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
 def code(*names: str) -> str:
