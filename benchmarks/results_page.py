@@ -27,7 +27,7 @@ from results_rows import of_run
 FOLDER = Path(__file__).with_name("results")
 Row = Mapping[str, Any]
 NAMES = {  # of values, in the head of a table
-    "kv_allocated": "allocated", "kv_own": "without workspace", "kv_logical": "live", "kv_high_water": "peak", "flops": "FLOPs",
+    "kv_allocated": "allocated", "kv_own": "without workspace", "kv_logical": "live", "kv_peak": "peak", "flops": "FLOPs",
     "latency": "time, s", "speedup": "speedup", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
     "forced_distance": "forced distance", "fid": "FID", "precision": "precision", "recall": "recall", "class_accuracy": "class accuracy",
     "prompt_score": "all", "prompt_object": "object", "prompt_colour": "color", "prompt_count": "count", "prompt_position": "position",
@@ -80,7 +80,7 @@ SECTIONS = {
         "Next-scale: caches at equal allocated bytes",
         "Each method at two budgets: the bytes of AMS-KV with one layer in six demanding, and 3/10 of the full cache. Budgets count "
         "allocated bytes without the workspace. All bytes are fractions of the full cache's; *peak* is between two layers of a pass.",
-        (Figures(("kv_allocated", "kv_own", "kv_logical", "kv_high_water", *INDICES)), JUDGED)),
+        (Figures(("kv_allocated", "kv_own", "kv_logical", "kv_peak", *INDICES)), JUDGED)),
     "gtr": Section(
         "Masked: methods at equal FLOPs and at equal time",
         "GtR, LazyMAR, MARché and fewer steps at the FLOPs of each of the first three, and steps that took as long as GtR (7) and LazyMAR "
@@ -201,7 +201,7 @@ def _origin(values: Row, requested: Row, section: Section) -> str:
         f"`cachemark run {values['plan']}`, commit {for_markdown(values['commit'])}, {for_markdown(values['machine'])}, "
         f"{count(values['threads'], 'thread')}, torch {for_markdown(values['torch'])}, {dtype}",
         *([f"times are medians of {requested['repeats']} at batch {requested['batch']}"] if timed else []),
-        *([f"{count(values['carried'], 'case')} measured in an earlier run"] if values["carried"] else []),
+        *([f"{count(values['reused'], 'case')} measured in an earlier run"] if values["reused"] else []),
         *([f"the run is {for_markdown(values['state'])}"] if values["state"] != "finished" else []),
     ]
     return f"{'; '.join(parts)}."

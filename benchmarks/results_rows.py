@@ -26,7 +26,7 @@ from pages import rounded
 
 Row = dict[str, Any]
 SHARES = {  # what is counted, by the name of its share of the full cache's: a metric, or one less another
-    "kv_allocated": ("kv_allocated",), "kv_own": ("kv_allocated", "kv_stage"), "kv_logical": ("kv_logical",), "flops": ("flops",),
+    "kv_allocated": ("kv_allocated",), "kv_own": ("kv_allocated", "kv_workspace"), "kv_logical": ("kv_logical",), "flops": ("flops",),
 }  # fmt: skip
 IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "class_accuracy",
           *(name for name in METRICS if name.startswith("prompt_")))
@@ -46,9 +46,9 @@ def of_run(store: Path, plan: str, names: Collection[str]) -> Row:
     if strange := [printed(row.case.title) for key, (row, _) in measured.items() if key not in planned]:
         raise SystemExit(f"The plan {plan} has no such cases: {', '.join(strange)}.")
     with reading(store) as source:
-        carried = len(source.carried(run.id))
+        reused = len(source.reused(run.id))
     return {
-        **_origin(run.record), "plan": plan, "state": run.record.state, "carried": carried,
+        **_origin(run.record), "plan": plan, "state": run.record.state, "reused": reused,
         "asked": {case.model: _asked(case) for case, _ in planned.values()},
         "rule": {group.model: sentence for group in groups if (sentence := margin_sentence(group, claims))},
         "rows": [{**_named(case, block), **(_figures(*measured[key], claims, names) if key in measured else {"missing": "not reached"})}
@@ -124,9 +124,9 @@ def _short(figures: Mapping[str, list[float]], names: Collection[str]) -> dict[s
 
 
 def _shares(row: ReportRow, full: ReportRow | None) -> dict[str, list[float]]:
-    """Bytes and FLOPs over the full cache's, the high water over its live bytes: a count has no interval."""
+    """Bytes and FLOPs over the full cache's, the peak over its live bytes: a count has no interval."""
     pairs = {name: (_counted(row, *of), _counted(full, *of)) for name, of in SHARES.items()}
-    pairs["kv_high_water"] = _counted(row, "kv_high_water"), _counted(full, "kv_logical")
+    pairs["kv_peak"] = _counted(row, "kv_peak"), _counted(full, "kv_logical")
     return {name: [round(mine / its, 5)] for name, (mine, its) in pairs.items() if mine is not None and its}
 
 

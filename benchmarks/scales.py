@@ -2,7 +2,7 @@
 
 Variants on the VAR-d16 shape with random weights, fp32, batch with guidance:
 
-- ``full``       our full cache: slots, the last scale in the stage, AdaLN's projections computed once;
+- ``full``       our full cache: slots, the last scale in the workspace, AdaLN's projections computed once;
 - ``reference``  VAR's published cache and blocks: concatenation in every scale, AdaLN projected anew in every scale;
 - ``ams_kv``     AMS-KV with a sixth of the layers demanding.
 

@@ -33,7 +33,7 @@ mkdir -p "$out" "$(dirname "$register")"
 
 cachemark doctor | tee "$out/doctor.txt"
 measured=0
-cachemark run "$plan" "${machine[@]}" --fresh --carry-quality "$@" || measured=$?
+cachemark run "$plan" "${machine[@]}" --fresh --reuse-quality "$@" || measured=$?
 case $measured in 0 | 4) ;; *) exit "$measured" ;; esac
 
 set +e # whatever fails from here on, what was measured is judged and shown

@@ -72,11 +72,11 @@ class Generations(_One):
     track_seconds_per_token.unit = "s"  # type: ignore[attr-defined]
 
     def track_bytes_held(self, model: str, method: str) -> int:
-        """Keys, values, stage and the method's own state."""
+        """Keys, values, workspace and the method's own state."""
         held, entry, memory = pieces.entry(model).load(Request()), pieces.entry(model), Memory()
         with torch.inference_mode():
             held.generator.generate(torch.tensor(pieces.SEEDS), pieces.SEEDS, self.method(), entry.presets["paper"], memory)
-        return sum(memory.nbytes(kind) for kind in ("slots", "stage", "state"))
+        return sum(memory.nbytes(kind) for kind in ("slots", "workspace", "state"))
 
     track_bytes_held.unit = "bytes"  # type: ignore[attr-defined]
 

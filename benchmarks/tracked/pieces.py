@@ -102,11 +102,11 @@ def scale_update() -> Callable[[], None]:
     held, (site, step, slot, seen) = _reach("tiny-var", built("tiny-var", "ams_kv", demanding=[]), "survivors",
                                             lambda self, site, step, slot, seen: step.count <= self.budget[site])
     live, cls = list(slot.live), type(held).__mro__[1]
-    stage = held.stage
-    assert stage is not None
+    workspace = held.workspace
+    assert workspace is not None
 
     def work() -> None:
-        slot.absorb(stage, cls.survivors(held, site, step, slot, seen))
+        slot.absorb(workspace, cls.survivors(held, site, step, slot, seen))
         slot.live[:] = live
 
     return _repeated(work)

@@ -117,7 +117,7 @@ def gathered(store: Store) -> int:
                 by_key[outcome.case.key] = outcome
     with store.new_run(PLAN, newest.plan_json, newest.environment, newest.code) as run:
         for outcome in by_key.values():
-            if not outcome.ok or store.carry(run, outcome.result_key) is None:
+            if not outcome.ok or store.reuse(run, outcome.result_key) is None:
                 store.save(run, outcome)
     return run
 

@@ -13,7 +13,7 @@ from cachemark.cache.attention import attention
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site
-from cachemark.cache.slot import Slot, Stage
+from cachemark.cache.slot import Slot, Workspace
 from cachemark.kit.driver import layout_of
 
 HEADS, DIM = 4, 8
@@ -89,15 +89,15 @@ def test_several_queries_that_see_everything(kv_heads: int) -> None:
     assert (own_mass - masses).abs().max() < 1e-5
 
 
-def test_a_stage_is_read_in_place_of_the_slot() -> None:
+def test_a_workspace_is_read_in_place_of_the_slot() -> None:
     slot, memory = prepared((2, 1), 2, 3, "int8")
-    stage = Stage(slot.bank.layout, 8, memory)
+    workspace = Workspace(slot.bank.layout, 8, memory)
     q, (k, v) = normal(2, HEADS, 1, DIM, seed=2), normal(2, 2, 2, 2, DIM, seed=3)
-    stage.put(slot)
+    workspace.put(slot)
     plain, _ = attention(q, slot)
-    assert torch.equal(attention(q, slot, stage)[0], plain)
-    stage.put(slot, k, v)
-    out, mass = attention(q, slot, stage, mass=True)
+    assert torch.equal(attention(q, slot, workspace)[0], plain)
+    workspace.put(slot, k, v)
+    out, mass = attention(q, slot, workspace, mass=True)
     assert mass is not None
     for run, n in zip(slot.bank.runs, slot.live, strict=True):
         keys, values = (torch.cat((old[0], new[run.start]), 1) for old, new in zip(slot.read(run, n), (k, v), strict=True))

@@ -72,13 +72,13 @@ def test_the_full_cache_stores_all_but_the_last_token() -> None:
     assert method.logical_bytes == (8 + 6) * 2 * 4 * 2 * 16 * 4
 
 
-def test_only_a_codec_that_is_not_exact_needs_a_stage() -> None:
+def test_only_a_codec_that_is_not_exact_needs_a_workspace() -> None:
     layout, sites = layout_of(), [Site("decoder", 0)]
     for codec, staged in ((None, False), (INT8, True)):
         method, memory = Method(), Memory("cpu", *([codec] if codec else []))
         method.begin(layout, sites, memory)
-        assert (method.stage is not None) is staged
-        assert (memory.nbytes("stage") > 0) is staged
+        assert (method.workspace is not None) is staged
+        assert (memory.nbytes("workspace") > 0) is staged
 
 
 @dataclass

@@ -15,7 +15,7 @@ from cachemark.cache.bank import SlotBank
 from cachemark.cache.banks import banks
 from cachemark.cache.codec import CODECS, INT8, NATIVE, Codec
 from cachemark.cache.layout import Site, Step
-from cachemark.cache.slot import Stage
+from cachemark.cache.slot import Workspace
 from cachemark.kit.driver import layout_of
 
 SITES = (Site("decoder", 0), Site("decoder", 1))
@@ -171,20 +171,20 @@ def test_writing_beyond_the_capacity_is_refused(tokens: int) -> None:
         slot.append(x, x)
 
 
-def test_a_stage_lays_out_the_slot_and_the_passes_own() -> None:
+def test_a_workspace_lays_out_the_slot_and_the_passes_own() -> None:
     memory = Memory("cpu", INT8)
     layout = layout_of((2, 1), heads=HEADS, kv_heads=HEADS, head_dim=DIM)
-    bank, stage = SlotBank(layout, SITES, 4, memory), Stage(layout, 6, memory)
+    bank, workspace = SlotBank(layout, SITES, 4, memory), Workspace(layout, 6, memory)
     x, own = torch.randn(2, HEADS, 2, DIM, generator=torch.Generator().manual_seed(1)), torch.full((2, HEADS, 2, DIM), 7.0)
     bank.slots[1].append(x, -x, condition=True)
-    stage.put(bank.slots[1], own, -own)
+    workspace.put(bank.slots[1], own, -own)
     for run in bank.runs:
-        k, v = stage.read(run, run.condition)
+        k, v = workspace.read(run, run.condition)
         stored, _ = bank.slots[1].read(run, run.condition)
         assert torch.equal(k, torch.cat((stored, own[run.rows]), 2))
         assert torch.equal(v, -k)
-    stage.put(bank.slots[1])
-    assert stage.read(bank.runs[0], 2)[0].size(2) == 2
+    workspace.put(bank.slots[1])
+    assert workspace.read(bank.runs[0], 2)[0].size(2) == 2
 
 
 def test_settling_numbers_what_was_written() -> None:

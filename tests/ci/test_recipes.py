@@ -55,7 +55,7 @@ def test_a_night_looks_measures_judges_and_writes(night: Any, script: str) -> No
     assert [call.split()[0] for call in calls] == [
         "doctor", "run", "check", "baseline", "check", "report", "report", "export", "export", "export"]
     assert calls[2:5] == ["check --self-test --device cuda", "baseline commit", judging(calls)]
-    assert calls[1] == "run curves --device cuda --fresh --carry-quality --threads 4"
+    assert calls[1] == "run curves --device cuda --fresh --reuse-quality --threads 4"
     assert [call.split()[1] for call in calls if call.startswith("export")] == ["github", "csv", "junit"]
 
 
@@ -151,7 +151,7 @@ def test_a_night_measures_pairs_and_proves_the_gate_on_the_same_device(night: An
     monkeypatch.setenv("CACHEMARK_INCIDENTS", "kept/incidents.json")
     _, calls = night("nightly.sh", "curves")
     where = "--device cuda --gpu 1 --lock-clocks 1410"
-    assert calls[1:5] == [f"run curves {where} --fresh --carry-quality", f"check --self-test {where}",
+    assert calls[1:5] == [f"run curves {where} --fresh --reuse-quality", f"check --self-test {where}",
                           f"compare curves --commits v1 HEAD {where} --minutes 60", judging(calls, "kept/incidents.json")]
     for call in calls:
         resolve(importlib.import_module("cachemark.cli").main, shlex.split(call))

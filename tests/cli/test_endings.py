@@ -16,7 +16,7 @@ from cachemark.core.errors import NothingMeasured
 from support.fork_server import COMMAND_LINE
 
 REFUSED = ("show", "--store", "nowhere.sqlite")  # ends with 2, and a line about it
-CASES = {"an error of ours": REFUSED, "a wrong option": ("run", "demo", "--carry-quality"), "a wrong command": ("shwo",),
+CASES = {"an error of ours": REFUSED, "a wrong option": ("run", "demo", "--reuse-quality"), "a wrong command": ("shwo",),
          "a wrong value": ("show", "--run", "0"), "a wrong option of the group": ("--wrong", "show")}
 
 

@@ -44,7 +44,7 @@ def test_a_run_whose_full_cache_and_methods_timed_out_has_measured_nothing(made:
     assert result.exit_code == 4
     assert "No case of the plan produced results" in result.stderr
     assert "[nothing-measured; " in result.stderr
-    assert made.run().exit_code == 4, "what was carried over are reference rows"
+    assert made.run().exit_code == 4, "what was reused are reference rows"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step, scale_steps
-from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage
+from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace
 from cachemark.contract.heads import PerHead
 from cachemark.contract.method import Method
 from cachemark.kit.common import KitRun, calibration
@@ -39,7 +39,7 @@ class Staggered(PerHead):
     def held(self, layer: int, head: int, total: int) -> int:
         return min(total, 5 + 9 * ((head + layer) % 3))
 
-    def kept(self, site: Site, step: Step, slot: RaggedSlot, stage: RaggedStage, q: Tensor) -> Sequence[Kept]:
+    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         return [self.places(self.held(site.layer, head, n + step.count), n + step.count) for head, n in enumerate(slot.lengths)]
 
     def places(self, held: int, total: int) -> Kept:
@@ -58,10 +58,10 @@ class Scored(Staggered):
 
     name = "scored"
 
-    def kept(self, site: Site, step: Step, slot: RaggedSlot, stage: RaggedStage, q: Tensor) -> Sequence[Kept]:
+    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         found: dict[int, Kept] = {}
-        for extent in stage.extents:
-            size = extent.of(stage.v).norm(dim=-1)
+        for extent in workspace.extents:
+            size = extent.of(workspace.v).norm(dim=-1)
             for at in range(extent.heads):
                 head = extent.first + at
                 found[head] = size[:, at].topk(self.held(site.layer, head, extent.length), -1).indices.sort(-1).values

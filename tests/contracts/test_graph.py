@@ -23,7 +23,7 @@ from cachemark.cache.slot import Slot
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Sampling
-from cachemark.kit.cpu_graphs import CpuGraphs, record_on_cpu
+from cachemark.kit.cpu_graphs import CpuGraphs, capture_on_cpu
 from cachemark.methods.streaming import Streaming
 from cachemark.models.llamagen import LlamaGen
 
@@ -31,9 +31,9 @@ from . import cells as token
 from . import masked, test_scales
 
 
-def recorded(memory: Memory) -> int:
+def captured(memory: Memory) -> int:
     assert isinstance(memory.engine, Graph)
-    return memory.engine.recorded
+    return memory.engine.captured
 
 
 # -- next-token -------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ MASKED = masked.cells(masked.MODES)
 
 def fresh(cell: token.Cell) -> Memory:
     model = token.model(cell.attention, cell.grid)
-    return record_on_cpu(cell.memory(), [*model.parameters(), model.rope])
+    return capture_on_cpu(cell.memory(), [*model.parameters(), model.rope])
 
 
 def same(cell: token.Cell, memory: Memory, seeds: Sequence[int], method: Method | None = None, forced: Tensor | None = None) -> bool:
@@ -60,19 +60,19 @@ def same(cell: token.Cell, memory: Memory, seeds: Sequence[int], method: Method 
 def test_next_token_repeats_to_the_last_bit(cell: token.Cell) -> None:
     memory = fresh(cell)
     assert same(cell, memory, (0, 1))
-    passes = recorded(memory)
+    passes = captured(memory)
     assert same(cell, memory, OTHER)
-    assert recorded(memory) == passes, "the second generation repeats what the first one has recorded"
+    assert captured(memory) == passes, "the second generation repeats what the first one has recorded"
 
 
-@pytest.mark.parametrize(("name", "recordings"), [("full", 36), ("linear", 19), ("streaming", 20), ("h2o", 20), ("rkv", 36)])
-def test_a_saw_tooth_needs_few_recordings(name: str, recordings: int) -> None:
+@pytest.mark.parametrize(("name", "captures"), [("full", 36), ("linear", 19), ("streaming", 20), ("h2o", 20), ("rkv", 36)])
+def test_a_saw_tooth_needs_few_recordings(name: str, captures: int) -> None:
     """One for the condition and one for each number of live entries before a pass: at most 18, one line less than that at the beginning
     of a line for LineAR, one more for those with a slack of one. R-KV's ring turns every 8 tokens, which lines of 6 never meet."""
     cell = native(name)
     memory = fresh(cell)
     token.generate(cell, cell.tight(), memory=memory)
-    assert recorded(memory) == recordings
+    assert captured(memory) == captures
 
 
 def native(name: str) -> token.Cell:
@@ -110,7 +110,7 @@ def test_bf16_repeats_to_the_last_bit(family: str, cell: Any) -> None:
     model, sampling = rounded(family)
     lasting = [tensor for _, tensor in (*model.named_parameters(), *model.named_buffers())]
     extra = [model.rope] if family == "token" else [*model.quantizer.parameters()] if family == "scale" else []
-    memory = record_on_cpu(cell.memory(), [*lasting, *extra])
+    memory = capture_on_cpu(cell.memory(), [*lasting, *extra])
 
     def ran(seeds: Sequence[int], given: Memory) -> list[Tensor]:
         seen: list[Tensor] = []
@@ -121,7 +121,7 @@ def test_bf16_repeats_to_the_last_bit(family: str, cell: Any) -> None:
 
     for seeds in ((0, 1), OTHER):
         assert all(torch.equal(*pair) for pair in zip(ran(seeds, memory), ran(seeds, cell.memory()), strict=True))
-    assert recorded(memory) > 0
+    assert captured(memory) > 0
 
 
 # -- what would be wrong is seen --------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_a_position_in_the_recording_is_caught(monkeypatch: pytest.MonkeyPatch) 
 
     def memory(cell: token.Cell) -> Memory:
         model = token.model(cell.attention, cell.grid)
-        return record_on_cpu(cell.memory(), [*model.parameters(), model.rope, places])
+        return capture_on_cpu(cell.memory(), [*model.parameters(), model.rope, places])
 
     monkeypatch.setattr(LlamaGen, "_pass", baked)
     for name, right in (("full", True), ("streaming", False)):
@@ -227,28 +227,28 @@ class TurnsAndHides(Turns):
         return None
 
 
-@pytest.mark.parametrize(("cls", "recordings", "right"), [(Turns, 36, True), (TurnsAndSays, 21, True), (TurnsAndHides, 20, False)])
-def test_what_a_method_reads_of_the_step_is_part_of_the_key(cls: type[Method], recordings: int, right: bool) -> None:
+@pytest.mark.parametrize(("cls", "captures", "right"), [(Turns, 36, True), (TurnsAndSays, 21, True), (TurnsAndHides, 20, False)])
+def test_what_a_method_reads_of_the_step_is_part_of_the_key(cls: type[Method], captures: int, right: bool) -> None:
     cell = token.Cell(cls, (), "native", "mha")
     memory = fresh(cell)
     token.generate(cell, cell.tight(), memory=memory)
-    assert recorded(memory) == recordings
+    assert captured(memory) == captures
     assert same(cell, memory, OTHER) is right
 
 
 # -- the engine itself ------------------------------------------------------------------------------------------------
 class Short(CpuGraphs):
-    """An emulator that is full after so many recordings."""
+    """An emulator that is full after so many captures."""
 
     def __init__(self, lasting: Any, left: int) -> None:
         super().__init__(lasting)
         self.left = left
 
-    def record(self, work: Any) -> Any:
+    def capture(self, work: Any) -> Any:
         if not self.left:
             raise torch.OutOfMemoryError("none is left")
         self.left -= 1
-        return super().record(work)
+        return super().capture(work)
 
 
 @pytest.mark.parametrize("left", [0, 5])
@@ -257,13 +257,13 @@ def test_where_memory_runs_out_passes_run_as_written(left: int) -> None:
     memory = fresh(cell)
     engine = memory.engine
     assert isinstance(engine, Graph)
-    engine._recorder = Short(engine._recorder._lasting, left)  # type: ignore[attr-defined]
+    engine._backend = Short(engine._backend._lasting, left)  # type: ignore[attr-defined]
     if not left:
         with pytest.raises(torch.OutOfMemoryError, match="does not fit one"):
             token.generate(cell, cell.tight(), memory=memory)
         return
     assert all(same(cell, memory, seeds) for seeds in ((0, 1), OTHER))
-    assert engine.recorded == left
+    assert engine.captured == left
     assert engine.missed == 2 * (36 - left)
 
 
@@ -271,11 +271,11 @@ def test_where_memory_runs_out_passes_run_as_written(left: int) -> None:
 @pytest.mark.parametrize("cell", token.sampled(SCALED, token.one_a_method(SCALED)))
 def test_next_scale_repeats_to_the_last_bit(cell: test_scales.ScaleCell) -> None:
     model = test_scales.MODEL
-    memory = record_on_cpu(cell.memory(), [*model.parameters(), *model.quantizer.parameters()])
+    memory = capture_on_cpu(cell.memory(), [*model.parameters(), *model.quantizer.parameters()])
     for seeds in ([0, 1, 2], [9, 4, 7]):
         expected, found = (test_scales.generate(cell, seeds, memory=given) for given in (cell.memory(), memory))
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-        assert recorded(memory) == len(test_scales.SIDES)
+        assert captured(memory) == len(test_scales.SIDES)
     forced = expected[0].flip(0)
     logits = test_scales.generate(cell, seeds, forced)[1]
     assert all(torch.equal(test_scales.generate(cell, seeds, forced, memory)[1], logits) for _ in range(2))
@@ -284,7 +284,7 @@ def test_next_scale_repeats_to_the_last_bit(cell: test_scales.ScaleCell) -> None
 # -- masked -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("cell", token.sampled(MASKED, token.one_a_method(MASKED)))
 def test_masked_repeats_to_the_last_bit(cell: masked.MaskedCell) -> None:
-    memory = record_on_cpu(cell.memory(), [*masked.MODEL.parameters()])
+    memory = capture_on_cpu(cell.memory(), [*masked.MODEL.parameters()])
     for seeds in (masked.SEEDS, (40, 2, 8)):
         expected, found = (masked.generate(cell.build(), given, seeds) for given in (cell.memory(), memory))
         assert torch.equal(found, expected)
@@ -292,4 +292,4 @@ def test_masked_repeats_to_the_last_bit(cell: masked.MaskedCell) -> None:
     method.resolve(masked.LAYOUT)
     paced = method.paced(masked.LAYOUT)
     parts = [tuple(method.denoising(step, paced.diffusion)) for step in masked_steps(paced, paced.steps)]
-    assert recorded(memory) == len(parts) + len(set(parts)), "one for each pass of the transformer, one for each shape of the head"
+    assert captured(memory) == len(parts) + len(set(parts)), "one for each pass of the transformer, one for each shape of the head"

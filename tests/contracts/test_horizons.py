@@ -44,7 +44,7 @@ def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name:
         memory, method, logits = Memory(), make(), []
         tokens = generate(decoder, memory=memory, method=lambda method=method: method,
                           see=lambda _, guided, logits=logits: logits.append(guided.clone()))
-        outcomes.append((tokens, torch.cat(logits, 1), method.logical_bytes, [memory.nbytes(kind) for kind in ("slots", "stage")]))
+        outcomes.append((tokens, torch.cat(logits, 1), method.logical_bytes, [memory.nbytes(kind) for kind in ("slots", "workspace")]))
         if isinstance(decoder, Jacobi):
             assert decoder.kept == [1] * N
     assert widest(make(), layout) == 1

@@ -27,7 +27,7 @@ from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 
 from .cells import GRID, model
-from .test_graph import recorded
+from .test_graph import captured
 from .test_windows import GUIDED, SAMPLINGS, SEEDS, N, generate, graph_memory
 
 WINDOWS = (2, GRID + 1, N)
@@ -125,11 +125,11 @@ def test_forced_tokens_are_fed_line_by_line() -> None:
 def test_a_tape_gives_the_same_tokens_and_records_nothing_behind_a_rehearsal(name: str) -> None:
     memory, window = graph_memory(), GRID + 1
     generate(Rehearsal(window=window, look_ahead=True), SAMPLINGS["interval"], SEEDS[:2], METHODS[name], memory=memory)
-    whole = recorded(memory)
+    whole = captured(memory)
     for seeds in (SEEDS[2:4], SEEDS[4:6]):
         tokens = generate(ahead(window), SAMPLINGS["interval"], seeds, METHODS[name], memory=memory)
         assert torch.equal(tokens, generate(None, SAMPLINGS["interval"], seeds, METHODS[name]))
-        assert recorded(memory) == whole
+        assert captured(memory) == whole
 
 
 # -- passes -----------------------------------------------------------------------------------------------------------

@@ -147,6 +147,6 @@ def test_allocated_is_what_a_later_pass_reads(cell: MaskedCell) -> None:
     decoder = CONFIG.depth[1] - behind.get(cell.cls.name, CONFIG.depth[1]) - len(parameters.get("refresh_layers", ()))
     decoder = decoder if parameters.get("token_cache", True) else 0
     assert ran.memory.nbytes("slots") == ran.method.logical_bytes == entry * rows * (encoder + decoder)
-    assert ran.memory.nbytes("stage") == 0
+    assert ran.memory.nbytes("workspace") == 0
 
 

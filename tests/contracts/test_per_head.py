@@ -12,7 +12,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step
-from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage, extents
+from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace, extents
 from cachemark.contract.heads import PerHead
 from cachemark.core.errors import Unsupported
 from cachemark.kit.common import Poison
@@ -21,7 +21,7 @@ from cachemark.methods.full import Full
 
 from .per_head import BUILT_IN, KV_HEADS, PER_VECTOR, LiveBytes, Scored, Staggered, lengths, made, planned, run
 from .scales import SIDES, Feed, drive, layout_of
-from .test_graph import OTHER, record_on_cpu, recorded
+from .test_graph import OTHER, capture_on_cpu, captured
 from .test_scales import MODEL, SAMPLING
 
 TOLERANCE = 1e-5
@@ -44,24 +44,24 @@ def test_a_method_that_keeps_everything_is_the_full_cache_bit_for_bit(kv_heads: 
     assert all(torch.equal(expected[where], out) for where, out in run(PerHead(), kv_heads=kv_heads).answers.items())
 
 
-def values_stay(self: RaggedSlot, stage: RaggedStage, kept: Sequence[Kept]) -> None:
-    """K is taken over from the stage and V is not."""
+def values_stay(self: RaggedSlot, workspace: RaggedWorkspace, kept: Sequence[Kept]) -> None:
+    """K is taken over from the workspace and V is not."""
     before = [part.clone() for part in self.v]
-    ABSORB(self, stage, kept)
+    ABSORB(self, workspace, kept)
     for part, old in zip(self.v, before, strict=True):
         part.copy_(old)
 
 
-def heads_mixed(self: RaggedSlot, stage: RaggedStage, kept: Sequence[Kept]) -> None:
+def heads_mixed(self: RaggedSlot, workspace: RaggedWorkspace, kept: Sequence[Kept]) -> None:
     """Lengths end up with the neighbour."""
-    ABSORB(self, stage, kept)
+    ABSORB(self, workspace, kept)
     self.lengths[:] = [*self.lengths[1:], self.lengths[0]]
 
 
-def one_off(self: RaggedSlot, stage: RaggedStage, kept: Sequence[Kept]) -> None:
+def one_off(self: RaggedSlot, workspace: RaggedWorkspace, kept: Sequence[Kept]) -> None:
     """Numbers are those that should be there, keys and values those of the entry before."""
-    stage.k, stage.v = stage.k.roll(1, 1), stage.v.roll(1, 1)
-    ABSORB(self, stage, kept)
+    workspace.k, workspace.v = workspace.k.roll(1, 1), workspace.v.roll(1, 1)
+    ABSORB(self, workspace, kept)
 
 
 ABSORB = RaggedSlot.absorb
@@ -122,7 +122,7 @@ class Shrinks(Staggered):
         late = total >= sum(side**2 for side in SIDES[:4])
         return 10 if (layer == 0) is late else min(total, 5)
 
-    def kept(self, site: Site, step: Step, slot: RaggedSlot, stage: RaggedStage, q: Tensor) -> Sequence[Kept]:
+    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         return [[range(min(n + step.count, self.held(site.layer, head, step.first + step.count)))] for head, n in enumerate(slot.lengths)]
 
     def entries(self, layout: Layout, site: Site) -> int:
@@ -134,7 +134,7 @@ def test_the_high_water_lies_between_two_layers() -> None:
     ran = run(Shrinks())
     layout = ran.method.layout
     one = layout.rows * layout.kv_heads * CODECS["native"].pair_bytes(layout.head_dim, layout.dtype)
-    assert (ran.method.logical_bytes, ran.method.high_water_bytes) == (25 * one, 30 * one)
+    assert (ran.method.logical_bytes, ran.method.peak_live_bytes) == (25 * one, 30 * one)
     assert ran.memory.nbytes("slots") == 30 * one
 
 
@@ -153,19 +153,19 @@ def test_keys_that_share_ranges_are_refused() -> None:
 
 
 @METHODS
-def test_a_recorded_pass_repeats_to_the_last_bit(cls: type[PerHead]) -> None:
-    memory = record_on_cpu(Memory(), [*MODEL.parameters(), *MODEL.quantizer.parameters()])
+def test_a_captured_pass_repeats_to_the_last_bit(cls: type[PerHead]) -> None:
+    memory = capture_on_cpu(Memory(), [*MODEL.parameters(), *MODEL.quantizer.parameters()])
 
     def drawn(seeds: Sequence[int], given: Memory) -> list[Tensor]:
         logits: list[Tensor] = []
         method = made(cls)
         labels = torch.tensor([seed % 10 for seed in seeds])
         tokens = MODEL.generate(labels, list(seeds), method, SAMPLING, given, see=lambda _, seen: logits.append(seen.clone()))
-        return [tokens, *logits, torch.tensor([method.logical_bytes, method.high_water_bytes])]
+        return [tokens, *logits, torch.tensor([method.logical_bytes, method.peak_live_bytes])]
 
     for seeds in ((0, 1), OTHER):
         assert all(torch.equal(*pair) for pair in zip(drawn(seeds, memory), drawn(seeds, Memory()), strict=True))
-    assert recorded(memory) == len(SIDES)
+    assert captured(memory) == len(SIDES)
 
 
 def test_neighbours_of_one_length_lie_together() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Step
-from cachemark.cache.slot import Slot, Stage
+from cachemark.cache.slot import Slot, Workspace
 from cachemark.core.spec import Sampling
 from cachemark.kit.capture import NotCapturable, capturing
 from cachemark.kit.common import Poison
@@ -39,26 +39,26 @@ def test_ams_kv_with_budgets_for_everything_is_the_full_cache(cell: ScaleCell) -
     assert all(torch.equal(ran.answers[where], out) for where, out in cell.full(ran.method).answers.items())
 
 
-def values_stay(self: Slot, stage: Stage, kept: Any) -> None:
-    """K is taken over from the stage and V is not."""
+def values_stay(self: Slot, workspace: Workspace, kept: Any) -> None:
+    """K is taken over from the workspace and V is not."""
     before = [part.clone() for part in self.v]
-    ABSORB(self, stage, kept)
+    ABSORB(self, workspace, kept)
     for part, old in zip(self.v, before, strict=True):
         part.copy_(old)
 
 
-def numbers_stay(self: Slot, stage: Stage, kept: Any) -> None:
+def numbers_stay(self: Slot, workspace: Workspace, kept: Any) -> None:
     """Keys and values are taken over, their numbers are not."""
     before = self.visual.clone()
-    ABSORB(self, stage, kept)
+    ABSORB(self, workspace, kept)
     self.visual.copy_(before)
 
 
-def one_off(self: Slot, stage: Stage, kept: Any) -> None:
+def one_off(self: Slot, workspace: Workspace, kept: Any) -> None:
     """The entry before the one that was meant."""
     starts = [] if isinstance(kept, Tensor) else [(max(0, places.start - 1), len(places)) for places in kept]
     moved = (kept - 1).clamp_min(0) if isinstance(kept, Tensor) else [range(start, start + count) for start, count in starts]
-    ABSORB(self, stage, moved)
+    ABSORB(self, workspace, moved)
     ABSORB_NUMBERS(self, kept, moved)
 
 
@@ -86,8 +86,9 @@ def test_a_wrong_absorption_is_caught(monkeypatch: pytest.MonkeyPatch, name: str
 class ReadsBeyond(Window):
     """Broken on purpose: looks at one entry more than there are."""
 
-    def attend_scale(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
-        k, v = (slot if stage is None else stage).read(slot.bank.runs[0], slot.live[0] + (stage is not None and slot.live[0] > 0))
+    def attend_scale(self, step: Step, q: Tensor, slot: Slot, workspace: Workspace | None) -> tuple[Tensor, Tensor | None]:
+        too_many = workspace is not None and slot.live[0] > 0
+        k, v = (slot if workspace is None else workspace).read(slot.bank.runs[0], slot.live[0] + too_many)
         return torch.nn.functional.scaled_dot_product_attention(q, k, v), None
 
 
@@ -107,7 +108,7 @@ def test_the_full_cache_needs_no_more_than_it_reads(codec: str, keep: bool) -> N
     entry = CODECS[codec].entry_bytes(layout.head_dim, layout.dtype)
     assert ran.memory.nbytes("slots") == 2 * layout.rows * layout.kv_heads * LAYERS * entries * entry
     staged = 0 if keep and CODECS[codec].exact else layout.visual
-    assert ran.memory.nbytes("stage") == 2 * layout.rows * layout.kv_heads * staged * layout.head_dim * 4
+    assert ran.memory.nbytes("workspace") == 2 * layout.rows * layout.kv_heads * staged * layout.head_dim * 4
 
 
 # -- capture and storage ----------------------------------------------------------------------------------------------

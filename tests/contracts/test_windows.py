@@ -26,7 +26,7 @@ from cachemark.methods.streaming import Streaming
 from cachemark.models.sampling import draw
 
 from .cells import GRID, model
-from .test_graph import record_on_cpu, recorded
+from .test_graph import capture_on_cpu, captured
 
 N = GRID**2
 SEEDS = list(range(8))
@@ -124,7 +124,7 @@ def test_forced_tokens_are_all_kept_and_their_logits_are_the_sequential_ones() -
 
 def graph_memory() -> Memory:
     whole = model("mha")
-    return record_on_cpu(Memory(), [*whole.parameters(), whole.rope])
+    return capture_on_cpu(Memory(), [*whole.parameters(), whole.rope])
 
 
 @pytest.mark.parametrize("name", ["guided", "interval", "greedy"])
@@ -145,14 +145,14 @@ def test_nothing_is_recorded_behind_a_rehearsal(name: str) -> None:
     """Else a timed image would meet a pass that no image before it has run, and pay for its recording."""
     memory, window = graph_memory(), 5
     generate(Rehearsal(window=window), SAMPLINGS["interval"], SEEDS[:2], RECORDED[name], memory=memory)
-    whole = recorded(memory)
+    whole = captured(memory)
     assert whole == N if name == "full" else whole < N, "one for every number of known tokens; methods that evict come back to lengths"
     for decoder in (Jacobi(window=window), SCD(window=window), Jacobi(window=window, proposals="left")):
         for seeds in (SEEDS[2:4], SEEDS[4:6]):
             tokens = generate(decoder, SAMPLINGS["interval"], seeds, RECORDED[name], memory=memory)
             if isinstance(decoder, Jacobi):
                 assert torch.equal(tokens, generate(None, SAMPLINGS["interval"], seeds, RECORDED[name]))
-            assert recorded(memory) == whole
+            assert captured(memory) == whole
 
 
 @pytest.mark.parametrize("name", CODECS)

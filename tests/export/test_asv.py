@@ -185,10 +185,10 @@ def test_runs_that_belong_to_no_commit_are_left_out_and_named(store: Store, here
     assert len(exported(store, here, changed=True).files) == 1
 
 
-def test_what_was_carried_over_is_not_drawn_again(store: Store, here: Path, commits: list[str]) -> None:
+def test_what_was_reused_is_not_drawn_again(store: Store, here: Path, commits: list[str]) -> None:
     save(store, commits[0], [replace(sample.full(), result_key="k")])
     run = save(store, commits[1], [sample.candidate("linear", "1/4")])
-    store.carry(run, "k")
+    store.reuse(run, "k")
     assert len(store.outcomes(run)) == 2
     _, after = (results(file) for file in exported(store, here).files)
     assert after["latency"]["'full'"] is None

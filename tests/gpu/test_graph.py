@@ -151,11 +151,11 @@ def test_the_pool_is_counted_and_no_longer_grows(family: str) -> None:
     before = torch.cuda.memory_reserved()
     with exact():
         generated(family, cell, memory, FIRST)
-        recorded, pool, bytes_ = graph(memory).recorded, graph(memory).pool_bytes, graph(memory).nbytes
+        captured, pool, bytes_ = graph(memory).captured, graph(memory).pool_bytes, graph(memory).nbytes
         assert 0 < pool <= torch.cuda.memory_reserved() - before
         assert bytes_ > pool
         generated(family, cell, memory, SECOND)
-    assert (graph(memory).recorded, graph(memory).pool_bytes, graph(memory).nbytes) == (recorded, pool, bytes_)
+    assert (graph(memory).captured, graph(memory).pool_bytes, graph(memory).nbytes) == (captured, pool, bytes_)
 
 
 @on_the_device
@@ -202,7 +202,7 @@ class Reads(Method):
 def test_a_read_on_the_host_is_unsupported_and_harms_nobody_else() -> None:
     cell = next(cell for kind, _, cell in cases() if kind == "token")
     with exact():
-        with pytest.raises(Unsupported, match="cannot be recorded"):
+        with pytest.raises(Unsupported, match="cannot be captured"):
             generated("token", cell, graphed(), FIRST, method=Reads())
         if not REHEARSED:
             torch.cuda.synchronize()
@@ -213,7 +213,7 @@ def test_a_read_on_the_host_is_unsupported_and_harms_nobody_else() -> None:
 class Short(CpuGraphs if REHEARSED else CudaGraphs):  # type: ignore[misc]
     """Has room for five graphs: the allocator fails in the middle of recording the sixth."""
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self.left = getattr(self, "left", 5) - 1
 
         def fails() -> None:
@@ -221,7 +221,7 @@ class Short(CpuGraphs if REHEARSED else CudaGraphs):  # type: ignore[misc]
             if self.left < 0:
                 raise torch.OutOfMemoryError("none is left")
 
-        return super().record(fails)
+        return super().capture(fails)
 
 
 def test_where_memory_runs_out_passes_run_as_written() -> None:
@@ -231,7 +231,7 @@ def test_where_memory_runs_out_passes_run_as_written() -> None:
         for seeds in (FIRST, SECOND):
             result, expected = (generated("token", cell, given, seeds)[0] for given in (memory, Memory(DEVICE)))
             assert torch.equal(result, expected)
-    assert graph(memory).recorded == 5
+    assert graph(memory).captured == 5
     assert graph(memory).missed > 0
 
 
@@ -283,12 +283,12 @@ def test_windows_are_recorded_beforehand_and_their_tokens_are_those_of_the_eager
     memory = graphed()
     with exact():
         generated("token", None, memory, FIRST, method=Full(), decoder=Rehearsal(window=8))
-        recorded = graph(memory).recorded
+        captured = graph(memory).captured
         for seeds in (FIRST, SECOND):
             both = memory, Memory(DEVICE)
             result, own = (generated("token", None, each, seeds, method=Full(), decoder=Jacobi(window=8)) for each in both)
             assert torch.equal(result[0], own[0])
-        assert graph(memory).recorded == recorded > 0
+        assert graph(memory).captured == captured > 0
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ class FewAndMany(PerHead):
     def attended_by_heads(self, layout, site, step):
         return sum(self.length(head, step.first) + step.count for head in range(layout.kv_heads))
 
-    def kept(self, site, step, slot, stage, q):
+    def kept(self, site, step, slot, workspace, q):
         {body}
         return [[range(n + step.count - self.length(head, n + step.count), n + step.count)] for head, n in enumerate(slot.lengths)]
 """
@@ -192,7 +192,7 @@ class FewAndMany(PerHead):
 
 @pytest.mark.parametrize(("more", "body", "check"), [
     (" + 1", "pass", "declared is used"), ("", "float(q.sum())", "nothing is read on the host"),
-    ("", "stage.v.mul_(2)", "evicting is masking"),
+    ("", "workspace.v.mul_(2)", "evicting is masking"),
 ])  # fmt: skip
 def test_a_fault_of_a_method_with_ragged_heads_is_found(more: str, body: str, check: str, tmp_path: Path) -> None:
     (tmp_path / "few_and_many.py").write_text(PER_HEAD.format(more=more, body=body))

@@ -147,7 +147,7 @@ def test_the_case_states_it_and_the_trial_measures_it(base: str, candidate: Outc
     assert len(candidate.samples[name]) == (examples.SAMPLES if base == "grey" else 1)
     assert "metric_faults" not in candidate.facts
     if base == "token_bytes":
-        slots = candidate.samples["kv_allocated"][0] - candidate.samples["kv_stage"][0]
+        slots = candidate.samples["kv_allocated"][0] - candidate.samples["kv_workspace"][0]
         assert candidate.samples[name] == [slots / examples.TOKENS]
 
 

@@ -72,10 +72,10 @@ def _speed(stream: random.Random, factor: float) -> dict[str, list[float]]:
 
 
 def _bytes(ratio: float, state: float) -> dict[str, list[float]]:
-    live, stage = FULL_BYTES * ratio, 15_424.0
+    live, workspace = FULL_BYTES * ratio, 15_424.0
     slack = 0.0 if ratio == 1 else 61_696.0
-    return {"kv_logical": [live], "kv_allocated": [live + slack + stage], "kv_stage": [stage], "kv_state": [state],
-            "peak_memory": [live + slack + stage + state + 9_400_000.0]}
+    return {"kv_logical": [live], "kv_allocated": [live + slack + workspace], "kv_workspace": [workspace], "kv_state": [state],
+            "peak_memory": [live + slack + workspace + state + 9_400_000.0]}
 
 
 def _held(ratio: float) -> dict[str, Any]:

@@ -78,12 +78,12 @@ def test_a_quality_only_method_has_no_speedup_and_no_place() -> None:
     assert "not fused" in row_held.marks[0].reason
 
 
-def test_what_was_carried_over_says_from_where() -> None:
+def test_what_was_reused_says_from_where() -> None:
     candidate = sample.candidate("linear", "1/4")
-    marked = replace(candidate, facts={**candidate.facts, "carried": {"metrics": ["fid_scene_2k"], "from": "0123456789abcdef"}})
+    marked = replace(candidate, facts={**candidate.facts, "reused": {"metrics": ["fid_scene_2k"], "from": "0123456789abcdef"}})
     (result,), (plain,) = (build(sample.RUN, [outcome]).entries for outcome in (marked, candidate))
-    assert ("Carried over", "fid_scene_2k: same tokens as 0123456789ab") in result.facts
-    assert "Carried over" not in dict(plain.facts)
+    assert ("Reused", "fid_scene_2k: same tokens as 0123456789ab") in result.facts
+    assert "Reused" not in dict(plain.facts)
 
 
 def test_places_follow_speedup_within_a_budget() -> None:

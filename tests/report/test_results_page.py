@@ -59,7 +59,7 @@ def outcome(case: Case, judged: bool = True) -> Outcome:
         rounded = {"native": 1.0, "int8": 0.281, "fp8": 0.281, "int4": 0.156, "kivi4": 0.18}[case.codec]
         live = 1e6 * (1 - gone) * rounded
         samples |= {"latency": [2.0 - gone, 2.01 - gone, 1.99 - gone]}
-        samples |= {"kv_logical": [live], "kv_allocated": [live + 1e5], "kv_stage": [1e5], "kv_state": [0.0]}
+        samples |= {"kv_logical": [live], "kv_allocated": [live + 1e5], "kv_workspace": [1e5], "kv_state": [0.0]}
         samples |= {"flops": [1e9 * (1 - gone)]} if of_vectors else {}
     if candidate and judged and "quality" in case.evaluation:
         sets = {"fid_scene_2k": 10 + 100 * gone, "precision_scene_2k": 0.9 - gone / 4, "recall_scene_2k": 0.8, "class_accuracy": 0.9}

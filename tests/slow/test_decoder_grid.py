@@ -12,7 +12,7 @@ from cachemark.cache.arena import Memory
 from cachemark.contract.decoder import Decoder
 from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
-from cachemark.kit.cpu_graphs import record_on_cpu
+from cachemark.kit.cpu_graphs import capture_on_cpu
 from cachemark.kit.next_token import model
 from cachemark.methods.full import Full
 
@@ -31,7 +31,7 @@ def generate(seeds: list[int], sampling: Sampling, decoder: Decoder | None = Non
 
 def graph_memory() -> Memory:
     small = model("mha", GRID)
-    return record_on_cpu(Memory(), [*small.parameters(), small.rope])
+    return capture_on_cpu(Memory(), [*small.parameters(), small.rope])
 
 
 @pytest.mark.timeout(1800)

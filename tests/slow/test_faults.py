@@ -251,7 +251,7 @@ def test_runs_killed_at_random_moments_lose_nothing_and_repeat_nothing(empty: Pa
         sound(path)
         with Store.open(path, create=False, read_only=True) as store:
             assert len(store.outcomes(store.run().id)) == cases
-            assert done <= len(store.carried(store.run().id)) <= done + 1, "a kill may fall between a save and its confirmation"
+            assert done <= len(store.reused(store.run().id)) <= done + 1, "a kill may fall between a save and its confirmation"
         for file in (path, path.with_suffix(".confirmed"), path.with_suffix(".begun")):
             file.unlink(missing_ok=True)
         shutil.rmtree(path.with_name(path.name + ".artifacts"), ignore_errors=True)
@@ -272,7 +272,7 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(empty: Path) -> None:
     sound(empty)
     saved = len(stub.keys(empty))
     assert 7 <= saved < 12
-    assert stub.drive(empty, 0).carried == saved
+    assert stub.drive(empty, 0).reused == saved
     sound(empty)
 
 
@@ -289,7 +289,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
         stored = len(stub.keys(path))
         sound(path)
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
-        assert stub.drive(path, 0).carried >= stored
+        assert stub.drive(path, 0).reused >= stored
         sound(path)
     finally:
         subprocess.run(["umount", disk], check=True)
@@ -333,7 +333,7 @@ def test_a_clock_that_jumps_backwards_changes_no_order(empty: Path, monkeypatch:
     monkeypatch.setattr("cachemark.store.db.utc_now", lambda: next(times))
     monkeypatch.setattr(time, "time", lambda: 1e9 - time.monotonic())
     first, again = stub.drive(empty, 0), stub.drive(empty, 1)
-    assert (len(first.ran), again.carried) == (12, 12)
+    assert (len(first.ran), again.reused) == (12, 12)
     with Store.open(empty, create=False, read_only=True) as store:
         newest, oldest = store.runs()
         assert (newest.id, oldest.id) == (again.run_id, first.run_id)

@@ -51,4 +51,4 @@ def test_a_cap_imitates_a_smaller_card(tmp_path: Path, monkeypatch: pytest.Monke
     assert {status for batch, status in greedy.facts["tried"] if batch > greedy.samples["max_batch"][0]} == {str(Status.OOM)}
     assert len(greedy.samples["throughput"]) == len(greedy.samples["throughput_max"]) == examples.REPEATS
     assert greedy.facts["memory_cap"] == CAP
-    assert (again.carried, again.ran) == (2, [])
+    assert (again.reused, again.ran) == (2, [])

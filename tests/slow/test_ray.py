@@ -61,13 +61,13 @@ def test_two_workers_find_what_one_machine_finds(stage: stages.Stage, workers: R
         assert all(store.artifacts.read(f) for o in there.values() for f in o.artifacts.values())
 
 
-def test_what_was_measured_is_carried_over(stage: stages.Stage, workers: Ray) -> None:
+def test_what_was_measured_is_reused(stage: stages.Stage, workers: Ray) -> None:
     stage.plan.write_text(stage.plan.read_text().replace('"streaming", "dies", "calm"', '"streaming"'))
     outcomes(stage, stage.store, workers)
     with stages.forgetting(), Store.open(stage.store) as store:
         plugins.load(stage.plugin)
         again = PlanRunner(plans.load(str(stage.plan)), store, Local(), Machine("cpu", 1), (str(stage.plugin),)).measure()
-    assert (again.carried, again.ran) == (4, [])
+    assert (again.reused, again.ran) == (4, [])
 
 
 def test_a_worker_of_another_kind_is_refused(stage: stages.Stage, workers: Ray) -> None:

@@ -19,7 +19,7 @@ LIMIT = 10e9  # bytes
 VALUES = random.Random(0)
 METRICS = {
     **dict.fromkeys(("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last"), 8),
-    **dict.fromkeys(("kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory"), 1),
+    **dict.fromkeys(("kv_logical", "kv_allocated", "kv_workspace", "kv_state", "peak_memory"), 1),
     **dict.fromkeys(("token_agreement", "kl", "psnr", "ssim", "legend"), 64),
 }
 FACTS = {

@@ -57,7 +57,7 @@ def test_run_cannot_end_as_running(store: Store) -> None:
 def test_unknown_run_is_named(store: Store) -> None:
     begin(store)
     for use in (lambda: store.run(7), lambda: store.save(7, ok()), lambda: store.outcomes(7), lambda: store.finish_run(7, "failed"),
-                lambda: store.carry(7, "x"), lambda: store.save_verdicts(7, 1, [])):
+                lambda: store.reuse(7, "x"), lambda: store.save_verdicts(7, 1, [])):
         with pytest.raises(BadStore, match=r"no run 7 .* newest is 1"):
             use()
     assert store.counts()["outcome"] == 0
@@ -131,30 +131,30 @@ def test_empty_result_key_finds_nothing(store: Store) -> None:
     run = begin(store)
     store.save(run, ok(1, result_key=""))
     assert store.find("") is None
-    assert store.carry(run, "") is None
+    assert store.reuse(run, "") is None
 
 
-def test_carried_outcome_belongs_to_both_runs(store: Store) -> None:
+def test_reused_outcome_belongs_to_both_runs(store: Store) -> None:
     first = begin(store)
     store.save(first, ok(1), {"grid.png": b"png"})
     store.save(first, ok(2))
     second = begin(store)
-    assert store.carry(second, "nothing") is None
+    assert store.reuse(second, "nothing") is None
     store.save(second, ok(3))
-    carried = store.carry(second, "skip1")
-    assert carried == store.outcomes(first)[0]
+    reused = store.reuse(second, "skip1")
+    assert reused == store.outcomes(first)[0]
     assert [o.case.parameters["number"] for o in store.outcomes(second)] == [3, 1]
-    assert store.carried(second) == {case(1).key}
-    assert store.carried(first) == frozenset()
+    assert store.reused(second) == {case(1).key}
+    assert store.reused(first) == frozenset()
     assert store.counts()["outcome"] == 3
 
 
 def test_carrying_twice_or_into_its_own_run_changes_nothing(store: Store) -> None:
     run = begin(store)
     store.save(run, ok(1))
-    assert store.carry(run, "skip1") == store.carry(run, "skip1") == ok(1)
+    assert store.reuse(run, "skip1") == store.reuse(run, "skip1") == ok(1)
     assert len(store.outcomes(run)) == 1
-    assert store.carried(run) == frozenset()
+    assert store.reused(run) == frozenset()
 
 
 def test_latest_of_a_case_has_any_status_and_its_result_parts(store: Store) -> None:

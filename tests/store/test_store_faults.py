@@ -106,7 +106,7 @@ def test_read_only_store_reads_and_does_not_write(path: Path) -> None:
     before = path.read_bytes()
     with Store.open(path, read_only=True) as store:
         assert store.outcomes(1) == [ok()]
-        for write in (lambda: store.save(1, ok(2)), lambda: begin(store), lambda: store.carry(1, "skip0")):
+        for write in (lambda: store.save(1, ok(2)), lambda: begin(store), lambda: store.reuse(1, "skip0")):
             with pytest.raises(BadStore, match="cannot be written"):
                 write()
     assert path.read_bytes() == before

@@ -133,17 +133,17 @@ def test_what_was_pruned_is_measured_again(store: Store) -> None:
     pruned(store, 1)
     later = night(store, 2)
     assert store.find("1 1") is None
-    assert store.carry(later, "1 1") is None
-    assert store.carry(later, "2 1") == store.find("2 1") == store.latest_for_case(case(1).key, ok=True)
+    assert store.reuse(later, "1 1") is None
+    assert store.reuse(later, "2 1") == store.find("2 1") == store.latest_for_case(case(1).key, ok=True)
     pruned(store, 0)
     assert store.latest_for_case(case(1).key, ok=True) is None
     assert store.latest_for_case(case(1).key) is not None
 
 
-def test_what_a_newer_run_carried_keeps_everything(store: Store) -> None:
+def test_what_a_newer_run_reused_keeps_everything(store: Store) -> None:
     night(store, 0, 1, 2)
     later = night(store, 9, 3)
-    store.carry(later, "1 1")
+    store.reuse(later, "1 1")
     assert pruned(store, 1).outcomes == 1
     assert {o.case.parameters["number"]: "condensed" in o.facts for o in store.outcomes(1)} == {1: False, 2: True}
 
@@ -194,11 +194,11 @@ def test_the_command_is_dry_unless_told(path: Path, store: Store) -> None:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Store:
-    """A store that comes back from another machine, with a run of two outcomes and one that carried one of them."""
+    """A store that comes back from another machine, with a run of two outcomes and one that reused one of them."""
     opened = Store.open(tmp_path / "other.db")
     night(opened, 3, 1, 2)
     later = night(opened, 4, 3)
-    opened.carry(later, "1 1")
+    opened.reuse(later, "1 1")
     return opened
 
 
@@ -210,8 +210,8 @@ def test_merging_takes_runs_outcomes_and_artifacts(store: Store, other: Store) -
     assert [run.state for run in store.runs()] == ["finished"] * 3
     assert [o.samples for o in store.outcomes(2)] == [o.samples for o in other.outcomes(1)]
     assert store.artifacts.read(store.outcomes(2)[0].artifacts["own.bin"]) == b"1 1"
-    assert store.carried(3) == other.carried(2)
-    assert len(store.carried(3)) == 1
+    assert store.reused(3) == other.reused(2)
+    assert len(store.reused(3)) == 1
 
 
 def test_merging_again_adds_nothing_and_a_broken_merge_is_completed(store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:

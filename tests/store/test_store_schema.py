@@ -41,7 +41,7 @@ def raw(store: Store, path: Path) -> Iterator[sqlite3.Connection]:
     "UPDATE run SET state = 'done'",
     "DELETE FROM \"case\"",
     "DELETE FROM run",
-    "INSERT INTO membership (run_id, outcome_id, carried) VALUES (1, 1, 1)",
+    "INSERT INTO membership (run_id, outcome_id, reused) VALUES (1, 1, 1)",
 ])
 def test_sql_refuses(raw: sqlite3.Connection, change: str) -> None:
     with pytest.raises(sqlite3.IntegrityError):

@@ -43,7 +43,7 @@ def test_outcomes_come_back_as_they_were_saved(store: Store) -> None:
     assert outcomes[0].samples == ok(1).samples
     assert store.artifacts.read(outcomes[0].artifacts["tokens.bin"]) == b"abc"
     assert store.find("skip3") == ok(3)
-    assert store.carry(begin(store), "skip3") == ok(3)
+    assert store.reuse(begin(store), "skip3") == ok(3)
     assert store.seconds(case(1).key, "ci-cpu") == 0.0
     baseline = store.note_baseline("d" * 64, name="b", plan="demo", machine_class="m")
     store.save_verdicts(run, baseline, [Verdict(case(1).key, "x", "latency", "equivalent")])

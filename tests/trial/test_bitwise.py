@@ -38,7 +38,7 @@ def job(method: Callable[[], Method] = Full, memory: Memory | None = None) -> Jo
     return Job(loaded, method, memory or Memory(), Sampling(cfg_scale=2.0, temperature=0.5), SUBSET, 2, "cpu")
 
 
-def test_recorded_passes_are_those_of_the_texts_of_their_batch() -> None:
+def test_captured_passes_are_those_of_the_texts_of_their_batch() -> None:
     eager, recorded = job(), job(memory=Memory(engine=Graph(CpuGraphs())))
     for part in recorded.chunks():
         for _ in range(2):

@@ -115,7 +115,7 @@ def test_what_recording_costs_is_among_the_figures(outcomes: dict[str, dict[str,
         assert graph.samples["capture_seconds"][0] > 0
         assert graph.samples["peak_memory"][0] > graph.samples["kv_allocated"][0]
         # the numbers 0 … budget of live entries, and the condition's pass
-        assert graph.facts["graph"] == {"recorded": TOKENS if label == "full" else TOKENS // 2 + 2, "missed": 0}
+        assert graph.facts["graph"] == {"captured": TOKENS if label == "full" else TOKENS // 2 + 2, "missed": 0}
         assert "graph" not in eager.facts
     assert "quality_only" in outcomes["graph"]["h2o 1/2"].facts
 
@@ -149,7 +149,7 @@ def test_on_a_cuda_device_the_written_out_formula_is_shut_out() -> None:
 def test_another_case_has_an_engine_of_its_own() -> None:
     first = Graph(CpuGraphs())
     second = first.another()
-    assert (second is first, second.recorded, second.nbytes) == (False, 0, 0)
+    assert (second is first, second.captured, second.nbytes) == (False, 0, 0)
     assert EAGER.another() is EAGER
 
 
@@ -171,7 +171,7 @@ def test_numbers_go_in_as_tensors(given: float) -> None:
     for number in (given, 2 * given):
         (doubled,) = engine.run("double", lambda x: (x * 2 + torch.zeros(1),), (number,), Nothing())
         assert doubled.item() == 2 * number
-    assert engine.recorded == 1
+    assert engine.captured == 1
 
 
 def test_a_request_knows_its_engine(folder: Path) -> None:

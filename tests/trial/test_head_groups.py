@@ -45,4 +45,4 @@ def test_it_is_measured_and_its_bytes_are_those_of_its_budgets(codec: str, tmp_p
     entries_of_one = uniform.case.parameters["B"] + 1 + layout.longest_condition
     each = uniform.samples["kv_logical"][0] / (layout.layers * layout.kv_heads * entries_of_one)
     assert mine.samples["kv_logical"] == [entries * each]
-    assert (mine.samples["kv_stage"][0] > 0) == bool(codec)
+    assert (mine.samples["kv_workspace"][0] > 0) == bool(codec)

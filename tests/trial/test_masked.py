@@ -120,8 +120,8 @@ def test_methods_of_other_families_are_refused(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ values
 
 def test_every_case_has_its_figures(results: Results) -> None:
-    timed = {"latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last", "kv_logical", "kv_allocated", "kv_stage", "kv_state",
-             "peak_memory", "flops"}
+    timed = {"latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last", "kv_logical", "kv_allocated", "kv_workspace",
+             "kv_state", "peak_memory", "flops"}
     alike = {"token_distance", "psnr", "ssim"}
     assert {name: set(outcome.samples) for name, (outcome, _) in results.items()} == {
         "baseline": timed | alike | {"forced_distance"}, "other_seeds": alike, "other_batch": alike | {"forced_distance"},

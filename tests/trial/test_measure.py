@@ -43,7 +43,7 @@ from support.stages import forgetting
 METHODS = '"streaming", "h2o"'
 RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 SPEED = {"latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last"}
-BYTES = {"kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory"}
+BYTES = {"kv_logical", "kv_allocated", "kv_workspace", "kv_state", "peak_memory"}
 LIKENESS = {"token_agreement", "psnr", "ssim"}
 Results = dict[str, tuple[Outcome, dict[str, bytes]]]
 
@@ -197,7 +197,7 @@ def test_bytes_are_those_of_the_formula(label: str, allocated: int, logical: int
     samples = results[label][0].samples
     assert samples["kv_allocated"] == [allocated]
     assert samples["kv_logical"] == [logical]
-    assert samples["kv_stage"] == [PAIR // CONFIG.layers * VECTOR * TOKENS if "int8" in label else 0]  # one layer's, in fp32
+    assert samples["kv_workspace"] == [PAIR // CONFIG.layers * VECTOR * TOKENS if "int8" in label else 0]  # one layer's, in fp32
     assert samples["peak_memory"][0] > samples["kv_allocated"][0] + samples["kv_state"][0]
 
 

@@ -105,7 +105,7 @@ def test_slots_of_the_trained_model_are_the_formula_to_the_byte(measured: dict[s
     for name in ("baseline", "ams_kv"):
         outcome = measured[name]
         method = METHODS.get(outcome.case.method).build(outcome.case.parameters)
-        slots = outcome.samples["kv_allocated"][0] - outcome.samples["kv_stage"][0]
+        slots = outcome.samples["kv_allocated"][0] - outcome.samples["kv_workspace"][0]
         assert slots == nbytes(layout, entries(method, layout), equal_widths(torch.float32))
 
 

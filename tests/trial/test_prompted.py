@@ -56,7 +56,7 @@ def test_batches_with_prompts_of_other_lengths_give_the_same_samples() -> None:
     assert len(together.unique(dim=0)) > 3
 
 
-def test_recorded_passes_are_those_of_their_own_lengths() -> None:
+def test_captured_passes_are_those_of_their_own_lengths() -> None:
     eager, recorded = job(), job(Memory(engine=Graph(CpuGraphs())))
     for part in recorded.chunks():
         for _ in range(2):

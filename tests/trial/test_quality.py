@@ -174,7 +174,7 @@ def test_a_side_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path,
     assert "to_full" not in pass_of(alone, Bench.load(side)).facts
 
 
-def carried(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
+def reused(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
     """The full cache whose quality stands again under another result key, and a side of a later trial beside it."""
     cases = planned(folder)
     full, side = of_role(cases, "baseline"), of_role(cases, "candidate")
@@ -184,9 +184,9 @@ def carried(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
     return again, pass_of(replace(side, feature_cache=shelves / "side", full_features=shelves / "new"), Bench.load(side))
 
 
-def test_a_side_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_carried_over(folder: Path, tmp_path: Path) -> None:
-    again, side = carried(folder, tmp_path)
-    assert again.facts["carried"]["from"] == "old"
+def test_a_side_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_reused(folder: Path, tmp_path: Path) -> None:
+    again, side = reused(folder, tmp_path)
+    assert again.facts["reused"]["from"] == "old"
     parts = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("old", "new")]
     assert parts[0] == parts[1]
     assert list(side.facts["to_full"]) == [f"fid_eyes_{IMAGES}"]
@@ -205,8 +205,8 @@ def test_a_metric_of_a_plug_in_is_no_proof_that_images_are_the_same(folder: Path
 
 def test_it_would_not_find_them_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FeatureCache, "take", lambda self, other: None)
-    again, side = carried(folder, tmp_path)
-    assert again.facts["carried"]["from"] == "old"
+    again, side = reused(folder, tmp_path)
+    assert again.facts["reused"]["from"] == "old"
     assert "to_full" not in side.facts
 
 

@@ -126,7 +126,7 @@ def test_a_block_at_the_largest_batch_is_searched_beside_others(tmp_path: Path) 
         assert (outcome.samples["max_batch"], outcome.samples["throughput_max"]) == ([40.0], [8.0] * 3)
         assert outcome.samples["throughput"] == [8.0] * 3
         assert outcome.case.evaluation == {"max_batch": {"limit": CAP}}
-    assert (again.ran, again.carried) == ([], 4)
+    assert (again.ran, again.reused) == ([], 4)
     assert len(other.ran) == 4, "another limit is another question"
 
 
@@ -171,7 +171,7 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
         assert [o.samples["max_batch"] for o in again.ran] == [[40.0]] * 2, "neither search was done"
         assert "search_ended" not in again.ran[0].facts
         third = PlanRunner(plan, store, Slow(), SMALL).measure()
-        assert (third.ran, third.carried) == ([], 2)
+        assert (third.ran, third.reused) == ([], 2)
 
 
 def test_a_search_is_priced_without_judging() -> None:

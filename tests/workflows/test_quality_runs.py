@@ -128,17 +128,17 @@ def touched(folder: Path, change: str) -> None:
     file.write_text(file.read_text().replace(said, f"{said}{change}\n"))
 
 
-def test_quality_is_carried_over_where_tokens_did_not_change(measured: Path) -> None:
+def test_quality_is_reused_where_tokens_did_not_change(measured: Path) -> None:
     first = outcomes(measured)
     made = {path: path.stat().st_mtime_ns for path in parts(measured)}
     touched(measured, "    # a comment is other code")
     assert "5 measured, 0 failed, 0 skipped" in run(measured), "the model is code of the plug-in too"
     again = outcomes(measured)["calm 1/2"]
     assert again.result_key != first["calm 1/2"].result_key
-    assert again.facts["carried"] == {"metrics": again.facts["quality_metrics"], "from": first["calm 1/2"].result_key}
-    assert NAME in again.facts["carried"]["metrics"]
+    assert again.facts["reused"] == {"metrics": again.facts["quality_metrics"], "from": first["calm 1/2"].result_key}
+    assert NAME in again.facts["reused"]["metrics"]
     assert {**again.samples, "latency": 0}.keys() == first["calm 1/2"].samples.keys()
-    for name in again.facts["carried"]["metrics"]:
+    for name in again.facts["reused"]["metrics"]:
         assert again.samples[name] == first["calm 1/2"].samples[name]
     assert again.facts["to_full"] == first["calm 1/2"].facts["to_full"]
     now = {path: path.stat().st_mtime_ns for path in parts(measured)}
@@ -147,7 +147,7 @@ def test_quality_is_carried_over_where_tokens_did_not_change(measured: Path) -> 
     touched(measured, "    # and another")
     run(measured)
     third = outcomes(measured)["calm 1/2"]
-    assert third.facts["carried"]["from"] == first["calm 1/2"].result_key, "who measured it, not who carried it"
+    assert third.facts["reused"]["from"] == first["calm 1/2"].result_key, "who measured it, not who reused it"
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -169,20 +169,20 @@ def test_other_tokens_have_their_own_quality(measured: Path) -> None:
     run(measured)
     again = outcomes(measured)["calm 1/2"]
     assert again.output_hash != first.output_hash
-    assert "carried" not in again.facts
+    assert "reused" not in again.facts
     assert again.samples[NAME] != first.samples[NAME]
 
 
 def test_a_night_measures_times_anew_and_carries_quality(measured: Path) -> None:
     made = {path: path.stat().st_mtime_ns for path in parts(measured)}
-    assert "5 measured" in run(measured, "--fresh", "--carry-quality")
+    assert "5 measured" in run(measured, "--fresh", "--reuse-quality")
     found = outcomes(measured)
-    assert {label for label, o in found.items() if "carried" in o.facts} == {"full", "streaming 1/2", "calm 1/2"}
+    assert {label for label, o in found.items() if "reused" in o.facts} == {"full", "streaming 1/2", "calm 1/2"}
     assert {path: path.stat().st_mtime_ns for path in parts(measured)} == made
     for path in made:
         path.unlink()
-    run(measured, "--fresh", "--carry-quality")
-    assert {label for label, o in outcomes(measured).items() if "carried" in o.facts} == {"streaming 1/2", "calm 1/2"}, (
+    run(measured, "--fresh", "--reuse-quality")
+    assert {label for label, o in outcomes(measured).items() if "reused" in o.facts} == {"streaming 1/2", "calm 1/2"}, (
         "the full cache's features are gone, and candidates of other code would be compared with them")
 
 
@@ -193,16 +193,16 @@ def test_another_image_decoder_has_its_own_quality(measured: Path) -> None:
     file.write_text(file.read_text().replace("tokens.float() / 7.5 - 1", "tokens.float() / 9 - 1"))
     asked = [row["action"] for row in json.loads(run(measured, "--json", command="explain"))]
     assert asked == ["run"] * 5, "the model is code of the plug-in too"
-    run(measured, "--carry-quality", "--fresh")
+    run(measured, "--reuse-quality", "--fresh")
     again = outcomes(measured)["full"]
     assert again.output_hash == first.output_hash
     assert again.samples["psnr"] == first.samples["psnr"]
     assert again.facts["images_hash"] != first.facts["images_hash"]
-    assert "carried" not in again.facts
+    assert "reused" not in again.facts
     assert again.samples[NAME] != first.samples[NAME]
 
 
-def test_an_outcome_that_does_not_know_its_images_is_not_carried_over(measured: Path) -> None:
+def test_an_outcome_that_does_not_know_its_images_is_not_reused(measured: Path) -> None:
     full = outcomes(measured)["full"]
     parts = full.facts["result_parts"]
     assert Earlier.of(full, parts) is not None

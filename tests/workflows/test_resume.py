@@ -166,7 +166,7 @@ def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:
         assert result.stdout.startswith(f"Run {number}: 1 measured, 0 failed, 5 skipped.\n")
         assert list(stage.outcomes(number)) == [*LABELS, "tranquil 1/2"]
         with Store.open(stage.store, read_only=True, create=False) as store:
-            assert store.carried(number) == {stage.outcomes(number)[label].case.key for label in LABELS}
+            assert store.reused(number) == {stage.outcomes(number)[label].case.key for label in LABELS}
 
 
 def test_an_edited_model_is_measured_again_with_all_of_its_methods(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ class Planted:
             for planned in expand(plan):
                 if planned.case.role in ("candidate", "baseline"):
                     outcome = self.outcome(planned)
-                    if target.carry(number, outcome.result_key) is None:
+                    if target.reuse(number, outcome.result_key) is None:
                         target.save(number, outcome)
         return Run(store, number)
 

@@ -55,7 +55,7 @@ def _record(outcome: Outcome, run: str, trial: str, with_raw: bool) -> CaseRecor
     case, facts = outcome.case, outcome.facts
     settings = {
         "Kernel": facts.get("kernel"), "Output hash": outcome.output_hash, "Seeds": f"{case.seeds} ({case.samples})", "Batch": case.batch,
-        "Engine": f"{case.engine}, {case.dtype}, {case.device_class}", "Carried over": _carried(outcome),
+        "Engine": f"{case.engine}, {case.dtype}, {case.device_class}", "Reused": _reused(outcome),
     }
     metrics = tuple(_metric(name, outcome, with_raw) for name in in_order(outcome.samples))
     seconds = fmt.seconds(outcome.seconds) if outcome.seconds else ""
@@ -64,9 +64,9 @@ def _record(outcome: Outcome, run: str, trial: str, with_raw: bool) -> CaseRecor
                  f"cachemark show {shlex.quote(case.key)} --run {shlex.quote(run)}")
 
 
-def _carried(outcome: Outcome) -> str:
-    carried = outcome.facts.get("carried")
-    return f"{', '.join(carried['metrics'])}: same tokens as {carried['from'][:12]}" if carried else ""
+def _reused(outcome: Outcome) -> str:
+    reused = outcome.facts.get("reused")
+    return f"{', '.join(reused['metrics'])}: same tokens as {reused['from'][:12]}" if reused else ""
 
 
 def _metric(name: str, outcome: Outcome, with_raw: bool) -> CaseMetric:

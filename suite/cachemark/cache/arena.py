@@ -33,16 +33,16 @@ class Memory:
     def parts(self, names: Iterable[str]) -> list[Memory]:
         """Return a view for each of several methods that share a generation.
 
-        They have the same storage and engine under names of their own. They attend one after another and share the first one's stage, which
-        must be the largest.
+        They have the same storage and engine under names of their own. They attend one after another and share the first one's workspace,
+        which must be the largest.
         """
-        stage: dict[str, Tensor] = {}
-        return [MemoryPart(self, name, stage) for name in names]
+        workspace: dict[str, Tensor] = {}
+        return [MemoryPart(self, name, workspace) for name in names]
 
     def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
         """Return a zeroed tensor.
 
-        ``kind``: where its bytes count, ``slots``, ``stage`` or ``state`` (a method's).
+        ``kind``: where its bytes count, ``slots``, ``workspace`` or ``state`` (a method's).
         """
         shape = tuple(shape)
         assert name not in self._given, f"{name} is requested twice in one generation"
@@ -76,21 +76,21 @@ class Memory:
 class MemoryPart(Memory):
     """One method's part of a memory.
 
-    Its tensors are counted in the ``whole``, which begins generations; ``stage`` holds the buffers that the parts share.
+    Its tensors are counted in the ``whole``, which begins generations; ``workspace`` holds the buffers that the parts share.
     """
 
-    def __init__(self, memory: Memory, name: str, stage: dict[str, Tensor]) -> None:
+    def __init__(self, memory: Memory, name: str, workspace: dict[str, Tensor]) -> None:
         super().__init__(memory.device, memory.codec, memory.engine)
-        self._whole, self._name, self._stage = memory, name, stage
+        self._whole, self._name, self._workspace = memory, name, workspace
 
     def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
-        if kind != "stage":
+        if kind != "workspace":
             return self._whole.zeros(f"{self._name}.{name}", shape, dtype, kind)
         shape = tuple(shape)
-        if name not in self._stage:
-            self._stage[name] = self._whole.zeros(name, (math.prod(shape),), dtype, kind)
-        assert math.prod(shape) <= self._stage[name].numel(), f"{name} of the first part is too small"
-        return self._stage[name][: math.prod(shape)].view(shape)
+        if name not in self._workspace:
+            self._workspace[name] = self._whole.zeros(name, (math.prod(shape),), dtype, kind)
+        assert math.prod(shape) <= self._workspace[name].numel(), f"{name} of the first part is too small"
+        return self._workspace[name][: math.prod(shape)].view(shape)
 
     def begin(self) -> None:
         """Do nothing: the whole memory has begun."""

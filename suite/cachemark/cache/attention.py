@@ -12,17 +12,17 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .layout import Layout
-from .ragged import RaggedStage
-from .slot import Slot, Stage
+from .ragged import RaggedWorkspace
+from .slot import Slot, Workspace
 
 KERNEL = "sdpa"
 MASS_KERNEL, FUSED_MASS_KERNEL = "matmul-with-mass", "triton-with-mass"
 
 
 def attention(
-    q: Tensor, slot: Slot, stage: Stage | None = None, *, mass: bool = False, causal: bool = False
+    q: Tensor, slot: Slot, workspace: Workspace | None = None, *, mass: bool = False, causal: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute softmax(q·kᵀ/√d)·v over the live entries of ``slot``, or over [live | own] in ``stage``.
+    """Compute softmax(q·kᵀ/√d)·v over the live entries of ``slot``, or over [live | own] in ``workspace``.
 
     ``q``: (rows, heads, tokens, head_dim). Returns the output in the shape of ``q`` and, with ``mass``, the attention mass of each live key
     summed over queries and over the heads that share it, (rows, kv_heads, longest) fp32, zero after the end of a shorter row. ``causal``:
@@ -31,7 +31,7 @@ def attention(
 
     Rows with equally many live entries are one call on exactly those entries: there is no mask, and dead entries are never read.
     """
-    source = slot if stage is None else stage
+    source = slot if workspace is None else workspace
     parts: list[tuple[Tensor, Tensor | None]] = []
     for run, n in zip(slot.bank.runs, slot.live, strict=True):
         k, v = source.read(run, n)
@@ -42,11 +42,11 @@ def attention(
     return out, _join([m for _, m in parts if m is not None]) if mass else None
 
 
-def by_length(q: Tensor, stage: RaggedStage) -> Tensor:
+def by_length(q: Tensor, workspace: RaggedWorkspace) -> Tensor:
     """Compute attention where heads have different numbers of keys, in one call per length."""
-    queries = fold(q, sum(extent.heads for extent in stage.extents))
+    queries = fold(q, sum(extent.heads for extent in workspace.extents))
     outs: dict[int, Tensor] = {}
-    for heads, k, v in stage.by_length():
+    for heads, k, v in workspace.by_length():
         if len(heads) == queries.size(1):
             return _sdpa(q, k, v, causal=False)
         group_queries = torch.stack([queries[:, head] for head in heads], 1)

@@ -15,7 +15,7 @@ from torch import Tensor
 from .arena import Memory
 from .codec import Parts, Widths
 from .layout import Layout, Site, Step
-from .slot import Slot, staged_entries
+from .slot import Slot, workspace_entries
 
 TRANSIENT = 192 * 2**20
 """Bytes that a portion may need on the way. Results come on top of it."""
@@ -44,13 +44,13 @@ class SlotBank:
 
     ``k``, ``v``: parts of the codec, each (sites, rows, kv_heads, capacity, width). ``visual``: (sites, rows, kv_heads, reach) int16, the
     index of each entry among visual tokens, −1 for the condition. ``live``: live entries of each run of rows, on the host. ``reach``: the
-    capacity or, where scales use the stage, the most entries attended to at once; tables have that length.
+    capacity or, where scales use the workspace, the most entries attended to at once; tables have that length.
     """
 
     def __init__(self, layout: Layout, sites: tuple[Site, ...], capacity: int, memory: Memory) -> None:
         self.layout, self.sites, self.capacity, self.codec = layout, sites, capacity, memory.codec
         self.runs = layout.runs
-        self.reach = max(capacity, staged_entries(layout, capacity))
+        self.reach = max(capacity, workspace_entries(layout, capacity))
         shape = (len(sites), layout.rows, layout.kv_heads, capacity)
         name = f"{sites[0].stack}.{sites[0].layer}"
         self.k = self._parts(f"k.{name}", shape, self.codec.key_widths, memory)

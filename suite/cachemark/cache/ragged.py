@@ -1,7 +1,7 @@
 """Ragged storage for K/V heads with different numbers of entries, without padding or mask.
 
-A site has one flat buffer with the heads' extents one behind the other. A pass lays out [live | own] of every head in the stage, heads of
-one length side by side, attends there with one call per length, and writes the survivors back, packed anew.
+A site has one flat buffer with the heads' extents one behind the other. A pass lays out [live | own] of every head in the workspace, heads
+of one length side by side, attends there with one call per length, and writes the survivors back, packed anew.
 """
 
 from __future__ import annotations
@@ -78,19 +78,19 @@ class RaggedSlot:
         decode, dtype = self.codec.decode, self.layout.dtype
         return decode(tuple(extent.of(p) for p in self.k), dtype), decode(tuple(extent.of(p) for p in self.v), dtype)
 
-    def absorb(self, stage: RaggedStage, survivors: Sequence[Kept]) -> None:
-        """Replace the live entries with these positions of the stage, for each head."""
+    def absorb(self, workspace: RaggedWorkspace, survivors: Sequence[Kept]) -> None:
+        """Replace the live entries with these positions of the workspace, for each head."""
         counts = [_count(places) for places in survivors]
         assert sum(counts) <= self.capacity, "a method declared too small a capacity"
-        for staged, first, heads in self._alike(stage, survivors):
+        for staged, first, heads in self._alike(workspace, survivors):
             start = sum(counts[:first])
-            self._write(stage, staged, survivors[first], Extent(first, heads, start, counts[first]))
+            self._write(workspace, staged, survivors[first], Extent(first, heads, start, counts[first]))
         self.lengths[:] = counts
 
     @staticmethod
-    def _alike(stage: RaggedStage, survivors: Sequence[Kept]) -> Iterator[tuple[Extent, int, int]]:
+    def _alike(workspace: RaggedWorkspace, survivors: Sequence[Kept]) -> Iterator[tuple[Extent, int, int]]:
         """Yield runs of heads that keep the same positions: their extent, first head and number."""
-        for staged in stage.extents:
+        for staged in workspace.extents:
             first, end = staged.first, staged.first + staged.heads
             while first < end:
                 heads = 1
@@ -99,22 +99,22 @@ class RaggedSlot:
                 yield staged._replace(first=first, heads=heads, start=staged.start + (first - staged.first) * staged.length), first, heads
                 first += heads
 
-    def _write(self, stage: RaggedStage, staged: Extent, survivors: Kept, to: Extent) -> None:
+    def _write(self, workspace: RaggedWorkspace, staged: Extent, survivors: Kept, to: Extent) -> None:
         encode = self.codec.encode
         if isinstance(survivors, Tensor):
-            wide = survivors[:, None, :, None].expand(-1, -1, -1, stage.k.size(-1))
-            k, v = encode(staged.of(stage.k).gather(2, wide)), encode(staged.of(stage.v).gather(2, wide))
+            wide = survivors[:, None, :, None].expand(-1, -1, -1, workspace.k.size(-1))
+            k, v = encode(staged.of(workspace.k).gather(2, wide)), encode(staged.of(workspace.v).gather(2, wide))
             for part, codes in zip((*self.k, *self.v), (*k, *v), strict=True):
                 to.of(part).copy_(codes)
-            to.of(self.visual).copy_(staged.of(stage.visual).gather(2, survivors[:, None]))
+            to.of(self.visual).copy_(staged.of(workspace.visual).gather(2, survivors[:, None]))
             return
         at = 0
         for places in survivors:
             source, target = slice(places.start, places.stop), slice(at, at + len(places))
-            k, v = encode(staged.of(stage.k)[:, :, source]), encode(staged.of(stage.v)[:, :, source])
+            k, v = encode(staged.of(workspace.k)[:, :, source]), encode(staged.of(workspace.v)[:, :, source])
             for part, codes in zip((*self.k, *self.v), (*k, *v), strict=True):
                 to.of(part)[:, :, target] = codes
-            to.of(self.visual)[:, :, target] = staged.of(stage.visual)[:, :, source]
+            to.of(self.visual)[:, :, target] = staged.of(workspace.visual)[:, :, source]
             at += len(places)
 
 
@@ -126,7 +126,7 @@ def _same(first: Kept, second: Kept) -> bool:
     return first is second or (not (isinstance(first, Tensor) or isinstance(second, Tensor)) and list(first) == list(second))
 
 
-class RaggedStage:
+class RaggedWorkspace:
     """Flat workspace shared by all layers: [live | own] of every head of the current site.
 
     ``k``, ``v``: (rows, entries, head_dim) in the model's dtype; ``visual``: (rows, entries) int16. ``extents`` locates neighboring heads;
@@ -134,9 +134,9 @@ class RaggedStage:
     """
 
     def __init__(self, layout: Layout, entries: int, memory: Memory) -> None:
-        self.k = memory.zeros("stage.k", (layout.rows, entries, layout.head_dim), layout.dtype, "stage")
-        self.v = memory.zeros("stage.v", (layout.rows, entries, layout.head_dim), layout.dtype, "stage")
-        self.visual = memory.zeros("stage.visual", (layout.rows, entries), torch.int16)
+        self.k = memory.zeros("workspace.k", (layout.rows, entries, layout.head_dim), layout.dtype, "workspace")
+        self.v = memory.zeros("workspace.v", (layout.rows, entries, layout.head_dim), layout.dtype, "workspace")
+        self.visual = memory.zeros("workspace.visual", (layout.rows, entries), torch.int16)
         self.extents: list[Extent] = []
 
     def put(self, slot: RaggedSlot, first: int, k: Tensor, v: Tensor) -> None:
@@ -167,8 +167,8 @@ class RaggedStage:
             yield heads, whole.of(self.k), whole.of(self.v)
 
 
-def staged_entries(layout: Layout, capacity: int) -> int:
-    """Return the most entries in the stage for a site whose buffer has ``capacity`` entries."""
+def workspace_entries(layout: Layout, capacity: int) -> int:
+    """Return the most entries in the workspace for a site whose buffer has ``capacity`` entries."""
     earlier, most = 0, 0
     for side in layout.scales:
         most = max(most, min(earlier * layout.kv_heads, capacity) + side**2 * layout.kv_heads)

@@ -1,4 +1,4 @@
-"""KV storage of one layer (live entries first), and the stage, which holds a scale before eviction."""
+"""KV storage of one layer (live entries first), and the workspace, which holds a scale before eviction."""
 
 from __future__ import annotations
 
@@ -61,39 +61,40 @@ class Slot:
         prefix = (run.rows, slice(None), slice(n))
         return decode(tuple(p[prefix] for p in self.k), dtype), decode(tuple(p[prefix] for p in self.v), dtype)
 
-    def absorb(self, stage: Stage, survivors: Sequence[range] | Tensor) -> None:
-        """Replace the live entries with the selected positions of the stage [live | own], in the given order.
+    def absorb(self, workspace: Workspace, survivors: Sequence[range] | Tensor) -> None:
+        """Replace the live entries with the selected positions of the workspace [live | own], in the given order.
 
         ``survivors``: ranges for all rows and heads, or (rows, kv_heads, m) ascending. Tables follow. All rows have one length here.
         """
         if isinstance(survivors, Tensor):
-            self._gather(stage, survivors)
+            self._gather(workspace, survivors)
             self.live[0] = survivors.size(-1)
             return
         at = 0
         for places in survivors:
             if places.start != at:
-                self._copy(stage, places, at)
+                self._copy(workspace, places, at)
             elif places.stop > self.live[0]:
-                self._copy(stage, range(self.live[0], places.stop), self.live[0])
+                self._copy(workspace, range(self.live[0], places.stop), self.live[0])
             at += len(places)
         self._clear(at)
         self.live[0] = at
 
-    def _copy(self, stage: Stage, places: range, to: int) -> None:
-        """Copy a range of the stage to ``to``. A table's range may overlap its target, so it is cloned."""
+    def _copy(self, workspace: Workspace, places: range, to: int) -> None:
+        """Copy a range of the workspace to ``to``. A table's range may overlap its target, so it is cloned."""
         source, target = slice(places.start, places.stop), slice(to, to + len(places))
         encode = self.bank.codec.encode
-        for part, codes in zip((*self.k, *self.v), (*encode(stage.k[:, :, source]), *encode(stage.v[:, :, source])), strict=True):
+        for part, codes in zip((*self.k, *self.v), (*encode(workspace.k[:, :, source]), *encode(workspace.v[:, :, source])), strict=True):
             part[:, :, target] = codes
         for table in self._tables():
             table[:, :, target] = table[:, :, source].clone()
 
-    def _gather(self, stage: Stage, survivors: Tensor) -> None:
+    def _gather(self, workspace: Workspace, survivors: Tensor) -> None:
         encode, m = self.bank.codec.encode, survivors.size(-1)
-        wide = survivors[..., None].expand(*survivors.shape, stage.k.size(-1))
-        for part, codes in zip((*self.k, *self.v), (*encode(stage.k.gather(2, wide)), *encode(stage.v.gather(2, wide))), strict=True):
-            part[:, :, :m] = codes
+        wide = survivors[..., None].expand(*survivors.shape, workspace.k.size(-1))
+        codes = *encode(workspace.k.gather(2, wide)), *encode(workspace.v.gather(2, wide))
+        for part, coded in zip((*self.k, *self.v), codes, strict=True):
+            part[:, :, :m] = coded
         for table in self._tables():
             table[:, :, :m] = table.gather(2, survivors)
         self._clear(m)
@@ -106,7 +107,7 @@ class Slot:
             table[self.index, :, :, live:] = 0
 
 
-class Stage:
+class Workspace:
     """Workspace shared by the layers of a stack: a decoded layer cache, then the pass's own entries.
 
     Attention reads [live | own] as one range, and only survivors are written back. Without it a method would have to allocate in every
@@ -115,8 +116,8 @@ class Stage:
 
     def __init__(self, layout: Layout, entries: int, memory: Memory) -> None:
         shape = (layout.rows, layout.kv_heads, entries, layout.head_dim)
-        self.k = memory.zeros("stage.k", shape, layout.dtype, "stage")
-        self.v = memory.zeros("stage.v", shape, layout.dtype, "stage")
+        self.k = memory.zeros("workspace.k", shape, layout.dtype, "workspace")
+        self.v = memory.zeros("workspace.v", shape, layout.dtype, "workspace")
         self.own = 0
 
     def put(self, slot: Slot, k: Tensor | None = None, v: Tensor | None = None) -> None:
@@ -135,7 +136,7 @@ class Stage:
         return self.k[run.rows, :, : n + self.own], self.v[run.rows, :, : n + self.own]
 
 
-def staged_entries(layout: Layout, capacity: int) -> int:
+def workspace_entries(layout: Layout, capacity: int) -> int:
     """Return the most entries of [live | own] at this capacity in a pass whose own do not all fit."""
     earlier, most = 0, 0
     for side in layout.scales:

@@ -39,7 +39,7 @@ def max_batch(
     rows = [{"model": o.case.model, "case": o.case.label, "status": str(o.status),
              **{name: o.median(name) for name in (LARGEST, RATE, LARGEST_RATE)}} for o in run.outcomes]
     if as_json:
-        echo_json({"run": run.id, "ran": len(run.measured.ran), "skipped": run.measured.carried, "report": report, "cases": rows})
+        echo_json({"run": run.id, "ran": len(run.measured.ran), "skipped": run.measured.reused, "report": report, "cases": rows})
     else:
         _print(run, rows)
         print_path(report)

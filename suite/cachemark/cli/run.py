@@ -25,7 +25,7 @@ MOST_ANSWERS = 4  # lines of answers
 @plan_options
 @report_option
 @fresh_option
-@click.option("--carry-quality", is_flag=True,
+@click.option("--reuse-quality", is_flag=True,
               help="With --fresh: reuse quality values of cases whose tokens did not change.")
 @click.option("--budget", callback=span, metavar="TIME",
               help="Finish within a time, e.g. 6h or 90min; important cases run first.")
@@ -35,7 +35,7 @@ MOST_ANSWERS = 4  # lines of answers
 @json_option
 def run(
     plan: str, store_url: str, plugin_files: tuple[str, ...], methods: tuple[str, ...], machine: Machine, report_path: Path | None,
-    fresh: bool, carry_quality: bool, budget: float | None, until: float | None, until_decided: bool, as_json: bool,
+    fresh: bool, reuse_quality: bool, budget: float | None, until: float | None, until_decided: bool, as_json: bool,
 ) -> None:
     """Measure a plan and store every result.
 
@@ -47,8 +47,8 @@ def run(
     from ..workflows.until_decided import until_decided as measure_until_decided
     from .progress import Follower
 
-    refuse_together({"--until-decided": ("--carry-quality",)})
-    refuse_alone("--carry-quality", "--fresh", "without --fresh quality is reused anyway.")
+    refuse_together({"--until-decided": ("--reuse-quality",)})
+    refuse_alone("--reuse-quality", "--fresh", "without --fresh quality is reused anyway.")
     seconds = min((limit for limit in (budget, until) if limit is not None), default=None)
     where: dict[str, Any] = {"store": store_url, "machine": machine, "plugins": plugin_files, "methods": methods, "fresh": fresh}
     with Follower() as follower:
@@ -56,7 +56,7 @@ def run(
             minutes = None if seconds is None else seconds / 60
             measured = measure_until_decided(plan, minutes=minutes, watcher=follower, on_interim=_print_interim, **where).run
         else:
-            measured = measure(plan, carry_quality=carry_quality or not fresh, seconds=seconds, watcher=follower, **where)
+            measured = measure(plan, reuse_quality=reuse_quality or not fresh, seconds=seconds, watcher=follower, **where)
     _conclude(measured, write_report(measured, report_path), as_json)
 
 
@@ -95,14 +95,14 @@ def _conclude(run: Run, report: Path | None, as_json: bool) -> None:
     from ..core.errors import NothingMeasured
 
     assert run.measured is not None
-    ran, carried = run.measured.ran, run.measured.carried
+    ran, reused = run.measured.ran, run.measured.reused
     failed, late = [o for o in ran if not o.ok], [o for o in ran if o.status == "not_reached"]
     if as_json:
-        echo_json({"run": run.id, "ran": len(ran), "skipped": carried, "report": report,
+        echo_json({"run": run.id, "ran": len(ran), "skipped": reused, "report": report,
                    "not_ok": [{"case": o.case.label, "status": str(o.status)} for o in failed],
                    "answers": [_answer_data(model, answer) for model, answer in run.answers.items()]})
     else:
-        click.echo(f"Run {run.id}: {len(ran) - len(failed)} measured, {len(failed)} failed, {carried} skipped.")
+        click.echo(f"Run {run.id}: {len(ran) - len(failed)} measured, {len(failed)} failed, {reused} skipped.")
         print_path(report)
     refuse_empty(run)
     if not as_json:

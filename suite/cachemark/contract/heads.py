@@ -16,7 +16,7 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.attention import by_length
 from ..cache.layout import Layout, Site, Step
-from ..cache.ragged import Kept, RaggedSlot, RaggedStage, staged_entries
+from ..cache.ragged import Kept, RaggedSlot, RaggedWorkspace, workspace_entries
 from ..cache.slot import Slot
 from ..core.errors import BadParameter
 from ..core.spec import canonical
@@ -121,7 +121,7 @@ class HeadGroups(Method):
         for group, part in zip(largest_first, parts, strict=True):
             group.method.begin(group.layout, list(group.heads), part)
         self.banks = [bank for group in self.groups for bank in group.method.banks]
-        self.slots, self.stage = {}, None
+        self.slots, self.workspace = {}, None
 
     @property
     def slots_by_heads(self) -> dict[HeadSite, Slot]:
@@ -185,7 +185,7 @@ class PerHead(Method):
         """Return the most entries of all K/V heads of a site after any pass, per row: what is allocated."""
         return layout.stored * layout.kv_heads
 
-    def kept(self, site: Site, step: Step, slot: RaggedSlot, stage: RaggedStage, q: Tensor) -> Sequence[Kept]:
+    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         """Return the positions of [live | own] to keep, for each head. Not called after the last scale."""
         return [[range(n + step.count)] for n in slot.lengths]
 
@@ -199,19 +199,19 @@ class PerHead(Method):
         memory.begin()
         self.layout = layout
         self.resolve(layout)
-        self.banks, self.slots, self.stage = [], {}, None
+        self.banks, self.slots, self.workspace = [], {}, None
         sizes = {site: self.entries(layout, site) for site in sites}
         self.ragged = {site: RaggedSlot(layout, site, size, memory) for site, size in sizes.items()}
-        self.shown = RaggedStage(layout, max(staged_entries(layout, size) for size in sizes.values()), memory)
+        self.shown = RaggedWorkspace(layout, max(workspace_entries(layout, size) for size in sizes.values()), memory)
         self._before = self.lengths
-        self._fullest, self._high_water = 0, 0
+        self._fullest, self._peak = 0, 0
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        slot, stage = self.ragged[site], self.shown
-        stage.put(slot, step.first, k, v)
-        out = by_length(q, stage)
+        slot, workspace = self.ragged[site], self.shown
+        workspace.put(slot, step.first, k, v)
+        out = by_length(q, workspace)
         if not step.last:
-            slot.absorb(stage, self.kept(site, step, slot, stage, q))
+            slot.absorb(workspace, self.kept(site, step, slot, workspace, q))
         return out
 
     def end_step(self, step: Step) -> None:
@@ -219,7 +219,7 @@ class PerHead(Method):
         entries = sum(map(sum, self._before))
         for before, now in zip(self._before, self.lengths, strict=True):
             entries += sum(now) - sum(before)
-            self._high_water = max(self._high_water, entries)
+            self._peak = max(self._peak, entries)
         self._fullest = max(self._fullest, entries)
         self._before = self.lengths
 
@@ -238,12 +238,12 @@ class PerHead(Method):
         return self._bytes(self._fullest)
 
     @property
-    def high_water_bytes(self) -> int:
+    def peak_live_bytes(self) -> int:
         """Peak bytes of live keys and values between two layers of a pass.
 
         A layer grows before the next one shrinks.
         """
-        return self._bytes(self._high_water)
+        return self._bytes(self._peak)
 
     @property
     def live_bytes(self) -> int:

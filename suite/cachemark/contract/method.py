@@ -20,7 +20,7 @@ from ..cache.bank import SlotBank
 from ..cache.banks import banks
 from ..cache.layout import Layout, Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
-from ..cache.slot import Slot, Stage
+from ..cache.slot import Slot, Workspace
 from .planning import Planning
 
 
@@ -74,9 +74,9 @@ class Method(Planning):
         if step.scale:
             return _pass_scale(self, site, step, slot, q, k, v)
         slot.append(k, v, condition=step.count == 0)
-        if self.stage is not None:
-            self.stage.put(slot)
-        out, mass = attention(q, slot, self.stage, mass=self.needs_mass, causal=step.causal)
+        if self.workspace is not None:
+            self.workspace.put(slot)
+        out, mass = attention(q, slot, self.workspace, mass=self.needs_mass, causal=step.causal)
         self.observe(site, step, slot, q, mass)
         return out
 
@@ -99,7 +99,7 @@ class Method(Planning):
         self.banks: list[SlotBank] = banks(layout, capacity, memory)
         self.slots: dict[Site, Slot] = {site: slot for bank in self.banks for site, slot in zip(bank.sites, bank.slots, strict=True)}
         entries = max([bank.reach for bank in self.banks if bank.reach > bank.capacity or not memory.codec.exact], default=0)
-        self.stage: Stage | None = Stage(layout, entries, memory) if entries else None
+        self.workspace: Workspace | None = Workspace(layout, entries, memory) if entries else None
         for bank in self.banks:
             self.prepare(bank, memory)
 
@@ -153,7 +153,7 @@ class Method(Planning):
         return sum(bank.logical_bytes for bank in self.banks)
 
     @property
-    def high_water_bytes(self) -> int | None:
+    def peak_live_bytes(self) -> int | None:
         """Peak bytes of live keys and values between two layers of a pass, or None if unknown."""
         return None
 
@@ -167,9 +167,9 @@ class Method(Planning):
         """Return how many entries a site may have now, at most its capacity."""
         return self.slots[site].bank.capacity
 
-    def attend_scale(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
-        """Attend to [live | own] of a scale, in the stage if given; return output and mass."""
-        return attention(q, slot, stage, mass=self.needs_mass)
+    def attend_scale(self, step: Step, q: Tensor, slot: Slot, workspace: Workspace | None) -> tuple[Tensor, Tensor | None]:
+        """Attend to [live | own] of a scale, in the workspace if given; return output and mass."""
+        return attention(q, slot, workspace, mass=self.needs_mass)
 
     def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> Sequence[range] | Tensor:
         """Return the positions of the ``total`` entries [live | own] to keep when they do not all fit.
@@ -252,23 +252,23 @@ def _pass_scale(method: Method, site: Site, step: Step, slot: Slot, q: Tensor, k
     """Attend to a scale, then keep the surviving entries.
 
     A scale that fits is written to the layer cache and read there. Otherwise, and always with a lossy codec (a pass sees its own keys
-    exactly), it is placed in the stage until its survivors are known. The last scale is stored only if there is room for everything, since
-    no later pass reads it.
+    exactly), it is placed in the workspace until its survivors are known. The last scale is stored only if there is room for everything,
+    since no later pass reads it.
     """
     n, own = slot.live[0], step.count
     fits = n + own <= method.room(site) and not (step.last and slot.bank.capacity < method.layout.visual)
-    stage = None if fits and slot.bank.codec.exact else method.stage
+    workspace = None if fits and slot.bank.codec.exact else method.workspace
     slot.number(step.first, own)
-    if stage is None:
+    if workspace is None:
         slot.append(k, v)
     else:
-        stage.put(slot, k, v)
-    out, mass = method.attend_scale(step, q, slot, stage)
+        workspace.put(slot, k, v)
+    out, mass = method.attend_scale(step, q, slot, workspace)
     method.observe(site, step, slot, q, mass)
-    if stage is not None and fits:
+    if workspace is not None and fits:
         slot.append(k, v)
-    elif stage is not None:
-        slot.absorb(stage, [range(n)] if step.last else method.survivors(site, step, slot, n + own))
+    elif workspace is not None:
+        slot.absorb(workspace, [range(n)] if step.last else method.survivors(site, step, slot, n + own))
     return out
 
 

@@ -115,7 +115,7 @@ because values differ with both: ``fid_scene_2k``."""
 
 # Metrics from which speedups, savings, ranks and charts are derived, by what they are there.
 TIME, TOKEN_TIME, HALF_RATES = "latency", "latency_tokens", ("tokens_per_s_first", "tokens_per_s_last")
-KV, LIVE_KV, STAGE, STATE, PEAK, FLOPS = "kv_allocated", "kv_logical", "kv_stage", "kv_state", "peak_memory", "flops"
+KV, LIVE_KV, WORKSPACE, STATE, PEAK, FLOPS = "kv_allocated", "kv_logical", "kv_workspace", "kv_state", "peak_memory", "flops"
 LARGEST, RATE, LARGEST_RATE = "max_batch", "throughput", "throughput_max"
 PIXELS, FID, PRECISION = "psnr", "fid", "precision"
 

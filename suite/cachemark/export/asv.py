@@ -86,8 +86,8 @@ def _collect(store: Store, run: RunRecord, repository: str | Path, changed: bool
     resolved = _commit(commit, repository)
     if resolved is None:
         return f"its commit {commit[:12]} is not in {repository}"
-    carried = store.carried(run.id)
-    mine = [o for o in store.outcomes(run.id) if o.case.role in ("candidate", "baseline") and o.case.key not in carried]
+    reused = store.reused(run.id)
+    mine = [o for o in store.outcomes(run.id) if o.case.role in ("candidate", "baseline") and o.case.key not in reused]
     facets, machine = _facets(run)
     point = points.setdefault(digest([resolved[0], facets]), _Point(*resolved, facets, machine))
     point.outcomes.update({outcome.case.key: outcome for outcome in mine})

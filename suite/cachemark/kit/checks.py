@@ -14,7 +14,7 @@ from ..contract.method import Method
 from ..core.errors import CachemarkError, Unsupported
 from .capture import Capture, NotCapturable, capturing
 from .common import DECIDES, Findings, KitRun, MethodCell, Poison, settings_restored
-from .cpu_graphs import record_on_cpu
+from .cpu_graphs import capture_on_cpu
 from .driver import Place, entries_of
 from .next_token import OTHER_SEEDS, SAMPLING, SEEDS, Cell
 from .oracle import first_difference
@@ -178,11 +178,11 @@ def bytes_are_declared(cell: MethodCell) -> Findings:
     declared = _bytes(ran, sum(declared_entries(ran.method).values()))
     if (allocated := ran.memory.nbytes("slots")) != declared:
         yield cell.finding(f"{declared} B in slots, as declared", f"{allocated} B")
-    if not ran.method.layout.scales and (allocated := ran.memory.nbytes("stage")) != (needed := _staged_bytes(ran)):
-        yield cell.finding(f"{needed} B in the stage", f"{allocated} B")
+    if not ran.method.layout.scales and (allocated := ran.memory.nbytes("workspace")) != (needed := _workspace_bytes(ran)):
+        yield cell.finding(f"{needed} B in the workspace", f"{allocated} B")
 
 
-def _staged_bytes(ran: KitRun) -> int:
+def _workspace_bytes(ran: KitRun) -> int:
     """Return the bytes of the decoded entries of the largest slot; 0 for an exact codec."""
     method, layout = ran.method, ran.method.layout
     if ran.memory.codec.exact:
@@ -275,7 +275,7 @@ def graph_is_eager(cell: Cell) -> Findings:
     """Captured steps replay to the eager tokens, for other samples too, unless ``capturable`` is false."""
     if not cell.tight().capturable:
         raise Unsupported(DECIDES)
-    memory = record_on_cpu(cell.memory(), [*cell.parameters, cell.model.rope])
+    memory = capture_on_cpu(cell.memory(), [*cell.parameters, cell.model.rope])
     for seeds in (SEEDS, OTHER_SEEDS):
         expected = cell.run(cell.tight(), seeds=seeds, bare=True)
         try:

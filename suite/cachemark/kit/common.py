@@ -20,7 +20,7 @@ from ..contract.method import Method
 from ..core.errors import Unsupported
 from ..methods.base import calibrations
 from ..methods.base.calibrations import Calibrated
-from .driver import Moment, Onlooker, Outputs, Record, slots_of, stages_of, watched
+from .driver import Moment, Onlooker, Outputs, Record, slots_of, watched, workspaces_of
 from .findings import Example, KitFinding
 from .oracle import Shadow
 
@@ -196,9 +196,9 @@ class Poison(Onlooker):
 
     def before(self, method: Method, site: Site, step: Step) -> None:
         self.before_end(method, step)
-        for stage in [method.shown] if isinstance(method, PerHead) else stages_of(method):
-            poison(stage.k)
-            poison(stage.v)
+        for workspace in [method.shown] if isinstance(method, PerHead) else workspaces_of(method):
+            poison(workspace.k)
+            poison(workspace.v)
         if isinstance(method, PerHead):
             poison(method.shown.visual)
 

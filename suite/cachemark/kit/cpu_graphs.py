@@ -37,7 +37,7 @@ class CpuGraphs:
     def another(self) -> CpuGraphs:
         return CpuGraphs(self._lasting)
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         recording = _Recording({_place(t) for t in self._lasting()} if self._lasting else None)
         try:
             with _Reads(), recording:
@@ -143,7 +143,7 @@ def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def record_on_cpu(memory: Memory, lasting: Iterable[Tensor]) -> Memory:
+def capture_on_cpu(memory: Memory, lasting: Iterable[Tensor]) -> Memory:
     """Set the memory's engine to the CPU graph emulator. ``lasting``: the tensors of the model."""
     if isinstance(memory.engine, Graph):
         return memory

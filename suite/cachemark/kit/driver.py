@@ -13,7 +13,7 @@ from ..cache.arena import Memory
 from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Layout, Site, Step, raster_steps
 from ..cache.ragged import RaggedSlot, extents
-from ..cache.slot import Slot, Stage
+from ..cache.slot import Slot, Workspace
 from ..contract.heads import HeadGroups, HeadSite, PerHead
 from ..contract.method import Method
 
@@ -70,10 +70,10 @@ def slots_of(method: Method) -> Mapping[Place, Slot]:
     return method.slots_by_heads if isinstance(method, HeadGroups) else method.slots  # type: ignore[return-value]
 
 
-def stages_of(method: Method) -> list[Stage]:
-    """Return every stage of a method."""
+def workspaces_of(method: Method) -> list[Workspace]:
+    """Return every workspace of a method."""
     methods = [group.method for group in method.groups] if isinstance(method, HeadGroups) else [method]
-    return [part.stage for part in methods if part.stage is not None]
+    return [part.workspace for part in methods if part.workspace is not None]
 
 
 def tokens_by_head(slot: RaggedSlot) -> list[Tensor]:

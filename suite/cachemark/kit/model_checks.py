@@ -19,7 +19,7 @@ from ..methods.registry import METHODS
 from ..models import checkpoints
 from ..models.protocol import Loaded, ModelEntry, Request
 from .common import Findings, settings_restored
-from .cpu_graphs import record_on_cpu
+from .cpu_graphs import capture_on_cpu
 from .driver import Onlooker, watched
 from .findings import Example
 from .oracle import Shadow
@@ -273,7 +273,7 @@ def graph_is_eager(model: ModelExample) -> Findings:
     for seeds in (SEEDS, other_seeds):
         expected = model.generate(Method(), seeds=seeds)
         try:
-            replayed = model.generate(Method(), seeds=seeds, memory=record_on_cpu(memory, model.loaded.parameters))
+            replayed = model.generate(Method(), seeds=seeds, memory=capture_on_cpu(memory, model.loaded.parameters))
         except Unsupported as error:
             yield model.finding("steps that can be captured", error.message, seeds=seeds)
             return

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ..cache.layout import Layout, Site, Step
-from ..cache.ragged import Kept, RaggedSlot, RaggedStage
+from ..cache.ragged import Kept, RaggedSlot, RaggedWorkspace
 from ..contract.heads import PerHead
 from ..core.errors import BadBudget, BadParameter
 from .base import calibrations
@@ -120,7 +120,7 @@ class HeatKV(Calibrated, PerHead):
         return self.plan.rooms[site.layer]
 
     # -- one generation -----------------------------------------------------------------------------------------------
-    def kept(self, site: Site, step: Step, slot: RaggedSlot, stage: RaggedStage, q: Tensor) -> Sequence[Kept]:
+    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         """Return the scales that the plan leaves each head for the next scale."""
         plan = self.plan
         now, then = plan.kept[step.index][site.layer], plan.kept[step.index + 1][site.layer]

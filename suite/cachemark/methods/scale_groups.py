@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache.layout import Layout, Step
-from ..cache.slot import Slot, Stage
+from ..cache.slot import Slot, Workspace
 from ..contract.method import Method
 from ..core.errors import BadBudget, BadParameter
 from .registry import method
@@ -48,8 +48,8 @@ class ScaleGroups(Method):
         if min(self.condensed, self.local) < 0:
             raise BadParameter("scale_groups: condensed and local are numbers of scales.", remedy="Use 0 or more.")
 
-    def attend_scale(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
-        k, v = (slot if stage is None else stage).read(slot.bank.runs[0], slot.live[0])
+    def attend_scale(self, step: Step, q: Tensor, slot: Slot, workspace: Workspace | None) -> tuple[Tensor, Tensor | None]:
+        k, v = (slot if workspace is None else workspace).read(slot.bank.runs[0], slot.live[0])
         sizes = [side**2 for side in self.layout.scales[: step.scale]]
         mask = torch.cat([torch.full((size,), self.group(scale, step.index) != self.remove, device=q.device)
                           for scale, size in enumerate(sizes)])

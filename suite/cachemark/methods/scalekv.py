@@ -161,9 +161,9 @@ class ScaleKV(Calibrated, Method):
 
     def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> Tensor:
         """Return the window and the entries with the highest pooled scores, ascending; ties by age."""
-        assert self.stage is not None
+        assert self.workspace is not None
         window = _window(step, total, self.asked.device)
-        scores = self.pooled(self.asked[:, :, : min(WINDOW, step.count)], self.stage.k[:, :, :total], window)
+        scores = self.pooled(self.asked[:, :, : min(WINDOW, step.count)], self.workspace.k[:, :, :total], window)
         best = scores.sort(dim=-1, descending=True, stable=True).indices[..., : self.plan.kept[step.index + 1][site.layer] - len(window)]
         return torch.cat((window.expand(*best.shape[:2], -1), best), -1).sort(-1).values
 

@@ -88,7 +88,7 @@ class Costs:
 
     ``seconds`` of each counted generation of ``batch`` images; ``marks``: seconds until a token was generated, by its index; ``tokens`` of
     an image, ``half`` of them in its first half. Bytes of live keys and values at the fullest step (``live_bytes``) and between two layers
-    (``high_water_bytes``), of the buffers of slots, of the stage that layers share, of the method's state, of the pool of captured steps
+    (``peak_live_bytes``), of the buffers of slots, of the workspace that layers share, of the method's state, of the pool of captured steps
     (``graph_bytes``), and of the peak above the loaded model. ``flops``, ``passes`` and ``rejected`` drafts of each image.
     ``largest_batch`` and ``largest_seconds``: from a search for the largest batch.
     """
@@ -99,9 +99,9 @@ class Costs:
     seconds: Sequence[float] = ()
     marks: Sequence[Mapping[int, float]] = ()
     live_bytes: int | None = None
-    high_water_bytes: int | None = None
+    peak_live_bytes: int | None = None
     slot_bytes: int | None = None
-    stage_bytes: int | None = None
+    workspace_bytes: int | None = None
     state_bytes: int | None = None
     graph_bytes: int | None = None
     peak_bytes: float | None = None

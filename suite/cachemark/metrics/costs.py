@@ -135,29 +135,29 @@ class LiveKeys(Bytes):
 class PeakKeys(Bytes):
     """Bytes of live keys and values at their peak between two layers, if heads differ in length."""
 
-    name = "kv_high_water"
-    counted = "high_water_bytes"
-    title = "KV high water"
+    name = "kv_peak"
+    counted = "peak_live_bytes"
+    title = "KV peak"
 
 
 class AllocatedKeys(Bytes):
-    """Bytes of all key and value buffers, including the stage."""
+    """Bytes of all key and value buffers, including the workspace."""
 
     name = "kv_allocated"
     expected = "always"
     title = "KV allocated"
 
     def measure(self, costs: Costs) -> Sequence[float]:
-        return () if costs.slot_bytes is None else [float(costs.slot_bytes + (costs.stage_bytes or 0))]
+        return () if costs.slot_bytes is None else [float(costs.slot_bytes + (costs.workspace_bytes or 0))]
 
 
-class Workspace(Bytes):
+class WorkspaceBytes(Bytes):
     """Bytes of the buffer that layers share, part of KV allocated."""
 
-    name = "kv_stage"
+    name = "kv_workspace"
     expected = "always"
-    counted = "stage_bytes"
-    title = "Stage"
+    counted = "workspace_bytes"
+    title = "Workspace"
 
 
 class MethodState(Bytes):

@@ -343,7 +343,7 @@ def _idle_reason(planned: Planned) -> str:
 
 def _unrecorded(cls: type[Method], parameters: dict[str, Any]) -> str:
     """The reason why the graph engine cannot run a method with these parameters, or nothing."""
-    return "" if cls.build(parameters).capturable else f"{cls.name} decides on the host while images are made, which a recorded pass cannot"
+    return "" if cls.build(parameters).capturable else f"{cls.name} decides on the host while images are made, which a captured pass cannot"
 
 
 def _share(cls: type[Method], entries: int, layout: Layout) -> str:

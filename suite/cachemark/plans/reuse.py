@@ -43,7 +43,7 @@ COUNTED = {
     "decoder": ("decoders",),
 }  # fmt: skip
 """Rooms and files whose edit changes values, by the part of the result key that they make."""
-CARRIED = "carried"  # of an outcome's facts: {"metrics": names, "from": the result key of the outcome that measured them}
+REUSED = "reused"  # of an outcome's facts: {"metrics": names, "from": the result key of the outcome that measured them}
 FACTS = ("intervals", "bias", "real", "to_full")  # what a quality pass says beside its values
 SAME = ("numerics", "metrics")  # parts of the result key without which a value would be another one
 
@@ -75,7 +75,7 @@ class Earlier:
             return None  # a metric of a plug-in failed, and is asked again
         quality = {name: list(outcome.samples[name]) for name in names if name in outcome.samples}
         proof = {n: v for n, v in _proving(outcome.samples).items() if n not in quality and metric(n).kind in ("fidelity", "quality")}
-        source = outcome.facts.get(CARRIED, {}).get("from", outcome.result_key)
+        source = outcome.facts.get(REUSED, {}).get("from", outcome.result_key)
         facts = {key: outcome.facts[key] for key in FACTS if key in outcome.facts}
         return cls(source, outcome.output_hash, outcome.facts[IMAGES], proof, quality, facts) if quality and proof else None
 
@@ -87,7 +87,7 @@ class Earlier:
     def restore(self) -> tuple[dict[str, list[float]], dict[str, Any]]:
         """Samples and facts of the pass that need not be made."""
         marked = {"metrics": sorted(self.quality), "from": self.source}
-        return dict(self.quality), {**self.facts, "quality_metrics": sorted(self.quality), CARRIED: marked}
+        return dict(self.quality), {**self.facts, "quality_metrics": sorted(self.quality), REUSED: marked}
 
 
 def _proving(samples: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

@@ -14,14 +14,14 @@ from .masked_flops import head_weights
 
 
 def allocated(method: Method, layout: Layout, codec: Codec = NATIVE) -> int:
-    """Return the bytes that a method allocates: slots, stage and state.
+    """Return the bytes that a method allocates: slots, workspace and state.
 
     It begins on the meta device, where nothing is kept but counted. Raises what :meth:`Method.resolve` raises."""
     memory = Memory("meta", codec)
     method.resolve(layout)
     with suppress(RuntimeError):  # of a plug-in that looks at a value: there is none here, and what it asked for before is counted
         method.begin(layout, _sites(layout), memory)
-    return sum(memory.nbytes(kind) for kind in ("slots", "stage", "state"))
+    return sum(memory.nbytes(kind) for kind in ("slots", "workspace", "state"))
 
 
 def weight_bytes(layout: Layout, counts: ParameterCounts) -> int:

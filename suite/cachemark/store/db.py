@@ -218,7 +218,7 @@ class Store:
             row = outcome_row(outcome, _trial(session, run_id, trial), files)
             session.add(row)
             session.flush()
-            session.add(MembershipRow(run_id=run_id, outcome_id=row.id, carried=False))
+            session.add(MembershipRow(run_id=run_id, outcome_id=row.id, reused=False))
             condensed = outcome.facts.get(CONDENSED, {})  # of one that was pruned elsewhere
             session.add_all(CondensedRow(outcome_id=row.id, metric=name, count=values["count"], mean=values["mean"])
                             for name, values in condensed.items())
@@ -235,28 +235,28 @@ class Store:
             row = _newest_whole(session, result_key=result_key) if result_key else None
             return None if row is None else outcome_of(row)
 
-    def carry(self, run_id: int, result_key: str) -> Outcome | None:
-        """Add the outcome of :meth:`find` to this run, marked as carried unless the run has it already, and return it."""
+    def reuse(self, run_id: int, result_key: str) -> Outcome | None:
+        """Add the outcome of :meth:`find` to this run, marked as reused unless the run has it already, and return it."""
         with self._writing() as session:
             self._run_row(session, run_id)
             row = _newest_whole(session, result_key=result_key) if result_key else None
             if row is None:
                 return None
-            insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id, "carried": True})
+            insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id, "reused": True})
             return outcome_of(row)
 
     def outcomes(self, run_id: int) -> list[Outcome]:
-        """All outcomes of a run, carried ones among them, in the order in which they joined it."""
+        """All outcomes of a run, reused ones among them, in the order in which they joined it."""
         with self._reading() as session:
             self._run_row(session, run_id)
             rows = session.scalars(_whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
             return [outcome_of(row) for row in rows]
 
-    def carried(self, run_id: int) -> frozenset[str]:
+    def reused(self, run_id: int) -> frozenset[str]:
         """Keys of the cases whose outcome in this run was measured in an earlier one."""
         with self._reading() as session:
             query = select(OutcomeRow.case_key).join(MembershipRow)
-            return frozenset(session.scalars(query.where(MembershipRow.run_id == run_id, MembershipRow.carried)))
+            return frozenset(session.scalars(query.where(MembershipRow.run_id == run_id, MembershipRow.reused)))
 
     def trials(self, run_id: int) -> dict[str, str]:
         """The trial in which each case of a run was measured, by the case's key: its run and its name, or its number where it has none."""
@@ -355,13 +355,13 @@ def _newest(session: Session, *conditions: ColumnElement[bool], **columns: str) 
 
 
 def looked_at(session: Session) -> set[int]:
-    """Numbers of the runs that carry an outcome which also belongs to a sequential run. A plain run that measures the plan at the
+    """Numbers of the runs that reuse an outcome which also belongs to a sequential run. A plain run that measures the plan at the
     number of seeds at which another one stopped has not chosen that number freely, so it is judged as that one is."""
     plan = type_coerce(RunRow.plan_json, Text)
     sequential = select(RunRow.id).where(or_(plan.like('%"sequential": true%'), plan.like('%"sequential":true%')))
     outcomes = select(MembershipRow.outcome_id).where(MembershipRow.run_id.in_(sequential))
-    carriers = select(MembershipRow.run_id).where(MembershipRow.carried, MembershipRow.outcome_id.in_(outcomes))
-    return set(session.scalars(carriers.distinct()))
+    reusing = select(MembershipRow.run_id).where(MembershipRow.reused, MembershipRow.outcome_id.in_(outcomes))
+    return set(session.scalars(reusing.distinct()))
 
 
 def _trial(session: Session, run_id: int, name: str) -> int:

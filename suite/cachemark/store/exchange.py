@@ -2,7 +2,7 @@
 
 The text is JSON with sorted keys, one line per list of numbers, outcomes in order of label and key, so that two files of one
 plan can be read side by side. Raw speed samples are rounded to nine significant digits, far below what a clock can tell;
-everything else is exact. Artifacts are named, not carried.
+everything else is exact. Artifacts are named, not included.
 """
 
 from __future__ import annotations

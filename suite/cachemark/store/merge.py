@@ -30,17 +30,17 @@ class Merged:
 
 class Member(NamedTuple):
     """An outcome of a run: its number, the name of its trial (empty: it has none), the run that measured it, and whether another run
-    carried it over."""
+    reused it."""
 
     number: int
     outcome: Outcome
     trial: str
     run: int
-    carried: bool
+    reused: bool
 
 
 def merge(target: Store, source: Store) -> Merged:
-    """Add every run of ``source`` that ``target`` lacks, with outcomes, artifacts, trials and carried outcomes. Runs get new numbers.
+    """Add every run of ``source`` that ``target`` lacks, with outcomes, artifacts, trials and reused outcomes. Runs get new numbers.
 
     A run is the same where plan, start, numerics and code are: after an interruption, or a second time, only what is missing is added,
     and a run that went on meanwhile is brought up to date. Until all of it is here its state is ``running``. The verdicts of a comparison
@@ -84,10 +84,10 @@ def _date(target: Store, number: int, run: RunRecord) -> None:
 
 def _members(store: Store, run_id: int) -> list[Member]:
     """The outcomes of a run in the order in which they joined it."""
-    query = _whole_outcomes().join(TrialRow).join(MembershipRow).add_columns(TrialRow.name, TrialRow.run_id, MembershipRow.carried)
+    query = _whole_outcomes().join(TrialRow).join(MembershipRow).add_columns(TrialRow.name, TrialRow.run_id, MembershipRow.reused)
     with store._reading() as session:
         rows = session.execute(query.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
-        return [Member(row.id, outcome_of(row), name or "", run, carried) for row, name, run, carried in rows]
+        return [Member(row.id, outcome_of(row), name or "", run, reused) for row, name, run, reused in rows]
 
 
 def _identity(outcome: Outcome) -> tuple[object, ...]:
@@ -97,24 +97,24 @@ def _identity(outcome: Outcome) -> tuple[object, ...]:
 
 
 def _add_outcomes(target: Store, source: Store, run_id: int, numbers: dict[int, int]) -> int:
-    """Add the outcomes of a run that the target's run lacks and return how many; carried ones are linked."""
+    """Add the outcomes of a run that the target's run lacks and return how many; reused ones are linked."""
     members, number = _members(target, numbers[run_id]), numbers[run_id]
     present = Counter(_identity(m.outcome) for m in members)
-    linked, added = {m.outcome.case.key for m in members if m.carried}, 0
+    linked, added = {m.outcome.case.key for m in members if m.reused}, 0
     earlier: dict[int, dict[tuple[object, ...], int]] = {}
     for member in _members(source, run_id):
         identity = _identity(member.outcome)
         if present[identity] > 0:
             present[identity] -= 1
             continue
-        if not member.carried:
+        if not member.reused:
             _copy(target, source, member, number)
             added += 1
         elif member.outcome.case.key not in linked:
             if member.run not in earlier:
                 earlier[member.run] = {_identity(m.outcome): m.number for m in _members(target, numbers[member.run])}
             with target._writing() as session:
-                insert_once(session, MembershipRow, {"run_id": number, "outcome_id": earlier[member.run][identity], "carried": True})
+                insert_once(session, MembershipRow, {"run_id": number, "outcome_id": earlier[member.run][identity], "reused": True})
     return added
 
 

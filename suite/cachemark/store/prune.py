@@ -1,7 +1,7 @@
 """Pruning of a store: of old nights quantiles stay, of the newest ones and of what matters every raw value.
 
 What is never pruned: outcomes of the newest nights, of a run that a baseline was saved from or that a gate called regressed, and those
-that a newer run has carried over. The first side of a comparison, against which it alone is judged, is no such baseline. What is pruned
+that a newer run has reused. The first side of a comparison, against which it alone is judged, is no such baseline. What is pruned
 keeps its row, its facts, and quantiles of each metric; its artifacts go.
 """
 

@@ -203,14 +203,14 @@ class ArtifactRow(Base):
 
 
 class MembershipRow(Base):
-    """Which outcomes belong to which run. ``carried``: measured in an earlier run and skipped in this one."""
+    """Which outcomes belong to which run. ``reused``: measured in an earlier run and skipped in this one."""
 
     __tablename__ = "membership"
     __table_args__ = (UniqueConstraint("run_id", "outcome_id"),)
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
     outcome_id: Mapped[int] = mapped_column(ForeignKey("outcome.id"), index=True)
-    carried: Mapped[bool]
+    reused: Mapped[bool]
 
 
 class CondensedRow(Base):

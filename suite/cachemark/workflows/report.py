@@ -232,8 +232,8 @@ def _earlier(records: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]
 
 def _measured_anew(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcome]:
     """The outcomes that a run measured itself: a value belongs to the day of its measurement."""
-    carried = store.carried(run_id)
-    return [outcome for outcome in outcomes if outcome.case.key not in carried] if carried else outcomes
+    reused = store.reused(run_id)
+    return [outcome for outcome in outcomes if outcome.case.key not in reused] if reused else outcomes
 
 
 # -- comparisons in pairs ---------------------------------------------------------------------------------------------

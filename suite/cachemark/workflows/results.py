@@ -33,7 +33,7 @@ SAID = ("model", "method", "budget", "codec", "variant", "role", "sampling")  # 
 class Measured:
     """A run that was just measured: its number, plan, plug-in files and machine, and the new outcomes (``ran``).
 
-    ``carried``: number of outcomes reused from earlier runs.
+    ``reused``: number of outcomes reused from earlier runs.
     """
 
     run_id: int
@@ -41,7 +41,7 @@ class Measured:
     plugins: tuple[str, ...]
     machine: Machine
     ran: list[Outcome] = field(default_factory=list)
-    carried: int = 0
+    reused: int = 0
 
 
 class Run:

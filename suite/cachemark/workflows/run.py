@@ -64,13 +64,13 @@ UNWATCHED = Unwatched()
 
 def run(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
-    methods: Sequence[str] = (), fresh: bool = False, carry_quality: bool | None = None, seconds: float | None = None,
+    methods: Sequence[str] = (), fresh: bool = False, reuse_quality: bool | None = None, seconds: float | None = None,
     watcher: RunWatcher = UNWATCHED,
 ) -> Run:
     """Measure the cases of a plan that the store does not have, and return the run.
 
     ``plan``: a plan, the name of a shipped plan, or a TOML file. ``methods`` and those of ``plugins`` join every block that they can run
-    in. ``fresh`` measures every case again; ``carry_quality`` then keeps earlier quality values if the tokens did not change (default:
+    in. ``fresh`` measures every case again; ``reuse_quality`` then keeps earlier quality values if the tokens did not change (default:
     unless ``fresh``). With ``seconds`` cases run by priority until the time is up, and the rest is ``not_reached``. An interruption keeps
     every completed case.
     """
@@ -78,7 +78,7 @@ def run(
     with Store.open(store) as target:
         with machine.places(target) as places:
             runner = PlanRunner(loaded, target, places, machine, files, watcher, deadline(seconds, target, machine, places), cases)
-            measured = runner.measure(fresh=fresh, carry=not fresh if carry_quality is None else carry_quality)
+            measured = runner.measure(fresh=fresh, reuse=not fresh if reuse_quality is None else reuse_quality)
         return Run(store, measured.run_id, measured, tuple(_anchored(loaded, target, measured.run_id)))
 
 
@@ -181,17 +181,17 @@ class PlanRunner:
     def __post_init__(self) -> None:
         self.cases = self.cases or expand(self.plan, self.machine.device)
 
-    def measure(self, *, fresh: bool = False, carry: bool = True) -> Measured:
+    def measure(self, *, fresh: bool = False, reuse: bool = True) -> Measured:
         """Reuse stored outcomes, measure the other cases, and return the run.
 
-        If ``carry``, quality is reused from an earlier outcome with the same tokens (:mod:`cachemark.plans.reuse`). An interruption keeps
+        If ``reuse``, quality is reused from an earlier outcome with the same tokens (:mod:`cachemark.plans.reuse`). An interruption keeps
         completed cases and marks the run interrupted.
         """
         cases = search.limited(self.cases, self.machine.memory_cap)
         measured_rates = partial(self.executor.rates, self.machine.device, self.machine.threads)
         here, decisions = _rated(*self._decided(cases, fresh), measured_rates)
         with self._new_run(here, decisions) as measured:
-            todo = self._with_caches([_with_earlier(d, self.store) if carry and not d.stored else d for d in decisions])
+            todo = self._with_caches([_with_earlier(d, self.store) if reuse and not d.stored else d for d in decisions])
             if fresh:
                 _clear(todo)
             wide = [d for d in todo if MAX_BATCH in d.planned.case.evaluation]
@@ -242,8 +242,8 @@ class PlanRunner:
             self.watcher.planned(decisions, self._left)
             stored = [decision for decision in decisions if decision.stored]
             for decision in stored:
-                self.store.carry(run_id, decision.key)
-            yield Measured(run_id, self.plan, self.plugins, self.machine, carried=len(stored))
+                self.store.reuse(run_id, decision.key)
+            yield Measured(run_id, self.plan, self.plugins, self.machine, reused=len(stored))
 
     def _with_caches(self, decisions: list[Decision]) -> list[Decision]:
         """Return the decisions that are not stored, each with folders for finished parts of its quality pass.

@@ -23,10 +23,10 @@ class CudaGraphs:
         self.nbytes = 0
 
     def another(self) -> CudaGraphs:
-        """Return a recorder with its own pool on the same stream, to which library workspaces belong."""
+        """Return a backend with its own pool on the same stream, to which library workspaces belong."""
         return type(self)(self._device, self._stream)
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Capture ``work`` without computing it; return its replay."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self._device)

@@ -20,10 +20,10 @@ PLAIN = (int, float, str, bool, tuple, type(None))
 UNSET = object()
 
 
-class Recorder(Protocol):
+class GraphBackend(Protocol):
     """Captures work for replay: CUDA graphs, or their CPU emulator in tests."""
 
-    def record(self, work: Callable[[], None]) -> Replay:
+    def capture(self, work: Callable[[], None]) -> Replay:
         """Capture ``work`` without a lasting effect and return its replay.
 
         Raises RuntimeError for work that cannot be repeated, and torch.OutOfMemoryError.
@@ -33,12 +33,12 @@ class Recorder(Protocol):
     def nbytes(self) -> int:
         """Bytes of the captured graphs' intermediate results."""
 
-    def another(self) -> Recorder:
-        """Return an independent recorder of this kind."""
+    def another(self) -> GraphBackend:
+        """Return an independent backend of this kind."""
 
 
 @dataclass(frozen=True)
-class Recording:
+class CapturedPass:
     """A captured pass: its inputs, its outputs, and the host state after it."""
 
     inputs: tuple[Tensor, ...]
@@ -57,10 +57,10 @@ class Graph:
     out of memory.
     """
 
-    def __init__(self, recorder: Recorder, device: torch.device | str = "cpu") -> None:
-        self._recorder = recorder
+    def __init__(self, backend: GraphBackend, device: torch.device | str = "cpu") -> None:
+        self._backend = backend
         self._device = torch.device(device)
-        self._recordings: dict[Hashable, Recording] = {}
+        self._captured: dict[Hashable, CapturedPass] = {}
         self._buffers: dict[Hashable, Tensor] = {}
         self._constants: dict[str, Tensor] = {}
         self._full = False
@@ -68,9 +68,9 @@ class Graph:
         self.seconds = 0.0
 
     @property
-    def recorded(self) -> int:
+    def captured(self) -> int:
         """Number of captured passes."""
-        return len(self._recordings)
+        return len(self._captured)
 
     @property
     def nbytes(self) -> int:
@@ -80,7 +80,7 @@ class Graph:
     @property
     def pool_bytes(self) -> int:
         """Bytes of the pool alone, which the allocator reports as free but nothing else can use."""
-        return self._recorder.nbytes
+        return self._backend.nbytes
 
     @property
     def storage(self) -> Iterable[Tensor]:
@@ -88,7 +88,7 @@ class Graph:
         return [*self._constants.values(), *self._buffers.values()]
 
     def another(self) -> Graph:
-        return Graph(self._recorder.another(), self._device)
+        return Graph(self._backend.another(), self._device)
 
     def hold(self, name: str, tensor: Tensor) -> Tensor:
         """Keep the first tensor of a name and copy later ones into it; raise ValueError for another shape."""
@@ -103,13 +103,13 @@ class Graph:
 
     def run(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
         capture_key = key, state.lengths, *(x.shape if isinstance(x, Tensor) else None for x in inputs)
-        recording = self._recordings.get(capture_key)
-        if recording is None:
+        captured = self._captured.get(capture_key)
+        if captured is None:
             return self._first(capture_key, work, inputs, state)
-        self._feed(recording.inputs, inputs)
-        recording.replay()
-        state.lengths = recording.lengths
-        return recording.outputs
+        self._feed(captured.inputs, inputs)
+        captured.replay()
+        state.lengths = captured.lengths
+        return captured.outputs
 
     @staticmethod
     def _feed(places: tuple[Tensor, ...], inputs: tuple[Any, ...]) -> None:
@@ -129,18 +129,18 @@ class Graph:
         results = tuple(self._buffer("out", i, x) for i, x in enumerate(out))
         self._feed(results, out)
         lengths, state.lengths = state.lengths, before
-        replay = self._recorded(lambda: self._feed(results, work(*fed)), state)
+        replay = self._capture(lambda: self._feed(results, work(*fed)), state)
         state.lengths = lengths
         if replay is not None:
-            self._recordings[key] = Recording(fed, results, lengths, replay)
+            self._captured[key] = CapturedPass(fed, results, lengths, replay)
         return results
 
-    def _recorded(self, once: Callable[[], None], state: HostState) -> Replay | None:
+    def _capture(self, once: Callable[[], None], state: HostState) -> Replay | None:
         began = time.perf_counter()
         try:
-            return self._recorder.record(once)
+            return self._backend.capture(once)
         except torch.OutOfMemoryError as error:
-            if not self._recordings:
+            if not self._captured:
                 raise torch.OutOfMemoryError(f"The memory does not fit one captured pass: {_first_line(error)}. Lower the batch, or "
                                              f"use engine = \"eager\".") from error
             self._full = True
@@ -192,7 +192,7 @@ def _first_line(error: BaseException) -> str:
 # -- engines by the name that a plan gives them -------------------------------------------------------------------------
 def refused(name: str, device: str) -> str:
     """Return why an engine does not run on a device, or ""."""
-    return f"the graph engine records CUDA graphs, and the device is {device!r}" if name == GRAPH and device == "cpu" else ""
+    return f"the graph engine captures CUDA graphs, and the device is {device!r}" if name == GRAPH and device == "cpu" else ""
 
 
 def engine(name: str, device: str) -> Engine:

@@ -47,7 +47,7 @@ class Evicting(Method):
         return layout.longest_condition + min(self.with_slack(layout), layout.cacheable)
 
     def with_slack(self, layout: Layout) -> int:
-        """Return ``B`` and the entries appended before an eviction. Scales that do not fit use the stage."""
+        """Return ``B`` and the entries appended before an eviction. Scales that do not fit use the workspace."""
         return self.B + (0 if layout.scales else self.slack)
 
     @property

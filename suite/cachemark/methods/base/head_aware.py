@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...cache.attention import fold
 from ...cache.layout import Layout, Site, Step
-from ...cache.ragged import Extent, Kept, RaggedStage
+from ...cache.ragged import Extent, Kept, RaggedWorkspace
 from ...contract.heads import PerHead
 from ...contract.planning import MethodOverhead
 from ...core.errors import BadParameter
@@ -104,7 +104,8 @@ class HeadAware(Calibrated, PerHead):
     def scores(self, site: Site, step: Step, part: Extent, q: Tensor) -> Tensor:
         """Return scores of each position of [live | own], (rows, heads, length); the highest are kept.
 
-        For neighboring heads of one class, at ``part`` of the stage; ties keep the older entry. ``q``: (rows, heads, queries, head_dim).
+        For neighboring heads of one class, at ``part`` of the workspace; ties keep the older entry. ``q``: (rows, heads, queries,
+        head_dim).
         """
         raise NotImplementedError
 
@@ -137,14 +138,14 @@ class HeadAware(Calibrated, PerHead):
     # -- one generation -----------------------------------------------------------------------------------------------
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Select entries, attend to the selection alone, and keep the survivors."""
-        slot, stage = self.ragged[site], self.shown
-        stage.put(slot, step.first, k, v)
+        slot, workspace = self.ragged[site], self.shown
+        workspace.put(slot, step.first, k, v)
         queries = fold(q, k.size(1))
         outs: dict[int, Tensor] = {}
         survivors: dict[int, Kept] = {}
-        for part in self._alike(site, step, stage):
+        for part in self._alike(site, step, workspace):
             heads = range(part.first, part.first + part.heads)
-            group_queries, keys, values = queries[:, heads.start : heads.stop], part.of(stage.k), part.of(stage.v)
+            group_queries, keys, values = queries[:, heads.start : heads.stop], part.of(workspace.k), part.of(workspace.v)
             visible, stays = self.chosen(site, step, part, group_queries)
             if visible is not None:
                 wide = visible[..., None].expand(-1, -1, -1, k.size(-1))
@@ -153,7 +154,7 @@ class HeadAware(Calibrated, PerHead):
             survivors |= dict.fromkeys(heads, everything) if stays is None else zip(heads, stays.unbind(1), strict=True)
             outs |= zip(heads, F.scaled_dot_product_attention(group_queries, keys, values).unbind(1), strict=True)
         if not step.last:
-            slot.absorb(stage, [survivors[head] for head in sorted(survivors)])
+            slot.absorb(workspace, [survivors[head] for head in sorted(survivors)])
         return torch.stack([outs[head] for head in sorted(outs)], 1).reshape(q.shape)
 
     def chosen(self, site: Site, step: Step, part: Extent, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -168,10 +169,10 @@ class HeadAware(Calibrated, PerHead):
         visible, survivors = ((order[..., :most].sort(-1).values if most < part.length else None) for most in cut)
         return visible, survivors
 
-    def _alike(self, site: Site, step: Step, stage: RaggedStage) -> Iterator[Extent]:
+    def _alike(self, site: Site, step: Step, workspace: RaggedWorkspace) -> Iterator[Extent]:
         """Yield extents of neighboring heads with equal lengths that are cut alike."""
         limits = {few: min(self.cut(site, step, contextual=few)) for few in {*self.classes.contextual[site.layer]}}
-        for extent in stage.extents:
+        for extent in workspace.extents:
             heads = range(extent.first, extent.first + extent.heads)
             few = {head: self.is_contextual(site, head) for head in heads}
             kinds: dict[int, Any] = {head: extent.length > limits[few[head]] and (few[head],) for head in heads}

@@ -41,7 +41,7 @@ class AttentionProfile(Method):
 
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         staged = slot.live[0] == step.first  # the last scale stays where it was put beside the others
-        k, _ = (self.stage if staged and self.stage is not None else slot).read(slot.bank.runs[0], slot.live[0])
+        k, _ = (self.workspace if staged and self.workspace is not None else slot).read(slot.bank.runs[0], slot.live[0])
         sizes = [side**2 for side in self.layout.scales[: step.scale]]
         queries = fold(q, k.size(1))
         for row in self._asked:

@@ -9,7 +9,7 @@ import numpy as np
 from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
 from ...analysis.report_row import MASKED, ReportRow
-from ...core.units import KV, PEAK, PIXELS, STAGE, STATE, TIME, TOKEN_TIME, compared_tokens, metric, scores
+from ...core.units import KV, PEAK, PIXELS, STATE, TIME, TOKEN_TIME, WORKSPACE, compared_tokens, metric, scores
 from .chart import INK, MOST, Chart, Signs, first, tip
 from .svg import RowPlot, Span, linear, ranged
 
@@ -60,8 +60,8 @@ def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def _memory_parts(row: ReportRow) -> tuple[float, float, float]:
-    stage = row.median(STAGE) or 0.0
-    return max((row.median(KV) or 0.0) - stage, 0.0), stage, row.median(STATE) or 0.0
+    workspace = row.median(WORKSPACE) or 0.0
+    return max((row.median(KV) or 0.0) - workspace, 0.0), workspace, row.median(STATE) or 0.0
 
 
 def _stacked(

@@ -77,7 +77,7 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
     elif case.role == "baseline" and job.continuous:
         facts["redundancy"] = repeated(_watched(case, job))
     if case.measures(QUALITY_PASS):
-        of_set, about_set, set_faults = _carried(planned, job, bench, judgement) or _distribution(planned, job, bench)
+        of_set, about_set, set_faults = _reused_quality(planned, job, bench, judgement) or _distribution(planned, job, bench)
         samples, facts, faults = samples | of_set, facts | about_set, faults | set_faults
     if case.decoder and (case.method, case.codec) == (FULL, NATIVE.name):
         facts[REDRAWN] = redrawn(_judged_job(case, job), bench.reference(case, _judged_job(case, job)))
@@ -220,7 +220,7 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
                  plugin_values=lambda shown: plugin_metrics.images(shown, job.batch, bench.alive, paired))
 
 
-def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:
+def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:
     """The quality of an earlier outcome of the case, where that can be reused. Candidates are compared with the full cache's features,
     so its own pass stands only as long as these are kept, and then they lie in its own feature cache too, where candidates in other
     processes

@@ -93,8 +93,8 @@ def _paced(layout: Layout, method: Method) -> Layout:
 def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields of :class:`~cachemark.metrics.base.Costs`, and facts, from a generation that is watched and not timed, the first warm-up.
 
-    Bytes come from the arena, and the peak is above the loaded weights. In a masked model FLOPs come from arithmetic. What an engine
-    records, it records in a generation before that, and its pool is at hand all the time, so it counts in the peak. The fact holds the
+    Bytes come from the arena, and the peak is above the loaded weights. In a masked model FLOPs come from arithmetic. An
+    engine that captures does so in a generation before that; its pool exists all the time, so it counts in the peak. The fact holds the
     bytes that ``live`` when so many ``tokens`` of an image are drawn: at the watched ones and at the next, whose pass has written them
     and dropped what goes there."""
     method, memory, drawn, live = job.method(), job.memory, [], {}
@@ -109,13 +109,13 @@ def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
         with torch.inference_mode():
             drawn.append(replace(job, method=lambda: method).drawn(labels, job.subset.seeds, memory, mark=mark))
 
-    peak = _recorded(job) + peak_bytes(job.device, once, job.loaded.parameters)
+    peak = _capture(job) + peak_bytes(job.device, once, job.loaded.parameters)
     with torch.inference_mode():
         job.loaded.decode(drawn[0])
     job.alive(len(job.subset))
     counts: dict[str, Any] = {
-        "live_bytes": method.logical_bytes, "high_water_bytes": method.high_water_bytes, "slot_bytes": memory.nbytes("slots"),
-        "stage_bytes": memory.nbytes("stage"), "state_bytes": memory.nbytes("state"), "peak_bytes": peak,
+        "live_bytes": method.logical_bytes, "peak_live_bytes": method.peak_live_bytes, "slot_bytes": memory.nbytes("slots"),
+        "workspace_bytes": memory.nbytes("workspace"), "state_bytes": memory.nbytes("state"), "peak_bytes": peak,
     }
     if isinstance(memory.engine, Graph):
         counts |= {"graph_bytes": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
@@ -125,9 +125,10 @@ def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     return counts, noted
 
 
-def _recorded(job: Job) -> int:
-    """Let an engine that records do so, in a generation of its own: bytes that are taken from then on, its pool included. A decoder skips
-    passes there that it may run for other images, so all of them are run."""
+def _capture(job: Job) -> int:
+    """Let the graph engine capture in a generation of its own, and return the bytes that it keeps, its pool included.
+
+    A decoder may skip passes here that it runs for other images, so all of them are run."""
     if not isinstance(engine := job.memory.engine, Graph):
         return 0
     before = allocated(job.device)
@@ -139,7 +140,7 @@ def _recorded(job: Job) -> int:
 
 
 def graph_facts(memory: Memory) -> dict[str, Any]:
-    """Numbers of passes that were recorded, and of those that ran as written because their recording had no room."""
+    """Return how many passes were captured, and how many ran as written for want of memory."""
     if not isinstance(memory.engine, Graph):
         return {}
-    return {"graph": {"recorded": memory.engine.recorded, "missed": memory.engine.missed}}
+    return {"graph": {"captured": memory.engine.captured, "missed": memory.engine.missed}}
