@@ -159,7 +159,7 @@ def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
     others = [pair(str(n), np.full(5, 30.0), np.full(5, 30.0)) for n in range(39)]
     found = rows(worst, *others)["worst", "psnr"]
     assert found.verdict == "inconclusive"
-    assert found.reason.endswith("; alone among 40 values none can be told by so few: 10 seeds are needed")
+    assert found.reason.endswith("; alone among 40 values none can be detected with so few: 10 seeds are needed")
     alone = rows(worst)["worst", "psnr"]
     assert (alone.verdict, "needed" in alone.reason) == ("regressed", False)
     ten = pair("worst", np.full(10, 30.0), np.arange(10.0, 20.0))

@@ -203,7 +203,7 @@ def test_a_plan_twice_too_long_gives_every_cell_its_first_pair_and_starts_nothin
         assert [c.role for c in reached if c.cell == cell][:2] == ["baseline", "candidate"], "a full cache and a candidate beside it"
     assert all(begun + 10 <= 160 for _, begun in clock.begun)
     assert len(clock.begun) == 6
-    assert late[0].log == "It was not begun: it takes about 10 s, and 0 s were left before the deadline."
+    assert late[0].log == "It was not started: it takes about 10 s, and 0 s were left before the deadline."
 
 
 def test_what_is_left_and_shorter_still_runs(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_process_that_runs_starts_no_more() -> None:
     planned = expand(stub.tiny_plan())[0]
     deadline = Deadline(25.0, lambda p: (20.0, True), startup=10.0, clock=lambda: 0.0)
     assert deadline.admit(planned, running=True) == ""
-    assert deadline.admit(planned) == "It was not begun: it takes about 30 s, and 25 s were left before the deadline."
+    assert deadline.admit(planned) == "It was not started: it takes about 30 s, and 25 s were left before the deadline."
 
 
 def test_declared_priority_comes_first(tmp_path: Path) -> None:

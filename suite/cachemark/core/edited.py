@@ -33,10 +33,10 @@ class Expectation:
 
 def number(least: float = -math.inf, most: float = math.inf, *, whole: bool = False) -> Expectation:
     """Return the rule for a finite number from ``least`` to ``most``."""
-    kind = int if whole else (int, float)
+    number_type = int if whole else (int, float)
     ends = [f"{word} {end:g}" for word, end in (("at least", least), ("at most", most)) if math.isfinite(end)]
-    said = f"a {'whole' if whole else 'finite'} number{' of ' if ends else ''}{' and '.join(ends)}"
-    return Expectation(said, lambda value: isinstance(value, kind) and not isinstance(value, bool)
+    rule = f"a {'whole' if whole else 'finite'} number{' of ' if ends else ''}{' and '.join(ends)}"
+    return Expectation(rule, lambda value: isinstance(value, number_type) and not isinstance(value, bool)
                        and least <= value <= most and is_finite(value))
 
 

@@ -107,14 +107,14 @@ class StoreUnavailable(BadStore, Infrastructure):
 MOST_LISTED = 20  # names of one kind that a line still holds
 
 
-def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownName:
-    """Return the error for a name that is not in ``known``, with the nearest names."""
-    names = sorted(known)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+def unknown(kind: str, name: str, known_names: Iterable[str]) -> UnknownName:
+    """Return the error for a name that is not in ``known_names``, with the nearest names."""
+    names = sorted(known_names)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]!r}? " if near else ""
-    listed = names if len(names) <= MOST_LISTED else sorted(difflib.get_close_matches(given, names, n=MOST_LISTED // 2, cutoff=0.0))
+    listed = names if len(names) <= MOST_LISTED else sorted(difflib.get_close_matches(name, names, n=MOST_LISTED // 2, cutoff=0.0))
     more = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
-    return UnknownName(f"Unknown {kind} {given!r}.", remedy=f"{hint}Known: {', '.join(listed) or 'none'}{more}.")
+    return UnknownName(f"Unknown {kind} {name!r}.", remedy=f"{hint}Known: {', '.join(listed) or 'none'}{more}.")
 
 
 def of_system(error: Exception) -> CachemarkError | None:
@@ -122,12 +122,12 @@ def of_system(error: Exception) -> CachemarkError | None:
 
     Full disks and memory are the machine's fault, unusable paths the user's. Paths inside this package are defects: None."""
     if isinstance(error, MemoryError):
-        return Infrastructure("The memory of this machine is used up.", remedy="Free some, or ask for less at once.")
+        return Infrastructure("The memory of this machine is used up.", remedy="Free some, or request less at once.")
     if not isinstance(error, OSError):
         return None
     name = str(error.filename or "")
     if error.errno in _MACHINE:
-        return Infrastructure(f"{name or 'A file'} cannot be used: {error.strerror}.", remedy="Mend that, then run the same command again.")
+        return Infrastructure(f"{name or 'A file'} cannot be used: {error.strerror}.", remedy="Fix that, then run the same command again.")
     if error.errno in _PATH and name and Path(__file__).parents[1] not in Path(name).absolute().parents:
         return CachemarkError(f"{name} cannot be used: {error.strerror}.", remedy="Give another path.")
     return None

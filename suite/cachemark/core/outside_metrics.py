@@ -29,36 +29,37 @@ OF_SET = "set"  # one more field, of metrics of whole sets: the preset and the n
 SET_NAME = re.compile(r"([a-z0-9]{1,40}_[1-9][0-9]{0,9}k?)?")
 
 
-def fault_of(name: str, stated: Mapping[str, Any]) -> str:
+def fault_of(name: str, definition: Mapping[str, Any]) -> str:
     """Return the reason why a definition is invalid, to follow the metric's name, or an empty text."""
     if not NAME.fullmatch(name):
         return "has a name that is not at most 40 small letters, digits and underscores, the first a letter"
     if name in METRICS or name.split("_")[0] in FAMILIES:
         return "has the name of a metric of cachemark itself, or begins with one"
-    fields = (*FIELDS, OF_SET) if stated.get("per") == "set" else FIELDS
-    if set(stated) != set(fields):
+    fields = (*FIELDS, OF_SET) if definition.get("per") == "set" else FIELDS
+    if set(definition) != set(fields):
         return f"does not state just {', '.join(fields)}"
-    if not isinstance(of_set := stated.get(OF_SET, ""), str) or not SET_NAME.fullmatch(of_set):
+    if not isinstance(of_set := definition.get(OF_SET, ""), str) or not SET_NAME.fullmatch(of_set):
         return "is of a set of images that is not named by a preset and a number"
-    kinds = KINDS.get(str(stated["per"]), ())
-    if stated["kind"] not in kinds:
-        return f"is of kind {stated['kind']!r:.40}, not of {' or '.join(kinds)}, for each {stated['per']!r:.40}"
-    if stated["better"] not in ENDS:
-        return f"is better {stated['better']!r:.40}, not {' or '.join(ENDS)}"
-    texts = [stated[name] for name in ("title", "unit", "code")]
+    kinds = KINDS.get(str(definition["per"]), ())
+    if definition["kind"] not in kinds:
+        return f"is of kind {definition['kind']!r:.40}, not of {' or '.join(kinds)}, for each {definition['per']!r:.40}"
+    if definition["better"] not in ENDS:
+        return f"is better {definition['better']!r:.40}, not {' or '.join(ENDS)}"
+    texts = [definition[name] for name in ("title", "unit", "code")]
     if not texts[0] or not all(isinstance(text, str) and PLAIN.fullmatch(text) for text in texts):
         return "has a title or a unit that is not at most 40 letters, digits, blanks and .,()/+-"
-    if not isinstance(stated["meaning"], str) or not 0 < len(stated["meaning"]) <= LONGEST or not stated["meaning"].isprintable():
+    meaning = definition["meaning"]
+    if not isinstance(meaning, str) or not 0 < len(meaning) <= LONGEST or not meaning.isprintable():
         return f"has no docstring whose first paragraph, of at most {LONGEST} letters, says what it measures"
-    if type(stated["deterministic"]) is not bool or _range(stated["within"]) is None:
+    if type(definition["deterministic"]) is not bool or _range(definition["within"]) is None:
         return ("has a range (within) that is not two numbers, the smaller first and not too far apart, or says of its determinism neither "
                 "true nor false")
     return ""
 
 
-def full_name(name: str, stated: Mapping[str, Any]) -> str:
+def full_name(name: str, definition: Mapping[str, Any]) -> str:
     """Return the name of a metric with the digest of its definition."""
-    text = json.dumps([name, dict(stated)], sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps([name, dict(definition)], sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
 
 
@@ -66,16 +67,16 @@ def know(evaluation: object) -> None:
     """Register the plug-in metrics that a case defines, in this process.
 
     Invalid definitions, and those whose digest does not match, are ignored: a damaged store has no such metric."""
-    stated = evaluation.get(KEY) if isinstance(evaluation, Mapping) else None
-    for name, definition in stated.items() if isinstance(stated, Mapping) else ():
+    definitions = evaluation.get(KEY) if isinstance(evaluation, Mapping) else None
+    for name, definition in definitions.items() if isinstance(definitions, Mapping) else ():
         if name in OUTSIDE or not isinstance(name, str) or not isinstance(definition, Mapping):
             continue
         base = name[: -DIGITS - 1]
         if not fault_of(base, definition) and name == full_name(base, definition):
-            given = {field: definition[field] for field in FIELDS if field not in ("within", "code")}
+            declared = {field: definition[field] for field in FIELDS if field not in ("within", "code")}
             if of_set := definition.get(OF_SET):
-                given["title"] = set_title(str(given["title"]), str(of_set))
-            OUTSIDE[name] = Metric(name, **given, within=_range(definition["within"]) or (-math.inf, math.inf))
+                declared["title"] = set_title(str(declared["title"]), str(of_set))
+            OUTSIDE[name] = Metric(name, **declared, within=_range(definition["within"]) or (-math.inf, math.inf))
 
 
 def _range(within: object) -> tuple[float, float] | None:

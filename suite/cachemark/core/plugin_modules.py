@@ -31,10 +31,10 @@ def plugin_of(module: str) -> str:
     return module.partition(".")[0] if module.startswith(MODULE) else module
 
 
-def message_of(error: BaseException, given: str = "") -> str:
+def message_of(error: BaseException, message: str = "") -> str:
     """Return an error's text as one line of bounded length; reading it may fail."""
     try:
-        text = given or str(error)
+        text = message or str(error)
     except BaseException as other:
         return f"(its words cannot be had: {type(other).__name__})"
     line = "".join(letter if letter.isprintable() else "·" for letter in " ".join(text[: 4 * SAID].split()))

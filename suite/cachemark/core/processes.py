@@ -33,8 +33,8 @@ def ended(theirs: str) -> bool | None:
         return True
     except (OSError, OverflowError):  # it runs as another user's, or never could
         pass
-    found = _began(number)
-    return None if found == UNTOLD else found != process[1]
+    start = _began(number)
+    return None if start == UNTOLD else start != process[1]
 
 
 def _place() -> str:
@@ -52,7 +52,7 @@ def _began(number: int) -> str:
 
     :data:`UNTOLD` if the system hides it; empty for a zombie."""
     try:
-        state, *rest = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+        state, *fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return UNTOLD
-    return "" if state in "ZX" else rest[18]
+    return "" if state in "ZX" else fields[18]

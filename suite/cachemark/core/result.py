@@ -88,8 +88,8 @@ class Outcome:
     def raw(self, name: str) -> Sequence[float]:
         """Return the raw values of a metric; none if it was not measured, or pruned to quantiles."""
         values = self.samples.get(name, ())
-        held = self.facts.get(CONDENSED, {}).get(name)
-        return () if held and held["count"] > len(values) else values
+        summary = self.facts.get(CONDENSED, {}).get(name)
+        return () if summary and summary["count"] > len(values) else values
 
     def repeats(self, name: str) -> Sequence[float]:
         """Return the raw values of a metric, for its median and interval.
@@ -105,8 +105,8 @@ class Outcome:
 
     def mean(self, name: str) -> float | None:
         """Return the mean of a metric's raw samples, or None if it was not measured."""
-        if name in (held := self.facts.get(CONDENSED, {})):
-            return float(held[name]["mean"])
+        if name in (summaries := self.facts.get(CONDENSED, {})):
+            return float(summaries[name]["mean"])
         values = self.samples.get(name)
         return statistics.fmean(values) if values else None
 
@@ -127,8 +127,8 @@ class Outcome:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
-        rest = {k: data[k] for k in ("samples", "judgement", "log", "seconds", "result_key", "output_hash", "facts", "artifacts")}
-        return cls(Case.from_json(data["case"]), Status(data["status"]), **rest)
+        values = {k: data[k] for k in ("samples", "judgement", "log", "seconds", "result_key", "output_hash", "facts", "artifacts")}
+        return cls(Case.from_json(data["case"]), Status(data["status"]), **values)
 
 
 def check_values(status: Status, samples: Mapping[str, Sequence[float]], judgement: str, log: str) -> None:
@@ -155,13 +155,13 @@ def full_latencies(outcome: Outcome, full: Outcome) -> Sequence[float]:
     return outcome.facts.get(FULL_BESIDE) or full.repeats(TIME)
 
 
-def kernels_apart(one: Outcome, two: Outcome) -> tuple[str, str] | None:
+def kernels_apart(first: Outcome, second: Outcome) -> tuple[str, str] | None:
     """Return two attention kernels that make times incomparable, else None.
 
     A speedup would then compare kernels instead of methods. If one outcome has the fact ``different_kernel`` (its kernel is part of the
     method's cost), times are comparable, unless the other has no speed (``quality_only``)."""
-    then, now = (outcome.facts.get("kernel") for outcome in (one, two))
+    then, now = (outcome.facts.get("kernel") for outcome in (first, second))
     if not then or not now or then == now:
         return None
-    own, without = (any(outcome.facts.get(fact) for outcome in (one, two)) for fact in ("different_kernel", "quality_only"))
+    own, without = (any(outcome.facts.get(fact) for outcome in (first, second)) for fact in ("different_kernel", "quality_only"))
     return None if own and not without else (str(then), str(now))

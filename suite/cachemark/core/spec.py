@@ -54,7 +54,7 @@ def shown_label(name: str) -> str:
     """Return a label or title with its budget formatted by :func:`shown_share`.
 
     ``linear 1019/1644`` becomes ``linear 0.62``."""
-    return re.sub(r"(?<![\w/.])\d+/[1-9]\d*(?![\w/.])", lambda found: shown_share(found[0]), name)
+    return re.sub(r"(?<![\w/.])\d+/[1-9]\d*(?![\w/.])", lambda match: shown_share(match[0]), name)
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ class Case:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Case:
-        known = {f.name for f in fields(cls)}
-        kept = {k: v for k, v in data.items() if k in known}
-        return cls(**{**kept, "grid": tuple(data["grid"]), "sampling": Sampling(**data["sampling"])})
+        names = {f.name for f in fields(cls)}
+        values = {k: v for k, v in data.items() if k in names}
+        return cls(**{**values, "grid": tuple(data["grid"]), "sampling": Sampling(**data["sampling"])})
 
     def worded(self, **changes: Any) -> Case:
         """Return the case with other texts for display, under the same key and cell."""
@@ -217,13 +217,13 @@ class Case:
     @property
     def plugin_metrics(self) -> list[str]:
         """Full names of the requested plug-in metrics."""
-        return [name for name, stated in self.metrics.items() if "code" in stated]
+        return [name for name, definition in self.metrics.items() if "code" in definition]
 
     @property
     def metrics(self) -> dict[str, Mapping[str, Any]]:
         """Definition, or missing file, of each requested metric by name."""
-        stated = self.evaluation.get("metrics")
-        return {name: value for name, value in stated.items() if isinstance(value, Mapping)} if isinstance(stated, Mapping) else {}
+        metrics = self.evaluation.get("metrics")
+        return {name: value for name, value in metrics.items() if isinstance(value, Mapping)} if isinstance(metrics, Mapping) else {}
 
     @property
     def named(self) -> str:
@@ -244,4 +244,4 @@ class Case:
         return f" + {name}: {variant}" if variant else f" + {name} {window}".rstrip() + ahead
 
 
-_FIELDS = tuple(held.name for held in fields(Case))
+_FIELDS = tuple(item.name for item in fields(Case))

@@ -128,10 +128,10 @@ OUTSIDE: dict[str, Metric] = {}  # of plug-ins: :mod:`cachemark.core.outside_met
 
 def metric(name: str) -> Metric:
     """Return the metric of that name. Raises UnknownName with the nearest one."""
-    found = METRICS.get(name) or OUTSIDE.get(name) or _of_set(name)
-    if found is None:
+    entry = METRICS.get(name) or OUTSIDE.get(name) or _of_set(name)
+    if entry is None:
         raise unknown("metric", name, [*METRICS, *OUTSIDE, *_near(name)])
-    return found
+    return entry
 
 
 def is_metric(name: str) -> bool:
@@ -188,8 +188,8 @@ def image_count(name: str) -> int:
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return unique metric names: fixed ones in table order, then set metrics, sorted."""
-    given = set(names)
-    return [*(name for name in METRICS if name in given), *sorted(given - METRICS.keys())]
+    unique = set(names)
+    return [*(name for name in METRICS if name in unique), *sorted(unique - METRICS.keys())]
 
 
 def _of_set(name: str) -> Metric | None:

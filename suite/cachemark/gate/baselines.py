@@ -51,7 +51,7 @@ def path_of(root: Path | str, machine_class: str, name: str) -> Path:
 def file_in(folder: Path | str, name: str, kind: str) -> Path:
     """Return the JSON file of a ``kind`` of thing in a folder. Raises BadBaseline for an invalid name."""
     if not re.fullmatch(NAME, name):
-        raise BadBaseline(f"{name!r} is not a name of a {kind}.",
+        raise BadBaseline(f"{name!r} is not a valid name of a {kind}.",
                           remedy="Use a-z, A-Z, digits, dots, underscores and dashes; begin with a letter or digit.")
     return Path(folder) / f"{name}.json"
 

@@ -231,7 +231,7 @@ def merge(
     An open incident is matched by metric and factor, or by half of its configurations. It is fixed only when the judge that found it
     decided all of its metrics in all of its configurations and none is worse: pairs detect regressions below the baseline's threshold."""
     unmatched, matched = list(tonight), list[Incident]()
-    notify, known, fixed = list[Incident](), list[Incident](), list[Incident]()
+    notify, open_incidents, fixed = list[Incident](), list[Incident](), list[Incident]()
     updated = list[Incident]()
     for old in register:
         new = _same(old, unmatched) or _same(old, matched)  # two incidents may turn out to have one cause
@@ -244,12 +244,12 @@ def merge(
             matched.append(new)
         now, due = _carried(old, new, today, delta)
         updated.append(now)
-        (notify if due else known).append(now)
+        (notify if due else open_incidents).append(now)
     for new in unmatched:
         key = digest([*new.identity, new.onset, today.isoformat(), sorted(new.configurations)], 10)
         notify.append(replace(new, key=key, since=today.isoformat()))
         updated.append(notify[-1])
-    return IncidentNight(tuple(updated), tuple(notify), tuple(known), tuple(fixed))
+    return IncidentNight(tuple(updated), tuple(notify), tuple(open_incidents), tuple(fixed))
 
 
 def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:

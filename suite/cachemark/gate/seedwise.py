@@ -143,5 +143,5 @@ def _row(config: str, line: SeedwiseRow, adjusted: tuple[float, float], q: float
             f"{len(line.worse)} seeds, p = {p:.2g})")
     least = math.ceil(math.log2(family / q))  # the smallest p-value is 2^-n, and the family multiplies it
     if len(line.worse) < least and verdict not in (REGRESSED, IMPROVED):
-        reason += f"; alone among {family} values none can be told by so few: {least} seeds are needed"
+        reason += f"; alone among {family} values none can be detected with so few: {least} seeds are needed"
     return Verdict(line.pair.after.case.key, config, name, verdict, reason, then, now, now / then if then else None)

@@ -1,1 +1,1 @@
-"""Plans: from a TOML file to cases, their price and what of them is done already."""
+"""Plans: reading, expansion into cases, cost, and reuse of stored results."""

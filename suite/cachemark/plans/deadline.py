@@ -1,4 +1,4 @@
-"""A run that must end in time: what matters most first, and nothing that cannot end."""
+"""Runs with a deadline: the order of cases, and which of them can still finish."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ TRUSTED = 1.0  # least share of its price that a case is expected to take; what 
 
 
 class Deadline:
-    """Admits cases that can end before it. ``seconds`` from now; ``price(planned)`` in seconds, and whether it was measured before;
-    ``startup`` seconds that a process may take before its first case."""
+    """Admits cases that can finish in time.
+
+    ``seconds`` from now; ``price(planned)`` returns seconds, and whether they were measured before; ``startup`` are seconds that a process
+    may need before its first case."""
 
     def __init__(
         self, seconds: float, price: Callable[[Planned], tuple[float, bool]], *, startup: float = 0.0,
@@ -29,21 +31,21 @@ class Deadline:
         self._hand = threading.Lock()
 
     def admit(self, planned: Planned, running: bool = False) -> str:
-        """The reason why the case may not begin, in a process that must be started or in one that is ``running`` already; or nothing."""
+        """Return the reason why the case may not start, in a new or ``running`` process, or an empty text."""
         expected, remaining = self.expected(planned) + (0.0 if running else self._startup), self._end - self._clock()
         if expected <= remaining:
             return ""
-        return f"It was not begun: it takes about {expected:.0f} s, and {max(remaining, 0):.0f} s were left before the deadline."
+        return f"It was not started: it takes about {expected:.0f} s, and {max(remaining, 0):.0f} s were left before the deadline."
 
     def expected(self, planned: Planned) -> float:
-        """Seconds that a case will take once its process runs: as before, else what paper says, times what that has come to so far."""
+        """Return the seconds of a case: measured, else estimated and corrected by the median ratio so far."""
         seconds, measured = self._price(planned)
         with self._hand:
             ratio = statistics.median(self._ratios) if self._ratios and not measured else 1.0
         return seconds * max(ratio, TRUSTED)
 
     def ended(self, planned: Planned, outcome: Outcome) -> None:
-        """Learn from a case that was priced on paper."""
+        """Update the ratio by a case that was estimated."""
         seconds, measured = self._price(planned)
         if outcome.ok and not measured and seconds > 0:
             with self._hand:
@@ -51,17 +53,19 @@ class Deadline:
 
 
 def breadth_first(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
-    """Groups of cases in the order in which a run with a deadline takes them: by declared priority, then every cell's full cache and first
-    candidate before any cell's second candidate, reference rows of fidelity last. Cases that follow each other on one model share a
-    process."""
+    """Return groups of cases in the order of a run with a deadline.
+
+    By priority; then the full cache and first candidate of every cell before any second candidate; reference rows of fidelity last.
+    Successive cases of one model share a process."""
     turns: dict[tuple[str, str], int] = {}
     ordered = sorted(planned, key=lambda each: (each.priority, _turn(each, turns)))  # of equal ones the order stays
     return _groups(ordered, trial)
 
 
 def groups(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
-    """Cases that follow each other on one model, weights and dtype; or each alone. Those that need no plug-in come first, and those that
-    need the same ones stand together: a process that has imported one runs no case that does not need it."""
+    """Return groups of successive cases of one model, weights and dtype, or single cases.
+
+    Cases without plug-ins come first, then cases with equal plug-ins: a process with a plug-in runs no case that does not need it."""
     return [_by_needs(group) for group in _groups(planned, trial)]
 
 
@@ -77,7 +81,7 @@ def _groups(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
 
 
 def _turn(planned: Planned, turns: dict[tuple[str, str], int]) -> int:
-    """In which round of its cell a case comes: 0 for the full cache and the first candidate, 1 for the second and so on."""
+    """Return the round of a case in its cell: 0 for the full cache and the first candidate, then 1, …"""
     role, cell = planned.case.role, (planned.case.model, planned.case.cell)
     if role == "baseline":
         return 0

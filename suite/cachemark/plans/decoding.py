@@ -1,4 +1,4 @@
-"""The decoders of a plan: their parameters resolved, and the reason why one does not run beside a method on a model."""
+"""Decoders of a plan: resolved parameters, and reasons why one cannot run with a method and model."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ BATCHES = 16  # at most, that are timed under a decoder, whose time depends on t
 
 
 def resolved_decoder(decoder_table: str | DecoderTable) -> dict[str, Any]:
-    """A decoder as it stands in a case: its name and every parameter with its value, and the plan's word for them; nothing for the
-    sequential one. Raises UnknownName and BadParameter."""
+    """Return a decoder as a case stores it: name, parameters and variant; empty for the sequential one.
+
+    Raises UnknownName and BadParameter."""
     table = DecoderTable(name=decoder_table) if isinstance(decoder_table, str) else decoder_table
     cls: type[Decoder] = DECODERS.get(table.name)
     check_numbers(cls.name, parameters := table.model_extra or {})
@@ -39,7 +40,7 @@ def resolved_decoder(decoder_table: str | DecoderTable) -> dict[str, Any]:
 
 
 def check_numbers(name: str, parameters: Mapping[str, Any]) -> None:
-    """Raise BadParameter for a number that a plan gives a method or a decoder of this name and that nothing can reckon with."""
+    """Raise BadParameter for an infinite or too large number among the parameters of a plan."""
     for parameter, value in parameters.items():
         if isinstance(value, int | float) and not is_finite(value):
             raise BadParameter(f"{name}: {parameter} = {shown(value, 20)} is not finite.", remedy="Give a number that fits into a float.")
@@ -49,13 +50,13 @@ def check_numbers(name: str, parameters: Mapping[str, Any]) -> None:
 
 
 def decoder_class(case: Case) -> type[Decoder]:
-    """The class of a case's decoder."""
+    """Return the class of a case's decoder."""
     cls: type[Decoder] = DECODERS.get(case.decoder.get("name", SEQUENTIAL))
     return cls
 
 
 def refused_decoder(case: Case, cls: type[Method], parameters: Mapping[str, Any], layout: Layout) -> str:
-    """The reason why the decoder of a case does not run beside a method with these parameters, or nothing."""
+    """Return the reason why a case's decoder cannot run with a method, or an empty text."""
     if not case.decoder:
         return ""
     name = case.decoder["name"]

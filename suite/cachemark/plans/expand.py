@@ -1,4 +1,4 @@
-"""Expansion of a plan: the cases that it means, each with what is needed to run it."""
+"""Expansion of a plan into cases, each with everything needed to run it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ FIRST, SEEDS = 16, "s10k"  # where the search for it begins, and whose first see
 
 @dataclass(frozen=True)
 class Planned:
-    """A case and what is needed to run it. ``unsupported_reason``: why the method cannot, or empty. ``feature_cache``: the folder for the
-    finished parts of its quality pass, ``full_features`` that of the full cache of its cell. ``rates``: those of the device, where they
-    were measured. ``reusable``: an earlier outcome of the case, whose quality may be reused. ``engine_reason``: why
-    ``auto`` is not the graph engine here, or empty. ``needs``: digests of the plug-ins without which it cannot run. ``idle_reason``: why
-    the method changes nothing on this model, or empty. ``result_key`` and its ``result_parts`` name the result where it is stored."""
+    """A case with everything needed to run it.
+
+    ``unsupported_reason``: why the method cannot run, or empty. ``feature_cache``: the folder of finished parts of its quality pass;
+    ``full_features``: the folder of its full cache. ``rates``: measured rates of the device. ``reusable``: an earlier outcome with
+    reusable quality. ``engine_reason``: why ``auto`` is not the graph engine, or empty. ``needs``: digests of required plug-ins.
+    ``idle_reason``: why the method changes nothing on this model, or empty. ``result_key`` and its ``result_parts`` identify the result in
+    the store."""
 
     case: Case
     request: Request
@@ -61,18 +63,20 @@ class Planned:
 
     @property
     def runs_plugin(self) -> bool:
-        """True where its method, model or decoder, or one of its metrics, is a plug-in's."""
+        """True if its method, model, decoder or a metric belongs to a plug-in."""
         return bool(self.needs or self.case.evaluation.get(KEY))
 
     @property
     def entry(self) -> ModelEntry:
-        """The model, with the prompts that it is asked for. Raises what :meth:`~cachemark.models.protocol.ModelEntry.of` raises."""
+        """The model for the requested prompts. Raises like :meth:`ModelEntry.for_request`."""
         entry: ModelEntry = MODELS.get(self.case.model)
         return entry.for_request(self.request)
 
 
 def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
-    """Every case of a plan: for each block the full cache, its two reference rows, then methods × budgets × codecs × decoders."""
+    """Return every case of a plan.
+
+    For each block the full cache and two reference rows, then methods × budgets × codecs × decoders."""
     _refuse_too_many(plan)
     _refuse_unread(plan)
     with plugins.answering():
@@ -95,7 +99,7 @@ def _expanded(plan: Plan, device: str) -> list[Planned]:
 
 
 def _refuse_too_many(plan: Plan) -> None:
-    """Raise BadPlan where a plan means more cases than anybody would wait for, before they are made one by one."""
+    """Raise BadPlan for more than ``max_cases`` cases, before they are created."""
     count = sum(3 + len(c.methods) * len(c.budgets) * len(c.codecs) * len(c.decoders) + len(c.decoders) - 1 for c in plan.cells)
     if count > plan.max_cases:
         raise BadPlan(f"{plan.place('cells')}: the plan would mean up to {count} cases, and at most {plan.max_cases} are measured.",
@@ -103,7 +107,7 @@ def _refuse_too_many(plan: Plan) -> None:
 
 
 def _refuse_unread(plan: Plan) -> None:
-    """Raise BadPlan where a plan names prompts and no model of it is given any."""
+    """Raise BadPlan if a plan has prompts and none of its models uses them."""
     named = [MODELS.get(cells.model) for cells in plan.cells if cells.model in MODELS]
     if plan.fidelity.prompts and named and all(entry.asking is None for entry in named):
         readers = [name for name in MODELS if MODELS.get(name).asking is not None]
@@ -113,14 +117,14 @@ def _refuse_unread(plan: Plan) -> None:
 
 @contextmanager
 def _at(plan: Plan, *keys: str | int) -> Iterator[None]:
-    """Errors inside name the file and the line of these keys."""
+    """Add the file and line of these keys to errors inside the block."""
     with _in(plan.place(*keys)):
         yield
 
 
 @contextmanager
 def _in(place: str) -> Iterator[None]:
-    """Errors inside name this place."""
+    """Add this location to errors inside the block."""
     try:
         yield
     except CachemarkError as error:
@@ -128,9 +132,10 @@ def _in(place: str) -> Iterator[None]:
 
 
 def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
-    """The cases of a block. ``auto`` becomes graph, and eager where that is refused: candidates that cannot be recorded stand in an eager
-    cell,
-    beside a full cache of their own, since a speedup over one of another engine would measure the engines."""
+    """Yield the cases of a block, with ``auto`` resolved to graph, or to eager if that is unsupported.
+
+    Candidates that cannot be captured go into an eager cell with a full cache of their own, because a speedup across engines would compare
+    the engines."""
     if cells.engine != AUTO:
         yield from _block(plan, cells, number, device)
         return
@@ -151,7 +156,7 @@ def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator
 
 
 def _left_out(case: Case) -> str:
-    """The reason why a candidate does not run on the graph engine, or nothing."""
+    """Return the reason why a candidate does not run on the graph engine, or an empty text."""
     return _unrecorded(METHODS.get(case.method), dict(case.parameters)) if case.role == "candidate" and case.parameters else ""
 
 
@@ -209,7 +214,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
 
 
 def _ungrouped(stored: Codec, layout: Layout) -> str:
-    """The reason why a model cannot store its keys in groups of tokens, or nothing."""
+    """Return the reason why a model cannot store keys in groups of tokens, or an empty text."""
     if not stored.grouped or layout.paradigm == "next-token":
         return ""
     return f"{stored.name} groups keys in the order of their arrival, which only next-token models have; int4 stores each by itself"
@@ -223,7 +228,7 @@ def _request(plan: Plan, cells: Cells, device: str) -> Request:
 
 
 def _likeness(plan: Plan, samples: int, entry: ModelEntry, request: Request, quality: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the comparison with the full cache's images, where they are not the usual ones, and the metrics that are asked for."""
+    """Return non-default settings of the comparison with the full cache, and the requested metrics."""
     fidelity = plan.fidelity
     with _at(plan, "metrics"):
         image_set = set_name(quality["preset"], quality["samples"]) if quality and "missing" not in quality else ""
@@ -234,7 +239,7 @@ def _likeness(plan: Plan, samples: int, entry: ModelEntry, request: Request, qua
 
 
 def _quality_pass(plan: Plan, cells: Cells, entry: ModelEntry) -> dict[str, Any]:
-    """The quality pass of a block as it stands in its cases, or nothing."""
+    """Return the quality pass of a block as its cases store it, or an empty table."""
     if plan.quality is None or not cells.quality:
         return {}
     table = plan.quality
@@ -247,8 +252,9 @@ def _quality_pass(plan: Plan, cells: Cells, entry: ModelEntry) -> dict[str, Any]
 
 
 def _budget(budget: str | float | int | MethodTable, layout: Layout, weights: str) -> Budget:
-    """A share, or that of the sizes of the method that is named: so that others are measured at its bytes. With a codec it is the share
-    of the native full cache's bytes that those sizes take in it."""
+    """Return a budget: a fraction, or that of a named method's own sizes, to measure others at its bytes.
+
+    With a codec it is the fraction of the native full cache's bytes."""
     if isinstance(budget, str) and budget in METHODS:
         budget = MethodTable(name=budget)
     if not isinstance(budget, MethodTable):
@@ -268,7 +274,7 @@ def _budget(budget: str | float | int | MethodTable, layout: Layout, weights: st
 
 
 def _parsed(budget: str | float, layout: Layout) -> Budget:
-    """A share as it is written. BadBudget names the method whose name that may have been."""
+    """Parse a fraction. Raises BadBudget with a similar method name, if any."""
     try:
         return Budget.parse(budget)
     except BadBudget as error:
@@ -279,12 +285,12 @@ def _parsed(budget: str | float, layout: Layout) -> Budget:
 
 
 def _sized() -> dict[str, type[Method]]:
-    """The methods that have sizes of their own, so that their names can stand for a budget on models of their kinds."""
+    """Return the methods with sizes of their own, whose names can stand for a budget."""
     return {name: cls for name in METHODS if (cls := METHODS.get(name)).own_budget is not Method.own_budget}
 
 
 def _not_sized(cls: type[Method], layout: Layout) -> BadBudget:
-    """The error for the name of a method in the place of a budget, where that method has no sizes on this kind of model."""
+    """Return the error for a method name as a budget if the method has no sizes on this paradigm."""
     sized = _sized()
     problem = (f"has sizes on {' and '.join(cls.paradigms)} models, and this one is a {layout.paradigm} model" if cls.name in sized else
             "has no sizes of its own")
@@ -296,14 +302,14 @@ def _not_sized(cls: type[Method], layout: Layout) -> BadBudget:
 
 
 def _row_bytes(stored: Codec, layout: Layout) -> int:
-    """Bytes of everything that one row and head of a layer stores."""
+    """Return the stored bytes of one row and head of a layer."""
     pair, shared = (stored.pair_bytes(layout.head_dim, layout.dtype),
                     stored.shared_bytes(layout.head_dim, layout.dtype, layout.longest_condition + layout.visual))
     return layout.stored * pair + shared
 
 
 def _candidates(plan: Plan, base: Case, table: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
-    """The cases of a method, one for each budget, each with the reason why the method cannot meet it, or nothing."""
+    """Yield the cases of a method, one per budget, with the reason if it cannot meet the budget."""
     table = MethodTable(name=table) if isinstance(table, str) else table
     name, parameters = table.name, dict(table.model_extra or {})
     cls: type[Method] = METHODS.get(name)
@@ -325,14 +331,14 @@ def _candidates(plan: Plan, base: Case, table: str | MethodTable, budgets: list[
 
 
 def _own_size(cls: type[Method], parameters: dict[str, Any], layout: Layout, weights: str) -> list[str]:
-    """The budget that these parameters mean in the place of the plan's axis, or nothing where they mean none."""
+    """Return the budget that these parameters imply, in a list, or an empty list."""
     if type(entries := parameters.get("B")) is int:
         return [_share(cls, entries, layout)]
     return [str(Budget(calibrated(cls, parameters, weights).own_budget(layout)))] if set(cls.sizes) & set(parameters) else []
 
 
 def _idle_reason(planned: Planned) -> str:
-    """The reason why the method of a candidate changes nothing on its model, or nothing; nothing too where it cannot run there."""
+    """Return why a candidate's method changes nothing on its model, or an empty text."""
     case = planned.case
     if planned.unsupported_reason:
         return ""
@@ -342,12 +348,12 @@ def _idle_reason(planned: Planned) -> str:
 
 
 def _unrecorded(cls: type[Method], parameters: dict[str, Any]) -> str:
-    """The reason why the graph engine cannot run a method with these parameters, or nothing."""
+    """Return why the graph engine cannot capture a method with these parameters, or an empty text."""
     return "" if cls.build(parameters).capturable else f"{cls.name} decides on the host while images are made, which a captured pass cannot"
 
 
 def _share(cls: type[Method], entries: int, layout: Layout) -> str:
-    """The budget that ``entries`` visual entries are."""
+    """Return the budget of ``entries`` visual entries."""
     everything = layout.cacheable if layout.scales else layout.visual
     if not 0 < entries <= everything:
         raise BadParameter(f"{cls.name}: B = {entries} does not fit.", remedy=f"Give 1 … {everything} visual entries.")
@@ -355,8 +361,9 @@ def _share(cls: type[Method], entries: int, layout: Layout) -> str:
 
 
 def resolve(cls: type[Method], budget: Budget, layout: Layout, parameters: dict[str, Any], weights: str = "") -> dict[str, Any]:
-    """Every parameter of the method with its value: what is given, else what the budget asks for, else the default. Some follow from what
-    was measured of the ``weights``."""
+    """Return all parameters of a method: given ones, else those that the budget implies, else defaults.
+
+    Some depend on a calibration of the ``weights``. Raises BadBudget and BadParameter."""
     if layout.paradigm not in cls.paradigms:
         raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
     check_numbers(cls.name, parameters)
@@ -377,7 +384,7 @@ def _sampling(entry: ModelEntry, table: str | SamplingTable) -> Sampling:
 
 
 def calibrated(cls: type[Method], parameters: Mapping[str, Any], weights: str) -> Method:
-    """An instance that knows the facts measured of these weights; errors are those of :meth:`Method.build`."""
+    """Return an instance with the calibration of these weights. Raises like :meth:`Method.build`."""
     method = cls.build(parameters)
     method.calibrate(calibrations.measured(cls.name, weights))
     return method

@@ -1,7 +1,6 @@
-"""Import of what installed packages bring, where a plan or a command asks for it by name.
+"""Import of installed packages' methods, models and metrics that plans or commands name.
 
-That a package is installed changes nothing of what a plan measures: its things are there to be named. What is built in, or was loaded with
-``--plugin``, comes before what a package calls the same.
+Installed packages change nothing unless something names them. Built-in things, and those loaded with ``--plugin``, have precedence.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": METHODS, "mod
 
 
 def require(kind: installed.Kind, names: Iterable[str]) -> list[str]:
-    """Import those installed things of that kind which have one of these names and which nothing else has registered. Returns the paths
-    of their files. Names that no package brings are passed over: who looks them up says so. BadPlugin where a file does not bring its
-    thing."""
+    """Import installed things with these names that nothing else has registered, and return their files.
+
+    Unknown names are ignored; their lookup raises the error. Raises BadPlugin if a file does not register its thing."""
     return [bring(offer) for name in dict.fromkeys(names) if not _taken(kind, name) and (offer := installed.offer(kind, name))]
 
 
 def _taken(kind: installed.Kind, name: str) -> bool:
-    """True of a name that something else than an installed package has registered in this process."""
+    """Return whether something other than an installed package has registered the name."""
     if name not in TABLES[kind]:
         return False
     origin = plugins.origin(TABLES[kind].get(name))
@@ -36,7 +35,7 @@ def _taken(kind: installed.Kind, name: str) -> bool:
 
 
 def bring(offer: installed.Offer) -> str:
-    """Import the file of an installed thing and return its path. BadPlugin where it registers another name, or one that is taken."""
+    """Import an installed thing and return its file. Raises BadPlugin for a wrong or taken name."""
     file = offer.file
     try:
         plugins.load(file)
@@ -49,7 +48,7 @@ def bring(offer: installed.Offer) -> str:
 
 
 def refused(offer: installed.Offer) -> str:
-    """The reason why an installed thing cannot be had, or nothing. It is imported where it can."""
+    """Import an installed thing. Return the reason if that fails, else an empty text."""
     table = TABLES[offer.kind]
     taken = table.entries().get(offer.name)
     if taken is not None and registry.module_of(taken).startswith("cachemark."):
@@ -62,8 +61,8 @@ def refused(offer: installed.Offer) -> str:
     return ""
 
 
-def asked(things: Iterable[Any]) -> Iterator[str]:
-    """Names that stand in an axis of a plan, alone or in tables."""
+def axis_names(things: Iterable[Any]) -> Iterator[str]:
+    """Yield the names in an axis of a plan, alone or in tables."""
     for thing in things:
         name = thing if isinstance(thing, str) else getattr(thing, "name", None)
         if isinstance(name, str):

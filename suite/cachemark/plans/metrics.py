@@ -1,4 +1,4 @@
-"""Metrics that a plan asks for: what each is decided by, as cases state it, or why it cannot be asked for."""
+"""Metrics that a plan requests: the definition or files of each, or why it cannot be requested."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ __all__ = ["KEY", "defined", "is_built_in", "metrics_of", "options_of", "setting
 
 
 def metrics_of(files: Iterable[str | Path], *, of_sets: bool = True) -> list[str]:
-    """Names of the metrics that some plug-in files, which have been imported, bring; without ``of_sets`` none of whole sets."""
+    """Return the metrics of imported plug-in files; without ``of_sets`` none of whole sets."""
     paths = {str(Path(file).resolve()) for file in files}
     return [name for name in registry.metrics if (origin := plugins.origin(registry.metrics.get(name))) and origin[0] in paths
             and (of_sets or registry.metrics.get(name).per != "set")]
 
 
 def is_built_in(name: str) -> bool:
-    """Return whether a name is, or begins with, that of a metric of the package."""
+    """Return whether a name is a built-in metric, or starts with a family's name."""
     return name in built_in() or name.partition("_")[0] in FAMILIES
 
 
 def options_of(tables: Sequence[MetricTable]) -> tuple[tuple[str, str, str], ...]:
-    """The options that a plan gives its metrics: (metric, option, path)."""
+    """Return the options of a plan's metrics as (metric, option, path)."""
     return tuple((table.name, option, path) for table in tables for option, path in sorted(table.options.items()))
 
 
 def setting(name: str, entry: ModelEntry, request: Request, shared: dict[Any, Any] | None = None) -> MetricContext:
-    """The surroundings of a metric that is asked for by this name."""
+    """Return the context of a metric."""
     options = {option: path for metric, option, path in request.metrics if metric == name}
     return MetricContext(request.device, options, entry.prompts, request.prompts, entry.preset, {} if shared is None else shared)
 
@@ -48,9 +48,11 @@ def setting(name: str, entry: ModelEntry, request: Request, shared: dict[Any, An
 def stated(
     tables: Sequence[MetricTable], entry: ModelEntry, request: Request, image_set: str | None = None,
 ) -> dict[str, Mapping[str, Any]]:
-    """By name what decides the values of each metric that is measured only sometimes: identities of its files, with ``missing`` where one
-    is not here, or the definition of a plug-in's. ``image_set`` names the images of the quality pass: empty where a block has none, None
-    where the plan has none. UnknownName for a metric or an option that cannot be asked for."""
+    """Return what determines the values of each optional metric, by name.
+
+    For built-in metrics identities of their files, with ``missing`` if one is absent; for plug-in metrics their definitions. ``image_set``
+    names the images of the quality pass: empty for a block without one, None for a plan without one. Raises UnknownName for an unknown
+    metric or option."""
     by_name: dict[str, Mapping[str, Any]] = {}
     for table in tables:
         if not is_built_in(table.name):
@@ -83,7 +85,7 @@ def _without_set(name: str) -> UnknownName:
 
 
 def defined(name: str, image_set: str = "") -> dict[str, dict[str, Any]]:
-    """The definition of a plug-in's metric by its full name. UnknownName where nobody has registered one."""
+    """Return a plug-in metric's definition by its full name. Raises UnknownName if it is not registered."""
     if name not in registry.metrics:
         error = unknown("metric", name, [*METRICS, *registry.metrics, *(offer.name for offer in installed.offers("metrics"))])
         raise UnknownName(error.message, remedy=f"{error.remedy} A file that brings one is given with --plugin FILE.")
@@ -94,7 +96,7 @@ def defined(name: str, image_set: str = "") -> dict[str, dict[str, Any]]:
 
 
 def _asked_for(table: MetricTable) -> type[ImageMetric]:
-    """The class of a metric of the package that a plan may ask for by this name."""
+    """Return the class of a built-in metric that a plan may request by this name."""
     cls = built_in().get(table.name)
     if cls is None or cls.per == "set":
         raise _without_set(table.name)

@@ -1,4 +1,4 @@
-"""Errors of a plan, each with its file and line."""
+"""Errors of a plan, with file and line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OTHER_TYPE = ("_type", WORD)  # ends of the names of faults that say that anothe
 
 
 def plan_error(path: Path, text: str, data: Mapping[str, Any], error: ValidationError, kinds: Kinds) -> BadPlan:
-    """The first fault of a plan with its line. ``data`` is the table that its text says."""
+    """Return the first fault of a plan with its line. ``data`` is the parsed ``text``."""
     keys, fault, words = _first_fault(data, error)
     missing = fault["type"] == "missing"
     where = f"{path}:{line(text, keys[:-1] if missing else keys)}"
@@ -33,7 +33,7 @@ def plan_error(path: Path, text: str, data: Mapping[str, Any], error: Validation
 
 
 def _given(value: Any) -> str:
-    """The value that stands there, in quotes and cut."""
+    """Return the value in quotes, truncated."""
     try:
         return repr(str(value)[:80])
     except ValueError:  # an integer of more digits than Python writes
@@ -41,9 +41,10 @@ def _given(value: Any) -> str:
 
 
 def _first_fault(data: Any, error: ValidationError) -> tuple[list[str | int], Any, str]:
-    """The first fault, the keys that lead to it, and words for what else may stand there. Where a value may be of several kinds, each kind
-    has faults of its own: the one that lies deepest belongs to the kind that was meant, and of those the one that asks for no other type.
-    A word that may stand there too, such as "max" for a number, is a kind of its own."""
+    """Return the first fault, its keys, and other allowed words.
+
+    If a value may have several types, each type has faults of its own: the deepest belongs to the intended type, and among those the one
+    that requires no other type. An allowed word, such as "max" for a number, is a type of its own."""
     faults = [(_keys(data, fault), fault) for fault in error.errors()]
     first = faults[0][0]
     keys, fault = max((f for f in faults if f[0][: len(first)] == first),
@@ -53,7 +54,7 @@ def _first_fault(data: Any, error: ValidationError) -> tuple[list[str | int], An
 
 
 def _keys(data: Any, fault: Any) -> list[str | int]:
-    """The keys of a fault's place, without the names of kinds that stand between them."""
+    """Return the keys of a fault's location, without pydantic's names of types."""
     keys: list[str | int] = []
     for part in fault["loc"]:
         if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
@@ -67,7 +68,7 @@ def _known(tables: list[str], kinds: Kinds) -> list[str]:
 
 
 def line(text: str, keys: Sequence[str | int]) -> int:
-    """The line on which the last of ``keys`` that is written in the file stands."""
+    """Return the line number of the last of ``keys`` that is written in the file."""
     lines, at = text.splitlines(), 0
     end = len(lines)
     for number, key in enumerate(keys):

@@ -1,4 +1,4 @@
-"""Price of a plan before it is run: time, disk, device memory, and the files that are missing."""
+"""Estimated cost of a plan before it runs: time, disk, device memory, and missing files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its r
 
 
 class Price(NamedTuple):
-    """The expected cost of one case. ``stored``: its seconds were measured before, else they are on paper."""
+    """The expected cost of one case. ``stored``: its seconds were measured before, else estimated."""
 
     seconds: float
     stored: bool
@@ -55,22 +55,23 @@ class Price(NamedTuple):
 
 @dataclass(frozen=True)
 class PlanPrice:
-    """Prices by case key, and seconds of the processes around them by model."""
+    """Prices by case key, and startup seconds of the processes by model."""
 
     prices: dict[str, Price]
     startup: dict[str, float]
 
     def hours(self, planned: Sequence[Planned], model: str) -> float:
-        """Device hours of a model's cases."""
+        """Return the device hours of a model's cases."""
         return (sum(self.prices[p.case.key].seconds for p in planned if p.case.model == model) + self.startup.get(model, 0.0)) / 3600
 
 
 def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
-    """The plan with random weights where a file is missing, and without prompts and judges of images that are not here, so that it can be
-    priced; and everything that is missing."""
+    """Return the plan without missing files, so that it can be priced, and the missing files.
+
+    Missing weights become random; missing prompts and metric files are removed."""
     missing: dict[str, None] = {}
 
-    def kept(path: str, *, here: Callable[[str], bool] = is_readable) -> str:
+    def existing(path: str, *, here: Callable[[str], bool] = is_readable) -> str:
         if path and not here(path):
             missing[path] = None
             return ""
@@ -79,20 +80,21 @@ def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
     def weights(path: str) -> bool:
         return is_readable(path) or os.path.isdir(path)
 
-    cells = [c.model_copy(update={key: kept(getattr(c, key), here=weights) for key in ("weights", "decoder_weights")}) for c in plan.cells]
+    cells = [c.model_copy(update={key: existing(getattr(c, key), here=weights) for key in ("weights", "decoder_weights")})
+             for c in plan.cells]
     more: dict[str, object] = {"cells": cells}
     if plan.quality is not None:
-        files = {key: kept(getattr(plan.quality, key)) for key in ("extractor_weights", "reference")}
+        files = {key: existing(getattr(plan.quality, key)) for key in ("extractor_weights", "reference")}
         more["quality"] = plan.quality.model_copy(update=files)
-    absent = [table for table in plan.metric_tables for path in table.options.values() if not kept(path, here=os.path.isdir)]
+    absent = [table for table in plan.metric_tables for path in table.options.values() if not existing(path, here=os.path.isdir)]
     more["metrics"] = [table for table in plan.metric_tables if table not in absent]
-    prompts = kept(plan.fidelity.prompts, here=lambda path: not _looks_missing(path))
+    prompts = existing(plan.fidelity.prompts, here=lambda path: not _looks_missing(path))
     more["fidelity"] = plan.fidelity.model_copy(update={"prompts": prompts})
     return plan.model_copy(update=more), list(missing)
 
 
 def _looks_missing(prompts: str) -> bool:
-    """True for the path of prompts that are not here; False for a word, of which expansion says whether it is the name of a list."""
+    """Return whether prompts are a missing file; names of lists are checked by the expansion."""
     path = Path(prompts)
     return bool(path.suffix or len(path.parts) > 1) and not os.path.exists(path)
 
@@ -101,8 +103,10 @@ def bill(
     plan: Plan, todo: Sequence[Planned], rates: Callable[[str], Rates], stored: Callable[[str], float | None] = lambda key: None,
     missing: Sequence[str] = (),
 ) -> PlanPrice:
-    """Price cases of a plan; ``rates(dtype)`` are those of the device. ``stored(key)`` gives the seconds that a case took on this class
-    of machine, or None. Where files are missing cases have random weights; they are priced as with the real ones, images judged."""
+    """Price the cases of a plan.
+
+    ``rates(dtype)`` are those of the device. ``stored(key)`` returns the seconds of a case on this class of machine, or None. Cases with
+    ``missing`` files have random weights; they are priced like real ones, including image metrics."""
     absent = {c.model for c in plan.cells if {c.weights, c.decoder_weights} & set(missing)}
     more = {p.case.key: judging(plan, p) if p.case.model in absent else 0.0 for p in todo}
     stored_seconds = {p.case.key: stored(p.case.key) for p in todo}
@@ -114,7 +118,7 @@ def bill(
 
 
 def judging(plan: Plan, planned: Planned) -> float:
-    """Batches that fidelity and quality take of a case whose weights are not here yet; the full cache with its two reference rows."""
+    """Return the batches for fidelity and quality of a case with missing weights."""
     case = planned.case
     if MAX_BATCH in case.evaluation:
         return 0.0
@@ -123,35 +127,37 @@ def judging(plan: Plan, planned: Planned) -> float:
 
 
 def price(
-    planned: Planned, rates: Callable[[str], Rates], stored: float | None, more: float = 0.0, found: Bill | None = None,
+    planned: Planned, rates: Callable[[str], Rates], stored: float | None, more: float = 0.0, on_paper: Bill | None = None,
 ) -> Price:
-    """The price of a case, with so many batches more than it says itself; ``rates(dtype)`` are asked without ``stored`` seconds only.
-    ``found``: its :func:`paper`, where that is known."""
+    """Return the price of a case with ``more`` additional batches.
+
+    ``rates(dtype)`` are needed only without ``stored`` seconds. ``on_paper``: its :func:`paper`, if known."""
     case = planned.case
     layout = planned.entry.shape(case.sampling, case.batch)
-    seconds = _on_paper(planned, rates, more, found) if stored is None else stored
+    seconds = _on_paper(planned, rates, more, on_paper) if stored is None else stored
     tokens = case.samples * layout.visual * 8
     return Price(seconds, stored is not None, OVERHEAD + PICTURE_BYTES + tokens, memory(planned, layout))
 
 
-def _on_paper(planned: Planned, rates: Callable[[str], Rates], more: float, found: Bill | None) -> float:
-    """Seconds of a case that was never measured."""
+def _on_paper(planned: Planned, rates: Callable[[str], Rates], more: float, on_paper: Bill | None) -> float:
+    """Return the seconds of a case that was never measured."""
     if planned.unsupported_reason:
         return 0.0
     own = STARTUP if MAX_BATCH in planned.case.evaluation else 0.0  # of a search each attempt is a process
-    found = found or paper(planned)
-    return own + MARGIN * (generations(planned) + more) * roofline_time(planned, rates(planned.case.dtype), found)
+    on_paper = on_paper or paper(planned)
+    return own + MARGIN * (generations(planned) + more) * roofline_time(planned, rates(planned.case.dtype), on_paper)
 
 
 def generations(planned: Planned) -> float:
-    """Images that a case generates, in batches of those that it times."""
+    """Return the number of generations of a case, in batches of the timed size."""
     return sum(times * batch for batch, times in batches(planned)) / planned.case.batch
 
 
 def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, float]]:
-    """Images of a batch, and how many such batches a case generates: warm-up and timed ones where it is timed, those of fidelity and of
-    quality; one along the full cache's own tokens counts as so much of a free one. In a search for the largest batch, where nothing is
-    judged, those of one attempt."""
+    """Return batch sizes and their counts: warm-up and timed ones, then fidelity and quality.
+
+    A generation along the full cache's tokens counts as ``forced`` of a free one. For a search for the largest batch, the batches of one
+    attempt."""
     case = planned.case
     searched = MAX_BATCH in case.evaluation
     beside = 2 if case.role == "candidate" and not searched else 1  # the full cache runs in turns with a candidate
@@ -166,17 +172,18 @@ def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, flo
     return counts
 
 
-def roofline_time(planned: Planned, rates: Rates, found: Bill | None = None) -> float:
-    """Return the seconds of one batch at least: the roofline time of its bill, and a launch for each kernel or call."""
-    found = found or paper(planned)
+def roofline_time(planned: Planned, rates: Rates, on_paper: Bill | None = None) -> float:
+    """Return the minimum seconds of one batch: the roofline time, plus a launch per kernel or call."""
+    on_paper = on_paper or paper(planned)
     called = planned.case.device_class == "cpu"
     blocks = _launched(_layout(planned), HEAD if called else 1.0)
-    return found.roofline_time(rates) + found.passes * blocks * LAUNCHES * (CALL if called else LAUNCH)
+    return on_paper.roofline_time(rates) + on_paper.passes * blocks * LAUNCHES * (CALL if called else LAUNCH)
 
 
 def paper(planned: Planned) -> Bill:
-    """The bill of a case: what it computes and moves. A model whose products nobody has counted is taken for plain transformer blocks
-    without an image decoder."""
+    """Return the bill of a case: its FLOPs and bytes.
+
+    A model without operation counts is approximated by plain transformer blocks without an image decoder."""
     case, layout = planned.case, _layout(planned)
     try:
         method: Method = METHODS.get(case.method).build(case.parameters)
@@ -188,20 +195,20 @@ def paper(planned: Planned) -> Bill:
 
 
 def _layout(planned: Planned) -> Layout:
-    """The shape of a batch, in the case's numbers."""
+    """Return the shape of a batch in the case's dtype."""
     case = planned.case
     return replace(planned.entry.shape(case.sampling, case.batch), dtype=getattr(torch, case.dtype))
 
 
 def _launched(layout: Layout, head: float) -> float:
-    """Blocks of one pass, of which one of a diffusion head counts as ``head``."""
+    """Return the blocks of one pass; a block of a diffusion head counts as ``head``."""
     if isinstance(layout, MaskedLayout):
         return layout.encoder + layout.layers + layout.diffusion * layout.head * head
     return layout.layers
 
 
 def memory(planned: Planned, layout: Layout) -> int:
-    """Bytes of device memory: weights, and keys and values of the full cache, of which a masked model has none."""
+    """Return bytes of device memory: weights, and the full cache, which masked models lack."""
     block, itemsize = BLOCK * (layout.heads * layout.head_dim) ** 2, getattr(torch, planned.case.dtype).itemsize
     if isinstance(layout, MaskedLayout):
         return itemsize * block * (layout.layers + layout.encoder)

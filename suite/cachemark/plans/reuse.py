@@ -1,18 +1,17 @@
-"""Reuse of stored outcomes: the key under which one counts again, and the quality that one measured anew may take over.
+"""Reuse of stored outcomes: the result key that identifies them, and the reuse of their quality.
 
-A stored outcome counts as long as nothing has changed that its values come from. Of the code that is (``COUNTED``) what runs between a
-case and its values in the child process: storage, contract, models and methods, FLOPs and roofline times, the metrics, the
-child itself with its clock, its counting of memory and its CPU affinity, and the seeds. Not counted is what decides whether, when or where
-a child is started (plans, prices, deadlines, the supervisor, executors, leases, clocks), what watches the machine meanwhile, or
-what stores, judges or shows. Whatever a plan decides stands in the case, and definitions of metrics have versions.
+A stored outcome is valid as long as nothing has changed that its values depend on. The code part (``COUNTED``) is everything between a
+case and its values in the child process: storage, contract, models and methods, FLOPs and roofline times, metrics, the child with its
+clock, memory counting and CPU affinity, and the seeds. Code that decides whether, when or in which process a child starts (plans, costs,
+deadlines, supervisor, executors, leases), watches the machine, or stores, evaluates or displays results does not count. Decisions of a
+plan are in the case, and metric definitions have versions.
 
-Plug-ins that a run loads beside are not in the key, because they are not in the process: none has ever been imported where a case runs
-that does not need it (:mod:`cachemark.trial.supervisor`), whatever else it does there. Those that define its method or its model are.
+Only plug-ins that define the case's method or model are in the key: a process never imports one that its cases do not need
+(:mod:`cachemark.trial.supervisor`).
 
-A quality pass makes thousands of images; fidelity makes some dozens at the same seeds anyway. If the hash of *their* tokens, that of
-the images, and every value of them is what it was, under the same numerics and definitions, then neither the tokens nor how they are
-decoded has changed, and what was found in the thousands is taken over, marked with the outcome that measured it. The values alone would
-not do: those of the full cache compare it with itself.
+A quality pass generates thousands of images, fidelity some dozens at the same seeds. If the hash of *their* tokens, the hash of their
+images and all their values are unchanged, under the same numerics and definitions, then tokens and decoding are unchanged, and the values
+of the quality pass are taken over, marked with their source. Values alone would not suffice: the full cache's compare it with itself.
 """
 
 from __future__ import annotations
@@ -50,8 +49,9 @@ SAME = ("numerics", "metrics")  # parts of the result key without which a value 
 
 @dataclass(frozen=True)
 class Earlier:
-    """An earlier outcome of a case, as far as its quality can be reused. ``source`` is the result key of the outcome that
-    measured its quality; ``proof``: its values of single images, by which equal images are told;
+    """The reusable quality of an earlier outcome of a case.
+
+    ``source`` is the result key of the outcome that measured it; ``proof``: its values of single images, which identify equal images;
     ``quality`` and ``facts`` can be taken over."""
 
     source: str
@@ -63,8 +63,9 @@ class Earlier:
 
     @classmethod
     def of(cls, outcome: Outcome | None, parts: Mapping[str, str]) -> Earlier | None:
-        """That of a stored outcome of the case, or None where it has no quality, or no hash of its images, or was measured with other
-        numerics or definitions than the ``parts`` of the result key name."""
+        """Return the reusable quality of a stored outcome, or None.
+
+        None without quality or image hash, or if the result key's ``parts`` have other numerics or definitions."""
         if outcome is None or not outcome.ok or not outcome.output_hash or not outcome.result_key or IMAGES not in outcome.facts:
             return None
         then = outcome.facts.get("result_parts", {})
@@ -80,23 +81,23 @@ class Earlier:
         return cls(source, outcome.output_hash, outcome.facts[IMAGES], proof, quality, facts) if quality and proof else None
 
     def matches(self, output_hash: str, images_hash: str, samples: Mapping[str, list[float]]) -> bool:
-        """True where the new values are the earlier ones, image by image and to the last bit."""
+        """Return whether the new values equal the earlier ones, bit by bit for each image."""
         same = (output_hash, images_hash) == (self.output_hash, self.images_hash)
         return same and dict(self.proof) == _proving(samples)
 
     def restore(self) -> tuple[dict[str, list[float]], dict[str, Any]]:
-        """Samples and facts of the pass that need not be made."""
+        """Return the samples and facts of the skipped quality pass."""
         marked = {"metrics": sorted(self.quality), "from": self.source}
         return dict(self.quality), {**self.facts, "quality_metrics": sorted(self.quality), REUSED: marked}
 
 
 def _proving(samples: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Figures that are the same again where tokens and images are: those of metrics of plug-ins may not be, or be missing once."""
+    """Return values that are equal for equal tokens and images; plug-in metrics may not be."""
     return {name: list(values) for name, values in samples.items() if name not in OUTSIDE}
 
 
 def result_parts(case: Case, environment: Environment) -> dict[str, str]:
-    """Everything that must be unchanged for a stored outcome to count, by part."""
+    """Return everything that must be unchanged for a stored outcome to be valid, by part."""
     return {
         "case": case.key,
         "method": _with_plugins(COUNTED["method"], METHODS.get(case.method)),
@@ -109,13 +110,13 @@ def result_parts(case: Case, environment: Environment) -> dict[str, str]:
 
 
 def result_key(parts: Mapping[str, str]) -> str:
-    """One key of the parts."""
+    """Return the key of the parts."""
     return digest(dict(parts))
 
 
 @cache
 def code_identity() -> dict[str, Any]:
-    """Commit, ``dirty`` where the tree differs from it, and a hash of the code whose edit changes values."""
+    """Return the commit, ``dirty`` for an edited tree, and a hash of the code in ``COUNTED``."""
     ours = _git("ls-files", "--", str(PACKAGE / "__init__.py"))  # an installed copy may lie in the checkout of something else
     commit = _git("rev-parse", "HEAD") if ours else ""
     dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", str(PACKAGE))) if commit else None
@@ -123,7 +124,7 @@ def code_identity() -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str:
-    """Output of a git command in the checkout around the package, empty where there is none."""
+    """Return the output of a git command at the package, or an empty text without a repository."""
     command = ["git", "-C", str(PACKAGE), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
@@ -132,7 +133,7 @@ def _git(*arguments: str) -> str:
 
 
 def _with_plugins(places: tuple[str, ...], thing: Any) -> str:
-    """Hash of whole rooms of the package, and of the plug-ins without which a method or a model cannot run, which build on these rooms."""
+    """Return a hash of packages, and of the plug-ins that a method or model needs."""
     built_in, needed = _code(places), plugins.needs(thing)
     return digest([built_in, *needed]) if needed else built_in
 
@@ -143,7 +144,7 @@ def _code(places: tuple[str, ...]) -> str:
 
 
 def _files(path: Path) -> list[Path]:
-    """A file itself, or the Python files below a folder."""
+    """Return a file itself, or the Python files below a folder."""
     return [path] if path.suffix else sorted(path.rglob("*.py"))
 
 

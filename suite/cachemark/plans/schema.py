@@ -31,7 +31,7 @@ Axis = Field(min_length=1, max_length=1_000)
 
 
 class PlanTable(BaseModel):
-    """A TOML table in which only known keys are allowed, each with a value of its own type."""
+    """A TOML table with known keys only and strict types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -49,7 +49,7 @@ class SamplingTable(PlanTable):
 
 
 class MethodTable(PlanTable):
-    """A method with parameters of its own. ``variant`` is a word for them, where a block has the method more than once."""
+    """A method with parameters of its own. ``variant`` names them if a block repeats the method."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -58,7 +58,7 @@ class MethodTable(PlanTable):
 
 
 class DecoderTable(PlanTable):
-    """A decoder with parameters of its own. ``variant`` is a word for them, where a block has the decoder more than once."""
+    """A decoder with parameters of its own. ``variant`` names them if a block repeats the decoder."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -67,7 +67,7 @@ class DecoderTable(PlanTable):
 
 
 class MetricTable(PlanTable):
-    """A metric that a plan asks for, with the paths of the models and files that it needs."""
+    """A requested metric with the paths of its models and files."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, FilePath] = Field(init=False)
@@ -76,22 +76,24 @@ class MetricTable(PlanTable):
 
     @property
     def options(self) -> dict[str, str]:
-        """The paths by the name of the option."""
+        """The paths by option."""
         return dict(self.model_extra or {})
 
 
 class Timing(PlanTable):
-    """Generations per case: not counted, and counted."""
+    """Generations per case: warm-up, and timed."""
 
     warmup: Annotated[int, Field(ge=1, le=1_000)] = 2
     repeats: Annotated[int, Field(ge=3, le=10_000)] = 5
 
 
 class Fidelity(PlanTable):
-    """Which fixed subset of seeds is compared with the full cache, how many samples of it, how many of these the reference rows take,
-    how many are compared along the full cache's own tokens (0: all), and how many images at once (0: as many as are timed). ``prompts``:
-    what text-to-image models are asked for, a list of the package by name or a file (empty: each model's own). ``sequential``: seeds are
-    added until each method is decided, so claims of quality are judged by the test that allows an interim analysis at every seed."""
+    """Comparison with the full cache.
+
+    ``seeds``: a fixed subset; ``samples``: the number used; ``reference_samples``: those of the reference rows; ``forced_samples``: those
+    compared along the full cache's tokens (0: all); ``batch``: images per batch (0: the timed batch). ``prompts`` of text-to-image models:
+    a shipped list or a file (empty: the model's). ``sequential``: seeds are added until each method is decided, so quality claims use the
+    anytime-valid test."""
 
     seeds: Name = "s64"
     samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 64
@@ -103,8 +105,10 @@ class Fidelity(PlanTable):
 
 
 class Quality(PlanTable):
-    """Which fixed subset is compared with real images, how many samples of it (0: all), and how many images at once. ``preset`` says with
-    which eyes and against what (empty: the model's own); ``extractor_weights`` and ``reference`` are its files where none is packaged."""
+    """Comparison with real images.
+
+    ``seeds``: a fixed subset; ``samples``: the number used (0: all); ``batch``: images per batch. ``preset`` selects the network and the
+    real images (empty: the model's); ``extractor_weights`` and ``reference`` are its files if they are not shipped."""
 
     seeds: Name = "s2k"
     samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
@@ -115,8 +119,7 @@ class Quality(PlanTable):
 
 
 class AnchorTable(PlanTable):
-    """The value that the full cache must reach before values on this model compare with published ones: see
-    :mod:`cachemark.gate.anchors`."""
+    """A published value that the full cache must reach (:mod:`cachemark.gate.anchors`)."""
 
     metric: Name
     expected: Annotated[float, Field(ge=-1e9, le=1e9)]
@@ -125,12 +128,11 @@ class AnchorTable(PlanTable):
 
 
 class Cells(PlanTable):
-    """A block of the matrix: one model, methods × budgets × codecs × decoders. ``decoders`` say how many tokens a pass draws; the full
-    cache that all are compared with is always sequential. ``batch = "max"`` asks for the largest that fits, of the full cache and
-    of every candidate for itself, and for throughput there: nothing is judged. ``samples`` compares fewer or more with the full cache than
-    the
-    plan says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here. ``engine = "auto"`` is graph
-    where the device and the method allow it, else eager. With a deadline the lowest
+    """A block of the matrix: one model, methods × budgets × codecs × decoders.
+
+    The full cache that all are compared with is always sequential. ``batch = "max"`` searches for the largest batch that fits each case,
+    and measures throughput without quality. ``samples`` overrides the plan's number (0: no override). ``quality``: whether the plan's
+    quality pass includes this block. ``engine = "auto"`` is graph if device and method allow it, else eager. With a deadline the lowest
     ``priority`` comes first."""
 
     model: Name
@@ -152,30 +154,30 @@ class Cells(PlanTable):
     _added: Mapping[str, str] = PrivateAttr(default={})  # methods that stand on no line of the plan, and the options that added them
 
     def with_added(self, extra: Mapping[str, str]) -> Cells:
-        """This block with more methods, each with the option that adds it."""
+        """Return the block with more methods, each with the option that adds it."""
         new = {method: option for method, option in extra.items() if method not in self.methods}
         made = self.model_copy(update={"methods": [*self.methods, *new]})
         made._added = {**self._added, **new}
         return made
 
     def only(self, models: set[str] | None, methods: set[str] | None, budgets: set[str] | None) -> Cells | None:
-        """This block with some of its methods and budgets (None: all), or None where nothing of them is in it."""
+        """Return the block with some of its methods and budgets (None: all), or None if nothing remains."""
         if models is not None and self.model not in models:
             return None
-        left = [m for m in self.methods if methods is None or _names(m) & methods]
+        remaining = [m for m in self.methods if methods is None or _names(m) & methods]
         axis = [b for b in self.budgets if budgets is None or _budget_name(b) in budgets]
-        if not left and methods is not None and FULL in methods:
-            left = [FULL]
-        return self.model_copy(update={"methods": left, "budgets": axis}) if left and axis else None
+        if not remaining and methods is not None and FULL in methods:
+            remaining = [FULL]
+        return self.model_copy(update={"methods": remaining, "budgets": axis}) if remaining and axis else None
 
 
 class Plan(PlanTable):
-    """A matrix of cases. ``timeout`` is seconds per case; ``trial`` says what shares a process: all cases of a model or one
-    case; ``on_unsupported`` what a budget becomes that a method cannot meet: an error of the plan, or the outcome
-    ``unsupported``. ``plugins`` are Python
-    files that register its methods, relative to the plan.
-    ``metrics``: those that it asks for beside those that are always measured. ``max_cases`` is how many cases it
-    may mean: more are taken for a mistake."""
+    """A matrix of cases.
+
+    ``timeout``: seconds per case. ``trial``: the cases that share a process, all of a ``model`` or one ``case``. ``on_unsupported``: a
+    budget that a method cannot meet is an ``error`` of the plan or gives the outcome ``unsupported``. ``plugins``: Python files with
+    methods, relative to the plan. ``metrics``: requested in addition to the default ones. ``max_cases``: the largest accepted number of
+    cases."""
 
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=f"^{NAME}$")]
     description: Text = ""
@@ -193,77 +195,79 @@ class Plan(PlanTable):
 
     @property
     def searches(self) -> bool:
-        """True where a block asks for the largest batch that fits."""
+        """True if a block searches for the largest batch."""
         return any(cells.batch == "max" for cells in self.cells)
 
     _source: tuple[str, str] = PrivateAttr(default=("", ""))  # the file's path and text, for errors
     _blocks: tuple[int, ...] = PrivateAttr(default=())  # numbers of its blocks in the file, where only some of them are left
 
     def place(self, *keys: str | int) -> str:
-        """``file:line`` of a key, or the plan's name where it was not read from a file."""
+        """Return ``file:line`` of a key, or the plan's name if it has no file."""
         path, text = self._source
         if self._blocks and keys[:1] == ("cells",):
             keys = ("cells", self._blocks[int(keys[1])], *keys[2:])
         return f"{path}:{line(text, keys)}" if path else self.name
 
     def place_of(self, number: int, method: str | MethodTable) -> str:
-        """:meth:`place` of a method of a block, or the option that added it."""
+        """Return :meth:`place` of a block's method, or the option that added it."""
         option = self.cells[number]._added.get(method) if isinstance(method, str) else None
         return option or self.place("cells", number, "methods")
 
     def stored(self) -> dict[str, Any]:
-        """The plan as a store keeps it: with the path of its file, unless it comes with the package."""
+        """Return the plan as the store keeps it, with the path of its file unless it is shipped."""
         path = self._source[0]
         own = path and Path(path).parent != Path(str(_shipped()))
         return self.model_dump(mode="json") | ({FILE: str(Path(path).resolve())} if own else {})
 
     @classmethod
     def of_stored(cls, data: Mapping[str, Any]) -> Plan:
-        """The plan that a store keeps so. Raises pydantic's ValidationError."""
+        """Return a stored plan. Raises pydantic's ValidationError."""
         return cls.model_validate({name: value for name, value in data.items() if name != FILE})
 
     def files(self) -> list[Path]:
-        """Its plug-ins. Nothing is imported yet."""
+        """Return the paths of its plug-ins, without importing them."""
         return [Path(self._source[0]).parent / name for name in self.plugins]
 
     def joined(self, extra: Sequence[str], files: Mapping[str, str | Path] = MappingProxyType({})) -> Plan:
-        """This plan with more methods, each in every block whose model it can run on; in all of them where it can on none, which is then
-        a mistake of whoever asked for it. ``files``: the plug-in files of those that came with one."""
+        """Return the plan with more methods, each in all blocks whose model supports it.
+
+        A method that no model supports is added to all blocks, where it causes an error. ``files``: the plug-in files of methods."""
         options = {m: f"--plugin {files[m]}" if m in files else f"--method {m}" for m in extra}
         places = {m: {c.model for c in self.cells if _runs_on(m, c.model)} or {c.model for c in self.cells} for m in extra}
         return self.model_copy(update={"cells": [c.with_added({m: option for m, option in options.items() if c.model in places[m]})
                                                  for c in self.cells]})
 
     def judged_by(self, metrics: Sequence[str]) -> Plan:
-        """This plan with more metrics of plug-ins."""
+        """Return the plan with more plug-in metrics."""
         more = [name for name in metrics if name not in {table.name for table in self.metric_tables}]
         return self.model_copy(update={"metrics": [*self.metrics, *more]}) if more else self
 
     @property
     def metric_tables(self) -> list[MetricTable]:
-        """The metrics that the plan asks for, each with its options."""
+        """The requested metrics, each with its options."""
         return [MetricTable(name=metric) if isinstance(metric, str) else metric for metric in self.metrics]
 
     def only(
         self, models: Sequence[str] | None = None, methods: Sequence[str] | None = None, budgets: Sequence[str | float] | None = None,
     ) -> Plan:
-        """This plan with some of its models, methods and budgets (None: all); the full cache of each block stays. A method is meant by its
-        name, its variant, or both (``lazymar: head cache 1``); one with sizes of its own has no budget on the plan's axis and keeps
-        them. UnknownName for what the plan does not have, with the nearest that it has; BadPlan where nothing is left."""
-        wanted = [_wanted(f"model of plan {self.name}", models, (c.model for c in self.cells), str),
+        """Return the plan with some of its models, methods and budgets (None: all).
+
+        The full cache of each block remains. A method is selected by name, variant, or both (``lazymar: head cache 1``); methods with
+        sizes of their own keep them. Raises UnknownName for unknown names, and BadPlan if nothing remains."""
+        selected = [_wanted(f"model of plan {self.name}", models, (c.model for c in self.cells), str),
                   _wanted(f"method of plan {self.name}", methods, (n for c in self.cells for m in c.methods for n in _names(m)), str),
                   _wanted(f"budget of plan {self.name}", budgets, (_budget_name(b) for c in self.cells for b in c.budgets), _budget_name)]
-        left = {number: cells_left for number, cells in enumerate(self.cells) if (cells_left := cells.only(*wanted))}
-        if not left:
+        remaining = {number: block for number, cells in enumerate(self.cells) if (block := cells.only(*selected))}
+        if not remaining:
             raise BadPlan(f"No block of plan {self.name} has these models, methods and budgets together.",
                           remedy="Ask for fewer at once; see the cases with: cachemark explain PLAN")
-        plan = self.model_copy(update={"cells": list(left.values())})
-        plan._blocks = tuple(self._blocks[number] if self._blocks else number for number in left)
+        plan = self.model_copy(update={"cells": list(remaining.values())})
+        plan._blocks = tuple(self._blocks[number] if self._blocks else number for number in remaining)
         return plan
 
 
 def _runs_on(method: str, model: str) -> bool:
-    """True where a method can run on a model, or one of them is unknown, which is said when the plan is expanded."""
+    """Return whether a method supports a model, or one is unknown, which the expansion reports."""
     from ..methods.registry import METHODS  # with torch, without which plans are read
     from ..models.registry import MODELS
 
@@ -272,14 +276,14 @@ def _runs_on(method: str, model: str) -> bool:
 
 
 def _names(method: str | MethodTable) -> set[str]:
-    """Every name that means a method of a block."""
+    """Return all names of a block's method."""
     if isinstance(method, str):
         return {method}
     return {method.name} | ({method.variant, f"{method.name}: {method.variant}"} if method.variant else set())
 
 
 def _budget_name(budget: object) -> str:
-    """A budget as one spelling: ``1/4`` for 0.25."""
+    """Return a budget in canonical spelling: ``1/4`` for 0.25."""
     if isinstance(budget, MethodTable):
         return budget.name
     try:
@@ -288,14 +292,14 @@ def _budget_name(budget: object) -> str:
         return str(budget)
 
 
-def _wanted(kind: str, given: Sequence[Any] | None, known: Iterable[str], spelt: Callable[[Any], str]) -> set[str] | None:
-    """Names in one spelling; None where all are meant. UnknownName for one that is not known."""
-    if given is None:
+def _wanted(kind: str, requested: Sequence[Any] | None, valid: Iterable[str], spelt: Callable[[Any], str]) -> set[str] | None:
+    """Return names in canonical spelling, or None for all. Raises UnknownName."""
+    if requested is None:
         return None
-    names, found = [*dict.fromkeys(known)], {spelt(name) for name in given}
-    for name in sorted(found - {*names, FULL}):
+    names, chosen = [*dict.fromkeys(valid)], {spelt(name) for name in requested}
+    for name in sorted(chosen - {*names, FULL}):
         raise unknown(kind, name, names)
-    return found
+    return chosen
 
 
 FILE = "file"  # of a stored plan: the path that it was read from
@@ -304,12 +308,12 @@ KINDS: Kinds = {"": Plan, "timing": Timing, "fidelity": Fidelity, "quality": Qua
 
 
 def names() -> list[str]:
-    """Plans that the package carries."""
+    """Return the shipped plans."""
     return sorted(p.name.removesuffix(".toml") for p in _shipped().iterdir() if p.name.endswith(".toml"))
 
 
 def find(name_or_path: str) -> Path:
-    """The file of a plan given by path, or by the name of a shipped one or of one that an installed package brings."""
+    """Return the file of a plan: a path, or the name of a plan of this or an installed package."""
     path = Path(name_or_path)
     if path.suffix == ".toml" or "/" in name_or_path:
         if not is_readable(path):
@@ -323,7 +327,7 @@ def find(name_or_path: str) -> Path:
 
 
 def load(name_or_path: str) -> Plan:
-    """Read and validate a plan. BadPlan names the file, the line, what was found and what is expected."""
+    """Read and validate a plan. Raises BadPlan with file and line."""
     path = find(name_or_path)
     text, data = toml_file(path)
     try:
@@ -335,11 +339,13 @@ def load(name_or_path: str) -> Plan:
 
 
 def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods: Sequence[str] = ()) -> tuple[Plan, tuple[str, ...]]:
-    """A plan (the name of a shipped one, a TOML file, or a plan) with the methods of plug-in files and ``methods`` in every block that
-    they can run in, judged by the metrics of plug-in files too, and the absolute paths of the files that a trial must load, those of
-    installed packages that the plan asks for by name among them. Raises BadPlan and BadPlugin."""
+    """Return a plan with the methods of plug-in files, and the files that a trial must load.
+
+    ``plan``: a shipped name, a TOML file, or a plan. The methods of plug-in files and ``methods`` are added to every block that supports
+    them, and plug-in metrics are requested. The returned absolute paths include files of installed packages that the plan names. Raises
+    BadPlan and BadPlugin."""
     from ..plugins import loading
-    from .installed_things import asked, require  # with torch, without which plans are read
+    from .installed_things import axis_names, require  # with torch, without which plans are read
     from .metrics import is_built_in, metrics_of
 
     brought_methods = {name: file for file in plugins for name in loading.load(file)}
@@ -347,7 +353,7 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
     for file in loaded.files():
         loading.load(file)
     brought = require("models", (cells.model for cells in loaded.cells))
-    brought += require("methods", [*methods, *(name for cells in loaded.cells for name in asked([*cells.methods, *cells.budgets]))])
+    brought += require("methods", [*methods, *(name for cells in loaded.cells for name in axis_names([*cells.methods, *cells.budgets]))])
     brought += require("metrics", [table.name for table in loaded.metric_tables if not is_built_in(table.name)])
     joined = loaded.joined([*brought_methods, *methods], brought_methods).judged_by(metrics_of(plugins, of_sets=loaded.quality is not None))
     return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *dict.fromkeys(brought)))
