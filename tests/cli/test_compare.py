@@ -251,7 +251,7 @@ def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stag
 
 
 @pytest.mark.parametrize(("more", "words"), [
-    ((), "Give exactly one of --cases A B"), (("--cases", "a", "b", "--env", "a", "b"), "Give exactly one of --cases A B"),
+    ((), "Use exactly one of --cases A B"), (("--cases", "a", "b", "--env", "a", "b"), "Use exactly one of --cases A B"),
     ((*SIDES, "--only", "full"), "so --only has no effect. Leave out one of the two."),
     (("--cases", "streaming 1/2", "clam 1/2"), "Did you mean 'calm 1/2'"),
 ])  # fmt: skip

@@ -37,7 +37,7 @@ def test_a_label_of_several_cases_lists_them_with_what_tells_them_apart(stage: S
     where = ("--run", number, "--store", stage.store)
     result = call("show", "full", *where)
     assert result.exit_code == 2
-    assert "'full' names 3 cases of this run. Give the key of one: " in result.stderr
+    assert "'full' names 3 cases of this run. Use a key: " in result.stderr
     paper = full.case.sampling.cfg_scale
     assert f"{cases[0].key} (dot full, batch 2, dtype float32, cfg_scale {paper}, top_k 0" in result.stderr
     assert f"{cases[1].key} (dot full, batch 4, dtype float16, cfg_scale {paper}, top_k 0" in result.stderr
@@ -54,7 +54,7 @@ def test_a_label_of_two_models_names_the_models(stage: Stage) -> None:
             store.save(number, replace(full, case=replace(full.case, model=model)))
         store.finish_run(number, "finished")
     where = ("--run", number, "--store", stage.store)
-    assert re.search(r"one: \w{16} \(dot\), \w{16} \(dash\)\.", call("show", "full", *where).stderr)
+    assert re.search(r"key: \w{16} \(dot\), \w{16} \(dash\)\.", call("show", "full", *where).stderr)
     assert re.search(r"^ *model  dash$", good(call("show", "dash full", *where)), re.M), "as a list of several models names it"
     assert "Known: full.\n" in call("show", "fool", *where).stderr, "each label once"
 

@@ -105,7 +105,7 @@ def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: 
     assert many["text"].startswith("Use LineAR at 1/4. 1.70×")
     assert many["text"].endswith("loss below 5 points of color consistency. Measured on h100 at batch 64.")
     assert [line["name"] for line in many["ranked"]] == ["LineAR at 1/4", "LineAR at 1/2"]
-    (ruined,) = many["others"]
+    (ruined,) = many["not_recommended"]
     assert ruined["why_not"] == "Mean quality loss of 5 points of color consistency or more."
     first = many["ranked"][0]
     assert first["low"] < first["gain"] <= first["allowed"]
@@ -152,7 +152,7 @@ def test_memory_changes_the_answer(store: Planted) -> None:
     assert "which does not fit. Use LineAR at 1/2" in found["text"]
     less = store.ask("--memory", "9GiB")
     assert less["recommended"] == "LineAR at 1/4", less["text"]
-    assert "does not fit" in less["others"][0]["why_not"]
+    assert "does not fit" in less["not_recommended"][0]["why_not"]
     none = store.ask("--memory", "1GiB")
     assert (none["recommended"], none["ranked"]) == ("full", [])
     assert none["text"].startswith("The full cache takes")
@@ -181,7 +181,7 @@ def test_a_plan_of_a_file_is_the_one_to_measure(store: Planted, tmp_path: Path) 
 
 def test_without_results_the_answer_is_the_full_cache_and_a_plan() -> None:
     found = asked("mar-b", "--batch", "512", "--store", "none.sqlite")
-    assert (found["recommended"], found["ranked"], found["others"]) == ("full", [], [])
+    assert (found["recommended"], found["ranked"], found["not_recommended"]) == ("full", [], [])
     assert found["commands"][0] == "cachemark roofline mar-b --gpu h100 --batch 512"
     plan = Plan.model_validate(tomllib.loads(found["plan"]))
     assert (plan.fidelity.samples, plan.cells[0].batch) == (512, 512)
@@ -223,7 +223,7 @@ def test_an_artefact_is_not_believed(store: Planted) -> None:
     store.add([64], {"1/2": (0.95, 0.0), "1/4": (1.5, 0.0)})
     found = store.ask()
     assert found["recommended"] == "LineAR at 1/2"
-    assert "exceeds the" in found["others"][0]["why_not"]
+    assert "exceeds the" in found["not_recommended"][0]["why_not"]
 
 
 def test_it_prints_what_a_person_reads(planted: Planted) -> None:

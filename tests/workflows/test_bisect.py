@@ -37,7 +37,7 @@ def number(folder: Path) -> int:
 def test_the_first_bad_commit_is_found(first: int, repository: Path) -> None:
     found = search(repository, "HEAD~16", "HEAD", lambda folder, commit: BAD if number(folder) >= first else GOOD)
     assert git(repository, "show", f"{found.commit}:n") == str(first)
-    assert not found.left
+    assert not found.candidates
     assert 3 <= len(found.steps) <= 5
 
 
@@ -47,7 +47,7 @@ def test_what_cannot_be_told_is_skipped_and_the_rest_named(repository: Path) -> 
 
     found = search(repository, "HEAD~16", "HEAD", judge(8, 9, 10))
     assert found.commit == ""
-    assert sorted(int(git(repository, "show", f"{commit}:n")) for commit in found.left) == [8, 9, 10, 11]
+    assert sorted(int(git(repository, "show", f"{commit}:n")) for commit in found.candidates) == [8, 9, 10, 11]
     one = search(repository, "HEAD~16", "HEAD", judge(8))
     assert git(repository, "show", f"{one.commit}:n") == "11"
 
@@ -84,9 +84,9 @@ def test_ends_that_are_none_are_refused(repository: Path) -> None:
     for good, bad in (("HEAD", "HEAD~3"), ("HEAD", "HEAD")):
         with pytest.raises(CachemarkError, match="is not an ancestor"):
             search(repository, good, bad, lambda folder, commit: GOOD)
-    with pytest.raises(CachemarkError, match=f"There is no commit 'nothing' in {repository}"):
+    with pytest.raises(CachemarkError, match=f"{repository} has no commit 'nothing'"):
         search(repository, "nothing", "HEAD", lambda folder, commit: GOOD)
-    with pytest.raises(CachemarkError, match=r"There is no commit '--help'.*another --repository"):
+    with pytest.raises(CachemarkError, match=r"has no commit '--help'.*another --repository"):
         commit_of(repository, "--help")
 
 

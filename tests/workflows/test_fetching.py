@@ -139,7 +139,7 @@ def test_a_gated_repository_without_a_token_is_one_sentence(hub: Hub, tmp_path: 
     hub.gated.add(LLAMAGEN)
     refused = fetch(tmp_path)
     assert refused.exit_code == 2
-    assert f"{LLAMAGEN} gives its files only to those who agreed to its terms" in refused.stderr
+    assert f"{LLAMAGEN} is gated" in refused.stderr
     assert "hf auth login" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not (tmp_path / "w" / "LlamaGen" / "c2i_B_256.pt").exists()
@@ -150,7 +150,7 @@ def test_a_gated_repository_without_a_token_is_one_sentence(hub: Hub, tmp_path: 
 
 
 @pytest.mark.parametrize(("model", "change", "code", "said"), [
-    ("llamagen-l", "lacks", 5, "no longer has c2i_L_384.pt"), ("llamagen-l", "gone", 2, "is not there, or not for this user"),
+    ("llamagen-l", "lacks", 5, "no longer has c2i_L_384.pt"), ("llamagen-l", "gone", 2, "does not exist, or is private"),
     ("llamagen-l", "down", 5, "cannot be fetched"), ("lamagen-l", "", 2, "Did you mean 'llamagen-l'")])
 def test_what_a_source_may_answer_is_said(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, change: str, code: int, said: str

@@ -106,7 +106,7 @@ def test_explain_says_what_is_done_and_changes_nothing(stage: Stage, monkeypatch
     stages.no_child(monkeypatch)
     before = stage.store.read_bytes()
     assert explained(stage) == dict.fromkeys(LABELS, ("skip", DONE))
-    assert explained(stage, "--fresh") == dict.fromkeys(LABELS, ("run", "asked to run afresh"))
+    assert explained(stage, "--fresh") == dict.fromkeys(LABELS, ("run", "--fresh"))
     assert stage.store.read_bytes() == before
     assert stage.states() == ["finished"]
 

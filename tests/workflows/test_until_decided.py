@@ -80,7 +80,7 @@ def test_it_ends_at_the_first_look_at_which_all_is_decided(world: Planted) -> No
     assert [interim.open for interim in interims] == [("tiny-llamagen linear 1/2",)] * 2 + [()]
     assert interims[-1].qualified == ("tiny-llamagen linear 1/2",)
     assert found.run.record.sequential
-    assert "shown to lose less than 5 points" in found.run.answers["tiny-llamagen"].text
+    assert "quality loss below 5 points" in found.run.answers["tiny-llamagen"].text
 
 
 def test_what_loses_the_margin_is_looked_at_to_the_end_of_the_series(world: Planted) -> None:
@@ -111,7 +111,7 @@ def test_figures_of_whole_sets_and_runs_without_quality_are_refused(world: Plant
         until_decided("quality", world.store)
     monkeypatch.setattr(Planted, "outcome", lambda self, planned: replace(
         bare := whole(self, planned), judgement="Its weights are random.", samples={"latency": bare.samples["latency"]}))
-    with pytest.raises(NothingMeasured, match="No case has a value of quality"):
+    with pytest.raises(NothingMeasured, match="No case has a quality value"):
         decided(world)
 
 

@@ -79,8 +79,9 @@ def _print(advice: Advice, commands: list[str]) -> None:
     from ..core.wording import printed
 
     lines = [advice.text, *(f"{number:3}. {_described(line)}" for number, line in enumerate(advice.ranked, 1))]
-    if advice.others:
-        lines += ["Not recommended:", *(text for line in advice.others for text in (f"  – {_described(line)}", f"    {line.why_not}"))]
+    if advice.not_recommended:
+        lines += ["Not recommended:", *(text for line in advice.not_recommended
+                                        for text in (f"  – {_described(line)}", f"    {line.why_not}"))]
     lines += [advice.seeds] if advice.seeds else []
     lines += ["To measure these predictions:", *(f"  {command}" for command in commands)] if commands else []
     for line in lines:

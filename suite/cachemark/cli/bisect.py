@@ -62,7 +62,7 @@ def _tell(commit: str, row: Verdict) -> None:
 def _print(result: BisectResult, seconds: float) -> None:
     if result.commit:
         click.echo(f"First bad commit: {result.commit}")
-    elif result.left:
-        click.echo(f"Skipped commits leave {len(result.left)}: {', '.join(commit[:12] for commit in result.left)}")
+    elif result.candidates:
+        click.echo(f"Skipped commits leave {len(result.candidates)}: {', '.join(commit[:12] for commit in result.candidates)}")
     click.echo(f"{result.case}: {result.effect}")
     click.echo(f"{result.pairs} pairs, {seconds / 60:.1f} minutes.")

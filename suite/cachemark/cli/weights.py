@@ -83,7 +83,7 @@ def verify_weights(model: str, weights: str, decoder_weights: str, folder: str, 
 
     rows = verify(model, weights=weights, decoder_weights=decoder_weights, folder=folder, pixels=pixels or 0)
     echo_rows(rows, as_json, lambda row: f"{row.key}  {row.path}  {row.covered}, {', '.join(row.dtypes)}, {row.nbytes} bytes; "
-              f"{len(row.passed)} other names ignored; SHA-256 {row.sha256} ({row.known})", "No weights.")
+              f"{len(row.passed)} other names ignored; SHA-256 {row.sha256} ({row.published})", "No weights.")
 
 
 @weights.command("convert")

@@ -1,4 +1,4 @@
-"""Recommendation of a cache for a model, a device and a batch size, from stored results and the roofline."""
+"""Recommendation of a cache by model, device and batch size, from stored results and the roofline."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ class AdvisedMethod:
 class Advice:
     """The answer: a sentence (``text``), the ``recommended`` method, and the other methods.
 
-    ``ranked``: methods that qualify; ``others``: methods that do not. ``seeds``: smallest loss that the stored seeds can rule out.
+    ``ranked``: methods that qualify; ``not_recommended``: methods that do not. ``seeds``: smallest loss that the stored seeds can rule out.
     ``measure``: whether a run would add information; ``plan``: the plan of that run as TOML.
     """
 
     text: str
     recommended: str
     ranked: tuple[AdvisedMethod, ...]
-    others: tuple[AdvisedMethod, ...]
+    not_recommended: tuple[AdvisedMethod, ...]
     seeds: str
     measure: bool
     plan: str
@@ -135,7 +135,7 @@ class Evidence:
     plan: Mapping[str, Any]
 
     @classmethod
-    def of(cls, store: Store | None, wishes: Wishes) -> Evidence:
+    def read(cls, store: Store | None, wishes: Wishes) -> Evidence:
         """Read the newest results of each block, preferably those measured on the device."""
         cells: dict[str, tuple[bool, list[Outcome]]] = {}
         references: dict[str, Outcome] = {}
@@ -182,7 +182,7 @@ class Evidence:
                 if row.ok and getattr(row, value) not in (None, "")}
 
     def rates(self, gpu: str, dtype: str) -> Rates:
-        """Return the rates measured with the results, else those of the data sheet; a CPU is measured now."""
+        """Return the rates stored with the results, else the data sheet's; a CPU is measured now."""
         for group in self.here:
             if (limit := group.full.limit if group.full else None) is not None:
                 return Rates(limit.bandwidth, limit.peak_flops)
@@ -201,7 +201,7 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
     if wishes.gpu not in (CPU, *limits.GPUS):
         raise unknown("GPU", wishes.gpu, [CPU, *limits.GPUS])
     with opened(store) as source:
-        evidence = Evidence.of(source, wishes)
+        evidence = Evidence.read(source, wishes)
     plan = _plan(evidence.plan, entry, wishes)
     if not evidence.groups:
         text = f"{FULL_CACHE}. No result of {wishes.model} is stored."
@@ -328,7 +328,7 @@ def _by_cell(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def _is_on(gpu: str, device: str, device_class: str) -> bool:
-    """Return whether the driver's name of a device means this GPU, as ``NVIDIA H100 80GB HBM3`` means ``h100``."""
+    """Return whether a driver's device name means this GPU: ``NVIDIA H100 80GB HBM3`` is ``h100``."""
     if gpu == CPU or device_class == CPU:
         return gpu == device_class
     return gpu in device.lower().replace("-", " ").split()
@@ -344,7 +344,7 @@ def _alike(groups: Sequence[CaseGroup], batch: int) -> tuple[CaseGroup, ...]:
 
 
 def _plan(stored: Mapping[str, Any], entry: ModelEntry, wishes: Wishes) -> str:
-    """Return a plan at this batch as TOML: the newest plan of the model, else default methods of its family."""
+    """Return a plan at this batch as TOML: the model's newest plan, else its family's default methods."""
     from pydantic import ValidationError
 
     try:

@@ -34,7 +34,7 @@ class BisectResult:
 
     case: str
     commit: str
-    left: tuple[str, ...]
+    candidates: tuple[str, ...]
     effect: str
     pairs: int
 
@@ -54,7 +54,8 @@ def bisect(
     machine.require()
     (name, planned), *namesakes = configs_of(loaded, machine.device, [case], images).items()
     if namesakes:
-        raise BadPlan(f"{case!r} names several cases: {', '.join([name, *(other for other, _ in namesakes)])}.", remedy="Give one in full.")
+        raise BadPlan(f"{case!r} names several cases: {', '.join([name, *(other for other, _ in namesakes)])}.",
+                      remedy="Use the full title of one.")
     request = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)
     where, least = repository_of(repository), delta or FLOOR[machine.device]
     with machine.places() as places, checkouts(where, [good, bad]) as (old, new):
@@ -73,7 +74,7 @@ class _Hunt:
     executor: Executor
     on_row: OnRow | None
     pairs: list[Pair] = field(default_factory=list)
-    shown: list[tuple[str, Verdict]] = field(default_factory=list)
+    rows: list[tuple[str, Verdict]] = field(default_factory=list)
 
     def run(self, repository: Path, good: str, bad: str, new: Path) -> BisectResult:
         rule, code = Rule(self.delta, 1), code_of(new, bad)
@@ -86,8 +87,8 @@ class _Hunt:
         half = abs((culprit.change or 1) - 1) / 2
         rule = Rule(min(max(self.delta, half), 0.9) if culprit.metric == TIME else 0.9, 1)
         ended = search(repository, good, bad, lambda folder, commit: self._answer(culprit, folder, commit, rule))
-        last_row = next((row for commit, row in reversed(self.shown) if commit == ended.commit and row.metric == culprit.metric), culprit)
-        return self._found(ended.commit, ended.left, f"{last_row.metric}: {last_row.reason or last_row.verdict}")
+        last_row = next((row for commit, row in reversed(self.rows) if commit == ended.commit and row.metric == culprit.metric), culprit)
+        return self._found(ended.commit, ended.candidates, f"{last_row.metric}: {last_row.reason or last_row.verdict}")
 
     def compared(self, code: str, commit: str, rule: Rule, once: bool = False) -> Sequence[Verdict]:
         """Compare the case at a commit with the good end; with ``once`` until a first pair has succeeded."""
@@ -96,7 +97,7 @@ class _Hunt:
         runner = PairRunner(before, after, self.executor, on_pair=self.pairs.append)
         go_on = (lambda: not any(pair.ok for pair in self.pairs[so_far:])) if once else (lambda: True)
         rows = verdicts(measure_until_decided(configs, runner.round, rule, go_on), rule)
-        self.shown += [(commit, row) for row in rows]
+        self.rows += [(commit, row) for row in rows]
         for row in rows:
             if self.on_row is not None:
                 self.on_row(commit, row)

@@ -88,7 +88,7 @@ class RunJudgement:
 
     @property
     def exit_code(self) -> int:
-        """Return the gravest code: too little measured, regressed, not resolved. An advisory gate ignores times."""
+        """Return the gravest code: too little measured, regressed, not resolved (times unless advisory)."""
         codes = [self.comparison.exit_code] if self.comparison else []
         if self.night:
             codes.append(self.night.tally.ended(self.advisory))
@@ -120,7 +120,7 @@ def judge(
     store: Store, run: RunRecord, path: Path | None, threshold: float | None = None, min_coverage: float | None = None,
     expired: bool = False,
 ) -> RunJudgement:
-    """Compare a run with the baseline in ``path`` (None: the accepted one) and with the newest comparison of its code.
+    """Compare a run with a baseline (None: the accepted one) and with the newest comparison of its code.
 
     A comparison of two methods does not count. ``min_coverage`` applies to both. Times are tested against a ``threshold`` if one is given
     or pairs cannot test them. Raises NothingMeasured for an expired baseline unless ``expired`` ones are allowed.
@@ -200,7 +200,7 @@ def judge_comparison(store: Store, run: RunRecord, min_coverage: float | None = 
     nights = ledger.nights(store, run.plan.removeprefix(ledger.COMPARISON), run.environment.machine_class)
     mine = [night for night in nights if night.run.id == run.id]
     if not mine:
-        raise NothingMeasured(f"Comparison {run.id} is {run.state}: nothing was judged.", remedy="Hold it again: cachemark compare PLAN …")
+        raise NothingMeasured(f"Comparison {run.id} is {run.state} and has no verdicts.", remedy="Rerun it: cachemark compare PLAN …")
     earlier = [night for night in nights if night.run.started <= run.started]
     standing = ledger.standing(earlier)
     night = replace(mine[0], min_coverage=min_coverage)
@@ -267,7 +267,7 @@ def _subjects(repository: Path | None, good: str, bad: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Verdicts on a run or a comparison, the new state of incidents, and the ``proposed`` baseline, if any.
+    """Verdicts on a run or a comparison, its incidents, and the ``proposed`` baseline, if any.
 
     ``incidents``: None without a register. ``nights``: finished runs of the plan on this machine class up to this one, newest first.
     """
@@ -318,12 +318,11 @@ def check(
     threshold: float | None = None, min_coverage: float | None = None, register: str | Path | None = None,
     propose: str | Path | None = None,
 ) -> CheckResult:
-    """Compare a run (None: the newest) with a baseline file (None: the accepted one) and evaluate its pairs.
+    """Compare a run (None: the newest) with a baseline (None: the accepted one) and evaluate its pairs.
 
-    If ``run`` is a comparison, it is evaluated on its own. ``threshold``: fraction by which a time, as a ratio to the same run's full
-    cache, may change (None: 0.15, and only if pairs cannot test times). ``min_coverage``: fraction of the configurations that must be
-    compared. ``register``: file of incidents, which is updated. ``propose``: folder in which a run without a baseline is written as a
-    baseline to accept.
+    If ``run`` is a comparison, it is evaluated on its own. ``threshold``: relative change of a time over the same run's full cache that is
+    allowed (None: 0.15, and only if pairs cannot test times). ``min_coverage``: fraction of the configurations that must be compared.
+    ``register``: file of incidents, which is updated. ``propose``: folder for a run without a baseline, as a baseline to accept.
 
     Raises BadBaseline without a baseline and ``propose``, and NothingMeasured for an expired baseline or an incomplete comparison.
     """

@@ -107,7 +107,7 @@ def compare(
     Unsupported for a commit of another trial protocol, and Infrastructure if the device is unavailable or lost.
     """
     if sum(way is not None for way in (cases, commits, environments)) != 1:
-        raise BadPlan("A comparison needs two sides.", remedy="Give exactly one of --cases A B, --commits A B, --env OLD NEW.")
+        raise BadPlan("A comparison needs two sides.", remedy="Use exactly one of --cases A B, --commits A B, --env OLD NEW.")
     if cases and only:
         raise BadPlan("--cases names the two cases that are compared, so --only has no effect.", remedy="Leave out one of the two.")
     machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins)
@@ -128,7 +128,7 @@ def compare(
 
 
 class _Sides(NamedTuple):
-    """Names and requests of both sides, and how alike they must be (:func:`cachemark.gate.comparison.verdicts`)."""
+    """Names and requests of both sides, and how alike they must be (:mod:`cachemark.gate.comparison`)."""
 
     names: tuple[str, str]
     trials: tuple[TrialRequest, TrialRequest]
@@ -212,7 +212,7 @@ class _PairedRun:
     """A comparison in progress: measures pairs, tests them, and stores both."""
 
     plan: Plan
-    both: ComparedSides
+    sides: ComparedSides
     store: Store
     terms: Terms
     executor: Executor
@@ -223,7 +223,7 @@ class _PairedRun:
 
     def run(self, device: str) -> PairedComparison:
         """Run the comparison as a run of the store."""
-        sides, plan, machine = self.both, self.plan, self.both.where[1].machine_class
+        sides, plan, machine = self.sides, self.plan, self.sides.where[1].machine_class
         if not sides.after.configs:
             raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark explain PLAN")
         earlier = ledger.nights(self.store, plan.name, machine)
@@ -247,7 +247,7 @@ class _PairedRun:
 
         Tonight's A/A pairs may raise the minimum effect of the rule.
         """
-        sides, minutes = self.both, self.terms.minutes
+        sides, minutes = self.sides, self.terms.minutes
         end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
         configs, going = list(sides.after.configs), lambda: time.monotonic() < end
         with _equal(sides.before, ledger.equal_configs(configs, self.turn) if self.terms.aa else []) as (original, other):
@@ -274,19 +274,19 @@ class _PairedRun:
 
         Failed pairs are repeated often enough to distinguish a flake from a cause.
         """
-        if self.both.images is None or not (configs := other_tokens(pairs)):
+        if self.sides.images is None or not (configs := other_tokens(pairs)):
             return []
         if time.monotonic() >= end:
             reason = "time was up before its images were compared"
             return [Verdict(pairs[config].measured[0].after.case.key, config, "status", NOT_COMPARED, reason) for config in configs]
-        runner = self._runner(*self.both.images, what="images")
+        runner = self._runner(*self.sides.images, what="images")
         image_pairs = {pair.config: pair for pair in runner.round(configs)}
         for _ in range(FlakeRule(len(pairs)).enough):
             again = [config for config, pair in image_pairs.items() if flakes.alone((pair.before, pair.after))]
             if not again or time.monotonic() >= end:
                 break
             image_pairs |= {pair.config: pair for pair in runner.round(again)}
-        return seedwise(image_pairs, alike=self.both.alike)
+        return seedwise(image_pairs, alike=self.sides.alike)
 
     def _runner(self, before: Side, after: Side, seed: int = 0, what: str = "times") -> PairRunner:
         return PairRunner(before, after, self.executor, seed, lambda pair: self._keep(pair, (before.name, after.name), what))
@@ -305,8 +305,8 @@ class _PairedRun:
 
     def _file(self, rows: list[Verdict]) -> None:
         """Store the verdicts, with the first side as the baseline."""
-        name, plan = self.both.names[0], self.plan.name
-        about = {"run": self.run_id, "side": name, "plan": plan, "code": dict(self.both.code[0])}
-        number = self.store.note_baseline(digest(about, 64), name=name, plan=plan, machine_class=self.both.where[0].machine_class,
+        name, plan = self.sides.names[0], self.plan.name
+        about = {"run": self.run_id, "side": name, "plan": plan, "code": dict(self.sides.code[0])}
+        number = self.store.note_baseline(digest(about, 64), name=name, plan=plan, machine_class=self.sides.where[0].machine_class,
                                           reason="first side of a comparison", run_id=self.run_id)
         self.store.save_verdicts(self.run_id, number, rows)

@@ -31,7 +31,7 @@ class Verified:
     dtypes: tuple[str, ...]
     passed: tuple[str, ...]
     sha256: str
-    known: str
+    published: str
 
     @property
     def covered(self) -> str:
@@ -64,8 +64,8 @@ def convert(
         _whole(path, _publication(model, file.key))
         made[file.key] = Path(to) / file.key
 
-        def note(index: int, count: int, kept: bool, key: str = file.key) -> None:
-            say(f"{key} {index} of {count}{', kept' if kept else ''}")
+        def note(index: int, count: int, unchanged: bool, key: str = file.key) -> None:
+            say(f"{key} {index} of {count}{', kept' if unchanged else ''}")
 
         conversion.convert(file, path, made[file.key], pixels=pixels, shard=shard, note=note)
     return made
@@ -106,7 +106,7 @@ def _found(entry: ModelEntry, weights: str, decoder_weights: str, folder: str | 
 def _reads_texts(model: str, weights: Path) -> None:
     """Raise BadCheckpoint where the text tokenizer or encoder of a model is missing."""
     if _publication(model, "tokenizer") and not prompts.tokenizer_file(str(weights)).is_file():
-        raise BadCheckpoint(f"{str(weights)!r} has no {prompts.FILE} beside it, without which no prompt can be read.",
+        raise BadCheckpoint(f"{str(weights)!r} has no {prompts.FILE} next to it, which prompts need.",
                             remedy=f"Run `cachemark weights fetch {model}`, or give the folder as it was published.")
     if _publication(model, "text_encoder"):
         text_features.identity(text_features.encoder_folder(str(weights)))

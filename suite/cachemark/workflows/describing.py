@@ -51,16 +51,16 @@ def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
     firsts = [tensor for tensor in tensors if tensor.endswith(FIRST)]
     if len(firsts) != 1:
         raise Unsupported(f"{str(here)!r} has {len(firsts)} decoders with the tensors of a Llama (…{FIRST}).",
-                          remedy="Give the folder of one, or write its entry by hand: docs/how-to/add-a-model.md.")
+                          remedy="Use the folder of one decoder, or write its entry by hand: docs/how-to/add-a-model.md.")
     prefix = firsts[0].removesuffix(FIRST)
     heads = [tensor for tensor in tensors if tensor.endswith("lm_head.weight")]
     config = LlamaLikeConfig(_with_norms(decoder, prefix, tensors), drawing.first, drawing.codes, drawing.grid,
                              _ids(here, drawing.begin), _ids(here, drawing.image), drawing.longest, tied or not heads)
     if not 0 <= drawing.first <= drawing.first + drawing.codes <= decoder.vocab or drawing.codes < 1:
-        raise Unsupported(f"{drawing.codes} image codes from {drawing.first} on are none of {decoder.vocab} ids.",
-                          remedy="Say which ids of the vocabulary are image codes.")
+        raise Unsupported(f"{drawing.codes} image codes from {drawing.first} on exceed the vocabulary of {decoder.vocab}.",
+                          remedy="Set the ids of the image codes.")
     if drawing.codes > (most := llama_like.codebook_size()):
-        raise Unsupported(f"Images are those of LlamaGen's tokenizer, which has {most} codes; {drawing.codes} are too many for it.",
+        raise Unsupported(f"{drawing.codes} image codes, but LlamaGen's image tokenizer has {most}.",
                           remedy="Write its entry by hand, with the tokenizer that it has: docs/how-to/add-a-model.md.")
     ignored = tuple(sorted({f"{tensor.partition('.')[0]}.*" for tensor in tensors if not tensor.startswith(prefix)
                             and tensor not in heads}))
@@ -91,7 +91,7 @@ def source_of(made: Described, folder: str | Path) -> str:
 
 def _decoder(folder: Path) -> tuple[LlamaConfig, bool]:
     """Return the sizes of the configuration, and whether the head is tied to the embedding."""
-    file = EditedFile(str(folder / "config.json"), BadCheckpoint, "Give the folder of a Llama as it was published.")
+    file = EditedFile(str(folder / "config.json"), BadCheckpoint, "Use the folder of a published Llama.")
     data: Any = file.json(text_of(folder / "config.json", BadCheckpoint))
     file.check(data, {})
     part = next((name for name in INNER if name in data), "")

@@ -50,7 +50,7 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
 
 
 def _gpus() -> list[dict[str, Any]]:
-    """Return facts about each GPU, with the newest CUDA that its driver supports; nothing without a driver."""
+    """Return facts about each GPU, with the newest CUDA of its driver; nothing without a driver."""
     try:
         gpus = driver.gpus()
     except Infrastructure:
@@ -88,10 +88,10 @@ def _load() -> dict[str, Any]:
 
 
 def _advice(facts: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
-    """Advice on everything that would spoil a measurement now."""
+    """Advice on everything that would disturb a measurement now."""
     average, cpus = facts["load"]["average of a minute"], facts["load"]["cpus"]
     if average is not None and average > BUSY:
-        yield (f"Other work keeps {average:.1f} of {cpus} processors busy; times measured now are not worth keeping. Wait for it, or "
+        yield (f"Other work keeps {average:.1f} of {cpus} processors busy; times measured now are unreliable. Wait, or "
                "measure with fewer --threads.")
     if facts["load"]["governor"] not in ("performance", "not readable"):
         yield f"The CPU's governor is {facts['load']['governor']!r}: its clock follows the load. Set it to 'performance'."
@@ -101,9 +101,9 @@ def _advice(facts: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
     yield from _about_gpus(facts["gpus"])
     if facts["gpus"] and torch_cuda is None:
         newest = facts["gpus"][0]["cuda up to"]
-        yield f"There is a GPU and torch is built for the CPU only. Install a torch built for CUDA {newest} or older."
+        yield f"torch is built for the CPU, but there is a GPU. Install a torch built for CUDA {newest} or older."
     elif "cuda" not in facts:
-        yield "torch sees no CUDA device; measuring on the CPU works and is told apart by its machine class."
+        yield "torch sees no CUDA device; measurements run on the CPU, under a machine class of their own."
 
 
 def _about_gpus(gpus: list[dict[str, Any]]) -> Iterator[str]:

@@ -89,7 +89,7 @@ def _why_run(decision: Decision, store: Store | None) -> str:
         return f"changed since: {', '.join(changed)}"
     if CONDENSED in latest.facts:
         return "its raw values were pruned"
-    return "last time a deadline ended its search" if max_batch.unfinished(latest) else "asked to run afresh"
+    return "last time a deadline ended its search" if max_batch.unfinished(latest) else "--fresh"
 
 
 def _fields(differences: dict[str, tuple[Any, Any]]) -> str:

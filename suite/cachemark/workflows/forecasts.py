@@ -52,7 +52,7 @@ def identity(case: Case) -> str:
 
 
 class Forecaster:
-    """Forecasts for the cases of one model, sampling and dtype, from the ``groups`` measured on one device."""
+    """Forecasts for the cases of one model, sampling and dtype, from ``groups`` measured on one device."""
 
     def __init__(self, entry: ModelEntry, full: Case, rates: Rates, groups: Sequence[CaseGroup]) -> None:
         self._entry, self._full, self._rates, self._groups = entry, full, rates, groups

@@ -102,7 +102,7 @@ class ImageModel:
         """
         texts = [prompts] if isinstance(prompts, str) else list(prompts or ())
         if texts and labels is not None:
-            raise BadPlan("Both labels and prompts were given.", remedy="Give one of them.")
+            raise BadPlan("labels and prompts cannot be combined.", remedy="Pass one of them.")
         labels = range(len(texts)) if texts else labels
         drawn = _seeds(seeds, None if labels is None else len(labels))
         axes = {"budgets": [_own_budget(method, self.paradigm) if budget is None else budget], "codecs": [codec], "decoders": [decoder],
@@ -116,7 +116,7 @@ class ImageModel:
         if labels is None:
             return subset(smallest_subset(count), bench.entry.classes).labels[:count]
         if wrong := [label for label in labels if not 0 <= label < bench.entry.classes]:
-            raise UnknownName(f"{self.name} has no class {wrong[0]}.", remedy=f"Give labels 0 … {bench.entry.classes - 1}.")
+            raise UnknownName(f"{self.name} has no class {wrong[0]}.", remedy=f"Use labels 0 … {bench.entry.classes - 1}.")
         return list(labels)
 
     def _plan(self, samples: int, method: Any, axes: dict[str, Any], prompts: str) -> Planned:
@@ -176,9 +176,9 @@ def _seeds(seeds: Sequence[int] | int | None, images: int | None) -> list[int]:
         return list(range(images or 1))
     drawn = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if images is not None and len(drawn) != images:
-        raise BadPlan(f"{len(drawn)} seeds were given for {images} images.", remedy="Give one seed for each label or prompt.")
+        raise BadPlan(f"{len(drawn)} seeds were given for {images} images.", remedy="Pass one seed per label or prompt.")
     if any(not 0 <= seed < 2**31 for seed in drawn):
-        raise BadPlan(f"A seed of {drawn} is out of range.", remedy="Give seeds 0 … 2147483647.")
+        raise BadPlan(f"A seed of {drawn} is out of range.", remedy="Use seeds 0 … 2147483647.")
     return drawn
 
 

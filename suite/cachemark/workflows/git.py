@@ -48,8 +48,8 @@ def commit_of(repository: Path, name: str) -> str:
     """Return the full name of a commit. Raises CachemarkError for an unknown name."""
     done = run_git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if done.returncode:
-        raise CachemarkError(f"There is no commit {name!r} in {repository}.",
-                             remedy="Name commits of that repository, or another --repository.")
+        raise CachemarkError(f"{repository} has no commit {name!r}.",
+                             remedy="Use a commit of that repository, or another --repository.")
     return done.stdout.strip()
 
 
@@ -88,11 +88,11 @@ def code_of(folder: Path, name: str = "") -> str:
 class Searched:
     """Result of a bisection: the first bad commit, or the candidates that skipped commits leave.
 
-    ``commit`` is empty if there are several candidates (``left``); ``steps`` holds every tried commit with its answer.
+    ``commit`` is empty if there are several candidates (``candidates``); ``steps`` holds every tried commit with its answer.
     """
 
     commit: str
-    left: tuple[str, ...]
+    candidates: tuple[str, ...]
     steps: tuple[tuple[str, str], ...]
 
 
@@ -103,13 +103,13 @@ def search(repository: Path, good: str, bad: str, judge: Callable[[Path, str], s
     """
     good, bad = commit_of(repository, good), commit_of(repository, bad)
     if good == bad or git(repository, "merge-base", good, bad) != good:
-        raise CachemarkError(f"{good[:12]} is not an ancestor of {bad[:12]}.", remedy="Give --good an older commit of the same branch.")
+        raise CachemarkError(f"{good[:12]} is not an ancestor of {bad[:12]}.", remedy="Set --good to an older commit of the same branch.")
     with checkouts(repository, [bad]) as (folder,), _bisecting(folder, good, bad) as output:
         steps: list[tuple[str, str]] = []
         while not (match := _FOUND.search(output)) and _ONLY_SKIPPED not in output.lower():
             commit = git(folder, "rev-parse", "HEAD")
             if commit in (tried for tried, _ in steps):
-                raise CachemarkError(f"git bisect came back to {commit[:12]}, which was judged already.", remedy=_REMEDY)
+                raise CachemarkError(f"git bisect came back to {commit[:12]}, which was tested already.", remedy=_REMEDY)
             steps.append((commit, judge(folder, commit)))
             output = _answered(folder, steps[-1][1])
         candidates = () if match else tuple(re.findall(r"^([0-9a-f]{40})$", output, re.M))

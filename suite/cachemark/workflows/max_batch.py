@@ -16,7 +16,7 @@ from ..trial.measurement import Measurement, outcome_of
 
 MOST = 8192  # images; nobody samples more at once, and the search must end on any card
 ENDED = "search_ended"  # of an outcome's facts: {"status", "log"} of the attempt that ended a search before it was done
-NO_IMAGES = "throughput only: images are judged in a run of the plan at its own batch"
+NO_IMAGES = "throughput only: image metrics belong to a run at the plan's own batch"
 
 
 @dataclass(frozen=True)

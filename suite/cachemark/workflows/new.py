@@ -49,15 +49,15 @@ def start(thing: Thing, name: str, folder: str | Path = ".", *, source: str = ""
             (root / file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadPlugin(f"{root} cannot be written: {error.strerror}.",
-                        remedy="Give another name or --folder; nothing is overwritten.") from error
+                        remedy="Use another name or --folder; nothing is overwritten.") from error
     return [root / file for file in texts]
 
 
 def require_free(thing: Thing, name: str) -> None:
     """Raise BadPlugin for an invalid name, or for one that cachemark has itself."""
     if not NAME.fullmatch(name):
-        raise BadPlugin(f"{name[:60]!r} is no name for a {thing} of a package.",
-                        remedy="Give at most 40 small letters, digits and underscores; the first is a letter.")
+        raise BadPlugin(f"{name[:60]!r} is not a valid name for a {thing}.",
+                        remedy="Use at most 40 lowercase letters, digits and underscores, starting with a letter.")
     taken: dict[Thing, Iterable[str]] = {"method": METHODS, "model": MODELS, "metric": METRICS}
     if name in taken[thing] or (thing == "metric" and name.split("_")[0] in FAMILIES):
-        raise BadPlugin(f"cachemark itself has a {thing} {name!r}.", remedy="Give yours another name.")
+        raise BadPlugin(f"cachemark itself has a {thing} {name!r}.", remedy="Use another name.")

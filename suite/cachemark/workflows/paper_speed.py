@@ -21,7 +21,7 @@ class PaperSpeed:
     _known: dict[tuple[str, str, int, int], float | None] = field(default_factory=dict)
 
     def lengths(self, full: Case) -> tuple[int, ...]:
-        """Return tokens per image on the model's grid; for a next-token model also on grids half and twice as wide."""
+        """Return tokens per image; for a next-token model also on grids half and twice as wide."""
         tokens = full.grid[0] * full.grid[1]
         try:
             from ..models.registry import MODELS

@@ -42,9 +42,9 @@ class ModelPrice:
 
 @dataclass(frozen=True)
 class PriceList:
-    """The cost of a plan on a device or a GPU: number of ``cases``, those ``to_run``, and the cost of each model.
+    """The cost of a plan on a device or a GPU: number of ``cases``, those ``to_run``, and cost by model.
 
-    ``missing`` files are replaced by random weights, and calibrations of such weights by stand-ins. ``disk_free``: bytes here. ``idle``:
+    ``missing`` files are replaced by random weights, and calibrations of such weights by assumed ones. ``disk_free``: bytes here. ``idle``:
     cases whose method has no effect, with the reason.
     """
 
@@ -67,7 +67,7 @@ def price_list(
     plan: Plan | str | Path, store: str | Path | None = None, *, machine: Machine | str = "cpu", on: str = "",
     plugins: Sequence[str | Path] = (), methods: Sequence[str] = (),
 ) -> PriceList:
-    """Estimate the cost of the cases of a plan that ``store`` does not have, on this machine or on the GPU ``on``."""
+    """Estimate the cost of the cases that ``store`` does not have, on this machine or on the GPU ``on``."""
     machine, (loaded, _) = Machine.of(machine), prepare(plan, plugins, methods)
     bare, missing = without_missing(loaded)
     todo = limited(expand(with_stand_ins(loaded, bare), "cuda" if on else machine.device), machine.memory_cap)
@@ -110,7 +110,7 @@ def _rates(device: str, threads: int, card: str, dtype: str) -> Rates:
 
 def _known(rates: Rates | None, device: str) -> Rates:
     if rates is None:
-        raise Infrastructure(f"The rates of {device} cannot be measured, so nothing can be priced.", remedy="See `cachemark doctor`.")
+        raise Infrastructure(f"The rates of {device} cannot be measured, so costs cannot be estimated.", remedy="See `cachemark doctor`.")
     return rates
 
 

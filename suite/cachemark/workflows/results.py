@@ -31,7 +31,7 @@ SAID = ("model", "method", "budget", "codec", "variant", "role", "sampling")  # 
 
 @dataclass
 class Measured:
-    """A run that was just measured: its number, plan, plug-in files and machine, and the new outcomes (``ran``).
+    """A run that was just measured: number, plan, plug-in files, machine, and the new outcomes (``ran``).
 
     ``reused``: number of outcomes reused from earlier runs.
     """
@@ -104,7 +104,7 @@ class Run:
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """The recommended cache of each model: a sentence (``text``), and the ``row``, None for the full cache."""
+        """The recommended cache of each model: a sentence (``text``), and its ``row``, None for the full cache."""
         return {chapter.heading: chapter.answer for chapter in table_view(self.record, self.outcomes).chapters}
 
     def frame(self) -> pd.DataFrame:
@@ -122,7 +122,7 @@ class Run:
             return samples_frame(source, self.id)
 
     def compare(self, first: str, second: str, *, machine: Machine | str | None = None, terms: Terms | None = None) -> PairedComparison:
-        """Measure two cases of this run again, by label, in pairs of fresh processes, and test the differences.
+        """Measure two cases of this run again, by label, in pairs of fresh processes, and test them.
 
         ``machine``: by default the machine of this run, or its device if the run was opened. See :func:`cachemark.workflows.compare`.
         """
@@ -190,7 +190,7 @@ def outcomes_of(case: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
         raise unknown("case", case, {o.case.label for o in among})
     if len(cases := list({o.case.key: o.case for o in matches}.values())) > 1:
         choices = ", ".join(f"{match.key} ({difference})" for match, difference in zip(cases, _apart(cases), strict=True))
-        raise UnknownName(f"{case!r} names {len(cases)} cases of this run.", remedy=f"Give the key of one: {choices}.")
+        raise UnknownName(f"{case!r} names {len(cases)} cases of this run.", remedy=f"Use a key: {choices}.")
     return matches
 
 

@@ -1,4 +1,4 @@
-"""Measure a plan into a store: all of its cases, the largest batches, or one share of its quality images."""
+"""Measurement of a plan into a store: its cases, the largest batches, or a share of its quality images."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def max_batch(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False, watcher: RunWatcher = UNWATCHED,
 ) -> Run:
-    """Find the largest batch that fits, for the full cache and every candidate of a plan, and its throughput.
+    """Find the largest batch that fits, for the full cache and every candidate, and its throughput.
 
     On a CPU the machine needs a ``memory_cap``.
     """
@@ -123,9 +123,9 @@ def share(
     plan: Plan | str | Path, part: tuple[int, int], store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu",
     plugins: Sequence[str | Path] = (), methods: Sequence[str] = (), watcher: RunWatcher = UNWATCHED,
 ) -> list[Outcome]:
-    """Generate one ``part`` (index from 0, number of parts) of the quality images of a plan, for a later run to use.
+    """Generate one ``part`` (index from 0, number of parts) of the quality images of a plan.
 
-    Returns the outcomes of cases that failed. Raises Unsupported for a plan without a quality pass.
+    A later run uses them. Returns the outcomes of cases that failed. Raises Unsupported for a plan without a quality pass.
     """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods)
     _require_quality(loaded, cases)
@@ -201,7 +201,7 @@ class PlanRunner:
         return measured
 
     def measure_largest(self, *, fresh: bool = False) -> Measured:
-        """Find the largest batch within the memory cap (0: all of the GPU's) of every full cache and candidate.
+        """Find the largest batch within the memory cap (0: all of the GPU's), for every full cache and candidate.
 
         Throughput is measured there and at the plan's batch. Each batch is tried in a process of its own.
         """
@@ -307,7 +307,7 @@ class PlanRunner:
 def _rated(
     here: Environment, decisions: list[Decision], rates: Callable[[Iterable[str]], Mapping[str, Rates]]
 ) -> tuple[Environment, list[Decision]]:
-    """Add the device's rates by dtype to the environment and to the cases to run; measure them only for those."""
+    """Add the device's rates by dtype to the environment and to the cases to run."""
     dtypes = {d.planned.case.dtype for d in decisions if not d.stored}
     if not dtypes:
         return here, decisions

@@ -61,7 +61,7 @@ class Machine:
     def __post_init__(self) -> None:
         if self.device not in ("", "cpu", "cuda"):  # empty until a command has found out which
             raise UnknownName(f"Unknown device {self.device!r}. Known: cpu, cuda.",
-                              remedy="Name a GPU beside it: --device cuda --gpu 1, or Machine(\"cuda\", gpus=(\"1\",)).")
+                              remedy="Select a GPU with: --device cuda --gpu 1, or Machine(\"cuda\", gpus=(\"1\",)).")
         if self.executor == "ray" and (self.gpus or self.clock):
             raise Unsupported("Ray chooses the devices of its cluster, so --gpu and --lock-clocks have no effect with --executor ray.",
                               remedy="Leave them out.")
@@ -97,7 +97,7 @@ class Machine:
 def checked(
     plan: Plan | str | Path, machine: Machine | str, plugins: Sequence[str | Path], methods: Sequence[str], searches: bool = False,
 ) -> tuple[Machine, Plan, tuple[str, ...], list[Planned]]:
-    """Return the machine, the plan, its plug-in files and its cases, all validated before a store is opened.
+    """Return machine, plan, plug-in files and cases, all validated before a store is opened.
 
     ``searches``: whether the largest batch is searched for, which needs a memory limit on a CPU.
     """

@@ -1,4 +1,4 @@
-"""Stand-ins for the calibration of weights that were never calibrated, to estimate the cost of a method."""
+"""Assumed calibrations for weights that were never calibrated, to estimate the cost of a method."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sixth(layout: Layout) -> int:
 
 
 def calibration_parameter(cls: type[Method], entry: ModelEntry) -> dict[str, str]:
-    """Return the parameter that names the calibration of a model or of its packaged weights, if there is one."""
+    """Return the parameter that names the calibration of a model or of its packaged weights, if any."""
     if not issubclass(cls, Calibrated):
         return {}
     facts = calibrations.packaged(cls.name).get(entry.name) or calibrations.measured(cls.name, entry.identity(Request()))
@@ -47,7 +47,7 @@ def stand_in(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
 
 
 def with_stand_ins(plan: Plan, bare: Plan) -> Plan:
-    """Return ``bare``, the plan with random weights for missing files, with stand-ins for their calibrations."""
+    """Return ``bare``, the plan with random weights for missing files, with assumed calibrations."""
     cells = [_with_stand_ins(own) if own.weights != planned.weights else own for planned, own in zip(plan.cells, bare.cells, strict=True)]
     return bare.model_copy(update={"cells": cells})
 
@@ -61,7 +61,7 @@ def _with_stand_ins(block: Cells) -> Cells:
 
 
 def _table(method: str | MethodTable, entry: ModelEntry) -> str | MethodTable:
-    """Return a method with stand-ins for parameters that the plan does not set; other names are returned unchanged."""
+    """Return a method with assumed values for parameters that the plan does not set; else the name itself."""
     named = MethodTable(name=method) if isinstance(method, str) else method
     if named.name not in METHODS or not (parameters := stand_in(METHODS.get(named.name), entry)):
         return method
@@ -69,7 +69,7 @@ def _table(method: str | MethodTable, entry: ModelEntry) -> str | MethodTable:
 
 
 def _even(cls: type[Calibrated], layout: Layout) -> str:
-    """Return the digest of a calibration with equal layers, heads and scales, and all tables of the method."""
+    """Return the digest of a calibration with equal layers, heads and scales, and all its tables."""
     name, facts = calibrations.named(cls.name, even(layout, cls.name))
     lacking = {table: _zeros(shape) for table, shape in cls().tables(facts, layout).items() if table not in facts}
     return calibrations.remember(cls.name, {**facts, **lacking}) if lacking else name

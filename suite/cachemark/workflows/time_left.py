@@ -22,7 +22,7 @@ def generated(planned: Planned) -> list[tuple[int, float]]:
 
 @dataclass
 class _CaseProgress:
-    """A case that has not ended: ``stored`` seconds, ``images`` in all and ``done``, start and ``last`` batch."""
+    """A case that has not ended: ``stored`` seconds, ``images`` in all and ``done``, and two times."""
 
     model: str
     searched: bool
@@ -83,7 +83,7 @@ class TimeLeft:
             return self._left[key].fraction if key in self._left else 0.0
 
     def seconds(self) -> float | None:
-        """Return the seconds until all cases have ended; None if unknown, or for a search for the largest batch."""
+        """Return the seconds until all cases have ended; None if unknown, or for a batch search."""
         with self._lock:
             paces = self._paces()
             remaining = [None if case.searched else self._remaining(case, paces) for case in self._left.values()]

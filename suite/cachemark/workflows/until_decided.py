@@ -34,7 +34,7 @@ class Interim:
 
 @dataclass(frozen=True)
 class UntilDecided:
-    """The last ``run``, all interim results, and why it ended: ``decided``, ``time``, or no more ``seeds``."""
+    """The last ``run``, all interim results, and the reason of the end (``decided``, ``time``, ``seeds``)."""
 
     run: Run
     interims: tuple[Interim, ...]
@@ -86,7 +86,7 @@ def _larger(plan: Plan) -> list[Plan]:
 
 
 def _at(plan: Plan, fidelity: Fidelity, times: int) -> Plan:
-    """Return the plan with this fidelity, and ``times`` as many samples in blocks that have their own number."""
+    """Return the plan with this fidelity, and ``times`` as many samples in its blocks."""
     cells = [block.model_copy(update={"samples": block.samples * times}) for block in plan.cells]
     return plan.model_copy(update={"fidelity": fidelity, "cells": cells})
 
@@ -95,8 +95,8 @@ def _interim(result: Run, samples: int) -> Interim:
     groups, claims = standing(result.outcomes, sequential=True)
     rows = {row.case.key: row.case.title for group in groups for row in group.candidates if row.case.key in claims}
     if not rows:
-        raise NothingMeasured("No case has a value of quality for each image, so nothing can be decided.",
-                              remedy="Models that come with the package have one; `cachemark show` says how each case ended.")
+        raise NothingMeasured("No case has a quality value per image, so nothing can be decided.",
+                              remedy="Bundled models have one; `cachemark show` prints the status of each case.")
     return Interim(samples, *(tuple(title for key, title in rows.items() if _state(claims, key) == state) for state in (1, -1, 0)))
 
 

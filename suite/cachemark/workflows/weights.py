@@ -63,7 +63,7 @@ def _from_hub(repository: str, folder: Path, patterns: Iterable[str], say: Calla
     except Exception as error:  # what a network or a server may answer has no end, and differs between versions of the library
         raise _refused(error, repository) from error
     if absent := sorted(pattern for pattern in patterns if "*" not in pattern and pattern not in files and pattern not in MAY_LACK):
-        raise Infrastructure(f"{repository} no longer has {', '.join(absent)}.", remedy="Ask its authors for the files.")
+        raise Infrastructure(f"{repository} no longer has {', '.join(absent)}.", remedy="Request the files from its authors.")
     _note(folder, answer.sha, files)
 
 
@@ -89,7 +89,7 @@ def _download(url: str, to: Path, listed: Any, say: Callable[[str], None]) -> No
     if listed.lfs is not None and (digest := _sha256(part)) != listed.lfs.sha256:
         part.unlink()
         raise Infrastructure(f"{to.name} came with the SHA-256 {digest}, not {listed.lfs.sha256}.",
-                             remedy="Run the same command again; the file is fetched anew.")
+                             remedy="Rerun the command to download the file again.")
     part.replace(to)
 
 
@@ -121,14 +121,14 @@ def _refused(error: Exception, repository: str) -> CachemarkError:
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError
 
     if isinstance(error, GatedRepoError):
-        return NoAccess(f"{repository} gives its files only to those who agreed to its terms, and no token of such a user was sent.",
-                        remedy=f"Agree to them at https://huggingface.co/{repository}, then run `hf auth login` or set HF_TOKEN.")
+        return NoAccess(f"{repository} is gated: its terms must be accepted, and no token was sent.",
+                        remedy=f"Accept them at https://huggingface.co/{repository}, then run `hf auth login` or set HF_TOKEN.")
     if isinstance(error, RepositoryNotFoundError):
-        return NoAccess(f"{repository} is not there, or not for this user.",
-                        remedy="Look at its page; where it is private, run `hf auth login`.")
+        return NoAccess(f"{repository} does not exist, or is private.",
+                        remedy="Check its page; if it is private, run `hf auth login`.")
     if isinstance(error, OfflineModeIsEnabled):
-        return Infrastructure("HF_HUB_OFFLINE forbids to ask Hugging Face.", remedy="Unset it, then run the same command again.")
+        return Infrastructure("HF_HUB_OFFLINE is set.", remedy="Unset it and rerun the command.")
     if isinstance(error, LocalEntryNotFoundError) or not isinstance(error, OSError) or error.errno is None:
         return Infrastructure(f"{repository} cannot be fetched: {' '.join(str(error).split())[:200]}.",
-                              remedy="Run the same command again; it goes on where it ended.")
-    return Infrastructure(f"{repository} cannot be written here: {error.strerror}.", remedy="Mend that, then run the same command again.")
+                              remedy="Rerun the command to continue.")
+    return Infrastructure(f"{repository} cannot be written here: {error.strerror}.", remedy="Fix this and rerun the command.")
