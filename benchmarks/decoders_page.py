@@ -33,7 +33,7 @@ Row = Mapping[str, Any]
 
 # -- tables -------------------------------------------------------------------------------------------------------------
 def speed(values: Row) -> Iterator[str]:
-    """The measured gain of every cell beside what its passes allow."""
+    """Yield the measured speedup of every configuration next to what its steps allow."""
     yield "| batch | method | gain | tokens a pass | a pass costs | allowed | reached | tokens equal |"
     yield "|---|---|---|---|---|---|---|---|"
     for row in values["results"]:
@@ -45,7 +45,7 @@ def speed(values: Row) -> Iterator[str]:
 
 
 def quality(values: Row) -> Iterator[str]:
-    """Figures of whole sets of images, each with its difference to the full cache's."""
+    """Yield image-set metrics, each with its difference from the full cache."""
     yield "| |" + "".join(f" {title} | less full's |" for title in FIGURES) + " |"
     yield "|---|" + "---|" * (2 * len(FIGURES) + 1)
     for row in values["results"]:
@@ -54,7 +54,7 @@ def quality(values: Row) -> Iterator[str]:
 
 
 def text(results: Mapping[str, Row]) -> str:
-    """What stands between the marks of the page."""
+    """Return the text between the marks of the page."""
     parts = []
     for name, table in (("speed", speed), ("quality", quality)):
         if name in results:
@@ -66,7 +66,7 @@ def text(results: Mapping[str, Row]) -> str:
 
 
 def keep(file: Path, part: str, values: Row, page: Path | None) -> None:
-    """Keep a part in the file and, where a page is given, put all of the file's tables between its marks."""
+    """Store a part in the file and, if a page is given, update its tables."""
     results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     results[part] = values
     file.write_text(json.dumps(results, sort_keys=True) + "\n", encoding="utf-8")
@@ -76,7 +76,7 @@ def keep(file: Path, part: str, values: Row, page: Path | None) -> None:
 
 # -- a stored run -------------------------------------------------------------------------------------------------------
 def of_run(store: Path) -> Row:
-    """The quality of the full cache and of every decoder beside it in the newest run of a store."""
+    """Return the quality of the full cache and of every decoder in the newest run of a store."""
     run = open_run(store)
     groups, _ = standing(run.outcomes)
     rows = [row for group in groups for row in (group.full, *group.candidates) if row is not None and row.ok
@@ -99,14 +99,14 @@ def _row(row: ReportRow, full: ReportRow) -> Row:
 
 
 def apart(mine: Interval, its: Interval) -> Interval:
-    """The difference of two values of other images, its interval made of theirs (Newcombe, Statistics in Medicine 1998, method 10)."""
+    """Return the difference of two independent values (Newcombe, Statistics in Medicine 1998, method 10)."""
     value = mine.value - its.value
     below, above = math.hypot(mine.value - mine.low, its.high - its.value), math.hypot(mine.high - mine.value, its.value - its.low)
     return replace(mine, value=value, low=value - below, high=value + above)
 
 
 def main() -> None:
-    """Take the values of a store."""
+    """Update the tables of decoders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path, help="a store, or a file of values that was kept of one (.json)")
     parser.add_argument("--json", type=Path, default=Path(__file__).with_name("decoders.json"))

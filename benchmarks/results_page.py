@@ -54,9 +54,11 @@ JUDGED = Figures(SETS, ("fid", "class_accuracy"), ("fid",), claims=True)
 
 
 class Section(NamedTuple):
-    """The tables of a plan under a ``heading``. ``kind`` is a column before the method: its title, and what it says of a row;
-    ``parameters``: there is one for parameters that differ from the method's defaults. ``by``: the value by which rows stand, the
-    largest first; empty: they stand as in the plan."""
+    """Tables of a plan under a ``heading``.
+
+    ``kind`` is an extra first column (title and text of a row); ``parameters`` adds a column of non-default parameters; rows are sorted by
+    the value ``by``, else in plan order.
+    """
 
     heading: str
     about: str
@@ -100,18 +102,18 @@ SECTIONS = {
 
 
 def marks(plan: str) -> tuple[str, str]:
-    """The marks between which the tables of a plan stand."""
+    """Return the marks around the tables of a plan."""
     script = f"benchmarks/results_page.py {plan}"
     return f"<!-- written by {script} -->", f"<!-- end of what {script} has written -->"
 
 
 def take(store: Path, plan: str) -> Row:
-    """The values of a plan's tables from its newest run in a store."""
+    """Return the values of a plan's tables from its newest run in a store."""
     return of_run(store, plan, {name for figures in SECTIONS[plan].tables for name in figures.columns})
 
 
 def text(values: Row) -> str:
-    """What stands between the marks of the page."""
+    """Return the text between the marks of the page."""
     section, parts = SECTIONS[values["plan"]], list[str]()
     for model, requested in values["asked"].items():
         mine = [row for row in values["rows"] if row["model"] == model]
@@ -133,7 +135,6 @@ def _wrapped(text: str) -> str:
 
 
 def _about(model: str, values: Row, rows: Sequence[Row], section: Section) -> str:
-    """The seeds of a model, and how many differences exclude 0 and would by chance."""
     requested = values["asked"][model]
     seeds = f"`{model}`, {requested['samples']} seeds of `{requested['seeds']}`"
     seeds += f" for fidelity, {requested['images']} images of `{requested['of']}` for quality" if requested["images"] else ""
@@ -147,7 +148,6 @@ def _about(model: str, values: Row, rows: Sequence[Row], section: Section) -> st
 
 # -- a table ------------------------------------------------------------------------------------------------------------
 def _by(row: Row, name: str) -> float:
-    """The value by which a row stands, to two digits, since bytes that are meant to be equal differ by a few; the full cache first."""
     return 2.0 if row["role"] == "baseline" else round(row.get("figures", {}).get(name, [0.0])[0], 2)
 
 
@@ -170,7 +170,6 @@ def _cells(row: Row, figures: Figures, section: Section) -> list[str]:
 
 
 def _figure(values: Mapping[str, Sequence[float]], name: str, absent: str, marked: bool = False) -> str:
-    """A value with its interval, or ``absent``. Speedups have other brackets: their intervals cover less than 95 % at few repeats."""
     if name not in values:
         return absent
     if name == "speedup":
@@ -183,7 +182,6 @@ def _figure(values: Mapping[str, Sequence[float]], name: str, absent: str, marke
 
 # -- below the tables ---------------------------------------------------------------------------------------------------
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
-    """Why rows have no values, and what warns of those that have: a line for each reason."""
     texts: dict[str, list[str]] = {}
     for row in rows:
         for reason in [row["missing"]] if "missing" in row else row.get("notes", ()):
@@ -194,7 +192,6 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _origin(values: Row, requested: Row, section: Section) -> str:
-    """The command, the commit and the machine, and how times were taken where there are any."""
     timed = any("latency" in figures.columns for figures in section.tables)
     dtype = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[requested["dtype"]]
     parts = [
@@ -208,7 +205,6 @@ def _origin(values: Row, requested: Row, section: Section) -> str:
 
 
 def _calibrated(calibrations: Sequence[Row]) -> Iterator[str]:
-    """What was measured of the weights for methods, with what it took as far as that is noted."""
     if calibrations:
         noted = [name for name in ("seeds", *COST) if any(name in item for item in calibrations)]
         yield f"Calibrations{'' if 'machine' in noted else ' (machine not recorded)'}:"
@@ -217,7 +213,7 @@ def _calibrated(calibrations: Sequence[Row]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Take the values of a store."""
+    """Update the tables of a plan."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", choices=SECTIONS)
     parser.add_argument("store", type=Path, help="a store, or a file of values that was kept of one (.json)")

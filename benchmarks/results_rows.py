@@ -1,4 +1,4 @@
-"""The newest run of a plan in a store as rows: values of every case of the plan, shares of the full cache's, and differences to it."""
+"""Rows of the newest run of a plan: values, fractions of the full cache's, and differences from it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ ABOUT = {  # what warns of a value, told where that is shown
 
 
 def of_run(store: Path, plan: str, names: Collection[str]) -> Row:
-    """The newest run of a plan, as a file keeps it, with the values ``names``. Raises SystemExit where there is none, or where it has
-    cases that the plan has not."""
+    """Return the newest run of a plan with the values ``names``. Raises SystemExit."""
     run = _newest(store, plan)
     groups, claims = standing(run.outcomes, sequential=run.record.sequential)
     measured = {row.case.key: (row, group) for group in groups for row in group.rows}
@@ -71,7 +70,6 @@ def _newest(store: Path, plan: str) -> Run:
 
 
 def _planned(name: str, device: str) -> dict[str, tuple[Case, int]]:
-    """Every case of the packaged plan by its key, in the plan's order, with the number of the first block that has it."""
     plan, cases = load(name), dict[str, tuple[Case, int]]()
     for number, cells in enumerate(plan.cells):
         for planned in expand(plan.model_copy(update={"cells": [cells]}), device):
@@ -86,7 +84,6 @@ def _origin(record: RunRecord) -> Row:
 
 
 def _asked(case: Case) -> Row:
-    """How many seeds and images there are behind values, and how often times were taken at which batch."""
     quality = case.evaluation.get("quality", {})
     return {"seeds": case.seeds, "samples": case.samples, "images": quality.get("samples", 0), "of": quality.get("seeds", ""),
             "batch": case.batch, "repeats": case.repeats, "dtype": case.dtype}
@@ -100,13 +97,11 @@ def _named(case: Case, block: int) -> Row:
 
 
 def _chosen(case: Case) -> dict[str, Any]:
-    """The parameters that differ from the method's own defaults."""
     own = {parameter.name: parameter.default for parameter in fields(METHODS.get(case.method))}
     return {name: value for name, value in case.parameters.items() if own.get(name) != value and value != ()}
 
 
 def _figures(row: ReportRow, group: CaseGroup, claims: Claims, names: Collection[str]) -> Row:
-    """All that the tables tell of a case, ``missing`` being why it has no values. A value without an interval is alone in its list."""
     if not row.ok:
         return {"missing": f"{row.outcome.status}: {row.reason}"}
     verdict = "" if row.case.key not in claims else "inconclusive" if row.unranked else "non-inferior"
@@ -124,20 +119,17 @@ def _short(figures: Mapping[str, list[float]], names: Collection[str]) -> dict[s
 
 
 def _shares(row: ReportRow, full: ReportRow | None) -> dict[str, list[float]]:
-    """Bytes and FLOPs over the full cache's, the peak over its live bytes: a count has no interval."""
     pairs = {name: (_counted(row, *of), _counted(full, *of)) for name, of in SHARES.items()}
     pairs["kv_peak"] = _counted(row, "kv_peak"), _counted(full, "kv_logical")
     return {name: [round(mine / its, 5)] for name, (mine, its) in pairs.items() if mine is not None and its}
 
 
 def _counted(row: ReportRow | None, name: str, without: str = "") -> float | None:
-    """A count, less another one, or None where either is not known."""
     values, other = (row.median(each) if row and each else None for each in (name, without))
     return values if values is None or not without else None if other is None else values - other
 
 
 def _times(row: ReportRow) -> dict[str, list[float]]:
-    """Seconds of a batch, and the speed over the full cache's, of those rows that are timed."""
     latency = row.median("latency")
     seconds = {} if latency is None else {"latency": [round(latency, 5)]}
     return seconds if row.speedup is None or row.case.role != "candidate" else {**seconds, "speedup": rounded(row.speedup)}
@@ -150,14 +142,12 @@ def _images(row: ReportRow) -> dict[str, Interval]:
 
 
 def _apart(row: ReportRow) -> dict[str, Interval]:
-    """Differences to the full cache at the same seeds, where the report has them."""
     sets = {base: row.to_full[result[0]] for base in SETS if (result := row.of_set(base)) and result[0] in row.to_full}
     return {**{name: row.to_full[name] for name in IMAGES if name in row.to_full}, **sets}
 
 
 # -- calibrations -------------------------------------------------------------------------------------------------------
 def _calibrations(cases: Iterator[Case]) -> Iterator[Row]:
-    """Each calibration that a case names by its digest, or that its method is given with the weights, and what it took."""
     for method, weights, name in dict.fromkeys((case.method, case.weights, case.parameters.get("calibration", "")) for case in cases):
         facts: Mapping[str, Any] = {}
         if name:

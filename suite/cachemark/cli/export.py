@@ -41,7 +41,7 @@ def markdown(path: str, store_url: str, run_id: int | None, columns: tuple[str, 
 def latex(path: str, store_url: str, run_id: int | None, columns: tuple[str, ...], methods: tuple[str, ...]) -> None:
     """Write or print the headline tables of a run as LaTeX (booktabs).
 
-    Each has a label, `tab:` and its title.
+    Each table has the label `tab:` followed by its title.
     """
     _print_or_write("latex", path, store_url, run_id, columns=columns, methods=methods)
 
@@ -164,7 +164,6 @@ def grid(path: Path, cases: tuple[str, ...], store_url: str, run_id: int | None,
 
 # -- shared -----------------------------------------------------------------------------------------------------------
 def _print_or_write(form: Format, path: str, store_url: str, run_id: int | None, **options: Any) -> None:
-    """Print a run in a format that is text, or write it to a file and say so."""
     from ..workflows.export import export as to
 
     exported = to(form, None if path == "-" else path, store_url, run=run_id, **options)

@@ -1,4 +1,4 @@
-"""Results and images of a store in the formats of other programs."""
+"""Results and images of a store in other formats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Format = Literal["markdown", "latex", "csv", "junit", "parquet", "figures"]
 
 @dataclass(frozen=True)
 class Exported:
-    """A run in another format: its text, or the files that were written."""
+    """Exported run: its text, or the written files."""
 
     text: str = ""
     files: tuple[Path, ...] = ()
@@ -34,7 +34,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class StepTexts:
-    """Texts for GitHub Actions: a step's summary, a pull request's comment, and the lines of annotations."""
+    """Texts for GitHub Actions: step summary, pull-request comment, annotations."""
 
     summary: str
     comment: str
@@ -46,12 +46,11 @@ def export(
     baseline: str | Path | None = None, samples: bool = False, width: str = "3.25in",
     register: str | Path | None = None, columns: Sequence[str] = (), methods: Sequence[str] = (),
 ) -> Exported:
-    """Export a run (None: the newest) as text, to ``path`` if given; parquet and figures need one.
+    """Export a run (default: the newest) as text, to ``path`` if given.
 
-    ``samples`` gives csv and parquet a row for each raw value, ``junit`` compares with
-    ``baseline``, by default the accepted one, and says what the incidents of ``register`` have settled; values have a
-    ``width``; tables have these ``columns`` (by default LaTeX those that fit a page, Markdown all; ``all`` names them) and ``methods``.
-    Raises Infrastructure where nothing can be written.
+    Parquet and figures need a path. ``samples`` gives csv and parquet a row per raw value; ``junit`` compares with ``baseline`` (default:
+    the accepted one) and applies the decisions in ``register``; figures have a ``width``; tables can be restricted to ``columns`` and
+    ``methods``. Raises Infrastructure if nothing can be written.
     """
     stored = Run(store, run)
     if form == "parquet":
@@ -69,10 +68,9 @@ def export(
 def step_texts(
     store: str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None, register: str | Path | None = None,
 ) -> StepTexts:
-    """Texts for GitHub Actions about a run compared with a baseline and in pairs.
+    """Return texts for GitHub Actions on a run compared with a baseline and in pairs.
 
-    By default the baseline is the accepted one as far as the two share cases; ``register`` holds incidents. Without either there are no
-    annotations. Raises NothingMeasured where the run shares no case with the given ``baseline``.
+    Raises NothingMeasured if the run shares no case with the given ``baseline``.
     """
     from ..export import github
 
@@ -90,10 +88,6 @@ def step_texts(
 
 
 def _judgement(run: Run, path: Path | None, register: str | Path | None) -> RunJudgement | None:
-    """A run as `check` judges it, without a baseline in pairs alone; None where there are none.
-
-    An expired baseline says at least what it would have said.
-    """
     with reading(run.store) as source:
         judgement = judge(source, run.record, path, expired=True) if path else judge_in_pairs(source, run.record)
         if judgement.comparison is None and judgement.night is None:
@@ -104,10 +98,9 @@ def _judgement(run: Run, path: Path | None, register: str | Path | None) -> RunJ
 def asv_results(
     folder: Path = Path(".asv/results"), store: str | Path = DEFAULT_STORE, *, repository: Path = Path("."), changed: bool = False,
 ) -> Written:
-    """Write all runs of a store as results of asv.
+    """Write all runs of a store as asv results; ``changed`` includes runs of a changed working tree.
 
-    ``changed`` takes runs of a changed working tree for runs of their commit. Runs that belong to no commit of ``repository`` are left out.
-    Raises NothingMeasured where the store holds no run of a plan.
+    Raises NothingMeasured if the store has no run of a plan.
     """
     from ..export import asv
 
@@ -119,7 +112,7 @@ def asv_results(
 def image_grid(
     path: str | Path, cases: Sequence[str] = (), store: str | Path = DEFAULT_STORE, *, run: int | None = None, model: str | None = None,
 ) -> Path:
-    """Write the images of a run (None: the newest) at the fixed seeds as one PNG."""
+    """Write the images of a run (default: the newest) at the fixed seeds as one PNG."""
     from ..export.grids import grid
 
     stored = Run(store, run)
@@ -134,7 +127,7 @@ def image_grid(
 
 
 def put(text: str, path: str | Path, *, append: bool = False) -> Path:
-    """Write a text to a file, or at its end. Raises Infrastructure."""
+    """Write or append a text to a file. Raises Infrastructure."""
     try:
         with Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -152,7 +145,6 @@ def _junit(run: Run, baseline: str | Path | None, register: str | Path | None) -
 
 
 def _as_document(form: Format, run: Run, samples: bool, columns: Sequence[str], methods: Sequence[str]) -> str:
-    """A run in one of the formats that are text."""
     from ..export import documents, frames, tables
 
     if form == "csv":
@@ -172,10 +164,6 @@ def _frame(run: Run, samples: bool) -> pd.DataFrame:
 
 
 def _judged_by(record: RunRecord, baseline: str | Path | None) -> Path:
-    """The file of the baseline that JUnit's results are about, whether it is there or not.
-
-    Unsupported for a comparison.
-    """
     if record.is_comparison:
         raise Unsupported(f"Run {record.id} is a comparison, which has no JUnit form.",
                           remedy=f"Name another run with --run, or judge it with: cachemark check --run {record.id}")
@@ -183,7 +171,6 @@ def _judged_by(record: RunRecord, baseline: str | Path | None) -> Path:
 
 
 def _needed(path: str | Path | None) -> Path:
-    """The path, which a format that is files cannot do without."""
     if path is None:
         raise Unsupported("This format is written to files, and no path was given.", remedy="Name a file or a folder.")
     return Path(path)

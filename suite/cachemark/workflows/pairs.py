@@ -1,8 +1,7 @@
-"""Cases of a plan measured in pairs: two fresh processes on one device, one right after the other, in random order, with the same seeds.
+"""Pairs of measurements: two fresh processes on one device, in random order, with the same seeds.
 
-The test is elsewhere (:mod:`cachemark.stats.paired_test`). One process runs its side of several configurations, so that it is started
-once; for each configuration it is a fresh one. Both sides run where a run would: on a leased device of an executor, pinned and monitored. A
-pair in which one side was throttled or disturbed is measured again.
+The test is in :mod:`cachemark.stats.paired_test`. A process runs its side of several configurations. Both sides run on a leased, monitored
+device; disturbed pairs are repeated.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ def timed_side(planned: Planned, images: int = IMAGES) -> Planned:
 
 
 def image_side(planned: Planned, samples: int = 0) -> Planned:
-    """Return the case with ``samples`` images to compare (0: as many as its plan has) and nothing to time.
+    """Return the case with ``samples`` images (0: as many as its plan has) and no timing.
 
-    More images than the plan has come from a larger subset of the same series, which begins with the same seeds. The evaluation is marked,
-    since the outcome has no times and must not be reused for the plan's own case. Raises BadPlan where the series has fewer.
+    More images than the plan has come from a larger subset that starts with the same seeds. The evaluation is marked, so that the result is
+    not reused for the plan's own case. Raises BadPlan if the series has fewer seeds.
     """
     case = planned.case
     evaluation = {key: value for key, value in case.evaluation.items() if key != QUALITY_PASS} | {ONLY: "images"}
@@ -48,7 +47,6 @@ def image_side(planned: Planned, samples: int = 0) -> Planned:
 
 
 def _reaching(subset: str, samples: int) -> str:
-    """Return the subset, or the first larger one of its series: tuning seeds never become measuring seeds."""
     series = {name: size for name, size in seeds.SIZES.items() if _series(name) == _series(subset) and size >= seeds.SIZES[subset]}
     if large_enough := next((name for name, size in series.items() if size >= samples), None):
         return large_enough
@@ -66,9 +64,8 @@ def configs_of(
 ) -> dict[str, Planned]:
     """Return the cases of a plan that can run, by their names of :func:`names_of`.
 
-    ``labels`` selects cases: a name, also without its model or its conditions. ``side`` prepares each of them (:func:`timed_side` or
-    :func:`image_side`) with ``images``. Cases whose largest batch is searched have no batch of their own and are left out; raises
-    NothingMeasured where there are no others.
+    ``labels`` selects cases; ``side`` prepares each (:func:`timed_side` or :func:`image_side`) with ``images``. Cases with a searched batch
+    are left out. Raises NothingMeasured without other cases.
     """
     labels = [shown_label(label) for label in labels]
     runnable = [p for p in expand(plan, device) if p.case.role in ("candidate", "baseline") and not p.unsupported_reason]
@@ -85,7 +82,6 @@ def configs_of(
 
 
 def _labels(name: str, case: Case) -> set[str]:
-    """Every label of a case."""
     return {title.removeprefix(start) for title in (name, case.title, case.full_title) for start in ("", f"{case.model} ")}
 
 
@@ -99,12 +95,10 @@ def names_of(cases: Sequence[Case]) -> list[str]:
 
 
 def _apart(conditions: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The conditions in which any other case differs."""
     return [f"{name} {value}" for name, value in conditions.items() if any(other.get(name) != value for other in alternatives)]
 
 
 def _conditions(case: Case) -> dict[str, Any]:
-    """Settings of a case one by one, without its evaluation and its role."""
     settings = case.to_json()
     return {name: value for name, value in {**settings, **settings["sampling"], **settings["parameters"]}.items()
             if name not in ("sampling", "parameters", "evaluation", "role", "decoder")}
@@ -113,10 +107,10 @@ def _conditions(case: Case) -> dict[str, Any]:
 def sides_of(
     plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES, side: MakeSide = timed_side,
 ) -> tuple[dict[str, Planned], dict[str, Planned]]:
-    """Return the cases of two labels, paired by model and conditions, for each side by the name of the pair.
+    """Return the cases of two labels, paired by model and conditions.
 
-    A model that has one case of each label under different conditions gives that pair, which the comparison may refuse. The name holds the
-    model, both labels, and the conditions where there are several. Raises CachemarkError where no model has both.
+    A model with one case of each label under different conditions gives that pair, which the comparison may reject. Raises CachemarkError
+    if no model has both labels.
     """
     labels = shown_label(labels[0]), shown_label(labels[1])
     sides = [configs_of(plan, device, [label], images, side) for label in labels]
@@ -129,14 +123,12 @@ def sides_of(
 
 
 def _counterpart(planned: Planned, sides: Sequence[Configs]) -> Planned | None:
-    """The case of the second side that one of the first is compared with."""
     ours, theirs = ([p for p in side.values() if p.case.model == planned.case.model] for side in sides)
     same = [p for p in theirs if p.case.cell == planned.case.cell]
     return same[0] if same else theirs[0] if len(ours) == len(theirs) == 1 else None
 
 
 def _pair_name(name: str, case: Case, labels: tuple[str, str]) -> str:
-    """Return the name of a pair of labels; ``name`` is that of its first case."""
     conditions = name.removeprefix(case.title)
     return f"{case.model} {labels[0]} → {labels[1]}{conditions}"
 
@@ -159,7 +151,7 @@ class Side:
 
 
 def measure(sides: Sequence[Side], names: Sequence[str], executor: Executor) -> list[dict[str, Outcome]]:
-    """Measure some configurations of each side, one side right after the other on one device. Raises Infrastructure where it is lost."""
+    """Measure configurations of each side in turn on one device. Raises Infrastructure if it is lost."""
     groups = [(number, group) for number, side in enumerate(sides) for group in side.groups(names)]
     ended = executor.in_turn([([sides[number].configs[name] for name in group], sides[number].request) for number, group in groups])
     if lost_case := next((finished for part in ended for finished in part if finished.lost), None):

@@ -1,7 +1,7 @@
-"""Sources of the weights of published models: addresses, files, sizes, licences. Nothing here asks a network or imports torch.
+"""Sources of published weights: addresses, files, sizes and licenses, without network or torch.
 
-The facts stand in ``data/publications.json``; what nobody has published or what was not read is null there, never a guess. What a source
-itself says of its files, sizes and SHA-256, is noted beside them when they are fetched (:data:`NOTES`).
+The facts are in ``data/publications.json``; unknown facts are null. Sizes and SHA-256 stated by a source are stored next to fetched files
+(:data:`NOTES`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ HUB = "https://huggingface.co/"
 
 @dataclass(frozen=True)
 class Origin:
-    """A source of files: the ``name`` of a repository on Hugging Face, or an ``address`` to which a person must go. ``licence`` and
-    ``gated`` are null where they are not known; ``gated`` files are given to those who agreed to terms."""
+    """Source of files: a Hugging Face repository ``name``, or an ``address`` for manual download.
+
+    ``licence`` and ``gated`` (terms to accept) are null if unknown.
+    """
 
     name: str
     address: str
@@ -35,15 +37,17 @@ class Origin:
 
     @property
     def on_hub(self) -> bool:
-        """True where a program can fetch the files."""
+        """True if the files can be fetched by a program."""
         return self.address.startswith(HUB)
 
 
 @dataclass(frozen=True)
 class Publication:
-    """The files that one ``model`` needs under one key of a plan: ``files`` of an origin, as patterns, and the ``path`` to name in the
-    plan, below ``folder``. ``nbytes`` and ``sha256`` (by file) are those that were published, ``about_mib`` a published size in whole MiB;
-    ``steps`` tell a person what to do where no program can fetch them."""
+    """Files that a ``model`` needs under one ``key`` of a plan.
+
+    ``files`` are patterns, ``path`` is relative to ``folder``. ``nbytes`` and ``sha256`` (by file) are as published, ``about_mib`` a
+    published size in MiB; ``steps`` describe a manual download.
+    """
 
     model: str
     key: str
@@ -57,7 +61,7 @@ class Publication:
     steps: tuple[str, ...] = ()
 
     def located(self, root: str | Path) -> Path:
-        """The place of the file or folder below the folder that everything was fetched to."""
+        """Return the path below the folder of all downloads."""
         return Path(root) / self.folder / self.path
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +72,7 @@ class Publication:
 
 @functools.cache
 def publications() -> tuple[Publication, ...]:
-    """Everything that is known, model by model."""
+    """Return all publications, ordered by model."""
     data = json.loads((resources.files("cachemark") / "data" / "publications.json").read_text(encoding="utf-8"))
     origins = {name: Origin(name, **facts) for name, facts in data["origins"].items()}
     files = (file for entry in data["files"] for file in _read(entry, origins))
@@ -84,7 +88,7 @@ def _read(entry: Mapping[str, Any], origins: Mapping[str, Origin]) -> Iterator[P
 
 
 def of_model(model: str) -> tuple[Publication, ...]:
-    """The publications of a model. Raises UnknownName for a model that nobody has published, the nearest name first."""
+    """Return the publications of a model. Raises UnknownName."""
     result = tuple(item for item in publications() if item.model == model)
     if not result:
         raise unknown("published model", model, {item.model for item in publications()})
@@ -93,14 +97,14 @@ def of_model(model: str) -> tuple[Publication, ...]:
 
 @dataclass(frozen=True)
 class Noted:
-    """A statement of a source about one of its files, when it was fetched."""
+    """Facts that a source stated about a file when it was fetched."""
 
     nbytes: int
     sha256: str = ""
 
 
 def notes(folder: Path) -> dict[str, Noted]:
-    """The statements of this folder's source about its files; none where they were not fetched by this package."""
+    """Return the stated facts about the files of a folder; nothing if it was not fetched by this package."""
     if not os.path.lexists(folder / NOTES):
         return {}
     try:
@@ -112,7 +116,7 @@ def notes(folder: Path) -> dict[str, Noted]:
 
 
 def noted_of(file: Path) -> Noted | None:
-    """The statement of the source about a file: in its own folder or in one above it, to which a repository was fetched."""
+    """Return the stated facts about a file, from its folder or one above it."""
     for folder in list(file.parents)[:3]:
         if result := notes(folder).get(file.relative_to(folder).as_posix()):
             return result

@@ -1,4 +1,4 @@
-"""The report of a run, and the site of all runs of a store."""
+"""Report of a run, and site of all runs of a store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SIDES = ("after", "before")
 
 @dataclass(frozen=True)
 class Report:
-    """A written report: the file and the number of the run."""
+    """Written report: file and run number."""
 
     path: Path
     run: int
@@ -52,7 +52,7 @@ class Report:
 
 @dataclass(frozen=True)
 class WrittenSite:
-    """A written site: its list, the numbers of the runs with new pages, and how many were removed."""
+    """Written site: index, runs with new pages, and number of removed pages."""
 
     index: Path
     made: tuple[int, ...]
@@ -61,9 +61,9 @@ class WrittenSite:
 
 @dataclass(frozen=True)
 class PairedVerdicts:
-    """The verdicts of a comparison in pairs, without those on equal code.
+    """Verdicts of a comparison in pairs, without A/A tests.
 
-    ``sides`` are the names of both sides; ``cases`` counts the cells that were judged and all cells; ``command`` measures it again.
+    ``sides`` name both sides; ``cases`` counts compared and all configurations; ``command`` measures again.
     """
 
     sides: tuple[str, ...]
@@ -74,7 +74,7 @@ class PairedVerdicts:
     command: str
 
     def summary(self) -> Sequence[str]:
-        """Lines about the whole comparison, the verdict first."""
+        """Return lines on the whole comparison, the verdict first."""
         return self.lines
 
 
@@ -82,12 +82,12 @@ def report(
     store: Store | str | Path = DEFAULT_STORE, path: str | Path = "report.html", *, run: int | None = None,
     baseline: str | Path | None = None, against: int | None = None, public: bool = False, register: str | Path | None = None,
 ) -> Report:
-    """Write the report of a run (None: the newest) to ``path``.
+    """Write the report of a run (default: the newest) to ``path``.
 
-    The run is compared with the run ``against``, else with ``baseline``, by default the accepted one as far as the two share cases. Earlier
-    runs of its plan are its history; decisions on its regressions come from the incidents in ``register``. ``public`` leaves out what
-    names a host, a user or a path. Raises Infrastructure where the file cannot be written, NothingMeasured where the run shares no case
-    with ``baseline`` or ``against``, and Unsupported for a run against itself or a comparison.
+    The run is compared with the run ``against``, else with ``baseline`` (default: the accepted one, for shared cases). Earlier runs of its
+    plan are its history; ``register`` holds decisions on regressions. ``public`` omits hosts, users and paths. Raises Infrastructure if the
+    file cannot be written, NothingMeasured if no case is shared with a given baseline or run, and Unsupported for a run against itself or a
+    comparison.
     """
     with reading(store) as source, _without_collector():
         record, incidents = chosen(source, run), None if register is None else Path(register)
@@ -106,10 +106,10 @@ def site(
     store: Store | str | Path, folder: str | Path, *, baseline: str | Path | None = None, days: int = 90, fresh: bool = False,
     public: bool = False, register: str | Path | None = None,
 ) -> WrittenSite:
-    """Write or update a site: a page for each run of the last ``days``, and a list of them.
+    """Write or update a site: an index, and a page for each run of the last ``days``.
 
-    A page is written again only if its run, the comparisons of its plan, its baseline, the incidents of ``register``, the anchors reached
-    or the code of the report have changed; ``fresh`` writes all of them.
+    A page is rebuilt if its run, a comparison of its plan, its baseline, its incidents, an anchor or the report's code changed; ``fresh``
+    rebuilds all pages.
     """
     folder, now, made, incidents = Path(folder), datetime.now(UTC), [], None if register is None else Path(register)
     try:
@@ -136,13 +136,13 @@ def site(
 
 
 def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
-    """The view of a run without images, baseline and history: what its tables show."""
+    """Return the view of a run without images, baseline and history."""
     reached = anchors.load()
     return report_view.build(record, outcomes, not_reproduced=lambda case: anchors.not_reproduced(case.model, case.weights, reached))
 
 
 def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
-    """The baseline at ``path``, else the accepted one of this plan and machine class, if there is one."""
+    """Return the baseline at ``path``, else the accepted one of this plan and machine class, else None."""
     if path or record.is_comparison:  # a comparison has two sides of its own and no accepted baseline
         return Path(path) if path else None
     if not re.fullmatch(NAME, record.plan):  # a store may hold names that no baseline can have
@@ -154,7 +154,7 @@ def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
 def changes_over_nights(
     costs: Sequence[float], environments: Sequence[str], device_class: str, days: Sequence[int],
 ) -> tuple[list[ChangePoint], str]:
-    """Find changes in log costs, one per run, and name what the newest runs cannot show."""
+    """Return changes of log costs (one per run), and which changes the newest runs cannot show."""
     least = ledger.FLOOR.get(device_class, max(ledger.FLOOR.values()))
     segments = history.changes(costs, environments, least, days)
     return [change for segment in segments for change in segment.changes], segments[-1].blind if segments[-1].shows > least else ""
@@ -163,7 +163,6 @@ def changes_over_nights(
 # -- the view of a run ------------------------------------------------------------------------------------------------
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Pause the cyclic collector, which takes a fifth of the time of a page and finds no cycle."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -176,7 +175,6 @@ def _without_collector() -> Iterator[None]:
 def _view_or_bare(
     store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None,
 ) -> ReportView:
-    """The view of a run, without a comparison where the baseline shares no case with it."""
     try:
         return _view(store, record, path, public, register)
     except NothingMeasured:
@@ -186,7 +184,6 @@ def _view_or_bare(
 def _view(
     store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None, against: RunRecord | None = None,
 ) -> ReportView:
-    """Return the view of a run, compared with a run or a baseline, with its history."""
     reached, outcomes, plan = anchors.load(), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
     judgement, baseline = _compared(store, record, path, register, against)
     pairs = None
@@ -211,7 +208,6 @@ def _view(
 def _compared(
     store: Store, record: RunRecord, path: Path | None, register: Path | None, against: RunRecord | None,
 ) -> tuple[RunJudgement | None, Exchange | None]:
-    """The judgement of a run by another run or a baseline, and that other side."""
     if against is not None:
         return judge_against(store, record, against)
     if path is None:
@@ -220,28 +216,22 @@ def _compared(
 
 
 def _outcomes(store: Store, record: RunRecord) -> list[Outcome]:
-    """Every outcome of a run; of a comparison one for each case."""
     return by_case(store.outcomes(record.id)) if record.is_comparison else store.outcomes(record.id)
 
 
 def _earlier(records: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:
-    """Earlier runs of a plan on this class of machine, newest first."""
     return [other for other in records if other.id < record.id and other.plan == record.plan
             and other.environment.machine_class == record.environment.machine_class]
 
 
 def _measured_anew(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcome]:
-    """The outcomes that a run measured itself: a value belongs to the day of its measurement."""
     reused = store.reused(run_id)
     return [outcome for outcome in outcomes if outcome.case.key not in reused] if reused else outcomes
 
 
 # -- comparisons in pairs ---------------------------------------------------------------------------------------------
 def paired_verdicts(store: Store, run: RunRecord, register: Path | None = None) -> PairedVerdicts:
-    """The verdicts of a comparison, with the decisions of a register.
-
-    Raises NothingMeasured where the comparison broke off.
-    """
+    """Return the verdicts of a comparison. Raises NothingMeasured if it did not finish."""
     judgement = with_decisions(judge_comparison(store, run), store, run, register)
     assert judgement.night is not None
     night, tally, remarks = judgement.night, judgement.night.tally, judgement.remarks()
@@ -252,10 +242,9 @@ def paired_verdicts(store: Store, run: RunRecord, register: Path | None = None) 
 
 
 def by_case(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """One outcome for each case of a comparison, in the order in which cells were first measured.
+    """Return one result per case of a comparison, the second side's where both sides have the case.
 
-    It is the second side's where both sides are the same case; A/A tests are left out. A process counts as one repeat, its median, since
-    pairs are independent and what is timed within a process is not. Images are those made for the comparison, where there are any.
+    A process counts as one repeat (its median). A/A tests are left out.
     """
     by_side: dict[str, dict[str, list[Outcome]]] = {}
     outcomes = list(outcomes)
@@ -269,7 +258,6 @@ def by_case(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def _joined(processes: Sequence[Outcome]) -> Outcome:
-    """Outcomes of one case as one; the last failure where none of them ran."""
     ran = [outcome for outcome in processes if outcome.ok]
     if not ran:
         return processes[-1]
@@ -301,7 +289,6 @@ def _public_judgement(judgement: RunJudgement | None) -> RunJudgement | None:
 
 # -- which pages are up to date ---------------------------------------------------------------------------------------
 def _stamp(record: RunRecord, records: Sequence[RunRecord], files: Sequence[Path], reached: Sequence[Any], public: bool) -> str:
-    """A hash of what the page of a run depends on: runs, ``files``, anchors and code."""
     compared = [r for r in records if r.plan == ledger.COMPARISON + record.plan
                 and r.environment.machine_class == record.environment.machine_class]
     dependencies: dict[str, Any] = {
@@ -314,7 +301,6 @@ def _stamp(record: RunRecord, records: Sequence[RunRecord], files: Sequence[Path
 
 @cache
 def _code() -> str:
-    """A hash of the packages that a page is made in, templates and styles included."""
     code, root = hashlib.sha256(), Path(str(resources.files("cachemark")))
     for file in sorted(file for room in ROOMS for file in (root / room).rglob("*") if file.is_file() and "__pycache__" not in file.parts):
         code.update(json.dumps(str(file.relative_to(root))).encode() + file.read_bytes())
