@@ -103,7 +103,7 @@ def _paired(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[Sequence[float]], signs: Signs, lead: str) -> Chart:
-    percentiles = _boxes(values)
+    percentiles = [np.percentile(seeds, _BOX).tolist() for seeds in values]
     share = metric(name).unit == "share"
     scale = 100.0 if share else 1.0
     spans: list[Span] = []
@@ -121,11 +121,3 @@ def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[S
     caption = f"{lead}Box: 25–75 %; whiskers: 5–95 %; tick: median.{first(rows)}"
     plot = RowPlot(_labels(rows), x, tuple(spans), lines=(0.0,) if lead else ())
     return Chart.of_cases("quality", title, caption, plot, ("5 %", "25 %", "Median", "75 %", "95 %", "Seeds"), rows, figures)
-
-
-def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:
-    percentiles: dict[int, list[float]] = {}
-    for n in {len(seeds) for seeds in values}:
-        places = [k for k, seeds in enumerate(values) if len(seeds) == n]
-        percentiles.update(zip(places, np.percentile(np.array([values[k] for k in places]), _BOX, axis=1).T.tolist(), strict=True))
-    return [percentiles[k] for k in range(len(values))]

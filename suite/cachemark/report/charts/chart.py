@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
@@ -100,21 +98,8 @@ class Signs:
 
 def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
     """Return a color per method in all ``parts`` of a report, and a shape per budget."""
-    ratios = sorted(group.budgets, key=share_of_full, reverse=True)
-    glyphs, colors = tuple(GLYPHS.values()), palette(frozenset(part.methods for part in (group, *parts)))
+    names = sorted({name for part in (group, *parts) for name in part.methods})
+    colors = {name: COLORS[k % len(COLORS)] for k, name in enumerate(names)}
+    ratios, glyphs = sorted(group.budgets, key=share_of_full, reverse=True), tuple(GLYPHS.values())
     return Signs({name: Key(display_name(name), colors[name], k) for k, name in enumerate(group.methods)},
                  {name: Key(shown_share(name), glyphs[k % len(glyphs)], k) for k, name in enumerate(ratios)})
-
-
-@lru_cache(maxsize=8)
-def palette(together: frozenset[tuple[str, ...]]) -> dict[str, str]:
-    """Assign each method the color that fewest methods of its groups, then fewest of all, have.
-
-    ``together`` lists the methods of each group.
-    """
-    colors: dict[str, str] = {}
-    for name in sorted({name for names in together for name in names}):
-        near = {other for names in together if name in names for other in names}
-        beside, used = (Counter(color for other, color in colors.items() if other in names) for names in (near, colors))
-        colors[name] = min(COLORS, key=lambda color: (beside[color], used[color]))
-    return colors
