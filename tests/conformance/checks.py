@@ -28,14 +28,14 @@ class Vector:
     path: Path
     facts: dict[str, Any]
     tensors: dict[str, Tensor]
-    seen: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
 
     @classmethod
     def load(cls, path: Path) -> Vector:
         return cls(path, json.loads(path.with_suffix(".json").read_text()), load(content(path)))
 
     def __getitem__(self, name: str) -> Tensor:
-        self.seen.add(name)
+        self.used.add(name)
         return self.tensors[name]
 
     @property

@@ -80,4 +80,4 @@ def test_every_stored_tensor_counts(path: Path) -> None:
         assert not fault_of(path, kind, check.name)
     with torch.no_grad():
         assert not unnoticed(path, kind)
-    assert vector.seen == vector.tensors.keys()
+    assert vector.used == vector.tensors.keys()

@@ -9,7 +9,7 @@ import torch
 
 from cachemark.metrics.compute.prompt_scores import FIGURES, PromptScores
 from cachemark.models.tiny import tiny_vq as vq
-from cachemark.models.tiny.captions import AXES, Asked, asked
+from cachemark.models.tiny.captions import AXES, Asked, parsed
 from cachemark.models.weights import packaged
 from tools.train.caption_scene import caption_scenes
 
@@ -29,26 +29,26 @@ def figures(scenes: list[Asked], captions: tuple[str, ...] = CAPTIONS) -> dict[s
 
 
 def test_pictures_of_the_captions_are_right_on_every_axis() -> None:
-    means = figures([asked(CAPTIONS[label]) for label in LABELS])
+    means = figures([parsed(CAPTIONS[label]) for label in LABELS])
     assert min(means.values()) >= 0.95
 
 
 @pytest.mark.parametrize("axis", AXES)
 def test_a_fault_on_one_axis_shows_there_and_nowhere_else(axis: str) -> None:
-    requests = [asked(CAPTIONS[label]) for label in LABELS]
+    requests = [parsed(CAPTIONS[label]) for label in LABELS]
     means = figures([replace(request, **{axis: (getattr(request, axis) + 1) % len(AXES[axis])}) for request in requests])
     assert {name for name, value in means.items() if value <= 0.05} == OF[axis]
     assert min(value for name, value in means.items() if name not in OF[axis]) >= 0.95
 
 
 def test_what_a_caption_leaves_out_may_look_as_it_likes() -> None:
-    bare = tuple(replace(asked(caption), colour=None, ground_colour=None).caption for caption in CAPTIONS)
-    means = figures([asked(bare[label]) for label in LABELS], bare)
+    bare = tuple(replace(parsed(caption), colour=None, ground_colour=None).caption for caption in CAPTIONS)
+    means = figures([parsed(bare[label]) for label in LABELS], bare)
     assert min(means.values()) >= 0.95
 
 
 def test_pictures_of_other_captions_are_right_by_chance_alone() -> None:
-    means = figures([asked(CAPTIONS[(label + 1) % 6]) for label in LABELS])
+    means = figures([parsed(CAPTIONS[(label + 1) % 6]) for label in LABELS])
     assert means["prompt_score"] == 0.0
     assert max(means.values()) < 0.5
 
@@ -56,7 +56,7 @@ def test_pictures_of_other_captions_are_right_by_chance_alone() -> None:
 def test_the_tokenizer_does_not_hide_what_a_picture_shows() -> None:
     """Its reconstructions are the best images of a model with these codes."""
     coder = vq.load(packaged("tiny-vq.safetensors"))
-    images = caption_scenes([asked(CAPTIONS[label]) for label in LABELS], 78).images
+    images = caption_scenes([parsed(CAPTIONS[label]) for label in LABELS], 78).images
     with torch.inference_mode():
         again = coder.decode(coder.encode(images))
     scores = PromptScores(CAPTIONS)
@@ -64,6 +64,6 @@ def test_the_tokenizer_does_not_hide_what_a_picture_shows() -> None:
 
 
 def test_pictures_are_judged_anew_after_others() -> None:
-    scores, requests = PromptScores(CAPTIONS), [asked(CAPTIONS[label]) for label in LABELS]
+    scores, requests = PromptScores(CAPTIONS), [parsed(CAPTIONS[label]) for label in LABELS]
     right, wrong = caption_scenes(requests, 79).images, caption_scenes(requests[1:] + requests[:1], 79).images
     assert [float(scores("prompt_score", images, LABELS).mean()) > 0.5 for images in (right, wrong, right)] == [True, False, True]

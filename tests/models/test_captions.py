@@ -13,7 +13,7 @@ from cachemark.models import janus
 from cachemark.models.catalogue.text_to_image import CAPTIONED, TINY_T2I
 from cachemark.models.catalogue.text_to_image import TINY_NAME as NAME
 from cachemark.models.catalogue.text_to_image import TINY_TEXTS as TEXTS
-from cachemark.models.tiny.captions import AXES, CAPTION, SPECIAL, VOCABULARY, Asked, WordTokenizer, asked
+from cachemark.models.tiny.captions import AXES, CAPTION, SPECIAL, VOCABULARY, Asked, WordTokenizer, parsed
 
 GIVEN = {"position": 0, "texture": 1}
 
@@ -30,7 +30,7 @@ def test_every_caption_is_read_as_it_was_meant() -> None:
     grounds = [(None, None, None), *itertools.product(range(4), range(4), (None, 0, 5))]
     for (shape, count, colour), (place, texture, ground) in itertools.product(itertools.product(*choices), grounds):
         meant = Asked(shape, count, colour, place, texture, ground)
-        assert asked(meant.caption) == meant
+        assert parsed(meant.caption) == meant
 
 
 @pytest.mark.parametrize("text", [
@@ -39,14 +39,14 @@ def test_every_caption_is_read_as_it_was_meant() -> None:
 ])  # fmt: skip
 def test_other_words_and_orders_are_no_caption(text: str) -> None:
     with pytest.raises(ValueError, match="is no caption"):
-        asked(text)
+        parsed(text)
 
 
 def test_a_word_that_is_not_known_is_an_error_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match=r"Unknown word of a caption 'sters'\. Did you mean 'stars'\?"):
         WordTokenizer().ids("two red sters")
     with pytest.raises(UnknownName, match="Unknown word of a caption 'sters'"):
-        asked("two red sters")
+        parsed("two red sters")
 
 
 def test_a_word_is_one_id_whatever_its_capitals_and_spaces() -> None:
@@ -58,7 +58,7 @@ def test_a_word_is_one_id_whatever_its_capitals_and_spaces() -> None:
 
 
 def test_the_list_asks_for_everything_equally_often() -> None:
-    requests = [asked(text) for text in TEXTS]
+    requests = [parsed(text) for text in TEXTS]
     assert len(set(TEXTS)) == len(TEXTS) == 256
     for axis in ("object", "colour", "count", "position", "texture"):
         often = Counter(getattr(request, axis) for request in requests)

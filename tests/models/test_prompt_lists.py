@@ -44,19 +44,19 @@ def test_a_list_of_the_package_has_a_name() -> None:
 
 
 def test_a_text_has_a_prompt_on_each_line(write: Write) -> None:
-    found = write("mine", "a red star\n  two blue discs \n")
-    assert (found.kind, found.texts, found.tasks, found.questions) == ("text", ("a red star", "two blue discs"), (), ())
+    listed = write("mine", "a red star\n  two blue discs \n")
+    assert (listed.kind, listed.texts, listed.tasks, listed.questions) == ("text", ("a red star", "two blue discs"), (), ())
 
 
 def test_geneval_brings_its_tasks(write: Write) -> None:
-    found = write("evaluation_metadata.jsonl", lines(BENCH, BESIDE))
-    assert (found.kind, found.texts) == ("geneval", ("a photo of a bench", "a photo of a dog right of a bench"))
-    assert [task["include"] for task in found.tasks] == [BENCH["include"], BESIDE["include"]]
+    listed = write("evaluation_metadata.jsonl", lines(BENCH, BESIDE))
+    assert (listed.kind, listed.texts) == ("geneval", ("a photo of a bench", "a photo of a dog right of a bench"))
+    assert [task["include"] for task in listed.tasks] == [BENCH["include"], BESIDE["include"]]
 
 
 def test_of_coco_the_first_caption_of_each_image_counts(write: Write) -> None:
-    found = write("captions_val2014.json", captions((7, 31, "A dog\nruns."), (3, 40, "A man."), (7, 30, "A dog."), (3, 41, "Nobody.")))
-    assert (found.kind, found.texts) == ("coco", ("A man.", "A dog."))
+    listed = write("captions_val2014.json", captions((7, 31, "A dog\nruns."), (3, 40, "A man."), (7, 30, "A dog."), (3, 41, "Nobody.")))
+    assert (listed.kind, listed.texts) == ("coco", ("A man.", "A dog."))
 
 
 @pytest.mark.parametrize("inner", ["", "prompts"])
@@ -71,9 +71,9 @@ def test_dpg_has_a_prompt_in_each_file_and_its_questions_beside_them(tmp_path: P
             "10,t,k,1,0,global,,global - (photo),Is it a photo?", "10,t,k,2,1,other,,other - text (x),Is there text?",
             "partiprompts3,t,k,1,0,entity,whole,entity - whole (cat),Is there a cat?"]
     (tmp_path / "dpg_bench.csv").write_text("\n".join([HEAD, *rows]))
-    found = prompt_list(str(tmp_path / "" if inner else folder))
-    assert (found.kind, found.texts) == ("dpg", ("prompt 2", "prompt 10", "prompt partiprompts3"))
-    assert found.questions == ((Question(2, "Is it red?", "attribute", (1,)),),
+    listed = prompt_list(str(tmp_path / "" if inner else folder))
+    assert (listed.kind, listed.texts) == ("dpg", ("prompt 2", "prompt 10", "prompt partiprompts3"))
+    assert listed.questions == ((Question(2, "Is it red?", "attribute", (1,)),),
                                (Question(1, "Is it a photo?", "global", ()), Question(2, "Is there text?", "other", (1,))),
                                (Question(1, "Is there a cat?", "entity", ()),))
     (tmp_path / "dpg_bench.csv").unlink()
@@ -101,10 +101,10 @@ BROKEN = {
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_list_is_one_sentence(write: Write, kind: str) -> None:
     name, text, says = BROKEN[kind]
-    with pytest.raises(BadPlan, match=says) as told:
+    with pytest.raises(BadPlan, match=says) as caught:
         write(name, text)
-    assert "\n" not in str(told.value)
-    assert told.value.remedy
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy
 
 
 TABLES = {

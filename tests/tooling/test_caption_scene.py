@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.models.tiny.captions import AXES, PLACES, Asked, asked
+from cachemark.models.tiny.captions import AXES, PLACES, Asked, parsed
 from tools.train.caption_scene import VERSION, CaptionScene, caption_scenes, stream
 from tools.train.scene import stream as scene_stream
 
@@ -85,7 +85,7 @@ def test_the_ground_has_its_colour_and_its_texture(drawn: CaptionScene) -> None:
 
 
 def test_pictures_of_a_request_show_it_and_draw_the_rest() -> None:
-    requests = [asked("two red stars above blue stripes")] * 20
+    requests = [parsed("two red stars above blue stripes")] * 20
     scene = caption_scenes(requests, 5)
     assert {axis: of.unique().tolist() for axis, of in scene.shown.items()} == {
         "object": [3], "count": [1], "colour": [0], "position": [0], "texture": [0], "ground_colour": [4]}  # fmt: skip
@@ -95,7 +95,7 @@ def test_pictures_of_a_request_show_it_and_draw_the_rest() -> None:
 
 
 def test_captions_tell_what_is_shown_and_leave_out_what_they_may(drawn: CaptionScene) -> None:
-    captions = [asked(caption) for caption in drawn.captions(3)]
+    captions = [parsed(caption) for caption in drawn.captions(3)]
     for i, caption in enumerate(captions):
         for axis in AXES:
             assert getattr(caption, axis) in (None, int(drawn.shown[axis][i]))

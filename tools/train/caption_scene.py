@@ -59,11 +59,11 @@ def stream(seed: int, purpose: str, index: int = 0) -> int:
 def caption_scenes(what: int | Sequence[Asked], seed: int, *, device: str | torch.device = "cpu") -> CaptionScene:
     """Draw pictures: ``what`` is a count, or what each of them is to show, the rest being drawn. Parameters are drawn on the CPU and
     pictures rendered on ``device``."""
-    wanted = () if isinstance(what, int) else what
+    requests = () if isinstance(what, int) else what
     params = _draw(what if isinstance(what, int) else len(what), torch.Generator().manual_seed(seed))
-    for i, one in enumerate(wanted):
+    for i, request in enumerate(requests):
         for axis in AXES:
-            if (choice := getattr(one, axis)) is not None:
+            if (choice := getattr(request, axis)) is not None:
                 params[axis][i] = choice
     params = {name: value.to(device) for name, value in params.items()}
     return CaptionScene(_render(params), {axis: params[axis] for axis in AXES})

@@ -54,8 +54,8 @@ class CaptionedTask(CodesPredictorTask):
     def _encoded(self, count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
         scene = caption_scenes(count, stream(seed, "pictures"), device=self.device)
         tokens = torch.cat([self.tokenizer.encode(part) for part in scene.images.split(64)])
-        asked = janus.prompts_of(scene.captions(stream(seed, "captions")), WordTokenizer(), form=CAPTION).conditional
-        ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in asked], batch_first=True, padding_value=BEHIND)
+        prompts = janus.prompts_of(scene.captions(stream(seed, "captions")), WordTokenizer(), form=CAPTION).conditional
+        ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in prompts], batch_first=True, padding_value=BEHIND)
         return list(zip(ids.split(self.batch), tokens.split(self.batch), strict=True))
 
 
@@ -79,18 +79,18 @@ class ReaderTask(WholeTask):
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy over the axes of a caption."""
         scene, half = caption_scenes(self.batch, stream(self.seed, "reader", step), device=self.device), self.batch // 2
-        said = self.model(torch.cat((scene.images[:half], self._made_again(scene.images[half:]))))
-        return torch.stack([F.cross_entropy(said[axis].float(), scene.shown[axis]) for axis in AXES]).mean()
+        logits = self.model(torch.cat((scene.images[:half], self._made_again(scene.images[half:]))))
+        return torch.stack([F.cross_entropy(logits[axis].float(), scene.shown[axis]) for axis in AXES]).mean()
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
         """Accuracy by axis on held-out pictures, and on what the tokenizer makes of them."""
         scene = caption_scenes(READ, stream(self.seed, "held out"), device=self.device)
-        found: dict[str, float] = {}
+        accuracies: dict[str, float] = {}
         for kind, images in (("", scene.images), ("_made_again", self._made_again(scene.images))):
             read = self.model.read(images)
-            found |= {f"{axis}{kind}": round(float((read[axis] == scene.shown[axis]).float().mean()), 4) for axis in AXES}
-        return found
+            accuracies |= {f"{axis}{kind}": round(float((read[axis] == scene.shown[axis]).float().mean()), 4) for axis in AXES}
+        return accuracies
 
     @torch.no_grad()
     def _made_again(self, images: Tensor) -> Tensor:

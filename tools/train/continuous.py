@@ -128,9 +128,9 @@ class MaskedTask(PredictorTask):
         z, start = (part.repeat(HELD_OUT_REPEATS, 1, 1) for part in self.model.hidden(labels, latents, draws, dropped=0.0))
         return self.model.diffloss.terms(z, start, *self.model.noising(start, draws))[0]
 
-    def _token_error(self, known: int, dropped: float, labels: Tensor, latents: Tensor, draws: torch.Generator) -> Tensor:
+    def _token_error(self, visible: int, dropped: float, labels: Tensor, latents: Tensor, draws: torch.Generator) -> Tensor:
         count = self.model.config.tokens
-        z, start = self.model.hidden(labels, latents, draws, masked=count - count * known // 256, dropped=dropped)
+        z, start = self.model.hidden(labels, latents, draws, masked=count - count * visible // 256, dropped=dropped)
         noise, drawn = self.model.noising(start, draws)
         index = torch.full_like(drawn, self.first)
         return self.weight(index) * self.model.diffloss.terms(z, start, noise, index)[0]

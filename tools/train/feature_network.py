@@ -55,11 +55,11 @@ class FeaturesTask(WholeTask):
         images = torch.cat((scene.images[:half], corrupted(scene.images[half:], generator)))
         embedded = self.model.embed(images).float()
         self.follow(embedded[:half].detach(), (0,))
-        said = self.model.judge(embedded)
-        wanted = attributes(scene)
-        named = [F.cross_entropy(said[name][:half].float(), wanted[name][:half]) for name in ATTRIBUTES]
-        named.append(F.cross_entropy(said["class"][half:].float(), wanted["class"][half:]))
-        consistent = F.binary_cross_entropy_with_logits(said["consistent"].float(), consistency(images, half))
+        logits = self.model.judge(embedded)
+        targets = attributes(scene)
+        named = [F.cross_entropy(logits[name][:half].float(), targets[name][:half]) for name in ATTRIBUTES]
+        named.append(F.cross_entropy(logits["class"][half:].float(), targets["class"][half:]))
+        consistent = F.binary_cross_entropy_with_logits(logits["consistent"].float(), consistency(images, half))
         return torch.stack(named).mean() + consistent
 
     @torch.no_grad()
@@ -68,11 +68,11 @@ class FeaturesTask(WholeTask):
         draws = torch.Generator().manual_seed(stream(self.seed, "held out spoils"))
         scene = scenes(HELD_OUT, stream(self.seed, "held out"), device=self.device)
         images = torch.cat((scene.images, corrupted(scene.images, draws)))
-        said, wanted = self.model.judge(self.model.embed(images)), attributes(scene)
-        found = {name: (said[name][:HELD_OUT].argmax(1) == wanted[name]).float().mean() for name in ATTRIBUTES}
-        right = (said["consistent"] > 0) == (consistency(images, HELD_OUT) > 0)
-        found |= {f"consistent_{name.replace(' ', '_')}": right[:, i].float().mean() for i, name in enumerate(CONSISTENT)}
-        return {name: round(float(share), 4) for name, share in found.items()}
+        logits, targets = self.model.judge(self.model.embed(images)), attributes(scene)
+        accuracies = {name: (logits[name][:HELD_OUT].argmax(1) == targets[name]).float().mean() for name in ATTRIBUTES}
+        right = (logits["consistent"] > 0) == (consistency(images, HELD_OUT) > 0)
+        accuracies |= {f"consistent_{name.replace(' ', '_')}": right[:, i].float().mean() for i, name in enumerate(CONSISTENT)}
+        return {name: round(float(share), 4) for name, share in accuracies.items()}
 
 
 def attributes(scene: Scene) -> dict[str, Tensor]:

@@ -204,13 +204,13 @@ def _restore(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) ->
         return 0
     try:
         saved = torch.load(path, map_location=run.device, weights_only=True)
-        identity, wanted, step = saved["identity"], _identity(task, run), saved["step"]
+        identity, expected, step = saved["identity"], _identity(task, run), saved["step"]
         before = replace(run, steps=saved["steps"])
     except Exception as error:
         # PyTorch's own text advises to switch its protection off, so it is not passed on.
         raise BadCheckpoint(f"{str(path)!r} is not a checkpoint, or a damaged one ({type(error).__name__}).",
                             remedy="Start again with --fresh.") from error
-    other = [f"{k} {identity.get(k)!r}, not {wanted[k]!r}" for k in wanted if identity.get(k) != wanted[k]]
+    other = [f"{k} {identity.get(k)!r}, not {expected[k]!r}" for k in expected if identity.get(k) != expected[k]]
     if any(before.factor(s) != run.factor(s) for s in range(step)):
         other.append(f"steps {before.steps}, not {run.steps}, and its learning rate has begun to fall")
     if other:
@@ -233,13 +233,13 @@ def _export(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) -> 
 
 def _write_weights(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) -> Path:
     """Write fp16 weights, their description and the log; returns the path of the weights."""
-    weights, last, stated = run.out / f"{task.name}.safetensors", log[-1], task.metadata()
+    weights, last, metadata = run.out / f"{task.name}.safetensors", log[-1], task.metadata()
     state = {name: tensor.detach().half().cpu().contiguous() for name, tensor in task.model.state_dict().items()}
     with replacing(weights) as path:
         # One entry, because safetensors writes several in an order that changes from run to run, and so would the hash.
-        path.write_bytes(save(state, metadata={"cachemark": json.dumps(stated, sort_keys=True)}))
+        path.write_bytes(save(state, metadata={"cachemark": json.dumps(metadata, sort_keys=True)}))
     about = {
-        **stated, "config": json.loads(stated["config"]), "seed": run.seed, "steps": run.steps,
+        **metadata, "config": json.loads(metadata["config"]), "seed": run.seed, "steps": run.steps,
         "step": last["step"], "finished": last["step"] == run.steps, "data": task.data,
         "held_out": {k: v for k, v in last.items() if k not in ("step", "loss", "seconds")},
         "seconds": last["seconds"], "device": run.device, "threads": torch.get_num_threads(), "torch": torch.__version__,

@@ -102,11 +102,11 @@ class ReconstructionTask(TrainingTask):
         images = scenes(HELD_OUT, stream(self.seed, "held out"), device=self.device).images
         tokens = self.model.encode(images)
         error = (self.model.decode(tokens).clamp(-1, 1) - images).square().mean((1, 2, 3))
-        found = {
+        values = {
             "psnr": round(float((10 * torch.log10(4 / error)).mean()), 3),
             "psnr_pooled": round(float(10 * torch.log10(4 / error.mean())), 3),
         }
-        return found if tokens.is_floating_point() else {**found, "codes_used": float(tokens.unique().numel())}
+        return values if tokens.is_floating_point() else {**values, "codes_used": float(tokens.unique().numel())}
 
 
 class WholeTask(ReconstructionTask):
@@ -155,8 +155,8 @@ class CodesTask(CodebookTask):
         # The table moves before it is read, so the decoder sees what the next step will see.
         self.codebook.move(self.model.codebook, vectors, codes.flatten(), generator)
         chosen = F.embedding(codes, self.model.codebook).transpose(1, 2).reshape(z.shape)
-        shown = self.model.decoder(z + (chosen - z).detach()).float()
-        return difference(shown, images) + COMMITMENT * F.mse_loss(z, chosen)
+        restored = self.model.decoder(z + (chosen - z).detach()).float()
+        return difference(restored, images) + COMMITMENT * F.mse_loss(z, chosen)
 
 
 class ScaleCodesTask(CodebookTask):
@@ -176,21 +176,21 @@ class ScaleCodesTask(CodebookTask):
         images = self.images(step)
         z = self.model.encoder(images).float()
         f_hat = self._restored(z.detach(), generator)
-        shown = self.model.decoder(f_hat + z - z.detach()).float()  # the decoder sees f_hat; its gradient reaches both
-        return difference(shown, images) + COMMITMENT * F.mse_loss(z, f_hat.detach()) + F.mse_loss(f_hat, z.detach())
+        restored = self.model.decoder(f_hat + z - z.detach()).float()  # the decoder sees f_hat; its gradient reaches both
+        return difference(restored, images) + COMMITMENT * F.mse_loss(z, f_hat.detach()) + F.mse_loss(f_hat, z.detach())
 
     def _restored(self, z: Tensor, generator: torch.Generator) -> Tensor:
         """The restored map of latents (B, channels, P, P), differentiable in φ alone."""
         quantizer, table = self.model.quantizer, self.model.quantizer.embedding.weight
-        f_hat, asked, chosen = quantizer.empty(len(z)), [], []
+        f_hat, residuals, chosen = quantizer.empty(len(z)), [], []
         for scale in range(len(quantizer.sides)):
-            rest = quantizer.shrunk((z - f_hat).detach(), scale)
+            residual = quantizer.shrunk((z - f_hat).detach(), scale)
             self.codebook.start(table, z.movedim(1, -1).flatten(0, -2), generator)
-            codes = quantizer.nearest(rest)
-            asked.append(rest.flatten(0, 1))
+            codes = quantizer.nearest(residual)
+            residuals.append(residual.flatten(0, 1))
             chosen.append(codes.flatten())
             f_hat = quantizer.add(f_hat, codes, scale)
-        self.codebook.move(table, torch.cat(asked), torch.cat(chosen), generator)
+        self.codebook.move(table, torch.cat(residuals), torch.cat(chosen), generator)
         return f_hat
 
 
@@ -220,6 +220,6 @@ class DecoderTask(ReconstructionTask):
         return difference(self.model.decode(codes).float(), images)
 
 
-def difference(shown: Tensor, images: Tensor) -> Tensor:
+def difference(restored: Tensor, images: Tensor) -> Tensor:
     """L1 + 2 MSE of two batches of images."""
-    return F.l1_loss(shown, images) + 2 * F.mse_loss(shown, images)
+    return F.l1_loss(restored, images) + 2 * F.mse_loss(restored, images)

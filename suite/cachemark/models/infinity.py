@@ -183,7 +183,7 @@ class Texts(Given):
     """Constants with the texts as blocks read them, (rows, longest, dim), and a mask of visible entries."""
 
     text: Tensor
-    shown: Tensor
+    visible: Tensor
 
 
 class Infinity(ScaleModel[Texts]):
@@ -279,7 +279,7 @@ class Infinity(ScaleModel[Texts]):
         else:
             x = cond[:, None] + self.pos_start + level
         turns = self.rope[step.first : step.first + step.count]
-        return Tokens(x, turns, shades, texts.text, texts.shown)
+        return Tokens(x, turns, shades, texts.text, texts.visible)
 
     def guided(self, hidden: Tensor, step: Step, sampling: Sampling, texts: Texts) -> Tensor:
         return guide(self.logits(hidden, texts.cond), sampling, 0)

@@ -79,13 +79,13 @@ def prompt_list(name_or_path: str) -> PromptList:
         return _read(PACKAGED / f"{name_or_path}.txt", 0, 0)
     path = Path(name_or_path)
     try:
-        seen = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         if path.suffix or len(path.parts) > 1:
             raise BadPlan(f"There are no prompts at {shown(name_or_path)}.", remedy=f"Name a file, a folder, or: {', '.join(names)}."
                           ) from None
         raise unknown("list of prompts", name_or_path, names) from None
-    return _read(path, seen.st_size, seen.st_mtime_ns)
+    return _read(path, status.st_size, status.st_mtime_ns)
 
 
 @cache
@@ -97,18 +97,18 @@ def _read(path: Path, size: int, changed: int) -> PromptList:
     return reader(path, text_of(path, BadPlan))
 
 
-def _checked(path: Path, given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def _checked(path: Path, located: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Strip prompts, given with their locations. Raises BadPlan for empty or long ones, or a bad count."""
-    found = []
-    for place, text in given:
+    prompts = []
+    for place, text in located:
         if not text.strip():
             raise BadPlan(f"{place} is empty: a prompt that asks for nothing.", remedy="Leave it out, or write what the image is to show.")
         if len(text) > LONGEST:
             raise BadPlan(f"{place} has {len(text)} characters; a prompt has at most {LONGEST}.", remedy="Shorten it.")
-        found.append(text.strip())
-    if not 0 < len(found) <= MOST:
-        raise BadPlan(f"{path} has {count(len(found), 'prompt')}; 1 to {MOST} are expected.", remedy=REMEDY)
-    return tuple(found)
+        prompts.append(text.strip())
+    if not 0 < len(prompts) <= MOST:
+        raise BadPlan(f"{path} has {count(len(prompts), 'prompt')}; 1 to {MOST} are expected.", remedy=REMEDY)
+    return tuple(prompts)
 
 
 def _plain(path: Path, text: str) -> PromptList:
@@ -155,8 +155,8 @@ def _coco(path: Path, text: str) -> PromptList:
     first: dict[int, dict[str, Any]] = {}
     for i, caption in enumerate(data["annotations"]):
         file.check(caption, _CAPTION, f"annotations.{i}.")
-        held = first.setdefault(caption["image_id"], caption)
-        if caption["id"] < held["id"]:
+        earlier = first.setdefault(caption["image_id"], caption)
+        if caption["id"] < earlier["id"]:
             first[caption["image_id"]] = caption
     captions = [(f"{path}: the caption of image {image}", " ".join(first[image]["caption"].split())) for image in sorted(first)]
     return PromptList("coco", str(path), _checked(path, captions))
@@ -170,15 +170,15 @@ def _dpg(path: Path) -> PromptList:
     table = next((place for place in (folder.parent / QUESTIONS, folder / QUESTIONS) if place.is_file()), None)
     if table is None:
         return PromptList("dpg", str(path), texts)
-    asked = _asked(table)
-    if lacking := [file.stem for file in files if file.stem not in asked]:
+    questions = _asked(table)
+    if lacking := [file.stem for file in files if file.stem not in questions]:
         raise BadPlan(f"{table} has no question about the prompt {shown(lacking[0])}.", remedy=REMEDY)
-    return PromptList("dpg", str(path), texts, questions=tuple(asked[file.stem] for file in files))
+    return PromptList("dpg", str(path), texts, questions=tuple(questions[file.stem] for file in files))
 
 
 def _asked(table: Path) -> dict[str, tuple[Question, ...]]:
     """Return the questions of a table by prompt name. As in the authors' script, the first row is skipped."""
-    found: dict[str, dict[int, Question]] = {}
+    by_item: dict[str, dict[int, Question]] = {}
     for place, row in islice(_rows(table), 1, None):
         numbers = [row["proposition_id"], *row["dependency"].split(",")]
         if not all(part.strip().isascii() and part.strip().isdigit() and len(part) < 10 for part in numbers):
@@ -187,8 +187,8 @@ def _asked(table: Path) -> dict[str, tuple[Question, ...]]:
         own, *needs = map(int, numbers)
         category = row["tuple"].partition("(")[0].partition("-")[0].strip()
         question = Question(own, row["question_natural_language"].strip(), category, tuple(need for need in needs if need))
-        found.setdefault(row["item_id"].strip(), {})[own] = question
-    return {item: tuple(questions.values()) for item, questions in found.items()}
+        by_item.setdefault(row["item_id"].strip(), {})[own] = question
+    return {item: tuple(questions.values()) for item, questions in by_item.items()}
 
 
 def _rows(table: Path) -> Iterator[tuple[str, dict[str, str]]]:

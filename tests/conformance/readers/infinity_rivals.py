@@ -188,7 +188,7 @@ class NotingScores(ScaleKV):
     """ScaleKV under the file's budgets that records hidden states and retained entries."""
 
     hidden: list[Tensor] = field(default_factory=list)
-    found: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    retained: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     budgets: LayerBudgets | None = None
 
     def resolve(self, layout: Layout) -> None:
@@ -203,7 +203,7 @@ class NotingScores(ScaleKV):
 
     def end_step(self, step: Step) -> None:
         super().end_step(step)
-        self.found |= {(step.index, site.layer): slot.visual[..., : slot.live[0]].clone() for site, slot in self.slots.items()}
+        self.retained |= {(step.index, site.layer): slot.visual[..., : slot.live[0]].clone() for site, slot in self.slots.items()}
 
 
 class Scaled(Rival):
@@ -266,7 +266,7 @@ def by_scale(vector: Vector, part: str) -> Iterator[tuple[tuple[int, int], Tenso
 
 
 def kept_tokens(subject: Scaled, vector: Vector) -> float:
-    return worst(differing(subject.ran.found[where].to(torch.int16), expected) for where, expected in by_scale(vector, "e2e/kept"))
+    return worst(differing(subject.ran.retained[where].to(torch.int16), expected) for where, expected in by_scale(vector, "e2e/kept"))
 
 
 def scored(vector: Vector, which: str) -> tuple[Tensor, Tensor, Tensor]:

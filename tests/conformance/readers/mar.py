@@ -64,7 +64,7 @@ class Replayed(MAR):
     def replay(self, vector: Vector, group: str) -> None:
         self.orders = vector[f"in/{group}/orders"]
         self.drawn = torch.cat((vector[f"in/{group}/init_noise"][None], vector[f"in/{group}/noise"]))
-        self.told: list[Tensor] = []
+        self.head_inputs: list[Tensor] = []
         self.passes: list[MaskedStep] = []
 
     def order(self, key: Tensor) -> Tensor:
@@ -83,8 +83,8 @@ class Replayed(MAR):
         return self.hidden
 
     def conditions(self, hidden: Tensor, places: Tensor) -> Tensor:
-        self.told.append(super().conditions(hidden, places))
-        return self.told[-1]
+        self.head_inputs.append(super().conditions(hidden, places))
+        return self.head_inputs[-1]
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Ran:
     tokens: Tensor
     passes: list[MaskedStep]
     scales: list[float]
-    told: Tensor
+    head_inputs: Tensor
     last: Tensor
 
 
@@ -117,10 +117,10 @@ class Subject:
         sampling = Sampling(cfg_scale=run["cfg"], cfg_schedule=run["cfg_schedule"], temperature=run["temperature"],
                             steps=run["num_iter"])
         tokens = model.generate(labels_of(run), [0] * run["bsz"], Bidirectional(), sampling, Memory())
-        told, count = torch.cat([z.flatten(0, 1) for z in model.told]), model.config.tokens
+        head_inputs, count = torch.cat([z.flatten(0, 1) for z in model.head_inputs]), model.config.tokens
         last = MAR.conditions(model, model.hidden, everywhere(len(model.hidden), count))
         scales = [1.0 if (s := mar.guidance(sampling, step, count)) is None else s for step in model.passes]
-        return Ran(tokens, model.passes, scales, told, last)
+        return Ran(tokens, model.passes, scales, head_inputs, last)
 
     @property
     def spacing(self) -> str:
@@ -197,7 +197,7 @@ def encoded(subject: Subject, vector: Vector) -> float:
     return worst(far(state(subject, vector, which)[0], vector[name]) for name, which in vector.matching("out/states/*/encoder_out"))
 
 
-def told(subject: Subject, vector: Vector) -> float:
+def head_inputs(subject: Subject, vector: Vector) -> float:
     return worst(far(state(subject, vector, which)[1], vector[name]) for name, which in vector.matching("out/states/*/z"))
 
 
@@ -336,7 +336,7 @@ def guidance(ran: Ran, vector: Vector, at: str) -> float:
 
 
 def conditions(ran: Ran, vector: Vector, at: str) -> float:
-    return far(ran.told, vector[f"{at}z_pred"])
+    return far(ran.head_inputs, vector[f"{at}z_pred"])
 
 
 def last_conditions(ran: Ran, vector: Vector, at: str) -> float:
@@ -355,7 +355,7 @@ def flattened(subject: Subject, vector: Vector) -> float:
 KINDS = {
     "small": Kind(subject, (
         Check("encoder", RELATIVE, encoded, ("out/states/*/encoder_out",)),
-        Check("told", RELATIVE, told, ("out/states/*/z",)),
+        Check("told", RELATIVE, head_inputs, ("out/states/*/z",)),
         first_block("encoder"),
         first_block("decoder"),
         Check("waves", WAVES, waves, ("out/head/timestep_embedding",)),

@@ -38,7 +38,7 @@ HEAD = {"head_threshold": HEAD_PERIOD, "head_delta_blocks": list(BRIDGED)}  # no
 class Watched(LazyMAR):
     """LazyMAR that records scores and chosen tokens, branch differences, and encoder inputs."""
 
-    seen: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    scored: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     differences: dict[int, Tensor] = field(default_factory=dict)
     inputs: list[list[int]] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class Watched(LazyMAR):
         score = self.scores(step, v)
         out = super().attend(site, step, q, k, v)
         everything = mar.everywhere(len(v), v.size(2))
-        self.seen[step.index] = score, everything if self.chosen is None else self.chosen
+        self.scored[step.index] = score, everything if self.chosen is None else self.chosen
         return out
 
     def end_step(self, step: Step) -> None:
@@ -68,7 +68,7 @@ class Fed(mar.Replayed):
 
     def feed(self, orders: Tensor) -> None:
         self.orders = orders
-        self.told, self.passes, self.encoded, self.everything = [], [], [], []
+        self.head_inputs, self.passes, self.encoded, self.everything = [], [], [], []
         self.diffloss.sample = lambda z, noise, *_: torch.zeros_like(noise[0])  # type: ignore[method-assign]
 
     def noise(self, key: Tensor, places: Tensor, passes: int) -> Tensor:
@@ -198,34 +198,35 @@ def trajectory(name: str, part: str, measure: Callable[[Ran, Vector, str], float
 
 def fullness(ran: Ran, vector: Vector, at: str) -> float:
     full_steps = [index for index, full in enumerate(ran.method.full) if full]
-    return float(full_steps != vector.facts[f"{at}/"]["full_steps"] or list(ran.method.seen) != vector.facts[f"{at}/"]["cached_steps"])
+    return float(full_steps != vector.facts[f"{at}/"]["full_steps"] or list(ran.method.scored) != vector.facts[f"{at}/"]["cached_steps"])
 
 
 def kept_counts(ran: Ran, vector: Vector, at: str) -> float:
-    return float([tokens.size(1) for _, tokens in ran.method.seen.values()] != vector.facts[f"{at}/"]["kept_counts"])
+    return float([tokens.size(1) for _, tokens in ran.method.scored.values()] != vector.facts[f"{at}/"]["kept_counts"])
 
 
-def kept(ran: Ran, vector: Vector, at: str) -> float:
+def kept_tokens(ran: Ran, vector: Vector, at: str) -> float:
     expected = vector[f"out/{at}/kept"]
-    own_masks = [torch.zeros_like(mask).scatter(1, places, 1) for mask, (_, places) in zip(expected, ran.method.seen.values(), strict=True)]
+    chosen = [tokens for _, tokens in ran.method.scored.values()]
+    own_masks = [torch.zeros_like(mask).scatter(1, tokens, 1) for mask, tokens in zip(expected, chosen, strict=True)]
     return differing(torch.stack(own_masks), expected)
 
 
 def scores(ran: Ran, vector: Vector, at: str) -> float:
-    return apart(torch.stack([score for score, _ in ran.method.seen.values()]), vector[f"out/{at}/score"])
+    return apart(torch.stack([score for score, _ in ran.method.scored.values()]), vector[f"out/{at}/score"])
 
 
 def masks(ran: Ran, vector: Vector, at: str) -> float:
     return mar.masks(mar.Ran(torch.empty(0), ran.model.passes, [], torch.empty(0), torch.empty(0)), vector, f"out/{at}/")
 
 
-def told(ran: Ran, vector: Vector, at: str) -> float:
-    return apart(torch.cat([z.flatten(0, 1) for z in ran.model.told]), vector[f"out/{at}/z_pred"])
+def head_inputs(ran: Ran, vector: Vector, at: str) -> float:
+    return apart(torch.cat([z.flatten(0, 1) for z in ran.model.head_inputs]), vector[f"out/{at}/z_pred"])
 
 
-def told_in_full(ran: Ran, vector: Vector, at: str) -> float:
+def head_inputs_in_full(ran: Ran, vector: Vector, at: str) -> float:
     """Compare head conditions of full passes with those without any cache."""
-    conditions = torch.cat([z.flatten(0, 1) for z, full in zip(ran.model.told, ran.method.full, strict=True) if full])
+    conditions = torch.cat([z.flatten(0, 1) for z, full in zip(ran.model.head_inputs, ran.method.full, strict=True) if full])
     plain = vector[f"out/{at}/z_pred_mar"].split([2 * step.count * len(step.known) // 2 for step in ran.model.passes])
     return apart(conditions, torch.cat([z for z, full in zip(plain, ran.method.full, strict=True) if full]))
 
@@ -275,13 +276,13 @@ KINDS = {
     "lazy": Kind(subject, (
         trajectory("full_passes", "json/traj*/", fullness),
         trajectory("kept_counts", "json/traj*/", kept_counts),
-        trajectory("kept", "out/traj*/kept", kept),
+        trajectory("kept", "out/traj*/kept", kept_tokens),
         trajectory("masks", "out/traj*/masks", masks),
         trajectory("encoder_shapes", "json/traj*/", encoder_shapes),
         trajectory("guidance", "json/traj*/", guidance, 1e-6),
         trajectory("scores", "out/traj*/score", scores, ABSOLUTE),
-        trajectory("told", "out/traj*/z_pred", told, ABSOLUTE),
-        trajectory("told_in_full", "out/traj*/z_pred_mar", told_in_full, ABSOLUTE),
+        trajectory("told", "out/traj*/z_pred", head_inputs, ABSOLUTE),
+        trajectory("told_in_full", "out/traj*/z_pred_mar", head_inputs_in_full, ABSOLUTE),
         trajectory("everywhere", "out/traj*/step*/z", noted("z"), ABSOLUTE),
         trajectory("encoded", "out/traj*/step*/encoder_out", noted("encoder_out"), ABSOLUTE),
         trajectory("differences", "out/traj*/step*/diff", noted("diff"), ABSOLUTE),

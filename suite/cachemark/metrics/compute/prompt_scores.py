@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...models import checkpoints
 from ...models.tiny import tiny_reader
-from ...models.tiny.captions import AXES, asked
+from ...models.tiny.captions import AXES, parsed
 from ...models.tiny.tiny_reader import TinyReader
 from ...models.weights import packaged
 from .image_bytes import as_bytes
@@ -35,7 +35,7 @@ class PromptScores:
     """Scores the images of a list of captions, from their bytes; the reader is loaded once."""
 
     def __init__(self, captions: Sequence[str], *, device: str = "cpu") -> None:
-        requests = [asked(caption) for caption in captions]
+        requests = [parsed(caption) for caption in captions]
         self._expected = {axis: torch.tensor([_or_any(getattr(request, axis)) for request in requests]) for axis in AXES}
         self._reader = _reader(device)
         self._last: tuple[Tensor, dict[str, Tensor]] | None = None

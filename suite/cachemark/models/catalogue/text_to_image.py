@@ -26,7 +26,7 @@ from ..prompts import HashedWords, Prompts, PublishedTokenizer, TokenReader, tok
 from ..protocol import PublishedFile, Request
 from ..text_features import FeatureReader
 from ..tiny import tiny_vq
-from ..tiny.captions import CAPTION, VOCABULARY, WordTokenizer, asked
+from ..tiny.captions import CAPTION, VOCABULARY, WordTokenizer, parsed
 from ..vision import bsq, vqgan
 from ..vision.bsq import BSQ, BSQConfig
 from ..vision.vq import VQ
@@ -62,7 +62,7 @@ def check_captions(texts: tuple[str, ...]) -> None:
     """Raise BadPlan for a text that is not a caption of procedural scenes."""
     for text in texts:
         try:
-            asked(text)
+            parsed(text)
         except (ValueError, UnknownName) as error:
             problem = getattr(error, "message", str(error)).rstrip(".")
             raise BadPlan(f"{TINY_NAME} reads only captions of its own procedural scenes. {problem}.",

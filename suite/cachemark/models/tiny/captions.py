@@ -52,7 +52,7 @@ class Asked:
         return [] if chosen is None else [AXES[axis][chosen]]
 
 
-def asked(caption: str) -> Asked:
+def parsed(caption: str) -> Asked:
     """Parse a caption. Raises UnknownName for an unknown word, ValueError for words in another order."""
     WordTokenizer().ids(caption)
     if (caption_facts := _every().get(" ".join(caption.lower().split()))) is None:
