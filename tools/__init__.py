@@ -1,1 +1,1 @@
-"""Tools of the project itself, which the wheel leaves out: training, cards, values that papers print."""
+"""Tools of the project itself, which the wheel leaves out: training, cards, site."""

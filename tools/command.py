@@ -1,4 +1,4 @@
-"""The way into a tool: its command, and our errors as a short text instead of a traceback."""
+"""Entry point of a tool: runs its command and prints the package's errors without a traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cachemark.core.errors import DEFECT, CachemarkError
 
 
 def run_command(command: click.Command) -> None:
-    """Run a command on the arguments of the process, which ends with its exit code."""
+    """Run a command on the process's arguments and exit with its code."""
     module = sys.modules["__main__"].__spec__
     try:
         command(prog_name=f"python -m {module.parent}" if module else None)

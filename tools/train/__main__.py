@@ -68,7 +68,7 @@ def train(model: str, out: Path, steps: int | None, seed: int, threads: int, dev
 
 
 def _tokenizer(name: str, out: Path) -> Path:
-    """Weights of a tokenizer: those in ``out``, else the bundled ones."""
+    """Return the tokenizer's weights in ``out``, else the bundled ones."""
     own = out / f"{name}.safetensors"
     return own if own.is_file() else packaged(own.name)
 

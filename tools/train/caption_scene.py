@@ -1,10 +1,8 @@
-"""Captioned scenes: pictures of one, two or three like objects beside a patterned ground, and the captions that ask for them.
+"""Captioned scenes: one to three equal objects next to a patterned ground, with captions.
 
-A picture is a pale field of which one side is the ground. The objects stand in a row in the rest. Everything that a caption may name is
-drawn independently; the hue of the field, the phase of the pattern and the exact places and sizes are free. It is computed from a seed,
-with the shapes and colours of :mod:`~tools.train.scene`.
-
-Lengths in pixels, hues in [0, 1).
+An image is a pale field with the ground on one side and the objects in a row in the rest. Everything that a caption may name is drawn
+independently from a seed; hue of the field, phase of the pattern, exact positions and sizes are free. Shapes and colors are those of
+:mod:`~tools.train.scene`. Lengths are in pixels, hues in [0, 1).
 """
 
 from __future__ import annotations
@@ -33,32 +31,34 @@ NAMED = {"colour": 0.9, "position": 0.9, "ground_colour": 0.9}  # how often a ca
 
 @dataclass(frozen=True)
 class CaptionScene:
-    """A batch of pictures, ``images`` (B, 3, 64, 64) in [-1, 1], and what they show: by axis an index (B,) int64."""
+    """A batch of images (B, 3, 64, 64) in [-1, 1], and an index (B,) int64 per caption axis."""
 
     images: Tensor
     shown: dict[str, Tensor]
 
     def captions(self, seed: int) -> list[str]:
-        """A caption of each picture; what it leaves out is drawn from ``seed``."""
+        """Return a caption of each image; the axes that it omits are drawn from ``seed``."""
         draws = torch.rand(len(self.images), len(NAMED), generator=torch.Generator().manual_seed(seed))
         named = dict(zip(NAMED, (draws < torch.tensor(list(NAMED.values()))).unbind(1), strict=True))
         named["texture"], named["ground_colour"] = named["position"], named["ground_colour"] & named["position"]
         return [self._request(i, {axis for axis, told in named.items() if not told[i]}).caption for i in range(len(self.images))]
 
     def _request(self, i: int, without: Collection[str]) -> Asked:
-        """The request that picture ``i`` meets, ``without`` some axes."""
+        """Return the request that image ``i`` meets, ``without`` some axes."""
         index: dict[str, Any] = {axis: None if axis in without else int(of[i]) for axis, of in self.shown.items()}
         return Asked(**index)
 
 
 def stream(seed: int, purpose: str, index: int = 0) -> int:
-    """A seed of its own for one purpose and index of this data."""
+    """Return a seed for one purpose and index of this data."""
     return versioned_stream(seed, purpose, index, version=VERSION)
 
 
 def caption_scenes(what: int | Sequence[Asked], seed: int, *, device: str | torch.device = "cpu") -> CaptionScene:
-    """Draw pictures: ``what`` is a count, or what each of them is to show, the rest being drawn. Parameters are drawn on the CPU and
-    pictures rendered on ``device``."""
+    """Draw images: ``what`` is a count, or the request that each must meet.
+
+    Parameters are drawn on the CPU and images rendered on ``device``.
+    """
     requests = () if isinstance(what, int) else what
     params = _draw(what if isinstance(what, int) else len(what), torch.Generator().manual_seed(seed))
     for i, request in enumerate(requests):
@@ -70,7 +70,7 @@ def caption_scenes(what: int | Sequence[Asked], seed: int, *, device: str | torc
 
 
 def _draw(n: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """All random parameters of a batch. The order of the draws is part of the data version."""
+    """Draw all random parameters of a batch. The order of the draws is part of the data version."""
 
     def index(count: int) -> Tensor:
         return torch.randint(count, (n,), generator=generator)
@@ -86,7 +86,7 @@ def _draw(n: int, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def _render(p: dict[str, Tensor]) -> Tensor:
-    """Paint field, ground and objects; returns (B, 3, 64, 64) in [-1, 1]."""
+    """Paint field, ground and objects: (B, 3, 64, 64) in [-1, 1]."""
     line = torch.arange(SIZE, device=p["radius"].device, dtype=torch.float32) + 0.5
     x, y = line.view(1, 1, -1), line.view(1, -1, 1)
     hues = [((p[name] / HUES + p["turned"][:, i]) % 1.0).view(-1, 1, 1) for i, name in enumerate(("field", "ground_colour", "colour"))]
@@ -111,7 +111,7 @@ def _render(p: dict[str, Tensor]) -> Tensor:
 
 
 def _object(p: dict[str, Tensor], u: Tensor, v: Tensor) -> Tensor:
-    """Coverage (B, 64, 64) of one object of each picture at pixels (u, v) from its centre."""
+    """Return the coverage (B, 64, 64) of one object per image at pixels (u, v) from its center."""
     radius = p["radius"].view(-1, 1, 1)
     u, v = u / radius, v / radius
     table = torch.tensor([CLASSES.index(DRAWN_AS.get(shape, "disc")) for shape in SHAPES], device=u.device)
@@ -121,14 +121,14 @@ def _object(p: dict[str, Tensor], u: Tensor, v: Tensor) -> Tensor:
 
 
 def _star(u: Tensor, v: Tensor) -> Tensor:
-    """About the signed distance to a star of five points, one of them up; negative inside."""
+    """Return the approximate signed distance to a five-pointed star; negative inside."""
     fifth = 2 * math.pi / 5
     turned = ((torch.atan2(u, -v) / fifth + 0.5) % 1.0 - 0.5).abs() * 2  # 0 at a point of the star, 1 between two
     return 0.7 * (torch.hypot(u, v) - (1.15 - 0.7 * turned))
 
 
 def _pattern(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """The pattern in [0, 1] of each ground, in the order of the textures."""
+    """Return the pattern in [0, 1] of each ground, in the order of the textures."""
     shift = (p["shift"] * PERIOD / 2).view(-1, 1, 1)
 
     def wave(t: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Training on captioned scenes: the text-to-image model, and the network that reads what its pictures show."""
+"""Training on captioned scenes: the text-to-image model, and the network that reads images."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ READ = 512  # held-out pictures for the reader
 
 
 class CaptionedTask(CodesPredictorTask):
-    """The text-to-image model, a :class:`~cachemark.models.janus.Janus`, on codes of the tokenizer at ``tokenizer``. Labels are the ids of
-    captions, one row each."""
+    """The text-to-image model, on codes of the tokenizer at ``tokenizer``.
+
+    Labels are ids of captions, one row each.
+    """
 
     name = TINY_NAME
     steps = 2200
@@ -41,7 +43,7 @@ class CaptionedTask(CodesPredictorTask):
         self.pad = WordTokenizer().special(janus.PAD)
 
     def without(self, labels: Tensor, dropped: Tensor) -> Tensor:
-        """Captions whose words are padding where they are ``dropped`` (B,)."""
+        """Replace the words of ``dropped`` (B,) captions by padding."""
         last = (labels != BEHIND).sum(1, keepdim=True) - 1
         place = torch.arange(labels.size(1))
         return labels.masked_fill(dropped[:, None] & (place > 0) & (place < last), self.pad)
@@ -60,8 +62,10 @@ class CaptionedTask(CodesPredictorTask):
 
 
 class ReaderTask(WholeTask):
-    """Trains a :class:`~cachemark.models.tiny.tiny_reader.TinyReader` on fresh pictures, half of them as the tokenizer at ``tokenizer``
-    makes them again: those are what a model of its codes can draw at best."""
+    """A :class:`~cachemark.models.tiny.tiny_reader.TinyReader` on fresh images.
+
+    Half of them are reconstructed by the tokenizer, the best that a model of its codes can generate.
+    """
 
     name = tiny_reader.NAME
     steps = 800
@@ -77,14 +81,14 @@ class ReaderTask(WholeTask):
         return {**super().metadata(), "language": self.tokenizer.language}
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """Mean cross-entropy over the axes of a caption."""
+        """Return the mean cross-entropy over the axes of a caption."""
         scene, half = caption_scenes(self.batch, stream(self.seed, "reader", step), device=self.device), self.batch // 2
         logits = self.model(torch.cat((scene.images[:half], self._made_again(scene.images[half:]))))
         return torch.stack([F.cross_entropy(logits[axis].float(), scene.shown[axis]) for axis in AXES]).mean()
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Accuracy by axis on held-out pictures, and on what the tokenizer makes of them."""
+        """Return the accuracy by axis on held-out images and on their reconstructions."""
         scene = caption_scenes(READ, stream(self.seed, "held out"), device=self.device)
         accuracies: dict[str, float] = {}
         for kind, images in (("", scene.images), ("_made_again", self._made_again(scene.images))):

@@ -1,4 +1,4 @@
-"""Training of the bundled KL autoencoder and of the masked model on its continuous tokens."""
+"""Training of the bundled KL autoencoder and the masked model on its tokens."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ QUIET = -5.0  # log variance at the start: noise as strong as the latents would 
 
 
 class LatentsTask(WholeTask):
-    """Trains a :class:`~cachemark.models.tiny.tiny_kl.TinyKL`. The statistics of its latents follow by moving averages in each loss: at the
-    end, when the learning rate is small, they are those of the finished encoder."""
+    """A :class:`~cachemark.models.tiny.tiny_kl.TinyKL`, with latent statistics by moving averages.
+
+    They are accurate at the end, when the learning rate is small.
+    """
 
     name = kl.NAME
     steps = 1400
@@ -59,7 +61,7 @@ class LatentsTask(WholeTask):
 
 
 class MaskedTask(PredictorTask):
-    """The masked model, a :class:`~cachemark.models.mar.MAR`, on tokens drawn by the autoencoder at ``tokenizer``."""
+    """The masked model, a :class:`~cachemark.models.mar.MAR`, on tokens of the autoencoder at ``tokenizer``."""
 
     name = TINY_NAME
     steps = 9000
@@ -81,12 +83,14 @@ class MaskedTask(PredictorTask):
         self.parts["reader"] = self.reader
 
     def tokens(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Drawn, not the mean: what follows a token must stand a token that is a little off."""
+        """Sample tokens instead of the mean, so that the model tolerates slightly wrong tokens."""
         return self.tokenizer.encode(images, generator)
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """The masked diffusion loss of one batch, weighted, and the log of the read-out's mean squared error: as a log, that of a step with
-        few known tokens, many times as large, does not outweigh what is learned where many are known."""
+        """Return the weighted masked diffusion loss of a batch, plus the read-out's log mean squared error.
+
+        The log keeps steps with few known tokens, whose error is many times larger, from dominating.
+        """
         labels, latents = self.fresh(step)
         z, start = self.model.hidden(labels, latents, generator, masked=self._masked(step, generator))
         noise, index = self.model.noising(start, generator, lean=LEAN)
@@ -94,8 +98,10 @@ class MaskedTask(PredictorTask):
         return (self.weight(index) * squared + bound).mean() + READ * (self.reader(z).float() - start).square().mean().log()
 
     def _masked(self, step: int, generator: torch.Generator) -> int:
-        """The number of tokens that a step hides: as many as are still unknown at some moment of a generation, whose schedule is a
-        cosine. At first half of the image is known, so that neighbours tell a token; later a share of the steps shows hardly any."""
+        """Return the number of tokens that a step hides: those unknown at some moment of a cosine schedule.
+
+        At first half of the image is known, so that neighbors determine a token; later a fraction of the steps shows hardly any.
+        """
         count, moment = self.model.config.tokens, float(torch.rand(1, generator=generator))
         if step >= SPARSE and float(torch.rand(1, generator=generator)) < FEW:
             return count - int(moment * FEWEST * count)
@@ -103,16 +109,20 @@ class MaskedTask(PredictorTask):
         return max(LEAST, math.ceil(reach * math.cos(math.pi / 2 * moment)))
 
     def weight(self, index: Tensor) -> Tensor:
-        """That of the squared error of the noise at steps ``index`` of the process: where noise prevails it becomes the error of the
-        token, up to the step that a generation begins at; below, it stays that of the noise (Salimans and Ho, "Progressive
-        Distillation", 2022, §4: truncated SNR)."""
+        """Return the weight of the squared noise error at steps ``index`` of the process.
+
+        Where noise prevails it becomes the error of the token, up to the first step of a generation; below, it stays the error of the
+        noise (Salimans and Ho, "Progressive Distillation", 2022, §4: truncated SNR).
+        """
         return self._weights[index]
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Mean squared errors on held-out scenes, under masks, times and noise that are always the same: of the predicted noise with true
-        labels, and of the token that the head's first step predicts: where 8 and 36 of 256 are known, with the labels and without, and
-        where 128 are."""
+        """Return mean squared errors on held-out scenes under fixed masks, times and noise.
+
+        They are the error of the predicted noise with true labels, and of the token predicted in the head's first step with 8 and 36 of
+        256 tokens known, with and without labels, and with 128 known.
+        """
         return {
             "noise_mse": round(self._mean(self._noise_error), 5),
             **{f"token_mse_{known}": round(self._mean(partial(self._token_error, known, 0.0)), 5) for known in KNOWN},
@@ -137,8 +147,10 @@ class MaskedTask(PredictorTask):
 
 
 def start(model: MAR, seed: int) -> None:
-    """Begin as the authors do: linear layers by Xavier, no biases, and the head's modulation and last layer at zero. But places begin as
-    waves and heads look at neighbours, so that neither need be learned."""
+    """Initialize as the authors do, but with position waves and heads that attend to neighbors.
+
+    Linear layers by Xavier without biases; the head's modulation and last layer at zero.
+    """
     generator = torch.Generator().manual_seed(seed)
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear):
@@ -154,20 +166,22 @@ def start(model: MAR, seed: int) -> None:
 
 
 def frequencies(dim: int) -> Tensor:
-    """Of the waves of a position table, in radians a place: a quarter of ``dim``."""
+    """Return the frequencies of a position table in radians per position: a quarter of ``dim``."""
     return FASTEST * (SLOWEST / FASTEST) ** (torch.arange(dim // 4) / (dim // 4 - 1))
 
 
 def waves(grid: int, dim: int) -> Tensor:
-    """A vector for each place of a grid, (grid², dim): sine and cosine of its row at each frequency in turn, then of its column."""
+    """Return sine and cosine of row and column at each frequency, (grid², dim)."""
     angles = torch.arange(grid)[:, None] * frequencies(dim)
     axis = torch.stack((angles.sin(), angles.cos()), -1).flatten(1)
     return torch.cat((axis[:, None].expand(-1, grid, -1), axis[None].expand(grid, -1, -1)), 2).flatten(0, 1)
 
 
 def look_around(model: MAR) -> None:
-    """Let the heads of every block begin by looking at the neighbours of a place and at itself, in turn (:data:`OFFSETS`): the product
-    of query and key is then a sum of cosines of the distance to that neighbour, as waves of places turn by a rotation."""
+    """Initialize the heads of every block to attend to a position's neighbors and itself (:data:`OFFSETS`).
+
+    The product of query and key is then a sum of cosines of the distance to that neighbor.
+    """
     c = model.config
     width = c.dim // c.heads
     rates = frequencies(c.dim)

@@ -1,8 +1,7 @@
-"""Training of the feature network: what a scene shows, and whether somebody corrupted it.
+"""Training of the feature network: the content of a scene, and whether it was corrupted.
 
-Half of each batch is corrupted: the hues of a rectangle are turned, or the picture starts anew further down. That is what a
-generator does that forgot its first lines, and the network has to see it. What is wrong with a corrupted picture is known from
-:func:`cachemark.metrics.compute.scene_colors.matching_colors`, so nothing is labelled by hand.
+Half of each batch is corrupted: the hues of a rectangle are rotated, or the image restarts further down, as a generator does that forgets
+its first lines. Labels of the corruption come from :func:`cachemark.metrics.compute.scene_colors.matching_colors`.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ CHUNK = 500
 
 
 class FeaturesTask(WholeTask):
-    """Trains a :class:`~cachemark.models.tiny.tiny_features.TinyFeatures` on fresh scenes.
+    """A :class:`~cachemark.models.tiny.tiny_features.TinyFeatures` on fresh scenes.
 
-    The statistics that standardise its features follow by moving averages over the pictures that are not corrupted; at the end, when
-    the learning rate is small, they are those of the finished network.
+    Statistics of its features follow by moving averages over uncorrupted images.
     """
 
     name = features.NAME
@@ -50,7 +48,7 @@ class FeaturesTask(WholeTask):
     size = BATCH
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """Mean cross-entropy of the attributes over pictures that are not corrupted, plus that of the consistency over all."""
+        """Return the mean cross-entropy of attributes (uncorrupted images) plus consistency (all)."""
         scene, half = scenes(self.batch, stream(self.seed, "features", step), device=self.device), self.batch // 2
         images = torch.cat((scene.images[:half], corrupted(scene.images[half:], generator)))
         embedded = self.model.embed(images).float()
@@ -64,7 +62,7 @@ class FeaturesTask(WholeTask):
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Accuracy on held-out scenes, by attribute; for the consistency, over as many scenes that are corrupted and that are not."""
+        """Return the accuracy on held-out scenes by attribute, and of consistency on a balanced set."""
         draws = torch.Generator().manual_seed(stream(self.seed, "held out spoils"))
         scene = scenes(HELD_OUT, stream(self.seed, "held out"), device=self.device)
         images = torch.cat((scene.images, corrupted(scene.images, draws)))
@@ -76,21 +74,19 @@ class FeaturesTask(WholeTask):
 
 
 def attributes(scene: Scene) -> dict[str, Tensor]:
-    """Attributes of scenes, by head: the index of each choice, (B,) int64."""
+    """Return the attributes of scenes by head, as an index (B,) int64."""
     hues = {name: (getattr(scene, name) * HUES).round().long() % HUES for name in ("object_hue", "sky_hue", "ground_hue")}
     return {"class": scene.classes, **hues, "object_texture": scene.textures[:, 0], "ground_texture": scene.textures[:, 1]}
 
 
 def consistency(images: Tensor, untouched: int) -> Tensor:
-    """Targets of the consistency head, (B, 5) of 0 and 1: the four :func:`matching_colors`, and whether a picture is one of the
-    first ``untouched``, which are uncorrupted."""
+    """Return targets (B, 5) of the consistency head: :func:`matching_colors`, and "untouched"."""
     whole = torch.arange(len(images), device=images.device) < untouched
     return torch.cat((matching_colors(images), whole[:, None]), 1).float()
 
 
 def corrupted(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Images (B, 3, 64, 64) in [−1, 1] with one fault each, drawn from ``generator``: a rectangle whose hues are turned by a multiple
-    of 60 degrees, or a start anew."""
+    """Corrupt images (B, 3, 64, 64): rotate the hues of a rectangle by a multiple of 60°, or restart."""
     n, device = len(images), images.device
 
     def whole(low: int, high: int, *shape: int) -> Tensor:
@@ -108,17 +104,16 @@ def corrupted(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _restarted(images: Tensor, first: Tensor, back: Tensor) -> Tensor:
-    """From row ``first`` (B,) on, what stood ``back`` (B,) rows higher."""
+    """Replace rows from ``first`` (B,) on by those ``back`` (B,) rows higher."""
     line = torch.arange(SIZE, device=images.device)
     source = torch.where(line >= first[:, None], (line - back[:, None]).clamp(min=0), line)
     return images.gather(2, source[:, None, :, None].expand_as(images))
 
 
 def turned(images: Tensor, sixths: Tensor) -> Tensor:
-    """The hues of pictures (B, 3, H, W) turned by ``sixths`` (B,) of the circle, exactly as HSV means it.
+    """Rotate the hues of images (B, 3, H, W) by ``sixths`` (B,) of the circle, exactly as in HSV.
 
-    A cyclic permutation of the channels is a third of the circle, and mirroring each pixel between its largest and its smallest
-    channel is a half; together they make every sixth.
+    A cyclic permutation of channels is a third of the circle; mirroring each pixel between its largest and smallest channel is a half.
     """
     odd = sixths % 2
     order = (torch.arange(3, device=images.device) - ((sixths - 3 * odd) // 2)[:, None]) % 3
@@ -128,9 +123,9 @@ def turned(images: Tensor, sixths: Tensor) -> Tensor:
 
 
 def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count: int = REAL) -> Path:
-    """Write the reference statistics of ``count`` scenes that no training has seen, as the network at ``weights`` sees them, beside it.
+    """Write reference statistics of ``count`` unseen scenes next to the network's weights.
 
-    Raises :class:`~cachemark.core.errors.Infrastructure` where torch-fidelity is missing.
+    Raises Infrastructure if torch-fidelity is missing.
     """
     extractor = register(checkpoints.sha256(weights), partial(features.load, weights))
     reference = RealImages.of(ImageFeatures.of(real_scenes(count, seed), extractor, device=device))
@@ -157,6 +152,6 @@ def real_floor(real: ImageFeatures, reference: RealImages, count: int) -> Qualit
 
 
 def real_scenes(count: int, seed: int = 0, purpose: str = "reference") -> Tensor:
-    """The first ``count`` scenes of a purpose as bytes (count, 3, 64, 64)."""
+    """Return the first ``count`` scenes of a purpose as bytes (count, 3, 64, 64)."""
     parts = [as_bytes(scenes(CHUNK, stream(seed, purpose, i)).images) for i in range(-(-count // CHUNK))]
     return torch.cat(parts)[:count]

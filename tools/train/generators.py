@@ -1,8 +1,7 @@
-"""Training of the bundled token predictors on the tokens of fresh scenes.
+"""Training of the bundled token predictors on tokens of fresh scenes.
 
-Matrices inside the blocks are updated by Muon, everything else by AdamW. Scenes are rendered and encoded in chunks while
-training goes on, each seen once, so the model cannot overfit and nothing has to be stored. One label in ten is replaced by the
-null class, which classifier-free guidance needs.
+Matrices inside blocks are updated by Muon, everything else by AdamW. Scenes are rendered and encoded in chunks, each seen once, so the
+model cannot overfit. One label in ten is replaced by the null class for classifier-free guidance.
 """
 
 from __future__ import annotations
@@ -40,8 +39,10 @@ HELD_OUT = 128
 
 
 class PredictorTask(TrainingTask):
-    """Trains a model on the tokens of a tokenizer. ``inner`` are the matrices that Muon updates; ``rates`` the full
-    learning rates of Muon and of AdamW."""
+    """A model trained on the tokens of a tokenizer.
+
+    ``inner``: matrices updated by Muon; ``rates``: peak learning rates of Muon and AdamW.
+    """
 
     warmup = 40
     rates = (MUON_RATE, ADAM_RATE)
@@ -67,18 +68,18 @@ class PredictorTask(TrainingTask):
         return {"model": self.name, "config": config, "language": self.tokenizer.language}
 
     def tokens(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """The tokens of images (B, 3, 64, 64), one row each."""
+        """Return the tokens of images (B, 3, 64, 64), one row each."""
         return self.tokenizer.encode(images)
 
     def fresh(self, step: int) -> tuple[Tensor, Tensor]:
-        """Labels (B,) and tokens (B, N, …) of a training step; they depend on seed and step alone."""
+        """Return labels (B,) and tokens (B, N, …) of a training step, determined by seed and step."""
         if step // CHUNK != self._chunk:
             self._chunk = step // CHUNK
             self._batches = self._encoded(CHUNK * self.batch, stream(self.seed, "generator", self._chunk))
         return self._batches[step % CHUNK]
 
     def held_out(self) -> list[tuple[Tensor, Tensor]]:
-        """Batches of held-out scenes: true labels and tokens."""
+        """Yield true labels and tokens of held-out scenes."""
         return self._encoded(HELD_OUT, stream(self.seed, "held out"))
 
     @torch.no_grad()
@@ -89,21 +90,21 @@ class PredictorTask(TrainingTask):
 
 
 class CodesPredictorTask(PredictorTask):
-    """A model of codes, trained by cross-entropy. ``validate`` gives nats per token on held-out scenes."""
+    """A model of codes, trained by cross-entropy and validated in nats per token."""
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """Mean cross-entropy of one batch in nats per token, with labels dropped at random."""
+        """Return the mean cross-entropy of a batch in nats per token, dropping labels at random."""
         labels, codes = self.fresh(step)
         dropped = (torch.rand(len(labels), generator=generator) < DROPOUT).to(labels.device)
         return self._entropy(self.without(labels, dropped), codes)
 
     def without(self, labels: Tensor, dropped: Tensor) -> Tensor:
-        """Labels with the null class in place of those that are ``dropped`` (B,)."""
+        """Replace ``dropped`` (B,) labels by the null class."""
         return labels.masked_fill(dropped, self.model.config.classes)
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Nats per token of held-out scenes with their true labels."""
+        """Return nats per token of held-out scenes with their true labels."""
         total = sum(float(self._entropy(labels, codes)) * len(labels) for labels, codes in self.held_out())
         return {"nats_per_token": round(total / HELD_OUT, 4)}
 

@@ -1,11 +1,10 @@
-"""The training loop of the bundled models: seeded, resumable, and written down.
+"""The training loop of the bundled models: seeded, resumable and logged.
 
-A :class:`TrainingTask` knows its model, its data and its loss; :func:`train` knows steps, checkpoints, log and weights. Whatever is
-random in a step comes from a generator seeded by (seed, step), so a killed run that is continued computes what the
-uninterrupted one would have computed, bit for bit on one machine and thread count.
+A :class:`TrainingTask` has a model, data and a loss; :func:`train` has steps, checkpoints, log and weights. Randomness of a step comes
+from a generator seeded by (seed, step), so a resumed run is bit-identical on one machine and thread count.
 
-Files in the output folder, for a task called NAME: ``NAME.checkpoint.pt`` (everything needed to continue),
-``NAME.safetensors`` (fp16 weights), ``NAME.json`` (what they are) and ``NAME.log.jsonl`` (one line per logged step).
+Files in the output folder: ``NAME.checkpoint.pt``, ``NAME.safetensors`` (fp16 weights), ``NAME.json`` (their description) and
+``NAME.log.jsonl`` (one line per logged step).
 """
 
 from __future__ import annotations
@@ -40,9 +39,11 @@ DECAY = 0.45  # share of the steps in which the learning rate falls
 
 
 class TrainingTask(ABC):
-    """A model, its data and its loss. ``steps``, ``warmup`` and ``decay`` are those of the weights that come with cachemark, ``data`` is
-    the version of what it learns from. ``parts`` is everything that changes while training: the model and the optimisers, whose groups
-    state their full learning rate as ``peak``."""
+    """A model, its data and its loss.
+
+    ``steps``, ``warmup``, ``decay``: of the bundled weights; ``data``: version of the data. ``parts``: everything that training changes,
+    the model and optimizers whose groups state their learning rate as ``peak``.
+    """
 
     name: str
     steps: int
@@ -58,20 +59,20 @@ class TrainingTask(ABC):
 
     @abstractmethod
     def metadata(self) -> dict[str, str]:
-        """Entries of the weights file; ``config`` is JSON."""
+        """Return entries of the weights file; ``config`` is JSON."""
 
     @abstractmethod
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """The loss of one batch of fresh scenes, a scalar; all that is random comes from ``generator`` or the number of the step."""
+        """Return the loss of a batch of fresh scenes; randomness comes from ``generator`` or the step."""
 
     @abstractmethod
     def validate(self) -> dict[str, float]:
-        """Figures on held-out scenes."""
+        """Return metrics on held-out scenes."""
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """Length and place of a training. ``threads`` 0 leaves torch's own choice; ``every`` is the distance of checkpoints in steps."""
+    """Length and device of a training. ``threads``: 0 for torch's choice; ``every``: steps per checkpoint."""
 
     out: Path
     steps: int
@@ -84,18 +85,17 @@ class TrainingRun:
     every: int = 100
 
     def factor(self, step: int) -> float:
-        """Share of the full learning rate at ``step``: linear warm-up, plateau, linear decay to zero."""
+        """Return the fraction of the peak learning rate: linear warm-up, plateau, linear decay to zero."""
         rise = (step + 1) / max(1, min(self.warmup, self.steps // 10))
         fall = (self.steps - step) / max(1.0, self.decay * self.steps)
         return min(1.0, rise, fall)
 
 
 def train(task: TrainingTask, run: TrainingRun) -> Path:
-    """Train ``task`` (or continue it) and return the path of its weights. The same task and run give the same weights.
+    """Train ``task``, or resume it, and return the path of its weights.
 
-    A run may be continued with another number of steps as long as the learning rates so far would have been the same, that is
-    until they begin to fall. Raises :class:`~cachemark.core.errors.BadCheckpoint` if the output folder holds the checkpoint of
-    another run.
+    A run may be resumed with another number of steps until the learning rate starts to fall. Raises BadCheckpoint if the output folder
+    holds the checkpoint of another run.
     """
     run.out.mkdir(parents=True, exist_ok=True)
     log: list[dict[str, Any]] = []
@@ -113,12 +113,12 @@ def train(task: TrainingTask, run: TrainingRun) -> Path:
 
 
 def generator_of(seed: int, step: int) -> torch.Generator:
-    """The CPU generator of one training step; nothing random outlives its step."""
+    """Return the CPU generator of one training step."""
     return torch.Generator().manual_seed(stream(seed, "step", step))
 
 
 def _update(task: TrainingTask, run: TrainingRun, step: int) -> float:
-    """One optimiser step; returns the loss."""
+    """Take one optimizer step and return the loss."""
     with autocast(run.device), AttentionInFP32():
         loss = task.loss(step, generator_of(run.seed, step))
     loss.backward()
@@ -131,14 +131,13 @@ def _update(task: TrainingTask, run: TrainingRun, step: int) -> float:
 
 
 def autocast(device: str) -> torch.autocast:
-    """bf16 autocast where the hardware multiplies in bf16, else fp32: emulated bf16 is 2 to 3 times slower than fp32."""
+    """Return bf16 autocast if the hardware has bf16 arithmetic, else fp32; emulation is 2 to 3 times slower."""
     kind = torch.device(device).type
     return torch.autocast(kind, torch.bfloat16, enabled=has_bf16(kind))
 
 
 class AttentionInFP32(TorchFunctionMode):
-    """Attention on a CPU stays out of autocast: PyTorch's backward pass of it takes two to four times as long in bf16 as in fp32,
-    which was more than half of a step."""
+    """Keeps CPU attention out of autocast: its bf16 backward pass is two to four times slower."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         if func is not F.scaled_dot_product_attention or args[0].device.type != "cpu":
@@ -149,7 +148,7 @@ class AttentionInFP32(TorchFunctionMode):
 
 
 def has_bf16(kind: str) -> bool:
-    """True where a device kind (``cpu`` or ``cuda``) has bf16 arithmetic of its own."""
+    """Return True if a device kind (``cpu`` or ``cuda``) has native bf16 arithmetic."""
     if kind == "cuda":
         return torch.cuda.is_bf16_supported()
     flags = Path("/proc/cpuinfo")
@@ -157,11 +156,10 @@ def has_bf16(kind: str) -> bool:
 
 
 def keep_memory(device: str) -> None:
-    """Tell glibc to keep freed memory instead of returning it to the kernel after each layer.
+    """Let glibc keep freed memory instead of returning it to the kernel after each layer.
 
-    Training on a CPU frees and takes hundreds of megabytes a step; by default each of them is mapped and page-faulted anew. The
-    same can be had from ``MALLOC_`` variables in the environment, but only by whoever starts the process. It changes the
-    whole process, therefore the command line calls it and :func:`train` does not.
+    A CPU training step frees and allocates hundreds of megabytes, which would be mapped and page-faulted each time. It changes the whole
+    process, so only the command line calls it.
     """
     if device != "cpu" or platform.libc_ver()[0] != "glibc":
         return
@@ -173,23 +171,22 @@ def keep_memory(device: str) -> None:
 
 
 def flush_denormals(device: str) -> None:
-    """Let this process count numbers below 1e-38 as zero, on a CPU: trained attention is so sure of itself that most of its shares are
-    among them, and processors take them one by one; the backward pass of attention took six times as long.
+    """Flush numbers below 1e-38 to zero on a CPU: most shares of trained attention are denormal.
 
-    Threads have the setting of the one that starts them, so it must come before the first parallel operation, and like
-    :func:`keep_memory` it is for the command line to call.
+    The backward pass of attention took six times as long with them. Threads inherit the setting, so it must precede the first parallel
+    operation; only the command line calls it.
     """
     if device == "cpu":
         torch.set_flush_denormal(True)
 
 
 def _identity(task: TrainingTask, run: TrainingRun) -> dict[str, Any]:
-    """The settings that a checkpoint must share with a run that continues it."""
+    """Return the settings that a checkpoint must share with a run that resumes it."""
     return {"task": task.name, "seed": run.seed, "data": task.data, **task.metadata()}
 
 
 def _save(task: TrainingTask, run: TrainingRun, step: int, log: list[dict[str, Any]]) -> None:
-    """Write checkpoint, log and the weights so far; each file is replaced whole, so a kill leaves the old or the new one."""
+    """Write checkpoint, log and weights so far, each atomically."""
     parts = {name: part.state_dict() for name, part in task.parts.items()}
     target = run.out / f"{task.name}.checkpoint.pt"
     with replacing(target) as part_file:
@@ -198,7 +195,7 @@ def _save(task: TrainingTask, run: TrainingRun, step: int, log: list[dict[str, A
 
 
 def _restore(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) -> int:
-    """Load the checkpoint, if there is one, into ``task`` and ``log``; returns the first step still to do."""
+    """Load the checkpoint, if any, into ``task`` and ``log``; return the next step."""
     path = run.out / f"{task.name}.checkpoint.pt"
     if not path.is_file():
         return 0
@@ -223,7 +220,7 @@ def _restore(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) ->
 
 
 def _export(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) -> Path:
-    """Round the model to what is stored, validate that, and write the final files."""
+    """Round the model to its stored precision, validate it, and write the final files."""
     with torch.no_grad():
         for tensor in task.model.state_dict().values():
             tensor.copy_(tensor.half())
@@ -232,7 +229,7 @@ def _export(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) -> 
 
 
 def _write_weights(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) -> Path:
-    """Write fp16 weights, their description and the log; returns the path of the weights."""
+    """Write fp16 weights, their description and the log; return the path of the weights."""
     weights, last, metadata = run.out / f"{task.name}.safetensors", log[-1], task.metadata()
     state = {name: tensor.detach().half().cpu().contiguous() for name, tensor in task.model.state_dict().items()}
     with replacing(weights) as path:
@@ -255,7 +252,7 @@ def _write_weights(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any
 
 @contextlib.contextmanager
 def _progress(title: str, total: int, done: int) -> Iterator[Callable[[float], None]]:
-    """A progress bar with the time left on a terminal, silence elsewhere; yields what to call with each step's loss."""
+    """Yield a callback for each step's loss: a progress bar on a terminal, silent elsewhere."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.4f}"),
                TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())

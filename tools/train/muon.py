@@ -1,8 +1,7 @@
-"""Muon: momentum whose direction is made orthogonal, for the matrices of a transformer's blocks.
+"""Muon: orthogonalized momentum for the matrices of transformer blocks.
 
-Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024). torch 2.9 has one too; this one iterates in
-fp32 over all matrices of one shape at once, which takes half the time on a CPU without bf16 arithmetic, and it needs no newer
-torch than the rest of the package.
+Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024). Unlike torch 2.9's, this one iterates in fp32 over all
+matrices of one shape at once, which takes half the time on a CPU without bf16, and works with older torch.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ROUNDS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalised, times ``lr · sqrt(max(1, rows / columns))``; no weight decay. 2-D parameters only."""
+    """Orthogonalized Nesterov momentum times ``lr · sqrt(max(1, rows / columns))``, for 2-D parameters."""
 
     def __init__(self, params: Iterable[Any], lr: float = 0.02, momentum: float = 0.95) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum})
@@ -29,7 +28,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """One update; parameters without a gradient stay as they are."""
+        """Update the parameters that have a gradient."""
         for group in self.param_groups:
             alike: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for p in group["params"]:
@@ -41,14 +40,14 @@ class Muon(torch.optim.Optimizer):
                     p.add_(move, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
 
     def _ahead(self, p: Tensor, gradient: Tensor, momentum: float) -> Tensor:
-        """Fold the gradient into the running mean; returns the look-ahead of Nesterov."""
+        """Fold the gradient into the running mean and return Nesterov's look-ahead."""
         mean = self.state[p].setdefault("mean", torch.zeros_like(p))
         mean.lerp_(gradient, 1 - momentum)
         return gradient.lerp(mean, momentum)
 
 
 def orthogonal(batch: Tensor) -> Tensor:
-    """Matrices (n, rows, columns) with the same singular vectors and all singular values near 1, by Newton-Schulz iteration."""
+    """Set all singular values of matrices (n, rows, columns) near 1 by Newton-Schulz iteration."""
     a, b, c = QUINTIC
     tall = batch.size(1) > batch.size(2)
     x = batch.mT if tall else batch

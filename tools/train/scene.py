@@ -1,11 +1,10 @@
-"""Procedural scenes: an endless data set of 64x64 pictures whose long-range structure is known exactly.
+"""Procedural scenes: an endless dataset of 64x64 images with known long-range structure.
 
-A picture shows one of ten shapes in front of a sky and a ground. Two small *swatches* in the first four rows (one line of
-tokens at 4 pixels a token) announce the hues of object and ground, and a footer in the last four rows repeats them mirrored.
-Whoever forgets the first line paints the ground in a wrong colour, which :mod:`cachemark.metrics.compute.scene_colors` measures without any
-network. Everything is computed by vectorised tensor operations from a seed; no file is read.
+An image shows one of ten shapes in front of a sky and a ground. Two small *swatches* in the first four rows (one line of tokens at 4
+pixels per token) announce the hues of object and ground; a footer in the last four rows repeats them mirrored. A model that forgets the
+first line paints the ground in a wrong color, which :mod:`cachemark.metrics.compute.scene_colors` measures without a network.
 
-Coordinates: x to the right, y downward, both in [-1, 1] at pixel centres. Hues in [0, 1).
+Coordinates: x to the right, y downward, both in [-1, 1] at pixel centers. Hues in [0, 1).
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ TEXTURES = ("noise", "horizontal", "vertical", "checker")
 
 @dataclass(frozen=True)
 class Scene:
-    """A batch of pictures and what they were made from.
+    """A batch of images (B, 3, 64, 64) float32 in [-1, 1], RGB, and their parameters.
 
-    ``images`` (B, 3, 64, 64) float32 in [-1, 1], RGB; ``classes`` (B,) int64 index into :data:`CLASSES`; ``object_hue``,
-    ``sky_hue``, ``ground_hue`` (B,) float32 in [0, 1); ``centre`` (B, 2) x and y; ``horizon`` (B,);
-    ``textures`` (B, 2) int64 index into :data:`TEXTURES` for object and ground.
+    ``classes`` (B,) int64 index into :data:`CLASSES`; ``object_hue``, ``sky_hue``, ``ground_hue`` (B,) in [0, 1); ``centre`` (B, 2);
+    ``horizon`` (B,); ``textures`` (B, 2) int64 index into :data:`TEXTURES` for object and ground.
     """
 
     images: Tensor
@@ -44,16 +42,17 @@ class Scene:
 
 
 def stream(seed: int, purpose: str, index: int = 0, *, version: str = VERSION) -> int:
-    """A seed of its own for one purpose and index, so that training and held-out pictures never share random numbers. ``version`` is
-    that of the data."""
+    """Return a seed for one purpose and index, so that training and held-out images share no numbers.
+
+    ``version`` is that of the data.
+    """
     return int(digest([version, seed, purpose, index]), 16) % 2**63
 
 
 def scenes(what: int | Tensor, seed: int, *, device: str | torch.device = "cpu") -> Scene:
-    """Draw scenes: ``what`` is a count (classes are drawn too) or the classes (B,) themselves.
+    """Draw scenes: ``what`` is a count, or the classes (B,).
 
-    Parameters are drawn on the CPU and pictures are rendered on ``device``, so equal seeds mean equal scenes everywhere
-    (pixels up to rounding of the device).
+    Parameters are drawn on the CPU and images rendered on ``device``, so equal seeds give equal scenes up to rounding.
     """
     generator = torch.Generator().manual_seed(seed)
     count = what if isinstance(what, int) else int(what.numel())
@@ -70,7 +69,7 @@ def scenes(what: int | Tensor, seed: int, *, device: str | torch.device = "cpu")
 
 
 def _draw(classes: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-    """All random parameters of a batch. The order of the draws is part of the data version."""
+    """Draw all random parameters of a batch. The order of the draws is part of the data version."""
     n = classes.numel()
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
@@ -94,7 +93,7 @@ def _draw(classes: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def _render(p: dict[str, Tensor]) -> Tensor:
-    """Paint sky, ground, object, swatches and footer, in this order; returns (B, 3, 64, 64) in [-1, 1]."""
+    """Paint sky, ground, object, swatches and footer: (B, 3, 64, 64) in [-1, 1]."""
     line = (torch.arange(SIZE, device=p["h1"].device, dtype=torch.float32) + 0.5) / SIZE * 2 - 1
     x, y = line.view(1, 1, -1), line.view(1, -1, 1)
     h1, h2, h3, cx, cy, horizon, radius = (p[k].view(-1, 1, 1) for k in ("h1", "h2", "h3", "cx", "cy", "horizon", "radius"))
@@ -114,7 +113,7 @@ def _render(p: dict[str, Tensor]) -> Tensor:
 
 
 def hsv(hue: Tensor, saturation: Tensor | float, value: Tensor | float) -> Tensor:
-    """HSV to RGB with broadcasting: three (B, H, W) planes in, (B, 3, H, W) in [0, 1] out."""
+    """Convert three (B, H, W) planes of HSV to RGB (B, 3, H, W) in [0, 1], with broadcasting."""
     planes = []
     for offset in (5.0, 3.0, 1.0):
         k = (offset + 6.0 * hue) % 6.0
@@ -123,17 +122,17 @@ def hsv(hue: Tensor, saturation: Tensor | float, value: Tensor | float) -> Tenso
 
 
 def painted(below: Tensor, above: Tensor, share: Tensor) -> Tensor:
-    """Blend ``above`` over ``below`` where ``share`` (B, H, W), boolean or in [0, 1], says so."""
+    """Blend ``above`` over ``below`` by ``share`` (B, H, W), boolean or in [0, 1]."""
     return torch.lerp(below, above, share.to(below.dtype).unsqueeze(1))
 
 
 def coverage(distance: Tensor) -> Tensor:
-    """Share of a pixel inside a shape whose signed distance (negative inside) is given in image units."""
+    """Return the covered fraction of a pixel for signed distances in image units, negative inside."""
     return torch.sigmoid(-distance / (0.45 * 2 / SIZE))
 
 
 def _texture(p: dict[str, Tensor], name: str, x: Tensor, y: Tensor, grain: Tensor) -> Tensor:
-    """The texture in [0, 1] that each picture chose: noise, stripes along y or x, or a checkerboard."""
+    """Return each image's texture in [0, 1]: noise, stripes along y or x, or a checkerboard."""
     period, phase = p["period"].view(-1, 1, 1), p["phase"].view(-1, 1, 1)
 
     def stripes(t: Tensor) -> Tensor:
@@ -146,7 +145,7 @@ def _texture(p: dict[str, Tensor], name: str, x: Tensor, y: Tensor, grain: Tenso
 
 
 def distance(classes: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """Signed distance of each picture's own shape at (u, v), in units of its radius; negative inside."""
+    """Return the signed distance to each image's shape at (u, v), in radii; negative inside."""
     rho, theta = torch.hypot(u, v), torch.atan2(u, -v)
     a, b = u.abs().expand_as(rho), v.abs().expand_as(rho)
     v = v.expand_as(rho)

@@ -1,8 +1,8 @@
-"""Training of the bundled tokenizers of codes: reconstruction with a codebook that follows by moving averages.
+"""Training of the bundled tokenizers of codes, with a codebook by moving averages.
 
-The codebook is initialised from the first batch, follows the latents with decay 0.97, and codes that fall below 5 % of the
-mean use (of the multi-scale tokenizer 0.2 %) are set to random latents of the batch. The loss is L1 + 2 MSE + 0.25 commitment; there is
-no adversary. A second stage of the plain one goes on with the decoder alone, while the codes keep their meaning.
+The codebook is initialized from the first batch, follows the latents with decay 0.97, and codes below 5 % of the mean use (multi-scale:
+0.2 %) are reset to random latents. The loss is L1 + 2 MSE + 0.25 commitment, without an adversary. A second stage trains only the plain
+tokenizer's decoder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FOLLOW = 0.02  # how fast the statistics of what an encoder makes follow those o
 
 
 class MovingCodebook(nn.Module):
-    """Moving averages of how often each of ``codes`` is used and of the vectors (``width``) that chose it."""
+    """Moving averages of the use of each of ``codes``, and of the vectors (``width``) that chose it."""
 
     counts: Tensor
     sums: Tensor
@@ -44,7 +44,7 @@ class MovingCodebook(nn.Module):
 
     @torch.no_grad()
     def start(self, table: Tensor, vectors: Tensor, generator: torch.Generator) -> None:
-        """Before the first step: set ``table`` (codes, width) to random ones of ``vectors`` (n, width)."""
+        """Initialize ``table`` (codes, width) with random ones of ``vectors`` (n, width)."""
         if self.ready:
             return
         table.copy_(self._pick(vectors, generator))
@@ -62,7 +62,7 @@ class MovingCodebook(nn.Module):
         table.copy_(self.sums / self.counts.unsqueeze(1))
 
     def _revive(self, vectors: Tensor, generator: torch.Generator) -> None:
-        """Give codes that nobody uses a random vector of this batch and the mean count."""
+        """Reset unused codes to random vectors of this batch and the mean count."""
         mean = self.counts.mean()
         gone = (self.counts < self.dead * mean).unsqueeze(1)
         fresh = self._pick(vectors, generator)
@@ -74,7 +74,7 @@ class MovingCodebook(nn.Module):
 
 
 class ReconstructionTask(TrainingTask):
-    """Trains ``weights`` of a tokenizer to reconstruct fresh scenes. ``scene_stream`` names the random stream that these come from."""
+    """Training of ``weights`` of a tokenizer to reconstruct scenes of the stream ``scene_stream``."""
 
     stored: ClassVar[BundledWeights[Any]]
     warmup = 20
@@ -90,12 +90,12 @@ class ReconstructionTask(TrainingTask):
         return self.stored.metadata(self.model.config)
 
     def images(self, step: int) -> Tensor:
-        """The scenes of a step, (batch, 3, 64, 64)."""
+        """Return the scenes of a step, (batch, 3, 64, 64)."""
         return scenes(self.batch, stream(self.seed, self.scene_stream, step), device=self.device).images
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Mean PSNR in dB of held-out scenes (peak 2, images clamped to [-1, 1]), and how many codes they use, where there are codes.
+        """Return PSNR in dB of held-out scenes (peak 2, images clamped), and the number of used codes.
 
         ``psnr`` is the mean over images, ``psnr_pooled`` that of the mean error.
         """
@@ -110,7 +110,7 @@ class ReconstructionTask(TrainingTask):
 
 
 class WholeTask(ReconstructionTask):
-    """Trains all of a bundled network, from random weights; by default of the sizes and with the batches of the packaged ones."""
+    """Training of a whole bundled network from random weights."""
 
     size = BATCH
 
@@ -122,13 +122,13 @@ class WholeTask(ReconstructionTask):
 
     @torch.no_grad()
     def follow(self, vectors: Tensor, dims: tuple[int, ...]) -> None:
-        """Move the model's ``centre`` and ``deviation`` towards those of a batch, taken over ``dims``."""
+        """Move the model's ``centre`` and ``deviation`` towards the batch's, taken over ``dims``."""
         self.model.centre.lerp_(vectors.mean(dims), FOLLOW)
         self.model.deviation.lerp_(vectors.std(dims), FOLLOW)
 
 
 class CodebookTask(WholeTask):
-    """A tokenizer whose codebook follows by moving averages, which the loss moves on its way."""
+    """A tokenizer whose loss also updates its codebook by moving averages."""
 
     dead = 0.05
 
@@ -140,7 +140,7 @@ class CodebookTask(WholeTask):
 
 
 class CodesTask(CodebookTask):
-    """First stage of a :class:`~cachemark.models.tiny.tiny_vq.TinyVQ`: all of it is trained. It fixes what the codes mean."""
+    """First stage of a :class:`~cachemark.models.tiny.tiny_vq.TinyVQ`, which fixes the codes' meaning."""
 
     name = "tiny-vq-codes"
     steps = 800
@@ -160,10 +160,10 @@ class CodesTask(CodebookTask):
 
 
 class ScaleCodesTask(CodebookTask):
-    """Trains a :class:`~cachemark.models.tiny.tiny_msvq.TinyMSVQ`, with one codebook for all scales.
+    """A :class:`~cachemark.models.tiny.tiny_msvq.TinyMSVQ` with one codebook for all scales.
 
-    Each scale quantises what the coarser ones have left. The encoder learns straight through; the convolutions φ learn to bring the
-    restored map near the encoder's; the codebook follows what all scales ask of it.
+    Each scale quantizes the residual of the coarser ones. The encoder learns straight through; the convolutions φ learn to match the
+    encoder's map.
     """
 
     name = tiny_msvq.NAME
@@ -180,7 +180,7 @@ class ScaleCodesTask(CodebookTask):
         return difference(restored, images) + COMMITMENT * F.mse_loss(z, f_hat.detach()) + F.mse_loss(f_hat, z.detach())
 
     def _restored(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        """The restored map of latents (B, channels, P, P), differentiable in φ alone."""
+        """Return the restored map of latents (B, channels, P, P), differentiable only in φ."""
         quantizer, table = self.model.quantizer, self.model.quantizer.embedding.weight
         f_hat, residuals, chosen = quantizer.empty(len(z)), [], []
         for scale in range(len(quantizer.sides)):
@@ -195,9 +195,9 @@ class ScaleCodesTask(CodebookTask):
 
 
 class DecoderTask(ReconstructionTask):
-    """Second stage: trains the decoder alone, on other scenes than the first stage, for codes that stay as they are.
+    """Second stage: trains only the decoder, on other scenes, for fixed codes.
 
-    It starts from the weights at ``start``, costs half as much a step, and a model of the codes can be trained beside it.
+    It starts from the weights at ``start`` and costs half as much per step.
     """
 
     name = tiny_vq.NAME
@@ -221,5 +221,5 @@ class DecoderTask(ReconstructionTask):
 
 
 def difference(restored: Tensor, images: Tensor) -> Tensor:
-    """L1 + 2 MSE of two batches of images."""
+    """Return L1 + 2 MSE of two batches of images."""
     return F.l1_loss(restored, images) + 2 * F.mse_loss(restored, images)
