@@ -141,7 +141,7 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, and what the
     "shallower": (weights(layers=2), ("checkpoint of another size: layers 2 != 3", "2 of 8 tensors missing")),
     "wider": (weights(dim=6), ("checkpoint of another size: embed.weight 5×6 != 5×4", "7 of another shape")),
     "prefix": ({f"module.{name}": t for name, t in weights().items()}, ("start with 'module.': save it without that prefix",)),
-    "another model": ({"conv.weight": torch.zeros(2)}, ("8 of 8 tensors missing", "Give the weights file of this model")),
+    "another model": ({"conv.weight": torch.zeros(2)}, ("8 of 8 tensors missing", "Use the weights file of this model")),
     "a list": ([torch.zeros(2)], ("no tensors by name",)),
     "numbers": ({"steps": 3}, ("no tensors by name",)),
     "no weights": ({"model": "GPT-B", "ema": {"a": torch.zeros(2)}}, ("no tensors by name",)),

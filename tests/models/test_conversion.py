@@ -199,7 +199,7 @@ def net(folder: Path, layers: int = 6, dim: int = 64, name: str = "net.pt") -> t
 
 
 @pytest.mark.parametrize(("name", "words"), [("c2i_B_384.pt", "of 384 pixels, as its name says; this model makes 256"),
-                                            ("odd.pt", "Nothing in .* says for images of which size")])
+                                            ("odd.pt", "The image size of .* is unknown")])
 def test_a_size_that_shapes_do_not_tell_must_be_stated(tmp_path: Path, name: str, words: str) -> None:
     file, source = net(tmp_path, name=name)
     with pytest.raises(BadCheckpoint, match=words) as caught:
@@ -285,7 +285,7 @@ def test_a_tokenizer_without_weights_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{}")
     with pytest.raises(BadCheckpoint, match="holds no weights: none of ") as caught:
         verify("janus-pro-1b", weights=str(tmp_path))
-    assert "Give the folder of one model as it was published" in caught.value.remedy
+    assert "Use the folder of one model as it was published" in caught.value.remedy
     with pytest.raises(BadCheckpoint, match=f"has no {FILE} beside it"):
         verify("janus-pro-1b", weights=str(net(tmp_path.parent, name="pytorch_model.bin")[1]))
 

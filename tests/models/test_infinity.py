@@ -87,7 +87,7 @@ def test_quantising_takes_the_signs_of_what_is_left() -> None:
 def test_tokens_that_do_not_fill_the_scales_are_refused() -> None:
     with pytest.raises(Unsupported, match="do not fill the scales 1 2 4"):
         BSQ(TINY_BSQ).decode(torch.zeros(1, 20, dtype=torch.int64))
-    with pytest.raises(Unsupported, match=r"Give \(batch, 3, 8, 8\)"):
+    with pytest.raises(Unsupported, match=r"Use \(batch, 3, 8, 8\)"):
         BSQ(TINY_BSQ).encode(torch.zeros(1, 3, 16, 16))
 
 

@@ -236,7 +236,7 @@ def test_what_a_folder_lacks_is_said(small: ModelEntry, tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"no token '<begin_of_image>'"):
         small.load(request)
     file.write_text("{")
-    with pytest.raises(BadCheckpoint, match="is no tokenizer that can be read"):
+    with pytest.raises(BadCheckpoint, match="is not a readable tokenizer"):
         small.load(request)
     file.unlink()
     for use in (small.load, small.identity):

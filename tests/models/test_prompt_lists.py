@@ -81,7 +81,7 @@ def test_dpg_has_a_prompt_in_each_file_and_its_questions_beside_them(tmp_path: P
 
 
 BROKEN = {
-    "no prompt": ("mine", "", "has 0 prompts"), "an empty line": ("mine", "a star\n\na disc", "mine:2 is empty: a prompt that asks"),
+    "no prompt": ("mine", "", "has 0 prompts"), "an empty line": ("mine", "a star\n\na disc", "mine:2 is an empty prompt"),
     "a line of 5000 letters": ("mine", "x" * 5000, "mine:1 has 5000 characters"),
     "too many": ("mine", "a star\n" * (MOST + 1), f"1 to {MOST} are expected"),
     "half a line": ("m.jsonl", '{"tag": "colors", ', "m.jsonl:1 is cut off"), "a number": ("m.jsonl", "3", r"m.jsonl:1 has  = 3; a table"),
@@ -92,9 +92,9 @@ BROKEN = {
     "below nothing": ("m.jsonl", lines({**BESIDE, "include": [{"class": "cow", "count": 1, "position": "above"}]}), "include.0.position"),
     "no annotations": ("m.json", "{}", "m.json lacks annotations"), "a list": ("m.json", "[]", "a table is expected"),
     "a caption without an image": ("m.json", '{"annotations": [{"id": 1, "caption": "x"}]}', "lacks annotations.0.image_id"),
-    "an empty caption": ("m.json", captions((7, 1, " ")), "the caption of image 7 is empty"),
+    "an empty caption": ("m.json", captions((7, 1, " ")), "the caption of image 7 is an empty prompt"),
     "an empty folder": ("prompts/notes.md", "x", "has 0 prompts"),
-    "an empty file": ("prompts/1.txt", "\n", "1.txt is empty"),
+    "an empty file": ("prompts/1.txt", "\n", "1.txt is an empty prompt"),
 }
 
 

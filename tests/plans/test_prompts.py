@@ -125,7 +125,7 @@ def test_a_model_that_reads_fewer_says_how_many(tmp_path: Path, mine: str, model
 @pytest.mark.parametrize("model", ["janus-pro-1b", "lumina-mgpt-7b-768", "infinity-2b", "llamagen-t2i-256", "tiny-t2i"])
 def test_an_empty_prompt_is_one_sentence(tmp_path: Path, mine: str, model: str) -> None:
     Path(mine).write_text("a star\n  \na disc")
-    with pytest.raises(BadPlan, match=r"plan.toml:4: .*mine.txt:2 is empty: a prompt that asks for nothing\. Leave it out"):
+    with pytest.raises(BadPlan, match=r"plan.toml:4: .*mine.txt:2 is an empty prompt\. Remove it"):
         planned(tmp_path, mine, model)
 
 

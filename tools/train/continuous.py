@@ -61,7 +61,7 @@ class LatentsTask(WholeTask):
 
 
 class MaskedTask(PredictorTask):
-    """The masked model, a :class:`~cachemark.models.mar.MAR`, on tokens of the autoencoder at ``tokenizer``."""
+    """The masked model on tokens of the autoencoder at ``tokenizer``."""
 
     name = TINY_NAME
     steps = 9000
@@ -178,7 +178,7 @@ def waves(grid: int, dim: int) -> Tensor:
 
 
 def look_around(model: MAR) -> None:
-    """Initialize the heads of every block to attend to a position's neighbors and itself (:data:`OFFSETS`).
+    """Initialize all heads to attend to a position's neighbors and itself (:data:`OFFSETS`).
 
     The product of query and key is then a sum of cosines of the distance to that neighbor.
     """

@@ -137,7 +137,7 @@ def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count:
 
 
 def real_floor(real: ImageFeatures, reference: RealImages, count: int) -> QualityInterval:
-    """Return the FID of ``count`` real images outside the reference: the FID of a perfect generator at this number of images.
+    """Return the FID of ``count`` real images outside the reference, a perfect generator's.
 
     Raises Unsupported if ``real`` are fewer, or are images of the reference.
     """

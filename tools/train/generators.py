@@ -113,7 +113,7 @@ class CodesPredictorTask(PredictorTask):
 
 
 class GeneratorTask(CodesPredictorTask):
-    """The next-token model, a :class:`~cachemark.models.llamagen.LlamaGen`, on codes of the tokenizer at ``tokenizer``."""
+    """The next-token model, on codes of the tokenizer at ``tokenizer``."""
 
     name = TINY_NAME
     steps = 2400
@@ -126,7 +126,7 @@ class GeneratorTask(CodesPredictorTask):
 
 
 class ScalesTask(CodesPredictorTask):
-    """The next-scale model, a :class:`~cachemark.models.var.VAR`, on codes of the multi-scale tokenizer at ``tokenizer``."""
+    """The next-scale model, on codes of the multi-scale tokenizer at ``tokenizer``."""
 
     name = next_scale.TINY_NAME
     steps = 2200

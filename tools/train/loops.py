@@ -131,7 +131,7 @@ def _update(task: TrainingTask, run: TrainingRun, step: int) -> float:
 
 
 def autocast(device: str) -> torch.autocast:
-    """Return bf16 autocast if the hardware has bf16 arithmetic, else fp32; emulation is 2 to 3 times slower."""
+    """Return bf16 autocast if the hardware has bf16 arithmetic, else fp32, which beats emulation."""
     kind = torch.device(device).type
     return torch.autocast(kind, torch.bfloat16, enabled=has_bf16(kind))
 

@@ -134,7 +134,7 @@ def _read(file: Path, wrappers: Sequence[str]) -> dict[str, Tensor]:
     if head[8:] == b"{":
         return _safetensors(file)
     raise BadCheckpoint(f"{str(file)!r} is not a checkpoint: it is neither safetensors nor the zip that torch.save writes.",
-                        remedy="Give a .safetensors or .pt file; save an older torch file again with a current torch.")
+                        remedy="Use a .safetensors or .pt file; save an older torch file again with a current torch.")
 
 
 def load(
@@ -198,7 +198,7 @@ def _published(path: str | Path) -> Path:
     index = next((source / name for name in PUBLISHED if (source / name).is_file()), None)
     if index is None:
         raise BadCheckpoint(f"{str(path)!r} holds no weights: none of {', '.join(PUBLISHED)}.",
-                            remedy="Give the folder of one model as it was published, or the path of its weights file.")
+                            remedy="Use the folder of one model as it was published, or the path of its weights file.")
     return index
 
 
@@ -209,7 +209,7 @@ def _existing(path: str | Path) -> Path:
 
 
 def _unreadable(path: str | Path, reason: str = "") -> BadCheckpoint:
-    return BadCheckpoint(f"{str(path)!r} is not a file that can be read{reason}.", remedy="Give the path of a .safetensors or .pt file.")
+    return BadCheckpoint(f"{str(path)!r} is not a file that can be read{reason}.", remedy="Use the path of a .safetensors or .pt file.")
 
 
 def _unpickle(file: Path) -> Any:
@@ -264,7 +264,7 @@ def _compare(expected: Mapping[str, Tensor], present: Mapping[str, Tensor], titl
     elif before := _stray(missing, unexpected):
         remedy = f"Its names start with {before!r}: save it without that prefix."
     else:
-        remedy = "Give the weights file of this model."
+        remedy = "Use the weights file of this model."
     raise BadCheckpoint(f"{title}: {'; '.join(faults)}.", remedy=remedy)
 
 

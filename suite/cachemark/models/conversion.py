@@ -70,7 +70,7 @@ def convert(
     if to.exists():
         if _made_of(to) != _stamp(source):
             raise CachemarkError(f"{str(to)!r} exists already, and was not converted from these weights.",
-                                 remedy="Give a folder that does not exist yet, or delete that one.")
+                                 remedy="Use a folder that does not exist yet, or delete that one.")
         return
     with _work(to) as folder:
         plan = {"source": _stamp(source), "shards": shards, "pixels": size}
@@ -95,8 +95,8 @@ def _size(file: PublishedFile, source: str | Path, pixels: int) -> int:
     """Return the image size of the weights. Raises BadCheckpoint if neither shapes nor metadata give it."""
     size = trained_size.check(file, source, pixels)
     if file.pixels and not size:
-        raise BadCheckpoint(f"Nothing in {str(source)!r} says for images of which size it is, and its shapes are those of other sizes too.",
-                            remedy=f"If it is for {file.pixels} pixels, as the model is, state it: --pixels {file.pixels}.")
+        raise BadCheckpoint(f"The image size of {str(source)!r} is unknown, and its shapes fit other sizes too.",
+                            remedy=f"If it is {file.pixels} pixels, like the model's, state it: --pixels {file.pixels}.")
     return size
 
 
@@ -125,7 +125,7 @@ def _work(to: Path) -> Iterator[Path]:
     """Yield the hidden folder that becomes ``to``, locked until the block or the process ends."""
     folder = to.parent / f".{to.name}.converting"
     if folder.is_symlink():  # what is in there is somebody else's, and would be emptied
-        raise CachemarkError(f"{str(folder)!r} is a link; the conversion grows there.", remedy="Take it away.")
+        raise CachemarkError(f"{str(folder)!r} is a link, but the conversion writes there.", remedy="Remove it.")
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY)
     try:

@@ -41,7 +41,7 @@ def respaced(sections: Sequence[int]) -> tuple[int, ...]:
     """
     if not all(0 <= count <= STEPS // len(sections) for count in sections) or sum(sections) < 2:
         raise Unsupported(f"A diffusion of {STEPS} steps cannot be respaced to {', '.join(map(str, sections)) or 'nothing'}.",
-                          remedy=f"Give 2 … {STEPS} steps.")
+                          remedy=f"Use 2 … {STEPS} steps.")
     chosen: list[int] = []
     start = 0
     for i, count in enumerate(sections):

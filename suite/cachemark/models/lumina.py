@@ -93,7 +93,7 @@ def code_table(vocabulary: Mapping[str, int], ids: Vocabulary) -> Tensor:
     table = [int("".join(str(ord(letter) - ord("A")) for letter in numbers.get(ids.first + i, "")) or -1) for i in range(ids.codes)]
     if sorted(table) != list(range(ids.codes)):
         raise BadCheckpoint(f"The tokenizer names {len(set(table) - {-1})} of the {ids.codes} image codes (IMGIMG…Z).",
-                            remedy="Give the tokenizer.json that was published with the weights.")
+                            remedy="Use the tokenizer.json that was published with the weights.")
     return torch.tensor(table)
 
 

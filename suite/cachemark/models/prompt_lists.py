@@ -36,7 +36,7 @@ COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown"
 RELATIONS = ("left of", "right of", "above", "below")  # GenEval's
 QUESTIONS = "dpg_bench.csv"
 COLUMNS = ("item_id", "proposition_id", "dependency", "tuple", "question_natural_language")  # of it, those that are read
-REMEDY = "Mend it, or fetch it again."
+REMEDY = "Fix it, or fetch it again."
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _checked(path: Path, located: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     prompts = []
     for place, text in located:
         if not text.strip():
-            raise BadPlan(f"{place} is empty: a prompt that asks for nothing.", remedy="Leave it out, or write what the image is to show.")
+            raise BadPlan(f"{place} is an empty prompt.", remedy="Remove it, or describe the image.")
         if len(text) > LONGEST:
             raise BadPlan(f"{place} has {len(text)} characters; a prompt has at most {LONGEST}.", remedy="Shorten it.")
         prompts.append(text.strip())
@@ -140,7 +140,7 @@ def _task(place: str, entry: str) -> dict[str, Any]:
         for i, clause in enumerate(task.get(part, ())):
             file.check(clause, _CLAUSE, f"{part}.{i}.", optional=("color", "position"))
             if part == "include" and clause.get("position", ["", -1])[1] >= i:
-                raise file.wrong(f"has include.{i}.position = {shown(clause['position'])}, which is beside a clause that is not before it.")
+                raise file.wrong(f"has include.{i}.position = {shown(clause['position'])}, which refers to a clause that is not before it.")
     return task
 
 
@@ -195,10 +195,10 @@ def _rows(table: Path) -> Iterator[tuple[str, dict[str, str]]]:
     lines = csv.DictReader(io.StringIO(text_of(table, BadPlan), newline=""))
     try:
         if lacking := set(COLUMNS) - set(lines.fieldnames or ()):
-            raise BadPlan(f"{table} has no column {min(lacking)!r}.", remedy=f"Give the {QUESTIONS} of DPG-Bench.")
+            raise BadPlan(f"{table} has no column {min(lacking)!r}.", remedy=f"Use the {QUESTIONS} of DPG-Bench.")
         for row in lines:
             if any(row[name] is None for name in COLUMNS):
                 raise BadPlan(f"{table}:{lines.line_num} has fewer columns than the first line.", remedy=REMEDY)
             yield f"{table}:{lines.line_num}", row
     except csv.Error as error:
-        raise BadPlan(f"{table}:{lines.line_num} is no line of a table: {error}.", remedy=REMEDY) from error
+        raise BadPlan(f"{table}:{lines.line_num} is not a table row: {error}.", remedy=REMEDY) from error

@@ -24,7 +24,7 @@ PIECE = re.compile(r"<[^<>\s]+>|\w+|\n+|[^\w\s]")  # a special token, a word, an
 def refuse_unreadable(text: str, tokens: int, longest: int = 0) -> None:
     """Raise Unsupported for an empty text or more than ``longest`` tokens (0: no limit)."""
     if not text.strip():
-        raise Unsupported("A prompt is empty: it asks for nothing.", remedy="Leave it out, or write what the image is to show.")
+        raise Unsupported("A prompt is empty.", remedy="Remove it, or describe the image.")
     if tokens > longest > 0:
         raise Unsupported(f"The prompt {text[:60]!r}… has {tokens} tokens; this model reads {longest}.", remedy="Shorten it.")
 
@@ -99,11 +99,11 @@ class PublishedTokenizer:
                               remedy="Get it with: pip install 'cachemark[text]'.") from error
         if not file.is_file():
             raise BadCheckpoint(f"{str(file.parent)!r} has no {FILE}, without which no prompt can be read.",
-                                remedy="Give weights in the folder of the model as it was published, its tokenizer among them.")
+                                remedy="Use weights in the folder of the model as it was published, its tokenizer among them.")
         try:
             self._tokenizer: Any = PreTrainedTokenizerFast(tokenizer_file=str(file))
         except Exception as error:  # a file of any origin: the reader may fail in any way
-            raise BadCheckpoint(f"{str(file)!r} is no tokenizer that can be read: {' '.join(str(error).split())[:200]}.",
+            raise BadCheckpoint(f"{str(file)!r} is not a readable tokenizer: {' '.join(str(error).split())[:200]}.",
                                 remedy="Fetch it again.") from error
         self._file = file
 
@@ -117,7 +117,7 @@ class PublishedTokenizer:
 
     def special(self, token: str) -> int:
         if token not in self.vocabulary:
-            raise BadCheckpoint(f"{str(self._file)!r} has no token {token!r}.", remedy="Give the tokenizer of this model.")
+            raise BadCheckpoint(f"{str(self._file)!r} has no token {token!r}.", remedy="Use the tokenizer of this model.")
         return int(self._tokenizer.convert_tokens_to_ids(token))
 
     def whole(self, ids: tuple[int, ...]) -> tuple[int, ...]:

@@ -170,8 +170,8 @@ def _encode(texts: Sequence[str], folder: Path, channels: int, longest: int) -> 
         tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         encoder: Any = T5EncoderModel.from_pretrained(str(folder), local_files_only=True).eval()
     except (OSError, ValueError, RuntimeError) as error:
-        raise BadCheckpoint(f"{str(folder)!r} is no text encoder that can be read: {' '.join(str(error).split())[:200]}.",
-                            remedy=f"Give the folder {ENCODER} as it was published.") from error
+        raise BadCheckpoint(f"{str(folder)!r} is not a readable text encoder: {' '.join(str(error).split())[:200]}.",
+                            remedy=f"Use the folder {ENCODER} as it was published.") from error
     _same_channels(encoder.config.d_model, folder, channels)
     for text in texts:
         ids = tokenizer(text).input_ids
@@ -190,7 +190,7 @@ def _checked(text: str, features: Tensor, folder: Path, channels: int, longest: 
 def _same_channels(actual: int, folder: Path, channels: int) -> None:
     if actual != channels:
         raise BadCheckpoint(f"The text encoder in {str(folder)!r} has {actual} channels; this model reads {channels}.",
-                            remedy=f"Give the folder {ENCODER} as it was published.")
+                            remedy=f"Use the folder {ENCODER} as it was published.")
 
 
 # -- features on disk ----------------------------------------------------------------------------------------------------
@@ -219,6 +219,6 @@ def _keep(features: Tensor, file: Path) -> bool:
 
 def _existing(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
-        raise BadCheckpoint(f"There is no text encoder at {str(folder)!r}, without which no prompt can be read.",
-                            remedy=f"Put the folder {ENCODER} as it was published beside the weights.")
+        raise BadCheckpoint(f"There is no text encoder at {str(folder)!r}, which is needed to read prompts.",
+                            remedy=f"Put the published folder {ENCODER} next to the weights.")
     return folder

@@ -42,6 +42,6 @@ def check(file: PublishedFile, path: str | Path, size: int = 0) -> int:
     if pixels and pixels != file.pixels:
         raise BadCheckpoint(
             f"{str(path)!r} is for images of {pixels} pixels, as {who}; this model makes {file.pixels}, and their shapes are the same.",
-            remedy=f"Give {file.name}. If this is for {file.pixels} pixels after all, state it: cachemark weights convert … "
+            remedy=f"Use {file.name}. If this is for {file.pixels} pixels after all, state it: cachemark weights convert … "
                    f"--pixels {file.pixels}.")
     return pixels

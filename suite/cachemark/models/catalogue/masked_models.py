@@ -33,7 +33,7 @@ def build(config: MARConfig, tokenizer: TinyKL | KL | None = None, engine: str =
     """Build transformer and head. Raises BadCheckpoint for an image tokenizer of another model."""
     if isinstance(tokenizer, TinyKL) and tokenizer.config.channels != config.channels:
         raise BadCheckpoint(f"The image tokenizer has {tokenizer.config.channels} channels; this model needs {config.channels}.",
-                            remedy="Give the tokenizer that the model was trained with.")
+                            remedy="Use the tokenizer that the model was trained with.")
     return MAR(config, eager_head=engine == "reference")
 
 

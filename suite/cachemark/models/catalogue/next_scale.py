@@ -33,7 +33,7 @@ def build(config: VARConfig, tokenizer: TinyMSVQ | MSVQ | None = None, engine: s
     actual, expected = (quantizer.sides, quantizer.width, quantizer.codes), (config.sides, config.width, config.vocab)
     if actual != expected:
         raise BadCheckpoint(f"The image tokenizer has sides, channels, codes {actual}; this model needs {expected}.",
-                            remedy="Give the tokenizer that the model was trained with.")
+                            remedy="Use the tokenizer that the model was trained with.")
     return VAR(config, quantizer, recompute=engine == "reference")
 
 

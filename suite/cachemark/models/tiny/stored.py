@@ -60,7 +60,7 @@ class BundledWeights(Generic[M]):
         return {"model": self.name, "config": json.dumps(asdict(config), sort_keys=True)}
 
     def _build(self, path: str | Path) -> partial[M]:
-        remedy = f"Give a .safetensors file written by `python -m tools.train {self.name}`."
+        remedy = f"Use a .safetensors file written by `python -m tools.train {self.name}`."
         if not is_readable(path):
             raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
         try:

@@ -101,7 +101,7 @@ class BitQuantizer:
         sizes = [side**2 for side in self.sides]
         if tokens.ndim != 2 or tokens.shape[1] != sum(sizes):
             raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} do not fill the scales {' '.join(map(str, self.sides))}.",
-                              remedy=f"Give (batch, {sum(sizes)}).")
+                              remedy=f"Use (batch, {sum(sizes)}).")
         return tokens.split(sizes, 1)
 
 
@@ -138,7 +138,7 @@ class BSQ(nn.Module):
         """Encode images in [−1, 1] to tokens (B, N) int64."""
         side = self.config.sides[-1] * self.config.patch * self.config.factor
         if images.ndim != 4 or images.shape[1:] != (3, side, side):
-            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Give (batch, 3, {side}, {side}).")
+            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Use (batch, 3, {side}, {side}).")
         return self.quantizer.quantise(self.encoder(images))
 
     def image(self, f_hat: Tensor) -> Tensor:

@@ -72,5 +72,5 @@ def grid_of(tokens: Tensor) -> Tensor:
     """Reshape (B, h·h, C) to (B, C, h, h). Raises Unsupported if the tokens fill no square."""
     side = round(tokens.shape[1] ** 0.5) if tokens.ndim == 3 else 0
     if side == 0 or side**2 != tokens.shape[1]:
-        raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} fill no square.", remedy="Give (batch, side², channels).")
+        raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} fill no square.", remedy="Use (batch, side², channels).")
     return tokens.mT.unflatten(2, (side, side))

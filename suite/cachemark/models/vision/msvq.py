@@ -114,7 +114,7 @@ class MultiScaleQuantizer(nn.Module):
         expected = self.bounds[-1][1]
         if tokens.ndim != 2 or tokens.shape[1] != expected:
             raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} do not fill the scales {' '.join(map(str, self.sides))}.",
-                              remedy=f"Give (batch, {expected}).")
+                              remedy=f"Use (batch, {expected}).")
         return tokens.shape[0]
 
 
@@ -160,7 +160,7 @@ class MSVQ(nn.Module):
         """Encode images in [−1, 1] to latents (B, z, P, P)."""
         side = self.config.sides[-1] * self.config.factor
         if images.ndim != 4 or images.shape[1:] != (3, side, side):
-            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Give (batch, 3, {side}, {side}).")
+            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Use (batch, 3, {side}, {side}).")
         return self.quant_conv(self.encoder(images))
 
     def encode(self, images: Tensor) -> Tensor:

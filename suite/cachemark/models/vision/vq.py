@@ -45,7 +45,7 @@ class Pyramid:
         """Raise Unsupported for images that cannot be encoded."""
         if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] % self.factor or images.shape[3] % self.factor:
             raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.",
-                              remedy=f"Give (batch, 3, height, width) with sides that are multiples of {self.factor}.")
+                              remedy=f"Use (batch, 3, height, width) with sides that are multiples of {self.factor}.")
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class VQ(nn.Module):
         """Return the unit code vectors (B, d, h, w) of codes (B, h·w)."""
         if codes.ndim != 2 or codes.shape[1] != grid[0] * grid[1]:
             raise Unsupported(f"Codes of shape {tuple(codes.shape)} do not fill a grid of {grid[0]}×{grid[1]}.",
-                              remedy=f"Give a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
+                              remedy=f"Use a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
         return self.quantize(codes).transpose(1, 2).unflatten(2, grid)
 
     def decode(self, codes: Tensor, grid: tuple[int, int] | None = None) -> Tensor:

@@ -54,7 +54,7 @@ class VQGAN(nn.Module):
         """Decode codes (B, h·w) on ``grid`` = (h, w) to images, nominally in [−1, 1] and not clamped."""
         if codes.ndim != 2 or codes.shape[1] != grid[0] * grid[1]:
             raise Unsupported(f"Codes of shape {tuple(codes.shape)} do not fill a grid of {grid[0]}×{grid[1]}.",
-                              remedy=f"Give a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
+                              remedy=f"Use a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
         return self.decoder(self.post_quant_conv(self.quantize.embedding(codes).transpose(1, 2).unflatten(2, grid))).float()
 
     def encode(self, images: Tensor) -> Tensor:
