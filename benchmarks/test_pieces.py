@@ -1,6 +1,6 @@
 """Micro-benchmarks of the hot pieces by pytest-benchmark: ``pytest benchmarks --benchmark-autosave``, then ``--benchmark-compare``.
 
-Groups are the pieces, so that a comparison stands side by side. ``cachemark ingest pytest-benchmark`` reads the file of a run.
+Groups are the pieces, so that a comparison stands side by side.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 from .attack import PWNED, Attack
 from .ground import BASELINE, KEY, PLAN, REGISTER, STORE
@@ -40,6 +41,10 @@ ROWS = [
     Attack("--baseline that never ends", ("check", *STORED, "--baseline", "/dev/zero"), "bad-baseline", ("no ordinary file",)),
     Attack("--incidents that is a pipe", ("check", *STORED, "--incidents", "pipe"), "bad-baseline", ("no ordinary file",),
            prepare=lambda folder: os.mkfifo(folder / "pipe")),
+    Attack("--baseline that is missing", ("report", "page.html", *STORED, "--baseline", "absent.json"), "bad-baseline", ("absent.json",)),
+    Attack("--site with --run", ("report", "--site", "site", *STORED, "--run", "1"), says=("--run",)),
+    Attack("a JUnit file without a baseline", ("export", "junit", "junit.xml", *STORED), "bad-baseline", ("There is no baseline",),
+           prepare=lambda folder: shutil.rmtree(folder / "baselines")),
     Attack("a plan that is a baseline", ("run", f"./{BASELINE}"), "bad-plan", ("not TOML",)),
     Attack("a command in a process of its own", ("list", "plans"), code=0, says=("demo",), process=True),
 ]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from support.llamas import FACTS, publish
 
@@ -32,7 +35,23 @@ def piped(folder: Path) -> None:
     os.mkfifo(folder / CONFIG)
 
 
+class Intruder:
+    """An object whose pickle writes a file outside the ground when it is loaded without protection."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (Path("../others/thesis.txt"), "pwned")
+
+
+def saved(content: object) -> Preparation:
+    """Return a preparation that saves a checkpoint as ``w.pth``."""
+    return lambda folder: torch.save(content, folder / "w.pth")
+
+
 ROWS = [
+    Attack("a checkpoint that is a pickle of code", (*VERIFY, "w.pth"), "bad-checkpoint", ("could run code",),
+           prepare=saved({"trans.weight": torch.zeros(2), "args": Intruder()})),
+    Attack("a checkpoint with missing keys", (*VERIFY, "w.pth"), "bad-checkpoint", ("tensors missing",),
+           prepare=saved({"word_embed.weight": torch.zeros(2)})),
     index("nested without end", '{"weight_map":' + "[" * 100_000),
     index("of somebody else's file", '{"weight_map": {"a": "../../others/thesis.txt"}}'),
     index("of the system's file", '{"weight_map": {"a": "/etc/passwd"}}'), index("of NUL", '{"weight_map": {"a": "a\\u0000b"}}'),

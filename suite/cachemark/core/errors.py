@@ -68,10 +68,6 @@ class BadBaseline(CachemarkError):
     """Missing, damaged or foreign baseline."""
 
 
-class BadResults(CachemarkError):
-    """Unreadable results file of another program."""
-
-
 class UnfairComparison(CachemarkError):
     """Sides that differ in more than the compared property."""
 

@@ -1,14 +1,13 @@
-"""Care for a store: its place, its health, runs of other stores and programs taken in, and old raw values taken out."""
+"""Creation, check, backup, merge and pruning of a store."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.errors import BadStore, Infrastructure
+from ..core.errors import BadStore
 from ..store import upkeep
 from ..store.database import file_of
 from ..store.db import Store
-from ..store.ingest import Ingested, ingest
 from ..store.merge import Merged, merge
 from ..store.prune import Pruned, nights_kept, prune
 from .session import DEFAULT_STORE
@@ -47,13 +46,3 @@ def prune_store(store: str | Path = DEFAULT_STORE, policy: str = "raw=60", *, dr
     """Replace raw values of old nights by quantiles and delete artifacts, or count them (``dry``)."""
     with Store.open(store, create=False, read_only=dry) as target:
         return prune(target, nights_kept(policy), dry=dry)
-
-
-def ingest_file(file: Path, store: str | Path = DEFAULT_STORE) -> Ingested:
-    """Read a file that ``pytest --benchmark-json`` wrote into the store as one run."""
-    try:
-        text = file.read_bytes().decode("utf-8", errors="replace")
-    except OSError as error:
-        raise Infrastructure(f"{file} cannot be read: {error.strerror}.", remedy="Name another file.") from error
-    with Store.open(store) as target:
-        return ingest(target, text, str(file))
