@@ -33,7 +33,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
 from cachemark.core import registry
 from cachemark.methods.base.evicting import Evicting
-from cachemark.metrics.base import ImageMetric
+from cachemark.metrics.base import MetricBase
 from cachemark.models.protocol import Loaded, ModelEntry, Request
 
 
@@ -65,7 +65,7 @@ def filed(entry: ModelEntry, request: Request) -> Loaded:
 def read(name: str) -> Method:
     assert_type(MODELS.get(name), ModelEntry)
     assert_type(DECODERS.get(name), type[Decoder])
-    assert_type(registry.metrics.get(name), type[ImageMetric])
+    assert_type(registry.metrics.get(name), type[MetricBase])
     assert_type(METHODS.entries(), dict[str, type[Method]])
     return METHODS.get(name).build({})
 '''
