@@ -121,7 +121,7 @@ def prompted(family: str) -> list[PromptedCell]:
     return [PromptedCell(cell.cls, cell.mode, cell.codec, cell.attention, family=family) for cell in cells() if cell.attention in heads]
 
 
-def every(*, evicting: bool = False, always: Container[str] = CONDITIONS) -> list[PromptedCell]:
+def every(*, evicting: bool = False, always: Container[str] = ("janus", "lumina", "llamagen")) -> list[PromptedCell]:
     """Parameters: all cells of all families, of which every run takes one a method and family of ``always``."""
     found = {family: [c for c in prompted(family) if c.cls.evicts or not evicting] for family in CONDITIONS}
     taken = [cell for family, some in found.items() if family in always for cell in one_a_method(crossed(some))]
