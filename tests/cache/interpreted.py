@@ -1,4 +1,4 @@
-"""Run in a process of its own, in which Triton interprets: holds the kernel with mass to the written-out formula on a CPU."""
+"""Compares the Triton kernel with the written-out formula on a CPU, in Triton's interpreter."""
 
 from __future__ import annotations
 

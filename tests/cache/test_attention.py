@@ -42,7 +42,10 @@ def naive(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def expected(slot: Slot, q: Tensor, causal: bool) -> tuple[list[tuple[int, int, int, Tensor]], Tensor]:
-    """Each real query's output as (row, head, token, output), and the mass of each key, (rows, kv_heads, longest)."""
+    """Return each real query as (row, head, token, output), and each key's mass.
+
+    Mass: (rows, kv_heads, longest).
+    """
     layout, kv_heads = slot.bank.layout, slot.bank.layout.kv_heads
     out, mass = [], torch.zeros(layout.rows, kv_heads, max(slot.live), dtype=torch.float64)
     for run, n in zip(slot.bank.runs, slot.live, strict=True):

@@ -1,4 +1,4 @@
-"""Large storage is worked through in chunks: the same result, and little on the way, at sizes that no test could allocate."""
+"""Large storage is processed in chunks: equal results, little temporary memory."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ def test_chunks_change_nothing(name: str, parameters: dict[str, str], condition:
 
 
 def xl(layers: int) -> Layout:
-    """LlamaGen-XL, which has 36 blocks, at 24 × 24, batch 256 with guidance, bf16: no memory of this size is at hand, so its tensors have
-    no content."""
+    """LlamaGen-XL with 36 blocks, 24 × 24, batch 256 with guidance, bf16, on the meta device."""
     rows = 512
     return Layout("next-token", (1,) * rows, 24, 24, 20, 20, 64, layers, tuple(range(rows)), (0,) * rows, torch.bfloat16, "meta")
 

@@ -33,7 +33,7 @@ def test_int8_has_the_largest_magnitude_at_127() -> None:
 
 @given(vectors)
 def test_fp8_keeps_four_digits_of_a_number_beside_the_largest(rows: list[list[float]]) -> None:
-    """Half a unit in the last of three bits behind the first; below the least normal float of the type, half the least step."""
+    """The error is half a unit of the third mantissa bit, or half the smallest step below normal floats."""
     x = (torch.tensor(rows) * 2.0**-90).clamp(-3e4, 3e4)
     codes, scale = E4M3.encode(x)
     off = (E4M3.decode((codes, scale), torch.float32).double() - x.double()).abs()

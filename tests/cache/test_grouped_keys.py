@@ -1,4 +1,4 @@
-"""Keys in groups of tokens: each channel of 32 that arrive one after the other has a range, and an entry finds its own wherever it lies."""
+"""Keys with ranges shared by 32 consecutive tokens: an entry finds its range wherever it is moved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def layout(condition: tuple[int, ...] = (1,)) -> Layout:
 
 
 def vectors(shape: Layout, seed: int = 0) -> Tensor:
-    """Keys of every token, (sites, rows, kv_heads, tokens, head_dim), one channel of which is a hundred times another."""
+    """Return keys (sites, rows, kv_heads, tokens, head_dim), one channel 100 times as large."""
     draw = torch.Generator().manual_seed(seed)
     sizes = torch.tensor([0.1, 1.0, 3.0, 10.0])
     return torch.randn(len(SITES), shape.rows, HEADS, shape.longest_condition + shape.visual, DIM, generator=draw) * sizes
@@ -35,7 +35,7 @@ def rounded(k: Tensor) -> Tensor:
 
 
 def filled(shape: Layout, k: Tensor, until: int, drop: dict[int, int] | None = None) -> GroupedBank:
-    """A bank after ``until`` passes, of which some end with the eviction of one place in every site, row and head."""
+    """Return a bank after ``until`` passes, some of which evict one position everywhere."""
     (bank,) = banks(shape, dict.fromkeys(SITES, shape.longest_condition + shape.visual), Memory("cpu", KIVI4))
     assert isinstance(bank, GroupedBank)
     longest = shape.longest_condition

@@ -1,4 +1,4 @@
-"""Attention with the mass of each key: the kernel, through Triton's interpreter where Triton is, against the written-out formula."""
+"""Attention with the mass of each key: the Triton kernel, interpreted, against the written-out formula."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNEL = "cachemark.cache.mass_kernel"
 
 
 def test_the_kernel_is_the_written_out_attention() -> None:
-    """What Triton itself is made of has to be interpreted too, so the process that checks it starts with that."""
+    """Triton itself must be interpreted, so the check has its own process."""
     pytest.importorskip("triton", reason="Triton is not installed")
     script = Path(__file__).with_name("interpreted.py")
     ran = subprocess.run([sys.executable, str(script)], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)

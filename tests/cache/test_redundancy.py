@@ -1,4 +1,4 @@
-"""How alike successive passes are: against a direct computation on tensors of known likeness, and in a real generation."""
+"""Redundancy of passes against direct computation on known tensors, and in a real generation."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def number(bank: SlotBank) -> Tensor:
 
 
 def filled(condition: tuple[int, ...], live: tuple[int, ...], capacity: int) -> tuple[SlotBank, Tensor]:
-    """A bank whose entries all carry their own number in K, V, ``visual`` and a follower, and how long each run is."""
+    """Return a bank whose entries store their own number everywhere, and each run's length."""
     bank = bank_of(condition, capacity)
     follower = bank.follow(number(bank).double())
     bank.k[0].copy_(number(bank)[..., None].expand(bank.k[0].shape))

@@ -1,4 +1,4 @@
-"""Random numbers against the same hash in Python's unbounded integers, and against SplitMix64's published outputs."""
+"""Random streams against Python's unbounded integers and SplitMix64's published outputs."""
 
 from __future__ import annotations
 
@@ -98,7 +98,10 @@ KEYS = streams.keys(torch.arange(256), "token", torch.arange(64)[:, None])  # ne
 
 
 def chi_squared(counts: torch.Tensor) -> float:
-    """How many standard deviations a table of counts is from uniform; the sum of squares has mean n − 1, variance 2(n − 1)."""
+    """Return how many standard deviations a table of counts is from uniform.
+
+    The sum of squares has mean n − 1 and variance 2(n − 1).
+    """
     mean = counts.double().mean()
     freedom = counts.numel() - 1
     return float(((counts - mean) ** 2 / mean).sum() - freedom) / math.sqrt(2 * freedom)

@@ -1,1 +1,1 @@
-"""What every method owes, over method × codec × kind of attention. New methods join through the registry."""
+"""Contract tests over method × codec × kind of attention. New methods join through the registry."""

@@ -35,7 +35,7 @@ def generate(cell: Cell, method: Method, *watches: Onlooker, **options: Any) -> 
 
 
 def cells(*, evicting: bool = False, grid: int = GRID) -> list[Cell]:
-    """All cells, or those of methods that evict. Reads the registry, so a new method joins by being registered."""
+    """Return all cells, or those of methods that evict, from the registry."""
     known: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     chosen = [cls for cls in known if "next-token" in cls.paradigms and (cls.evicts or not evicting)]
     modes = [(cls, tuple(mode.items()), number) for cls in chosen for number, mode in enumerate(MODES.get(cls.name, ({},)))]
@@ -48,7 +48,7 @@ def label(cell: Cell) -> str:
 
 
 def sampled(chosen: Sequence[Any], always: Container[Any]) -> list[Any]:
-    """Parameters for cells of any family: those in ``always`` for every run of the tests, the others for the nightly one."""
+    """Return parameters: cells in ``always`` for every run, the others marked slow."""
     return [pytest.param(cell, id=cell.label, marks=[] if cell in always else [pytest.mark.slow]) for cell in chosen]
 
 
@@ -58,12 +58,11 @@ def one_a_method(chosen: Sequence[Any]) -> list[Any]:
 
 
 def crossed(chosen: Sequence[Any]) -> list[Any]:
-    """The native codec with heads of their own, int8 with shared ones: both of each, in half of the cells. Of every other codec
-    one, that of a method which evicts."""
+    """Return half of the cells: native with own heads, int8 with shared ones, one of each other codec."""
     once = {cell.codec: cell for cell in sorted(chosen, key=lambda cell: cell.cls.evicts) if cell.codec not in WHOLE}
     return [cell for cell in chosen if once.get(cell.codec, cell) is cell and (cell.codec == "native") == (cell.attention == "mha")]
 
 
 def halved(chosen: Sequence[Any]) -> list[Any]:
-    """Parameters of which every run takes the crossed half: the codec and the kind of attention are the slot's, not the method's."""
+    """Return parameters of which every run takes the crossed half."""
     return sampled(chosen, crossed(chosen))

@@ -1,4 +1,4 @@
-"""Masked cells: every method of that family × its modes × codec, driven by a tiny MAR with random weights."""
+"""Masked cells: methods × modes × codec, on a tiny MAR with random weights."""
 
 from __future__ import annotations
 
@@ -64,8 +64,7 @@ class MaskedCell(kit.MaskedCell):
 
 
 def cells(modes: dict[str, tuple[dict[str, Any], ...]], *, lossy: bool = True) -> list[MaskedCell]:
-    """The first mode of a method with every codec, the others with the native one. Reads the registry, so a new method joins by being
-    registered."""
+    """Return a method's first mode with every codec, the others with the native one."""
     known: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     return [MaskedCell(cls, tuple(mode.items()), codec) for cls in known if "masked" in cls.paradigms
             for number, mode in enumerate(modes.get(cls.name, ({},)))
@@ -98,10 +97,9 @@ def seen_by(method: Method, *watches: Watch) -> Method:
 
 
 class Shadow(Opening):
-    """Skipping equals keeping: holds the last keys and values of every token as the codec would, by place, and answers by a plain
-    fp64 softmax over all that the pass may see. Where the method has them is never asked.
+    """Oracle for skipped tokens: fp64 attention over the last keys and values of every token.
 
-    ``worst``: the greatest deviation. ``skipped``: tokens of a pass that were not computed, all sites together.
+    ``worst``: the greatest deviation. ``skipped``: tokens that were not computed, all sites together.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -145,7 +143,7 @@ class Shadow(Opening):
 
 @dataclass
 class Record(Opening):
-    """Of every pass that left tokens behind: the places that went on, and those predicted in it or in the pass before."""
+    """Positions computed in each partial pass, and those predicted in it or the previous one."""
 
     chosen: dict[int, Tensor] = field(default_factory=dict)
     forced: dict[int, Tensor] = field(default_factory=dict)

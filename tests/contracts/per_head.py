@@ -28,7 +28,7 @@ KV_HEADS = (4, 2)
 
 @dataclass
 class Staggered(PerHead):
-    """Each head keeps the first two scales, and of the rest as many of the newest as its number and its layer say; some none."""
+    """Each head keeps the first two scales and a number of the newest tokens by layer and head."""
 
     name = "staggered"
     neutral = None

@@ -50,7 +50,7 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def cells(*, evicting: bool = False) -> list[ScaleCell]:
-    """All cells, or those of methods that evict and have uniform slots. Reads the registry, so a new method joins by being registered."""
+    """Return all cells, or those of methods that evict in uniform storage, from the registry."""
     known: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     chosen = [cls for cls in known if "next-scale" in cls.paradigms and not (evicting and (issubclass(cls, PerHead) or not cls.evicts))]
     return [ScaleCell(cls, tuple((k, v) for k, v in mode.items()), codec, attention)

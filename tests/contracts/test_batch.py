@@ -1,4 +1,4 @@
-"""A sample is the same in any batch: same logits, same kept entries, same tokens, for another batch size and order."""
+"""A sample has the same logits, entries and tokens in any batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step can be captured: no host read, no shape that depends on values, no new storage, no operation that comes and goes."""
+"""A step can be captured: no host read, no shape that depends on values."""
 
 from __future__ import annotations
 

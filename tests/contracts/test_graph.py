@@ -67,8 +67,10 @@ def test_next_token_repeats_to_the_last_bit(cell: token.Cell) -> None:
 
 @pytest.mark.parametrize(("name", "captures"), [("full", 36), ("linear", 19), ("streaming", 20), ("h2o", 20), ("rkv", 36)])
 def test_a_saw_tooth_needs_few_recordings(name: str, captures: int) -> None:
-    """One for the condition and one for each number of live entries before a pass: at most 18, one line less than that at the beginning
-    of a line for LineAR, one more for those with a slack of one. R-KV's ring turns every 8 tokens, which lines of 6 never meet."""
+    """One capture for the condition and one per number of live entries before a pass, at most 18.
+
+    One line fewer for LineAR, one more with a slack of one. R-KV's ring turns every 8 tokens, which lines of 6 never meet.
+    """
     cell = native(name)
     memory = fresh(cell)
     token.generate(cell, cell.tight(), memory=memory)
@@ -95,7 +97,7 @@ def rounded(family: str) -> tuple[Any, Sampling]:
 
 
 def families() -> Iterator[Any]:
-    """Every method and mode in the native codec; all but one of each family are slow: what they do is compared in fp32."""
+    """Return every method and mode in the native codec; all but one per family are slow."""
     of = {"token": (TOKEN, "linear"), "scale": (SCALED, "ams_kv"), "masked": (MASKED, "lazymar")}
     for family, (cells, always) in of.items():
         native = [cell for cell in cells if cell.codec == "native"]
@@ -106,7 +108,7 @@ def families() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("family", "cell"), list(families()))
 def test_bf16_repeats_to_the_last_bit(family: str, cell: Any) -> None:
-    """Tokens and all that is seen of a pass. On a GPU, where kernels choose their own order of sums, a tolerance stands for this."""
+    """Tokens and all logits are equal; on a GPU a tolerance replaces this."""
     model, sampling = rounded(family)
     lasting = [tensor for _, tensor in (*model.named_parameters(), *model.named_buffers())]
     extra = [model.rope] if family == "token" else [*model.quantizer.parameters()] if family == "scale" else []
@@ -126,7 +128,7 @@ def test_bf16_repeats_to_the_last_bit(family: str, cell: Any) -> None:
 
 # -- what would be wrong is seen --------------------------------------------------------------------------------------
 def test_a_position_in_the_recording_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The place is taken from the step and not from the input: right where a recording serves one pass alone."""
+    """A position from the step instead of the input is only right if each pass is captured."""
     given = LlamaGen._pass
     places = torch.arange(36)
 

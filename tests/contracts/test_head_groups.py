@@ -1,4 +1,4 @@
-"""The contract of a next-token method whose heads keep different numbers of entries, each head served by a uniform method."""
+"""Next-token methods whose heads keep different numbers of entries, each served by a uniform method."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_it_passes_every_check_of_the_kit(cls: type[Budgeted]) -> None:
 @METHODS
 @pytest.mark.parametrize("codec", ["native", "kivi4"])
 def test_bytes_follow_the_budgets_of_all_heads_to_the_byte(cls: type[Budgeted], codec: str) -> None:
-    """By the rule alone: a token more than the budget stands in a slot until the oldest goes, and the condition beside both."""
+    """A head stores one token above its budget until the eviction, and the condition."""
     ran, kind = recorded(Cell(cls, (), codec, "mha")), CODECS[codec]
     method, layout = ran.method, ran.method.layout
     assert isinstance(method, Budgeted)

@@ -1,5 +1,4 @@
-"""How far a method lets a decoder look: methods that state a horizon keep their own tokens and evict by final ones, those that state none
-are served one token a pass, and one that states what it does not have is found out."""
+"""Horizons: methods keep their own tokens under decoders, and false horizons are detected."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ Notes = list[tuple[Tensor, Tensor]]
 
 
 class Noting:
-    """Of a method that evicts at a line's end: what stays behind it, and the queries that it was chosen by."""
+    """Records entries kept after each line's eviction, and the queries that chose them."""
 
     notes: Notes
     chosen_by: str
@@ -86,8 +85,7 @@ class Redundant(Noting, RKV):
 
 
 def as_sequential(noting: Callable[[], LineEnds | Redundant], own: Callable[[], Method], **model: Any) -> Notes:
-    """Assert that under every window, past the line's end too, tokens, kept sets and queries are those of the sequential run at every
-    line's end; these."""
+    """Assert that tokens, kept entries and queries at line ends equal the sequential run's; return these."""
     held: dict[int, Notes] = {}
     for window, look_ahead in ((0, False), (3, False), (GRID, True), (16, True)):
         method = noting()

@@ -1,5 +1,4 @@
-"""A window that goes on behind the end of a line: nothing of that stays, so tokens and what is kept are those of sequential decoding, and
-what is drawn there are drafts; a method that notes what does not stay is found out."""
+"""Look-ahead past a line's end: tokens and entries equal those of sequential decoding."""
 
 from __future__ import annotations
 

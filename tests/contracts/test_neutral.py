@@ -1,4 +1,4 @@
-"""Neutral parameters equal the full cache with the same attention function, bit for bit, and get there by the method's own path."""
+"""Neutral parameters equal the full cache bit for bit, on the method's own path."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Shrinks(Staggered):
 
 
 def test_the_high_water_lies_between_two_layers() -> None:
-    """Behind a pass layers hold 10 + 5 + 5 or 5 + 10 + 10; within the fourth one, when the first has grown, 10 + 10 + 10."""
+    """Layers have 10 + 5 + 5 or 5 + 10 + 10 entries after a pass, 10 + 10 + 10 within the fourth."""
     ran = run(Shrinks())
     layout = ran.method.layout
     one = layout.rows * layout.kv_heads * CODECS["native"].pair_bytes(layout.head_dim, layout.dtype)

@@ -46,9 +46,11 @@ MASKED = 1e-5  # outputs of attention
 
 @functools.cache
 def model(attention: str, family: str) -> Janus | Lumina | CaptionedLlamaGen:
-    """Random weights, scaled up so that attention is far from uniform and what it reads shows in the logits. Lumina's lines are one
-    token longer, and its unconditional rows have another length than the others. The bundled model has its own weights, in fp64
-    since its logits are large; its images end early."""
+    """Return random weights, scaled so that what attention reads shows in the logits.
+
+    Lumina's lines have one more token, and its unconditional rows another length. The bundled model has its own weights, in fp64 since its
+    logits are large; its images end early.
+    """
     if family == text_to_image.TINY_NAME:
         asked = janus.prompts_of(CAPTIONS, WordTokenizer(), form=CAPTION)
         return checkpoints.load(lambda: Janus(replace(text_to_image.TINY_T2I, grid=GRID), asked), packaged("tiny-t2i.safetensors"),
@@ -122,7 +124,7 @@ def prompted(family: str) -> list[PromptedCell]:
 
 
 def every(*, evicting: bool = False, always: Container[str] = ("janus", "lumina", "llamagen")) -> list[PromptedCell]:
-    """Parameters: all cells of all families, of which every run takes one a method and family of ``always``."""
+    """Return cells of all families; every run takes one per method of the families ``always``."""
     found = {family: [c for c in prompted(family) if c.cls.evicts or not evicting] for family in CONDITIONS}
     taken = [cell for family, some in found.items() if family in always for cell in one_a_method(crossed(some))]
     return sampled([cell for some in found.values() for cell in some], taken)
@@ -173,7 +175,7 @@ def apart(cell: PromptedCell, ran: KitRun, sample: int) -> float:
 
 
 def test_the_papers_baseline_sees_no_padding_of_a_shorter_prompt() -> None:
-    """The reference engine reads its buffer whole, the place behind a prompt too, and hides that by its mask."""
+    """The reference engine reads its whole buffer and hides padding by a mask."""
     cell = PromptedCell(Method, (), "native", "gqa")
     full, papers = generate(cell, Method()), generate(cell, PaddedFull())
     assert (full.logits - papers.logits).abs().max() <= CLOSE

@@ -123,7 +123,7 @@ def test_deciding_online_cannot_be_captured_and_says_so(cell: ScaleCell) -> None
 
 # -- a sample is the same in any batch --------------------------------------------------------------------------------
 def tiny() -> VAR:
-    """Random weights, scaled up so that attention is far from uniform and what it reads shows in the logits."""
+    """Return random weights, scaled so that what attention reads shows in the logits."""
     quantizer = MultiScaleQuantizer(SIDES, 64, 8).requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

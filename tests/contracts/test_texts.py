@@ -1,4 +1,4 @@
-"""The contract of every next-scale method on Infinity: bitwise tokens, and texts of different length in one batch."""
+"""Next-scale methods on Infinity: bitwise tokens, texts of different length in one batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVICTING = sampled([c for c in OWN if c.cls.evicts], one_a_method([c for c in OW
 
 @functools.cache
 def model() -> Infinity:
-    """Random weights, scaled up so that attention is far from uniform and what it reads shows in the logits."""
+    """Return random weights, scaled so that what attention reads shows in the logits."""
     draw = torch.Generator().manual_seed(1)
     texts = [torch.randn(length, 128, generator=draw) for length in LENGTHS]
     config = InfinityConfig(LAYERS, HEADS, 64, chunks=1, sides=SIDES, width=BITS, text=128, longest=8)

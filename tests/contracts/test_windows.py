@@ -1,5 +1,7 @@
-"""Several tokens a pass: Jacobi iteration under fixed noise gives the tokens of sequential decoding, whatever the window, the drafts and
-the sampling, alone and in batches; rejected entries are never read; and behind a rehearsal a graph engine records nothing."""
+"""Jacobi decoding gives the tokens of sequential decoding for any window, drafts and sampling.
+
+Rejected entries are never read, and after a rehearsal the graph engine captures nothing.
+"""
 
 from __future__ import annotations
 

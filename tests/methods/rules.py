@@ -1,8 +1,8 @@
-"""The rules of the evicting methods once more: plain lists of positions and fp64 arithmetic, one K/V head at a time.
+"""Second implementation of the evicting methods: lists of positions and fp64 arithmetic, per K/V head.
 
-Written from the rules, not from the package: no slots, no places, no batches. A rule holds what one head of one row and layer
-keeps. ``narrowest`` is the smallest gap above zero by which a score has decided, so that a test can tell that its data is not on
-the edge; ``ties`` counts the decisions that age alone has made.
+Written from the rules, not from the package: no slots, no positions in a buffer, no batches. A rule holds what one head of one row and
+layer keeps. ``narrowest`` is the smallest nonzero gap by which a score has decided; below the rounding of fp32 the package may decide
+otherwise.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class RKV(Rule):
 
 
 class SSDHeads(H2O):
-    """A spatial head drops the oldest, a semantic one the least attended; one at a time, or a line at its end."""
+    """Spatial heads drop the oldest, semantic ones the least attended, one at a time or by line."""
 
     def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
         super().__init__(parameters, lines, line)

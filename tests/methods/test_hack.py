@@ -20,7 +20,7 @@ from contracts.scales import SIDES, Feed, layout_of
 
 
 def by_hand(feed: Feed, step: Step, site: Site, row: int, head: int, before: list[int], budget: int, few: bool) -> tuple[list[int], Tensor]:
-    """The tokens that a head has behind a pass, and what it attends to, from all tokens that were ever fed."""
+    """Return the tokens of a head after a pass and its output, from all tokens ever fed."""
     steps = scale_steps(layout_of())[: step.index + 1]
     keys, values = (torch.cat([feed.at(s, site)[part] for s in steps], 2)[row, head].double() for part in (1, 2))
     q, tokens = feed.at(step, site)[0][row, head].double(), [*before, *range(step.first, step.first + step.count)]

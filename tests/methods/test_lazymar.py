@@ -44,7 +44,7 @@ def test_the_published_schedule_is_for_what_the_authors_ran(steps: int, schedule
 
 @pytest.mark.parametrize("steps", [8, 16, 100, 128, 256])
 def test_a_scaled_schedule_refreshes_as_often(steps: int) -> None:
-    """All passes before a share of 5/64, then each within whose share one of the refreshes of 64 passes falls."""
+    """Full are all passes below 5/64, then those into whose share a refresh of 64 passes falls."""
     due = [index for index, full in enumerate(resolved(LazyMAR()).full) if full and index >= 5]
     read = [64 * index // steps for index in range(steps)]
     expected = [at < 5 or any(before < refresh <= at for refresh in due) for before, at in zip([-1, *read], read, strict=False)]
@@ -91,7 +91,7 @@ def begun(method: Scheduled, batch: int = BATCH) -> tuple[Scheduled, MaskedStep]
 
 
 def values_of(similarity: Tensor) -> tuple[Tensor, Tensor]:
-    """Values before and now, (rows, 12, 320, 64), whose cosine is ``similarity`` (rows, 320) in every head."""
+    """Return values before and now, (rows, 12, 320, 64), with cosine ``similarity`` (rows, 320)."""
     before = torch.zeros(len(similarity), 12, 320, 64)
     before[..., 0] = 2.0
     now = torch.zeros_like(before)

@@ -36,7 +36,7 @@ def test_a_pinned_end_is_never_evicted(score: str) -> None:
 
 @pytest.mark.parametrize("score", ["inter-line", "accumulated"])
 def test_an_excluded_end_goes_first(score: str) -> None:
-    """What is left of them stands in the recent line; all others of the middle went as soon as a line had to."""
+    """Remaining line ends are in the recent line; all others are evicted first."""
     rows = kept_tokens(EXCLUDED, Feed(LAYOUT), score).flatten(0, 2)
     remaining = {end for row in rows for end in set(row.tolist()) & ENDS}
     assert remaining <= {end for end in ENDS if end >= LAYOUT.visual - 2 * N}

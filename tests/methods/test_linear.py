@@ -36,7 +36,7 @@ def moments(ratio: Fraction) -> list[tuple[Step, int, list[Tensor], list[Tensor]
 
 @pytest.mark.parametrize("ratio", [Fraction(1, 2), Fraction(2, 3)])
 def test_only_the_line_just_written_moves_and_all_of_it_does(ratio: Fraction) -> None:
-    """The n entries of the tail are that line; they stand in the n evicted places afterwards, in keys, values and numbers alike."""
+    """The n entries of the tail are in the n evicted positions afterwards: keys, values and numbers."""
     n, evictions = LAYOUT.line, moments(ratio)
     assert len(evictions) == LAYOUT.lines * (1 - ratio)
     for step, length, before, after in evictions:

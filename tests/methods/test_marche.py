@@ -44,7 +44,7 @@ def passes(shape: MaskedLayout) -> list[MaskedStep]:
 
 
 def active_of(**parameters: Any) -> tuple[list[set[int]], list[set[int]], list[set[int]], Tensor]:
-    """Of every row in one pass: the active tokens, generating ones, caching ones; and the relevance of each token."""
+    """Return, per row of one pass, active, generating and caching tokens, and each token's relevance."""
     shape, method = layout(), MARche(**parameters)
     method.begin(shape, [], Memory())
     step = passes(shape)[PASS]

@@ -1,4 +1,4 @@
-"""The rivals of AMS-KV in a next-scale model against a second implementation of their rules, on token numbers."""
+"""AMS-KV's rivals in a next-scale model against a second implementation on token numbers."""
 
 from __future__ import annotations
 
@@ -94,8 +94,10 @@ def test_heavy_hitters_are_those_with_most_mass_per_query(kv_heads: int) -> None
 
 
 def test_random_is_uniform_over_what_was_seen() -> None:
-    """Of the 55 tokens of five scales 20 stay. A token of the last of them meets one draw, B of live + own; those before it
-    were thinned by earlier draws. Expected shares follow from that alone."""
+    """20 of the 55 tokens of five scales stay, in shares that follow from the draws alone.
+
+    A token of the last scale takes part in one draw, B of live + own; earlier ones were thinned by earlier draws.
+    """
     layout = layout_of(rows=200)
     contents = held_by(METHODS.get("random")(B=20), layout)[4]
     shares = torch.stack([torch.nn.functional.one_hot(n.long(), 55).sum(-2).double().mean((0, 1)) for n in contents.values()]).mean(0)

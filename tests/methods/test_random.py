@@ -1,4 +1,4 @@
-"""Random eviction: one at a time, uniform over those before the token just fed, from the sample's own stream."""
+"""Random eviction: one entry at a time, uniform, from the sample's own stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each evicting method keeps, after every pass, exactly what a second implementation of its rules keeps."""
+"""Evicting methods keep exactly what a second implementation of their rules keeps, after every pass."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_the_window_covers_a_map_from_its_upper_left_corner() -> None:
 
 
 def test_scores_by_hand() -> None:
-    """Of one query and keys on a line: products, the largest of five neighbours, the window left out before and after."""
+    """One query and keys on a line: products, maximum of five neighbors, window left out."""
     k = torch.tensor([0.0, 1.0, 5.0, 2.0, 9.0, 0.0, 3.0])[None, None, :, None]
     scores = ScaleKV().pooled(torch.ones(1, 1, 1, 1), k, torch.tensor([4]))[0, 0].tolist()
     assert scores == [5.0, 5.0, 5.0, 5.0, -torch.inf, 3.0, 3.0]

@@ -25,7 +25,7 @@ ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[
 
 
 def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout, Method]:
-    """Entries of all layers and heads that live behind the fullest scale, and that are allocated; and the method."""
+    """Return the live and the allocated entries of all layers and heads, and the method."""
     entry = MODELS.get(model)
     layout = entry.shape(entry.presets["paper"], 1)
     pairs = layout.layers * layout.kv_heads

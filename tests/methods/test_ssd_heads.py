@@ -1,4 +1,4 @@
-"""SSD heads: what each kind of head keeps, held against attention that masks, the two methods it is made of, and wrong tables."""
+"""SSD heads against masked attention and against the two methods they combine; wrong tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPATIAL = ((True, False, False, True), (False, False, True, True))
 
 
 def facts(spatial: Sequence[Sequence[bool]], **changes: Any) -> dict[str, Any]:
-    """A calibration of the layout by which these heads are spatial at any ``near`` and a ``tau`` of a half."""
+    """Return a calibration with these spatial heads at any ``near`` and ``tau`` = 0.5."""
     shares = [[[0.9 if is_spatial else 0.1] * LAYOUT.lines for is_spatial in heads] for heads in spatial]
     return {"model": "by hand", "layers": 2, "heads": 4, "lines": 6, "line": 6, "recency": shares, **changes}
 
@@ -62,8 +62,7 @@ def driven(method: Method, seed: int = 3) -> tuple[Outputs, Held]:
 
 
 def masked(spatial: Sequence[Sequence[bool]], kept: int, recent: int, *, by_line: bool, seed: int = 3) -> Outputs:
-    """Attention over all keys of the full cache, in fp64, one head at a time, in which what is dropped is hidden: the sets are found
-    from the rule, with plain sorting, and nothing of a slot is asked."""
+    """Return the output of masked fp64 attention over all keys, with kept sets from the plain rule."""
     feed, outputs, line = RasterFeed(LAYOUT, seed), Outputs(), LAYOUT.line
     for layer, row, head in ((layer, row, head) for layer in range(2) for row in range(2) for head in range(4)):
         keys, values, live, mass = [], [], set[int](), dict[int, float]()
@@ -129,7 +128,7 @@ def test_a_buffer_lets_go_of_a_line_at_a_time() -> None:
 
 
 def recency_by_hand(feed: RasterFeed, rows: Sequence[int]) -> list[list[list[float]]]:
-    """Mean share of the attention to visual tokens that goes to the latest lines, from every key and query."""
+    """Return the mean attention to the latest lines, from every key and query."""
     recency = []
     for layer in range(LAYOUT.layers):
         fed = [(step, feed.at(step, Site("decoder", layer))) for step in raster_steps(LAYOUT)]

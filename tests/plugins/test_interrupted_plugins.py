@@ -1,4 +1,4 @@
-"""Plug-ins whose import does not come to its end: nothing of them is known afterwards, and they can be loaded again."""
+"""Plug-ins whose import is interrupted leave nothing behind and can be loaded again."""
 
 from __future__ import annotations
 

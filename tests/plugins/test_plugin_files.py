@@ -1,5 +1,4 @@
-"""The files of a plug-in's own: what it imports from beside it or from its package is part of its digest, and is imported anew when
-edited."""
+"""A plug-in's own imports are part of its digest and are imported anew when edited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a generation holds on paper: against weights that are loaded, and against an arena that is filled."""
+"""Computed device memory against loaded weights and a filled arena."""
 
 from __future__ import annotations
 

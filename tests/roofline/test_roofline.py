@@ -169,7 +169,7 @@ def test_images_are_decoded_on_paper() -> None:
 
 @pytest.mark.parametrize("name", ["tiny-llamagen", "tiny-var", "tiny-mar"])
 def test_the_bundled_models_are_decoded_by_what_they_are_decoded_with(name: str) -> None:
-    """The entry's ``parameter_counts`` builds the decoder from default sizes; the packaged file states its own."""
+    """``parameter_counts`` builds the decoder with default sizes; the packaged file has its own."""
     entry: ModelEntry = MODELS.get(name)
     loaded = entry.load(Request())
     layout = entry.shape(entry.presets["paper"], 1)
@@ -226,7 +226,7 @@ KV = [("llamagen-xl", 184_320, 212.7e6), ("llamagen-xxl", 294_912, 340.3e6), ("v
 
 @pytest.mark.parametrize(("name", "token", "image"), KV)
 def test_keys_and_values_of_an_image(name: str, token: int, image: float) -> None:
-    """Bytes per token and sequence, and of both branches. The reference also counts LlamaGen's last token, which nobody reads: 0.2 %."""
+    """Bytes per token and sequence, with both branches; the reference counts one more token (0.2 %)."""
     parts, layout = shape(MODELS.get(name), 1)
     found = bill(Full(), layout, parts, images=False)
     assert found.moved("written") == pytest.approx(image, rel=0.002)
@@ -241,7 +241,7 @@ def test_an_int8_codec_reads_half_and_its_scales() -> None:
 
 
 def test_keys_in_groups_read_the_ranges_of_what_is_live() -> None:
-    """576 tokens and the condition: 2 bytes for each channel's step and as many for its least value, once for 32 tokens."""
+    """576 tokens and the condition: 2 bytes for each channel's step and minimum per 32 tokens."""
     parts, layout = shape(MODELS.get("llamagen-xl"), 1)
     native, small = (bill(Full(), layout, parts, images=False, codec=c).moved("read") for c in (NATIVE, KIVI4))
     seen = range(1, layout.visual + 1)
@@ -283,8 +283,7 @@ STEPS = [("1", 16.5, 2.5, 13.4), ("1/4", 9.2, 2.5, 5.5), ("1/6", 7.2, 2.5, 3.7),
 
 @pytest.mark.parametrize(("budget", "step", "linear", "attention"), STEPS)
 def test_roofline_time_of_a_decode_step_on_an_a800(budget: str, step: float, linear: float, attention: float) -> None:
-    """Within 6 %: the reference rewrites everything that is kept once a line, here only the holes are filled, which is a fifth of it.
-    Activations apart, as there; the part for linear products is given without them."""
+    """Within 6 %: the reference rewrites the whole cache once per line, here only holes are filled."""
     found, _ = raster("llamagen-xl", 256, budget)
     a800, passes = GPUS["a800"], found.passes / 1e3
     assert found.without("decode").roofline_time(a800, apart=True) / passes == pytest.approx(step, rel=0.06)
@@ -315,7 +314,7 @@ MILLISECONDS = [
 
 @pytest.mark.parametrize(("name", "device", "full", "candidate"), MILLISECONDS)
 def test_roofline_time_of_a_masked_image(name: str, device: str, full: float, candidate: float) -> None:
-    """Within 7 %; on the H100 attention is bound by its bytes, which the reference leaves out. MARché's active set there is larger."""
+    """Within 7 %; the reference leaves out the bytes of attention, which bind on the H100."""
     parts, layout = shape(MODELS.get(name), 128, preset="fewer")
     method = MARche() if device == "h100" else LazyMAR()
     found = [bill(m, layout, parts).roofline_time(GPUS[device]) / 128 * 1e3 for m in (Full(), method)]

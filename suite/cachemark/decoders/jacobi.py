@@ -1,4 +1,4 @@
-"""Jacobi decoding: fixed-point iteration under fixed noise, which gives the tokens of sequential decoding."""
+"""Jacobi decoding: fixed-point iteration under fixed noise, with the tokens of sequential decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registry of decoders. Each file of this folder defines the decoder of its name and is imported on first use."""
+"""Registry of decoders. Each file of this folder defines the decoder of its name."""
 
 from __future__ import annotations
 

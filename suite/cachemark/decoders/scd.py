@@ -1,4 +1,4 @@
-"""Speculative coupled decoding: the drafts of consecutive passes are coupled, so that they seldom change."""
+"""Speculative coupled decoding: drafts of consecutive passes are coupled, so that they seldom change."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .windowed import Windowed
 @decoder("scd")
 @dataclass
 class SCD(SJD):
-    """Speculative Jacobi decoding with coupled drafts: the same distribution, other images, in fewer passes.
+    """Couples the drafts of speculative Jacobi decoding: the same distribution in fewer passes.
 
     "Speculative coupled decoding" (ICML 2026, arXiv 2510.24211, first called MC-SJD). Coupled draws from two similar distributions nearly
     always agree; independent draws from a flat distribution hardly ever do. ``coupling = "gumbel"`` keeps the noise of a position, as
     :class:`~.jacobi.Jacobi` does, but accepts at random, so tokens differ from the sequential ones. ``"maximal"`` continues the test of
-    :class:`SJD` behind the first rejected draft; the tokens that it keeps or redraws are the next drafts.
+    :class:`SJD` after the first rejected draft; the tokens that it keeps or redraws are the next drafts.
 
-    Differs from the authors' code: a draft that maximal coupling keeps has the distribution p from then on, as their paper says. Their
-    code for Lumina and Janus continues with the previous distribution, which changes the distribution of the images.
+    Differs from the authors' code: a draft that maximal coupling keeps has the distribution p from then on, as their paper says. Their code
+    for Lumina and Janus continues with the previous distribution, which changes the distribution of the images.
     """
 
     source = "Speculative coupled decoding, arXiv 2510.24211"

@@ -1,4 +1,4 @@
-"""Speculative Jacobi decoding: each draft is accepted at random, against the distribution that it was drawn from."""
+"""Speculative Jacobi decoding: drafts are accepted at random against their own distribution."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ANOTHER = "Its tokens follow the distribution of sequential decoding but differ 
 @decoder("sjd")
 @dataclass
 class SJD(Windowed):
-    """Accepts each draft with probability min(1, p/q), p its distribution now and q the one it was drawn from.
+    """Accepts each draft with probability min(1, p/q): p is its distribution now, q its earlier one.
 
     "Accelerating Auto-regressive Text-to-Image Generation with Training-free Speculative Jacobi Decoding" (ICLR 2025, arXiv 2410.01699).
-    Images follow the distribution of sequential decoding. From the left, the first rejected draft is redrawn from max(p − q, 0) and is
-    the last token that the pass keeps; the positions behind it are redrawn from p. ``proposals`` initializes positions that no pass has
-    drawn; all but ``newest`` are taken as certain, q = 1, as in the authors' code.
+    Images follow the distribution of sequential decoding. From the left, the first rejected draft is redrawn from max(p − q, 0) and is the
+    last token that the pass keeps; the positions after it are redrawn from p. ``proposals`` initializes positions that no pass has drawn;
+    all but ``newest`` are taken as certain, q = 1, as in the authors' code.
 
     Differs from the authors' code, which serves one image: images of a batch advance by the shortest acceptance, and tokens that a longer
     one has accepted stay accepted. (Their code tests these again against the old q, which changes the distribution.) The window reaches
@@ -66,7 +66,10 @@ class SJD(Windowed):
         return self.draw(logits, first, logits.size(1))
 
     def remembered(self, p: Tensor, q: Tensor, right: Tensor) -> Tensor:
-        """Return the distribution (batch, count, vocab) of each draft now: ``p`` for accepted ones too, by the test against ``q``."""
+        """Return the distribution of each draft now, (batch, count, vocab).
+
+        ``p`` also for accepted drafts, since they were tested against ``q``.
+        """
         return p
 
     def draw(self, logits: Tensor, first: int, count: int) -> Tensor:
@@ -100,7 +103,7 @@ class SJD(Windowed):
         return (more.log() + streams.gumbel(key, p.size(-1))).argmax(-1)
 
     def _drawn_from(self, positions: Tensor, vocab: int) -> Tensor:
-        """Return the distribution of each draft, (batch, count, vocab); zeros at the last position, which has none."""
+        """Return the distribution of each draft, (batch, count, vocab); zeros at the last position."""
         q = self._ring(vocab)[:, positions % self.window]
         q[:, -1] = 0
         return q

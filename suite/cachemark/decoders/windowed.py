@@ -86,7 +86,7 @@ class Windowed(Decoder):
         return torch.arange(first, stop, device=self.seeds.device)
 
     def position_noise(self, first: int, stop: int, vocab: int) -> Tensor:
-        """Return Gumbel noise (batch, positions, vocab) of ``first`` … ``stop`` − 1, from a ring buffer over the window."""
+        """Return Gumbel noise (batch, positions, vocab) of ``first`` … ``stop`` − 1, from a ring buffer."""
         if self.noise is None:
             self.noise = self.memory.zeros("decoder.noise", (len(self.seeds), self.window, vocab), torch.float32)
         if stop > self.noised:
