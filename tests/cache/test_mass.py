@@ -1,4 +1,4 @@
-"""Attention with the mass of each key: the Triton kernel, interpreted, against the written-out formula."""
+"""Attention with the mass of each key: the interpreted Triton kernel against the written-out formula."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class MaskedCell(kit.MaskedCell):
 
     @property
     def label(self) -> str:
-        said = [f"{parameter}={value}" for parameter, value in self.mode if SCHEDULE.get(parameter) != value]
-        return "-".join([self.cls.name, *said, self.codec]).replace(" ", "")
+        shown_parameters = [f"{parameter}={value}" for parameter, value in self.mode if SCHEDULE.get(parameter) != value]
+        return "-".join([self.cls.name, *shown_parameters, self.codec]).replace(" ", "")
 
     def build(self) -> Method:
         return self.tight()
@@ -65,8 +65,8 @@ class MaskedCell(kit.MaskedCell):
 
 def cells(modes: dict[str, tuple[dict[str, Any], ...]], *, lossy: bool = True) -> list[MaskedCell]:
     """Return a method's first mode with every codec, the others with the native one."""
-    known: list[type[Method]] = [METHODS.get(name) for name in METHODS]
-    return [MaskedCell(cls, tuple(mode.items()), codec) for cls in known if "masked" in cls.paradigms
+    classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
+    return [MaskedCell(cls, tuple(mode.items()), codec) for cls in classes if "masked" in cls.paradigms
             for number, mode in enumerate(modes.get(cls.name, ({},)))
             for codec in ALONE if codec == "native" or (lossy and number == 0)]  # fmt: skip
 
@@ -173,8 +173,8 @@ def generate(method: Method, memory: Memory, seeds: Sequence[int] = SEEDS, force
 
 def run(cell: MaskedCell, *watches: Watch, memory: Memory | None = None, seeds: Sequence[int] = SEEDS, forced: Tensor | None = None) -> Ran:
     memory, record, shadow = memory or cell.memory(), Record(), Shadow(CODECS[cell.codec])
-    seen = seen_by(cell.build(), shadow, record, *watches)
-    return Ran(generate(seen, memory, seeds, forced), seen, memory, record, shadow)
+    watched_method = seen_by(cell.build(), shadow, record, *watches)
+    return Ran(generate(watched_method, memory, seeds, forced), watched_method, memory, record, shadow)
 
 
 LAYOUT = MODEL.layout(SEEDS, SAMPLING)

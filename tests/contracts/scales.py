@@ -51,8 +51,8 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
 
 def cells(*, evicting: bool = False) -> list[ScaleCell]:
     """Return all cells, or those of methods that evict in uniform storage, from the registry."""
-    known: list[type[Method]] = [METHODS.get(name) for name in METHODS]
-    chosen = [cls for cls in known if "next-scale" in cls.paradigms and not (evicting and (issubclass(cls, PerHead) or not cls.evicts))]
+    classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
+    chosen = [cls for cls in classes if "next-scale" in cls.paradigms and not (evicting and (issubclass(cls, PerHead) or not cls.evicts))]
     return [ScaleCell(cls, tuple((k, v) for k, v in mode.items()), codec, attention)
             for cls in chosen for number, mode in enumerate(MODES.get(cls.name, ({},))) for codec in ALONE for attention in KV_HEADS
             if codec in WHOLE or (number == 0 and attention == "gqa")]  # fmt: skip

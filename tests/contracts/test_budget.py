@@ -19,8 +19,8 @@ EVICTING = cells(evicting=True)
 @pytest.mark.parametrize("cell", halved(EVICTING))
 def test_the_live_prefix_holds_what_it_should(cell: Cell) -> None:
     for moment in recorded(cell).moments[1:]:
-        held = [tokens for heads in moment.contents.values() for tokens in heads]
-        assert all((tokens == moment.step.first).any(-1).all() for tokens in held), "a token has not survived its own pass"
+        contents = [tokens for heads in moment.contents.values() for tokens in heads]
+        assert all((tokens == moment.step.first).any(-1).all() for tokens in contents), "a token has not survived its own pass"
 
 
 class KeepsLess(Streaming):

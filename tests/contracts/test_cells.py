@@ -34,8 +34,8 @@ def names() -> set[str]:
 
 
 def test_every_next_token_method_is_under_contract() -> None:
-    known = [METHODS.get(name) for name in METHODS]
-    assert names() == {cls.name for cls in known if "next-token" in cls.paradigms}
+    classes = [METHODS.get(name) for name in METHODS]
+    assert names() == {cls.name for cls in classes if "next-token" in cls.paradigms}
     kinds = {(cell.codec, cell.attention) for cell in cells()}
     assert kinds == {(codec, kind) for codec in CODECS for kind in ATTENTION if codec in WHOLE or kind == "gqa"}
     assert [cell.cls.evicts for cell in crossed(cells()) if cell.codec not in WHOLE] == [True] * len(set(CODECS) - set(WHOLE))

@@ -19,10 +19,10 @@ from .cells import GRID
 from .test_windows import SAMPLINGS, SEEDS, N, Numbered, Poisoned, generate, sequential
 
 DECODERS: dict[str, Callable[..., Decoder]] = {"sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal")}
-every = pytest.mark.parametrize("make", DECODERS.values(), ids=DECODERS)
+with_every_decoder = pytest.mark.parametrize("make", DECODERS.values(), ids=DECODERS)
 
 
-@every
+@with_every_decoder
 def test_every_place_is_kept_once_and_the_images_are_others(make: Callable[..., Decoder]) -> None:
     for proposals in ("uniform", "newest", "left", "above"):
         decoder = make(window=8, proposals=proposals)
@@ -33,7 +33,7 @@ def test_every_place_is_kept_once_and_the_images_are_others(make: Callable[..., 
         assert torch.equal(generate(make(window=8, proposals=proposals)), tokens), "the same seeds, the same images"
 
 
-@every
+@with_every_decoder
 def test_greedy_tokens_are_those_of_sequential_decoding(make: Callable[..., Decoder]) -> None:
     """Then a distribution allows one token only."""
     decoder = make(window=8)
@@ -41,7 +41,7 @@ def test_greedy_tokens_are_those_of_sequential_decoding(make: Callable[..., Deco
     assert len(decoder.kept) < N
 
 
-@every
+@with_every_decoder
 def test_greedy_tokens_past_the_end_of_a_line_are_those_of_the_method(make: Callable[..., Decoder]) -> None:
     """What is drawn before an eviction is decided behind it."""
     own = generate(None, SAMPLINGS["greedy"], method=lambda: Linear(B=3 * GRID, anchor=1))
@@ -50,7 +50,7 @@ def test_greedy_tokens_past_the_end_of_a_line_are_those_of_the_method(make: Call
     assert max(decoder.fed) == 8 > max(decoder.kept)
 
 
-@every
+@with_every_decoder
 @pytest.mark.parametrize("name", ["top-k", "top-p", "interval"])
 def test_truncated_distributions_give_tokens_that_they_allow(make: Callable[..., Decoder], name: str) -> None:
     decoder, allowed = make(window=8, proposals="newest"), []
@@ -64,19 +64,19 @@ def test_truncated_distributions_give_tokens_that_they_allow(make: Callable[...,
     assert int(rank.max()) > 0
 
 
-@every
+@with_every_decoder
 def test_a_rejected_entry_is_never_read(make: Callable[..., Decoder]) -> None:
     assert torch.equal(generate(make(window=8), method=Poisoned), generate(make(window=8)))
 
 
-@every
+@with_every_decoder
 def test_behind_each_pass_exactly_the_kept_tokens_live_in_order(make: Callable[..., Decoder]) -> None:
     decoder = make(window=8)
     generate(decoder, method=Numbered)
     assert sum(decoder.kept) == N
 
 
-@every
+@with_every_decoder
 def test_it_composes_with_a_method_up_to_its_horizon(make: Callable[..., Decoder]) -> None:
     decoder = make(window=16, proposals="newest")
     generate(decoder, method=lambda: Linear(B=3 * GRID, anchor=1))
@@ -89,7 +89,7 @@ def test_it_composes_with_a_method_up_to_its_horizon(make: Callable[..., Decoder
     assert single.kept == [1] * N
 
 
-@every
+@with_every_decoder
 def test_distributions_of_drafts_are_counted(make: Callable[..., Decoder]) -> None:
     sizes = {}
     for window in (1, 8):

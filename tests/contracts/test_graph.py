@@ -115,11 +115,11 @@ def test_bf16_repeats_to_the_last_bit(family: str, cell: Any) -> None:
     memory = capture_on_cpu(cell.memory(), [*lasting, *extra])
 
     def ran(seeds: Sequence[int], given: Memory) -> list[Tensor]:
-        seen: list[Tensor] = []
+        steps: list[Tensor] = []
         method = cell.tight()
         labels = torch.tensor([seed % 10 for seed in seeds])
-        tokens = model.generate(labels, list(seeds), method, sampling, given, see=lambda _, shown: seen.append(shown.clone()))
-        return [tokens, *seen]
+        tokens = model.generate(labels, list(seeds), method, sampling, given, see=lambda _, step_logits: steps.append(step_logits.clone()))
+        return [tokens, *steps]
 
     for seeds in ((0, 1), OTHER):
         assert all(torch.equal(*pair) for pair in zip(ran(seeds, memory), ran(seeds, cell.memory()), strict=True))
@@ -242,9 +242,9 @@ def test_what_a_method_reads_of_the_step_is_part_of_the_key(cls: type[Method], c
 class Short(CpuGraphs):
     """An emulator that is full after so many captures."""
 
-    def __init__(self, lasting: Any, left: int) -> None:
+    def __init__(self, lasting: Any, remaining: int) -> None:
         super().__init__(lasting)
-        self.left = left
+        self.left = remaining
 
     def capture(self, work: Any) -> Any:
         if not self.left:
@@ -253,20 +253,20 @@ class Short(CpuGraphs):
         return super().capture(work)
 
 
-@pytest.mark.parametrize("left", [0, 5])
-def test_where_memory_runs_out_passes_run_as_written(left: int) -> None:
+@pytest.mark.parametrize("remaining", [0, 5])
+def test_where_memory_runs_out_passes_run_as_written(remaining: int) -> None:
     cell = native("linear")
     memory = fresh(cell)
     engine = memory.engine
     assert isinstance(engine, Graph)
-    engine._backend = Short(engine._backend._lasting, left)  # type: ignore[attr-defined]
-    if not left:
+    engine._backend = Short(engine._backend._lasting, remaining)  # type: ignore[attr-defined]
+    if not remaining:
         with pytest.raises(torch.OutOfMemoryError, match="does not fit one"):
             token.generate(cell, cell.tight(), memory=memory)
         return
     assert all(same(cell, memory, seeds) for seeds in ((0, 1), OTHER))
-    assert engine.captured == left
-    assert engine.missed == 2 * (36 - left)
+    assert engine.captured == remaining
+    assert engine.missed == 2 * (36 - remaining)
 
 
 # -- next-scale -------------------------------------------------------------------------------------------------------

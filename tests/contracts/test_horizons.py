@@ -48,10 +48,10 @@ def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name:
             assert decoder.kept == [1] * N
     assert widest(make(), layout) == 1
     assert spare(make(), layout, Jacobi(window=8, look_ahead=True)) == 0
-    for tokens, logits, *held in outcomes[1:]:
+    for tokens, logits, *notes_of in outcomes[1:]:
         assert torch.equal(tokens, outcomes[0][0])
         assert torch.equal(logits, outcomes[0][1])
-        assert held == [*outcomes[0][2:]]
+        assert notes_of == [*outcomes[0][2:]]
 
 
 Notes = list[tuple[Tensor, Tensor]]
@@ -86,32 +86,32 @@ class Redundant(Noting, RKV):
 
 def as_sequential(noting: Callable[[], LineEnds | Redundant], own: Callable[[], Method], **model: Any) -> Notes:
     """Assert that tokens, kept entries and queries at line ends equal the sequential run's; return these."""
-    held: dict[int, Notes] = {}
+    notes_of: dict[int, Notes] = {}
     for window, look_ahead in ((0, False), (3, False), (GRID, True), (16, True)):
         method = noting()
         notes = method.notes = []
-        held.setdefault(window, notes)
+        notes_of.setdefault(window, notes)
         decoder = Jacobi(window=window, look_ahead=look_ahead) if window else None
         assert torch.equal(generate(decoder, method=lambda method=method: method, **model), generate(None, method=own, **model))
         assert decoder is None or max(decoder.kept) > 1
-        for (visual, queries), (own_visual, own_queries) in zip(held[0], notes, strict=True):
+        for (visual, queries), (own_visual, own_queries) in zip(notes_of[0], notes, strict=True):
             assert torch.equal(visual, own_visual)
             assert torch.allclose(queries, own_queries, atol=1e-4)
-    return held[0]
+    return notes_of[0]
 
 
 @pytest.mark.parametrize("lines", [3, 4])
 @pytest.mark.parametrize("attention", ["mha", "gqa"])
 def test_linear_keeps_its_own_tokens_and_evicts_by_final_ones(attention: str, lines: int) -> None:
-    held = as_sequential(lambda: LineEnds(B=lines * GRID, anchor=1), lambda: Linear(B=lines * GRID, anchor=1), attention=attention)
-    assert len(held) == GRID - lines
+    notes_of = as_sequential(lambda: LineEnds(B=lines * GRID, anchor=1), lambda: Linear(B=lines * GRID, anchor=1), attention=attention)
+    assert len(notes_of) == GRID - lines
 
 
 @pytest.mark.parametrize("alpha", [1, 4, GRID, GRID + 3])
 def test_rkv_keeps_its_own_tokens_and_evicts_by_final_ones(alpha: int) -> None:
     """Whether there are fewer or more of its latest queries than a line or a window has."""
-    held = as_sequential(lambda: Redundant(B=3 * GRID, alpha=alpha), lambda: RKV(B=3 * GRID, alpha=alpha))
-    assert len(held) == GRID - 3
+    notes_of = as_sequential(lambda: Redundant(B=3 * GRID, alpha=alpha), lambda: RKV(B=3 * GRID, alpha=alpha))
+    assert len(notes_of) == GRID - 3
 
 
 class OverTheLine(Linear):

@@ -49,7 +49,8 @@ def test_tokens_are_the_method_s_own_and_no_more_live_than_a_window_above_its_bu
     assert torch.equal(generate(decoder, method=lambda: method, memory=memory), generate(None, method=lambda: own, memory=plain))
     assert sum(decoder.kept) == N
     assert max(decoder.kept) <= GRID
-    looked = [fed for known, fed in zip(known_before(decoder), decoder.fed, strict=True) if known and (known - 1) % GRID + fed > GRID]
+    passes = zip(known_before(decoder), decoder.fed, strict=True)
+    looked = [fed for accepted, fed in passes if accepted and (accepted - 1) % GRID + fed > GRID]
     assert looked, "some passes go past the line's end"
     (bank,), (narrow,) = method.banks, own.banks
     assert narrow.capacity < bank.capacity == min(narrow.capacity + window - 1, bank.layout.stored)
@@ -68,14 +69,14 @@ def known_before(decoder: Decoder) -> list[int]:
 def test_every_sampling_has_its_own_tokens(name: str) -> None:
     for proposals in ("newest", "above"):
         decoder = ahead(9, proposals=proposals)
-        found = generate(decoder, SAMPLINGS[name], method=METHODS["linear"], attention="gqa")
-        assert torch.equal(found, generate(None, SAMPLINGS[name], method=METHODS["linear"], attention="gqa"))
+        tokens = generate(decoder, SAMPLINGS[name], method=METHODS["linear"], attention="gqa")
+        assert torch.equal(tokens, generate(None, SAMPLINGS[name], method=METHODS["linear"], attention="gqa"))
 
 
 def test_an_image_is_the_same_alone_and_beside_a_codec_that_rounds() -> None:
-    whole = generate(None, method=METHODS["linear"])
+    count = generate(None, method=METHODS["linear"])
     for seeds in ([5], [6, 0, 3]):
-        assert torch.equal(generate(ahead(8), seeds=seeds, method=METHODS["linear"]), whole[seeds])
+        assert torch.equal(generate(ahead(8), seeds=seeds, method=METHODS["linear"]), count[seeds])
     rounded = [generate(decoder, method=METHODS["linear"], memory=Memory(codec=CODECS["int8"])) for decoder in (None, ahead(8))]
     assert torch.equal(*rounded)
 
@@ -105,8 +106,8 @@ class PoisonedLine(Linear):
 
 @pytest.mark.parametrize("window", [5, 16])
 def test_what_does_not_stay_is_never_read(window: int) -> None:
-    found = generate(ahead(window), method=lambda: PoisonedLine(B=3 * GRID, anchor=1))
-    assert torch.equal(found, generate(None, method=METHODS["linear"]))
+    tokens = generate(ahead(window), method=lambda: PoisonedLine(B=3 * GRID, anchor=1))
+    assert torch.equal(tokens, generate(None, method=METHODS["linear"]))
 
 
 def test_forced_tokens_are_fed_line_by_line() -> None:
@@ -124,11 +125,11 @@ def test_forced_tokens_are_fed_line_by_line() -> None:
 def test_a_tape_gives_the_same_tokens_and_records_nothing_behind_a_rehearsal(name: str) -> None:
     memory, window = graph_memory(), GRID + 1
     generate(Rehearsal(window=window, look_ahead=True), SAMPLINGS["interval"], SEEDS[:2], METHODS[name], memory=memory)
-    whole = captured(memory)
+    count = captured(memory)
     for seeds in (SEEDS[2:4], SEEDS[4:6]):
         tokens = generate(ahead(window), SAMPLINGS["interval"], seeds, METHODS[name], memory=memory)
         assert torch.equal(tokens, generate(None, SAMPLINGS["interval"], seeds, METHODS[name]))
-        assert captured(memory) == whole
+        assert captured(memory) == count
 
 
 # -- passes -----------------------------------------------------------------------------------------------------------

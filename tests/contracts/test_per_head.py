@@ -93,7 +93,7 @@ def test_a_read_beyond_the_end_is_caught() -> None:
     layout = layout_of()
     out = drive(watched(ReadsBeyond(), Poison()), layout, Feed(layout), Memory())
     last = len(SIDES) - 1
-    assert all(bool(found.isnan().any()) is (index == last) for (index, _), found in out.items())
+    assert all(bool(output.isnan().any()) is (index == last) for (index, _), output in out.items())
 
 
 @OWN
@@ -156,11 +156,11 @@ def test_keys_that_share_ranges_are_refused() -> None:
 def test_a_captured_pass_repeats_to_the_last_bit(cls: type[PerHead]) -> None:
     memory = capture_on_cpu(Memory(), [*MODEL.parameters(), *MODEL.quantizer.parameters()])
 
-    def drawn(seeds: Sequence[int], given: Memory) -> list[Tensor]:
+    def drawn(seeds: Sequence[int], memory_used: Memory) -> list[Tensor]:
         logits: list[Tensor] = []
         method = made(cls)
         labels = torch.tensor([seed % 10 for seed in seeds])
-        tokens = MODEL.generate(labels, list(seeds), method, SAMPLING, given, see=lambda _, seen: logits.append(seen.clone()))
+        tokens = MODEL.generate(labels, list(seeds), method, SAMPLING, memory_used, see=lambda _, guided: logits.append(guided.clone()))
         return [tokens, *logits, torch.tensor([method.logical_bytes, method.peak_live_bytes])]
 
     for seeds in ((0, 1), OTHER):
@@ -169,5 +169,5 @@ def test_a_captured_pass_repeats_to_the_last_bit(cls: type[PerHead]) -> None:
 
 
 def test_neighbours_of_one_length_lie_together() -> None:
-    found = [tuple(extent) for extent in extents([3, 3, 0, 5])]
-    assert found == [(0, 2, 0, 3), (2, 1, 6, 0), (3, 1, 6, 5)]
+    output = [tuple(extent) for extent in extents([3, 3, 0, 5])]
+    assert output == [(0, 2, 0, 3), (2, 1, 6, 0), (3, 1, 6, 5)]

@@ -39,30 +39,30 @@ def test_ams_kv_with_budgets_for_everything_is_the_full_cache(cell: ScaleCell) -
     assert all(torch.equal(ran.answers[where], out) for where, out in cell.full(ran.method).answers.items())
 
 
-def values_stay(self: Slot, workspace: Workspace, kept: Any) -> None:
+def values_stay(self: Slot, workspace: Workspace, survivors: Any) -> None:
     """K is taken over from the workspace and V is not."""
     before = [part.clone() for part in self.v]
-    ABSORB(self, workspace, kept)
+    ABSORB(self, workspace, survivors)
     for part, old in zip(self.v, before, strict=True):
         part.copy_(old)
 
 
-def numbers_stay(self: Slot, workspace: Workspace, kept: Any) -> None:
+def numbers_stay(self: Slot, workspace: Workspace, survivors: Any) -> None:
     """Keys and values are taken over, their numbers are not."""
     before = self.visual.clone()
-    ABSORB(self, workspace, kept)
+    ABSORB(self, workspace, survivors)
     self.visual.copy_(before)
 
 
-def one_off(self: Slot, workspace: Workspace, kept: Any) -> None:
+def one_off(self: Slot, workspace: Workspace, survivors: Any) -> None:
     """The entry before the one that was meant."""
-    starts = [] if isinstance(kept, Tensor) else [(max(0, places.start - 1), len(places)) for places in kept]
-    moved = (kept - 1).clamp_min(0) if isinstance(kept, Tensor) else [range(start, start + count) for start, count in starts]
+    starts = [] if isinstance(survivors, Tensor) else [(max(0, places.start - 1), len(places)) for places in survivors]
+    moved = (survivors - 1).clamp_min(0) if isinstance(survivors, Tensor) else [range(start, start + count) for start, count in starts]
     ABSORB(self, workspace, moved)
-    ABSORB_NUMBERS(self, kept, moved)
+    ABSORB_NUMBERS(self, survivors, moved)
 
 
-def ABSORB_NUMBERS(slot: Slot, kept: Any, moved: Any) -> None:
+def ABSORB_NUMBERS(slot: Slot, survivors: Any, moved: Any) -> None:
     """Claim the numbers that should have been there."""
     slot.visual[:, :, : slot.live[0]] = (slot.visual[:, :, : slot.live[0]] + 1).clamp_max(slot.bank.layout.visual - 1)
 
@@ -144,7 +144,8 @@ def generate(cell: ScaleCell, seeds: list[int], forced: Tensor | None = None, me
     logits: list[Tensor] = []
     labels = torch.tensor([seed % 10 for seed in seeds])
     memory = memory or cell.memory()
-    tokens = MODEL.generate(labels, seeds, cell.tight(), SAMPLING, memory, forced=forced, see=lambda _, seen: logits.append(seen.clone()))
+    tokens = MODEL.generate(labels, seeds, cell.tight(), SAMPLING, memory, forced=forced,
+                            see=lambda _, guided: logits.append(guided.clone()))
     return tokens, torch.cat(logits, 1)
 
 

@@ -51,10 +51,10 @@ def generate(cell: ScaleCell, method: Method, *watches: Watch, samples: list[int
     """Tokens (batch, N) and guided logits (batch, N, bits, 2) of some samples by number, all if not given."""
     logits: list[Tensor] = []
     chosen = samples or list(range(len(LABELS)))
-    seen, memory = watched(method, *watches) if watches else method, cell.memory()
-    tokens = model().generate(torch.tensor([LABELS[i] for i in chosen]), chosen, seen, SAMPLING, memory, forced=forced,
+    watched_method, memory = watched(method, *watches) if watches else method, cell.memory()
+    tokens = model().generate(torch.tensor([LABELS[i] for i in chosen]), chosen, watched_method, SAMPLING, memory, forced=forced,
                               see=lambda _, guided: logits.append(guided.clone()))
-    return tokens, torch.cat(logits, 1), seen, memory
+    return tokens, torch.cat(logits, 1), watched_method, memory
 
 
 def together(cell: ScaleCell) -> tuple[Tensor, Tensor, Method, Memory, Shadow]:
@@ -92,10 +92,10 @@ def test_every_row_reads_its_own_text() -> None:
     tokens, logits, *_ = generate(cell, Full())
     other = Infinity(model().config, [model().texts[0], model().texts[1] + 1, model().texts[2]])
     other.load_state_dict(model().state_dict())
-    seen: list[Tensor] = []
+    watched_method: list[Tensor] = []
     other.eval().generate(torch.tensor(LABELS), range(4), Full(), SAMPLING, cell.memory(), forced=tokens,
-                          see=lambda _, guided: seen.append(guided.clone()))
-    changed = (torch.cat(seen, 1) - logits).abs().flatten(1).amax(1)
+                          see=lambda _, guided: watched_method.append(guided.clone()))
+    changed = (torch.cat(watched_method, 1) - logits).abs().flatten(1).amax(1)
     assert [bool(apart > CLOSE) for apart in changed] == [label == 1 for label in LABELS]
 
 

@@ -75,10 +75,10 @@ def test_drafts_decide_only_how_many_passes_it_takes(attention: str, proposals: 
 
 @pytest.mark.parametrize("window", [3, 16])
 def test_an_image_is_the_same_alone_and_in_any_batch(window: int) -> None:
-    whole = sequential()
+    count = sequential()
     for seeds in ([5], [2, 7], [6, 0, 3]):
         decoder = Jacobi(window=window)
-        assert torch.equal(generate(decoder, seeds=seeds), whole[seeds])
+        assert torch.equal(generate(decoder, seeds=seeds), count[seeds])
         assert len(decoder.kept) < N
 
 
@@ -89,8 +89,8 @@ class Told(Jacobi):
         super().__init__(window=window)
         self.drafts = drafts
 
-    def propose(self, known: int, count: int, tokens: Tensor) -> None:
-        tokens[:, known : known + count - 1] = self.drafts[:, known : known + count - 1]
+    def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
+        tokens[:, accepted : accepted + count - 1] = self.drafts[:, accepted : accepted + count - 1]
 
 
 @pytest.mark.parametrize("window", [2, 5, 16, N])

@@ -38,9 +38,9 @@ def informed(similarity: Sequence[Sequence[float]] = SIMILARITY, **parameters: A
 
 
 def algorithm(c_min: int, c_max: int, condensed: int, alike: list[bool]) -> tuple[list[list[int]], bool]:
-    """Return the tokens kept after each scale but the last (Algorithms 1 and 2), and whether the budget rose.
+    """Return the tokens kept after each scale but the last, and whether the budget rose.
 
-    ``alike[i]``: S of scale i (from 0) is not below the threshold.
+    Algorithms 1 and 2. ``alike[i]``: S of scale i (from 0) is not below the threshold.
     """
     anchor = sum(SIZES_OF[:condensed])
     tokens: list[int] = []

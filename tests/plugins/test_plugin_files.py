@@ -67,13 +67,13 @@ def test_an_edited_file_of_its_own_is_another_plug_in(
     """Also where it was edited in the same second to the same length; edited back it is what it was."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     file = split(line, value)
-    helper, seen = file.parent / edited, []
+    helper, modules = file.parent / edited, []
     for text in (0.5, 0.7, 0.5):
         helper.write_text(f"SHARE = {text}\n")
-        seen.append(share(file))
-        assert plugins.digest(file) in seen[-1][1]
-    assert [found for found, _ in seen] == [0.5, 0.7, 0.5]
-    assert seen[0][1] == seen[2][1] != seen[1][1]
+        modules.append(share(file))
+        assert plugins.digest(file) in modules[-1][1]
+    assert [names for names, _ in modules] == [0.5, 0.7, 0.5]
+    assert modules[0][1] == modules[2][1] != modules[1][1]
 
 
 def test_only_what_it_imports_counts(split: Callable[[str, str], Path]) -> None:
@@ -95,15 +95,15 @@ def test_one_file_alone_has_the_digest_of_its_content(tmp_path: Path) -> None:
 
 
 def test_two_plug_ins_may_each_have_a_helper(tmp_path: Path) -> None:
-    found = []
+    names = []
     for name, value in (("one", 0.3), ("two", 0.6)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "helper.py").write_text(f"SHARE = {value}\n")
         text = METHOD.format(line="import helper", value="helper.SHARE").replace('"split"', f'"{name}"')
         (tmp_path / name / f"{name}.py").write_text(text)
         assert plugins.load(tmp_path / name / f"{name}.py") == [name]
-        found.append(METHODS.get(name)().share)
-    assert found == [0.3, 0.6]
+        names.append(METHODS.get(name)().share)
+    assert names == [0.3, 0.6]
     assert "helper" not in sys.modules
 
 

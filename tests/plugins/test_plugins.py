@@ -53,5 +53,5 @@ def test_a_name_that_its_base_class_never_had_is_its_own(tmp_path: Path) -> None
 
 def test_a_class_that_leaves_out_what_its_base_class_asks_for_is_refused(refused: Callable[[str], BadPlugin]) -> None:
     partial = METHOD.replace("cachemark.methods.base.evicting import Evicting", "cachemark.methods.base.partial import Partial")
-    said = refused(partial.replace("(Evicting)", "(Partial)").format(name="old", body="def refreshes(self, step): return True"))
-    assert "method 'old' does not define check, choose, fit, keep, selects, spans" in said.message
+    error = refused(partial.replace("(Evicting)", "(Partial)").format(name="old", body="def refreshes(self, step): return True"))
+    assert "method 'old' does not define check, choose, fit, keep, selects, spans" in error.message

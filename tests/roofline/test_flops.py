@@ -116,8 +116,8 @@ class Idle(Full):
 
 def test_what_a_method_does_not_compute_is_not_counted() -> None:
     layout: MaskedLayout = MAR(CONFIG).layout([0], SAMPLING)
-    whole, idle = work(Full(), layout), work(Idle(), layout)
-    assert (idle.encoder, idle.head) == (whole.encoder, whole.head)
-    seen = sum(layout.buffer + step.first for step in masked_steps(layout, layout.steps))
-    assert idle.decoder == 2 * 2 * seen * layout.dim**2, "what is left is the projection of the encoder's output"
+    total, idle = work(Full(), layout), work(Idle(), layout)
+    assert (idle.encoder, idle.head) == (total.encoder, total.head)
+    visible = sum(layout.buffer + step.first for step in masked_steps(layout, layout.steps))
+    assert idle.decoder == 2 * 2 * visible * layout.dim**2, "what is left is the projection of the encoder's output"
     assert share(Idle(), layout) < share(Full(), layout) == 1

@@ -101,8 +101,8 @@ def candidates(paradigm: str, entries: int) -> list[Any]:
     pytest.param(partial(Linear, B=12, score="accumulated"), id="linear by mass"), pytest.param(partial(Window, B=99), id="window of all"),
 ])
 def test_next_token_is_what_is_dispatched(config: LlamaGenConfig | JanusConfig | LuminaConfig, method: Callable[[], Method]) -> None:
-    flops, found = dispatched(config, method)
-    assert found.flops == flops
+    flops, costs = dispatched(config, method)
+    assert costs.flops == flops
 
 
 @pytest.mark.parametrize("config", [SCALES, SHARED, BITWISE], ids=["own", "shared", "bitwise"])
@@ -111,8 +111,8 @@ def test_next_token_is_what_is_dispatched(config: LlamaGenConfig | JanusConfig |
     pytest.param(partial(AMSKV, demanding=(), c_min=8, c_max=8), id="ams_kv that drops the third scale"),
 ])
 def test_next_scale_is_what_is_dispatched(config: VARConfig | InfinityConfig, method: Callable[[], Method]) -> None:
-    flops, found = dispatched(config, method, sampling_of(config))
-    assert found.flops == flops
+    flops, costs = dispatched(config, method, sampling_of(config))
+    assert costs.flops == flops
 
 
 CALIBRATED = [cls for name in METHODS if issubclass(cls := METHODS.get(name), Calibrated)]
@@ -126,11 +126,11 @@ SIZES = {
                                              for paradigm in cls.paradigms for name, config in SIZES[paradigm].items()])
 def test_a_calibrated_method_is_what_is_dispatched(cls: type[Calibrated], config: Any) -> None:
     layout = built(config)[0].layout([0, 1], sampling_of(config), [0, 0])
-    given = calibration(cls, layout)
-    parameters = {**given, **cls.build(given).fit(Fraction(3, 4), layout)}
-    flops, found = dispatched(config, lambda: cls.build(parameters), sampling_of(config))
+    calibrated = calibration(cls, layout)
+    parameters = {**calibrated, **cls.build(calibrated).fit(Fraction(3, 4), layout)}
+    flops, costs = dispatched(config, lambda: cls.build(parameters), sampling_of(config))
     everything, _ = dispatched(config, Full, sampling_of(config))
-    assert found.flops == flops < everything
+    assert costs.flops == flops < everything
 
 
 PRUNING: dict[str, Any] = {"start": 1, "period": 4, "schedule": "published", "layer": 1, "table": [0.3] * 5, "extra": 2}
@@ -142,29 +142,29 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", [name for name in METHODS if "masked" in METHODS.get(name).paradigms])
 def test_masked_is_what_is_dispatched(name: str) -> None:
-    flops, found = dispatched(MASKED, lambda: METHODS.get(name).build(PARAMETERS[name]))
-    assert found.flops == flops
+    flops, costs = dispatched(MASKED, lambda: METHODS.get(name).build(PARAMETERS[name]))
+    assert costs.flops == flops
 
 
 def test_the_scores_of_marche_are_part_of_its_bill() -> None:
     model, parts = built(MASKED)
     layout = model.layout([0, 1], GUIDED)
-    found = bill(MARche(active=9), layout, parts, images=False)
-    assert found.only("method").flops > 0
-    assert found.without("method").flops == 2 * work(MARche(active=9), layout).total
+    costs = bill(MARche(active=9), layout, parts, images=False)
+    assert costs.only("method").flops > 0
+    assert costs.without("method").flops == 2 * work(MARche(active=9), layout).total
 
 
 def test_without_guidance_there_is_half_as_much() -> None:
-    flops, found = dispatched(RASTER, Full, Sampling())
-    assert found.flops == flops == dispatched(RASTER, Full)[1].flops / 2
+    flops, costs = dispatched(RASTER, Full, Sampling())
+    assert costs.flops == flops == dispatched(RASTER, Full)[1].flops / 2
 
 
 def test_images_are_decoded_on_paper() -> None:
     """The one part that is counted as dispatched: nothing else knows what a convolutional decoder costs."""
     entry: ModelEntry = MODELS.get("tiny-llamagen")
     parts, layout = shape(entry, 3)
-    found = bill(Full(), layout, parts)
-    assert found.only("decode").flops == 3 * counted(parts.image) > 0
+    costs = bill(Full(), layout, parts)
+    assert costs.only("decode").flops == 3 * counted(parts.image) > 0
 
 
 @pytest.mark.parametrize("name", ["tiny-llamagen", "tiny-var", "tiny-mar"])
@@ -193,8 +193,8 @@ def raster(name: str, batch: int, budget: str) -> tuple[Bill, float]:
     """The bill of LineAR under a budget, or of the full cache, and what a query looks at."""
     parts, layout = shape(MODELS.get(name), batch)
     method = Full() if budget == "1" else Linear.build(Linear.parameters_for(Fraction(budget), layout))
-    found = bill(method, layout, parts)
-    return found, attended(method, layout)
+    costs = bill(method, layout, parts)
+    return costs, attended(method, layout)
 
 
 # Worked out by hand: 4·(4·dim² + 3·dim·ffn)·layers + head, in GB per pass; keys and values 2·layers·dim·2 bytes per entry and row.
@@ -205,19 +205,19 @@ BY_HAND = [
 ]
 
 
-@pytest.mark.parametrize(("name", "batch", "budget", "weights", "read", "seen"), BY_HAND)
-def test_bytes_of_a_decode_step(name: str, batch: int, budget: str, weights: float, read: float, seen: float) -> None:
+@pytest.mark.parametrize(("name", "batch", "budget", "weights", "read", "attended_entries"), BY_HAND)
+def test_bytes_of_a_decode_step(name: str, batch: int, budget: str, weights: float, read: float, attended_entries: float) -> None:
     """Within 1 %: the values are rounded and count the condition in every pass as one whole entry more."""
-    found, mean = raster(name, batch, budget)
-    assert found.moved("weights") / found.passes / 1e9 == pytest.approx(weights, rel=0.01)
-    assert found.moved("read") / found.passes / 1e9 == pytest.approx(read, rel=0.01)
-    assert mean == pytest.approx(seen, abs=0.6)
+    costs, mean = raster(name, batch, budget)
+    assert costs.moved("weights") / costs.passes / 1e9 == pytest.approx(weights, rel=0.01)
+    assert costs.moved("read") / costs.passes / 1e9 == pytest.approx(read, rel=0.01)
+    assert mean == pytest.approx(attended_entries, abs=0.6)
 
 
 def test_written_bytes_and_activations_of_a_decode_step() -> None:
-    found, _ = raster("llamagen-xl", 256, "1")
-    assert found.moved("written") / found.passes == 184_320 * 512
-    assert found.only("matmul").moved("activations") / found.passes / 1e9 == pytest.approx(1.09, abs=0.005)
+    costs, _ = raster("llamagen-xl", 256, "1")
+    assert costs.moved("written") / costs.passes == 184_320 * 512
+    assert costs.only("matmul").moved("activations") / costs.passes / 1e9 == pytest.approx(1.09, abs=0.005)
 
 
 KV = [("llamagen-xl", 184_320, 212.7e6), ("llamagen-xxl", 294_912, 340.3e6), ("var-d30", 230_400, 313.3e6),
@@ -228,10 +228,10 @@ KV = [("llamagen-xl", 184_320, 212.7e6), ("llamagen-xxl", 294_912, 340.3e6), ("v
 def test_keys_and_values_of_an_image(name: str, token: int, image: float) -> None:
     """Bytes per token and sequence, with both branches; the reference counts one more token (0.2 %)."""
     parts, layout = shape(MODELS.get(name), 1)
-    found = bill(Full(), layout, parts, images=False)
-    assert found.moved("written") == pytest.approx(image, rel=0.002)
+    costs = bill(Full(), layout, parts, images=False)
+    assert costs.moved("written") == pytest.approx(image, rel=0.002)
     fed = layout.visual + layout.longest_condition - (0 if layout.scales else 1)
-    assert found.moved("written") == 2 * token * fed
+    assert costs.moved("written") == 2 * token * fed
 
 
 def test_an_int8_codec_reads_half_and_its_scales() -> None:
@@ -244,9 +244,9 @@ def test_keys_in_groups_read_the_ranges_of_what_is_live() -> None:
     """576 tokens and the condition: 2 bytes for each channel's step and minimum per 32 tokens."""
     parts, layout = shape(MODELS.get("llamagen-xl"), 1)
     native, small = (bill(Full(), layout, parts, images=False, codec=c).moved("read") for c in (NATIVE, KIVI4))
-    seen = range(1, layout.visual + 1)
+    attended_entries = range(1, layout.visual + 1)
     pair, ranges, filling = (32 + 2) + (32 + 8), 64 * (2 + 2), 32 * 64 * 2
-    expected = sum(pair * n + ranges * math.ceil(n / 32) + filling for n in seen) / sum(2 * 128 * n for n in seen)
+    expected = sum(pair * n + ranges * math.ceil(n / 32) + filling for n in attended_entries) / sum(2 * 128 * n for n in attended_entries)
     assert small / native == pytest.approx(expected)
 
 
@@ -267,9 +267,9 @@ def whole(name: str) -> Bill:
 @pytest.mark.parametrize(("name", "part", "tera"), PAPER)
 def test_flops_of_an_image(name: str, part: str, tera: float) -> None:
     """Within 2 % or half of the last digit. The reference's *linear* includes logits and modulations."""
-    found = whole(name)
+    costs = whole(name)
     names = ("matmul", "logits", "once") if part == "matmul" else (part,)
-    assert found.only(*names).flops / 1e12 == pytest.approx(tera, rel=0.02, abs=0.005)
+    assert costs.only(*names).flops / 1e12 == pytest.approx(tera, rel=0.02, abs=0.005)
 
 
 @pytest.mark.parametrize(("name", "tera"), [("mar-b", 14.9), ("mar-l", 33.3), ("mar-h", 65.4)])
@@ -284,11 +284,11 @@ STEPS = [("1", 16.5, 2.5, 13.4), ("1/4", 9.2, 2.5, 5.5), ("1/6", 7.2, 2.5, 3.7),
 @pytest.mark.parametrize(("budget", "step", "linear", "attention"), STEPS)
 def test_roofline_time_of_a_decode_step_on_an_a800(budget: str, step: float, linear: float, attention: float) -> None:
     """Within 6 %: the reference rewrites the whole cache once per line, here only holes are filled."""
-    found, _ = raster("llamagen-xl", 256, budget)
-    a800, passes = GPUS["a800"], found.passes / 1e3
-    assert found.without("decode").roofline_time(a800, apart=True) / passes == pytest.approx(step, rel=0.06)
-    assert found.only("matmul", "logits").roofline_time(a800) / passes == pytest.approx(linear, rel=0.02)
-    assert found.only("attention").roofline_time(a800) / passes == pytest.approx(attention, rel=0.02)
+    costs, _ = raster("llamagen-xl", 256, budget)
+    a800, passes = GPUS["a800"], costs.passes / 1e3
+    assert costs.without("decode").roofline_time(a800, apart=True) / passes == pytest.approx(step, rel=0.06)
+    assert costs.only("matmul", "logits").roofline_time(a800) / passes == pytest.approx(linear, rel=0.02)
+    assert costs.only("attention").roofline_time(a800) / passes == pytest.approx(attention, rel=0.02)
 
 
 @pytest.mark.parametrize(("budget", "honest"), [("1/4", 1.73), ("1/6", 2.17), ("1/8", 2.51)])
@@ -317,5 +317,5 @@ def test_roofline_time_of_a_masked_image(name: str, device: str, full: float, ca
     """Within 7 %; the reference leaves out the bytes of attention, which bind on the H100."""
     parts, layout = shape(MODELS.get(name), 128, preset="fewer")
     method = MARche() if device == "h100" else LazyMAR()
-    found = [bill(m, layout, parts).roofline_time(GPUS[device]) / 128 * 1e3 for m in (Full(), method)]
-    assert found == pytest.approx([full, candidate], rel=0.07)
+    costs = [bill(m, layout, parts).roofline_time(GPUS[device]) / 128 * 1e3 for m in (Full(), method)]
+    assert costs == pytest.approx([full, candidate], rel=0.07)

@@ -163,8 +163,8 @@ class RaggedWorkspace:
         for length, group in groupby(self.extents, key=lambda extent: extent.length):
             alike = list(group)
             heads = [head for extent in alike for head in range(extent.first, extent.first + extent.heads)]
-            whole = Extent(heads[0], len(heads), alike[0].start, length)
-            yield heads, whole.of(self.k), whole.of(self.v)
+            extent_of_all = Extent(heads[0], len(heads), alike[0].start, length)
+            yield heads, extent_of_all.of(self.k), extent_of_all.of(self.v)
 
 
 def workspace_entries(layout: Layout, capacity: int) -> int:

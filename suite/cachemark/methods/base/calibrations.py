@@ -54,9 +54,9 @@ def save(method: str, facts: Mapping[str, Any], to: Path | None = None) -> Path:
 
 def remember(method: str, facts: Mapping[str, Any]) -> str:
     """Register facts in this process and return their digest."""
-    found = fingerprint(facts)
-    _remembered.setdefault(method, {})[found] = dict(facts)
-    return found
+    key = fingerprint(facts)
+    _remembered.setdefault(method, {})[key] = dict(facts)
+    return key
 
 
 def measured(method: str, weights: str) -> dict[str, Any]:
@@ -72,11 +72,11 @@ def measured(method: str, weights: str) -> dict[str, Any]:
 
 def named(method: str, name: str) -> tuple[str, Mapping[str, Any]]:
     """Return digest and facts of a calibration, by digest or bundled name; raise UnknownName."""
-    known = _known(method)
-    found = known.get(name) or next((own for own in _user(method) if own[0] == name), None)
-    if found is None:
-        raise unknown(f"calibration of {method}", name, [key for key in known if key != known[key][0]])
-    return found
+    entries = _known(method)
+    entry = entries.get(name) or next((own for own in _user(method) if own[0] == name), None)
+    if entry is None:
+        raise unknown(f"calibration of {method}", name, [key for key in entries if key != entries[key][0]])
+    return entry
 
 
 def _known(method: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
@@ -86,8 +86,8 @@ def _known(method: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
 
 @cache
 def _packaged_names(method: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    given = [(fingerprint(facts), facts) for facts in packaged(method).values()]
-    return {key: entry for entry in given for key in (entry[0], str(entry[1]["model"]))}
+    entries = [(fingerprint(facts), facts) for facts in packaged(method).values()]
+    return {key: entry for entry in entries for key in (entry[0], str(entry[1]["model"]))}
 
 
 def _user(method: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -107,14 +107,14 @@ def packaged(method: str) -> dict[str, dict[str, Any]]:
 def read(path: Path, method: str) -> dict[str, Any]:
     """Return the facts of a file written by :func:`save` for this method. Raises BadCalibration."""
     edited = EditedFile(str(path), BadCalibration, "Measure it again: cachemark calibrate METHOD MODEL.")
-    found = edited.json(text_of(path, BadCalibration))
-    edited.check(found, {"method": LINE, "facts": TABLE})
-    if found["method"] != method:
-        raise edited.wrong(f"is a calibration for {found['method']}, not for {method}.")
-    edited.check(found["facts"], {"weights": PROSE, "model": LINE, "samples": number(1, whole=True)}, "facts.")
-    if "orders" in found["facts"]:
+    content = edited.json(text_of(path, BadCalibration))
+    edited.check(content, {"method": LINE, "facts": TABLE})
+    if content["method"] != method:
+        raise edited.wrong(f"is a calibration for {content['method']}, not for {method}.")
+    edited.check(content["facts"], {"weights": PROSE, "model": LINE, "samples": number(1, whole=True)}, "facts.")
+    if "orders" in content["facts"]:
         raise edited.wrong("has facts.orders, which only what comes with the package has.")
-    return dict(found["facts"])
+    return dict(content["facts"])
 
 
 def _transformer(weights: str) -> str:
