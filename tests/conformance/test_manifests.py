@@ -151,5 +151,5 @@ def test_a_mar_from_averaged_weights_and_one_with_the_eager_head_pass_their_chec
     averaged.models["10"] = load(lambda: Replayed(config_of(vector.facts, "10")), tmp_path / "tiny.pth", wrappers=AVERAGED)
     eager = subject(vector, eager_head=True)
     with torch.no_grad():
-        assert not "".join(checks[name].fault(averaged, vector) for name in ("told", "head"))
+        assert not "".join(checks[name].fault(averaged, vector) for name in ("head_inputs", "head"))
         assert not "".join(check.fault(eager, vector) for check in checks.values())

@@ -88,7 +88,7 @@ class Listening(Bidirectional):
 
     stacks: list[tuple[str, tuple[int, ...], int]] = field(default_factory=list)
     keys: dict[Site, list[int]] = field(default_factory=dict)
-    settled: int = 0
+    ended: int = 0
 
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         assert isinstance(step, MaskedStep)
@@ -101,7 +101,7 @@ class Listening(Bidirectional):
         return super().attend(site, step, q, k, v)
 
     def end_step(self, step: Step) -> None:
-        self.settled += 1
+        self.ended += 1
 
 
 def test_a_method_sees_three_stacks_in_every_step(model: MAR) -> None:
@@ -113,7 +113,7 @@ def test_a_method_sees_three_stacks_in_every_step(model: MAR) -> None:
     )]
     assert method.keys == {Site("encoder", i): [3 + step.first for step in steps] for i in range(2)} | {
         Site("decoder", i): [19] * 5 for i in range(3)}
-    assert method.settled == 5
+    assert method.ended == 5
     assert model.sites == [*method.keys, Site("head", 0), Site("head", 1)]
 
 

@@ -355,7 +355,7 @@ def flattened(subject: Subject, vector: Vector) -> float:
 KINDS = {
     "small": Kind(subject, (
         Check("encoder", RELATIVE, encoded, ("out/states/*/encoder_out",)),
-        Check("told", RELATIVE, head_inputs, ("out/states/*/z",)),
+        Check("head_inputs", RELATIVE, head_inputs, ("out/states/*/z",)),
         first_block("encoder"),
         first_block("decoder"),
         Check("waves", WAVES, waves, ("out/head/timestep_embedding",)),

@@ -25,7 +25,7 @@ from cachemark.models.mar import MAR
 from ..checks import Check, Kind, Vector, apart, differing, matching, worst
 from . import mar
 
-ABSOLUTE = 1e-3  # sharp random attention: a relative change of the weights by 1e-6 moves what the head is told by 1e-4
+ABSOLUTE = 1e-3  # sharp random attention: a relative change of the weights by 1e-6 moves the head's inputs by 1e-4
 RELATIVE = 1e-5
 SPACINGS = {"std": "{}", "tame": "{},0"}  # sections of the head's process, of its number of steps
 PARAMETERS = {
@@ -281,8 +281,8 @@ KINDS = {
         trajectory("encoder_shapes", "json/traj*/", encoder_shapes),
         trajectory("guidance", "json/traj*/", guidance, 1e-6),
         trajectory("scores", "out/traj*/score", scores, ABSOLUTE),
-        trajectory("told", "out/traj*/z_pred", head_inputs, ABSOLUTE),
-        trajectory("told_in_full", "out/traj*/z_pred_mar", head_inputs_in_full, ABSOLUTE),
+        trajectory("head_inputs", "out/traj*/z_pred", head_inputs, ABSOLUTE),
+        trajectory("head_inputs_in_full", "out/traj*/z_pred_mar", head_inputs_in_full, ABSOLUTE),
         trajectory("everywhere", "out/traj*/step*/z", noted("z"), ABSOLUTE),
         trajectory("encoded", "out/traj*/step*/encoder_out", noted("encoder_out"), ABSOLUTE),
         trajectory("differences", "out/traj*/step*/diff", noted("diff"), ABSOLUTE),

@@ -40,5 +40,5 @@ class TinyMSVQ(Tokenizer):
         return self.decoder(self.quantizer.restore(tokens))
 
 
-files = BundledWeights(NAME, TinyMSVQ, lambda sides, **others: TinyMSVQConfig(sides=tuple(sides), **others))
+files = BundledWeights(NAME, TinyMSVQ, lambda sides, **sizes: TinyMSVQConfig(sides=tuple(sides), **sizes))
 load, metadata = files.load, files.metadata
