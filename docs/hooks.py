@@ -59,9 +59,9 @@ def on_post_page(output: str, **_: object) -> str:
 
 def on_post_build(config: MkDocsConfig) -> None:
     """Refuse a site that would load anything from another host."""
-    found = list(hosts.loads_of(Path(config.site_dir)))
-    if found:
-        raise PluginError("The site would load these from another host:\n" + "\n".join(found))
+    foreign = list(hosts.loads_of(Path(config.site_dir)))
+    if foreign:
+        raise PluginError("The site would load these from another host:\n" + "\n".join(foreign))
 
 
 def _listing(nav: object) -> list[object]:
@@ -69,7 +69,7 @@ def _listing(nav: object) -> list[object]:
     for entry in nav if isinstance(nav, list) else ():
         if isinstance(entry, dict):
             for title, below in entry.items():
-                found = below if title == "Command line" else _listing(below)
-                if found:
-                    return found
+                listing = below if title == "Command line" else _listing(below)
+                if listing:
+                    return listing
     return []

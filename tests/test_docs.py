@@ -177,8 +177,8 @@ def test_every_method_is_described_with_its_parameters_and_defaults() -> None:
         described, cls = section(ROOT / "docs" / "reference" / "methods.md", name), METHODS.get(name)
         for parameter in fields(cls):
             assert f"`{parameter.name}`" in described, f"{name}: {parameter.name}"
-            stated = parameter.name == "B" or parameter.default in (MISSING, "") or f"`{parameter.default}`" in described
-            assert stated, f"{name}: {parameter.name} = {parameter.default}"
+            has_default = parameter.name == "B" or parameter.default in (MISSING, "") or f"`{parameter.default}`" in described
+            assert has_default, f"{name}: {parameter.name} = {parameter.default}"
 
 
 @pytest.mark.parametrize(("heading", "table"), [("A plan", "Plan"), ("timing", "Timing"), ("fidelity", "Fidelity"), ("cells", "Cells"),

@@ -92,9 +92,9 @@ class Parts(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.ids.add(given.get("id") or "")
-        self.classes.update((given.get("class") or "").split())
+        attributes = dict(attrs)
+        self.ids.add(attributes.get("id") or "")
+        self.classes.update((attributes.get("class") or "").split())
         if tag in self.counts:
             self.counts[tag] += 1
 
@@ -138,17 +138,17 @@ def test_the_search_answers_from_disk_and_asks_nobody(site: Path) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         pytest.skip("no chromium here; `apt-get install chromium` gives one")
-    asked: list[str] = []
+    requests: list[str] = []
     with sync_api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: requests.append(request.url))
         page.goto((site / "reference" / "metrics.html").as_uri())
         page.locator("[data-md-component=search-query]").fill("teacher forcing")
         page.locator(".md-search-result__item a[href*='metrics.html']").first.wait_for(state="attached")
         browser.close()
-    assert any("search_index.js" in url for url in asked)
-    assert {url.partition(":")[0] for url in asked} <= {"file", "data", "blob"}
+    assert any("search_index.js" in url for url in requests)
+    assert {url.partition(":")[0] for url in requests} <= {"file", "data", "blob"}
 
 
 @pytest.mark.slow

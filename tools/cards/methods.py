@@ -1,4 +1,4 @@
-"""The facts of each method in ``docs/reference/methods.md``: source, checks, defaults that are ours, published values."""
+"""Facts of each method in ``docs/reference/methods.md``: source, checks and published values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def claims() -> list[dict[str, str]]:
 
 
 def with_facts(page: str, reached: Sequence[ReachedAnchor]) -> str:
-    """Return the page with the block of every method between its markers written anew."""
+    """Return the page with the blocks between markers generated again."""
     return BLOCK.sub(lambda block: f"<!-- facts: {block[1]} -->\n{facts(METHODS.get(block[1]), reached)}\n<!-- end of facts -->", page)
 
 
@@ -46,7 +46,7 @@ def facts(cls: type[Method], reached: Sequence[ReachedAnchor]) -> str:
 
 
 def _reasons(cls: type[Method]) -> list[str]:
-    """Reasons for defaults that are ours; those that a method shares with LazyMAR are given there."""
+    """Return reasons for our defaults; those shared with LazyMAR are given there."""
     shared: Any = {} if cls.name == "lazymar" else METHODS.get("lazymar").unstated
     own = [f"{code(name)} ({reason})" for name, reason in cls.unstated.items() if shared.get(name) != reason]
     same = [name for name, reason in cls.unstated.items() if shared.get(name) == reason]
@@ -54,7 +54,7 @@ def _reasons(cls: type[Method]) -> list[str]:
 
 
 def _value(claim: dict[str, str], reached: Sequence[ReachedAnchor], with_settings: bool) -> str:
-    """A published value. An anchor reproduces the full cache of its model, at the anchor's own value."""
+    """Return a published value; an anchor reproduces the full cache of its model."""
     value = f"{claim['fid']} ({claim['config']})" if with_settings else claim["fid"]
     own = next((r for r in reached if r.anchor.model == claim["model"]), None)
     if own is not None and claim["method"] == "full" and float(claim["fid"]) == own.anchor.expected:

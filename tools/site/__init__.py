@@ -1,1 +1,1 @@
-"""The parts of the documentation site that are made when it is built. ``docs/hooks.py`` hands them to mkdocs."""
+"""Generated parts of the documentation site, used by ``docs/hooks.py``."""

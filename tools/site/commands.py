@@ -1,4 +1,4 @@
-"""A page for each command of a command line, with its options as its help prints them."""
+"""Markdown pages of a command line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]|])")
 
 
 def pages(main: click.Group, name: str = "cachemark") -> dict[str, str]:
-    """Markdown by file name: an index, and one page for each command right below ``main``, with the commands below it as sections."""
+    """Return Markdown by file name: an index, and one page per command with its subcommands as sections."""
     context = click.Context(main, info_name=name)
-    found = dict(_below(main, context))
-    rows = [f"| [`{name} {word}`]({word}.md) | {_text(command.get_short_help_str(limit=200))} |" for word, command in found.items()]
+    commands = dict(_below(main, context))
+    rows = [f"| [`{name} {word}`]({word}.md) | {_text(command.get_short_help_str(limit=200))} |" for word, command in commands.items()]
     index = [f"# {name}", _prose(main), "| command | what it does |\n|---|---|\n" + "\n".join(rows), *_options(main, context)]
-    made = {INDEX: index} | {f"{word}.md": list(_sections(command, context, word, 1)) for word, command in found.items()}
+    made = {INDEX: index} | {f"{word}.md": list(_sections(command, context, word, 1)) for word, command in commands.items()}
     return {file: "\n\n".join(part for part in parts if part) + "\n" for file, parts in made.items()}
 
 
@@ -32,37 +32,33 @@ def _below(group: click.Group, context: click.Context) -> Iterator[tuple[str, cl
 
 
 def _sections(command: click.Command, parent: click.Context, word: str, level: int) -> Iterator[str]:
-    """A command and those below it, each under a heading of its own."""
     context = click.Context(command, info_name=word, parent=parent)
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield from (f"{'#' * level} {context.command_path}", _prose(command), f"```text\n{usage}\n```", *_options(command, context))
     if isinstance(command, click.Group):
-        for below, found in _below(command, context):
-            yield from _sections(found, context, below, level + 1)
+        for below, subcommand in _below(command, context):
+            yield from _sections(subcommand, context, below, level + 1)
 
 
 def _prose(command: click.Command) -> str:
-    """The help of a command. A paragraph that it marks as laid out by hand stays so."""
+    """Return the help of a command; paragraphs marked ``\\b`` become text blocks."""
     parts = re.split(r"\n\s*\n", inspect.cleandoc(command.help or ""))
     return "\n\n".join("```text\n" + part.partition("\n")[2] + "\n```" if part.startswith("\b") else _text(part) for part in parts)
 
 
 def _options(command: click.Command, context: click.Context) -> list[str]:
-    """A table of the options, and of the arguments that have a help of their own. ``--help`` stands on the index alone."""
-    shown = [param for param in command.get_params(context) if "--help" not in param.opts or context.parent is None]
-    records = [record for param in shown if (record := param.get_help_record(context)) and record[1]]
+    parameters = [param for param in command.get_params(context) if "--help" not in param.opts or context.parent is None]
+    records = [record for param in parameters if (record := param.get_help_record(context)) and record[1]]
     cells = [(_FLAG.sub(_unbroken, _plain(names)), _text(" ".join(meaning.split()))) for names, meaning in records]
     rows = "\n".join(f"| <code>{names}</code> | {meaning} |" for names, meaning in cells)
     return [f"| option | meaning |\n|---|---|\n{rows}"] if rows else []
 
 
 def _unbroken(found: re.Match[str]) -> str:
-    """A name of an option, which no line may break at its hyphens."""
     return f'<span class="flag">{found[0]}</span>'
 
 
 def _text(text: str) -> str:
-    """The text of a help as Markdown: what stands in backticks is code, all else is shown unchanged."""
     parts = text.split("`")
     return "".join(f"<code>{_plain(part)}</code>" if at % 2 and at < len(parts) - 1 else _plain(part) for at, part in enumerate(parts))
 

@@ -1,4 +1,4 @@
-"""Draws a flowchart in mermaid's words as SVG when the site is built: a browser would have to load mermaid from another host."""
+"""Flowcharts in mermaid syntax as SVG, drawn when the site is built so that no script is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fence(source: str, *_: object, **__: object) -> str:
 
 
 def edges(source: str) -> list[tuple[str, str]]:
-    """Pairs of nodes of ``flowchart TD``, of lines such as ``a --> b & c --> d``. What else mermaid knows is refused."""
+    """Return the edges of a ``flowchart TD`` with lines such as ``a --> b & c``; raise ValueError for other syntax."""
     head, *lines = (line.strip() for line in source.strip().splitlines())
     if head != "flowchart TD":
         raise ValueError(f"this draws 'flowchart TD' and no {head!r}")
@@ -33,7 +33,7 @@ def _edges(line: str) -> Iterator[tuple[str, str]]:
 
 
 def rows(found: Sequence[tuple[str, str]]) -> list[list[str]]:
-    """Nodes by the longest way that leads to them; in a row, those stand left whose neighbours above do."""
+    """Return nodes by their longest path from a root; rows are ordered by the position of their parents."""
     above: dict[str, list[str]] = {}
     for start, end in found:
         above.setdefault(start, [])
@@ -52,7 +52,7 @@ def rows(found: Sequence[tuple[str, str]]) -> list[list[str]]:
 
 
 def svg(found: Sequence[tuple[str, str]]) -> str:
-    """The drawing, in the colours of the page."""
+    """Return the drawing as SVG in the colors of the page."""
     made = rows(found)
     width, height = max(map(len, made)) * ACROSS, (len(made) - 1) * DOWN + HEIGHT + 8
     at = {node: (round(width / 2 + (column - (len(row) - 1) / 2) * ACROSS), 4 + line * DOWN)
@@ -67,7 +67,6 @@ def svg(found: Sequence[tuple[str, str]]) -> str:
 
 
 def _arrow(x: int, y: int, to_x: int, to_y: int) -> str:
-    """A curve from below one box to above another."""
     start, end = y + HEIGHT, to_y - 1
     bend = min(DOWN / 2, (end - start) / 2)
     return f'<path class="arrow" marker-end="url(#arrow)" d="M{x} {start}C{x} {start + bend:g} {to_x} {end - bend:g} {to_x} {end}"/>'

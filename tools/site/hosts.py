@@ -1,4 +1,4 @@
-"""Finds what a built page would load from another host. A link that a reader may follow is no such thing."""
+"""Resources that a built page would load from other hosts. Links do not count."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class _Loads(HTMLParser):
         self._styled = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        kind = f"link {given.get('rel', '')}" if tag == "link" else tag
+        attributes = {name: value or "" for name, value in attrs}
+        kind = f"link {attributes.get('rel', '')}" if tag == "link" else tag
         self._styled = tag == "style"
-        self.found += [value for name, value in given.items()
+        self.found += [value for name, value in attributes.items()
                        if name in _ADDRESSES and (kind, name) not in NOT_LOADED and FOREIGN.match(value.strip())]
-        self.found += _of_css(given.get("style", ""))
+        self.found += _of_css(attributes.get("style", ""))
 
     def handle_data(self, data: str) -> None:
         if self._styled:
@@ -33,7 +33,7 @@ class _Loads(HTMLParser):
 
 
 def loads(text: str, suffix: str = ".html") -> list[str]:
-    """Addresses on other hosts that a page or a style sheet loads without being asked."""
+    """Return addresses on other hosts that a page or style sheet loads."""
     if suffix == ".css":
         return _of_css(text)
     parser = _Loads()
@@ -42,7 +42,7 @@ def loads(text: str, suffix: str = ".html") -> list[str]:
 
 
 def loads_of(site: Path) -> Iterator[str]:
-    """Every such address of a built site, behind the name of its file."""
+    """Yield every such address of a built site, prefixed by its file."""
     for file in sorted(site.rglob("*")):
         if file.suffix in (".html", ".css"):
             yield from (f"{file.relative_to(site)}: {address}" for address in loads(file.read_text(encoding="utf-8"), file.suffix))

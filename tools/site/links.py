@@ -1,7 +1,7 @@
-"""One rule for links that leave ``docs/``: what they lead to becomes a part of the site.
+"""Links that leave ``docs/``: their targets become part of the site.
 
-A Markdown file of the repository becomes a page, a file that a browser can show is copied, and of any other the text is shown on a page. So
-the pages can be read in the repository and on the site alike, and the site needs no other host.
+Markdown files become pages, files that a browser can show are copied, and other files are shown as text. Pages can be read in the
+repository and on the site, and the site needs no other host.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)#\s]+)")
 
 
 def place(path: str) -> str:
-    """The source within the site of a file of the repository; both are paths with slashes."""
+    """Return the path within the site of a file of the repository; both use slashes."""
     if path.startswith(f"{DOCS}/"):
         return path.removeprefix(f"{DOCS}/")
     suffix = posixpath.splitext(path)[1]
@@ -29,35 +29,36 @@ def place(path: str) -> str:
 
 
 def rewritten(text: str, path: str) -> str:
-    """The text of the page ``path`` with its links as they are on the site."""
+    """Return the text of the page ``path`` with links as they are on the site."""
     here = posixpath.dirname(place(path))
     return _replaced(text, lambda link: _kept(link, posixpath.relpath(place(_target(link, path)), here or ".")))
 
 
 def brought(root: Path, pages: Iterable[str]) -> dict[str, str | None]:
-    """Contents of all files outside ``docs/`` that the pages lead to, or that those lead to, by path; None where the file itself is
-    copied. A link that leads nowhere is left to mkdocs, which names its page."""
-    found: dict[str, str | None] = {}
+    """Return the contents of linked files outside ``docs/`` by path, recursively.
+
+    None means that the file itself is copied. mkdocs reports dead links.
+    """
+    contents: dict[str, str | None] = {}
     waiting = list(pages)
     while waiting:
         page = waiting.pop()
         for link in links((root / page).read_text(encoding="utf-8")):
             target = _target(link, page)
-            if target.startswith((f"{DOCS}/", "../")) or target in found or not (root / target).is_file():
+            if target.startswith((f"{DOCS}/", "../")) or target in contents or not (root / target).is_file():
                 continue
-            found[target] = _content(root, target)
+            contents[target] = _content(root, target)
             if target.endswith(".md"):
                 waiting.append(target)
-    return found
+    return contents
 
 
 def links(text: str) -> Iterator[str]:
-    """Relative links of a page, without their anchors; those in code blocks are none."""
+    """Yield the relative links of a page without anchors, outside code blocks."""
     return (found[1] for found in _LINK.finditer(_FENCE.sub("", text)))
 
 
 def _content(root: Path, path: str) -> str | None:
-    """The Markdown of a page that shows a file, or None where the file shows itself."""
     suffix = posixpath.splitext(path)[1]
     if suffix in SHOWN:
         return None
@@ -73,7 +74,6 @@ def _target(link: str, path: str) -> str:
 
 
 def _kept(link: str, new: str) -> str:
-    """The link itself where it means the same, so that what mkdocs says about a page is what stands in it."""
     return link if posixpath.normpath(link) == new else new
 
 

@@ -1,4 +1,4 @@
-"""Colourfulness as people see it: how far opponent colours spread, and how far from grey they lie."""
+"""Perceived colorfulness: spread of opponent colors and their distance from gray."""
 
 from torch import Tensor
 
@@ -8,7 +8,7 @@ from cachemark.metrics.base import ImageBatch, ImageMetric
 
 @registry.metrics.add("colourfulness")
 class Colourfulness(ImageMetric):
-    """Colourfulness M(3) of Hasler and Süsstrunk (2003), of bytes: 0 is grey, 15 slightly, 59 quite and 109 extremely colourful."""
+    """Colorfulness M(3) of Hasler and Süsstrunk (2003), on bytes: 0 is gray, 109 extremely colorful."""
 
     name = "colourfulness"
     unit = ""

@@ -1,4 +1,4 @@
-"""The formula of the metric; that a run can rely on it is what the kit asks, by the option in pyproject.toml."""
+"""Formula of the metric; the option in pyproject.toml adds the checks of the kit."""
 
 import pytest
 import torch

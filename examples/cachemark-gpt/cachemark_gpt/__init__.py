@@ -1,1 +1,1 @@
-"""A model for cachemark: a small GPT that draws colours."""
+"""A model for cachemark: a small GPT over palette colors."""

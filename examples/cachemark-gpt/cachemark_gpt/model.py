@@ -1,4 +1,4 @@
-"""The entry of the GPT: all that a plan needs to know of it."""
+"""Model entry of the GPT."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ PIXEL = 4  # pixels along a side of the square that a token becomes
 
 
 def decode(tokens: Tensor) -> Tensor:
-    """Tokens (B, N) to images (B, 3, H, W) in [-1, 1]: each has four levels of red, of green and of blue."""
+    """Convert tokens (B, N) to images (B, 3, H, W) in [-1, 1]; a token has four levels per channel."""
     levels = torch.stack((tokens // 16, tokens // 4 % 4, tokens % 4), 1)
     colours = (levels / 1.5 - 1).unflatten(2, (CONFIG.grid, CONFIG.grid))
     return colours.repeat_interleave(PIXEL, 2).repeat_interleave(PIXEL, 3)
 
 
 def identity(request: Request) -> str:
-    """The name of the weights: figures on other ones are other figures."""
+    """Return the name of the weights, part of the identity of a case."""
     return checkpoints.sha256(request.weights) if request.weights else f"random:{request.seed}"
 
 
 def load(request: Request) -> Loaded:
-    """The model with the weights of a file, or with random ones."""
+    """Load weights from a file, or create random ones."""
     model = weights.transformer(partial(GPT, CONFIG), request)
     return Loaded(model, decode, identity(request), list(model.parameters()))
 
 
 def shape(sampling: Sampling, batch: int) -> Layout:
-    """The shape of a generation, without loading anything."""
+    """Return the shape of a generation without loading anything."""
     return layout(CONFIG, range(batch), sampling, torch.float32, "cpu")
 
 
 def counts() -> ParameterCounts:
-    """What products cost: of a block 12 dim² weights, and between them 12 dim numbers around attention and 8 dim around the MLP."""
+    """Return the cost of matrix products: 12 dim² weights per block, 20 dim activations per token."""
     image = partial(decode, torch.zeros(1, CONFIG.grid**2, dtype=torch.int64, device="meta"))
     return ParameterCounts(12 * CONFIG.dim**2, 20 * CONFIG.dim, image, CONFIG.dim * CONFIG.vocab, CONFIG.vocab)
 

@@ -33,7 +33,7 @@ class GPTConfig:
 
 
 class Attention(nn.Module):
-    """Projections of one block; what happens between them is the method's."""
+    """Projections of one block; the method computes the attention between them."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Block(nn.Module):
 
 
 class GPT(RasterModel):
-    """The transformer. A position is a vector of its own that is added to the token, so that keys know theirs without rotations."""
+    """GPT with learned position embeddings, so keys need no rotation."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class GPT(RasterModel):
 
 
 def layout(config: GPTConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
-    """Shape of a generation: one condition entry per row; with guidance the unconditional rows follow the others."""
+    """Return the shape of a generation; with guidance the unconditional rows follow the others."""
     copies = 2 if sampling.cfg_scale > 1 else 1
     branches = tuple(branch for branch in range(copies) for _ in seeds)
     return Layout(GPT.paradigm, (1,) * len(branches), config.grid, config.grid, config.heads, config.heads, config.dim // config.heads,

@@ -1,4 +1,4 @@
-"""The model over its cache is the model over all tokens at once; the rest is what the kit asks, by the option in pyproject.toml."""
+"""The cached model equals the model over all tokens; pyproject.toml adds the checks of the kit."""
 
 import torch
 
@@ -16,8 +16,8 @@ def test_logits_over_the_cache_are_those_of_all_tokens_at_once() -> None:
     assert isinstance(model, GPT)
     tokens = model.generate(labels, [0, 1], Method(), Sampling(), Memory(), see=lambda _, logits: seen.append(logits))
     x = torch.cat((model.wce(labels)[:, None], model.wte(tokens[:, :-1])), 1) + model.wpe(torch.arange(CONFIG.grid**2))
-    whole = model.logits(model(Tokens(x), Step(0, 1), Uncached()))
-    torch.testing.assert_close(torch.cat(seen, 1), whole)
+    uncached = model.logits(model(Tokens(x), Step(0, 1), Uncached()))
+    torch.testing.assert_close(torch.cat(seen, 1), uncached)
     order = torch.tensor([1, 0, *range(2, CONFIG.grid**2)])
     moved = model.logits(model(Tokens(x - model.wpe(torch.arange(len(order))) + model.wpe(order)), Step(0, 1), Uncached()))
-    assert float((moved - whole).abs().max()) > 1e-3, "places matter"
+    assert float((moved - uncached).abs().max()) > 1e-3, "places matter"

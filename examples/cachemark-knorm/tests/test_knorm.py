@@ -1,4 +1,4 @@
-"""The rule of the method; that it is a method at all is what the kit asks, by the option in pyproject.toml."""
+"""Rule of the method; the option in pyproject.toml adds the checks of the kit."""
 
 import torch
 
