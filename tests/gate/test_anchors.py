@@ -56,11 +56,6 @@ def test_what_is_not_the_published_case_is_not_measured(fields: dict[str, Any], 
     assert words in found.reason
 
 
-def test_another_method_is_not_measured() -> None:
-    of = case("lazymar", model="mar-l", weights=WEIGHTS, sampling=SAMPLING)
-    assert judge(ANCHOR, ok(of, **{METRIC: [1.78]})).state == NOT_MEASURED
-
-
 def test_a_case_that_failed_or_has_no_such_figure_is_not_measured() -> None:
     of = outcome().case
     failed = judge(ANCHOR, Outcome(of, Status.OOM, log="out of memory\nin some place"))
@@ -88,11 +83,6 @@ def test_only_what_was_reached_is_saved(given: dict[str, Any], state: str, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_that_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadBaseline, match="not a name of a model"):
-        anchors.file_in(tmp_path, "../mar-l", "model")
-
-
 @pytest.mark.parametrize(("change", "words"), [
     ({"value": 1.9}, "1.9 is not within 1.78 ± 0.05"),
     ({"value": "nan"}, "nan is not within"),
@@ -107,13 +97,6 @@ def test_a_damaged_file_is_refused(change: dict[str, Any], words: str, tmp_path:
     data = {**json.loads(path.read_text()), **change}
     path.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
     with pytest.raises(BadBaseline, match=f"mar-l.json holds no anchor: .*{words}"):
-        load(tmp_path)
-
-
-def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
-    path = save(tmp_path, ANCHOR, outcome())
-    path.write_text(path.read_text()[:-20])
-    with pytest.raises(BadBaseline, match=r"mar-l\.json is cut off"):
         load(tmp_path)
 
 

@@ -63,12 +63,6 @@ def test_threshold_and_direction(metric: str, factor: float, verdict: str, code:
     assert judged("linear", metric, [v * factor for v in SAMPLES[metric]]) == (verdict, code)
 
 
-def test_threshold_can_be_told() -> None:
-    slower = changed(plan(), "linear", samples={"latency": [1.1, 1.21, 1.32]})
-    assert row(judge(slower, threshold=0.09), "linear", "latency").verdict == "regressed"
-    assert row(judge(slower, threshold=0.11), "linear", "latency").verdict == "equivalent"
-
-
 def test_times_are_ratios_to_the_full_cache_of_the_same_run() -> None:
     slow_day = plan()
     for method in ("full", "linear", "h2o"):
@@ -135,11 +129,6 @@ def test_figure_of_zero() -> None:
 ])
 def test_exact_metrics(metric: str, values: list[float], verdict: str, code: int) -> None:
     assert judged("h2o", metric, values) == (verdict, code)
-
-
-def test_changed_values_are_counted() -> None:
-    found = judge(changed(plan(), "h2o", samples={"psnr": [31.0, 31.0, 31.0]}))
-    assert row(found, "h2o", "psnr").reason == "2 of 3 values differ, their mean does not"
 
 
 def test_other_output_is_changed_not_regressed() -> None:
@@ -236,11 +225,6 @@ def test_last_outcome_of_a_case_counts() -> None:
     assert judge(retried).exit_code == 0
 
 
-def test_full_cache_that_failed_when_repeated_is_no_yardstick() -> None:
-    found = judge([*plan(), Outcome(case("full"), Status.ERROR, log="boom")])
-    assert row(found, "linear", "latency").reason == "the run has no full cache to compare times with"
-
-
 def test_too_little_coverage() -> None:
     found = judge(plan()[:2])
     assert (found.coverage, found.exit_code) == (0.5, 4)
@@ -286,17 +270,6 @@ def test_percentages_in_place_of_shares(options: Mapping[str, float]) -> None:
 
 # the summary
 
-def test_summary_names_the_worst_first() -> None:
-    worse = changed(changed(plan(), "linear", samples={"latency": [1.5, 1.5, 1.5]}), "h2o", samples={"latency": [4.4, 4.4, 4.4]})
-    lines = judge(worse).summary()
-    assert len(lines) <= 5
-    assert lines[0].startswith("Regressed: 2 regressed, ")
-    assert lines[1] == "Judged 4 of the baseline's 4 cases; 95% are needed."
-    assert lines[2] == "Worst: tiny h2o 1/4, latency: 0.55 × full then, 2.2 × full now; and 1 more."
-    assert "threshold of 15%" in lines[-1]
-    assert "false-alarm rate of this gate is unknown" in lines[-1]
-
-
 def test_summary_names_the_worst_of_every_kind_of_figure() -> None:
     """A KL that was next to nothing grows a thousandfold beside a latency that doubles: neither hides the other."""
     old = changed(changed(plan(), "linear", samples={"kl": [1e-6, 1e-6]}), "h2o", samples={"kl": [1e-6, 1e-6]})
@@ -308,11 +281,6 @@ def test_summary_names_the_worst_of_every_kind_of_figure() -> None:
     assert worst[0].endswith("× full now")
     assert worst[1].endswith("2e+09 B now")
     assert worst[2:] == ["tiny h2o 1/4, kl: 1e-06 nat/token then, 0.002 nat/token now", "and 1 more"]
-
-
-def test_summary_of_a_status_change() -> None:
-    lines = judge(changed(plan(), "h2o", status=Status.OOM, samples={}, log="x")).summary()
-    assert "Worst: tiny h2o 1/4, status: ok then, oom now." in lines
 
 
 factors = st.floats(0.2, 5)
@@ -336,3 +304,9 @@ def test_gate_reads_what_the_exchange_wrote() -> None:
     third = changed(plan(), "linear", samples={"latency": [1 / 3], "kl": [1 / 3]})
     found = compare(exchange(third), third, ENVIRONMENT, threshold=1e-12)
     assert row(found, "linear", "latency").verdict == row(found, "linear", "kl").verdict == "equivalent"
+
+
+def test_threshold_can_be_told() -> None:
+    slower = changed(plan(), "linear", samples={"latency": [1.1, 1.21, 1.32]})
+    assert row(judge(slower, threshold=0.09), "linear", "latency").verdict == "regressed"
+    assert row(judge(slower, threshold=0.11), "linear", "latency").verdict == "equivalent"

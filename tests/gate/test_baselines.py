@@ -12,7 +12,7 @@ from gate_examples import CODE, ENVIRONMENT, case, ok, plan
 
 from cachemark.core.errors import BadBaseline, BadStore, NothingMeasured
 from cachemark.core.result import Outcome
-from cachemark.gate import baselines, incidents
+from cachemark.gate import baselines
 from cachemark.gate.baseline_check import compare
 from cachemark.store.db import Store
 
@@ -80,7 +80,7 @@ def test_machine_class_becomes_one_folder(store: Store, root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", " ", "a b"])
 def test_names_cannot_leave_the_folder(store: Store, root: Path, name: str) -> None:
-    with pytest.raises(BadBaseline, match="is not a name of a baseline"):
+    with pytest.raises(BadBaseline, match="is not a valid name of a baseline"):
         baselines.save(store, measured(store), root, name)
     assert not root.exists()
 
@@ -104,17 +104,6 @@ def test_a_comparison_is_no_baseline(store: Store, root: Path) -> None:
     store.finish_run(run, "finished")
     with pytest.raises(BadBaseline, match=f"Run {run} is a comparison"):
         baselines.save(store, run, root, "demo")
-
-
-def test_place_that_cannot_be_written(store: Store, root: Path) -> None:
-    root.parent.mkdir()
-    root.write_text("in the way")
-    with pytest.raises(BadBaseline, match="cannot be written") as caught:
-        baselines.save(store, measured(store), root)
-    assert caught.value.remedy == "Name another folder for baselines."
-    with pytest.raises(BadBaseline, match="cannot be written") as caught:
-        incidents.save(root / "register.json", [])
-    assert caught.value.remedy == "Name another file with --incidents."
 
 
 def test_list_shows_every_file_and_what_is_wrong_with_it(store: Store, root: Path) -> None:
@@ -155,20 +144,6 @@ def test_files_that_are_no_baseline(tmp_path: Path) -> None:
         baselines.load(binary)
     with pytest.raises(BadBaseline, match="cannot be read"):
         baselines.load(folder)
-
-
-def test_truncated_baseline(store: Store, root: Path) -> None:
-    path = baselines.save(store, measured(store), root)
-    path.write_text(path.read_text()[:-40])
-    with pytest.raises(BadBaseline, match=r"demo\.json is cut off"):
-        baselines.load(path)
-
-
-def test_newer_baseline(store: Store, root: Path) -> None:
-    path = baselines.save(store, measured(store), root)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
-    with pytest.raises(BadBaseline, match="has format 99"):
-        baselines.load(path)
 
 
 def test_a_baseline_of_another_machine_is_not_offered(store: Store, root: Path) -> None:

@@ -141,12 +141,6 @@ def test_a_peak_that_grew_is_found_through_its_noise() -> None:
     assert not any("regressed" in night[1:] for night in said)
 
 
-def test_a_peak_without_noise_needs_no_test() -> None:
-    for size, verdict in ((5040.0, "equivalent"), (5060.0, "regressed"), (4900.0, "improved")):
-        found, count = held(lambda n, side: False, lambda n, side, size=size: size if side else 5000.0)
-        assert (count, found["peak_memory"].verdict) == (6, verdict)
-
-
 @pytest.mark.slow
 def test_peaks_raise_few_alarms_over_many_nights() -> None:
     stream = np.random.default_rng(2205)
@@ -154,3 +148,9 @@ def test_peaks_raise_few_alarms_over_many_nights() -> None:
     wrong = sum("regressed" in said for said in nights) / len(nights)
     print(f"{wrong:.4f} of 100 nights of 50 configurations")
     assert wrong <= 0.05
+
+
+def test_a_peak_without_noise_needs_no_test() -> None:
+    for size, verdict in ((5040.0, "equivalent"), (5060.0, "regressed"), (4900.0, "improved")):
+        found, count = held(lambda n, side: False, lambda n, side, size=size: size if side else 5000.0)
+        assert (count, found["peak_memory"].verdict) == (6, verdict)

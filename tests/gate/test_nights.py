@@ -60,12 +60,6 @@ def test_nights_are_finished_comparisons_of_one_plan_and_machine_in_order(store:
     assert [n.run.id for n in held(store)] == runs
 
 
-def test_the_newest_run_is_no_comparison(store: Store) -> None:
-    run = store.begin_run("demo", {}, ENVIRONMENT, CODE)
-    night(store)
-    assert store.run().id == run
-
-
 def test_equal_sides_do_not_enter_the_tally(store: Store) -> None:
     night(store, aa="regressed")
     (one,) = held(store)
@@ -82,12 +76,6 @@ def test_a_gate_that_alarms_for_nothing_demotes_itself(alarms: int, nights: int,
     assert found.low <= alarms / nights <= found.high
     assert ("advisory" in str(found)) is advisory
     assert f"raised an alarm in {alarms} of the last {nights} nights ({alarms} of {nights} A/A tests)" in str(found)
-
-
-def test_one_alarm_in_one_night_is_counted_in_words() -> None:
-    said = str(ledger.standing([made(0, aa="regressed")]))
-    assert ("raised an alarm in 1 of the last night (1 of 1 A/A test): for a night of 1 configuration a realised false-alarm rate of 100 % "
-            "(2.5 % to 100 %).") in said
 
 
 def test_the_rate_is_that_of_a_night_with_all_its_configs() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core.errors import BadPlugin, UnknownName
+from cachemark.core.errors import BadPlugin
 from cachemark.methods.registry import METHODS
 from cachemark.plans import schema
 from cachemark.plans.expand import expand
@@ -123,13 +123,6 @@ def test_a_broken_package_breaks_only_what_asks_for_it(install: Install, point: 
     schema.prepare("demo")
     with pytest.raises(BadPlugin, match=words):
         schema.prepare("demo", methods=["mine"])
-
-
-def test_an_unknown_plan_is_told_those_of_packages_too(install: Install) -> None:
-    install(points="[cachemark.plans]\nstudy=mine\n")
-    with pytest.raises(UnknownName, match="studi") as caught:
-        schema.find("studi")
-    assert "study" in str(caught.value)
 
 
 def test_offers_are_read_without_importing(install: Install) -> None:

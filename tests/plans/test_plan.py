@@ -68,12 +68,6 @@ def test_what_is_not_toml_is_said_with_its_place(text: str, write: Write) -> Non
         write(text)
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_bytes(b'name = "\xff"')
-    with pytest.raises(BadPlan, match="not TOML"):
-        load(str(tmp_path / "plan.toml"))
-
-
 def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -90,11 +84,6 @@ def test_a_missing_file_is_answered_with_what_there_is(given: str, tmp_path: Pat
     Path("folder.toml").mkdir()
     with pytest.raises(BadPlan, match=r"is not a file that can be read\. Shipped plans: .*demo"):
         find(given)
-
-
-def test_a_wrong_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownName, match=r"Unknown plan 'dmeo'\. Did you mean 'demo'\?"):
-        find("dmeo")
 
 
 # ------------------------------------------------------------------------------------------------ what a plan means
@@ -130,11 +119,6 @@ def test_every_setting_of_the_plan_arrives_in_the_case(write: Write, checkpoint:
 def test_equal_budgets_are_one_case(write: Write) -> None:
     text = examples.plan_text('"streaming"').replace('"1/2"', '"3/4", 0.75, ".750", "6/8", "1/2", 1')
     assert labels(expand(write(text))) == ["full", "streaming 3/4", "streaming 1/2", "streaming 1"]
-
-
-def test_the_full_cache_is_there_once(write: Write) -> None:
-    planned = expand(write(examples.plan_text('"full", "streaming", "full", "streaming"')))
-    assert labels(planned) == ["full", "streaming 1/2"]
 
 
 def test_blocks_that_mean_the_same_are_run_once(write: Write) -> None:

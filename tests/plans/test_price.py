@@ -113,7 +113,7 @@ def test_methods_that_need_a_measurement_of_missing_weights_are_priced_and_the_f
     found = price_list(plans.Plan.model_validate({"name": "p", "cells": [cell]}), on="h100")
     assert found.missing == ("absent/var.pth",)
     assert found.cases == 1 + 2 * len(methods)
-    with pytest.raises(BadParameter, match="nobody has measured"):  # which is what a run would say of random weights that are meant
+    with pytest.raises(BadParameter, match="no calibration found"):  # which is what a run would say of random weights that are meant
         price_list(plans.Plan.model_validate({"name": "p", "cells": [{**cell, "weights": ""}]}), on="h100")
 
 

@@ -85,12 +85,6 @@ def test_hodges_lehmann_is_the_median_of_all_averages_of_two(d: list[float]) -> 
     assert float(hodges_lehmann(d)) == pytest.approx(float(np.median(averages)), abs=1e-12)
 
 
-def test_hodges_lehmann_lets_one_outlier_pass() -> None:
-    d = [0.01, 0.011, 0.009, 0.0105, 0.0095, 5.0]
-    assert abs(float(hodges_lehmann(d)) - 0.01) < 0.001
-    assert np.mean(d) > 0.8
-
-
 @pytest.mark.parametrize("n", range(1, 13))
 def test_signed_rank_distribution_is_what_enumeration_gives(n: int) -> None:
     sums = [sum(ranks) for k in range(n + 1) for ranks in itertools.combinations(range(1, n + 1), k)]
@@ -240,11 +234,6 @@ def test_the_four_verdicts() -> None:
     assert f"{RULE.fresh} pairs" in str(slow)
 
 
-def test_effects_are_in_words() -> None:
-    assert str(Effect(0.0512, -0.001, 0.1, 0.906, 6)) == "+5.1 % (-0.1 % to +10 %, 91 % sure, 6 pairs)"
-    assert str(Effect(1.5, 0.994, 2.0, 0.906, 6)) == "+150 % (+99 % to +200 %, 91 % sure, 6 pairs)"
-
-
 def test_only_fresh_pairs_convict() -> None:
     """A configuration that was chosen because its first pairs were bad is judged by the others."""
     biased = PairRatios(config(0.06).screening, config(0.0).fresh)
@@ -365,16 +354,16 @@ def test_equal_sides_raise_no_alarm_and_a_changed_config_does() -> None:
 
 # ------------------------------------------------------------------------------------------------ what a machine can see
 
-def test_a_noisier_machine_sees_less() -> None:
-    quiet, loud = (sees(noise(1, 60, sd), family=200) for sd in (0.002, 0.05))
-    assert 0.005 <= quiet < 0.01 < 0.05 < loud < 0.5
-    assert sees(-noise(1, 60, 0.05), family=200) == pytest.approx(loud, rel=0.2)
-    assert sees(noise(1, 60, 5.0), family=200) == math.inf
-
-
 def test_it_is_the_smallest_effect_that_decides_quickly() -> None:
     pool = noise(1, 60, 0.02)
     found = sees(pool, family=200)
     fresh = np.random.default_rng(1).choice(pool[0], (2000, 24)) * np.random.default_rng(2).choice([-1, 1], (2000, 24))
     mean = [float(np.mean(screen(fresh, Rule(d, 200)).pairs)) for d in (found + 0.01, found - 0.01)]
     assert mean[0] < 8 < mean[1]
+
+
+def test_a_noisier_machine_sees_less() -> None:
+    quiet, loud = (sees(noise(1, 60, sd), family=200) for sd in (0.002, 0.05))
+    assert 0.005 <= quiet < 0.01 < 0.05 < loud < 0.5
+    assert sees(-noise(1, 60, 0.05), family=200) == pytest.approx(loud, rel=0.2)
+    assert sees(noise(1, 60, 5.0), family=200) == math.inf
