@@ -1,11 +1,10 @@
-"""The store: every outcome of every run, in one place, each in one transaction."""
+"""Store of outcomes, one transaction each."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,14 +51,14 @@ MOST = 2**31  # numbers of rows are less, in every database
 
 
 class Store:
-    """A database with the artifacts beside it. Several processes may write at once; each opens a store of its own.
+    """Database with its artifact folder. Several processes may write at once, each through its own store.
 
-    Every method may raise :class:`BadStore`, and Infrastructure where a full disk, another process's lock or a server that does not answer
-    stands in the way. A store is closed by ``close()`` or by leaving its ``with`` block.
+    Every method may raise :class:`BadStore`, or Infrastructure if the disk is full, another process holds a lock or the server does not
+    answer. Close it with ``close()`` or leave its ``with`` block.
     """
 
     def __init__(self, engine: Engine, where: str, artifacts: Artifacts) -> None:
-        """For :meth:`open`; ``where`` names the database to people."""
+        """Build a store for :meth:`open`; ``where`` names the database in messages."""
         self.where = where
         self._engine = engine
         self._writer = writer(engine)
@@ -67,10 +66,11 @@ class Store:
 
     @classmethod
     def open(cls, url_or_path: str | Path, *, create: bool = True, read_only: bool = False, artifacts: str | Path | None = None) -> Self:
-        """Open a SQLite file (a path) or a server (``postgresql+psycopg://…``), and bring its schema up to date.
+        """Open a SQLite file (a path) or a server (``postgresql+psycopg://…``), and create its tables if it is empty.
 
-        ``artifacts`` is the folder of the artifacts: by default ``<database>.artifacts`` beside the file, and for a server what
-        :mod:`.places` finds. ``create=False`` refuses to make a new file. Runs whose process has ended are noted as interrupted.
+        ``artifacts`` is the artifact folder: by default ``<database>.artifacts`` beside the file, and for a server the one from
+        :mod:`.places`.
+        ``create=False`` refuses to create a file. Runs whose process has ended are marked as interrupted.
         """
         path = file_of(url_or_path)
         if path is None:
@@ -90,7 +90,7 @@ class Store:
         return store
 
     def close(self) -> None:
-        """Give the connections back. SQLite then folds its write-ahead log into the file."""
+        """Close all connections. SQLite then merges its write-ahead log into the file."""
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -112,8 +112,8 @@ class Store:
     # runs
 
     def begin_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> int:
-        """Number of a new run. ``code`` is {"commit", "dirty", "hash", "version"} of the measuring code."""
-        values = environment_values(replace(environment, facts=environment.facts))
+        """Create a run and return its number. ``code`` is {"commit", "dirty", "hash", "version"}."""
+        values = environment_values(environment)
         with self._writing() as session:
             insert_once(session, EnvironmentRow, values)
             row = RunRow(
@@ -128,7 +128,7 @@ class Store:
 
     @contextmanager
     def new_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> Iterator[int]:
-        """The number of a new run, which lasts as long as the block and then says how it ended."""
+        """Yield the number of a new run, and store its final state when the block ends."""
         run_id, state = self.begin_run(plan, plan_json, environment, code), "interrupted"
         try:
             with self.alive(run_id):
@@ -142,7 +142,7 @@ class Store:
 
     @contextmanager
     def alive(self, run_id: int, beat: float = BEAT) -> Iterator[None]:
-        """Give signs of life of a run of this process for as long as the block lasts."""
+        """Renew the lease of a run of this process every ``beat`` seconds until the block ends."""
         done = threading.Event()
 
         def pulse() -> None:
@@ -159,7 +159,7 @@ class Store:
             thread.join()
 
     def _end_abandoned(self) -> None:
-        """Note runs whose process has ended as interrupted. Those who may not write are told so all the same, by :meth:`runs`."""
+        """Mark running runs as interrupted if their process has ended."""
         running = select(RunRow).where(RunRow.state == "running")
         with self._reading() as session:
             abandoned = leases.abandoned(session, session.scalars(running))
@@ -180,14 +180,14 @@ class Store:
             leases.release(session, run_id)
 
     def runs(self) -> list[RunRecord]:
-        """Every run, newest first."""
+        """Return every run, newest first."""
         with self._reading() as session:
             rows = session.scalars(select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id.desc())).all()
             abandoned, checked = leases.abandoned(session, rows), looked_at(session)
             return [run_of(row, abandoned=row.id in abandoned, looked_at=row.id in checked) for row in rows]
 
     def run(self, run_id: int | None = None) -> RunRecord:
-        """One run, by default the newest that is no comparison. An empty store is :class:`NothingMeasured`."""
+        """Return one run, by default the newest that is no comparison; NothingMeasured if the store is empty."""
         with self._reading() as session:
             plain = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
             if run_id is None and (run_id := session.scalar(plain)) is None:
@@ -207,8 +207,9 @@ class Store:
     def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None, *, trial: str = "") -> int:
         """Save an outcome with its samples in one transaction, and return its number.
 
-        ``artifacts`` maps names such as ``tokens.safetensors`` to bytes; they are on disk before the rows are. Outcomes saved
-        under one ``trial`` name shared a process. A killed or failed save leaves nothing of the outcome in the database.
+        ``artifacts`` maps names such as ``tokens.safetensors`` to bytes, which are written before the rows. Outcomes with the same
+        ``trial``
+        shared a process. A killed or failed save leaves nothing of the outcome in the database.
         """
         files = {name: self._checked(file) for name, file in outcome.artifacts.items() if name not in (artifacts or {})}
         files.update({name: self.artifacts.put(name, data) for name, data in (artifacts or {}).items()})
@@ -230,13 +231,13 @@ class Store:
         return file
 
     def find(self, result_key: str) -> Outcome | None:
-        """The newest ok outcome with this result key that keeps every raw value. The empty key belongs to nobody."""
+        """Return the newest ok outcome with this result key that was not pruned; None for the empty key."""
         with self._reading() as session:
             row = _newest_whole(session, result_key=result_key) if result_key else None
             return None if row is None else outcome_of(row)
 
     def reuse(self, run_id: int, result_key: str) -> Outcome | None:
-        """Add the outcome of :meth:`find` to this run, marked as reused unless the run has it already, and return it."""
+        """Add the outcome of :meth:`find` to this run, marked as reused, and return it."""
         with self._writing() as session:
             self._run_row(session, run_id)
             row = _newest_whole(session, result_key=result_key) if result_key else None
@@ -246,41 +247,43 @@ class Store:
             return outcome_of(row)
 
     def outcomes(self, run_id: int) -> list[Outcome]:
-        """All outcomes of a run, reused ones among them, in the order in which they joined it."""
+        """Return all outcomes of a run, including reused ones, in the order in which they were added."""
         with self._reading() as session:
             self._run_row(session, run_id)
             rows = session.scalars(_whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
             return [outcome_of(row) for row in rows]
 
     def reused(self, run_id: int) -> frozenset[str]:
-        """Keys of the cases whose outcome in this run was measured in an earlier one."""
+        """Return the keys of cases whose outcome in this run was measured in an earlier run."""
         with self._reading() as session:
             query = select(OutcomeRow.case_key).join(MembershipRow)
             return frozenset(session.scalars(query.where(MembershipRow.run_id == run_id, MembershipRow.reused)))
 
     def trials(self, run_id: int) -> dict[str, str]:
-        """The trial in which each case of a run was measured, by the case's key: its run and its name, or its number where it has none."""
+        """Return run and trial (name, else number) in which each case of a run was measured, by case key."""
         with self._reading() as session:
             query = select(OutcomeRow.case_key, TrialRow).select_from(OutcomeRow).join(TrialRow).join(MembershipRow)
             rows = session.execute(query.where(MembershipRow.run_id == run_id))
             return {key: f"{trial.name or trial.id} of run {trial.run_id}" for key, trial in rows}
 
     def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
-        """The newest outcome of a case, whatever its status, with which ``cachemark explain`` compares; or the newest that ended ``ok``
-        and keeps every raw value, whose quality may be reused."""
+        """Return the newest outcome of a case.
+
+        With ``ok``, the newest that ended ``ok`` and was not pruned, so that its quality may be reused.
+        """
         with self._reading() as session:
             row = (_newest_whole if ok else _newest)(session, case_key=case_key)
             return None if row is None else outcome_of(row)
 
     def seconds(self, case_key: str, machine_class: str) -> float | None:
-        """Seconds that a case took the last time that it ended well on machines of this class, or None."""
+        """Return the seconds of the newest ok outcome of a case on machines of this class, or None."""
         with self._reading() as session:
             ended_well = select(OutcomeRow.seconds).filter_by(case_key=case_key, status=str(Status.OK))
             here = ended_well.join(TrialRow).join(RunRow).join(EnvironmentRow).where(EnvironmentRow.machine_class == machine_class)
             return session.scalar(here.order_by(OutcomeRow.id.desc()).limit(1))
 
     def nearest(self, case: Case, limit: int = 3) -> list[tuple[Outcome, dict[str, tuple[Any, Any]]]]:
-        """Newest outcomes of other cases of this model, those with the fewest differing fields first, with those fields."""
+        """Return the newest outcomes of the most similar other cases of this model, with the differing fields."""
         with self._reading() as session:
             similar = session.scalars(select(CaseRow).where(CaseRow.model == case.model, CaseRow.key != case.key))
             changed = {row.key: differences(row.body, case.to_json()) for row in similar}
@@ -293,21 +296,21 @@ class Store:
     def note_baseline(
         self, digest: str, *, name: str, plan: str, machine_class: str, reason: str = "", run_id: int | None = None,
     ) -> int:
-        """Number of the baseline whose text has this SHA-256, filed now if it is new."""
+        """Return the number of the baseline with this SHA-256; add it if it is new."""
         values = {"digest": digest, "name": name, "plan": plan, "machine_class": machine_class, "reason": reason, "run_id": run_id}
         with self._writing() as session:
             insert_once(session, BaselineRow, {**values, "reason": reason, "saved": utc_now()})
             return session.scalars(select(BaselineRow.id).filter_by(digest=digest)).one()
 
     def save_verdicts(self, run_id: int, baseline_id: int, verdicts: Sequence[Verdict]) -> None:
-        """File the verdicts of a gate on a run against a baseline, in place of earlier ones."""
+        """Store the verdicts on a run against a baseline, and replace earlier ones."""
         with self._writing() as session:
             self._run_row(session, run_id)
             session.execute(delete(VerdictRow).filter_by(run_id=run_id, baseline_id=baseline_id))
             session.add_all(VerdictRow(run_id=run_id, baseline_id=baseline_id, **vars(v)) for v in verdicts)
 
     def verdicts(self, run_id: int) -> list[Verdict]:
-        """The verdicts of gates on a run, in the order in which they were filed."""
+        """Return the verdicts on a run in the order in which they were stored."""
         with self._reading() as session:
             rows = session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))
             return [verdict_of(row) for row in rows]
@@ -315,25 +318,27 @@ class Store:
     # leases
 
     def take_device(self, device: str, holder: str) -> str:
-        """Enter ``holder`` as the one that measures on a device, or again as a sign of life. Returns the holder: the caller, or another one
-        whose lease holds."""
+        """Lease a device to ``holder``, or renew its lease.
+
+        Return the holder: the caller, or another one with a valid lease.
+        """
         with self._writing() as session:
             return leases.take(session, device, holder)
 
     def give_device(self, device: str, holder: str) -> None:
-        """Delete the lease of a holder on a device; another one's is left alone."""
+        """Delete the lease of ``holder`` on a device, if it has one."""
         with self._writing() as session:
             leases.give(session, device, holder)
 
     def note_artifacts(self, folder: str | Path) -> None:
-        """Note that a server's artifacts lie in another folder now, to which they were moved. BadStore where they are not there."""
+        """Store the new location of a server's artifacts; BadStore if they are not there."""
         if self._engine.dialect.name == "sqlite":
             raise BadStore(f"The artifacts of {self.where} lie beside it.", remedy="Leave --artifacts out: it is for a store on a server.")
         with guard(self.where):
             places.move(self._writer, self.where, folder)
 
     def counts(self) -> dict[str, int]:
-        """Rows of each table."""
+        """Return the number of rows per table."""
         with self._reading() as session:
             return {t.name: session.scalar(select(func.count()).select_from(t)) or 0 for t in Base.metadata.sorted_tables}
 
@@ -344,7 +349,7 @@ def _whole_outcomes() -> Select[Any]:  # the type of a Select with one entity is
 
 
 def _newest_whole(session: Session, **columns: str) -> OutcomeRow | None:
-    """The newest ok outcome that was not pruned: quantiles without artifacts do not stand for a measurement."""
+    """Return the newest ok outcome that was not pruned: quantiles do not replace a measurement."""
     return _newest(session, OutcomeRow.id.not_in(select(CondensedRow.outcome_id)), status=str(Status.OK), **columns)
 
 
@@ -355,8 +360,10 @@ def _newest(session: Session, *conditions: ColumnElement[bool], **columns: str) 
 
 
 def looked_at(session: Session) -> set[int]:
-    """Numbers of the runs that reuse an outcome which also belongs to a sequential run. A plain run that measures the plan at the
-    number of seeds at which another one stopped has not chosen that number freely, so it is judged as that one is."""
+    """Return the numbers of runs that reuse an outcome of a sequential run.
+
+    A plain run with as many seeds as a sequential run stopped at did not choose them freely, so it is tested in the same way.
+    """
     plan = type_coerce(RunRow.plan_json, Text)
     sequential = select(RunRow.id).where(or_(plan.like('%"sequential": true%'), plan.like('%"sequential":true%')))
     outcomes = select(MembershipRow.outcome_id).where(MembershipRow.run_id.in_(sequential))
@@ -365,7 +372,7 @@ def looked_at(session: Session) -> set[int]:
 
 
 def _trial(session: Session, run_id: int, name: str) -> int:
-    """Number of the trial of that name in the run; an unnamed one is always new."""
+    """Return the number of the trial with that name in the run; an unnamed one is always new."""
     if name:
         insert_once(session, TrialRow, {"run_id": run_id, "name": name})
         return session.scalars(select(TrialRow.id).filter_by(run_id=run_id, name=name)).one()

@@ -1,8 +1,8 @@
-"""Leases in the store: who measures on a device, and which process a run belongs to, so that one whose process was killed is known.
+"""Leases on devices and runs, so that a run whose process was killed is recognized.
 
-A run has ended where its process has. On the machine of that process the system knows. Everywhere else its signs of life say so, one each
-:data:`BEAT` seconds: after :data:`LAPSE` seconds without one the run counts as interrupted, and as running again with the next. On a
-server the times are those of the server's clock, on a file those of the clocks of its writers.
+On its own machine, the system knows whether a process has ended. Elsewhere its heartbeats decide, one per :data:`BEAT` seconds: after
+:data:`LAPSE` seconds without one a run counts as interrupted, and as running again with the next. Times are those of the server's clock,
+or for a file those of the writers' clocks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RUN = "run "  # before the number, where the lease is of a run and not of a dev
 
 
 def take(session: Session, device: str, us: str) -> str:
-    """Enter a holder for a device, or again as a sign of life. Returns who holds it then: the caller, or another one whose lease holds."""
+    """Lease a device or renew the lease. Return the holder: ``us``, or another one with a valid lease."""
     insert_once(session, LeaseRow, {"device": device, "holder": us, "beat": _now(session)})
     row = session.scalars(select(LeaseRow).filter_by(device=device).with_for_update()).one()
     if row.holder != us and not _lapsed(row, _now(session)):
@@ -31,13 +31,15 @@ def take(session: Session, device: str, us: str) -> str:
 
 
 def give(session: Session, device: str, us: str) -> None:
-    """Delete the lease of a holder on a device; another one's is left alone."""
+    """Delete the lease of ``us`` on a device, if there is one."""
     session.execute(delete(LeaseRow).filter_by(device=device, holder=us))
 
 
 def hold(session: Session, run_id: int) -> None:
-    """Enter this process as the one that a run belongs to, or give a sign of its life: a run that was called interrupted meanwhile, after
-    a night's sleep of the machine say, is running again."""
+    """Lease a run to this process, or renew the lease.
+
+    A run that was marked as interrupted meanwhile, for example while the machine slept, is running again.
+    """
     values = {"device": f"{_RUN}{run_id}", "holder": holder(), "beat": _now(session)}
     insert_once(session, LeaseRow, values)
     session.execute(update(LeaseRow).where(LeaseRow.device == values["device"]).values(holder=values["holder"], beat=values["beat"]))
@@ -50,7 +52,7 @@ def release(session: Session, run_id: int) -> None:
 
 
 def abandoned(session: Session, among: Iterable[RunRow]) -> set[int]:
-    """Numbers of those runs that are stored as running and belong to no process any more."""
+    """Return the numbers of running runs without a valid lease."""
     running = {row.id for row in among if row.state == "running"}
     if not running:
         return set()
@@ -60,14 +62,16 @@ def abandoned(session: Session, among: Iterable[RunRow]) -> set[int]:
 
 
 def _now(session: Session) -> float:
-    """Seconds since 1970 by the clock that all who use the database share, if there is one."""
+    """Return seconds since 1970 by the server's clock, or by this machine's for a file."""
     if session.get_bind().dialect.name == "postgresql":
         return float(session.scalar(select(func.extract("epoch", func.clock_timestamp()))) or 0.0)
     return time.time()
 
 
 def _lapsed(lease: LeaseRow, now: float) -> bool:
-    """Return whether a lease no longer holds. Clocks that differ are trusted to a minute or two: a sign of life from the future counts as
-    one equally far in the past."""
+    """Return whether a lease is no longer valid.
+
+    Clocks may differ by a minute or two: a heartbeat from the future counts as equally far in the past.
+    """
     has_ended = ended(lease.holder)
     return abs(now - lease.beat) > LAPSE if has_ended is None else has_ended

@@ -1,4 +1,4 @@
-"""Merging of stores: results come back from machines that could not write into the store that collects them."""
+"""Merging of stores from machines that could not write into a common store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTENT = "merged_from"  # in a run's code: its origin, so that merging again ad
 
 @dataclass(frozen=True)
 class Merged:
-    """Numbers of runs and outcomes that a merge added, and of runs that were known already."""
+    """Numbers of added runs and outcomes, and of runs that were present already."""
 
     runs: int
     outcomes: int
@@ -29,8 +29,7 @@ class Merged:
 
 
 class Member(NamedTuple):
-    """An outcome of a run: its number, the name of its trial (empty: it has none), the run that measured it, and whether another run
-    reused it."""
+    """Outcome of a run: number, trial name (or empty), measuring run, and whether another run reused it."""
 
     number: int
     outcome: Outcome
@@ -40,11 +39,12 @@ class Member(NamedTuple):
 
 
 def merge(target: Store, source: Store) -> Merged:
-    """Add every run of ``source`` that ``target`` lacks, with outcomes, artifacts, trials and reused outcomes. Runs get new numbers.
+    """Add every run of ``source`` that ``target`` lacks, with outcomes, artifacts, trials and reused outcomes.
 
-    A run is the same where plan, start, numerics and code are: after an interruption, or a second time, only what is missing is added,
-    and a run that went on meanwhile is brought up to date. Until all of it is here its state is ``running``. The verdicts of a comparison
-    are its result and come along; those against baselines are not: they are made anew where they are wanted.
+    Runs get new numbers. Two runs are the same if plan, start, numerics and code are equal; a repeated merge adds only what is missing and
+    updates a run that continued meanwhile. A run is ``running`` until all of it is present. Verdicts of comparisons are copied; those
+    against
+    baselines are not, because `check` makes them anew.
     """
     existing = {_origin(run): run.id for run in target.runs()}
     numbers: dict[int, int] = {}  # of the source's runs in the target
@@ -74,7 +74,7 @@ def _origin(run: RunRecord) -> str:
 
 
 def _date(target: Store, number: int, run: RunRecord) -> None:
-    """Give a merged run the times and the state of its origin."""
+    """Set the times and state of a merged run to those of its origin."""
     with target._writing() as session:
         values = {"started": run.started, "finished": run.finished, "state": run.state}
         session.execute(update(RunRow).where(RunRow.id == number).values(**values))
@@ -83,7 +83,7 @@ def _date(target: Store, number: int, run: RunRecord) -> None:
 
 
 def _members(store: Store, run_id: int) -> list[Member]:
-    """The outcomes of a run in the order in which they joined it."""
+    """Return the outcomes of a run in the order in which they were added."""
     query = _whole_outcomes().join(TrialRow).join(MembershipRow).add_columns(TrialRow.name, TrialRow.run_id, MembershipRow.reused)
     with store._reading() as session:
         rows = session.execute(query.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
@@ -91,13 +91,13 @@ def _members(store: Store, run_id: int) -> list[Member]:
 
 
 def _identity(outcome: Outcome) -> tuple[object, ...]:
-    """The fields that tell an outcome from the others of its run, those of the same cell in other pairs among them."""
+    """Return the fields that tell an outcome from the others of its run, including other pairs of its cell."""
     pair = {name: value for name, value in outcome.facts.get("pair", {}).items() if name != "run"}
     return outcome.case.key, outcome.result_key, outcome.status, outcome.output_hash, outcome.seconds, canonical(pair)
 
 
 def _add_outcomes(target: Store, source: Store, run_id: int, numbers: dict[int, int]) -> int:
-    """Add the outcomes of a run that the target's run lacks and return how many; reused ones are linked."""
+    """Add missing outcomes of a run, link reused ones, and return the number added."""
     members, number = _members(target, numbers[run_id]), numbers[run_id]
     present = Counter(_identity(m.outcome) for m in members)
     linked, added = {m.outcome.case.key for m in members if m.reused}, 0
@@ -119,7 +119,7 @@ def _add_outcomes(target: Store, source: Store, run_id: int, numbers: dict[int, 
 
 
 def _copy(target: Store, source: Store, member: Member, number: int) -> None:
-    """Save an outcome of the source in a run of the target; what it says of its pair names that run."""
+    """Save an outcome of the source in a run of the target, and update the run in its pair."""
     outcome = member.outcome
     if pair := outcome.facts.get("pair"):
         outcome = replace(outcome, facts={**outcome.facts, "pair": {**pair, "run": number}})
@@ -128,7 +128,7 @@ def _copy(target: Store, source: Store, member: Member, number: int) -> None:
 
 
 def _add_verdicts(target: Store, source: Store, run: RunRecord, number: int) -> None:
-    """Take over the verdicts of a comparison, in place of any that are there."""
+    """Copy the verdicts of a comparison, and replace existing ones."""
     with source._reading() as session:
         query = select(VerdictRow, BaselineRow).join_from(VerdictRow, BaselineRow)
         rows = session.execute(query.where(VerdictRow.run_id == run.id).order_by(VerdictRow.id)).all()

@@ -1,7 +1,7 @@
-"""The place of a server's artifacts: a folder that every machine sees, noted in the store.
+"""Location of a server's artifacts: a folder that every machine can reach, stored in the database.
 
-A server holds rows and no files. Whoever writes first says where the files go, and the store keeps that place; a mark in the folder says
-whose it is, so that a machine on which the share is not mounted fails instead of writing beside it.
+The first writer sets the folder. A mark file in it identifies the store, so that a machine without the mounted share fails instead of
+writing elsewhere.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ _SETTING = "artifacts"
 
 
 def of_server(engine: Engine, where: str, requested: str | Path | None, *, read_only: bool) -> Artifacts:
-    """The artifacts of the store on a server: in the folder that is given or that ``CACHEMARK_ARTIFACTS`` names, else in the noted one.
+    """Return the artifacts of a store on a server, in the given folder, ``CACHEMARK_ARTIFACTS`` or the stored one.
 
-    Who only reads gets that folder as it is. Who writes notes the first folder, and gets no other one after it than the same folder under
-    another path.
+    A reader gets that folder unchecked. A writer stores the first folder; later ones must be the same folder under another path.
     """
     named = requested or os.environ.get(VARIABLE) or None
     folder = None if named is None else _folder(str(named))
@@ -49,7 +48,7 @@ def of_server(engine: Engine, where: str, requested: str | Path | None, *, read_
 
 
 def move(engine: Engine, where: str, requested: str | Path) -> Path:
-    """Note that the artifacts lie in another folder now, to which they were moved with their mark; returns it."""
+    """Store that the artifacts were moved to another folder, with their mark file, and return it."""
     folder = _folder(str(requested))
     with Session(engine) as session, session.begin():
         noted = _noted(session)
@@ -67,7 +66,7 @@ def _folder(named: str) -> Path:
 
 
 def _noted(session: Session) -> dict[str, Any] | None:
-    """The setting, or None where there is none or it cannot be read."""
+    """Return the setting, or None if it is missing or malformed."""
     row = session.get(SettingRow, _SETTING)
     try:
         noted = json.loads(row.value) if row else None
@@ -77,7 +76,7 @@ def _noted(session: Session) -> dict[str, Any] | None:
 
 
 def _note(engine: Engine, folder: Path) -> dict[str, Any]:
-    """Note a folder as the place, unless another process has noted one at this moment, and mark it; returns what is noted."""
+    """Store and mark a folder unless another process was faster; return the stored setting."""
     mark = folder / MARK
     if mark.is_file():
         raise BadStore(f"{folder} holds the artifacts of another store.", remedy="Name a folder of this store's own.")
@@ -92,7 +91,7 @@ def _note(engine: Engine, folder: Path) -> dict[str, Any]:
 
 
 def _require(folder: Path, noted: dict[str, Any], where: str) -> None:
-    """Refuse a folder without the mark of this store."""
+    """Raise BadStore for a folder without the mark of this store."""
     try:
         mark = (folder / MARK).read_text(errors="replace").strip()
     except OSError:

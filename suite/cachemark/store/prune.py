@@ -1,8 +1,7 @@
-"""Pruning of a store: of old nights quantiles stay, of the newest ones and of what matters every raw value.
+"""Pruning of a store: outcomes of old nights keep quantiles, all others every raw value.
 
-What is never pruned: outcomes of the newest nights, of a run that a baseline was saved from or that a gate called regressed, and those
-that a newer run has reused. The first side of a comparison, against which it alone is judged, is no such baseline. What is pruned
-keeps its row, its facts, and quantiles of each metric; its artifacts go.
+Never pruned are outcomes of the newest nights, of a run that a baseline was saved from or that has a regression, and those that a newer
+run reuses. The first side of a comparison is no such baseline. A pruned outcome keeps its row, facts and quantiles, not its artifacts.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ AT_ONCE = 200  # outcomes in a transaction: others write in between
 
 @dataclass(frozen=True)
 class Pruned:
-    """The extent of a pruning, done or planned: outcomes, values, files and their bytes; ``kept`` outcomes keep every value."""
+    """Extent of a pruning, done or planned: outcomes, values, files and bytes; ``kept`` outcomes keep every value."""
 
     outcomes: int
     values: int
@@ -39,7 +38,7 @@ class Pruned:
 
 
 def nights_kept(policy: str) -> int:
-    """The number of nights that a policy such as ``raw=60`` spares."""
+    """Return N of a policy ``raw=N``: the number of nights to keep."""
     if match := re.fullmatch(r"raw=(\d{1,9})", policy.strip()):
         return int(match[1])
     raise BadStore(f"{policy[:100]!r} is not a policy.",
@@ -47,8 +46,10 @@ def nights_kept(policy: str) -> int:
 
 
 def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
-    """Prune all but the newest ``nights``, counted by the days on which runs began; where ``dry``, only count. Interrupted at any moment it
-    has pruned some outcomes wholly and others not at all."""
+    """Prune all but the newest ``nights``, counted by the start dates of runs; with ``dry``, only count.
+
+    An interruption leaves every outcome either pruned or unchanged.
+    """
     with store._reading() as session:
         gone = _doomed(session, nights)
         uncondensed = select(func.count()).where(OutcomeRow.status == "ok", OutcomeRow.id.not_in(select(CondensedRow.outcome_id)))
@@ -71,7 +72,7 @@ def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
 
 
 def _doomed(session: Session, nights: int) -> set[int]:
-    """Numbers of the outcomes that nothing protects and that still have raw values."""
+    """Return the numbers of unprotected outcomes that still have raw values."""
     days: dict[int, str] = {number: started[:10] for number, started in session.execute(select(RunRow.id, RunRow.started))}
     newest = sorted(set(days.values()), reverse=True)[:nights]
     accepted = select(RunRow.id).join(BaselineRow).where(RunRow.plan.not_like(f"{COMPARISON}%"))  # it files its own first side as one
@@ -84,7 +85,7 @@ def _doomed(session: Session, nights: int) -> set[int]:
 
 
 def _condense(session: Session, number: int) -> None:
-    """Put quantiles in place of the values of an outcome."""
+    """Replace the values of an outcome by quantiles."""
     total = 0
     for sample in session.scalars(select(SampleRow).filter_by(outcome_id=number)):
         values = unpack(sample.packed)
@@ -97,19 +98,21 @@ def _condense(session: Session, number: int) -> None:
 
 
 def quantiles(values: Sequence[float]) -> list[float]:
-    """The values at :data:`SHARES` of the way from the least to the greatest, between neighbours in proportion. The median is exact, and
-    it is the median of what is returned too."""
+    """Return the values at the quantiles :data:`SHARES`, by linear interpolation.
+
+    The median is exact, and also the median of the returned values.
+    """
     values_at: list[float] = np.quantile(values, SHARES).tolist()
     return values_at
 
 
 def _files(session: Session, doomed: set[int]) -> list[str]:
-    """Artifacts that nothing but the doomed outcomes name."""
+    """Return artifacts that only the doomed outcomes refer to."""
     named = list(session.execute(select(ArtifactRow.outcome_id, ArtifactRow.file)))
     return sorted({file for _, file in named} - {file for number, file in named if number not in doomed})
 
 
 def _named(store: Store, file: str) -> bool:
-    """Return whether an outcome names the file now: another process may have saved the same content meanwhile."""
+    """Return whether an outcome refers to the file now; another process may have saved the same content."""
     with store._reading() as session:
         return session.scalar(select(ArtifactRow.outcome_id).where(ArtifactRow.file == file).limit(1)) is not None

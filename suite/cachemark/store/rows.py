@@ -1,4 +1,4 @@
-"""Outcomes, runs and verdicts as Python objects and as rows, both ways."""
+"""Conversion of outcomes, runs and verdicts between Python objects and rows."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class RunRecord:
     state: str  # running | finished | interrupted | failed
     environment: Environment
     code: Mapping[str, Any]
-    looked_at: bool = False  # it carries outcomes of a sequential run
+    looked_at: bool = False  # it reuses outcomes of a sequential run
 
     @property
     def day(self) -> int:
-        """The number of the day on which it began, which tells the weekday; 0 where the start is no date."""
+        """Ordinal of the start date, which gives the weekday; 0 if the start is no date."""
         try:
             return date.fromisoformat(self.started[:10]).toordinal()
         except ValueError:
@@ -52,29 +52,29 @@ class RunRecord:
 
     @property
     def is_comparison(self) -> bool:
-        """True of a run that is a comparison in pairs."""
+        """True for a run that compares in pairs."""
         return self.plan.startswith(COMPARISON)
 
     @property
     def stored_plan(self) -> Mapping[str, Any]:
-        """The plan as it was run, of a comparison the one whose cases it compares; empty where none is told."""
+        """Plan of the run; for a comparison the plan of its cases, else empty."""
         plan = self.plan_json.get("plan") if self.is_comparison else self.plan_json
         return plan if isinstance(plan, Mapping) else {}
 
     @property
     def sequential(self) -> bool:
-        """True where seeds were added until methods were decided, so that its claims of quality were looked at on the way; or where some
-        of its outcomes were measured so."""
+        """True if seeds were added until methods were decided, in this run or for a reused outcome."""
         fidelity = self.stored_plan.get("fidelity")
         return self.looked_at or (isinstance(fidelity, Mapping) and fidelity.get("sequential") is True)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict of a gate on one metric of one case: one row of a comparison.
+    """Verdict of a gate on one metric of one case.
 
-    ``metric`` is the name of a metric, ``output_hash``, or ``status`` (of the case as a whole). ``then`` and ``now`` are
-    the compared values (for times: ratio to the full cache of the same run), ``change`` is now / then; each may be None.
+    ``metric`` is the name of a metric, ``output_hash``, or ``status`` of the case. ``then`` and ``now`` are the compared values (times:
+    ratio
+    to the full cache of the same run), ``change`` is now / then; each may be None.
     """
 
     case_key: str
@@ -88,32 +88,32 @@ class Verdict:
 
     @property
     def telling(self) -> bool:
-        """True of a row that lists of findings name: a time or the state of a case always, anything else unless it is as it was."""
+        """True for verdicts that summaries list: time and status always, other metrics if they changed."""
         return self.metric in (TIME, "status") or self.verdict not in (EQUIVALENT, NOT_COMPARED)
 
 
 def utc_now() -> str:
-    """The time now, UTC, ISO 8601, to the microsecond."""
+    """Return the time in UTC, ISO 8601, with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def clean(text: str) -> str:
-    """``text`` as every database can hold it: a log may contain anything, also half a character or a NUL."""
+    """Return ``text`` without characters that a database rejects, such as NUL or lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def pack(values: Sequence[float]) -> bytes:
-    """float64, little-endian, eight bytes each."""
+    """Pack values as little-endian float64."""
     return struct.pack(f"<{len(values)}d", *values)
 
 
 def unpack(packed: bytes) -> list[float]:
-    """Inverse of :func:`pack`."""
+    """Unpack the result of :func:`pack`."""
     return list(struct.unpack(f"<{len(packed) // 8}d", packed))
 
 
 def outcome_row(outcome: Outcome, trial_id: int, files: Mapping[str, str]) -> OutcomeRow:
-    """The row of ``outcome`` with its samples and artifacts (name -> file, already on disk)."""
+    """Return the row of ``outcome`` with samples and artifacts (name → file that is already on disk)."""
     status = str(outcome.status)
     return OutcomeRow(
         trial_id=trial_id, case_key=outcome.case.key, status=status,
@@ -126,7 +126,7 @@ def outcome_row(outcome: Outcome, trial_id: int, files: Mapping[str, str]) -> Ou
 
 
 def _facts(row: OutcomeRow) -> dict[str, Any]:
-    """Facts of a row; those of a pruned one with counts and means of its raw values, and a note for readers."""
+    """Return the facts of a row; for a pruned one with counts, means and a note."""
     if not row.condensed:
         return dict(row.facts)
     condensed = {c.metric: {"count": c.count, "mean": c.mean} for c in row.condensed}
@@ -135,7 +135,7 @@ def _facts(row: OutcomeRow) -> dict[str, Any]:
 
 
 def outcome_of(row: OutcomeRow) -> Outcome:
-    """The outcome of a row. Raise :class:`MalformedRow` for a row that this package cannot have written."""
+    """Return the outcome of a row; MalformedRow if this package cannot have written it."""
     stored = sum(sample.count for sample in row.samples)
     if stored != row.n_samples:
         raise MalformedRow(f"Outcome {row.id} has {stored} of its {row.n_samples} values")
@@ -151,28 +151,28 @@ def outcome_of(row: OutcomeRow) -> Outcome:
 
 
 def environment_values(environment: Environment) -> dict[str, Any]:
-    """Columns of the environment's row; ``digest`` tells two environments apart."""
+    """Return the columns of an environment; ``digest`` identifies it."""
     data = finite(environment.to_json())
     return {"digest": hashlib.sha256(canonical(data).encode()).hexdigest(), **data}
 
 
 def case_values(case: Case) -> dict[str, Any]:
-    """Columns of the case's row."""
+    """Return the columns of a case."""
     return {c.name: getattr(case, c.name) for c in CaseRow.__table__.columns if c.name != "body"} | {"body": case.to_json()}
 
 
 def run_of(row: RunRow, *, abandoned: bool = False, looked_at: bool = False) -> RunRecord:
-    """The run of a row; one that is ``abandoned`` by its process was interrupted."""
+    """Return the run of a row; an ``abandoned`` running one is interrupted."""
     machine, state = row.environment, "interrupted" if abandoned and row.state == "running" else row.state
     environment = Environment(machine.device, machine.machine_class, machine.fingerprint, machine.facts)
     return RunRecord(row.id, row.plan, row.plan_json, row.started, row.finished, state, environment, row.code, looked_at)
 
 
 def insert_once(session: Session, table: type[Base], values: Mapping[str, Any]) -> None:
-    """Insert a row unless one with the same unique key is there, also when another process inserts it at this moment."""
+    """Insert a row unless its unique key exists, safely against concurrent inserts."""
     session.execute(_INSERT[session.get_bind().dialect.name](table).values(**values).on_conflict_do_nothing())
 
 
 def verdict_of(row: VerdictRow) -> Verdict:
-    """The verdict of a row."""
+    """Return the verdict of a row."""
     return Verdict(row.case_key, shown_label(row.label), row.metric, row.verdict, row.reason, row.then, row.now, row.change)

@@ -1,5 +1,4 @@
-"""Bounds on what other people's code says: logs, footnotes and sources reach the store, the report and the terminal. No text is cut inside
-of a word: half a secret would not be known for one where secrets are masked."""
+"""Limits on the length of logs, footnotes and sources from other people's code. Words are not split."""
 
 from __future__ import annotations
 
@@ -15,19 +14,19 @@ _BEGUN, _LEFT = re.compile(rf"\S{{0,{WORD}}}\Z"), re.compile(rf"\A\S{{0,{WORD}}}
 
 
 def bounded_log(text: str) -> str:
-    """A log of bounded length: of too long a line the beginning, of too long a log its beginning and its end, and what was left out."""
+    """Shorten long lines and the middle of a long log, and note what was omitted."""
     if len(text) > 2 * LOG:  # before it is split into lines: there may be millions
         text = _cut(text, 2 * LOG)
     return _cut("\n".join(_beginning(line, LINE) for line in text.split("\n")), LOG)
 
 
 def bounded_text(value: Any) -> str:
-    """A text that a method gives, or what it gives instead, as one."""
+    """Return a method's text, shortened; for another type, a note of it."""
     return _beginning(value if isinstance(value, str) else f"(of type {type(value).__name__}, not a text)", NOTE)
 
 
 def bounded_notes(value: Any) -> list[str]:
-    """The footnotes that a method gives; one text counts as one."""
+    """Return a method's footnotes, shortened; a single text counts as one."""
     if isinstance(value, str):
         return [bounded_text(value)]
     if not isinstance(value, Iterable):
@@ -48,12 +47,12 @@ def _cut(text: str, most: int) -> str:
 
 
 def last_words(text: str, most: int) -> str:
-    """The end of a text, at most so many letters."""
+    """Return the end of a text, at most ``most`` characters."""
     return text if len(text) <= most else _LEFT.sub("", text[-most:])
 
 
 def _beginning(text: str, most: int) -> str:
-    """The beginning of a text, and what was left out."""
+    """Return the beginning of a text, and note what was omitted."""
     if len(text) <= most:
         return text
     start = _BEGUN.sub("", text[:most])

@@ -1,6 +1,6 @@
-"""Messages of a trial's process to its parent: JSON objects, each behind its length and its checksum.
+"""Messages from a worker to its parent: JSON objects with length and checksum.
 
-What a method writes into the pipe, by accident or to deceive, is then told from a message, and so is a message that is cut short.
+This distinguishes messages from anything else written into the pipe, and detects truncation.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ LONGEST = 1 << 30  # bytes of a message: artifacts of a case are among them
 
 
 class NoMessage(ValueError):
-    """Bytes in the pipe that are no message."""
+    """Malformed message in the pipe."""
 
 
 def framed(message: Mapping[str, Any]) -> bytes:
-    """A message as it is sent. Raises ValueError or TypeError where it is no JSON."""
+    """Return a message as bytes; ValueError or TypeError if it is not JSON."""
     body = json.dumps(message, allow_nan=False).encode()
     if len(body) > LONGEST:
         raise ValueError(f"a message of {len(body)} bytes; {LONGEST} are the most")
@@ -29,7 +29,7 @@ def framed(message: Mapping[str, Any]) -> bytes:
 
 
 def read(stream: IO[bytes]) -> dict[str, Any] | None:
-    """The next message; None where the other end is closed, in the middle of a message too. Raises NoMessage."""
+    """Return the next message, or None if the pipe was closed. Raises NoMessage."""
     head = stream.read(HEAD.size)
     if not head.startswith(MARK[: len(head)]):
         raise NoMessage(f"bytes without a mark: {head[:12]!r}")

@@ -1,4 +1,4 @@
-"""Identity of another copy of the code: where it runs, what it is, and whether it understands a trial request of this one."""
+"""Identity of another copy of the code, and whether it understands this copy's trial requests."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ else:
 
 
 def introduction(device: str, threads: int) -> dict[str, Any]:
-    """Protocol, environment and code identity of this copy, as JSON."""
+    """Return protocol, environment and code identity of this copy, as JSON."""
     return {"protocol": PROTOCOL, "environment": environment(device, threads).to_json(), "code": code_identity()}
 
 
 def identify(request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
-    """The environment and the code identity that the interpreter and the code of a request report. Infrastructure where they do not start,
-    Unsupported where they speak another protocol."""
+    """Return environment and code identity of the interpreter and code of a request.
+
+    Raises Infrastructure if they do not start, and Unsupported if they use another protocol.
+    """
     command = [*request.command, "-c", ASK, device, str(request.threads)]
     code = request.code or "this installation"
     try:
@@ -53,8 +55,7 @@ def identify(request: TrialRequest, device: str) -> tuple[Environment, dict[str,
 
 
 def check_protocol(code: Path, name: str) -> None:
-    """Raise Unsupported where the copy of the package in the folder ``code``, called ``name``, speaks another protocol. Nothing of it is
-    run."""
+    """Raise Unsupported if the package in folder ``code`` uses another protocol, without running it."""
     file = code / "cachemark" / "trial" / "request.py"
     match = re.search(r"^PROTOCOL = (\d+)", file.read_text(encoding="utf-8"), re.M) if file.exists() else None
     spoken = int(match[1]) if match else 0

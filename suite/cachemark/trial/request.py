@@ -31,7 +31,7 @@ PARENT_ONLY = ("timeout", "gpu", "python", "code", "node")  # fields that say ho
 
 
 class Task(enum.StrEnum):
-    """The work that a trial does on each of its cases."""
+    """Work that a trial does on each of its cases."""
 
     CASE = "case"
     """Times, bytes, fidelity and quality: all that its plan asks."""
@@ -72,14 +72,15 @@ class TrialRequest:
 
     @property
     def command(self) -> list[str]:
-        """The interpreter, with the option under which a file random.py in the user's folder, such as a plug-in, does not take the place
-        of a module."""
+        """Interpreter with -P, so that a user's random.py does not replace a module."""
         return [self.python or sys.executable, "-P"]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables of the child: those that are :func:`allowed`; libraries that start threads by themselves
-        keep to its number, torch's compiler starts no processes, and CUDA shows the leased device and no other."""
+        """Environment variables of the worker.
+
+        Those that are :func:`allowed`, the number of threads, no compiler processes, and only the leased GPU.
+        """
         own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")} | COMPILES_ALONE
         own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
         own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
@@ -88,13 +89,13 @@ class TrialRequest:
         return {**allowed(os.environ), **own}
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that concern the child, and the protocol."""
+        """Return the fields that the worker needs, and the protocol."""
         sent = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in PARENT_ONLY}
         return {**sent, "cases": [_planned_json(planned) for planned in self.cases], "protocol": PROTOCOL}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrialRequest:
-        """The inverse. Unsupported where the parent speaks another protocol."""
+        """Invert :meth:`to_json`; Unsupported if the parent uses another protocol."""
         if data.get("protocol") != PROTOCOL:
             raise other_protocol("The parent", data.get("protocol") or 0)
         values: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in _known(data, cls).items()}
@@ -112,12 +113,12 @@ what sets up libraries that compute. No password or token is among them, whateve
 
 
 def allowed(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of an environment that a trial gets."""
+    """Return the variables of an environment that a trial may see."""
     return {name: value for name, value in environment.items() if ALLOWED.fullmatch(name)}
 
 
 def other_protocol(who: str, number: float) -> Unsupported:
-    """The error about a copy of the code that speaks protocol ``number`` (0: one from before protocols had numbers)."""
+    """Return the error about a copy of the code with protocol ``number`` (0: none)."""
     theirs = f"protocol {number}" if number else "a protocol without a number"
     return Unsupported(
         f"{who} speaks {theirs} and this copy of cachemark speaks protocol {PROTOCOL}: they cannot run trials for each other.",
@@ -126,7 +127,7 @@ def other_protocol(who: str, number: float) -> Unsupported:
 
 
 def _known(data: Mapping[str, Any], cls: type) -> dict[str, Any]:
-    """The entries that are fields of a class."""
+    """Return the entries that are fields of a class."""
     names = {f.name for f in fields(cls)}
     return {name: value for name, value in data.items() if name in names}
 
@@ -153,6 +154,6 @@ def _planned(item: Mapping[str, Any]) -> Planned:
 
 
 def _request_json(request: Request) -> dict[str, Any]:
-    """A request without what is left at its default: a copy of the code from before a field was added would refuse its name."""
+    """Return a request without default values, which older copies of the code may not know."""
     values = {f.name: getattr(request, f.name) for f in fields(request) if getattr(request, f.name) != f.default}
     return {**values, "dtype": str(request.dtype)}

@@ -1,4 +1,4 @@
-"""The parent's side of a trial: start it, listen with a deadline, turn a dead or silent child into an outcome."""
+"""Parent side of a trial: start the worker, read its messages with a deadline, turn a dead or silent worker into an outcome."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ MOST_IMAGES = 10**6  # that a child may say it has made since it spoke last
 
 
 class Finished(NamedTuple):
-    """A case that has ended, with its artifacts by file name. ``invalidated``: by the device and not by the case, so that it may be
-    measured again; ``lost``: the device is gone. ``process`` is the same of all cases that ran in one process, and of no others; empty
-    where none ran."""
+    """Finished case with its artifacts by file name.
+
+    ``invalidated``: the device disturbed it, so it may be measured again; ``lost``: the device is gone. ``process`` identifies the process
+    that ran the case; empty if none did.
+    """
 
     outcome: Outcome
     artifacts: dict[str, bytes]
@@ -49,30 +51,31 @@ class Finished(NamedTuple):
 
 
 class Admit(Protocol):
-    """The reason why a case may not begin, in a process that must be started or in one that is ``running`` already; or nothing."""
+    """Return the reason why a case may not start, in a new process or in a ``running`` one; empty if it may."""
 
     def __call__(self, planned: Planned, running: bool = False, /) -> str: ...
 
 
 def always(planned: Planned, running: bool = False) -> str:
-    """Every case may begin."""
+    """Admit every case."""
     return ""
 
 
 def unheard(planned: Planned, images: int) -> None:
-    """Nobody asks how far a case is."""
+    """Ignore progress."""
 
 
 def run_trials(
     planned: Sequence[Planned], request: TrialRequest, started: Started, *, watch: Watch | None = None, admit: Admit = always,
     advanced: Advanced = unheard,
 ) -> Iterator[Finished]:
-    """Run cases of one model in order as ``request`` says, in one process as long as it lives.
+    """Run cases of one model in order, in one process as long as it lives.
 
-    A child that dies or stays silent past the deadline ends the case it was in with a typed outcome; the cases behind it go
-    on in a fresh process. ``started`` is called as each case begins, ``advanced`` with the number of images it has made since the last
-    time. ``watch`` sees the device meanwhile: a case that it invalidates ends
-    as that. ``admit`` says why a case may not begin any more, or nothing; then it is not reached, and neither is what stands behind it.
+    A worker that dies or stays silent past the deadline ends its case with a typed outcome; later cases run in a new process. ``started``
+    is
+    called when a case begins, ``advanced`` with the number of images since its last call. ``watch`` observes the device and may
+    invalidate a
+    case. If ``admit`` returns a reason, that case and all later ones are not reached.
     """
     remaining = list(planned)
     while remaining:
@@ -90,7 +93,7 @@ def run_trials(
 
 
 def _sharing(remaining: Sequence[Planned]) -> list[Planned]:
-    """The cases at the head that share a process. A case that runs code of a plug-in has a process of its own."""
+    """Return the first cases that share a process. A case with plug-in code has its own."""
     built_in = list(itertools.takewhile(lambda planned: not planned.runs_plugin, remaining))
     return built_in or [remaining[0]]
 
@@ -98,7 +101,7 @@ def _sharing(remaining: Sequence[Planned]) -> list[Planned]:
 def _heard(
     child: _Child, remaining: list[Planned], started: Started, watch: Watch | None, admit: Admit, advanced: Advanced,
 ) -> Iterator[Finished]:
-    """Cases that a child finishes; each is taken off ``remaining``. Ends with the child, or before a case that may not begin."""
+    """Yield cases that a worker finishes, and remove them from ``remaining``, until it ends or a case is not admitted."""
     if watch is not None:
         watch.child = child.pid
     for message in child.messages():
@@ -124,7 +127,7 @@ def _heard(
 
 
 def _received(message: Mapping[str, Any]) -> Measurement:
-    """The measurement of a case that the child says has ended. Raises NoMessage for what no child of ours says."""
+    """Return the measurement in a message; NoMessage if it is malformed."""
     try:
         measured, seconds = Measurement.from_json(message["measurement"]), float(message["clock"])
     except Exception as error:  # of whatever shape it is
@@ -137,7 +140,7 @@ def _received(message: Mapping[str, Any]) -> Measurement:
 
 
 def unmeasured(planned: Planned, status: Status, log: str) -> Finished:
-    """A case that has ended without a process of its own."""
+    """Return a case that ended without a process."""
     return Finished(outcome_of(planned, failed(status, log)), {})
 
 
@@ -147,7 +150,7 @@ def _contended(planned: Planned, intruders: frozenset[int]) -> Finished:
 
 
 def _finished(planned: Planned, measured: Measurement, child: _Child, watch: Watch | None) -> Finished:
-    """A case that has ended, with what its device did meanwhile; invalidated where that does not let the values stand."""
+    """Return a finished case with its device observations; invalidated if the device disturbed it."""
     place = {"node": child.node} if child.node else {}
     observed, fault = watch.end() if watch is not None else ({}, None)
     outcome = outcome_of(planned, measured, place | ({"device": observed} if watch is not None else {}), fault)
@@ -156,7 +159,7 @@ def _finished(planned: Planned, measured: Measurement, child: _Child, watch: Wat
 
 
 class _Child:
-    """A running trial."""
+    """Running worker process."""
 
     def __init__(self, request: TrialRequest) -> None:
         self._timeout, self.node = request.timeout, request.node
@@ -192,8 +195,10 @@ class _Child:
         return self._process.pid
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Messages of the child, until it has said everything, has ended, has been silent for too long, or says what is no message. The end
-        of a case has the seconds since its start with it, by our clock, as ``ours``."""
+        """Yield messages until the worker has finished, ended, been silent for too long or sent a malformed message.
+
+        ``ours`` is the time in seconds since the start of the case by the parent's clock.
+        """
         done, begun = 0, 0.0
         while done < self._expected:
             try:
@@ -214,12 +219,12 @@ class _Child:
             yield {**message, "ours": moment - begun}
 
     def distrust(self, error: frames.NoMessage) -> None:
-        """It has said something that is no message: it is ended, and nothing more of it is heard."""
+        """End a worker that sent a malformed message, and read nothing more from it."""
         self._nonsense = str(error)
         self._kill()
 
     def obituary(self) -> Measurement:
-        """The measurement of the case in which the child ended."""
+        """Return the measurement of the case in which the worker ended."""
         code = None if self._silent else self._process.wait()
         self._kill()
         self._reader.join(timeout=ENDING)
@@ -251,13 +256,13 @@ class _Child:
                 self._heard.put((time.monotonic(), message))
 
     def _log(self, stream: IO[bytes]) -> None:
-        """Keep the end of what the child prints, however much that is."""
+        """Keep the end of the worker's output."""
         with stream, suppress(OSError, ValueError):
             while part := os.read(stream.fileno(), 1 << 16):
                 self._tail = (self._tail + part)[-4 * LAST :]  # bytes, of which a letter has at most four
 
     def _kill(self) -> None:
-        """End the child and all that it has started, what has left its process group too (:mod:`cachemark.machine.keeper`)."""
+        """End the worker and every process that it started, also outside its group (:mod:`cachemark.machine.keeper`)."""
         if self._process.poll() is None and KEEPS:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
