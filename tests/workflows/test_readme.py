@@ -79,7 +79,7 @@ def test_a_frame_has_a_row_for_each_case(measured: stages.Stage) -> None:
 def test_a_run_shows_its_leaderboard(measured: stages.Stage) -> None:
     drawn = ET.fromstring(f"<div>{cm.open(measured.store)._repr_html_()}</div>")
     names = ["".join(cell.itertext()) for cell in drawn.iterfind(".//tbody/tr/th")]
-    assert {"full", "streaming", "calm"} <= set(names)
+    assert {"full", "StreamingLLM", "calm"} <= set(names)
     assert len({sum(int(cell.get("colspan", 1)) for cell in row) for row in drawn.iterfind(".//tr")}) == 1, "rows are equally wide"
 
 
