@@ -94,7 +94,8 @@ def test_the_guide_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qui
     stages.stage(tmp_path)
     monkeypatch.chdir(tmp_path)
     text, space = block.text, dict[str, Any]()
-    smaller = {'"tiny-var"': '"dot", plugins=["dot.py"], batch=2, weights="dot.safetensors"', '"ams_kv"': '"streaming"', "=64": "=4", ', "1/4"]': "]"}
+    smaller = {'"tiny-var"': '"dot", plugins=["dot.py"], batch=2, weights="dot.safetensors"', '"ams_kv"': '"streaming"', "=64": "=4",
+               ', "1/4"]': "]"}
     for old, new in smaller.items():
         text = text.replace(old, new)
     with stages.forgetting():
