@@ -1,6 +1,6 @@
 """Micro-benchmarks of the hot pieces by pytest-benchmark: ``pytest benchmarks --benchmark-autosave``, then ``--benchmark-compare``.
 
-Groups are the pieces, so that a comparison stands side by side.
+Groups are the pieces, so that a comparison is side by side. ``cachemark ingest pytest-benchmark`` imports a run.
 """
 
 from __future__ import annotations

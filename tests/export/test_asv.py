@@ -283,3 +283,10 @@ def test_the_command_says_what_it_wrote_and_what_not(store: Store, here: Path, c
     done = CliRunner().invoke(main, [*call, str(here / "none")])
     assert done.exit_code == 4
     assert "belongs to a commit" in done.stderr
+
+
+def test_what_random_weights_say_of_images_is_left_out(store: Store, here: Path, commits: list[str]) -> None:
+    save(store, commits[0], sample.random_weights())
+    (file,) = exported(store, here).files
+    assert {"latency", "kv_logical"} <= results(file).keys()
+    assert not {"kl", "psnr_error", "legend_lost", "token_agreement_lost", "ssim_lost"} & results(file).keys()

@@ -235,3 +235,13 @@ def test_a_table_for_a_page_is_narrow_and_has_a_label() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ the two texts
+
+
+def test_bytes_are_alike_where_they_are_equal() -> None:
+    def smallest(linear: float, random: float) -> set[str]:
+        candidates = [judged(sample.candidate("linear", "1/2"), kv_logical=[linear]),
+                      judged(sample.candidate("random", "1/2"), kv_logical=[random])]
+        return bold(table([sample.full(), *candidates]), "kv_logical")
+
+    assert smallest(1000.0, 1000.0) == {"LineAR 1/2", "random 1/2"}
+    assert smallest(1000.0, 1001.0) == {"LineAR 1/2"}

@@ -10,7 +10,7 @@ from typing import Any
 from cachemark.methods.base import calibrations
 
 from .attack import PWNED, Attack
-from .ground import ANCHOR, BASELINE, REGISTER, STORE, edited, written
+from .ground import ANCHOR, BASELINE, BENCHMARKS, REGISTER, STORE, edited, written
 
 DEEP, DIGITS = '{"a":' * 5_000 + "1" + "}" * 5_000, '{"format": ' + "1" * 5000 + "}"
 DIFF = ("baseline", "diff", BASELINE, "--store", STORE)
@@ -76,6 +76,7 @@ ROWS = [
     incident("cells", [f"a\n{PWNED}"]), incident("change", 1e300),
     Attack("a register of format 99", LIST, "bad-baseline", ("format = 99",), prepare=edited(REGISTER, put("format", value=99))),
     Attack("a broken register, checked", CHECK, "bad-baseline", (REGISTER,), prepare=written(REGISTER, "{")),
+    broken("not text", BENCHMARKS, ("ingest", "pytest-benchmark", BENCHMARKS, "--store", STORE), b"\xff\xfe\x00", "bad-results"),
     Attack("an anchor whose expected value is endless", REPORT, "bad-baseline", ("dot.json",),
            prepare=edited(ANCHOR, put("anchor", "expected", value=1e400))),
     broken("an integer of 5000 digits", CALIBRATION, HEAT, DIGITS, "bad-calibration"),

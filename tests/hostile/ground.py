@@ -14,13 +14,13 @@ from cachemark.store.db import Store
 from support.stages import Stage
 
 PLAN, PLUGIN, STORE, WEIGHTS = "dots.toml", "dot.py", "dots.sqlite", "dot.safetensors"
-BASELINE, REGISTER, ANCHOR = "base.json", "incidents.json", "baselines/anchors/dot.json"
+BASELINE, REGISTER, ANCHOR, BENCHMARKS = "base.json", "incidents.json", "baselines/anchors/dot.json", "bench.json"
 Preparation = Callable[[Path], object]
 KEY = "3f2a91c07e"  # of the only incident in the register
 
 
 def furnish(measured: Stage, folder: Path) -> Path:
-    """Furnish a folder: a measured plan with its plug-in, weights, store and baseline, a register with one incident, a reached anchor."""
+    """Furnish a folder: a measured plan with its plug-in, weights, store and baseline, an incident, an anchor, a pytest-benchmark file."""
     here = measured.copy(folder).folder
     (here / PLAN).write_text((here / PLAN).read_text().replace(f"{here}/", ""))
     with Store.open(here / STORE) as store:
@@ -35,6 +35,9 @@ def furnish(measured: Stage, folder: Path) -> Path:
     (here / ANCHOR).write_text(json.dumps({
         "format": 1, "anchor": {"model": "dot", "metric": "kl", "expected": 1.0, "tolerance": 0.5, "source": "a paper", "sampling": {}},
         "weights": "0" * 64, "value": 1.0, "case": {}, "facts": {}}))
+    (here / BENCHMARKS).write_text(json.dumps({
+        "machine_info": {"node": "here", "cpu": {"brand_raw": "a CPU", "count": 2}}, "datetime": "2026-01-01T00:00:00", "version": "5.0",
+        "benchmarks": [{"fullname": "test_a", "group": None, "params": {}, "stats": {"data": [0.1, 0.2], "rounds": 2, "iterations": 1}}]}))
     return here
 
 

@@ -104,3 +104,9 @@ def test_a_broken_profile_is_left_out() -> None:
     for broken in ({**FOUND, "passes": []}, {**FOUND, "branches": None}, {**FOUND, "classes": {"a": {}}}, [], "no"):
         full = replace(outcomes()[0], facts={"paradigm": "masked", "redundancy": broken})
         assert layers(group([full]).full) is None
+
+
+def test_a_method_as_far_as_other_seeds_is_not_ranked() -> None:
+    held = {row.method: row for row in group().candidates}
+    assert held["window"].unranked
+    assert held["linear"].place == 1

@@ -158,3 +158,12 @@ def test_the_file_holds_what_it_says() -> None:
         assert cell.model or not cell.plan
     assert {cell.table for cell in published().cells} == set(published().baselines) == set(published().notes)
     assert all(len({cell.hardware for cell in published().cells if cell.table == table}) == 1 for table in published().notes)
+
+
+def test_another_batch_budget_or_engine_is_another_row() -> None:
+    changes: list[dict[str, Any]] = [{"batch": 128}, {"engine": "reference"}, {"codec": "int8"}]
+    strangers = [replace(QUARTER, case=replace(QUARTER.case, **change)) for change in changes]
+    assert measured(FULL, *strangers) == []
+    eighth = ran(5.0, method="linear", parameters={"B": 72}, budget="1/8")
+    assert measured(FULL, eighth) == []
+    assert line(table(FULL, QUARTER, eighth), "LlamaGen-XL, LineAR 1/6").how == "not in this run"

@@ -224,3 +224,16 @@ def test_a_store_that_lacks_the_plan_is_refused_in_one_sentence(script: ModuleTy
     strange = replace(cases("prompts")[0], warmup=7)
     with pytest.raises(SystemExit, match=r"^The plan prompts has no such cases: tiny-t2i full\.$"):
         script.take(stored(store, "prompts", [outcome(strange)]), "prompts")
+
+
+def test_texts_of_a_store_stay_text(script: ModuleType, tmp_path: Path) -> None:
+    planned = cases("rivals")
+    outcomes = [outcome(case) for case in planned]
+    outcomes[3] = Outcome(planned[3], Status.ERROR, log=HOSTILE.partition("\n")[0])
+    here = Environment(HOSTILE, "cpu-example", "5f1c0a7be2d94410", {"threads": 2, "torch": HOSTILE})
+    plain = script.text(script.take(stored(tmp_path / "a.sqlite", "rivals", [outcome(case) for case in planned]), "rivals"))
+    text = script.text(script.take(stored(tmp_path / "b.sqlite", "rivals", outcomes, here), "rivals"))
+    assert text.count("&lt;script&gt;") >= 3
+    assert not re.search(r"<script|\u202e|(?<!\\)!\[|@all|https://", text)
+    assert text.count("\n#") == plain.count("\n#")
+    assert {len(line) for line in rows(text, "FID")} == {len(line) for line in rows(plain, "FID")}

@@ -27,6 +27,7 @@ COMMANDS = {
     "explain": "Show which cases of a plan would run, and why.",
     "export": "Export results and images to other programs.",
     "incident": "List, acknowledge and accept known regressions.",
+    "ingest": "Import results of other programs into a store.",
     "list": "List models, methods, decoders, metrics, plans or runs.",
     "max-batch": "Find the largest batch that fits, for every method of a plan.",
     "new": "Create a template package for a method, model or metric.",

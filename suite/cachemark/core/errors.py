@@ -68,6 +68,10 @@ class BadBaseline(CachemarkError):
     """Missing, damaged or foreign baseline."""
 
 
+class BadResults(CachemarkError):
+    """Unreadable results file of another program."""
+
+
 class UnfairComparison(CachemarkError):
     """Sides that differ in more than the compared property."""
 

@@ -1,13 +1,14 @@
-"""Creation, check, backup, merge and pruning of a store."""
+"""Creation, check, backup, merge, import and pruning of a store."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.errors import BadStore
+from ..core.errors import BadStore, Infrastructure
 from ..store import upkeep
 from ..store.database import file_of
 from ..store.db import Store
+from ..store.ingest import Ingested, ingest
 from ..store.merge import Merged, merge
 from ..store.prune import Pruned, nights_kept, prune
 from .session import DEFAULT_STORE
@@ -46,3 +47,13 @@ def prune_store(store: str | Path = DEFAULT_STORE, policy: str = "raw=60", *, dr
     """Replace raw values of old nights by quantiles and delete artifacts, or count them (``dry``)."""
     with Store.open(store, create=False, read_only=dry) as target:
         return prune(target, nights_kept(policy), dry=dry)
+
+
+def ingest_file(file: Path, store: str | Path = DEFAULT_STORE) -> Ingested:
+    """Import a file of ``pytest --benchmark-json`` as one run."""
+    try:
+        text = file.read_bytes().decode("utf-8", errors="replace")
+    except OSError as error:
+        raise Infrastructure(f"{file} cannot be read: {error.strerror}.", remedy="Name another file.") from error
+    with Store.open(store) as target:
+        return ingest(target, text, str(file))

@@ -1,0 +1,138 @@
+"""Files of pytest-benchmark in the store: what a benchmark becomes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark.core.errors import BadResults, NothingMeasured
+from cachemark.store.db import Store
+from cachemark.store.ingest import ingest
+
+BENCH = """
+import pytest
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_sum(benchmark, n):
+    benchmark.group = "sums"
+    benchmark.extra_info["note"] = "<b>"
+    benchmark.pedantic(sum, args=([n] * 10,), rounds=4)
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What pytest-benchmark itself writes."""
+    folder = tmp_path_factory.mktemp("bench")
+    (folder / "test_it.py").write_text(BENCH)
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # no worker of the run that we are in
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-json", "out.json", "test_it.py"],
+                   cwd=folder, check=True, capture_output=True, env=alone)
+    return dict(json.loads((folder / "out.json").read_text()))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "s.sqlite")
+
+
+def test_a_file_becomes_a_run_with_every_raw_value(written: dict[str, Any], store: Store) -> None:
+    ingested = ingest(store, json.dumps(written), "out.json")
+    assert (ingested.cases, ingested.skipped, ingested.repeated) == (2, (), False)
+    run, (first, second) = store.run(ingested.run), store.outcomes(ingested.run)
+    assert (run.plan, run.state) == ("pytest-benchmark", "finished")
+    assert run.environment.facts["python"] == written["machine_info"]["python_version"]
+    assert list(first.samples["latency"]) == written["benchmarks"][0]["stats"]["data"]
+    assert len(first.samples["latency"]) == 4
+    assert (first.case.model, first.case.conditions, first.case.parameters) == ("pytest-benchmark", "sums", {"n": 1})
+    assert second.case.method == "test_it.py::test_sum[2]"
+    assert first.facts["extra_info"] == {"note": "<b>"}
+
+
+def test_the_same_file_twice_is_one_run_and_another_day_is_the_same_case(written: dict[str, Any], store: Store) -> None:
+    first, again = (ingest(store, json.dumps(written), "out.json") for _ in range(2))
+    assert again.repeated
+    assert again.run == first.run
+    later = json.loads(json.dumps(written))
+    for item in later["benchmarks"]:
+        item["stats"]["data"] = [2 * value for value in item["stats"]["data"]][:3]
+        item["stats"]["rounds"] = 3
+    second = ingest(store, json.dumps(later), "later.json")
+    assert second.run != first.run
+    assert [o.case.key for o in store.outcomes(first.run)] == [o.case.key for o in store.outcomes(second.run)]
+
+
+@pytest.mark.parametrize(("error", "state"), [(KeyboardInterrupt(), "interrupted"), (OSError(28, "No space left on device"), "failed")])
+def test_a_reading_that_broke_off_ends_and_is_made_again(
+    error: BaseException, state: str, written: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    saved, real = [], Store.save
+
+    def save(self: Store, *given: Any, **more: Any) -> int:
+        if saved:
+            raise error
+        saved.append(given)
+        return real(self, *given, **more)
+
+    monkeypatch.setattr(Store, "save", save)
+    with pytest.raises(type(error)):
+        ingest(store, json.dumps(written), "out.json")
+    monkeypatch.undo()
+    assert [run.state for run in store.runs()] == [state]
+    again = ingest(store, json.dumps(written), "out.json")
+    assert (again.repeated, again.cases) == (False, len(written["benchmarks"]))
+    assert len(store.outcomes(again.run)) == again.cases
+
+
+def test_a_summary_without_raw_values_is_skipped(written: dict[str, Any], store: Store) -> None:
+    bare = json.loads(json.dumps(written))
+    del bare["benchmarks"][0]["stats"]["data"]
+    ingested = ingest(store, json.dumps(bare), "out.json")
+    assert ingested.cases == 1
+    assert "test_sum[1]" in ingested.skipped[0]
+    del bare["benchmarks"][1]["stats"]["data"]
+    with pytest.raises(NothingMeasured, match="no raw values"):
+        ingest(store, json.dumps(bare), "out.json")
+    assert len(store.runs()) == 1  # a file without values leaves no run behind
+
+
+OTHERS = ("", "[]", "{}", '{"benchmarks": []}', '{"benchmarks": {}, "machine_info": {}}', "[" * 100_000, "nul\x00")
+
+
+@pytest.mark.parametrize("text", OTHERS, ids=lambda t: ascii(t[:12]))
+def test_what_is_no_such_file_is_refused(text: str, store: Store) -> None:
+    with pytest.raises(BadResults, match=r"out\.json"):
+        ingest(store, text, "out.json")
+
+
+@pytest.mark.parametrize("broken", [{"fullname": None, "stats": None}, {"stats": {"data": [1.0]}}, 3,
+                                    {"fullname": "a", "stats": {"data": ["x"]}}, {"fullname": "a", "stats": {"data": []}},
+                                    {"fullname": "a", "stats": {"data": [1e999]}}, {"fullname": "a", "stats": {"data": [10**400]}},
+                                    {"fullname": "a", "stats": {"data": [1.0]}, "params": 3}])
+def test_a_broken_benchmark_is_named_by_its_place(broken: Any, written: dict[str, Any], store: Store) -> None:
+    spoilt = {**written, "benchmarks": [written["benchmarks"][0], broken]}
+    with pytest.raises(BadResults, match="benchmark 2"):
+        ingest(store, json.dumps(spoilt), "out.json")
+    assert store.runs() == []
+
+
+def test_hostile_names_are_stored_and_shown_as_text(written: dict[str, Any], store: Store) -> None:
+    from cachemark.analysis import report_view
+    from cachemark.report.page import render
+
+    evil = "<script>alert(1)</script>\u202e" + "A" * 10_000
+    spoilt = json.loads(json.dumps(written))
+    spoilt["benchmarks"][0].update(fullname=evil, group=evil, params={evil: float("nan")})
+    spoilt["commit_info"] = {"id": evil}
+    ingested = ingest(store, json.dumps(spoilt), "out.json")
+    run = store.run(ingested.run)
+    assert run.code["commit"] == ""
+    page = render.render(report_view.build(run, store.outcomes(ingested.run)))
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
