@@ -153,3 +153,8 @@ def test_a_table_that_is_no_anchor_is_refused(change: dict[str, Any], words: str
     assert Anchor.from_table("mar-l", {**TABLE, "expected": 2}).expected == 2.0
     with pytest.raises(BadPlan, match=words):
         Anchor.from_table("mar-l", {**TABLE, **change})
+
+
+def test_a_model_that_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadBaseline, match="not a name of a model"):
+        anchors.file_in(tmp_path, "../mar-l", "model")

@@ -310,3 +310,8 @@ def test_threshold_can_be_told() -> None:
     slower = changed(plan(), "linear", samples={"latency": [1.1, 1.21, 1.32]})
     assert row(judge(slower, threshold=0.09), "linear", "latency").verdict == "regressed"
     assert row(judge(slower, threshold=0.11), "linear", "latency").verdict == "equivalent"
+
+
+def test_full_cache_that_failed_when_repeated_is_no_yardstick() -> None:
+    found = judge([*plan(), Outcome(case("full"), Status.ERROR, log="boom")])
+    assert row(found, "linear", "latency").reason == "the run has no full cache to compare times with"

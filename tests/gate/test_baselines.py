@@ -172,3 +172,21 @@ def test_an_accepted_baseline_passes_against_itself(path: Path) -> None:
     accepted = baselines.load(path)
     comparison = compare(accepted, accepted.outcomes, accepted.environment, plan=accepted.meta["plan"])
     assert (comparison.exit_code, comparison.coverage) == (0, 1.0)
+
+
+def test_place_that_cannot_be_written(store: Store, root: Path) -> None:
+    root.parent.mkdir()
+    root.write_text("in the way")
+    with pytest.raises(BadBaseline, match="cannot be written") as caught:
+        baselines.save(store, measured(store), root)
+    assert caught.value.remedy == "Name another folder for baselines."
+    with pytest.raises(BadBaseline, match="cannot be written") as caught:
+        incidents.save(root / "register.json", [])
+    assert caught.value.remedy == "Name another file with --incidents."
+
+
+def test_newer_baseline(store: Store, root: Path) -> None:
+    path = baselines.save(store, measured(store), root)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
+    with pytest.raises(BadBaseline, match="has format 99"):
+        baselines.load(path)

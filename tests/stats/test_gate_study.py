@@ -174,3 +174,37 @@ def test_rules_on_histories(rivals: ModuleType) -> None:
     for name, shows in (("asv", rivals.by_asv_publish), ("otava", rivals.by_otava)):
         if rivals.installed(name):
             assert (shows(risen), shows(flat), shows(1 / risen)) == (True, False, False)
+
+
+def test_rules_of_others_see_a_large_change_and_none_in_equal_runs(study: ModuleType, rivals: ModuleType) -> None:
+    assert {"median", "mean"} <= set(study.SCORES)
+    before = np.exp(stream().normal(0, 0.001, 10))
+    known = [rule for rule in rivals.RULES if rule.score in study.SCORES]
+    assert len(known) >= 2
+    for rule in known:
+        score = study.SCORES[rule.score]
+        assert score(before, before) <= rule.parameter
+        assert score(before, 1.3 * before) == pytest.approx(1.3, rel=0.01)
+        assert score(before, 1.3 * before) > rule.parameter
+
+
+def test_a_curve_rises_with_what_it_may_cost(study: ModuleType) -> None:
+    none, some = 1 + 0.01 * stream().normal(0, 1, 4000), 1.02 + 0.01 * stream(1).normal(0, 1, 4000)
+    curve = study.curve(none, some)
+    assert curve[0][0] == 0.0
+    assert curve == sorted(curve)
+    assert curve[-1][0] > 0.5
+    assert curve[-1][1] > curve[0][1] + 0.2
+    assert study.family_rate(study.PER_CONFIG) == pytest.approx(0.05)
+
+
+def test_waits_without_an_alarm_count_as_nights(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = replace(study.SIZES["quick"], wait=40, waits=5, watched=3)
+    quiet = study.wait_row(study.PROFILES["locked"], stream(), 0.02, 0.0, size)
+    assert (quiet["nights simulated"], quiet["false alarms"], quiet["nights to a false alarm"]) == (200, 0, math.inf)
+    assert quiet["at least"] == pytest.approx(200 / -math.log(0.05))
+    answers = iter([10, None, None, None, None])
+    monkeypatch.setattr(study, "wait", lambda *_: next(answers))
+    one = study.wait_row(study.PROFILES["locked"], stream(), 0.02, 0.0, size)
+    assert (one["nights simulated"], one["false alarms"], one["nights to a false alarm"]) == (170, 1, 170)
+    assert one["at least"] < quiet["at least"]

@@ -107,7 +107,8 @@ class Scored(Evicting):
             count = int(slots.live_visual > self.B)
         if count:
             visual = slots.table()
-            slots.evict(lowest(self.score(step, slots).float().masked_fill(visual < 0, float("inf")), visual, count))
+            score = self.score(step, slots).float().clamp(max=torch.finfo(torch.float32).max)  # the condition outlives protected entries
+            slots.evict(lowest(score.masked_fill(visual < 0, float("inf")), visual, count))
 
 
 def ring(memory: Memory, slots: SlotBank, entries: int) -> Tensor:
