@@ -156,5 +156,5 @@ def test_a_table_that_is_no_anchor_is_refused(change: dict[str, Any], words: str
 
 
 def test_a_model_that_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadBaseline, match="not a name of a model"):
+    with pytest.raises(BadBaseline, match="not a valid name of a model"):
         anchors.file_in(tmp_path, "../mar-l", "model")

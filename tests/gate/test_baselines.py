@@ -12,7 +12,7 @@ from gate_examples import CODE, ENVIRONMENT, case, ok, plan
 
 from cachemark.core.errors import BadBaseline, BadStore, NothingMeasured
 from cachemark.core.result import Outcome
-from cachemark.gate import baselines
+from cachemark.gate import baselines, incidents
 from cachemark.gate.baseline_check import compare
 from cachemark.store.db import Store
 

@@ -373,10 +373,3 @@ def test_hodges_lehmann_lets_one_outlier_pass() -> None:
     d = [0.01, 0.011, 0.009, 0.0105, 0.0095, 5.0]
     assert abs(float(hodges_lehmann(d)) - 0.01) < 0.001
     assert np.mean(d) > 0.8
-
-
-def test_a_noisier_machine_sees_less() -> None:
-    quiet, loud = (sees(noise(1, 60, sd), family=200) for sd in (0.002, 0.05))
-    assert 0.005 <= quiet < 0.01 < 0.05 < loud < 0.5
-    assert sees(-noise(1, 60, 0.05), family=200) == pytest.approx(loud, rel=0.2)
-    assert sees(noise(1, 60, 5.0), family=200) == math.inf
