@@ -78,7 +78,7 @@ def test_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     (["llamagen-b", "--gpu", ""], "h100"),
     (["llamagen-b", "--budget", "onw"], "'onw' is not a number. Did you mean 'own'?"), (["llamagen-xl", "--budget", "0"], "outside (0, 1]"),
     (["llamagen-b", "--steps", "9"], "llamagen-b is a next-token model, whose passes follow from its tokens"),
-    (["mar-b", "--steps", "257"], "Give 1 … 256 steps"),
+    (["mar-b", "--steps", "257"], "Use 1 … 256 steps"),
     (["llamagen-b", "--demanding", "2"], "only ams_kv has such layers"),
     (["var-d16", "--method", "h2o", "--budget", "1/2", "--demanding", "2"], "here h2o would run"),
     (["var-d16", "--demanding", "17"], "17 demanding layers, and the model has 16"),

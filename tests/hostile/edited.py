@@ -13,7 +13,7 @@ from .attack import PWNED, Attack
 from .ground import ANCHOR, BASELINE, BENCHMARKS, REGISTER, STORE, edited, written
 
 DEEP, DIGITS = '{"a":' * 5_000 + "1" + "}" * 5_000, '{"format": ' + "1" * 5000 + "}"
-DIFF = ("baseline", "diff", BASELINE, "--store", STORE)
+CHECKED = ("check", "--baseline", BASELINE, "--store", STORE)
 LIST = ("incident", "list", "--register", REGISTER)
 CHECK = ("check", "--store", STORE, "--incidents", REGISTER)
 REPORT = ("report", "r.html", "--store", STORE)
@@ -39,7 +39,7 @@ def broken(name: str, file: str, arguments: tuple[str, ...], content: str | byte
 def baseline(*keys: str | int, value: Any, says: str = "") -> Attack:
     """A try with one odd value in a baseline."""
     place = ".".join(map(str, keys))
-    return Attack(f"a baseline with {place} = {str(value)[:9]!r}", DIFF, "bad-baseline", (BASELINE, says or place),
+    return Attack(f"a baseline with {place} = {str(value)[:9]!r}", CHECKED, "bad-baseline", (BASELINE, says or place),
                   prepare=edited(BASELINE, put(*keys, value=value)))
 
 
@@ -61,16 +61,16 @@ def calibration(name: str, says: str, **changes: object) -> Attack:
 
 
 ROWS = [
-    broken("empty", BASELINE, DIFF, ""), broken("nested 5000 deep", BASELINE, DIFF, DEEP),
-    broken("an integer of 5000 digits", BASELINE, DIFF, DIGITS),
+    broken("empty", BASELINE, CHECKED, ""), broken("nested 5000 deep", BASELINE, CHECKED, DEEP),
+    broken("an integer of 5000 digits", BASELINE, CHECKED, DIGITS),
     baseline("meta", "expires", value="9999999-01-01"), baseline("metrics", "kl", value="one"),
     baseline("outcomes", 0, "status", value="fine"), baseline("outcomes", 0, "samples", "latency", value=[-1.0, 0.1]),
     baseline("outcomes", 0, "samples", "latencyy", value=[1.0], says="Did you mean"), baseline(*CASE, "batch", value=10**30),
-    Attack("a baseline with NaN", DIFF, "bad-baseline", ("NaN",), prepare=lambda folder: (folder / BASELINE).write_text(
+    Attack("a baseline with NaN", CHECKED, "bad-baseline", ("NaN",), prepare=lambda folder: (folder / BASELINE).write_text(
         (folder / BASELINE).read_text().replace('"seconds": ', '"seconds": NaN, "was": ', 1))),
     Attack("an accepted baseline named as a command", ("baseline", "list"), code=0, says=(": :error::pwned/x",),
            prepare=written(f"baselines/accepted/{PWNED}/x.json", "{")),
-    Attack("a case in a baseline that is a command", DIFF, code=0, says=("pwned",),
+    Attack("a case in a baseline that is a command", CHECKED, code=4, says=("pwned",),
            prepare=edited(BASELINE, put(*CASE, "method", value=f"\n{PWNED}"))),
     broken("half", REGISTER, LIST, '{"format": 2, "incid'), incident("until", "9999999-01-01"), incident("key", PWNED),
     incident("cells", [f"a\n{PWNED}"]), incident("change", 1e300),

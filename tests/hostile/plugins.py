@@ -85,6 +85,4 @@ ROWS = [
           "price"),
     Attack("a metric whose title is markup", ("test", "metric", FILE), "bad-plugin", ("title or a unit",),
            prepare=written(FILE, METRIC.format(title="<img src=x onerror=alert(1)>", body=""))),
-    Attack("a metric that leaves when it measures", ("test", "metric", FILE), code=1, says=("FOUND", "ended with exit code 0"), trials=True,
-           prepare=written(FILE, METRIC.format(title="Mean", body="os._exit(0)"))),
 ]

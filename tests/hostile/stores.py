@@ -89,5 +89,5 @@ ROWS = [
            changes=LOGS),
     Attack("artifacts of a file elsewhere", ("db", "init", *STORED, "--artifacts", "there"), "bad-store", ("lie beside it",),
            changes=(STORE, *LOGS)),
-    Attack("a report in no folder, before measuring", (*RUN, "--report", "no/such/page.html"), says=("there is no folder no/such",)),
+    Attack("a report in no folder, before measuring", (*RUN, "--report", "no/such/page.html"), says=("folder no/such does not exist",)),
 ]

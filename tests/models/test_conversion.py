@@ -156,7 +156,7 @@ def test_a_published_layout_goes_from_its_path_to_an_image(official: tuple[Model
     verified = verify(entry.name, weights=named.weights, decoder_weights=named.decoder_weights)
     assert [found.key for found in verified] == ["weights", "decoder_weights"]
     assert len(verified[0].passed) == beside
-    assert {found.known for found in verified} == {"not published"}
+    assert {weights.published for weights in verified} == {"not published"}
     made = convert(entry.name, tmp_path / "made", weights=named.weights, decoder_weights=named.decoder_weights, shard=1 << 17,
                    pixels=entry.files[0].pixels)
     again = verify(entry.name, weights=str(made["weights"]), decoder_weights=str(made["decoder_weights"]))
@@ -271,7 +271,7 @@ def test_a_part_of_a_download_is_refused_in_one_sentence(tmp_path: Path, officia
     facts = {"bytes": len(content), "sha256": checkpoints.sha256(source)}
     (folder / ".published.json").write_text(json.dumps({"files": {source.name: facts}}))
     [verified] = verify(entry.name, weights=str(source))
-    assert verified.known == "as published"
+    assert verified.published == "as published"
     source.write_bytes(content[:-100])
     with pytest.raises(BadCheckpoint, match=rf"has {len(content) - 100} of {len(content)} bytes: its download is not whole") as refused:
         verify(entry.name, weights=str(source))
@@ -286,7 +286,7 @@ def test_a_tokenizer_without_weights_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="holds no weights: none of ") as caught:
         verify("janus-pro-1b", weights=str(tmp_path))
     assert "Use the folder of one model as it was published" in caught.value.remedy
-    with pytest.raises(BadCheckpoint, match=f"has no {FILE} beside it"):
+    with pytest.raises(BadCheckpoint, match=f"has no {FILE} next to it"):
         verify("janus-pro-1b", weights=str(net(tmp_path.parent, name="pytorch_model.bin")[1]))
 
 

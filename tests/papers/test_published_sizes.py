@@ -83,4 +83,4 @@ def test_slots_of_d30_at_reduced_depth_are_the_formula_to_the_byte(method: Full 
     values = entries(method, layout)
     method.begin(layout, model.sites, memory)
     assert memory.nbytes("slots") == nbytes(layout, values, equal_widths(dtype))
-    assert memory.nbytes("stage") == nbytes(layout, layout.visual if values < 3 * layout.visual else 0, equal_widths(dtype))
+    assert memory.nbytes("workspace") == nbytes(layout, layout.visual if values < 3 * layout.visual else 0, equal_widths(dtype))

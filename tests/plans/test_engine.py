@@ -28,7 +28,7 @@ def planned(engine: str, device: str, decide: str = "profile", model: str = "tin
 def test_on_a_cpu_it_is_eager_under_the_same_keys() -> None:
     auto, eager = planned("auto", "cpu"), planned("eager", "cpu")
     assert [p.case.key for p in auto] == [p.case.key for p in eager]
-    assert all("records CUDA graphs" in p.engine_reason for p in auto)
+    assert all("captures CUDA graphs" in p.engine_reason for p in auto)
     assert not any(p.engine_reason for p in eager)
 
 

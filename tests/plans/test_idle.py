@@ -34,7 +34,7 @@ def test_a_method_that_does_nothing_is_known_before_it_runs(model: str, method: 
 def test_the_price_the_log_and_the_row_state_it(tmp_path: Path) -> None:
     stage = stages.stage(tmp_path / "stage", '"streaming"')
     stage.plan.write_text(stage.plan.read_text().replace('budgets = ["1/2"]', 'budgets = ["1"]'))
-    line = f"dot streaming 1 does nothing. {SAVES_NOTHING}"
+    line = f"dot streaming 1 has no effect. {SAVES_NOTHING}"
     assert line in stage.call("price").output
     assert json.loads(stage.call("price", "--json").stdout)["idle"][0] == {"case": "dot streaming 1", "reason": SAVES_NOTHING}
     assert line in stage.run().stderr

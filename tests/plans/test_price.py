@@ -113,7 +113,7 @@ def test_methods_that_need_a_measurement_of_missing_weights_are_priced_and_the_f
     found = price_list(plans.Plan.model_validate({"name": "p", "cells": [cell]}), on="h100")
     assert found.missing == ("absent/var.pth",)
     assert found.cases == 1 + 2 * len(methods)
-    with pytest.raises(BadParameter, match="no calibration found"):  # which is what a run would say of random weights that are meant
+    with pytest.raises(BadParameter, match="no inter-scale similarity found"):  # as in a run with random weights
         price_list(plans.Plan.model_validate({"name": "p", "cells": [{**cell, "weights": ""}]}), on="h100")
 
 
@@ -298,5 +298,5 @@ def test_the_command_line_says_what_was_not_reached(tmp_path: Path) -> None:
     stage = stages.stage(tmp_path / "stage")
     result = stage.run("--budget", "0.01s")
     assert result.exit_code == 4
-    assert "No case of the plan was measured" in result.stderr
+    assert "No case of the plan produced results" in result.stderr
     assert {o.status for o in stage.outcomes().values()} == {Status.NOT_REACHED}

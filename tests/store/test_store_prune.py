@@ -330,5 +330,5 @@ def test_a_run_that_was_merged_while_it_ran_ends_at_the_next_merge(store: Store,
 
 def test_the_merge_command(path: Path, store: Store, other: Store) -> None:
     result = CliRunner().invoke(main, ["db", "merge", str(path.with_name("other.db")), "--store", str(path)])
-    assert result.output.endswith("2 runs and 3 outcomes added, 0 runs known already.\n")
+    assert result.output.endswith("2 runs and 3 outcomes added, 0 runs already present.\n")
     assert CliRunner().invoke(main, ["db", "init", "--store", str(path)]).exit_code == 0

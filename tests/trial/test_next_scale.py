@@ -61,7 +61,7 @@ def test_a_name_alone_means_the_defaults(write: Write) -> None:
 
 
 def test_unmeasured_weights_are_refused_with_file_and_line(write: Write) -> None:
-    with pytest.raises(BadParameter, match=r"plan\.toml:\d+: ams_kv: nobody has measured .*cachemark calibrate ams_kv"):
+    with pytest.raises(BadParameter, match=r"plan\.toml:\d+: ams_kv: no inter-scale similarity found .*cachemark calibrate ams_kv"):
         expand(write('model = "var-d16"\nmethods = ["ams_kv"]\nbudgets = ["1/2"]\n'))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.verdicts import ENDED, MISSING, REGRESSED
+from ..core.wording import printed
 from .options import (
     Finite,
     baseline_option,
@@ -106,7 +107,7 @@ def _data(result: CheckResult) -> dict[str, Any]:
 
 def _print(result: CheckResult) -> None:
     for line in _lines(result):
-        click.echo(runnable(line))
+        click.echo(runnable(printed(line)))
 
 
 def _lines(result: CheckResult) -> Iterator[str]:

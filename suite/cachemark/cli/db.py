@@ -64,7 +64,7 @@ def backup(target: Path, store_url: str) -> None:
 
 
 @db.command()
-@click.argument("others", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("sources", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @store_option
 @json_option
 def merge(sources: tuple[Path, ...], store_url: str, as_json: bool) -> None:
@@ -81,7 +81,7 @@ def merge(sources: tuple[Path, ...], store_url: str, as_json: bool) -> None:
         rows.append({"from": str(path), "runs": merged.runs, "outcomes": merged.outcomes, "known": merged.known})
         if not as_json:
             added = f"{count(merged.runs, 'run')} and {count(merged.outcomes, 'outcome')} added"
-            click.echo(f"{path}: {added}, {count(merged.known, 'run')} known already.")
+            click.echo(f"{path}: {added}, {count(merged.known, 'run')} already present.")
     if as_json:
         echo_json(rows)
 
