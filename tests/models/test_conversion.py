@@ -160,7 +160,7 @@ def test_a_published_layout_goes_from_its_path_to_an_image(official: tuple[Model
     made = convert(entry.name, tmp_path / "made", weights=named.weights, decoder_weights=named.decoder_weights, shard=1 << 17,
                    pixels=entry.files[0].pixels)
     again = verify(entry.name, weights=str(made["weights"]), decoder_weights=str(made["decoder_weights"]))
-    assert [(v.tensors, v.nbytes, v.dtypes, v.passed, v.known) for v in again] == [
+    assert [(v.tensors, v.nbytes, v.dtypes, v.passed, v.published) for v in again] == [
         (v.tensors, v.nbytes, v.dtypes, (), "as converted") for v in verified]
     assert len(checkpoints.parts(made["weights"])) > 1
     converted = Request(weights=str(made["weights"]), decoder_weights=str(made["decoder_weights"]))
