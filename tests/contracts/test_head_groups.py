@@ -20,12 +20,13 @@ from cachemark.core.errors import BadParameter
 from cachemark.kit.common import recorded
 from cachemark.kit.driver import RasterFeed, drive, layout_of
 from cachemark.kit.next_token import Cell
-from cachemark.kit.runner import GROUPS, method_checks, run_all
+from cachemark.kit.runner import GROUPS, method_checks
 from cachemark.methods.base.evicting import visual_budget
 from cachemark.methods.h2o import H2O
 from cachemark.methods.linear import Linear
 from cachemark.methods.window import Window
 from cachemark.roofline.bill import attended
+from support.kit import run_all
 
 
 @dataclass

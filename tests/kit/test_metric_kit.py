@@ -13,10 +13,11 @@ import pytest
 from cachemark.core import registry
 from cachemark.kit.findings import KitResult
 from cachemark.kit.metric_checks import MetricExample
-from cachemark.kit.runner import metric_checks, run_all
+from cachemark.kit.runner import metric_checks
 from cachemark.plugins import loading as plugins
 from cachemark.workflows.prove import prove_metric
 from support import examples
+from support.kit import run_all
 from support.stages import call, forgetting
 
 AWAY = "return (batch.images - batch.reference).flatten(1).square().mean(1) / 8"

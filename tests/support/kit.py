@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cachemark.core.errors import Unsupported
 from cachemark.kit.findings import KitResult
-from cachemark.kit.runner import FAMILIES, method_checks
+from cachemark.kit.runner import FAMILIES, PlannedCheck, method_checks
 from cachemark.methods.registry import METHODS
 
 
 def run_check(method: str, check: str, paradigm: str = "next-token") -> KitResult:
     """Run the check of a registered method that has these words as its name."""
     return next(planned for planned in method_checks(METHODS.get(method)) if planned.name == f"{paradigm}: {check}").run()
+
+
+def run_all(planned: Iterable[PlannedCheck]) -> list[KitResult]:
+    """Run checks and return their results."""
+    return [check.run() for check in planned]
 
 
 def passes_at_the_smallest_size(name: str) -> None:

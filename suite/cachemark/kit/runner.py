@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,11 +142,6 @@ def model_checks(entry: ModelEntry, request: Request | None = None) -> Iterator[
 def metric_checks(example: MetricExample) -> Iterator[PlannedCheck]:
     """Yield every check of a metric."""
     yield from (PlannedCheck(check, lambda: [example]) for check in METRIC)
-
-
-def run_all(planned: Iterable[PlannedCheck]) -> list[KitResult]:
-    """Run checks and return their results."""
-    return [check.run() for check in planned]
 
 
 def findings_of(check: Check, example: Example) -> list[KitFinding]:
