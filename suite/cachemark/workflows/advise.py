@@ -360,10 +360,9 @@ def _plan(stored: Mapping[str, Any], entry: ModelEntry, wishes: Wishes) -> str:
     cells = [block.model_copy(update={"batch": wishes.batch, "samples": block.samples and max(block.samples, wishes.batch)})
              for block in plan.cells]
     samples = max(plan.fidelity.samples, wishes.batch)
-    needed = max(samples, *(block.samples for block in cells), SIZES[plan.fidelity.seeds])
-    seeds = next((name for name, size in SIZES.items() if size >= needed), plan.fidelity.seeds)
-    if SIZES[plan.fidelity.seeds] >= needed:
-        seeds = plan.fidelity.seeds
+    needed, seeds = max(samples, *(block.samples for block in cells)), plan.fidelity.seeds
+    if SIZES[seeds] < needed:
+        seeds = next((name for name, size in SIZES.items() if size >= needed), seeds)
     fidelity = plan.fidelity.model_copy(update={"samples": samples, "seeds": seeds})
     plan = plan.model_copy(update={"cells": list({block.model_dump_json(): block for block in cells}.values()), "fidelity": fidelity})
     return toml_of(plan.model_dump(exclude_defaults=True, exclude_none=True))
