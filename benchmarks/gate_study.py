@@ -75,8 +75,7 @@ ALLOWED = {"locked": 0.02, "unlocked": 0.02, "shared CPU": 0.10}
 @dataclass(frozen=True)
 class Size:
     """How much is simulated: nights of the gate, configurations of each other rule (unchanged, changed), histories; nights of a wait for a
-    false
-    alarm, how many waits, and series that are watched in each."""
+    false alarm, how many waits, and series that are watched in each."""
 
     nights: int
     unchanged: int
@@ -109,8 +108,7 @@ def images(noise: Noise, stream: Generator, shape: tuple[int, ...], count: int, 
 
 def paired(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
     """Log ratios of pairs of configurations with these effects (log ratios), (configs, count): the sides of a pair share a day, one runs
-    into the
-    other's warmth, in random order, and the mode sticks for half of them."""
+    into the other's warmth, in random order, and the mode sticks for half of them."""
     shape = (len(effect), count, 2)
     mode = stream.random(shape) < noise.mode
     mode[..., 1] = np.where(stream.random(shape[:2]) < STICKY, mode[..., 0], mode[..., 1])

@@ -42,10 +42,10 @@ class SpeedClaim:
 
     ``baseline`` describes its full cache, the row ``against``, that ``speedup`` is over, by the printed ``seconds`` per image.
     ``allocated`` and ``live``: fractions of the full cache, None of a masked model. ``roofline_there`` seconds per image and the
-    ``speedup_bound_there`` speedup are those of the paper's ``gpu``, ``roofline_here`` and ``speedup_bound_here`` of the
-    requested one. ``measured`` seconds and ``measured_speedup``, on ``machine``, come from the newest run that has the row beside its
-    full cache, else from the newest that has the row.
-    ``remark``: why the claim is implausible, and ``mark`` a word for it; ``notes``: those of the table."""
+    ``speedup_bound_there`` speedup are those of the paper's ``gpu``, ``roofline_here`` and ``speedup_bound_here`` of the requested one.
+    ``measured`` seconds and ``measured_speedup``, on ``machine``, come from the newest run that has the row beside its full cache, else
+    from the newest that has the row. ``remark``: why the claim is implausible, and ``mark`` a word for it; ``notes``: those of the
+    table."""
 
     table: str
     row: str

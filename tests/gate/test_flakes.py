@@ -82,9 +82,7 @@ def test_equal_sides_say_how_often_processes_fail_here() -> None:
 
 def false_nights(rate: float, nights: int, stream: np.random.Generator, configs: int = 200, pairs: int = 7) -> float:
     """The share of nights without a change in which a failure is taken for a cause, if either side of each of so many pairs of each
-    configuration
-    may
-    fail by chance and begin the tries."""
+    configuration may fail by chance and begin the tries."""
     rule, wrong = FlakeRule(configs), 0
     for suspects in stream.binomial(configs, 1 - (1 - rate) ** (2 * pairs), nights):
         later = stream.random((suspects, MOST)) < rate

@@ -137,8 +137,7 @@ def test_signs_are_drawn_in_blocks_and_are_those_of_one_draw() -> None:
 
 def test_equal_sides_seldom_alarm_over_a_family() -> None:
     """A hundred nights of twenty configurations without a change in the mean: one in twenty may alarm, and then 13 or more do by a chance
-    of 1 in
-    700."""
+    of 1 in 700."""
     nights = ([pair(str(n), *sides(0, sd=2, seed=100 * night + n)) for n in range(20)] for night in range(100))
     alarms = sum(any(row.verdict == "regressed" for row in rows(*night).values()) for night in nights)
     assert alarms <= 12

@@ -26,7 +26,6 @@ class Windowed(Decoder):
     method evicts; tokens behind it are drafts of the next line.
     """
 
-
     window: int = 16
     proposals: str = "newest"
     look_ahead: bool = False

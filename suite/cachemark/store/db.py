@@ -69,8 +69,7 @@ class Store:
         """Open a SQLite file (a path) or a server (``postgresql+psycopg://…``), and create its tables if it is empty.
 
         ``artifacts`` is the artifact folder: by default ``<database>.artifacts`` beside the file, and for a server the one from
-        :mod:`.places`.
-        ``create=False`` refuses to create a file. Runs whose process has ended are marked as interrupted.
+        :mod:`.places`. ``create=False`` refuses to create a file. Runs whose process has ended are marked as interrupted.
         """
         path = file_of(url_or_path)
         if path is None:
@@ -208,8 +207,7 @@ class Store:
         """Save an outcome with its samples in one transaction, and return its number.
 
         ``artifacts`` maps names such as ``tokens.safetensors`` to bytes, which are written before the rows. Outcomes with the same
-        ``trial``
-        shared a process. A killed or failed save leaves nothing of the outcome in the database.
+        ``trial`` shared a process. A killed or failed save leaves nothing of the outcome in the database.
         """
         files = {name: self._checked(file) for name, file in outcome.artifacts.items() if name not in (artifacts or {})}
         files.update({name: self.artifacts.put(name, data) for name, data in (artifacts or {}).items()})

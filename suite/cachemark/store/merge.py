@@ -43,8 +43,7 @@ def merge(target: Store, source: Store) -> Merged:
 
     Runs get new numbers. Two runs are the same if plan, start, numerics and code are equal; a repeated merge adds only what is missing and
     updates a run that continued meanwhile. A run is ``running`` until all of it is present. Verdicts of comparisons are copied; those
-    against
-    baselines are not, because `check` makes them anew.
+    against baselines are not, because `check` makes them anew.
     """
     existing = {_origin(run): run.id for run in target.runs()}
     numbers: dict[int, int] = {}  # of the source's runs in the target

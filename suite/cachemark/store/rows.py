@@ -73,8 +73,7 @@ class Verdict:
     """Verdict of a gate on one metric of one case.
 
     ``metric`` is the name of a metric, ``output_hash``, or ``status`` of the case. ``then`` and ``now`` are the compared values (times:
-    ratio
-    to the full cache of the same run), ``change`` is now / then; each may be None.
+    ratio to the full cache of the same run), ``change`` is now / then; each may be None.
     """
 
     case_key: str

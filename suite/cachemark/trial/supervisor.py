@@ -72,10 +72,8 @@ def run_trials(
     """Run cases of one model in order, in one process as long as it lives.
 
     A worker that dies or stays silent past the deadline ends its case with a typed outcome; later cases run in a new process. ``started``
-    is
-    called when a case begins, ``advanced`` with the number of images since its last call. ``watch`` observes the device and may
-    invalidate a
-    case. If ``admit`` returns a reason, that case and all later ones are not reached.
+    is called when a case begins, ``advanced`` with the number of images since its last call. ``watch`` observes the device and may
+    invalidate a case. If ``admit`` returns a reason, that case and all later ones are not reached.
     """
     remaining = list(planned)
     while remaining:

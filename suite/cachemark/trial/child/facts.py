@@ -62,9 +62,10 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
 
 
 def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:
-    """Facts for a reader where a candidate attends otherwise than the full cache: that its speed is not compared, or, where its kernel is
-    as
-    fused as the full cache's and reads no more than the method needs, that its price is in the time."""
+    """Return the facts of a candidate whose attention kernel differs from the full cache's.
+
+    Its speed is not compared, unless its kernel is as fused as the full cache's and reads no more than the method needs.
+    """
     if not codec(case.codec).exact:
         return {"quality_only": f"What the codec {case.codec} stores is decoded into a buffer before each attention, which a kernel that "
                                 "reads codes would not do; a speedup would measure the buffer."}
@@ -86,9 +87,11 @@ def _kernel(method: Method, layout: Layout) -> str:
 
 # -- the least cost ------------------------------------------------------------------------------------------------------
 def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | None, steps: Sequence[Step] = ()) -> dict[str, Any]:
-    """The limit as a fact of a candidate or a full cache whose rates are known; else nothing. The reference engine has the full cache's:
-    its
-    padding and copies are what it is shown for. Under a decoder it is that of the ``steps`` that ran, and without them there is none."""
+    """Return the limit of a candidate or a full cache, or nothing if the rates are unknown.
+
+    The reference engine has the full cache's limit, so that its padding and copies show. Under a decoder the limit follows from the
+    ``steps`` that ran; without them there is none.
+    """
     if rates is None or case.role not in ("candidate", "baseline") or (case.decoder and not steps):
         return {}
     bill = case_bill(case, entry, method, steps)

@@ -221,10 +221,11 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
 
 
 def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:
-    """The quality of an earlier outcome of the case, where that can be reused. Candidates are compared with the full cache's features,
-    so its own pass stands only as long as these are kept, and then they lie in its own feature cache too, where candidates in other
-    processes
-    look for them. What does not stand leaves no old part there."""
+    """Return the quality of an earlier result of the case, if it can be reused.
+
+    Candidates are compared with the full cache's features. So its quality is reused only while these exist; they are copied to its feature
+    cache, where candidates in other processes look for them. Outdated parts of that cache are removed.
+    """
     earlier, case, mine = planned.reusable, planned.case, planned.feature_cache
     if earlier is None:
         return None
