@@ -19,7 +19,7 @@ from rich.text import Text
 
 from ..core.result import Outcome
 from ..core.spec import Case
-from ..core.wording import count, printed
+from ..core.wording import count
 
 if TYPE_CHECKING:
     from ..workflows.explain import Decision
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 COLUMNS = ("case", "a batch", "speed", "saved", "images")
 QUIET = 60.0  # seconds without a line, after which one says how far a case is
 AROUND = 7  # lines of a terminal that are not rows of the table
+
+
+def plain(text: str) -> str:
+    """Return foreign text without control characters and without the commands of GitHub's log (``::``, ``##[``)."""
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    return printable.replace("::", ": :").replace("##[", "## [")
 
 
 def about(seconds: float) -> str:
@@ -65,7 +71,7 @@ class Follower:
         self._rows.clear()
         click.echo(f"{count(len(decisions), 'case')}: {len(decisions) - self._total} already measured, {self._total} to run.", err=True)
         for planned in (decision.planned for decision in decisions if decision.planned.idle_reason):
-            click.echo(f"{printed(planned.case.title)} has no effect. {printed(planned.idle_reason)}", err=True)
+            click.echo(f"{plain(planned.case.title)} has no effect. {plain(planned.idle_reason)}", err=True)
         if self._live is not None and self._total:
             self._live.start()
 
@@ -78,7 +84,7 @@ class Follower:
         """Print how far a case is, if nothing was printed for long and there is no table."""
         if self._live is None and time.monotonic() - self._spoke > QUIET:
             self._spoke = time.monotonic()
-            click.echo(f"    {printed(case.title)}: {self._share(case)}{self._time_left()}", err=True)
+            click.echo(f"    {plain(case.title)}: {self._share(case)}{self._time_left()}", err=True)
 
     def ended(self, outcome: Outcome) -> None:
         """Add a finished case; print a failure at once."""
@@ -88,12 +94,12 @@ class Follower:
             self._full[outcome.case.cell] = outcome
         from ..workflows.results import case_values
 
-        values, title = case_values(outcome, self._full.get(outcome.case.cell)), printed(outcome.case.title)
+        values, title = case_values(outcome, self._full.get(outcome.case.cell)), plain(outcome.case.title)
         self._rows.append((title, str(outcome.status), values))
         text = f"[{self._done}/{self._total}] {title}: {outcome.status}, {outcome.seconds:.1f} s"
         words = (values[0] and f"{values[0]} a batch", values[1] and f"{values[1]} the full cache's speed", *values[2:])
         text += "".join(f"{', ' if number else '; '}{word}" for number, word in enumerate(filter(None, words)))
-        text += self._time_left("; ") if outcome.ok else f"\n    {printed(outcome.reason[:200])}"
+        text += self._time_left("; ") if outcome.ok else f"\n    {plain(outcome.reason[:200])}"
         if self._live is None:
             click.echo(text, err=True)
             return
@@ -119,5 +125,5 @@ class Follower:
             table.add_row(*(Text(cell) for cell in (title, *cells)))
         done = self._done + sum(self._left.fraction(key) for key in list(self._running)) if self._left else self._done
         state = Text(f"  {self._done} of {self._total}, {time.monotonic() - self._began:.0f} s{self._time_left()}")
-        running = [Text(f"{printed(case.title)}: {self._share(case)}") for case in list(self._running.values())[:3]]
+        running = [Text(f"{plain(case.title)}: {self._share(case)}") for case in list(self._running.values())[:3]]
         return Group(table, *running, ProgressBar(max(1, self._total), done, width=40), state)

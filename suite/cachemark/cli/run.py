@@ -120,10 +120,11 @@ def _answer_data(model: str, answer: Answer) -> dict[str, Any]:
 
 def _print_answers(answers: Mapping[str, Answer]) -> None:
     """Print the recommended cache of each model."""
+    from .progress import plain
 
     first_answers = list(answers.items())[:MOST_ANSWERS]
     for model, answer in first_answers:
-        click.echo(f"{printed(model)}: {printed(answer.text)}")
+        click.echo(f"{plain(model)}: {plain(answer.text)}")
     if first_answers:
         more = f"{len(answers) - len(first_answers)} more models are in the report. " if len(answers) > len(first_answers) else ""
         meaning = "Speeds (×) are ratios to this run's full cache, with their intervals; `cachemark report` shows the images."
