@@ -244,7 +244,6 @@ def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.Mon
     (["report", "--days", "3"], "--days belongs to --site."),
     (["report", "--anew"], "--anew belongs to --site."),
     (["report", "page.html", "--site", "pages"], "--site writes pages into pages, and none to page.html."),
-    (["new", "model", "mine", "--codes", "3"], "--codes belongs to --from-hf."),
 ])  # fmt: skip
 def test_a_wrong_call_is_a_usage_error(arguments: list[str], words: str) -> None:
     result = call(*arguments)

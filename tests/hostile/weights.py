@@ -1,38 +1,23 @@
-"""Published weights: indices that name their files, what a source said of them, and folders of a Llama that are not what they seem."""
+"""Published weights: indices that name their files, and what a source said of them."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from support.llamas import FACTS, publish
-
 from .attack import PWNED, Attack
-from .ground import Preparation, both, edited, replaced, written
+from .ground import Preparation, both, written
 
-INDEX, CONFIG = "w/model.safetensors.index.json", "llama/config.json"
+INDEX = "w/model.safetensors.index.json"
 VERIFY = ("weights", "verify", "var-d16", "--weights")
 
 
 def index(name: str, text: str) -> Attack:
     """A try with a broken index of weights."""
     return Attack(f"an index {name}", (*VERIFY, "w"), "bad-checkpoint", prepare=written(INDEX, text))
-
-
-def llama(name: str, prepare: Preparation, *says: str) -> Attack:
-    """A try with a published folder of which one thing was changed. Nothing is written."""
-    return Attack(f"a Llama {name}", ("new", "model", "painter", "--from-hf", "llama", *FACTS), "bad-checkpoint", says,
-                  prepare=both(lambda folder: publish(folder / "llama"), prepare))
-
-
-def piped(folder: Path) -> None:
-    """A pipe in the place of the configuration."""
-    (folder / CONFIG).unlink()
-    os.mkfifo(folder / CONFIG)
 
 
 class Intruder:
@@ -60,11 +45,4 @@ ROWS = [
            prepare=both(written("w/x", ""), lambda folder: os.mkfifo(folder / INDEX))),
     Attack("notes of endless bytes", (*VERIFY, "w.pth"), "bad-checkpoint", (".published.json",), prepare=both(
         written("w.pth", b"PK\x03\x04" + b"\0" * 50), written(".published.json", '{"files": {"w.pth": {"bytes": 1e999}}}'))),
-    llama("with a config that is a pipe", piped, "no ordinary file"),
-    llama("with a config nested without end", written(CONFIG, "[" * 100_000)),
-    llama("of ten million layers", edited(CONFIG, lambda data: {**data, "num_hidden_layers": 10**7}), "at most 1000"),
-    llama("of another width", edited(CONFIG, lambda data: {**data, "hidden_size": 64}), "of another shape"),
-    llama("of endless rotations", replaced(CONFIG, '"rope_theta": 500.0', '"rope_theta": 1e999'), "rope_theta"),
-    llama("whose index names somebody else's file", written(
-        "llama/model.safetensors.index.json", json.dumps({"weight_map": {"a": "../../others/thesis.txt"}})), "is not an index"),
 ]

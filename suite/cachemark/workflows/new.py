@@ -26,20 +26,24 @@ def template(name: str) -> Template:
     return Template(file.read_text(encoding="utf-8"))
 
 
-def start(thing: Thing, name: str, folder: str | Path = ".", *, source: str = "") -> list[Path]:
+def start(thing: Thing, name: str, folder: str | Path = ".") -> list[Path]:
     """Write a package into the new folder ``cachemark-NAME`` of ``folder`` and return its files.
 
-    ``source`` is the text of its module; without it the example of ``thing`` is written. Raises BadPlugin for an invalid name, for one
-    that cachemark has itself, and where the folder exists already.
+    Raises BadPlugin for an invalid name, for a name that cachemark has itself, and for a folder that exists.
     """
-    require_free(thing, name)
+    if not NAME.fullmatch(name):
+        raise BadPlugin(f"{name[:60]!r} is not a valid name for a {thing}.",
+                        remedy="Use at most 40 lowercase letters, digits and underscores, starting with a letter.")
+    taken: dict[Thing, Iterable[str]] = {"method": METHODS, "model": MODELS, "metric": METRICS}
+    if name in taken[thing] or (thing == "metric" and name.split("_")[0] in FAMILIES):
+        raise BadPlugin(f"cachemark itself has a {thing} {name!r}.", remedy="Use another name.")
     root, package = Path(folder) / f"cachemark-{name.replace('_', '-')}", f"cachemark_{name}"
     words = {"name": name, "thing": thing, "package": package, "distribution": root.name, "version": __version__,
              "title": "".join(part.capitalize() for part in name.split("_"))}
     texts = {
         "pyproject.toml": template("pyproject.toml").substitute(words),
         f"{package}/__init__.py": f'"""A {thing} for cachemark."""\n',
-        f"{package}/{thing}.py": source or template(f"{thing}.py").substitute(words),
+        f"{package}/{thing}.py": template(f"{thing}.py").substitute(words),
         f"tests/test_{name}.py": template("test.py").substitute(words),
     }
     try:
@@ -51,13 +55,3 @@ def start(thing: Thing, name: str, folder: str | Path = ".", *, source: str = ""
         raise BadPlugin(f"{root} cannot be written: {error.strerror}.",
                         remedy="Use another name or --folder; nothing is overwritten.") from error
     return [root / file for file in texts]
-
-
-def require_free(thing: Thing, name: str) -> None:
-    """Raise BadPlugin for an invalid name, or for one that cachemark has itself."""
-    if not NAME.fullmatch(name):
-        raise BadPlugin(f"{name[:60]!r} is not a valid name for a {thing}.",
-                        remedy="Use at most 40 lowercase letters, digits and underscores, starting with a letter.")
-    taken: dict[Thing, Iterable[str]] = {"method": METHODS, "model": MODELS, "metric": METRICS}
-    if name in taken[thing] or (thing == "metric" and name.split("_")[0] in FAMILIES):
-        raise BadPlugin(f"cachemark itself has a {thing} {name!r}.", remedy="Use another name.")
