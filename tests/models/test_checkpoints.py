@@ -140,6 +140,8 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, and what the
     "deeper": (weights(layers=6), ("checkpoint of another size: layers 6 != 3", "6 unexpected")),
     "shallower": (weights(layers=2), ("checkpoint of another size: layers 2 != 3", "2 of 8 tensors missing")),
     "wider": (weights(dim=6), ("checkpoint of another size: embed.weight 5×6 != 5×4", "7 of another shape")),
+    "integers": ({**weights(), "layers.1.bias": torch.zeros(4).int()}, ("1 of another kind of number (layers.1.bias int32)",)),
+    "bytes": ({**weights(), "layers.1.bias": torch.zeros(4).to(torch.float8_e4m3fn)}, ("(layers.1.bias float8_e4m3fn)",)),
     "prefix": ({f"module.{name}": t for name, t in weights().items()}, ("start with 'module.': save it without that prefix",)),
     "another model": ({"conv.weight": torch.zeros(2)}, ("8 of 8 tensors missing", "Use the weights file of this model")),
     "a list": ([torch.zeros(2)], ("no tensors by name",)),

@@ -20,8 +20,8 @@ from cachemark.core.errors import UnknownName
 from cachemark.models import text_features
 from cachemark.models.prompts import FILE
 from cachemark.models.registry import MODELS
-from cachemark.workflows.convert import verify
 from cachemark.workflows.publications import KEYS, notes, publications
+from cachemark.workflows.verify import verify
 from cachemark.workflows.weights import weights_list
 from support.hub import REVISION, Hub, serving
 

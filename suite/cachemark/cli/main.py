@@ -38,7 +38,7 @@ COMMANDS = {
     "share": "Generate one share of a plan's quality images.",
     "show": "Print a run, or one case with its raw samples.",
     "test": "Test a method, a model or a metric of your own.",
-    "weights": "List, fetch, verify and convert published weights.",
+    "weights": "List, fetch and verify published weights.",
 }  # the first sentence of each command's help
 
 KEPT = {
@@ -47,7 +47,7 @@ KEPT = {
     "max-batch": "Completed cases are stored; run the same command to resume.",
     "run": "Completed cases are stored; run the same command to resume.",
     "share": "Completed parts are stored; run the same command to resume.",
-    "weights": "What was fetched or converted is kept; run the same command to go on.",
+    "weights": "What was fetched is kept; run the same command to go on.",
 }  # what Ctrl-C leaves behind
 
 

@@ -1,35 +1,22 @@
-"""``cachemark weights``: list, fetch, verify and convert published weights."""
+"""``cachemark weights``: list, fetch and verify published weights."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..core.wording import printed
-from .options import all_of, echo_rows, json_option, size
+from .options import echo_rows, json_option
 
 if TYPE_CHECKING:
     from ..workflows.publications import Publication
 
-MOST_PIXELS = 65_536
-_from_option = click.option("--from", "folder", default="weights", show_default=True, type=click.Path(file_okay=False),
-                            help="Folder with the fetched weights.")
-_weights_options = all_of(
-    click.option("--weights", default="", help="File or folder of the transformer.  [default: the fetched one]"),
-    click.option("--decoder-weights", default="", help="The same of the image tokenizer."),
-    _from_option,
-    click.option("--pixels", type=click.IntRange(1, MOST_PIXELS),
-                 help="Image size in pixels, if tensor shapes are ambiguous."),
-)
-
 
 @click.group()
 def weights() -> None:
-    """List, fetch, verify and convert published weights."""
+    """List, fetch and verify published weights."""
 
 
 @weights.command("list")
@@ -67,47 +54,24 @@ def fetch_weights(model: str, to: str) -> None:
     """
     from ..workflows.weights import fetch
 
-    _named(fetch(model, to, say=_say))
+    paths = fetch(model, to, say=lambda line: click.echo(printed(line)))
+    click.echo("\n".join(f"{key} = {json.dumps(str(path))}" for key, path in paths.items() if key.endswith("weights")))
 
 
 @weights.command("verify")
 @click.argument("model")
-@_weights_options
+@click.option("--weights", default="", help="File or folder of the transformer.  [default: the fetched one]")
+@click.option("--decoder-weights", default="", help="The same of the image tokenizer.")
+@click.option("--from", "folder", default="weights", show_default=True, type=click.Path(file_okay=False),
+              help="Folder with the fetched weights.")
 @json_option
-def verify_weights(model: str, weights: str, decoder_weights: str, folder: str, pixels: int | None, as_json: bool) -> None:
+def verify_weights(model: str, weights: str, decoder_weights: str, folder: str, as_json: bool) -> None:
     """Check that weights belong to MODEL.
 
     Checks every name, shape and dtype, the image size, and the SHA-256 if it is published.
     """
-    from ..workflows.convert import verify
+    from ..workflows.verify import verify
 
-    rows = verify(model, weights=weights, decoder_weights=decoder_weights, folder=folder, pixels=pixels or 0)
+    rows = verify(model, weights=weights, decoder_weights=decoder_weights, folder=folder)
     echo_rows(rows, as_json, lambda row: f"{row.key}  {row.path}  {row.covered}, {', '.join(row.dtypes)}, {row.nbytes} bytes; "
               f"{len(row.passed)} other names ignored; SHA-256 {row.sha256} ({row.published})", "No weights.")
-
-
-@weights.command("convert")
-@click.argument("model")
-@click.option("--to", required=True, type=click.Path(file_okay=False), help="Folder for the converted weights.")
-@_weights_options
-@click.option("--shard-size", "shard", default="1GiB", show_default=True, callback=size, metavar="SIZE",
-              help="Maximum size of a file, and of peak memory.")
-def convert_weights(model: str, to: str, weights: str, decoder_weights: str, folder: str, pixels: int | None, shard: int) -> None:
-    """Convert weights to sharded safetensors.
-
-    Converted weights are mapped into memory and copied to the device.
-
-    An interrupted conversion continues when rerun. Code in pickles is not executed.
-    """
-    from ..workflows.convert import convert
-
-    _named(convert(model, to, weights=weights, decoder_weights=decoder_weights, folder=folder, pixels=pixels or 0, shard=shard, say=_say))
-
-
-def _say(line: str) -> None:
-    click.echo(printed(line))
-
-
-def _named(paths: Mapping[str, Path]) -> None:
-    """Print paths as entries of a plan."""
-    click.echo("\n".join(f"{key} = {json.dumps(str(path))}" for key, path in paths.items() if key.endswith("weights")))

@@ -104,26 +104,15 @@ def read(path: str | Path, *, wrappers: Sequence[str] = WRAPPERS) -> dict[str, T
     return {name: tensor for file in parts(path) for name, tensor in _read(file, wrappers).items()}
 
 
-def remarks(path: str | Path) -> dict[str, Any]:
-    """Return the training arguments or metadata that weights contain."""
-    remarks: dict[str, Any] = {}
-    if (file := _published(path)).name.endswith(INDEX):
-        remarks |= _mapping(read_json(file).get("metadata"))
-    if _is_torch_file(first := parts(path)[0]):
-        content = _unpickle(first)
-        arguments = content.get("args") if isinstance(content, Mapping) else None
-        return remarks | _mapping(vars(arguments) if isinstance(arguments, argparse.Namespace) else arguments)
-    with safe_open(first, framework="pt") as tensors:
-        return remarks | _mapping(tensors.metadata())
-
-
-def _mapping(parsed: Any) -> dict[str, Any]:
-    return {str(name): value for name, value in parsed.items()} if isinstance(parsed, Mapping) else {}
-
-
-def _is_torch_file(file: Path) -> bool:
-    with file.open("rb") as stream:
-        return stream.read(len(ZIP)) == ZIP
+def training_arguments(path: str | Path) -> dict[str, Any]:
+    """Return the training arguments that a torch file contains."""
+    first = parts(path)[0]
+    with first.open("rb") as stream:
+        if stream.read(len(ZIP)) != ZIP:
+            return {}
+    content = _unpickle(first)
+    arguments = content.get("args") if isinstance(content, Mapping) else None
+    return vars(arguments) if isinstance(arguments, argparse.Namespace) else dict(arguments) if isinstance(arguments, Mapping) else {}
 
 
 def _read(file: Path, wrappers: Sequence[str]) -> dict[str, Tensor]:

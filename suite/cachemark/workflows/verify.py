@@ -1,22 +1,19 @@
-"""Verification and conversion of published weights."""
+"""Verification of published weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..core.errors import BadCheckpoint, Unsupported
-from ..models import checkpoints, conversion, prompts, text_features, trained_size
-from ..models.conversion import SHARD
+from ..models import checkpoints, prompts, text_features, trained_size
 from ..models.protocol import ModelEntry, PublishedFile
 from ..models.registry import MODELS
 from ..models.weights import packaged
 from .publications import Noted, Publication, noted_of, publications
 from .weights import FOLDER
 
-PUBLISHED, CONVERTED, UNKNOWN = "as published", "as converted", "not published"
+PUBLISHED, UNKNOWN = "as published", "not published"
 
 
 @dataclass(frozen=True)
@@ -38,37 +35,24 @@ class Verified:
         return f"{self.tensors} of {self.tensors} tensors"
 
 
-def verify(
-    model: str, *, weights: str = "", decoder_weights: str = "", folder: str | Path = FOLDER, pixels: int = 0
-) -> list[Verified]:
+def verify(model: str, *, weights: str = "", decoder_weights: str = "", folder: str | Path = FOLDER) -> list[Verified]:
     """Check the weights of a model: name, shape and dtype of every tensor, image size, and known SHA-256.
 
     Weights that are not named are looked for below ``folder``. Raises BadCheckpoint with what does not fit, UnknownName, and Unsupported
     for a model without published weights.
     """
-    entry = _published(model)
-    return [_verified(file, path, _publication(model, file.key), pixels) for file, path in _found(entry, weights, decoder_weights, folder)]
-
-
-def convert(
-    model: str, to: str | Path, *, weights: str = "", decoder_weights: str = "", folder: str | Path = FOLDER, pixels: int = 0,
-    shard: int = SHARD, say: Callable[[str], None] = lambda line: None,
-) -> dict[str, Path]:
-    """Write the weights of a model below the folder ``to`` as sharded safetensors; return paths by key.
-
-    A file has at most ``shard`` bytes. Each checkpoint is written completely or not at all, and an interrupted conversion continues. Raises
-    the errors of :func:`verify`, CachemarkError if ``to`` holds something else, and Infrastructure for a full disk.
-    """
-    entry, made = _published(model), {}
+    entry, verified = _published(model), []
     for file, path in _found(entry, weights, decoder_weights, folder):
-        _whole(path, _publication(model, file.key))
-        made[file.key] = Path(to) / file.key
-
-        def note(index: int, count: int, unchanged: bool, key: str = file.key) -> None:
-            say(f"{key} {index} of {count}{', kept' if unchanged else ''}")
-
-        conversion.convert(file, path, made[file.key], pixels=pixels, shard=shard, note=note)
-    return made
+        publication = _publication(model, file.key)
+        _whole(path, publication)
+        _, present, ignored = checkpoints.fitted(file.build, path, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
+        trained_size.check(file, path)
+        tensors = present.values()
+        dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
+        verified.append(Verified(file.key, str(path), len(present), sum(tensor.numel() for tensor in tensors),
+                                 sum(tensor.nbytes for tensor in tensors), tuple(dtypes), tuple(ignored), checkpoints.sha256(path),
+                                 _known(path, publication)))
+    return verified
 
 
 def _published(model: str) -> ModelEntry:
@@ -112,14 +96,6 @@ def _reads_texts(model: str, weights: Path) -> None:
         text_features.identity(text_features.encoder_folder(str(weights)))
 
 
-def _verified(file: PublishedFile, path: Path, publication: Publication | None, pixels: int) -> Verified:
-    _whole(path, publication)
-    contents = conversion.contents(file, path)
-    trained_size.check(file, path, pixels)
-    return Verified(file.key, str(path), contents.tensors, contents.parameters, contents.nbytes, contents.dtypes, contents.passed,
-                    checkpoints.sha256(path), _known(path, publication))
-
-
 def _whole(path: Path, publication: Publication | None) -> None:
     """Raise BadCheckpoint for a file with fewer bytes than published."""
     for file in checkpoints.parts(path):
@@ -138,16 +114,13 @@ def _noted(file: Path, publication: Publication | None) -> Noted | None:
 
 
 def _known(path: Path, publication: Publication | None) -> str:
-    """Return whose SHA-256 the weights have. Raises BadCheckpoint for a wrong one."""
-    digests: dict[str, str] = checkpoints.digests(path)
-    written: Any = checkpoints.remarks(path).get("sha256")
-    converted = isinstance(written, dict)
+    """Return whether the SHA-256 of the weights is published. Raises BadCheckpoint for a wrong one."""
     noted = {file.name: _noted(file, publication) for file in checkpoints.parts(path)}
-    for name, digest in digests.items():
-        published = written.get(name) if converted else getattr(noted[name], "sha256", "")
+    for name, digest in checkpoints.digests(path).items():
+        published = getattr(noted[name], "sha256", "")
         if published and published != digest:
             raise BadCheckpoint(f"{name} in {str(path)!r} has the SHA-256 {digest}, not {published}.",
-                                remedy="It was changed or damaged: delete it, and fetch or convert it again.")
+                                remedy="It was changed or damaged: delete it and fetch it again.")
         if not published:
             return UNKNOWN
-    return CONVERTED if converted else PUBLISHED
+    return PUBLISHED
