@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -94,14 +94,6 @@ def case_groups(outcomes: Sequence[Outcome]) -> tuple[CaseGroup, ...]:
             for key in _nearest(outcome.case, cells):
                 joined.setdefault(key, []).append(outcome)
     return _with_equal_memory([_group(key[0], cells.get(key, []), joined[key]) for key in joined])
-
-
-def over_batches(groups: Iterable[CaseGroup]) -> list[list[CaseGroup]]:
-    """Return lists of groups that differ only in the batch."""
-    families: dict[str, list[CaseGroup]] = {}
-    for group in groups:
-        families.setdefault(group.but_batch, []).append(group)
-    return list(families.values())
 
 
 def _nearest(case: Case, cells: dict[tuple[str, str], list[Outcome]]) -> list[tuple[str, str]]:

@@ -13,7 +13,6 @@ from ..core.result import Outcome, Status
 from ..core.spec import OWN, Case
 from ..store.differences import flat
 from . import explanations
-from .answer_map import AnswerMap, Predictor, answer_maps
 from .answers import Answer, Recommendation, answer, recommendations
 from .baseline_comparison import Alarms, BaselineComparison, Conclusion, alarms, changes, conclusion
 from .case_group import CaseGroup
@@ -93,7 +92,6 @@ class ReportView:
     entries: tuple[CaseRecord, ...] = ()
     differences: tuple[tuple[str, str, str], ...] | None = None
     papers: tuple[PaperTable, ...] = ()
-    maps: tuple[AnswerMap, ...] = ()
     alarms: Alarms | None = None
     sides: tuple[str, ...] | None = None
 
@@ -102,14 +100,13 @@ def build(
     run: RunRecord, outcomes: Iterable[Outcome], comparison: Any = None, artifact: Callable[[str], bytes] | None = None,
     not_reproduced: Callable[[Case], str] = lambda case: "", *, baseline: Exchange | None = None, nights: Sequence[HistoryNight] = (),
     trials: Mapping[str, str] | None = None, standing: GateStanding | None = None, trend: Trend | None = None,
-    predictor: Predictor | None = None,
 ) -> ReportView:
     """Return the view of one run.
 
     ``comparison`` is a ``gate.baseline_check.Comparison``, or a ``workflows.report.PairedVerdicts`` for a comparison in pairs; ``baseline``
     is its other side. ``artifact`` reads a stored file by name (without it no images are shown); ``not_reproduced`` returns why a model's
     values are not comparable with published ones. ``nights`` are the runs of this plan, oldest first, this one last; ``trials`` maps case
-    keys to processes; ``trend`` finds changes over the nights; ``predictor`` computes rooflines of cases that were not measured.
+    keys to processes; ``trend`` finds changes over the nights.
     """
     results, environment, code = list(outcomes), run.environment, dict(run.code)
     groups, claims = standing_of(results, sequential=run.sequential)
@@ -125,7 +122,7 @@ def build(
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
         missing=tuple(missing(run.id, run.state, groups)), entries=case_records(results, str(run.id), trials or {}),
         differences=differences(baseline.environment, environment) if baseline else None,
-        papers=papers(results, environment), maps=answer_maps(groups, claims, predictor), alarms=alarms(standing),
+        papers=papers(results, environment), alarms=alarms(standing),
         sides=sides,
     )
 

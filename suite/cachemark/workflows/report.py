@@ -35,7 +35,6 @@ from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import RunRecord, Verdict
 from .check import ENDED, RunJudgement, chosen, judge, judge_against, judge_comparison, with_decisions
-from .paper_speed import PaperSpeed
 from .session import DEFAULT_STORE, reading
 
 ROOMS = ("core", "stats", "gate", "analysis", "report")  # whose code decides what a page shows
@@ -202,7 +201,7 @@ def _view(
                              lambda case: anchors.not_reproduced(case.model, case.weights, reached),
                              baseline=baseline, nights=nights, trials=trials,
                              standing=ledger.standing(ledger.nights(store, plan, record.environment.machine_class)),
-                             trend=changes_over_nights, predictor=PaperSpeed())
+                             trend=changes_over_nights)
 
 
 def _compared(

@@ -10,14 +10,14 @@ from ...analysis.case_group import CaseGroup
 from ...analysis.display_names import display_name
 from ...analysis.report_row import ReportRow, share_of_full
 from ...core.spec import shown_share
-from .svg import SHAPES, Heatmap, RowPlot, XYPlot
+from .svg import SHAPES, RowPlot, XYPlot
 
 # Okabe and Ito's colors without black and yellow (each vanishes in one theme), then Tol's muted ones.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999933", "#AA4499", "#44AA99", "#CC6677", "#8C8CD9")
 GLYPHS = dict(zip(SHAPES, ("●", "■", "▲", "◆", "▼", "✚"), strict=True))
 INK = "currentColor"
 MOST = 80  # cases of a drawing; nobody reads a longer one, and its table holds all of them
-Plot = XYPlot | RowPlot | Heatmap
+Plot = XYPlot | RowPlot
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""SVG drawings: two axes with marks, rows with bars, and heat maps.
+"""SVG drawings: two axes with marks, and rows with bars.
 
 Hand-written for speed (a page has hundreds of drawings at about 1 ms each); they need no script and follow the page's theme.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from ...analysis import formatting as fmt
@@ -170,59 +170,6 @@ class RowPlot:
             parts.append(f'<path d="M{x:.1f} {box.top:.1f}V{box.bottom:.1f}" stroke="{style.ink}" stroke-dasharray="4 3" opacity=".6"/>')
         parts += [_span(span, self, box, style) for span in self.spans]
         return _sheet(parts, title, style.width, bottom + 3.6 * style.size, style)
-
-
-@dataclass(frozen=True)
-class HeatmapCell:
-    """Cell of a heat map."""
-
-    row: int
-    column: int
-    color: str
-    ink: str
-    text: str
-    tip: str
-    bordered: bool = False
-    hatched: bool = False
-
-
-@dataclass(frozen=True)
-class Heatmap:
-    """Colored cells in labeled rows and columns; ``across`` and ``down`` are the axis titles."""
-
-    across: str
-    down: str
-    columns: tuple[str, ...]
-    rows: tuple[str, ...]
-    cells: tuple[HeatmapCell, ...]
-    wide: float = 64.0
-
-    def svg(self, title: str, style: Style = PAGE) -> str:
-        wide, high = self.wide, max(34.0, style.size * (_WIDE * len(self.down) + 1) / max(len(self.rows), 1))
-        margin = style.size * (2.2 + _WIDE * max(map(len, self.rows), default=0))
-        right, bottom = margin + wide * len(self.columns), high * len(self.rows)
-        parts = [_label(margin - 0.5 * style.size, (k + 0.5) * high + 0.35 * style.size, row, style, "end")
-                 for k, row in enumerate(self.rows)]
-        parts += [_label(margin + (k + 0.5) * wide, bottom + 1.4 * style.size, name, style) for k, name in enumerate(self.columns)]
-        parts += [_label((margin + right) / 2, bottom + 3.0 * style.size, self.across, style),
-                  _label(1.1 * style.size, bottom / 2, self.down, style, turned=True)]
-        for cell in self.cells:
-            x, y, edge = margin + cell.column * wide, cell.row * high, f' stroke="{cell.ink}" stroke-width="1.5"' if cell.bordered else ""
-            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{cell.color}"{edge}'
-                         f'{_mark_end(cell.tip, -1, style, "rect")}')
-            if cell.hatched:
-                parts.append(f'<path d="{_hatching(x, y, wide, high)}" stroke="{cell.ink}" stroke-opacity="0.3" fill="none"/>')
-            parts.append(_label(x + wide / 2, y + high / 2 + 0.35 * style.size, cell.text, replace(style, ink=cell.ink)))
-        return _sheet(parts, title, max(style.width, right + style.size), bottom + 3.6 * style.size, style)
-
-
-def _hatching(x: float, y: float, wide: float, high: float, apart: float = 9.0) -> str:
-    strokes, far = [], apart
-    while far < wide + high:
-        (x0, y0), (x1, y1) = (max(0.0, far - high), min(far, high)), (min(far, wide), max(0.0, far - wide))
-        strokes.append(f"M{x + x0:.1f} {y + y0:.1f}L{x + x1:.1f} {y + y1:.1f}")
-        far += apart
-    return "".join(strokes)
 
 
 @dataclass(frozen=True)

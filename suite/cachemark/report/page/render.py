@@ -23,7 +23,6 @@ from ...core.spec import shown_share
 from ...core.units import METRICS, OUTSIDE, Metric, metric, of_plug_ins
 from ...core.version import __version__
 from ...stats.intervals import PROCESS_BIAS
-from ..charts.answer_maps import answer_chart
 from ..charts.chart_set import ChartSet, chart_set
 
 TABS = (
@@ -73,7 +72,7 @@ def engine() -> Environment:
         plain=fmt.plain, display_name=display_name, shown_share=shown_share, times=fmt.times, percent=fmt.percent,
         seconds=fmt.seconds, with_unit=fmt.with_unit,
         uri=_uri, svg=Markup,
-        cells=columns.cells, budget_cell=columns.budget_cell, answer_chart=answer_chart)
+        cells=columns.cells, budget_cell=columns.budget_cell)
     return engine
 
 
