@@ -57,8 +57,8 @@ def _now_and_then(share: float) -> Draw:
 
 
 MEANS: Mapping[str, Population] = {
-    "legend, 2 % spoilt": Population("legend", _spoilt(1.0, 0.02), 0.985),
-    "legend, each answer right in 90 %": Population("legend", _spoilt(0.9, 0.0), 0.9),
+    "color consistency, 2 % spoiled": Population("color_consistency", _spoilt(1.0, 0.02), 0.985),
+    "color consistency, each answer right in 90 %": Population("color_consistency", _spoilt(0.9, 0.0), 0.9),
     "class right in 96 %": Population("class_accuracy", lambda s, at: (s.random(at) < 0.96).astype(float), 0.96),
     "class right in 50 %": Population("class_accuracy", lambda s, at: (s.random(at) < 0.5).astype(float), 0.5),
     "prompt kept in 25 %": Population("prompt_score", lambda s, at: (s.random(at) < 0.25).astype(float), 0.25),
@@ -84,12 +84,12 @@ MEANS: Mapping[str, Population] = {
         "image_reward", lambda s, at: s.normal(np.where(s.random(at) < 0.3, -0.9, 0.8), 0.5), 0.29),
 }  # fmt: skip
 DIFFERENCES: Mapping[str, Population] = {
-    "legend, everything lost at 2 % of seeds": Population("legend", _rarely(0.02, -1.0, 0.0), -0.02),
-    "legend, a quarter lost at 10 %": Population("legend", _rarely(0.1, -0.25, 0.0), -0.025),
+    "color consistency, everything lost at 2 % of seeds": Population("color_consistency", _rarely(0.02, -1.0, 0.0), -0.02),
+    "color consistency, a quarter lost at 10 %": Population("color_consistency", _rarely(0.1, -0.25, 0.0), -0.025),
     "class, 3 % lost and 3 % gained": Population(
         "class_accuracy", lambda s, at: s.choice([-1.0, 0.0, 1.0], p=[0.03, 0.94, 0.03], size=at), 0.0),
-    "legend, both of four answers right in 95 %": Population(
-        "legend", lambda s, at: (s.binomial(4, 0.95, at) - s.binomial(4, 0.95, at)) / 4, 0.0),
+    "color consistency, both of four answers right in 95 %": Population(
+        "color_consistency", lambda s, at: (s.binomial(4, 0.95, at) - s.binomial(4, 0.95, at)) / 4, 0.0),
     "CLIP score, normal ± 2": Population("clip_score", lambda s, at: s.normal(-0.5, 2, at), -0.5),
     "prompt, 5 % lost and 2 % gained": Population(
         "prompt_score", lambda s, at: s.choice([-1.0, 0.0, 1.0], p=[0.05, 0.93, 0.02], size=at), -0.03),

@@ -76,7 +76,7 @@ def test_a_table_fills_as_cases_end_and_lines_say_how_far_a_long_one_is(monkeypa
                 follower.started(each.case)
                 left.advanced(each, 1)
                 follower.advanced(each.case)
-                samples = {"latency": [latency] * 3, "kv_allocated": [kept], "legend": [1.0, 0.5]}
+                samples = {"latency": [latency] * 3, "kv_allocated": [kept], "color_consistency": [1.0, 0.5]}
                 outcome = Outcome(each.case, Status.OK, samples, seconds=9.0)
                 left.ended(outcome)
                 follower.ended(outcome)

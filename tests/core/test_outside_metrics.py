@@ -69,7 +69,7 @@ def test_a_definition_that_is_not_that_of_its_name_defines_nothing(evaluation: o
 
 
 @pytest.mark.parametrize(("name", "changes", "said"), [
-    ("Contrast", {}, "small letters"), ("legend", {}, "of cachemark itself"), ("fid_mine", {}, "of cachemark itself"),
+    ("Contrast", {}, "small letters"), ("color_consistency", {}, "of cachemark itself"), ("fid_mine", {}, "of cachemark itself"),
     ("contrast", {"kind": "speed"}, "kind"), ("contrast", {"better": "more"}, "better"), ("contrast", {"title": "<b>"}, "title"),
     ("contrast", {"title": ""}, "title"), ("contrast", {"meaning": ""}, "docstring"), ("contrast", {"within": [1, 0]}, "within"),
     ("contrast", {"within": [0, float("nan")]}, "within"), ("contrast", {"within": [0, float("inf")]}, "within"),

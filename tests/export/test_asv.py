@@ -289,4 +289,4 @@ def test_what_random_weights_say_of_images_is_left_out(store: Store, here: Path,
     save(store, commits[0], sample.random_weights())
     (file,) = exported(store, here).files
     assert {"latency", "kv_logical"} <= results(file).keys()
-    assert not {"kl", "psnr_error", "legend_lost", "token_agreement_lost", "ssim_lost"} & results(file).keys()
+    assert not {"kl", "psnr_error", "color_consistency_lost", "token_agreement_lost", "ssim_lost"} & results(file).keys()

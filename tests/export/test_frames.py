@@ -94,7 +94,9 @@ def test_there_is_one_row_for_each_case_and_metric() -> None:
     assert len(table[table.metric == "speedup"]) == len(candidates) - 4  # h2o and rkv are judged for quality only
 
 
-@pytest.mark.parametrize(("metric", "value"), [("latency", statistics.median), ("kl", statistics.fmean), ("legend", statistics.fmean)])
+@pytest.mark.parametrize(("metric", "value"), [
+    ("latency", statistics.median), ("kl", statistics.fmean), ("color_consistency", statistics.fmean),
+])
 def test_a_value_is_the_one_of_the_report(metric: str, value: Any) -> None:
     raw = sample.candidate("linear", "1/4").samples[metric]
     row = figure(frame(sample.outcomes()), "linear 1/4", metric)

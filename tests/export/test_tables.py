@@ -104,7 +104,7 @@ def test_what_is_missing_says_why() -> None:
     assert reason(exported, "H2O 1/2", "speedup").startswith("It needs attention mass")
     assert reason(exported, "full 1", "kl") == "This row is the reference."
     assert "not timed" in reason(exported, "full (other seeds) 1", "latency")
-    assert reason(exported, "full (other batch) 1", "legend") == "Not measured."
+    assert reason(exported, "full (other batch) 1", "color_consistency") == "Not measured."
     failed = {line.name: (line.status, exported.reasons[line.reason - 1]) for line in lines(exported) if line.status}
     assert failed == {"R-KV": ("oom", "MemoryError: 4.1 GiB wanted"),
                       "H2O": ("unsupported", "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")}
@@ -138,7 +138,7 @@ def judged(outcome: Outcome, **samples: list[float]) -> Outcome:
 
 def as_good(outcome: Outcome) -> Outcome:
     """The outcome with the full cache's color consistency, so that it may be ranked."""
-    return judged(outcome, legend=list(sample.full().samples["legend"]))
+    return judged(outcome, color_consistency=list(sample.full().samples["color_consistency"]))
 
 
 def noise(name: str, size: float = 1.0) -> list[float]:

@@ -45,10 +45,11 @@ def test_what_is_not_compared_on_the_same_machine() -> None:
     found = judge(plan())
     assert {(r.label, r.metric) for r in found.of("not_compared")} == {
         (f"tiny {label}", metric) for label, metric in (
-            ("full", "latency"), ("full", "tokens_per_s_last"), ("full", "legend"), ("linear 1/4", "legend"), ("h2o 1/4", "legend"))
+            ("full", "latency"), ("full", "tokens_per_s_last"), ("full", "color_consistency"),
+            ("linear 1/4", "color_consistency"), ("h2o 1/4", "color_consistency"))
     }
     assert row(found, "full", "latency").reason == "the full cache is the yardstick of its own run"
-    assert "paired test" in row(found, "linear", "legend").reason
+    assert "paired test" in row(found, "linear", "color_consistency").reason
 
 
 # times

@@ -253,7 +253,7 @@ def row(of: Case, metric: str, then: float, now: float) -> Verdict:
 
 
 @pytest.mark.parametrize(("metric", "then", "now", "cost"), [
-    ("latency", 1.0, 1.25, 1.25), ("tokens_per_s_last", 50.0, 40.0, 1.25), ("psnr", 30.0, 24.0, 1.25), ("legend", 0.5, 0.0, 1e6),
+    ("latency", 1.0, 1.25, 1.25), ("tokens_per_s_last", 50.0, 40.0, 1.25), ("psnr", 30.0, 24.0, 1.25), ("color_consistency", 0.5, 0.0, 1e6),
 ])
 def test_a_loss_is_a_cost_whatever_the_direction_of_the_metric(metric: str, then: float, now: float, cost: float) -> None:
     configs = of(method="linear")

@@ -80,7 +80,7 @@ def test_figures_of_both_signs_have_the_minimum_effect_of_their_size(monkeypatch
     assert (small, large) == ("equivalent", "regressed")
 
 
-@pytest.mark.parametrize(("metric", "verdict"), [("psnr", "improved"), ("kl", "regressed"), ("legend", "improved")])
+@pytest.mark.parametrize(("metric", "verdict"), [("psnr", "improved"), ("kl", "regressed"), ("color_consistency", "improved")])
 def test_the_direction_is_the_metrics(metric: str, verdict: str) -> None:
     before, after = sides(2)
     assert rows(pair("configuration", before, after, metric))["configuration", metric].verdict == verdict
@@ -218,8 +218,8 @@ def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> No
     assert {key: row.verdict for key, row in found.items()} == {("full", "status"): "not_compared"}
     assert found["full", "status"].reason.endswith("fidelity of the full cache is to itself")
     assert rows(pair("full", sixty, sixty))["full", "psnr"].verdict == "equivalent", "a side of a plan has its own full cache beside it"
-    quality = rows(full(*sides(-2), metric="legend"))
-    assert quality["full", "legend"].verdict == "regressed", "quality is not to itself"
+    quality = rows(full(*sides(-2), metric="color_consistency"))
+    assert quality["full", "color_consistency"].verdict == "regressed", "quality is not to itself"
     reference = full(*sides(-2))
     ends = (replace(o, case=replace(o.case, engine="reference")) for o in (reference.before, reference.after))
     reference = PairOfOutcomes(reference.config, *ends)

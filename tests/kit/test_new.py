@@ -50,7 +50,7 @@ def test_invalid_and_taken_names_are_refused(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["psnr", "legend", "fid", "fid_mine"])
+@pytest.mark.parametrize("name", ["psnr", "color_consistency", "fid", "fid_mine"])
 def test_a_metric_does_not_take_a_built_in_name(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadPlugin, match="cachemark itself has a metric"):
         start("metric", name, tmp_path)

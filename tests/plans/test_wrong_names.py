@@ -45,7 +45,7 @@ def test_sizes_of_a_method_for_other_models_say_where_it_runs(model: str, method
 
 
 @pytest.mark.parametrize(("name", "says"), [
-    ("psnr", "Leave it out of metrics."), ("legend", "Leave it out"), ("latency", "Leave it out"),
+    ("psnr", "Leave it out of metrics."), ("color_consistency", "Leave it out"), ("latency", "Leave it out"),
     ("fid_scene_2k", "Give the plan a table [quality]"), ("kid", "Give the plan a table [quality]"),
     ("dpg", '{ name = "dpg", weights = "FOLDER" }'), ("clip_score", '{ name = "clip_score", weights = "FOLDER" }'),
     ("geneval_counting", 'detector = "FOLDER", clip = "FOLDER"'), ("contrst", "Did you mean 'contrast'?"),

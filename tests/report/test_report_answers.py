@@ -29,7 +29,7 @@ def scored(outcome: Outcome, score: float, seconds: float | None = None, seeds: 
     times = {} if seconds is None else {"latency": [seconds * (1 + 0.001 * k) for k in range(9)]}
     legend = [sum(stream.random() < score for _ in range(4)) / 4 for _ in range(seeds)]
     samples = {name: values[:seeds] if len(values) == sample.SEEDS else values for name, values in outcome.samples.items()}
-    return replace(outcome, samples={**samples, "legend": legend, **times})
+    return replace(outcome, samples={**samples, "color_consistency": legend, **times})
 
 
 def view(*outcomes: Outcome) -> ReportView:

@@ -88,9 +88,9 @@ def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: ChartSet) ->
     half = sample.SEEDS // 2
     assert row[3] == fmt.metric_value((kl[half - 1] + kl[half]) / 2, "kl")
     assert row[-1] == str(sample.SEEDS)
-    pairs = zip(sample.candidate("streaming", "1/4").samples["legend"], sample.full().samples["legend"], strict=True)
+    pairs = zip(sample.candidate("streaming", "1/4").samples["color_consistency"], sample.full().samples["color_consistency"], strict=True)
     middle = sorted(a - b for a, b in pairs)[half - 1 : half + 1]
-    assert next(line for line in paired.rows if line[0] == "StreamingLLM 1/4")[3] == fmt.metric_value(sum(middle) / 2, "legend")
+    assert next(line for line in paired.rows if line[0] == "StreamingLLM 1/4")[3] == fmt.metric_value(sum(middle) / 2, "color_consistency")
 
 
 def test_one_method_is_enough_and_none_is_said() -> None:

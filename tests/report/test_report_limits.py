@@ -158,7 +158,7 @@ def test_a_slower_method_is_never_implausible() -> None:
 
 def test_a_decoder_that_draws_other_images_is_not_compared_seed_by_seed() -> None:
     outcome = ran(0.9, None, method="full", budget="1", decoder={"name": "sjd", "window": 8})
-    outcome = replace(outcome, samples={"latency": [0.9] * 5, "kl": [1e-9] * 64, "legend": [0.9] * 64},
+    outcome = replace(outcome, samples={"latency": [0.9] * 5, "kl": [1e-9] * 64, "color_consistency": [0.9] * 64},
                       facts={**outcome.facts, "different_kernel": "x", "decoder": {"keeps": DISTRIBUTION}})
     row = decoded(full(2.0), outcome)
     assert row.marks[0].text == "same distribution"

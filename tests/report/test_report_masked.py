@@ -60,8 +60,8 @@ def test_both_kinds_of_table_have_as_many_columns() -> None:
     plain = case_groups([sample.full(), sample.candidate("linear", "1/2")])[0]
     columns, of_indices = ([[column.key for column in part.columns] for part in column_groups(of)[2:]] for of in (group(), plain))
     assert (column_groups(group())[:2], column_groups(plain)[:2]) == ((SPEED, COMPUTATION), (SPEED, MEMORY))
-    assert columns == [["token_distance", "forced_distance", "psnr", "ssim"], ["legend"]]
-    assert of_indices == [["token_agreement", "kl", "psnr", "ssim"], ["legend"]]
+    assert columns == [["token_distance", "forced_distance", "psnr", "ssim"], ["color_consistency"]]
+    assert of_indices == [["token_agreement", "kl", "psnr", "ssim"], ["color_consistency"]]
     assert len(columns_of(column_groups(plain))) == len(columns_of(column_groups(group()))) == 10
 
 

@@ -74,9 +74,9 @@ def test_what_has_collapsed_is_not_ranked() -> None:
 def test_columns_stand_where_figures_are_and_nowhere_else() -> None:
     columns = column_groups(group())
     quality = next(group for group in columns if group.title == "Quality")
-    assert [column.key for column in quality.columns] == ["legend", "class_accuracy", FID, PRECISION]
+    assert [column.key for column in quality.columns] == ["color_consistency", "class_accuracy", FID, PRECISION]
     bare = column_groups(group([sample.full(), sample.candidate("linear", "1/2")]))
-    assert [column.key for group in bare if group.title == "Quality" for column in group.columns] == ["legend"]
+    assert [column.key for group in bare if group.title == "Quality" for column in group.columns] == ["color_consistency"]
 
 
 def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache() -> None:
@@ -84,7 +84,7 @@ def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache(
     by_key = {cell.key: cell for cell in cells(values.candidates[0], column_groups(values))}
     assert (by_key[FID].text, by_key[FID].under, by_key[FID].delta) == ("5.400", "4.900–5.900", "Δ +0.300 to +0.500")
     assert (by_key["class_accuracy"].text, by_key["class_accuracy"].delta) == ("75.0 %", "Δ −0.2 to +0.2")
-    assert by_key["legend"].delta.startswith("Δ ")
+    assert by_key["color_consistency"].delta.startswith("Δ ")
     assert values.full is not None
     own = {cell.key: cell for cell in cells(values.full, column_groups(values))}
     assert (own[FID].under, own[FID].delta) == ("4.500–5.500", "")
@@ -180,7 +180,7 @@ def test_a_benchmark_has_columns_where_it_was_measured_and_one_reason_where_it_c
     scores = {"geneval": [1.0, 0.0], "geneval_counting": [1.0], "dpg": [0.5, 0.75]}
     measured = [replace(asked(o, known_names), samples={**o.samples, **scores}) for o in pair]
     columns = [column.key for part in column_groups(group(measured)) if part.title == "Quality" for column in part.columns]
-    assert [key for key in columns if key in ("legend", "hpsv2") or key.startswith(("geneval", "dpg"))] == [*scores]
+    assert [key for key in columns if key in ("color_consistency", "hpsv2") or key.startswith(("geneval", "dpg"))] == [*scores]
     gaps = {gap.what.partition(": ")[2]: gap.reason for gap in build(sample.RUN, measured).missing}
     assert gaps["HPSv2"] == "not measured: needs hpsv2"
     assert [what for what in gaps if what.startswith(("GenEval", "DPG"))] == ["GenEval, overall"]

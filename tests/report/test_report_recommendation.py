@@ -24,7 +24,7 @@ SEEDS = 200
 
 def scored(outcome: Outcome, *scores: float, seeds: int = SEEDS) -> Outcome:
     """The same outcome with these values of color consistency, over and over."""
-    return replace(outcome, samples={**outcome.samples, "legend": [scores[k % len(scores)] for k in range(seeds)]})
+    return replace(outcome, samples={**outcome.samples, "color_consistency": [scores[k % len(scores)] for k in range(seeds)]})
 
 
 def found(*outcomes: Outcome) -> dict[str, Recommendation]:

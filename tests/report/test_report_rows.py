@@ -57,7 +57,7 @@ def test_the_full_cache_is_like_itself_by_definition_unless_another_engine_ran(e
     assert (by_key["token_agreement"].text, by_key["token_agreement"].under) == ("100.0 %", under)
     assert results.full.fidelity["psnr"].stated is (engine == "reference")
     assert results.full.fidelity["kl"].stated
-    assert results.full.quality["legend"].stated
+    assert results.full.quality["color_consistency"].stated
     assert results.candidates[0].fidelity["psnr"].stated
 
 

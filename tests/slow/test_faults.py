@@ -179,7 +179,7 @@ def test_the_bundled_model_runs_as_a_plan_says(tmp_path: Path) -> None:
     with Store.open(store, create=False, read_only=True) as stored:
         outcomes = {o.case.label: o for o in stored.outcomes(1)}
     assert list(outcomes) == ["full", "full (other seeds)", "full (other batch)", "window 1/2"]
-    assert all(len(o.samples["legend"]) == 2 for o in outcomes.values())
+    assert all(len(o.samples["color_consistency"]) == 2 for o in outcomes.values())
     assert outcomes["window 1/2"].samples["kv_allocated"][0] < 0.6 * outcomes["full"].samples["kv_allocated"][0]
     assert outcomes["full"].samples["psnr"] == [60.0, 60.0]
 

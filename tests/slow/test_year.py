@@ -20,7 +20,7 @@ VALUES = random.Random(0)
 METRICS = {
     **dict.fromkeys(("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last"), 8),
     **dict.fromkeys(("kv_logical", "kv_allocated", "kv_workspace", "kv_state", "peak_memory"), 1),
-    **dict.fromkeys(("token_agreement", "kl", "psnr", "ssim", "legend"), 64),
+    **dict.fromkeys(("token_agreement", "kl", "psnr", "ssim", "color_consistency"), 64),
 }
 FACTS = {
     "kernel": "sdpa", "source": "a paper", "footnotes": ["a note of a line or two " * 4] * 2, "true_ratio": 0.25, "paradigm": "next-token",

@@ -74,7 +74,7 @@ def outcome(case: Case, truth: Truth) -> Outcome:
     seconds = 1.4 * (limit(case).roofline_time if case.role == "baseline" else limit(case).roofline_time / reached)
     spoilt, kv = round(lost * SEEDS), case.batch * 212e6 * (1.0 if case.role == "baseline" else case.parameters["B"] / 576)
     samples = {"latency": [seconds * (1 + 0.0005 * k) for k in range(9)], "kv_allocated": [kv], "kv_logical": [kv], "kv_state": [0.0],
-               "peak_memory": [kv + case.batch * 40e6], "legend": [0.0] * spoilt + [1.0] * (SEEDS - spoilt)}
+               "peak_memory": [kv + case.batch * 40e6], "color_consistency": [0.0] * spoilt + [1.0] * (SEEDS - spoilt)}
     if case.role == "candidate":
         stream = random.Random(f"{case.label} {case.batch}")
         samples["token_agreement"] = [0.6 + 0.1 * stream.random() for _ in range(SEEDS)]
@@ -109,7 +109,7 @@ def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: 
     assert ruined["why_not"] == "Mean quality loss of 5 points of color consistency or more."
     first = many["ranked"][0]
     assert first["low"] < first["gain"] <= first["allowed"]
-    assert (first["basis"], first["metric"], first["quality"]["value"]) == ("measured", "legend", 1.0)
+    assert (first["basis"], first["metric"], first["quality"]["value"]) == ("measured", "color_consistency", 1.0)
     assert (many["measure"], many["commands"]) == (False, [])
 
 

@@ -51,9 +51,10 @@ class Planted:
     def outcome(self, planned: Any) -> Outcome:
         case = planned.case
         stream, lost = random.Random(f"truth of {case.label}"), self.truth.get(case.label, 0.0)
-        legend = [float(stream.random() >= lost) for _ in range(case.samples)]
+        colors = [float(stream.random() >= lost) for _ in range(case.samples)]
         seconds = 1.0 if case.role == "baseline" else 0.8
-        samples = {"latency": [seconds, 1.001 * seconds, 1.002 * seconds], "legend": legend, "kv_allocated": [1e6], "peak_memory": [1e7]}
+        samples = {"latency": [seconds, 1.001 * seconds, 1.002 * seconds], "color_consistency": colors, "kv_allocated": [1e6],
+                   "peak_memory": [1e7]}
         agreement = {} if case.role == "baseline" else {"token_agreement": [0.6] * case.samples}
         return Outcome(replace(case, weights="9c2e/5b71"), Status.OK, samples | agreement, seconds=1.0, facts={"kernel": "sdpa"},
                        result_key=f"{case.label} {case.samples}")

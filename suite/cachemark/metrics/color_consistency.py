@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class ColorConsistency(ImageMetric):
     """Fraction of regions (object, ground, two footer corners) with the hue of the image's color key."""
 
-    name = "legend"
+    name = "color_consistency"
     title = "Color consistency"
     tip = ("Fraction of regions with the hue that the image's color key gives. It checks colors, not shapes, and each image "
            "alone, without the full cache.")

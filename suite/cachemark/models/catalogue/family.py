@@ -67,7 +67,7 @@ class Family:
 
     def bundled(
         self, name: str, config: Any, tokenizer: BundledWeights[Any], presets: Mapping[str, Sampling], summary: str,
-        quality: tuple[str, ...] = ("legend",), preset: str = "scene", **fields: Any,
+        quality: tuple[str, ...] = ("color_consistency",), preset: str = "scene", **fields: Any,
     ) -> CatalogueModel:
         """Describe a model whose weights are in the package; a request may name others."""
         return CatalogueModel(self, name, config, self._file(config, f"{name}.safetensors"), tokenizer, presets, summary, quality=quality,
