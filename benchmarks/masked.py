@@ -40,7 +40,7 @@ from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.mar import MAR, guidance
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
-from cachemark.roofline.masked_flops import by_pass
+from cachemark.roofline.masked_flops import ops_by_pass
 from origin import Origin
 
 assert masked  # importing it registers the models
@@ -106,7 +106,8 @@ def measured(entry: ModelEntry, batch: int, rounds: int) -> dict[str, Any]:
             spent = variants[name].passes(steps[FIRST : LAST + 1], latents, labels, seeds, sampling)
             if number >= 0:
                 seconds[name].append(spent)
-    flops = {name: by_pass(variant.method, layout) for name, variant in variants.items()}
+    flops = {name: [sum(op.flops * op.times for op in ops if op.part != "method") // layout.batch
+                    for ops in ops_by_pass(variant.method, layout)] for name, variant in variants.items()}
     return {"batch": batch, "rounds": rounds, "seconds": seconds, "flops": flops}
 
 

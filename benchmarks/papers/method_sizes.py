@@ -17,7 +17,7 @@ from cachemark.methods.full import Full
 from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
-from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
+from cachemark.roofline.memory import entries, kv_bytes
 from cachemark.workflows.roofline import check_demanding
 from cachemark.workflows.stand_ins import calibration_parameter, sixth
 
@@ -52,10 +52,10 @@ def _method_rows(layout: Layout, demanding: int, dtype: torch.dtype, entry: Mode
         cls = METHODS.get(name)
         if layout.paradigm in cls.paradigms and cls not in (Full, AMSKV):
             methods |= _named(cls, per_layer, calibration_parameter(cls, entry))
-    with_last, readable, widths = layout.layers * layout.visual, layout.layers * layout.cacheable, equal_widths(dtype)
+    with_last, readable, widths = layout.layers * layout.visual, layout.layers * layout.cacheable, (dtype.itemsize, dtype.itemsize)
 
     def row(name: str, cached: int) -> dict[str, Any]:
-        size, mixed = nbytes(layout, cached, widths), nbytes(layout, cached, MIXED)
+        size, mixed = kv_bytes(layout, cached, widths), kv_bytes(layout, cached, MIXED)
         return {"method": name, "entries_per_layer": cached / layout.layers, "bytes": size, "gib": size / 2**30,
                 "paper_unit": size / PAPER_UNIT, "share": cached / with_last, "share_of_full": cached / readable,
                 "published_unit": mixed / PAPER_UNIT}

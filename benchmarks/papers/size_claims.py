@@ -15,7 +15,7 @@ from cachemark.methods.base.calibrations import Calibrated
 from cachemark.methods.profiles.even_attention import even
 from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
-from cachemark.roofline.kv_bytes import equal_widths, nbytes
+from cachemark.roofline.memory import kv_bytes
 from cachemark.workflows.stand_ins import calibration_parameter, sixth
 
 from .entry_counts import EntryCounts, entry_counts
@@ -90,7 +90,7 @@ def _claim(figure: PublishedSize, accountings: Sequence[Accounting], image: Layo
     name, method = _own_method(figure, image, entry)
     counts = entry_counts(method, image)
     images = figure.batch or (accountings[0].images if accountings else 1)
-    size, mixed = (images * _bytes(image, counts.allocated, widths) for widths in (equal_widths(dtype), MIXED))
+    size, mixed = (images * _bytes(image, counts.allocated, widths) for widths in ((dtype.itemsize, dtype.itemsize), MIXED))
     finding = _finding(figure, accountings or _all_accountings(figure.batch), image, name, counts)
     return SizeClaim(
         figure.paper, figure.table, figure.batch, figure.method, figure.budget, figure.printed, figure.unit, figure.means, finding,
@@ -130,7 +130,7 @@ def _pairs(image: Layout) -> int:
 
 def _bytes(image: Layout, count: int, widths: tuple[int, int]) -> int:
     """Bytes of ``count`` entries, all layers and heads of a row together."""
-    return nbytes(image, count, widths) // image.kv_heads
+    return kv_bytes(image, count, widths) // image.kv_heads
 
 
 # -- findings -----------------------------------------------------------------------------------------------------------
@@ -178,9 +178,9 @@ def _demanding_layers(figure: PublishedSize, image: Layout, widths: tuple[int, i
     policy, description = AMSKV(demanding=()), WIDTHS[widths]
     policy.resolve(image)
     most, least, layers = policy.c_max, policy.c_min, image.layers
-    exact = (figure.nbytes / figure.batch / nbytes(image, 1, widths) - layers * least) / (most - least)
+    exact = (figure.nbytes / figure.batch / kv_bytes(image, 1, widths) - layers * least) / (most - least)
     nearest = min(max(round(exact), 0), layers)
-    size = figure.batch * nbytes(image, layers * least + nearest * (most - least), widths)
+    size = figure.batch * kv_bytes(image, layers * least + nearest * (most - least), widths)
     if figure.agrees(size):
         return f"reproduced with {description} and {nearest} demanding layers"
     possible = f"{exact:.2f} demanding layers" if 0 <= exact <= layers else f"no number of demanding layers ({exact:.2f})"

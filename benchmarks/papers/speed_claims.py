@@ -25,7 +25,7 @@ from cachemark.models.registry import MODELS
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import load
 from cachemark.roofline.bill import bill
-from cachemark.roofline.kv_bytes import entries
+from cachemark.roofline.memory import entries
 from cachemark.store.db import Store
 from cachemark.workflows.session import opened
 

@@ -21,7 +21,7 @@ from cachemark.kit.driver import watched
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
 from cachemark.methods.profiles.inter_scale import inter_scale
 from cachemark.models.var import SIZES, layout
-from cachemark.roofline.kv_bytes import entries
+from cachemark.roofline.memory import entries
 from contracts.scales import LAYERS, SIDES, Feed, Record, drive, layout_of
 
 SIZES_OF = [side**2 for side in SIDES]

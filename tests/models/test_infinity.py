@@ -24,7 +24,7 @@ from cachemark.models.infinity import SIDES, SIZES, Infinity, InfinityConfig
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import BSQ, BitQuantizer, BSQConfig, bits_of, packed_bits
-from cachemark.roofline.kv_bytes import entries, nbytes
+from cachemark.roofline.memory import entries, kv_bytes
 
 CONFIG = InfinityConfig(4, 2, 32, chunks=2, sides=(1, 2, 4), width=5, text=128, longest=6)
 TINY_BSQ = BSQConfig(32, (1, 1), 1, CONFIG.sides, CONFIG.width)
@@ -123,10 +123,10 @@ def test_one_image_of_the_largest_resolution_takes_the_bytes_of_the_formula() ->
     """2 rows × 32 layers × 2048 channels × 10521 tokens; K in fp32 and V in 16 bit under autocast."""
     layout = shape("infinity-2b", 1)
     assert layout.visual == sum(side**2 for side in SIDES) == 10521
-    published = nbytes(layout, entries(Full(store_last=True), layout), MIXED)
+    published = kv_bytes(layout, entries(Full(store_last=True), layout), MIXED)
     assert published == 2 * 32 * 2048 * 10521 * 6 == 8_274_051_072
     assert published / PAPER_UNIT == pytest.approx(7.891, abs=5e-4)
-    assert nbytes(layout, entries(Full(store_last=True), layout), (2, 2)) == 5_516_034_048
+    assert kv_bytes(layout, entries(Full(store_last=True), layout), (2, 2)) == 5_516_034_048
 
 
 # -- published files -----------------------------------------------------------------------------------------------------

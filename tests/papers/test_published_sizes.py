@@ -17,7 +17,7 @@ from cachemark.models.catalogue import next_scale
 from cachemark.models.registry import MODELS
 from cachemark.models.var import SIZES, VAR, layout
 from cachemark.models.vision.msvq import MultiScaleQuantizer
-from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
+from cachemark.roofline.memory import entries, kv_bytes
 
 assert next_scale
 SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")
@@ -36,10 +36,10 @@ def shape(size: str, batch: int) -> Layout:
 ])  # fmt: skip
 def test_published_baselines_follow_to_the_digit(size: str, batch: int, printed: str, exact: int) -> None:
     layout = shape(size, batch)
-    result = nbytes(layout, entries(Full(store_last=True), layout), MIXED)
+    result = kv_bytes(layout, entries(Full(store_last=True), layout), MIXED)
     assert result == exact
     assert printed_as(printed).agrees(result)
-    assert not printed_as(printed).agrees(nbytes(layout, entries(Full(), layout), MIXED))
+    assert not printed_as(printed).agrees(kv_bytes(layout, entries(Full(), layout), MIXED))
 
 
 def test_agreement_is_rounding_or_cutting_off_and_nothing_wider() -> None:
@@ -58,9 +58,9 @@ def test_every_printed_baseline_follows_and_no_figure_of_ams_kv_follows_at_one_w
     for size in ("var-d30", "var-d36-512"):
         for claim in published(size):
             layout = MODELS.get(size).shape(SAMPLING, claim.batch)
-            result = {nbytes(layout, _policy(layout, n), widths) for n in range(layout.layers + 1) for widths in (MIXED, (2, 2))}
+            result = {kv_bytes(layout, _policy(layout, n), widths) for n in range(layout.layers + 1) for widths in (MIXED, (2, 2))}
             if claim.method == "full":
-                assert claim.agrees(nbytes(layout, entries(Full(store_last=True), layout), MIXED))
+                assert claim.agrees(kv_bytes(layout, entries(Full(store_last=True), layout), MIXED))
             else:
                 assert not any(claim.agrees(size_) for size_ in result)
 
@@ -82,5 +82,6 @@ def test_slots_of_d30_at_reduced_depth_are_the_formula_to_the_byte(method: Full 
     memory = Memory()
     values = entries(method, layout)
     method.begin(layout, model.sites, memory)
-    assert memory.nbytes("slots") == nbytes(layout, values, equal_widths(dtype))
-    assert memory.nbytes("workspace") == nbytes(layout, layout.visual if values < 3 * layout.visual else 0, equal_widths(dtype))
+    widths = dtype.itemsize, dtype.itemsize
+    assert memory.nbytes("slots") == kv_bytes(layout, values, widths)
+    assert memory.nbytes("workspace") == kv_bytes(layout, layout.visual if values < 3 * layout.visual else 0, widths)

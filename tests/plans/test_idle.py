@@ -9,7 +9,7 @@ import pytest
 
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan
-from cachemark.roofline.idle import SAVES_NOTHING
+from cachemark.roofline.bill import SAVES_NOTHING
 from support import stages
 
 ALONE = {"condition_cache": False, "encoder_cache": False, "head_cache": False}

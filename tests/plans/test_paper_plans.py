@@ -16,7 +16,6 @@ from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.roofline.bill import bill
-from support.paper_flops import TERA
 
 TABLES = {
     "linear-table1": "LineAR, Table 1", "linear-table4": "LineAR, Table 4", "ams-kv-table3": "AMS-KV, Table 3",
@@ -124,7 +123,7 @@ def flops(cell: PaperCell) -> float:
     case = next(p.case for p in expanded(cell.plan) if cell.means(p.case))
     entry = MODELS.get(case.model)
     layout = entry.shape(case.sampling, 8)
-    return bill(METHODS.get(case.method).build(case.parameters), layout, entry.parameter_counts(), images=False).flops / 8 / TERA
+    return bill(METHODS.get(case.method).build(case.parameters), layout, entry.parameter_counts(), images=False).flops / 8 / 10**12
 
 
 @pytest.mark.parametrize("cell", UNEXPLAINED, ids=named)

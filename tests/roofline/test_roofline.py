@@ -1,20 +1,24 @@
-"""The bill of a generation: against what is dispatched, and against values worked out by hand."""
+"""Costs and memory of a generation: against what is dispatched and allocated, and against values worked out by hand."""
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
+from importlib import resources
 from typing import Any
 
 import pytest
 import torch
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.codec import INT8, KIVI4, NATIVE
-from cachemark.cache.layout import Layout
+from cachemark.cache.codec import INT8, KIVI4, NATIVE, Codec
+from cachemark.cache.layout import Layout, Site
+from cachemark.cache.masked_layout import Load, MaskedLayout, masked_steps
 from cachemark.contract.method import Method
 from cachemark.core.limits import GPUS
 from cachemark.core.spec import Sampling
@@ -36,13 +40,15 @@ from cachemark.models.llama import LlamaConfig
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.lumina import Lumina, LuminaConfig, Vocabulary
 from cachemark.models.mar import MAR, MARConfig
+from cachemark.models.mar import SIZES as MAR_SIZES
 from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.models.var import VAR, VARConfig
 from cachemark.roofline.bill import ParameterCounts, attended, bill
 from cachemark.roofline.flops import counted
-from cachemark.roofline.masked_flops import work
+from cachemark.roofline.masked_flops import share, work
+from cachemark.roofline.memory import allocated, weight_bytes
 from cachemark.roofline.operations import Bill
 
 RASTER = LlamaGenConfig(layers=2, heads=4, dim=64, vocab=96, classes=10, grid=4)
@@ -133,25 +139,67 @@ def test_a_calibrated_method_is_what_is_dispatched(cls: type[Calibrated], config
     assert costs.flops == flops < everything
 
 
+OFF = dict.fromkeys(("token_cache", "condition_cache", "encoder_cache", "head_cache"), False)
 PRUNING: dict[str, Any] = {"start": 1, "period": 4, "schedule": "published", "layer": 1, "table": [0.3] * 5, "extra": 2}
-PARAMETERS: dict[str, dict[str, Any]] = {
-    "full": {}, "fewer_steps": {"steps": 3}, "gtr": {"steps": 4, "detail": 0.3, "most": 0.9},
-    "random_tokens": PRUNING, "lazymar": PRUNING, "marche": {"active": 9},
-}
+MASKED_METHODS: list[tuple[str, dict[str, Any]]] = [
+    ("full", {}), ("fewer_steps", {"steps": 3}), ("gtr", {"steps": 4, "detail": 0.3, "most": 0.9}), ("random_tokens", PRUNING),
+    ("lazymar", PRUNING), *(("lazymar", {**PRUNING, **OFF, switch: True}) for switch in OFF), ("marche", {"active": 9}),
+    ("marche", {"active": 9, "encoder_cache": True, "refresh_layers": [4]}), ("marche", {"active": 9, "partitioned": True}),
+]
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if "masked" in METHODS.get(name).paradigms])
-def test_masked_is_what_is_dispatched(name: str) -> None:
-    flops, costs = dispatched(MASKED, lambda: METHODS.get(name).build(PARAMETERS[name]))
+@pytest.mark.parametrize(("name", "parameters"), MASKED_METHODS)
+def test_masked_is_what_is_dispatched(name: str, parameters: dict[str, Any]) -> None:
+    flops, costs = dispatched(MASKED, lambda: METHODS.get(name).build(parameters))
     assert costs.flops == flops
+    layout = built(MASKED)[0].layout([0, 1], GUIDED)
+    assert 2 * work(METHODS.get(name).build(parameters), layout).total == costs.without("method").flops
 
 
-def test_the_scores_of_marche_are_part_of_its_bill() -> None:
-    model, parts = built(MASKED)
-    layout = model.layout([0, 1], GUIDED)
-    costs = bill(MARche(active=9), layout, parts, images=False)
-    assert costs.only("method").flops > 0
-    assert costs.without("method").flops == 2 * work(MARche(active=9), layout).total
+def test_a_published_masked_model_is_what_is_dispatched() -> None:
+    sampling = Sampling(cfg_scale=2.9, steps=3, diffusion_steps=4)
+    with torch.device("meta"):
+        model = MAR(MAR_SIZES["B"]).eval().requires_grad_(False)
+        labels = torch.zeros(2, dtype=torch.int64)
+    flops = counted(lambda: model.generate(labels, [0, 1], LazyMAR(**PRUNING), sampling, Memory("meta")))
+    assert flops == 2 * work(LazyMAR(**PRUNING), model.layout([0, 1], sampling)).total
+
+
+class NoDecoder(Full):
+    """Claims that the decoder computes nothing."""
+
+    def computes(self, site: Any, step: Any, load: Load) -> Load:
+        return load._replace(tokens=0, mlp=0) if site.stack == "decoder" else load
+
+
+def test_what_a_method_does_not_compute_is_not_counted() -> None:
+    layout: MaskedLayout = MAR(MASKED).layout([0], GUIDED)
+    total, without = work(Full(), layout), work(NoDecoder(), layout)
+    assert (without.encoder, without.head) == (total.encoder, total.head)
+    visible = sum(layout.buffer + step.first for step in masked_steps(layout, layout.steps))
+    assert without.decoder == 2 * 2 * visible * layout.dim**2, "the projection of the encoder's output remains"
+    assert share(NoDecoder(), layout) < share(Full(), layout) == 1
+
+
+LAZYMAR_TABLE = json.loads((resources.files("cachemark") / "data" / "published" / "lazymar.json").read_text(encoding="utf-8"))["flops"]
+
+
+@pytest.mark.parametrize("row", LAZYMAR_TABLE, ids=lambda row: f"{row['model']}-{row['steps']}-{row['method']}")
+def test_the_published_flops_follow(row: dict[str, Any]) -> None:
+    """The paper's values include the image decoder and small operations, so they are a little higher.
+
+    Its savings at 64 steps need a cache in the head, which the text does not mention.
+    """
+    entry: ModelEntry = MODELS.get(row["model"])
+    layout = entry.shape(replace(entry.presets["paper"], steps=row["steps"]), 1)
+
+    def deviation(**parameters: Any) -> float:
+        return work(METHODS.get(row["method"]).build(parameters), layout).total / 1e12 / float(row["printed"]) - 1
+
+    if row["method"] == "full" or row["steps"] == 64:
+        assert -0.07 < deviation() < 0
+    if row["method"] == "lazymar" and row["steps"] == 64:
+        assert deviation(head_cache=False) > 0.25
 
 
 def test_without_guidance_there_is_half_as_much() -> None:
@@ -159,12 +207,11 @@ def test_without_guidance_there_is_half_as_much() -> None:
     assert costs.flops == flops == dispatched(RASTER, Full)[1].flops / 2
 
 
-def test_images_are_decoded_on_paper() -> None:
-    """The one part that is counted as dispatched: nothing else knows what a convolutional decoder costs."""
-    entry: ModelEntry = MODELS.get("tiny-llamagen")
-    parts, layout = shape(entry, 3)
-    costs = bill(Full(), layout, parts)
-    assert costs.only("decode").flops == 3 * counted(parts.image) > 0
+def test_counting_does_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import of it takes seconds, in every trial."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # an import of it fails
+    layer = torch.nn.Linear(3, 5)
+    assert counted(lambda: layer(torch.ones(2, 3))) == 2 * 2 * 3 * 5
 
 
 @pytest.mark.parametrize("name", ["tiny-llamagen", "tiny-var", "tiny-mar"])
@@ -178,7 +225,7 @@ def test_the_bundled_models_are_decoded_by_what_they_are_decoded_with(name: str)
         drawn = torch.zeros(1, layout.visual, layout.channels)  # type: ignore[attr-defined]
     parts = entry.parameter_counts()
     assert parts is not None
-    assert counted(lambda: loaded.decode(drawn)) == counted(parts.image)
+    assert counted(lambda: loaded.decode(drawn)) == counted(parts.image) == bill(Full(), layout, parts).only("decode").flops > 0
 
 
 # -- bytes ------------------------------------------------------------------------------------------------------------
@@ -214,12 +261,6 @@ def test_bytes_of_a_decode_step(name: str, batch: int, budget: str, weights: flo
     assert mean == pytest.approx(attended_entries, abs=0.6)
 
 
-def test_written_bytes_and_activations_of_a_decode_step() -> None:
-    costs, _ = raster("llamagen-xl", 256, "1")
-    assert costs.moved("written") / costs.passes == 184_320 * 512
-    assert costs.only("matmul").moved("activations") / costs.passes / 1e9 == pytest.approx(1.09, abs=0.005)
-
-
 KV = [("llamagen-xl", 184_320, 212.7e6), ("llamagen-xxl", 294_912, 340.3e6), ("var-d30", 230_400, 313.3e6),
       ("var-d36-512", 331_776, 1486e6)]  # fmt: skip
 
@@ -234,20 +275,15 @@ def test_keys_and_values_of_an_image(name: str, token: int, image: float) -> Non
     assert costs.moved("written") == 2 * token * fed
 
 
-def test_an_int8_codec_reads_half_and_its_scales() -> None:
+def test_codecs_read_codes_and_their_ranges() -> None:
+    """Grouped keys read 2 bytes for each channel's step and minimum per 32 live tokens."""
     parts, layout = shape(MODELS.get("llamagen-xl"), 1)
-    native, small = (bill(Full(), layout, parts, images=False, codec=c).moved("read") for c in (NATIVE, INT8))
-    assert small / native == pytest.approx((64 + 4) / 128)
-
-
-def test_keys_in_groups_read_the_ranges_of_what_is_live() -> None:
-    """576 tokens and the condition: 2 bytes for each channel's step and minimum per 32 tokens."""
-    parts, layout = shape(MODELS.get("llamagen-xl"), 1)
-    native, small = (bill(Full(), layout, parts, images=False, codec=c).moved("read") for c in (NATIVE, KIVI4))
+    native, int8, kivi4 = (bill(Full(), layout, parts, images=False, codec=codec).moved("read") for codec in (NATIVE, INT8, KIVI4))
+    assert int8 / native == pytest.approx((64 + 4) / 128)
     attended_entries = range(1, layout.visual + 1)
     pair, ranges, filling = (32 + 2) + (32 + 8), 64 * (2 + 2), 32 * 64 * 2
     expected = sum(pair * n + ranges * math.ceil(n / 32) + filling for n in attended_entries) / sum(2 * 128 * n for n in attended_entries)
-    assert small / native == pytest.approx(expected)
+    assert kivi4 / native == pytest.approx(expected)
 
 
 # -- FLOPs and roofline times ---------------------------------------------------------------------------------------------
@@ -278,25 +314,19 @@ def test_flops_of_a_masked_image(name: str, tera: float) -> None:
     assert bill(Full(), layout, parts).flops / 8e12 == pytest.approx(tera, rel=0.02)
 
 
-STEPS = [("1", 16.5, 2.5, 13.4), ("1/4", 9.2, 2.5, 5.5), ("1/6", 7.2, 2.5, 3.7), ("1/8", 6.1, 2.5, 2.8)]
+STEPS = [("1", 16.5, 2.5, 13.4, 1), ("1/4", 9.2, 2.5, 5.5, 1.73), ("1/6", 7.2, 2.5, 3.7, 2.17), ("1/8", 6.1, 2.5, 2.8, 2.51)]
 
 
-@pytest.mark.parametrize(("budget", "step", "linear", "attention"), STEPS)
-def test_roofline_time_of_a_decode_step_on_an_a800(budget: str, step: float, linear: float, attention: float) -> None:
+@pytest.mark.parametrize(("budget", "step", "linear", "attention", "bound"), STEPS)
+def test_roofline_time_of_a_decode_step_on_an_a800(budget: str, step: float, linear: float, attention: float, bound: float) -> None:
     """Within 6 %: the reference rewrites the whole cache once per line, here only holes are filled."""
     costs, _ = raster("llamagen-xl", 256, budget)
     a800, passes = GPUS["a800"], costs.passes / 1e3
     assert costs.without("decode").roofline_time(a800, apart=True) / passes == pytest.approx(step, rel=0.06)
     assert costs.only("matmul", "logits").roofline_time(a800) / passes == pytest.approx(linear, rel=0.02)
     assert costs.only("attention").roofline_time(a800) / passes == pytest.approx(attention, rel=0.02)
-
-
-@pytest.mark.parametrize(("budget", "honest"), [("1/4", 1.73), ("1/6", 2.17), ("1/8", 2.51)])
-def test_the_honest_speedup_of_linear(budget: str, honest: float) -> None:
-    """Within 5 %, for the same reason; the paper prints 5.18 and 7.57."""
-    least = [raster("llamagen-xl", 256, b)[0].roofline_time(GPUS["a800"], apart=True) for b in ("1", budget)]
-    assert least[0] == pytest.approx(9.95, rel=0.01)
-    assert least[0] / least[1] == pytest.approx(honest, rel=0.05)
+    speedup = raster("llamagen-xl", 256, "1")[0].roofline_time(a800, apart=True) / costs.roofline_time(a800, apart=True)
+    assert speedup == pytest.approx(bound, rel=0.05), "the paper prints 5.18 and 7.57"
 
 
 @pytest.mark.parametrize(("name", "batch", "milliseconds"), [("var-d30", 64, 15.3), ("var-d36-512", 25, 86.4)])
@@ -319,3 +349,40 @@ def test_roofline_time_of_a_masked_image(name: str, device: str, full: float, ca
     method = MARche() if device == "h100" else LazyMAR()
     costs = [bill(m, layout, parts).roofline_time(GPUS[device]) / 128 * 1e3 for m in (Full(), method)]
     assert costs == pytest.approx([full, candidate], rel=0.07)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("model", ["tiny-llamagen", "tiny-var", "tiny-mar", "tiny-t2i"])
+def test_weights_are_those_of_the_network_but_for_tables_norms_and_biases(model: str) -> None:
+    entry: ModelEntry = MODELS.get(model)
+    counts, layout = shape(entry, 2, torch.float32)
+    loaded = sum(parameter.nbytes for parameter in entry.load(Request("cpu", torch.float32)).generator.parameters())
+    assert 0.94 * loaded < weight_bytes(layout, counts) < loaded
+
+
+@pytest.mark.parametrize("codec", [NATIVE, INT8])
+@pytest.mark.parametrize("method", [Full(), Window(B=64)])
+def test_a_method_is_counted_as_the_arena_counts_it(method: Method, codec: Codec) -> None:
+    _, layout = shape(MODELS.get("tiny-llamagen"), 2, torch.float32)
+    memory = Memory("cpu", codec)
+    method.begin(layout, [Site("decoder", layer) for layer in range(layout.layers)], memory)
+    assert allocated(method, layout, codec) == sum(tensor.nbytes for _, tensor in memory.tensors.values()) > 0
+
+
+def test_the_full_form_of_a_masked_model_keeps_nothing() -> None:
+    _, layout = shape(MODELS.get("tiny-mar"), 2, torch.float32)
+    assert allocated(METHODS.get("full")(), layout) == 0
+    assert allocated(METHODS.get("marche")(), layout) > 0
+
+
+@dataclass
+class Looking(Window):
+    """Looks at a value when it begins."""
+
+    def prepare(self, slots: object, memory: Memory) -> None:
+        memory.zeros("looked at", (1,), torch.float32).item()
+
+
+def test_a_method_that_looks_at_values_is_counted_as_far_as_it_comes() -> None:
+    _, layout = shape(MODELS.get("tiny-llamagen"), 2, torch.float32)
+    assert allocated(Looking(B=64), layout) >= allocated(Window(B=64), layout) // 2

@@ -17,7 +17,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import Planned, calibrated, expand
 from cachemark.plans.schema import Plan, load
-from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
+from cachemark.roofline.memory import entries, kv_bytes
 from cachemark.trial.child.bench import Bench
 from support.measuring import run_case
 
@@ -106,7 +106,7 @@ def test_slots_of_the_trained_model_are_the_formula_to_the_byte(measured: dict[s
         outcome = measured[name]
         method = METHODS.get(outcome.case.method).build(outcome.case.parameters)
         slots = outcome.samples["kv_allocated"][0] - outcome.samples["kv_workspace"][0]
-        assert slots == nbytes(layout, entries(method, layout), equal_widths(torch.float32))
+        assert slots == kv_bytes(layout, entries(method, layout), (torch.float32.itemsize, torch.float32.itemsize))
 
 
 def test_the_true_share_is_written_down(measured: dict[str, Outcome]) -> None:

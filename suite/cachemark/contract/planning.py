@@ -108,7 +108,7 @@ class Planning(Parameters):
     def idle_reason(self, layout: Layout) -> str:
         """After :meth:`resolve`, return why these parameters cannot change the output on this layout, or "".
 
-        Only for reasons that :func:`cachemark.roofline.idle.idle_reason` cannot find from the costs.
+        Only for reasons that :func:`cachemark.roofline.bill.idle_reason` cannot find from the costs.
         """
         return ""
 

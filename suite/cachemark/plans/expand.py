@@ -28,7 +28,7 @@ from ..metrics.compute import presets
 from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
 from ..plugins import loading as plugins
-from ..roofline.idle import idle_reason
+from ..roofline.bill import idle_reason
 from .decoding import check_numbers, decoder_class, refused_decoder, resolved_decoder
 from .metrics import KEY, options_of, stated
 from .reuse import Earlier

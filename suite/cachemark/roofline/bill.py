@@ -15,9 +15,12 @@ from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Layout, Site, Step, raster_steps, scale_steps
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
+from ..core.spec import FULL
 from .flops import counted
-from .masked_flops import masked_ops
+from .masked_flops import masked_ops, share
 from .operations import Bill, Op
+
+SAVES_NOTHING = "With these parameters it computes and reads on this model all that the full cache does: it saves nothing."
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,28 @@ def attended(method: Method, layout: Layout) -> float:
     alike = _alike(method, layout)
     products = [times * method.attended_by_heads(layout, site, step) for step in steps for site, times in alike]
     return sum(products) / len(steps) / layout.layers / layout.kv_heads
+
+
+def idle_reason(method: Method, layout: Layout) -> str:
+    """Return why a method cannot change anything on this layout, or "".
+
+    The reason is the method's own, or that all its passes cost as much as the full cache's. The full cache has none. Raises what
+    :meth:`Method.resolve` raises.
+    """
+    if method.name == FULL:
+        return ""
+    method.resolve(layout)
+    return method.idle_reason(layout) or (SAVES_NOTHING if _as_full(method, layout) else "")
+
+
+def _as_full(method: Method, layout: Layout) -> bool:
+    if isinstance(layout, MaskedLayout):
+        return share(method, layout) == 1
+    full, sites = Method(), [Site("decoder", layer) for layer in range(layout.layers)]
+    if any(method.capacity(layout, site) != full.capacity(layout, site) for site in sites):
+        return False
+    steps = scale_steps(layout) if layout.scales else raster_steps(layout)
+    return all(method.attended(layout, site, step) == full.attended(layout, site, step) for site in sites for step in steps)
 
 
 _decoded = cache(counted)  # of an image; once, since the decoder has to be built for it

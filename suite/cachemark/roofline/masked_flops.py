@@ -25,8 +25,8 @@ HEAD_BETWEEN = (4, 6)  # numbers per token and channel around the modulation and
 class Work:
     """FLOPs of one image by part.
 
-    A multiplication and an addition are two; matrix products and attention alone are counted. The head includes what is computed once for
-    all passes.
+    A multiplication and an addition are two; matrix products and attention alone are counted, without a method's scores. The head includes
+    what is computed once for all passes.
     """
 
     encoder: int
@@ -40,47 +40,18 @@ class Work:
 
 def work(method: Method, layout: MaskedLayout) -> Work:
     """Return the FLOPs of an image under a method; raise what :meth:`Method.resolve` raises."""
-    encoder, decoder, head = (sum(part) for part in zip(*_passes(method, layout), strict=True))
-    once = 2 * _embedded(method, layout) * layout.head_width * (FREQUENCIES + layout.head_width)
-    return Work(encoder, decoder, head + once // layout.batch)
-
-
-def by_pass(method: Method, layout: MaskedLayout) -> list[int]:
-    """Return the FLOPs of one image in each pass, without what the head computes once for all of them."""
-    return [sum(parts) for parts in _passes(method, layout)]
-
-
-def _passes(method: Method, layout: MaskedLayout) -> list[tuple[int, int, int]]:
-    """Return the FLOPs of one image in encoder, decoder and head, of each pass."""
     method.resolve(layout)
-    steps, loads = _steps(method, layout), []
-
-    @cache
-    def head(passes: int) -> int:
-        return sum(op.flops * op.times for op in _head(_head_loads(method, layout, steps[0], passes), layout, 1))
-
-    @cache
-    def block(stack: str, load: Load) -> int:
-        return sum(op.flops for op in _block(stack, load, layout))
-
-    for step in steps:
-        drawn = sum(part.tokens * head(part.passes) for part in method.denoising(step, layout.diffusion))
-        flops = Counter(encoder=2 * layout.batch * step.first * layout.channels * layout.dim,
-                        decoder=2 * layout.rows * (layout.buffer + step.first) * layout.dim**2, head=drawn)
-        for site, load in _loads(method, layout, step):
-            flops[site.stack] += block(site.stack, load)
-        loads.append((flops["encoder"] // layout.batch, flops["decoder"] // layout.batch, flops["head"] // layout.batch))
-    return loads
+    flops: Counter[str] = Counter()
+    for op in masked_ops(method, layout):
+        flops[op.part.partition(" ")[0]] += op.flops * op.times
+    read = 2 * layout.batch * layout.channels * layout.dim * sum(step.first for step in _steps(method, layout))  # by the encoder
+    encoder, decoder = flops["encoder"] + read, flops["decoder"] + flops["input"] - read
+    return Work(encoder // layout.batch, decoder // layout.batch, flops["head"] // layout.batch)
 
 
 def _steps(method: Method, layout: MaskedLayout) -> list[MaskedStep]:
     paced = method.paced(layout)
     return masked_steps(paced, paced.steps)
-
-
-def _embedded(method: Method, layout: MaskedLayout) -> int:
-    """Return the number of embedded timesteps of all head schedules."""
-    return sum({part.passes for step in _steps(method, layout) for part in method.denoising(step, layout.diffusion)})
 
 
 def share(method: Method, layout: MaskedLayout) -> Fraction:
@@ -101,7 +72,8 @@ def budget_of(method: Method, layout: MaskedLayout) -> Fraction:
 def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fraction, layout: MaskedLayout) -> int:
     """Return the largest i of 0 … ``most`` for which ``build(i)`` stays within ``budget`` of the FLOPs.
 
-    FLOPs grow with i. Raises BadBudget."""
+    FLOPs grow with i. Raises BadBudget.
+    """
     everything = _uncached(layout)
     allowed = budget * everything
     if (least := work(build(0), layout).total) > allowed:
@@ -115,25 +87,35 @@ def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fractio
 
 
 # -- operations -------------------------------------------------------------------------------------------------------
-def masked_ops(method: Method, layout: MaskedLayout, weights: int, between: int, codec: Codec) -> Iterator[Op]:
+def masked_ops(method: Method, layout: MaskedLayout, weights: int = 0, between: int = 0, codec: Codec = NATIVE) -> Iterator[Op]:
     """Yield the operations of a generation, after :meth:`Method.resolve`.
 
-    ``weights`` of a block; numbers per token ``between`` its products."""
+    ``weights`` of a block; numbers per token ``between`` its products.
+    """
+    for ops in ops_by_pass(method, layout, weights, between, codec):
+        yield from ops
+    timesteps = sum({part.passes for step in _steps(method, layout) for part in method.denoising(step, layout.diffusion)})
+    embedding = layout.head_width * (FREQUENCIES + layout.head_width)
+    yield Op("head", 2 * timesteps * embedding, embedding * layout.dtype.itemsize)
+
+
+def ops_by_pass(
+    method: Method, layout: MaskedLayout, weights: int = 0, between: int = 0, codec: Codec = NATIVE
+) -> Iterator[list[Op]]:
+    """Yield the operations of each pass, without what the head computes once for all of them."""
     steps = _steps(method, layout)
-    head = cache(lambda passes: _head_loads(method, layout, steps[0], passes))
-    width, dim, inside = layout.dtype.itemsize, layout.dim, layout.head_width
+    head_loads = cache(lambda passes: _head_loads(method, layout, steps[0], passes))
+    head = cache(lambda part: tuple(_head(head_loads(part.passes), layout, part.tokens)))
+    block = cache(lambda stack, load: tuple(_block(stack, load, layout, weights, between, codec)))
+    width, dim = layout.dtype.itemsize, layout.dim
     for step in steps:
         visible, known_tokens = layout.buffer + step.first, layout.batch * step.first
-        yield Op("input", 2 * dim * (known_tokens * layout.channels + layout.rows * visible * dim), dim * (dim + layout.channels) * width,
-                 activations=2 * layout.rows * visible * dim * width)
+        ops = [Op("input", 2 * dim * (known_tokens * layout.channels + layout.rows * visible * dim), dim * (dim + layout.channels) * width,
+                  activations=2 * layout.rows * visible * dim * width)]
         for site, load in _loads(method, layout, step):
-            yield from _block(site.stack, load, layout, weights, between, codec)
             own = method.overhead(layout, site, step)
-            yield Op("method", 2 * layout.rows * own.products, own=layout.rows * own.numbers * width)
-        for part in method.denoising(step, layout.diffusion):
-            yield from _head(head(part.passes), layout, part.tokens)
-    embedding = inside * (FREQUENCIES + inside)
-    yield Op("head", 2 * _embedded(method, layout) * embedding, embedding * width)
+            ops += [*block(site.stack, load), Op("method", 2 * layout.rows * own.products, own=layout.rows * own.numbers * width)]
+        yield [*ops, *(op for part in method.denoising(step, layout.diffusion) for op in head(part))]
 
 
 def _loads(method: Method, layout: MaskedLayout, step: MaskedStep) -> Iterator[tuple[Site, Load]]:
@@ -145,7 +127,7 @@ def _loads(method: Method, layout: MaskedLayout, step: MaskedStep) -> Iterator[t
             yield site, method.computes(site, step, plain)
 
 
-def _block(stack: str, load: Load, layout: MaskedLayout, weights: int = 0, between: int = 0, codec: Codec = NATIVE) -> Iterator[Op]:
+def _block(stack: str, load: Load, layout: MaskedLayout, weights: int, between: int, codec: Codec) -> Iterator[Op]:
     """Yield projections and MLP of a block, which may see fewer tokens, and its attention."""
     dim, width = layout.dim, layout.dtype.itemsize
     entry = layout.kv_heads * codec.pair_bytes(layout.head_dim, layout.dtype)
@@ -161,7 +143,8 @@ def _block(stack: str, load: Load, layout: MaskedLayout, weights: int = 0, betwe
 def _head_loads(method: Method, layout: MaskedLayout, step: MaskedStep, passes: int) -> Counter[tuple[Load, ...]]:
     """Count the loads of the head's blocks for one token that it draws in so many passes.
 
-    Equal in any pass of the transformer."""
+    Equal in any pass of the transformer.
+    """
     plain = Load(layout.rows, 1, 0, 1)
     loads: Counter[tuple[Load, ...]] = Counter()
     for inner in range(passes):

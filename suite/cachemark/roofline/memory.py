@@ -1,4 +1,4 @@
-"""Device memory of a generation: the weights, and what its method allocates."""
+"""Memory of a generation: the weights, and what its method allocates."""
 
 from __future__ import annotations
 
@@ -16,12 +16,26 @@ from .masked_flops import head_weights
 def allocated(method: Method, layout: Layout, codec: Codec = NATIVE) -> int:
     """Return the bytes that a method allocates: slots, workspace and state.
 
-    It begins on the meta device, where nothing is kept but counted. Raises what :meth:`Method.resolve` raises."""
+    It begins on the meta device, where nothing is kept but counted. Raises what :meth:`Method.resolve` raises.
+    """
+    masked = {"encoder": layout.encoder, "decoder": layout.layers, "head": layout.head} if isinstance(layout, MaskedLayout) else {}
+    sites = [Site(stack, layer) for stack, depth in (masked or {"decoder": layout.layers}).items() for layer in range(depth)]
     memory = Memory("meta", codec)
     method.resolve(layout)
     with suppress(RuntimeError):  # of a plug-in that looks at a value: there is none here, and what it asked for before is counted
-        method.begin(layout, _sites(layout), memory)
+        method.begin(layout, sites, memory)
     return sum(memory.nbytes(kind) for kind in ("slots", "workspace", "state"))
+
+
+def entries(method: Method, layout: Layout) -> int:
+    """Return the entries per row and head that a method allocates, all layers together."""
+    method.resolve(layout)
+    return sum(method.capacity(layout, Site("decoder", layer)) for layer in range(layout.layers))
+
+
+def kv_bytes(layout: Layout, count: int, widths: tuple[int, int]) -> int:
+    """Return the bytes of ``count`` entries in every row and head; ``widths``: bytes of one number of K and of V."""
+    return layout.rows * layout.kv_heads * layout.head_dim * count * sum(widths)
 
 
 def weight_bytes(layout: Layout, counts: ParameterCounts) -> int:
@@ -31,8 +45,3 @@ def weight_bytes(layout: Layout, counts: ParameterCounts) -> int:
         return layout.dtype.itemsize * (counts.block * (layout.encoder + layout.layers) + fed + head_weights(layout))
     blocks = (counts.block + counts.text_block) * layout.layers
     return layout.dtype.itemsize * (blocks + counts.logits + (counts.row_weights or counts.row) + counts.row_pass)
-
-
-def _sites(layout: Layout) -> list[Site]:
-    masked = {"encoder": layout.encoder, "decoder": layout.layers, "head": layout.head} if isinstance(layout, MaskedLayout) else {}
-    return [Site(stack, layer) for stack, depth in (masked or {"decoder": layout.layers}).items() for layer in range(depth)]

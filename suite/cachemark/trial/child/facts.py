@@ -21,9 +21,9 @@ from ...metrics.compute.speed import ends
 from ...models.costs import case_bill
 from ...models.protocol import ModelEntry
 from ...plans.expand import Planned
-from ...roofline.idle import idle_reason
-from ...roofline.kv_bytes import entries
+from ...roofline.bill import idle_reason
 from ...roofline.masked_flops import share, work
+from ...roofline.memory import entries
 from ...stats.least_squares import fitted_line
 from ..bounds import bounded_notes, bounded_text
 from .bench import Bench, decoder_factory, method_factory
