@@ -19,15 +19,12 @@ import report_sample as sample
 
 import cachemark
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.columns import cells, column_groups, image_column
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.export.frames import COLUMNS, SAMPLE_COLUMNS, csv, frame, parquet, samples_frame, settings
-from cachemark.export.tables import told_apart
 from cachemark.store.db import Store
-from cachemark.store.prune import prune
 
 
 def figure(table: pd.DataFrame, label: str, metric: str) -> dict[str, Any]:
@@ -42,46 +39,6 @@ def stored(path: Path, *runs: list[Outcome]) -> Path:
             for outcome in values:
                 store.save(run, replace(outcome, artifacts={}))
     return path
-
-
-def test_of_pruned_values_the_stored_mean_is_shown_alone(tmp_path: Path) -> None:
-    results = sample.outcomes()
-    path = stored(tmp_path / "s.sqlite", results)
-    with Store.open(path) as store:
-        prune(store, 0, dry=False)
-        outcomes = store.outcomes(1)
-    table, means = frame(outcomes), {o.case.label: o.mean("psnr") for o in results if "psnr" in o.samples}
-    for label, mean in means.items():
-        result = figure(table, label, "psnr")
-        assert result["value"] == result["mean"] == pytest.approx(mean)
-        assert (math.isnan(result["low"]), math.isnan(result["high"]), result["n"]) == (True, True, 1)
-    (group,) = case_groups(outcomes)
-    assert not any(row.to_full for row in group.candidates)
-    columns = {cell.key: cell for cell in cells(group.candidates[0], column_groups(group))}["psnr"]
-    assert (columns.under, columns.delta) == ("raw values pruned", "")
-    assert any(row.to_full for row in case_groups(results)[0].candidates)
-    assert not told_apart(group.candidates[0], group.candidates[0], image_column("psnr"))
-
-
-def test_of_pruned_times_the_medians_are_shown_alone(tmp_path: Path) -> None:
-    """Quantiles are no repeats: as such they would make the interval of a median out of the ends of a sample."""
-    results = [replace(o, samples={**o.samples, "latency": [o.samples["latency"][0] * (1 + k / 100) for k in range(-10, 11)]})
-            if "latency" in o.samples else o for o in sample.outcomes()]
-    path = stored(tmp_path / "s.sqlite", results)
-    with Store.open(path) as store:
-        prune(store, 0, dry=False)
-        outcomes = store.outcomes(1)
-    (raw,), (group,) = case_groups(results), case_groups(outcomes)
-    known_names = {row.case.label: row.speedup for row in raw.candidates if row.speedup}
-    for row in (row for row in group.candidates if row.speedup):
-        assert row.speedup.value == pytest.approx(known_names[row.case.label].value)
-        assert known_names[row.case.label].stated
-        assert not row.speedup.stated
-        columns = {cell.key: cell for cell in cells(row, column_groups(group))}
-        assert (columns["speedup"].under, columns["latency"].under) == ("raw values pruned", "raw values pruned")
-        rows = figure(frame(outcomes), row.case.label, "latency")
-        assert (rows["value"], math.isnan(rows["low"]), rows["n"]) == (pytest.approx(row.median("latency")), True, 1)
-    assert len(known_names) > 3
 
 
 def test_there_is_one_row_for_each_case_and_metric() -> None:

@@ -1,4 +1,4 @@
-"""What a store says of a place or file that it cannot use, and that it leaves such a file alone."""
+"""Places and files that cannot be used as a store, and faults while one is used."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ import sqlite3
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from sqlalchemy import create_engine, event
+from sqlalchemy import event
 from store_examples import begin, ok
 
 import cachemark.store.artifacts as artifacts_module
 import cachemark.store.database as engine_module
 from cachemark import __version__
-from cachemark.cli import main
 from cachemark.core.errors import BadStore
 from cachemark.store.db import Store
 from cachemark.store.faults import bad_store
@@ -53,25 +52,15 @@ def alter(path: Path, *statements: str) -> None:
 
 # places
 
-def test_missing_directory_is_not_made(tmp_path: Path) -> None:
-    refused(tmp_path / "no" / "results.db", "does not exist.*mkdir -p")
-    assert not (tmp_path / "no").exists()
-
-
-def test_parent_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    refused(tmp_path / "file" / "results.db", "is not a directory")
-
-
-def test_directory_in_place_of_a_file(tmp_path: Path) -> None:
-    assert refused(tmp_path, "is a directory").remedy.endswith("cachemark.sqlite.")
-
-
-def test_store_that_must_exist(tmp_path: Path) -> None:
+def test_places_that_are_no_store(tmp_path: Path) -> None:
     make(tmp_path / "there.db")
     make(tmp_path / "cachemark.sqlite")
+    refused(tmp_path / "no" / "results.db", "does not exist.*mkdir -p")
+    refused(tmp_path / "there.db" / "results.db", "is not a directory")
+    assert refused(tmp_path, "is a directory").remedy.endswith("cachemark.sqlite.")
     refused(tmp_path / "here.db", r"There is no store.*beside it: cachemark\.sqlite, there\.db\.", create=False)
     refused(tmp_path / "here.db", "There is no store", read_only=True)
+    assert not (tmp_path / "no").exists()
     assert not (tmp_path / "here.db").exists()
 
 
@@ -149,22 +138,13 @@ def test_file_that_is_no_database_is_left_alone(path: Path, content: bytes, read
     assert path.read_bytes() == content
 
 
-def test_truncated_database(path: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:4096].ljust(len(data), b"\xff")])
+def test_damaged_pages_are_reported(path: Path, damage: Callable[[bytes], bytes]) -> None:
     make(path)
-    half = path.read_bytes()[: path.stat().st_size // 2]
-    path.write_bytes(half)
+    path.write_bytes(content := damage(path.read_bytes()))
     with pytest.raises(BadStore, match="damaged"), Store.open(path, read_only=True) as store:
         store.outcomes(1)
-    assert path.read_bytes() == half
-
-
-def test_damage_in_the_middle_is_reported_not_returned(path: Path) -> None:
-    make(path)
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(b"\xff" * (path.stat().st_size - 4096))
-    with pytest.raises(BadStore, match="damaged"), Store.open(path) as store:
-        store.outcomes(1)
+    assert path.read_bytes() == content
 
 
 def test_values_that_vanished_are_noticed(path: Path) -> None:
@@ -216,20 +196,6 @@ def test_a_backup_is_a_store_and_overwrites_nothing(store: Store, path: Path, tm
         backup(path, tmp_path / "copy.db")
 
 
-def test_the_commands_end_with_0_or_2_and_no_traceback(path: Path, tmp_path: Path) -> None:
-    make(path)
-    run = CliRunner().invoke
-    assert run(main, ["db", "check", "--store", str(path)]).exit_code == 0
-    assert run(main, ["db", "backup", str(tmp_path / "copy.db"), "--store", str(path)]).exit_code == 0
-    half = path.read_bytes()[: path.stat().st_size // 2]
-    path.write_bytes(half)
-    for arguments in (["db", "check"], ["show"], ["report", str(tmp_path / "page.html")]):
-        done = run(main, [*arguments, "--store", str(path)])
-        assert isinstance(done.exception, (SystemExit, BadStore)), arguments
-        assert done.exit_code != 0
-    assert path.read_bytes() == half
-
-
 def test_database_of_another_program_is_left_alone(path: Path) -> None:
     alter(path, "CREATE TABLE recipes (name TEXT)", "CREATE TABLE alembic_version (version_num TEXT)")
     before = path.read_bytes()
@@ -263,12 +229,6 @@ def test_unusual_file_names(tmp_path: Path, name: str) -> None:
         assert store.outcomes(1) == [ok()]
 
 
-def test_settings_of_the_connection(store: Store) -> None:
-    with store._engine.connect() as connection:
-        names = ("journal_mode", "foreign_keys", "synchronous", "busy_timeout")
-        assert [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names] == ["wal", 1, 2, 60_000]
-
-
 # a disk that fills up
 
 def test_full_disk_while_saving(store: Store) -> None:
@@ -285,7 +245,7 @@ def test_full_disk_while_saving(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("number", "match"), [
-    (errno.ENOSPC, "disk is full"), (errno.EACCES, "cannot be written"), (errno.EIO, "cannot be used"),
+    (errno.ENOSPC, "disk is full"), (errno.EACCES, "cannot be written"), (errno.EIO, "reports an I/O error"),
 ])
 def test_artifact_that_cannot_be_written(store: Store, monkeypatch: pytest.MonkeyPatch, number: int, match: str) -> None:
     def fail(_handle: int) -> None:
@@ -298,12 +258,6 @@ def test_artifact_that_cannot_be_written(store: Store, monkeypatch: pytest.Monke
     monkeypatch.undo()
     assert store.outcomes(run) == []
     assert not list(store.artifacts.path("ab/" + "ab" * 32).parents[1].rglob("*.part"))
-
-
-def test_artifact_folder_that_is_a_file(store: Store, path: Path) -> None:
-    path.with_name("results.db.artifacts").write_text("in the way")
-    with pytest.raises(BadStore, match=r"results\.db\.artifacts"):
-        store.save(begin(store), ok(1), {"grid.png": b"png"})
 
 
 def test_store_held_by_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,33 +273,19 @@ def test_store_held_by_another_process(path: Path, monkeypatch: pytest.MonkeyPat
     other.close()
 
 
-def test_a_disk_that_fails_is_the_disk_of_the_store() -> None:
+def test_unknown_messages_are_passed_on() -> None:
     assert str(bad_store(sqlite3.OperationalError("disk I/O error"), "here")).startswith("The disk that holds here reports an I/O error.")
-
-
-def test_words_that_we_do_not_know_are_passed_on() -> None:
     assert "cannot be used: strange things." in str(bad_store(sqlite3.OperationalError("strange\nthings"), "here"))
 
 
 # servers
 
-def test_other_servers_and_nonsense_are_refused() -> None:
+def test_other_servers_and_a_missing_driver_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused("mysql://u:secret@h/db", "No store can be kept in 'mysql'")
     refused("sqlite://", "No store can be kept in 'sqlite'")
     refused("postgresql+psycopg://h:port/db", "is not a database URL")
-
-
-def test_missing_driver_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module.importlib.util, "find_spec", lambda _name: None)
     refused("postgresql+psycopg://me:secret@host/results", "psycopg.*not installed.*pip install")
-
-
-def test_errors_of_a_server_hide_its_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    broken = create_engine(f"sqlite:///{tmp_path / 'no' / 'results.db'}")
-    monkeypatch.setattr(engine_module.importlib.util, "find_spec", lambda _name: "there")
-    monkeypatch.setattr(engine_module, "create_engine", lambda *_args, **_options: broken)
-    error = refused("postgresql://me:secret@host/results", r"postgresql\+psycopg://me:\*\*\*@host/results cannot be opened")
-    assert "secret" not in str(error)
 
 
 def test_server_that_does_not_answer_is_named_without_its_password() -> None:

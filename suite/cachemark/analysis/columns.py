@@ -141,17 +141,16 @@ def _speedup_ends(row: ReportRow) -> str:
     if row.case.role == "baseline" or row.speedup is None:
         return BY_DEFINITION
     repeats = len(row.outcome.raw(TIME))
-    alone = NO_INTERVAL if repeats > 1 else "one repeat" if repeats else "raw values pruned"
+    alone = NO_INTERVAL if repeats > 1 else "one repeat"
     return f"{row.speedup.low:.2f}–{row.speedup.high:.2f}" if row.speedup.stated else alone
 
 
 def _latency(row: ReportRow) -> Interval | None:
-    return None if row.median(TIME) is None else median_over_repeats(row.outcome.repeats(TIME))
+    return None if row.median(TIME) is None else median_over_repeats(row.outcome.raw(TIME))
 
 
 def _repeats(row: ReportRow) -> str:
-    repeats = len(row.outcome.raw(TIME))
-    return f"n = {repeats}" if repeats else "raw values pruned"
+    return f"n = {len(row.outcome.raw(TIME))}"
 
 
 # -- memory and computation -------------------------------------------------------------------------------------------
@@ -185,7 +184,7 @@ def image_column(name: str) -> Column:
         if value is None or by_definition(row.case, name):
             return BY_DEFINITION
         if value.n < 2:
-            return "one seed" if row.outcome.raw(name) else "raw values pruned"
+            return "one seed"
         return "–".join(_ends(value, name)) if value.stated else NO_INTERVAL
 
     def delta(row: ReportRow) -> str:

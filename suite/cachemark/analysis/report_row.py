@@ -216,7 +216,7 @@ def _speedup(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, s
         return None, str(outcome.facts["quality_only"])
     if full is None:
         return None, "The full cache has no results."
-    mine, its = outcome.repeats(TIME), full_latencies(outcome, full)
+    mine, its = outcome.raw(TIME), full_latencies(outcome, full)
     if not mine or not its:
         return None, "Latency was not measured."
     if kernels := kernels_apart(outcome, full):
@@ -240,14 +240,11 @@ def quality_of(outcome: Outcome) -> tuple[str, ...]:
 
 
 def values_by_seed(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
-    """Return fidelity, quality and quality differences from ``full`` by seed; nothing for random weights.
-
-    Where raw values were pruned only the stored mean remains, without interval and difference.
-    """
+    """Return fidelity, quality and quality differences from ``full`` by seed; nothing for random weights."""
     if is_random(outcome.case):
         return {}
     names = (*fidelity_of(outcome), *quality_of(outcome))
-    named = {name: outcome.raw(name) or [mean] for name in names if (mean := outcome.mean(name)) is not None}
+    named = {name: values for name in names if (values := outcome.raw(name))}
     return {**named, **{f"{APART}{name}": values for name, values in differences_to_full(outcome, full).items()}}
 
 

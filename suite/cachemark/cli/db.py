@@ -88,22 +88,21 @@ def merge(sources: tuple[Path, ...], store_url: str, as_json: bool) -> None:
 
 @db.command()
 @store_option
-@click.option("--policy", default="raw=60", show_default=True, help="raw=N: keep every raw value of the last N nights.")
-@click.option("--yes", is_flag=True, help="Do it; without this, only say what would be done.")
+@click.option("--nights", default=365, show_default=True, type=click.IntRange(0, 10**6), help="Nights to keep, counted by start date.")
+@click.option("--yes", is_flag=True, help="Delete; without this, only count.")
 @json_option
-def prune(store_url: str, policy: str, yes: bool, as_json: bool) -> None:
-    """Replace raw values of old nights by quantiles and delete their artifacts.
+def prune(store_url: str, nights: int, yes: bool, as_json: bool) -> None:
+    """Delete the runs of old nights and their artifacts.
 
-    The newest nights keep everything, and so does every run that a baseline was saved from or that a gate called regressed.
+    Runs behind a baseline, runs with a regression, and runs with results that a kept run reuses are kept.
     """
     from ..workflows.db import prune_store
 
-    pruned = prune_store(store_url, policy, dry=not yes)
+    pruned = prune_store(store_url, nights, dry=not yes)
     if as_json:
         echo_json({"done": yes, **vars(pruned)})
         return
-    verb = "Pruned" if yes else "Would prune"
-    click.echo(f"{verb} {pruned.outcomes} outcomes: {pruned.values} values and {pruned.files} files, {pruned.nbytes / 2**20:.1f} MiB. "
-               f"{pruned.kept} outcomes keep everything.")
+    click.echo(f"{'Deleted' if yes else 'Would delete'} {count(pruned.runs, 'run')} with {count(pruned.outcomes, 'outcome')} and "
+               f"{count(pruned.files, 'file')} ({pruned.nbytes / 2**20:.1f} MiB); {count(pruned.kept, 'run')} kept.")
     if not yes:
         click.echo("Nothing was changed. Add --yes to do it.")

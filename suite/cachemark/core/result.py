@@ -36,7 +36,6 @@ JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
 SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)
 FULL_BESIDE = "full_beside"  # of a candidate's facts: latencies of the full cache, each taken right before or after one of its own
-CONDENSED = "condensed"  # the fact that names metrics of which quantiles remain: {"count": of raw values, "mean": of them}
 
 
 @dataclass(frozen=True)
@@ -86,17 +85,8 @@ class Outcome:
         return self.status is Status.OK
 
     def raw(self, name: str) -> Sequence[float]:
-        """Return the raw values of a metric; none if it was not measured, or pruned to quantiles."""
-        values = self.samples.get(name, ())
-        summary = self.facts.get(CONDENSED, {}).get(name)
-        return () if summary and summary["count"] > len(values) else values
-
-    def repeats(self, name: str) -> Sequence[float]:
-        """Return the raw values of a metric, for its median and interval.
-
-        After pruning, return the median alone."""
-        median = self.median(name)
-        return self.raw(name) or ([] if median is None else [median])
+        """Return the values of a metric, none if it was not measured."""
+        return self.samples.get(name, ())
 
     def median(self, name: str) -> float | None:
         """Return the median of a metric's raw samples, or None if it was not measured."""
@@ -105,8 +95,6 @@ class Outcome:
 
     def mean(self, name: str) -> float | None:
         """Return the mean of a metric's raw samples, or None if it was not measured."""
-        if name in (summaries := self.facts.get(CONDENSED, {})):
-            return float(summaries[name]["mean"])
         values = self.samples.get(name)
         return statistics.fmean(values) if values else None
 
@@ -152,7 +140,7 @@ def full_latencies(outcome: Outcome, full: Outcome) -> Sequence[float]:
     """Return the latencies of the full cache to compare an outcome with.
 
     Those measured in turns with it, because machines drift, else those of the full cache's own case."""
-    return outcome.facts.get(FULL_BESIDE) or full.repeats(TIME)
+    return outcome.facts.get(FULL_BESIDE) or full.raw(TIME)
 
 
 def kernels_apart(first: Outcome, second: Outcome) -> tuple[str, str] | None:

@@ -140,7 +140,7 @@ def _records(row: ReportRow, columns: Iterable[Column], shared: Mapping[str, Any
     if not names:
         yield whose
     for name in names:
-        interval = row.fidelity.get(name) or row.quality.get(name) or median_over_repeats(outcome.repeats(name))
+        interval = row.fidelity.get(name) or row.quality.get(name) or median_over_repeats(outcome.raw(name))
         yield {**whose, **_about(name), "mean": outcome.mean(name), "median": outcome.median(name), **_ends(interval)}
     for column in columns if row.case.role == "candidate" else ():
         if (value := column.value(row)) is not None:

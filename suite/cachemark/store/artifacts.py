@@ -1,57 +1,69 @@
-"""Files beside the database, named by the hash of their content: token ids, latents, grids."""
+"""Files next to the database, named by the hash of their content: token ids, latents, grids.
+
+The artifacts of a server are in a folder that every machine can reach. The first writer sets it. A mark file in it identifies the store,
+so that a machine without the mounted share fails instead of writing elsewhere.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from sqlalchemy.orm import Session
+
 from ..core.errors import BadStore
 from ..core.files import replacing
-from .faults import bad_store
+from .faults import guard
+from .rows import insert_once
+from .schema import SettingRow
 
-_NAME = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})(\.[A-Za-z0-9]{1,16})?")
-_SUFFIX = re.compile(r"(\.[A-Za-z0-9]{1,16})?")
+VARIABLE = "CACHEMARK_ARTIFACTS"
+MARK = ".cachemark-store"
+SETTING = "artifacts"
+_SUFFIX = r"(\.[A-Za-z0-9]{1,16})?"
+_NAME = re.compile(rf"([0-9a-f]{{2}})/\1[0-9a-f]{{62}}{_SUFFIX}")
 
 
 @dataclass(frozen=True)
 class Artifacts:
-    """A folder of files ``<first two hex digits>/<SHA-256>.<extension>``. Equal content is kept once."""
+    """Folder of files ``<first two hex digits>/<SHA-256>.<extension>``. Equal content is kept once."""
 
     root: Path
 
     @property
     def parts(self) -> Path:
-        """The folder for what is not complete yet, such as the features of some of a case's images."""
+        """Folder for incomplete results, such as the features of some of a case's images."""
         return self.root / "parts"
 
     def put(self, name: str, data: bytes) -> str:
-        """Write ``data`` so that it survives a power cut, and return its file name relative to the root.
-
-        ``name`` is what the artifact is called in its outcome; only its extension matters here.
-        """
+        """Write ``data`` with the extension of ``name``, safely against power failures, and return its path relative to the root."""
         suffix = PurePosixPath(name).suffix
-        if not _SUFFIX.fullmatch(suffix):
+        if not re.fullmatch(_SUFFIX, suffix):
             raise ValueError(f"artifact {name!r} has an unusual extension")
         digest = hashlib.sha256(data).hexdigest()
         file = f"{digest[:2]}/{digest}{suffix}"
-        try:
-            self._write(self.root / file, data)
-        except OSError as error:
-            raise bad_store(error, str(self.root)) from error
+        path = self.root / file
+        with guard(str(self.root)):
+            if not path.is_file() or path.read_bytes() != data:
+                with replacing(path) as part:
+                    part.write_bytes(data)
+                for folder in (path.parent, self.root, self.root.parent):
+                    _sync_folder(folder)
         return file
 
     def path(self, file: str) -> Path:
-        """The path of the artifact with this relative name (a value of ``Outcome.artifacts``), present or not. A name of any other form is
-        refused: it may come from anywhere."""
+        """Return the path of an artifact, present or not. Raises BadStore for any other name."""
         if not _NAME.fullmatch(file):
             raise BadStore(f"{file!r} is not a name of an artifact.", remedy="Names look like 'ab/ab12….png' and come from an outcome.")
         return self.root / file
 
     def read(self, file: str) -> bytes:
-        """The bytes, checked against their name."""
+        """Return the content, checked against the name."""
         path = self.path(file)
         try:
             data = path.read_bytes()
@@ -63,19 +75,63 @@ class Artifacts:
                            remedy="Restore the file from a copy, or measure the case again.")
         return data
 
-    def _write(self, path: Path, data: bytes) -> None:
-        if path.is_file() and path.read_bytes() == data:
-            return
-        with replacing(path) as part:
-            part.write_bytes(data)
-        for folder in (path.parent, self.root, self.root.parent):
-            _sync_folder(folder)
-
 
 def _sync_folder(folder: Path) -> None:
-    """The name of a new file is safe only when its folder is."""
+    """Flush a folder: a new file is safe only when its name is."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def artifacts_of_server(session: Session, where: str, requested: str | Path | None, *, read_only: bool) -> Artifacts:
+    """Return the artifacts in ``requested``, in ``CACHEMARK_ARTIFACTS`` or in the stored folder.
+
+    The first writer stores the folder. Later writers raise BadStore for a folder without its mark; readers do not check it.
+    """
+    named = str(requested or os.environ.get(VARIABLE) or "")
+    if "://" in named:
+        raise BadStore(f"{named!r} is no folder.", remedy="Mount it, and name the folder in which every machine sees it.")
+    if read_only:
+        return Artifacts(Path(named or _stored(session).get("folder", "artifacts")).absolute())
+    if not (stored := _stored(session)):
+        if not named:
+            raise BadStore(f"{where} has no place for artifacts: a server keeps rows, and tokens and images are files.",
+                           remedy=f"Name a folder that every machine sees: cachemark db init --artifacts FOLDER, or set {VARIABLE}. "
+                           "The store remembers it.")
+        stored = _claim(session, Path(named).absolute())
+    folder = Path(named or stored["folder"]).absolute()
+    try:
+        mark = (folder / MARK).read_text(errors="replace").strip()
+    except OSError:
+        mark = ""
+    if mark != stored["id"]:
+        problem = "belongs to another store" if mark else f"does not exist, or has no file {MARK}"
+        raise BadStore(f"The artifacts of {where} lie in {stored['folder']}; {folder} {problem}.",
+                       remedy=f"Mount the share. Where this machine sees it under another path, name that in {VARIABLE}; after moving it, "
+                       "copy the whole folder and run: cachemark db init --artifacts FOLDER")
+    return Artifacts(folder)
+
+
+def _stored(session: Session) -> dict[str, str]:
+    row = session.get(SettingRow, SETTING)
+    return dict(json.loads(row.value)) if row else {}
+
+
+def _claim(session: Session, folder: Path) -> dict[str, str]:
+    """Store and mark the folder unless another process was faster; return the stored folder and mark."""
+    own = {"folder": str(folder), "id": secrets.token_hex(8)}
+    insert_once(session, SettingRow, {"name": SETTING, "value": json.dumps(own)})
+    if (stored := _stored(session)) == own:
+        if (folder / MARK).is_file():
+            raise BadStore(f"{folder} holds the artifacts of another store.", remedy="Name a folder of this store's own.")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).write_text(own["id"] + "\n")
+    return stored
+
+
+def move_artifacts(session: Session, folder: Path) -> None:
+    """Store another folder, to which the artifacts and their mark were moved."""
+    row = session.get_one(SettingRow, SETTING)
+    row.value = json.dumps({**json.loads(row.value), "folder": str(folder)})

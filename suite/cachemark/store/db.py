@@ -8,15 +8,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Engine, Select, Text, delete, func, or_, select, type_coerce
+from sqlalchemy import Engine, Select, Text, delete, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, joinedload, selectinload
 
 from ..core.errors import BadStore, NothingMeasured
 from ..core.processes import BEAT
-from ..core.result import CONDENSED, Environment, Outcome, Status
+from ..core.result import Environment, Outcome, Status
 from ..core.spec import Case
-from . import leases, places
-from .artifacts import Artifacts
+from . import leases
+from .artifacts import Artifacts, artifacts_of_server, move_artifacts
 from .database import file_of, open_file, open_server, writer
 from .differences import differences
 from .faults import guard
@@ -38,8 +38,8 @@ from .schema import (
     Base,
     BaselineRow,
     CaseRow,
-    CondensedRow,
     EnvironmentRow,
+    LeaseRow,
     MembershipRow,
     OutcomeRow,
     RunRow,
@@ -47,14 +47,14 @@ from .schema import (
     VerdictRow,
 )
 
-MOST = 2**31  # numbers of rows are less, in every database
+MOST = 2**31  # numbers of rows are smaller, in every database
 
 
 class Store:
     """Database with its artifact folder. Several processes may write at once, each through its own store.
 
-    Every method may raise :class:`BadStore`, or Infrastructure if the disk is full, another process holds a lock or the server does not
-    answer. Close it with ``close()`` or leave its ``with`` block.
+    Every method may raise :class:`BadStore`, or StoreUnavailable if the disk is full, another process locks the database or the server does
+    not answer.
     """
 
     def __init__(self, engine: Engine, where: str, artifacts: Artifacts) -> None:
@@ -68,15 +68,15 @@ class Store:
     def open(cls, url_or_path: str | Path, *, create: bool = True, read_only: bool = False, artifacts: str | Path | None = None) -> Self:
         """Open a SQLite file (a path) or a server (``postgresql+psycopg://…``), and create its tables if it is empty.
 
-        ``artifacts`` is the artifact folder: by default ``<database>.artifacts`` beside the file, and for a server the one from
-        :mod:`.places`. ``create=False`` refuses to create a file. Runs whose process has ended are marked as interrupted.
+        ``artifacts`` is the artifact folder: by default ``<database>.artifacts`` next to the file, and for a server the stored one.
+        ``create=False`` refuses to create a file. Runs whose process has ended are marked as interrupted.
         """
         path = file_of(url_or_path)
         if path is None:
             engine, where = open_server(str(url_or_path), read_only=read_only)
             try:
-                with guard(where):
-                    artifacts_folder = places.of_server(engine if read_only else writer(engine), where, artifacts, read_only=read_only)
+                with guard(where), Session(engine if read_only else writer(engine)) as session, session.begin():
+                    artifacts_folder = artifacts_of_server(session, where, artifacts, read_only=read_only)
             except BaseException:
                 engine.dispose()
                 raise
@@ -146,7 +146,7 @@ class Store:
 
         def pulse() -> None:
             while not done.wait(beat):
-                with suppress(Exception), self._writing() as session:  # a full disk, say: the run itself will meet it and say so
+                with suppress(Exception), self._writing() as session:  # the run itself will meet a full disk, and report it
                     leases.hold(session, run_id)
 
         thread = threading.Thread(target=pulse, daemon=True)
@@ -182,17 +182,17 @@ class Store:
         """Return every run, newest first."""
         with self._reading() as session:
             rows = session.scalars(select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id.desc())).all()
-            abandoned, checked = leases.abandoned(session, rows), looked_at(session)
+            abandoned, checked = leases.abandoned(session, rows), _looked_at(session)
             return [run_of(row, abandoned=row.id in abandoned, looked_at=row.id in checked) for row in rows]
 
     def run(self, run_id: int | None = None) -> RunRecord:
         """Return one run, by default the newest that is no comparison; NothingMeasured if the store is empty."""
         with self._reading() as session:
-            plain = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
-            if run_id is None and (run_id := session.scalar(plain)) is None:
+            newest = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
+            if run_id is None and (run_id := session.scalar(newest)) is None:
                 raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
             row = self._run_row(session, run_id)
-            return run_of(row, abandoned=bool(leases.abandoned(session, [row])), looked_at=row.id in looked_at(session))
+            return run_of(row, abandoned=bool(leases.abandoned(session, [row])), looked_at=row.id in _looked_at(session))
 
     def _run_row(self, session: Session, run_id: int) -> RunRow:
         row = session.get(RunRow, run_id) if 0 < run_id < MOST else None
@@ -209,36 +209,27 @@ class Store:
         ``artifacts`` maps names such as ``tokens.safetensors`` to bytes, which are written before the rows. Outcomes with the same
         ``trial`` shared a process. A killed or failed save leaves nothing of the outcome in the database.
         """
-        files = {name: self._checked(file) for name, file in outcome.artifacts.items() if name not in (artifacts or {})}
-        files.update({name: self.artifacts.put(name, data) for name, data in (artifacts or {}).items()})
+        files = {**outcome.artifacts, **{name: self.artifacts.put(name, data) for name, data in (artifacts or {}).items()}}
         with self._writing() as session:
             self._run_row(session, run_id)
             insert_once(session, CaseRow, case_values(outcome.case))
-            row = outcome_row(outcome, _trial(session, run_id, trial), files)
+            row = outcome_row(outcome, trial_number(session, run_id, trial), files)
             session.add(row)
             session.flush()
             session.add(MembershipRow(run_id=run_id, outcome_id=row.id, reused=False))
-            condensed = outcome.facts.get(CONDENSED, {})  # of one that was pruned elsewhere
-            session.add_all(CondensedRow(outcome_id=row.id, metric=name, count=values["count"], mean=values["mean"])
-                            for name, values in condensed.items())
             return row.id
 
-    def _checked(self, file: str) -> str:
-        if not self.artifacts.path(file).is_file():
-            raise BadStore(f"Artifact {file} is not in {self.artifacts.root}.", remedy="Hand its bytes to save(), or leave it out.")
-        return file
-
     def find(self, result_key: str) -> Outcome | None:
-        """Return the newest ok outcome with this result key that was not pruned; None for the empty key."""
+        """Return the newest ok outcome with this result key; None for the empty key."""
         with self._reading() as session:
-            row = _newest_whole(session, result_key=result_key) if result_key else None
+            row = _newest(session, result_key=result_key, status=str(Status.OK)) if result_key else None
             return None if row is None else outcome_of(row)
 
     def reuse(self, run_id: int, result_key: str) -> Outcome | None:
         """Add the outcome of :meth:`find` to this run, marked as reused, and return it."""
         with self._writing() as session:
             self._run_row(session, run_id)
-            row = _newest_whole(session, result_key=result_key) if result_key else None
+            row = _newest(session, result_key=result_key, status=str(Status.OK)) if result_key else None
             if row is None:
                 return None
             insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id, "reused": True})
@@ -248,7 +239,7 @@ class Store:
         """Return all outcomes of a run, including reused ones, in the order in which they were added."""
         with self._reading() as session:
             self._run_row(session, run_id)
-            rows = session.scalars(_whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
+            rows = session.scalars(whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
             return [outcome_of(row) for row in rows]
 
     def reused(self, run_id: int) -> frozenset[str]:
@@ -265,12 +256,9 @@ class Store:
             return {key: f"{trial.name or trial.id} of run {trial.run_id}" for key, trial in rows}
 
     def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
-        """Return the newest outcome of a case.
-
-        With ``ok``, the newest that ended ``ok`` and was not pruned, so that its quality may be reused.
-        """
+        """Return the newest outcome of a case, or with ``ok`` the newest that ended ``ok``."""
         with self._reading() as session:
-            row = (_newest_whole if ok else _newest)(session, case_key=case_key)
+            row = _newest(session, case_key=case_key, **({"status": str(Status.OK)} if ok else {}))
             return None if row is None else outcome_of(row)
 
     def seconds(self, case_key: str, machine_class: str) -> float | None:
@@ -283,11 +271,11 @@ class Store:
     def nearest(self, case: Case, limit: int = 3) -> list[tuple[Outcome, dict[str, tuple[Any, Any]]]]:
         """Return the newest outcomes of the most similar other cases of this model, with the differing fields."""
         with self._reading() as session:
-            similar = session.scalars(select(CaseRow).where(CaseRow.model == case.model, CaseRow.key != case.key))
+            measured = CaseRow.key.in_(select(OutcomeRow.case_key))
+            similar = session.scalars(select(CaseRow).where(CaseRow.model == case.model, CaseRow.key != case.key, measured))
             changed = {row.key: differences(row.body, case.to_json()) for row in similar}
         nearest = sorted(changed, key=lambda key: (len(changed[key]), key))[:limit]
-        candidates = ((self.latest_for_case(key), changed[key]) for key in nearest)
-        return [(outcome, fields) for outcome, fields in candidates if outcome is not None]
+        return [(outcome, changed[key]) for key in nearest if (outcome := self.latest_for_case(key)) is not None]
 
     # baselines and verdicts
 
@@ -297,7 +285,7 @@ class Store:
         """Return the number of the baseline with this SHA-256; add it if it is new."""
         values = {"digest": digest, "name": name, "plan": plan, "machine_class": machine_class, "reason": reason, "run_id": run_id}
         with self._writing() as session:
-            insert_once(session, BaselineRow, {**values, "reason": reason, "saved": utc_now()})
+            insert_once(session, BaselineRow, {**values, "saved": utc_now()})
             return session.scalars(select(BaselineRow.id).filter_by(digest=digest)).one()
 
     def save_verdicts(self, run_id: int, baseline_id: int, verdicts: Sequence[Verdict]) -> None:
@@ -326,14 +314,14 @@ class Store:
     def give_device(self, device: str, holder: str) -> None:
         """Delete the lease of ``holder`` on a device, if it has one."""
         with self._writing() as session:
-            leases.give(session, device, holder)
+            session.execute(delete(LeaseRow).filter_by(device=device, holder=holder))
 
-    def note_artifacts(self, folder: str | Path) -> None:
-        """Store the new location of a server's artifacts; BadStore if they are not there."""
+    def move_artifacts(self) -> None:
+        """Store the folder with which a server's store was opened as the new one. Raises BadStore for a file."""
         if self._engine.dialect.name == "sqlite":
             raise BadStore(f"The artifacts of {self.where} lie beside it.", remedy="Leave --artifacts out: it is for a store on a server.")
-        with guard(self.where):
-            places.move(self._writer, self.where, folder)
+        with self._writing() as session:
+            move_artifacts(session, self.artifacts.root)
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows per table."""
@@ -341,23 +329,17 @@ class Store:
             return {t.name: session.scalar(select(func.count()).select_from(t)) or 0 for t in Base.metadata.sorted_tables}
 
 
-def _whole_outcomes() -> Select[Any]:  # the type of a Select with one entity is spelt otherwise in SQLAlchemy 2.0 and 2.1
-    return select(OutcomeRow).options(joinedload(OutcomeRow.case), selectinload(OutcomeRow.samples), selectinload(OutcomeRow.artifacts),
-                                      selectinload(OutcomeRow.condensed))
+def whole_outcomes() -> Select[Any]:  # the type of a Select with one entity differs between SQLAlchemy 2.0 and 2.1
+    """Return a query of outcomes with their cases, samples and artifacts."""
+    return select(OutcomeRow).options(joinedload(OutcomeRow.case), selectinload(OutcomeRow.samples), selectinload(OutcomeRow.artifacts))
 
 
-def _newest_whole(session: Session, **columns: str) -> OutcomeRow | None:
-    """Return the newest ok outcome that was not pruned: quantiles do not replace a measurement."""
-    return _newest(session, OutcomeRow.id.not_in(select(CondensedRow.outcome_id)), status=str(Status.OK), **columns)
+def _newest(session: Session, **columns: str) -> OutcomeRow | None:
+    row: OutcomeRow | None = session.scalar(whole_outcomes().filter_by(**columns).order_by(OutcomeRow.id.desc()).limit(1))
+    return row
 
 
-def _newest(session: Session, *conditions: ColumnElement[bool], **columns: str) -> OutcomeRow | None:
-    newest: OutcomeRow | None = session.scalar(
-        _whole_outcomes().filter_by(**columns).where(*conditions).order_by(OutcomeRow.id.desc()).limit(1))
-    return newest
-
-
-def looked_at(session: Session) -> set[int]:
+def _looked_at(session: Session) -> set[int]:
     """Return the numbers of runs that reuse an outcome of a sequential run.
 
     A plain run with as many seeds as a sequential run stopped at did not choose them freely, so it is tested in the same way.
@@ -369,7 +351,7 @@ def looked_at(session: Session) -> set[int]:
     return set(session.scalars(reusing.distinct()))
 
 
-def _trial(session: Session, run_id: int, name: str) -> int:
+def trial_number(session: Session, run_id: int, name: str) -> int:
     """Return the number of the trial with that name in the run; an unnamed one is always new."""
     if name:
         insert_once(session, TrialRow, {"run_id": run_id, "name": name})

@@ -1,4 +1,4 @@
-"""Nested settings and facts as one level, and what differs between two of them: the reason for which a case runs again."""
+"""Differences between nested settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def flat(values: Mapping[str, Any], prefix: str = "", dash: str = " ") -> Iterator[tuple[str, Any]]:
-    """Nested mappings as one level, each name with those around it: ``{"gpu": {"clock": 1}}`` gives ``gpu clock``."""
+    """Yield the values of nested mappings with joined names: ``{"gpu": {"clock": 1}}`` yields ``gpu clock``."""
     for name, value in values.items():
         path = f"{prefix}{dash}{name}" if prefix else str(name)
         if isinstance(value, Mapping):
@@ -17,9 +17,9 @@ def flat(values: Mapping[str, Any], prefix: str = "", dash: str = " ") -> Iterat
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Dotted name of each field that differs, with its two values; None where one side has no such field.
+    """Return the dotted names of fields that differ with both values; None for a missing field.
 
-    Lists are compared as a whole, and a tuple equals a list, since both are one thing in JSON.
+    Lists are compared as a whole, and a tuple equals a list.
     """
     old, new = ({name: list(v) if isinstance(v, tuple) else v for name, v in flat(side, dash=".")} for side in (then, now))
     return {name: (old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)}

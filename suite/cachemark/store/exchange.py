@@ -1,8 +1,8 @@
-"""Outcomes as a text file: baselines, and results that move from one machine to another.
+"""Outcomes as a text file, for baselines.
 
-The text is JSON with sorted keys, one line per list of numbers, outcomes in order of label and key, so that two files of one
-plan can be read side by side. Raw speed samples are rounded to nine significant digits, far below what a clock can tell;
-everything else is exact. Artifacts are named, not included.
+The text is JSON with sorted keys, one line per list of numbers, and outcomes in order of label and key, so that two files of a plan can be
+compared line by line. Speed samples are rounded to nine significant digits, far below the resolution of a clock; everything else is exact.
+Artifacts are named, not included.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from ..core.edited import MOMENT, PROSE, TABLE, EditedFile, Expectation, many, maybe, number, one_of
+from ..core.edited import MOMENT, PROSE, TABLE, EditedFile, many, maybe, number, one_of
 from ..core.errors import BadBaseline, CachemarkError
 from ..core.result import Environment, Outcome, Status
 from ..core.spec import Case, Sampling
@@ -27,29 +27,24 @@ FORMAT = "cachemark-exchange"
 FORMAT_VERSION = 1
 COUNTED = ("speed", "memory", "work")  # kinds of metrics that are never negative
 
-# What a file must hold, for people edit it.
+# Expected values, because people edit these files.
 _COUNT = number(0, 1e12, whole=True)
-META = {"plan": PROSE, "name": PROSE, "reason": PROSE, "saved": MOMENT, "expires": MOMENT, "run": _COUNT, "replaces": TABLE}  # fmt: skip
+_BY_TYPE = {"str": PROSE, "int": _COUNT, "Mapping[str, Any]": TABLE, "tuple[int, int]": many(_COUNT, 2), "Sampling": TABLE}
+META = {"plan": PROSE, "name": PROSE, "reason": PROSE, "saved": MOMENT, "expires": MOMENT, "run": _COUNT, "replaces": TABLE}
 ENVIRONMENT = {"device": PROSE, "machine_class": PROSE, "fingerprint": PROSE, "facts": TABLE}
 OUTCOME = {"case": TABLE, "status": one_of(*map(str, Status)), "samples": TABLE, "judgement": PROSE, "log": PROSE,
-           "seconds": number(0, 1e9), "result_key": PROSE, "output_hash": PROSE, "facts": TABLE, "artifacts": TABLE}  # fmt: skip
-CASE = {"model": PROSE, "weights": PROSE, "grid": many(_COUNT, 2), "conditions": PROSE, "sampling": TABLE, "method": PROSE,
-        "parameters": TABLE, "codec": PROSE, "budget": PROSE, "batch": _COUNT, "seeds": PROSE, "samples": _COUNT, "dtype": PROSE,
-        "engine": PROSE, "device_class": PROSE, "warmup": _COUNT, "repeats": _COUNT, "role": PROSE, "evaluation": TABLE, "variant": PROSE,
-        "decoder": TABLE}  # fmt: skip
-LATER = tuple(held.name for held in fields(Case) if held.default is not MISSING or held.default_factory is not MISSING)
-SAMPLING = {held.name: {"str": PROSE, "int": number(-1, 1e12, whole=True)}.get(str(held.type), number()) for held in fields(Sampling)}
-_CONDENSED = Expectation("a table of tables, each with count and mean", lambda value: isinstance(value, dict) and all(
-    isinstance(held, dict) and number(0).fits(held.get("count")) and number().fits(held.get("mean")) for held in value.values()))
-FACTS = {"kernel": maybe(PROSE, None), "images_hash": maybe(PROSE, None), "condensed": _CONDENSED, "result_parts": TABLE,
-         "limit": maybe(TABLE, None)}  # fmt: skip
+           "seconds": number(0, 1e9), "result_key": PROSE, "output_hash": PROSE, "facts": TABLE, "artifacts": TABLE}
+CASE = {column.name: _BY_TYPE[str(column.type)] for column in fields(Case)}
+OPTIONAL = [column.name for column in fields(Case) if column.default is not MISSING or column.default_factory is not MISSING]
+SAMPLING = {column.name: {"str": PROSE, "int": number(-1, 1e12, whole=True)}.get(str(column.type), number()) for column in fields(Sampling)}
+FACTS = {"kernel": maybe(PROSE, None), "images_hash": maybe(PROSE, None), "result_parts": TABLE, "limit": maybe(TABLE, None)}
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """The content of an exchange file. ``metrics`` maps each metric's name to the version of its definition at that time.
+    """Content of an exchange file.
 
-    ``source`` names the file for people, ``digest`` is the SHA-256 of its text.
+    ``metrics`` maps each metric to the version of its definition. ``source`` names the file, ``digest`` is the SHA-256 of its text.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -62,7 +57,7 @@ class Exchange:
 
 
 def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[str, Any], **meta: Any) -> str:
-    """The text of an exchange file. ``meta`` is free: plan, name, reason. NaN in facts becomes null."""
+    """Return the text of an exchange file. ``meta`` holds plan, name and reason. NaN in facts becomes null."""
     ordered = sorted(outcomes, key=lambda o: (o.case.label, o.case.key))
     data = {
         "format": FORMAT, "version": FORMAT_VERSION,
@@ -74,7 +69,7 @@ def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[st
 
 
 def load(text: str, source: str) -> Exchange:
-    """Inverse of :func:`dump`. Anything but a whole file of a known format is :class:`BadBaseline`, naming ``source``."""
+    """Read the text of :func:`dump`. Raises BadBaseline, with ``source``, for anything but a complete file of a known format."""
     file = EditedFile(source, BadBaseline)
     data = _parse(text, file)
     try:
@@ -90,12 +85,12 @@ def load(text: str, source: str) -> Exchange:
 
 
 def _outcome(item: Mapping[str, Any], where: str, file: EditedFile) -> Outcome:
-    """One outcome of a file, at that place in it. Errors name the key."""
     file.check(item, OUTCOME, where)
-    file.check(item["case"], CASE, f"{where}case.", optional=LATER)
+    file.check(item["case"], CASE, f"{where}case.", optional=OPTIONAL)
     file.check(item["case"]["sampling"], SAMPLING, f"{where}case.sampling.", optional=SAMPLING)
     for name in item["samples"]:
-        file.check(item["samples"], {name: _values(name)}, f"{where}samples.")
+        counted = is_metric(name) and metric(name).kind in COUNTED
+        file.check(item["samples"], {name: many(number(0 if counted else -math.inf), 1)}, f"{where}samples.")
     file.check(item["artifacts"], dict.fromkeys(item["artifacts"], PROSE), f"{where}artifacts.")
     file.check(item["facts"], FACTS, f"{where}facts.", optional=FACTS)
     try:
@@ -105,19 +100,13 @@ def _outcome(item: Mapping[str, Any], where: str, file: EditedFile) -> Outcome:
         raise file.wrong(f"cannot be used at {where.rstrip('.')}: {error}.") from error
 
 
-def _values(name: str) -> Expectation:
-    """The demand on the samples of a metric: bytes, times and FLOPs are never negative."""
-    counted = is_metric(name) and metric(name).kind in COUNTED
-    return many(number(0 if counted else -math.inf), 1)
-
-
 def rounded(name: str, values: Sequence[float]) -> list[float]:
-    """The values as a file holds them: nine significant digits for speed, all of them for everything else."""
+    """Return values with nine significant digits for speed, and unchanged for other metrics."""
     return [float(f"{v:.9g}") for v in values] if metric(name).kind == "speed" else list(values)
 
 
 def _text(value: Any, indent: str = "") -> str:
-    """JSON, indented by one space a level, with a list of plain values on one line."""
+    """Return JSON, indented by one space per level, with lists of plain values on one line."""
     deeper = indent + " "
     if isinstance(value, Mapping) and value:
         lines = [f"{deeper}{json.dumps(str(k))}: {_text(value[k], deeper)}" for k in sorted(value, key=str)]

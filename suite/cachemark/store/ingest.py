@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..core.result import Environment, Outcome, Status
 from ..core.spec import Case, Sampling, digest
 from ..core.units import TIME
 from .db import Store
+from .schema import finite
 
 PYTEST_BENCHMARK = "pytest-benchmark"
 
@@ -43,8 +44,7 @@ def ingest(store: Store, text: str, source: str) -> Ingested:
     name = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
     data = _parse(text, source)
     for run in store.runs():
-        same_file = run.plan == PYTEST_BENCHMARK and isinstance(run.plan_json, Mapping) and run.plan_json.get("sha256") == name
-        if same_file and run.state == "finished":
+        if (run.plan, run.state, run.plan_json.get("sha256")) == (PYTEST_BENCHMARK, "finished", name):
             return Ingested(run.id, len(store.outcomes(run.id)), (), repeated=True)
     environment, code = _environment(data), _code(data)
     outcomes, skipped = _outcomes(data, environment.fingerprint, source)
@@ -79,7 +79,7 @@ def _outcomes(data: Mapping[str, Any], fingerprint: str, source: str) -> tuple[l
             if values is None:
                 skipped.append(f"{name}: no raw values, only a summary")
                 continue
-            outcome = _outcome(item, name, _finite(values), fingerprint)
+            outcome = _outcome(item, name, [float(value) for value in values], fingerprint)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             problem = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             remedy = "It was edited, or written by another version of pytest-benchmark than 4 or 5. Write it again."
@@ -88,30 +88,16 @@ def _outcomes(data: Mapping[str, Any], fingerprint: str, source: str) -> tuple[l
     return list(outcomes.values()), skipped
 
 
-def _finite(values: Sequence[Any]) -> list[float]:
-    seconds = [float(value) for value in values]
-    if not seconds or not all(math.isfinite(value) and value >= 0 for value in seconds):
-        raise ValueError("the raw values are not a list of seconds")
-    return seconds
-
-
 def _outcome(item: Mapping[str, Any], name: str, values: list[float], fingerprint: str) -> Outcome:
-    parameters = {str(key): _plain(value) for key, value in (item.get("params") or {}).items()}
+    if not values or not all(math.isfinite(value) and value >= 0 for value in values):
+        raise ValueError("the raw values are not a list of seconds")
+    parameters = finite(dict(item.get("params") or {}))
     case = Case(PYTEST_BENCHMARK, "none", (0, 0), str(item.get("group") or "no group"), Sampling(), name, parameters, seeds="none",
                 samples=0, dtype="none", engine=PYTEST_BENCHMARK, warmup=0, repeats=0)
     stats, extra = item["stats"], item.get("extra_info") or {}
-    facts = {"rounds": stats.get("rounds"), "iterations": stats.get("iterations"), "options": _plain(item.get("options") or {}),
-             "fingerprint": fingerprint, **({"extra_info": _plain(extra)} if extra else {})}
+    facts = {"rounds": stats.get("rounds"), "iterations": stats.get("iterations"), "options": item.get("options") or {},
+             "fingerprint": fingerprint, **({"extra_info": extra} if extra else {})}
     return Outcome(case, Status.OK, {TIME: values}, judgement="A micro-benchmark makes no images.", seconds=sum(values), facts=facts)
-
-
-def _plain(value: Any) -> Any:
-    """Return a JSON value; NaN and infinities become text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _environment(data: Mapping[str, Any]) -> Environment:

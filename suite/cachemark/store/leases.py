@@ -24,15 +24,9 @@ def take(session: Session, device: str, us: str) -> str:
     """Lease a device or renew the lease. Return the holder: ``us``, or another one with a valid lease."""
     insert_once(session, LeaseRow, {"device": device, "holder": us, "beat": _now(session)})
     row = session.scalars(select(LeaseRow).filter_by(device=device).with_for_update()).one()
-    if row.holder != us and not _lapsed(row, _now(session)):
-        return row.holder
-    row.holder, row.beat = us, _now(session)
-    return us
-
-
-def give(session: Session, device: str, us: str) -> None:
-    """Delete the lease of ``us`` on a device, if there is one."""
-    session.execute(delete(LeaseRow).filter_by(device=device, holder=us))
+    if row.holder == us or _lapsed(row, _now(session)):
+        row.holder, row.beat = us, _now(session)
+    return row.holder
 
 
 def hold(session: Session, run_id: int) -> None:
@@ -40,25 +34,22 @@ def hold(session: Session, run_id: int) -> None:
 
     A run that was marked as interrupted meanwhile, for example while the machine slept, is running again.
     """
-    values = {"device": f"{_RUN}{run_id}", "holder": holder(), "beat": _now(session)}
-    insert_once(session, LeaseRow, values)
-    session.execute(update(LeaseRow).where(LeaseRow.device == values["device"]).values(holder=values["holder"], beat=values["beat"]))
+    session.merge(LeaseRow(device=f"{_RUN}{run_id}", holder=holder(), beat=_now(session)))
     session.execute(update(RunRow).where(RunRow.id == run_id, RunRow.state == "interrupted").values(state="running"))
 
 
 def release(session: Session, run_id: int) -> None:
     """Delete the lease of a run that has ended."""
-    session.execute(delete(LeaseRow).where(LeaseRow.device == f"{_RUN}{run_id}"))
+    session.execute(delete(LeaseRow).filter_by(device=f"{_RUN}{run_id}"))
 
 
 def abandoned(session: Session, among: Iterable[RunRow]) -> set[int]:
     """Return the numbers of running runs without a valid lease."""
-    running = {row.id for row in among if row.state == "running"}
+    running = {f"{_RUN}{row.id}": row.id for row in among if row.state == "running"}
     if not running:
         return set()
-    leases = session.scalars(select(LeaseRow).where(LeaseRow.device.in_([f"{_RUN}{number}" for number in running])))
-    now = _now(session)
-    return running - {int(lease.device.removeprefix(_RUN)) for lease in leases if not _lapsed(lease, now)}
+    now, leases = _now(session), session.scalars(select(LeaseRow).where(LeaseRow.device.in_(running)))
+    return set(running.values()) - {running[lease.device] for lease in leases if not _lapsed(lease, now)}
 
 
 def _now(session: Session) -> float:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session, joinedload
 
-from ..core.result import Outcome
-from ..core.spec import canonical, digest
-from . import leases
-from .db import Store, _whole_outcomes
-from .rows import RunRecord, insert_once, outcome_of, verdict_of
-from .schema import BaselineRow, MembershipRow, RunRow, TrialRow, VerdictRow
+from ..core.spec import digest
+from .db import Store, trial_number, whole_outcomes
+from .rows import COMPARISON, insert_once
+from .schema import (
+    ArtifactRow,
+    Base,
+    BaselineRow,
+    CaseRow,
+    EnvironmentRow,
+    MembershipRow,
+    OutcomeRow,
+    RunRow,
+    SampleRow,
+    TrialRow,
+    VerdictRow,
+)
 
-CONTENT = "merged_from"  # in a run's code: its origin, so that merging again adds nothing
+ORIGIN = "merged_from"  # key in a run's code: identifies the run, so that it is merged once
 
 
 @dataclass(frozen=True)
@@ -28,110 +37,88 @@ class Merged:
     known: int
 
 
-class Member(NamedTuple):
-    """Outcome of a run: number, trial name (or empty), measuring run, and whether another run reused it."""
-
-    number: int
-    outcome: Outcome
-    trial: str
-    run: int
-    reused: bool
-
-
 def merge(target: Store, source: Store) -> Merged:
-    """Add every run of ``source`` that ``target`` lacks, with outcomes, artifacts, trials and reused outcomes.
+    """Add every run of ``source`` that ``target`` lacks, with its outcomes and artifacts, in one transaction.
 
     Runs get new numbers. Two runs are the same if plan, start, numerics and code are equal; a repeated merge adds only what is missing and
-    updates a run that continued meanwhile. A run is ``running`` until all of it is present. Verdicts of comparisons are copied; those
-    against baselines are not, because `check` makes them anew.
+    updates a run that continued meanwhile. A run that still runs in ``source`` is interrupted in ``target``. Verdicts of comparisons are
+    copied; those against baselines are not, because `check` makes them again.
     """
-    existing = {_origin(run): run.id for run in target.runs()}
-    numbers: dict[int, int] = {}  # of the source's runs in the target
-    outcomes = 0
-    runs = sorted(source.runs(), key=lambda r: r.id)
-    for run in runs:
-        origin = _origin(run)
-        number = existing.get(origin)
-        if number is None:
-            number = target.begin_run(run.plan, run.plan_json, run.environment, {**run.code, CONTENT: origin})
-            _date(target, number, replace(run, state="running", finished=None))
-        numbers[run.id] = number
-        with target.alive(number) if origin not in existing else nullcontext():
-            outcomes += _add_outcomes(target, source, run.id, numbers)
-        here = target.run(number)
-        unfinished = here.state in ("running", "interrupted") and (here.state, here.finished) != (run.state, run.finished)
-        if run.is_comparison and (unfinished or not target.verdicts(number)):
-            _add_verdicts(target, source, run, number)
-        if unfinished:
-            _date(target, number, run)
-    added = len(numbers.keys() - {run.id for run in runs if _origin(run) in existing})
-    return Merged(added, outcomes, len(runs) - added)
+    with source._reading() as theirs:
+        for file in theirs.scalars(select(ArtifactRow.file).distinct()):
+            if not target.artifacts.path(file).is_file():
+                target.artifacts.put(file, source.artifacts.read(file))
+        with target._writing() as ours:
+            with_environment = select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id)
+            existing = {_origin(run): run for run in ours.scalars(with_environment)}
+            pairs = [(run, existing.get(_origin(run)) or _new_run(ours, run)) for run in theirs.scalars(with_environment)]
+            numbers: dict[int, int] = {}  # of present outcomes: in the source, and in the target
+            added = sum(_add_outcomes(theirs, ours, run.id, copy.id, numbers) for run, copy in pairs)
+            for run, copy in pairs:
+                memberships = theirs.scalars(select(MembershipRow).filter_by(run_id=run.id).order_by(MembershipRow.id))
+                insert_once(ours, MembershipRow, *({"run_id": copy.id, "outcome_id": numbers[member.outcome_id], "reused": member.reused}
+                                                   for member in memberships))
+                if copy.state == "interrupted":
+                    if run.plan.startswith(COMPARISON):
+                        _copy_verdicts(theirs, ours, run, copy.id)
+                    copy.state, copy.finished = "interrupted" if run.state == "running" else run.state, run.finished
+            known = sum(_origin(run) in existing for run, _ in pairs)
+            return Merged(len(pairs) - known, added, known)
 
 
-def _origin(run: RunRecord) -> str:
-    return str(run.code.get(CONTENT) or f"{run.plan} {run.started} {run.environment.fingerprint} {run.code.get('hash')}")
+def _origin(run: RunRow) -> str:
+    return str(run.code.get(ORIGIN) or f"{run.plan} {run.started} {run.environment.fingerprint} {run.code.get('hash')}")
 
 
-def _date(target: Store, number: int, run: RunRecord) -> None:
-    """Set the times and state of a merged run to those of its origin."""
-    with target._writing() as session:
-        values = {"started": run.started, "finished": run.finished, "state": run.state}
-        session.execute(update(RunRow).where(RunRow.id == number).values(**values))
-        if run.state != "running":
-            leases.release(session, number)
+def _columns(row: Base, **changes: Any) -> dict[str, Any]:
+    """Return the values of a row without its number."""
+    return {column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs if column.key != "id"} | changes
 
 
-def _members(store: Store, run_id: int) -> list[Member]:
-    """Return the outcomes of a run in the order in which they were added."""
-    query = _whole_outcomes().join(TrialRow).join(MembershipRow).add_columns(TrialRow.name, TrialRow.run_id, MembershipRow.reused)
-    with store._reading() as session:
-        rows = session.execute(query.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
-        return [Member(row.id, outcome_of(row), name or "", run, reused) for row, name, run, reused in rows]
+def _new_run(ours: Session, run: RunRow) -> RunRow:
+    """Add a run without outcomes, interrupted until all of it is copied."""
+    insert_once(ours, EnvironmentRow, _columns(run.environment))
+    environment = ours.scalars(select(EnvironmentRow.id).filter_by(digest=run.environment.digest)).one()
+    code = {**run.code, ORIGIN: _origin(run)}
+    copy = RunRow(**_columns(run, code=code, environment_id=environment, state="interrupted", finished=None))
+    ours.add(copy)
+    ours.flush()
+    return copy
 
 
-def _identity(outcome: Outcome) -> tuple[object, ...]:
-    """Return the fields that tell an outcome from the others of its run, including other pairs of its cell."""
-    pair = {name: value for name, value in outcome.facts.get("pair", {}).items() if name != "run"}
-    return outcome.case.key, outcome.result_key, outcome.status, outcome.output_hash, outcome.seconds, canonical(pair)
+def _add_outcomes(theirs: Session, ours: Session, run: int, copy: int, numbers: dict[int, int]) -> int:
+    """Copy the outcomes of a run that its copy lacks, and return how many; fill ``numbers``.
+
+    Case and time of saving identify an outcome within its run.
+    """
+    keys = select(OutcomeRow.case_key, OutcomeRow.saved, OutcomeRow.id).join(TrialRow)
+    present = {(key, saved): number for key, saved, number in ours.execute(keys.where(TrialRow.run_id == copy))}
+    measured = theirs.scalars(whole_outcomes().join(TrialRow).where(TrialRow.run_id == run).order_by(OutcomeRow.id)).all()
+    missing = [row for row in measured if (row.case_key, row.saved) not in present]
+    insert_once(ours, CaseRow, *(_columns(row.case) for row in missing))
+    names = {row.id: row.name for row in theirs.scalars(select(TrialRow).filter_by(run_id=run))}
+    trials = {number: trial_number(ours, copy, names[number] or "") for number in dict.fromkeys(row.trial_id for row in missing)}
+    copies = [_copy_outcome(row, trials[row.trial_id], copy) for row in missing]
+    ours.add_all(copies)
+    ours.flush()
+    present |= {(row.case_key, row.saved): row.id for row in copies}
+    numbers |= {row.id: present[row.case_key, row.saved] for row in measured}
+    return len(missing)
 
 
-def _add_outcomes(target: Store, source: Store, run_id: int, numbers: dict[int, int]) -> int:
-    """Add missing outcomes of a run, link reused ones, and return the number added."""
-    members, number = _members(target, numbers[run_id]), numbers[run_id]
-    present = Counter(_identity(m.outcome) for m in members)
-    linked, added = {m.outcome.case.key for m in members if m.reused}, 0
-    earlier: dict[int, dict[tuple[object, ...], int]] = {}
-    for member in _members(source, run_id):
-        identity = _identity(member.outcome)
-        if present[identity] > 0:
-            present[identity] -= 1
-            continue
-        if not member.reused:
-            _copy(target, source, member, number)
-            added += 1
-        elif member.outcome.case.key not in linked:
-            if member.run not in earlier:
-                earlier[member.run] = {_identity(m.outcome): m.number for m in _members(target, numbers[member.run])}
-            with target._writing() as session:
-                insert_once(session, MembershipRow, {"run_id": number, "outcome_id": earlier[member.run][identity], "reused": True})
-    return added
+def _copy_outcome(row: OutcomeRow, trial: int, run: int) -> OutcomeRow:
+    pair = {"pair": {**row.facts["pair"], "run": run}} if "pair" in row.facts else {}
+    return OutcomeRow(**_columns(row, trial_id=trial, facts={**row.facts, **pair}),
+                      samples=[SampleRow(**_columns(sample)) for sample in row.samples],
+                      artifacts=[ArtifactRow(**_columns(artifact)) for artifact in row.artifacts])
 
 
-def _copy(target: Store, source: Store, member: Member, number: int) -> None:
-    """Save an outcome of the source in a run of the target, and update the run in its pair."""
-    outcome = member.outcome
-    if pair := outcome.facts.get("pair"):
-        outcome = replace(outcome, facts={**outcome.facts, "pair": {**pair, "run": number}})
-    files = {name: source.artifacts.read(file) for name, file in outcome.artifacts.items()}
-    target.save(number, outcome, files, trial=member.trial)
-
-
-def _add_verdicts(target: Store, source: Store, run: RunRecord, number: int) -> None:
-    """Copy the verdicts of a comparison, and replace existing ones."""
-    with source._reading() as session:
-        query = select(VerdictRow, BaselineRow).join_from(VerdictRow, BaselineRow)
-        rows = session.execute(query.where(VerdictRow.run_id == run.id).order_by(VerdictRow.id)).all()
-    for baseline in dict.fromkeys(row for _, row in rows):
-        mine = target.note_baseline(digest([_origin(run), baseline.digest], 64), name=baseline.name, plan=baseline.plan,
-                                    machine_class=baseline.machine_class, reason=baseline.reason, run_id=number)
-        target.save_verdicts(number, mine, [verdict_of(row) for row, of in rows if of is baseline])
+def _copy_verdicts(theirs: Session, ours: Session, run: RunRow, copy: int) -> None:
+    """Replace the verdicts of a comparison's copy."""
+    ours.execute(delete(VerdictRow).filter_by(run_id=copy))
+    rows = select(VerdictRow, BaselineRow).join_from(VerdictRow, BaselineRow).where(VerdictRow.run_id == run.id).order_by(VerdictRow.id)
+    for verdict, baseline in theirs.execute(rows):
+        identity = digest([_origin(run), baseline.digest], 64)
+        insert_once(ours, BaselineRow, _columns(baseline, digest=identity, run_id=copy))
+        side = ours.scalars(select(BaselineRow.id).filter_by(digest=identity)).one()
+        ours.add(VerdictRow(**_columns(verdict, run_id=copy, baseline_id=side)))

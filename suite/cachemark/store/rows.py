@@ -14,14 +14,13 @@ from sqlalchemy.orm import Session
 
 from ..core.errors import CachemarkError
 from ..core.outside_metrics import know
-from ..core.result import CONDENSED, JUDGING, Environment, Outcome, Status
+from ..core.result import JUDGING, Environment, Outcome, Status
 from ..core.spec import Case, canonical, shown_label
 from ..core.units import TIME, metric
 from ..core.verdicts import EQUIVALENT, NOT_COMPARED
 from .schema import ArtifactRow, Base, CaseRow, MalformedRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
 
-PRUNED = "Raw values were pruned: quantiles and the mean remain."
-COMPARISON = "compare/"  # of the plan's name in a run that is a comparison
+COMPARISON = "compare/"  # prefix of the plan's name in a comparison
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
@@ -124,15 +123,6 @@ def outcome_row(outcome: Outcome, trial_id: int, files: Mapping[str, str]) -> Ou
     )
 
 
-def _facts(row: OutcomeRow) -> dict[str, Any]:
-    """Return the facts of a row; for a pruned one with counts, means and a note."""
-    if not row.condensed:
-        return dict(row.facts)
-    condensed = {c.metric: {"count": c.count, "mean": c.mean} for c in row.condensed}
-    notes = [n for n in row.facts.get("footnotes", []) if n != PRUNED]
-    return {**row.facts, CONDENSED: condensed, "footnotes": [*notes, PRUNED]}
-
-
 def outcome_of(row: OutcomeRow) -> Outcome:
     """Return the outcome of a row; MalformedRow if this package cannot have written it."""
     stored = sum(sample.count for sample in row.samples)
@@ -143,7 +133,7 @@ def outcome_of(row: OutcomeRow) -> Outcome:
         samples = {sample.metric: unpack(sample.packed) for sample in row.samples}
         return Outcome(
             Case.from_json(row.case.body), Status(row.status), samples, row.judgement, row.log, row.seconds, row.result_key,
-            row.output_hash, _facts(row), {artifact.name: artifact.file for artifact in row.artifacts},
+            row.output_hash, row.facts, {artifact.name: artifact.file for artifact in row.artifacts},
         )
     except (KeyError, TypeError, ValueError, AttributeError, struct.error, CachemarkError) as error:
         raise MalformedRow(f"Outcome {row.id} cannot be read ({type(error).__name__}: {error})") from error
@@ -167,9 +157,10 @@ def run_of(row: RunRow, *, abandoned: bool = False, looked_at: bool = False) -> 
     return RunRecord(row.id, row.plan, row.plan_json, row.started, row.finished, state, environment, row.code, looked_at)
 
 
-def insert_once(session: Session, table: type[Base], values: Mapping[str, Any]) -> None:
-    """Insert a row unless its unique key exists, safely against concurrent inserts."""
-    session.execute(_INSERT[session.get_bind().dialect.name](table).values(**values).on_conflict_do_nothing())
+def insert_once(session: Session, table: type[Base], *rows: Mapping[str, Any]) -> None:
+    """Insert rows except those whose unique key exists, safely against concurrent inserts."""
+    if rows:
+        session.execute(_INSERT[session.get_bind().dialect.name](table).on_conflict_do_nothing(), [dict(row) for row in rows])
 
 
 def verdict_of(row: VerdictRow) -> Verdict:

@@ -1,11 +1,9 @@
-"""The tables of a store, as SQLAlchemy 2 declarative classes, for SQLite and PostgreSQL alike.
+"""Tables of a store for SQLite and PostgreSQL.
 
-What the data must obey is written as SQL constraints, so that no other program and no later version of ours can file a
-speed without a judgement of its images:
+SQL constraints make sure that no program can store a speed without a judgement of its images:
 
 * ``outcome``: status ``ok`` has values and a judgement; every other status has a log and no values.
-* ``sample``: refers to ``outcome`` by (id, status) with status fixed to ``ok``, so a value can belong to no other outcome;
-  its packed bytes are eight per value.
+* ``sample``: refers to ``outcome`` by (id, status) with status fixed to ``ok``; its packed bytes are eight per value.
 """
 
 from __future__ import annotations
@@ -33,13 +31,12 @@ from ..core.result import Status
 from ..core.spec import canonical
 
 SCHEMA_VERSION = "1"
-"""The schema that this version of cachemark reads and writes, a whole number."""
 
 RUN_STATES = ("running", "finished", "interrupted", "failed")
 
 
 def finite(value: Any) -> Any:
-    """``value`` with every NaN and infinity replaced by None: JSON has no word for them."""
+    """Replace every NaN and infinity by None, because JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -50,15 +47,15 @@ def finite(value: Any) -> Any:
 
 
 class MalformedRow(ValueError):
-    """A stored row that this package cannot have written."""
+    """Stored row that this package cannot have written."""
 
 
-def _one_of(column: str, names: tuple[str, ...]) -> str:
-    return f"{column} IN ({', '.join(repr(n) for n in names)})"
+def _one_of(column: str, names: tuple[str, ...]) -> CheckConstraint:
+    return CheckConstraint(f"{column} IN ({', '.join(map(repr, names))})", name=column)
 
 
 class Json(TypeDecorator[Any]):
-    """A JSON object as plain text with sorted keys, which a person can read in any database tool."""
+    """JSON object as text with sorted keys."""
 
     impl = Text
     cache_ok = True
@@ -77,7 +74,7 @@ class Json(TypeDecorator[Any]):
 
 
 class Base(DeclarativeBase):
-    """Root of the tables. Constraints have names, so that a migration can drop them."""
+    """Base class of the tables. Constraints have names, so that a migration can drop them."""
 
     metadata = MetaData(naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -87,7 +84,7 @@ class Base(DeclarativeBase):
 
 
 class EnvironmentRow(Base):
-    """One machine with its software; ``digest`` is the hash of all of it."""
+    """Machine with its software; ``digest`` is the hash of all columns."""
 
     __tablename__ = "environment"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -102,7 +99,7 @@ class RunRow(Base):
     """One ``cachemark run``. Times are UTC in ISO 8601. Numbers are never used twice, even after a prune."""
 
     __tablename__ = "run"
-    __table_args__ = (CheckConstraint(_one_of("state", RUN_STATES), name="state"), {"sqlite_autoincrement": True})
+    __table_args__ = (_one_of("state", RUN_STATES), {"sqlite_autoincrement": True})
     id: Mapped[int] = mapped_column(primary_key=True)
     plan: Mapped[str] = mapped_column(Text, index=True)
     plan_json: Mapped[dict[str, Any]]
@@ -116,7 +113,7 @@ class RunRow(Base):
 
 
 class CaseRow(Base):
-    """One case by its key: the canonical JSON, and the columns that people filter by."""
+    """Case by its key: JSON, and columns to filter by."""
 
     __tablename__ = "case"
     key: Mapped[str] = mapped_column(String(16), primary_key=True)
@@ -135,7 +132,7 @@ class CaseRow(Base):
 
 
 class TrialRow(Base):
-    """One fresh process that ran cases of a run. A process without a name has this row to itself."""
+    """Process that ran cases of a run. An unnamed one ran a single case."""
 
     __tablename__ = "trial"
     __table_args__ = (UniqueConstraint("run_id", "name"),)
@@ -145,11 +142,11 @@ class TrialRow(Base):
 
 
 class OutcomeRow(Base):
-    """The typed end of a case in a trial. ``n_samples`` counts the values that stand in ``sample``."""
+    """Result of a case in a trial. ``n_samples`` is the number of values in ``sample``."""
 
     __tablename__ = "outcome"
     __table_args__ = (
-        CheckConstraint(_one_of("status", tuple(map(str, Status))), name="status"),
+        _one_of("status", tuple(map(str, Status))),
         CheckConstraint(
             "(status = 'ok' AND n_samples > 0 AND judged) OR (status <> 'ok' AND n_samples = 0 AND log <> '')", name="judged",
         ),
@@ -171,14 +168,10 @@ class OutcomeRow(Base):
     case: Mapped[CaseRow] = relationship()
     samples: Mapped[list[SampleRow]] = relationship(order_by="SampleRow.metric")
     artifacts: Mapped[list[ArtifactRow]] = relationship(order_by="ArtifactRow.name")
-    condensed: Mapped[list[CondensedRow]] = relationship(order_by="CondensedRow.metric", viewonly=True)
 
 
 class SampleRow(Base):
-    """Every raw value of one metric of one outcome: ``count`` float64 numbers, little-endian, in order of measurement.
-
-    Where there is a row of ``condensed`` beside it the raw values were pruned, and these are quantiles of them.
-    """
+    """Raw values of a metric of an outcome: ``count`` little-endian float64 numbers, in order of measurement."""
 
     __tablename__ = "sample"
     __table_args__ = (
@@ -194,7 +187,7 @@ class SampleRow(Base):
 
 
 class ArtifactRow(Base):
-    """A file beside the database, by the hash of its content. The file is on disk before this row is."""
+    """File next to the database, named by the hash of its content and written before this row."""
 
     __tablename__ = "artifact"
     outcome_id: Mapped[int] = mapped_column(ForeignKey("outcome.id"), primary_key=True)
@@ -203,7 +196,7 @@ class ArtifactRow(Base):
 
 
 class MembershipRow(Base):
-    """Which outcomes belong to which run. ``reused``: measured in an earlier run and skipped in this one."""
+    """Outcome of a run. ``reused``: it was measured in an earlier run."""
 
     __tablename__ = "membership"
     __table_args__ = (UniqueConstraint("run_id", "outcome_id"),)
@@ -213,20 +206,8 @@ class MembershipRow(Base):
     reused: Mapped[bool]
 
 
-class CondensedRow(Base):
-    """Of a pruned sample: how many raw values there were, and their mean."""
-
-    __tablename__ = "condensed"
-    __table_args__ = (ForeignKeyConstraint(["outcome_id", "metric"], ["sample.outcome_id", "sample.metric"]),)
-    outcome_id: Mapped[int] = mapped_column(ForeignKey("outcome.id"), primary_key=True)
-    metric: Mapped[str] = mapped_column(Text, primary_key=True)
-    count: Mapped[int]
-    mean: Mapped[float]
-
-
 class LeaseRow(Base):
-    """The holder of a device, so that no other machine that sees the same device measures on it, or of a run (``run 7``), as long as it is
-    being measured. ``beat``: its last sign of life, in seconds since 1970."""
+    """Process that uses a device or measures a run (``run 7``). ``beat``: its last heartbeat, in seconds since 1970."""
 
     __tablename__ = "lease"
     device: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -235,7 +216,7 @@ class LeaseRow(Base):
 
 
 class BaselineRow(Base):
-    """A baseline file that this store has written or been judged against; ``digest`` is the SHA-256 of its text."""
+    """Baseline file saved from this store, or first side of a comparison; ``digest`` is the SHA-256 of its text."""
 
     __tablename__ = "baseline"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -249,7 +230,7 @@ class BaselineRow(Base):
 
 
 class VerdictRow(Base):
-    """The verdict of a gate on one metric of one case of a run. ``case_key`` may name a case that only the baseline has."""
+    """Verdict on a metric of a case of a run. ``case_key`` may name a case that only the baseline has."""
 
     __tablename__ = "verdict"
     __table_args__ = (Index(None, "run_id", "baseline_id"),)
@@ -267,7 +248,7 @@ class VerdictRow(Base):
 
 
 class SettingRow(Base):
-    """Something that is true of the store as a whole, such as where its artifacts lie."""
+    """Setting of the whole store, such as the folder of its artifacts."""
 
     __tablename__ = "setting"
     name: Mapped[str] = mapped_column(Text, primary_key=True)

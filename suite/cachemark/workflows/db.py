@@ -10,7 +10,7 @@ from ..store.database import file_of
 from ..store.db import Store
 from ..store.ingest import Ingested, ingest
 from ..store.merge import Merged, merge
-from ..store.prune import Pruned, nights_kept, prune
+from ..store.upkeep import NIGHTS, Pruned, prune
 from .session import DEFAULT_STORE
 
 
@@ -18,7 +18,7 @@ def init_store(store: str | Path = DEFAULT_STORE, artifacts: str | Path | None =
     """Create a store, note where a server's ``artifacts`` lie, and return its name and number of rows."""
     with Store.open(store, artifacts=artifacts) as target:
         if artifacts is not None:
-            target.note_artifacts(artifacts)
+            target.move_artifacts()
         return target.where, sum(target.counts().values())
 
 
@@ -43,10 +43,10 @@ def merge_file(other: Path, store: str | Path = DEFAULT_STORE) -> Merged:
         return merge(target, source)
 
 
-def prune_store(store: str | Path = DEFAULT_STORE, policy: str = "raw=60", *, dry: bool = True) -> Pruned:
-    """Replace raw values of old nights by quantiles and delete artifacts, or count them (``dry``)."""
+def prune_store(store: str | Path = DEFAULT_STORE, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
+    """Delete runs before the newest ``nights`` with their artifacts, or count them (``dry``)."""
     with Store.open(store, create=False, read_only=dry) as target:
-        return prune(target, nights_kept(policy), dry=dry)
+        return prune(target, nights, dry=dry)
 
 
 def ingest_file(file: Path, store: str | Path = DEFAULT_STORE) -> Ingested:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.result import CONDENSED, Environment
+from ..core.result import Environment
 from ..core.spec import Case
 from ..machine.environment import environment
 from ..plans.expand import Planned
@@ -87,8 +87,6 @@ def _why_run(decision: Decision, store: Store | None) -> str:
     then: dict[str, Any] = dict(latest.facts.get("result_parts", {}))
     if changed := [name for name in {**decision.parts, **then} if then.get(name) != decision.parts.get(name)]:
         return f"changed since: {', '.join(changed)}"
-    if CONDENSED in latest.facts:
-        return "its raw values were pruned"
     return "last time a deadline ended its search" if max_batch.unfinished(latest) else "--fresh"
 
 

@@ -1,0 +1,207 @@
+"""Pruning, and merging of stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import select, update
+from store_examples import CODE, ENVIRONMENT, case, ok
+
+from cachemark.cli import main
+from cachemark.gate.nights import nights, unchanged
+from cachemark.store import leases
+from cachemark.store.db import Store
+from cachemark.store.merge import merge
+from cachemark.store.rows import Verdict
+from cachemark.store.schema import RunRow, TrialRow
+from cachemark.store.upkeep import check, prune
+
+
+def night(store: Store, day: int, *numbers: int, plan: str = "nightly") -> int:
+    """Add a run on day ``day`` of a year, one outcome for each number, with an artifact of its own and one that all share."""
+    run = store.begin_run(plan, {}, ENVIRONMENT, CODE)
+    started = f"2030-{1 + day // 28:02d}-{1 + day % 28:02d}T01:00:00+00:00"
+    with store._writing() as session:
+        session.execute(update(RunRow).where(RunRow.id == run).values(started=started))
+    for number in numbers:
+        key = f"{run} {number}"
+        store.save(run, ok(number, result_key=key), {"own.bin": key.encode(), "shared.bin": b"the same every night"})
+    store.finish_run(run, "finished")
+    return run
+
+
+def verdict(store: Store, run: int, label: str, *, of: int | None = None) -> None:
+    """Store a verdict on a run, against a baseline saved from run ``of``."""
+    baseline = store.note_baseline(f"{run}" * 64, name="b", plan="nightly", machine_class="m", run_id=of)
+    store.save_verdicts(run, baseline, [Verdict(case(1).key, "x", "latency", label)])
+
+
+def remaining(store: Store, nights: int) -> list[int]:
+    """Prune, and return the numbers of the remaining runs."""
+    before, planned = store.counts(), prune(store, nights)
+    assert store.counts() == before, "a dry pruning changes nothing"
+    assert prune(store, nights, dry=False) == planned
+    assert prune(store, nights).runs == 0
+    assert check(store) == []
+    return [run.id for run in reversed(store.runs())]
+
+
+def test_old_runs_and_files_that_only_they_name_are_deleted(store: Store) -> None:
+    for day in (0, 0, 5, 7, 7):
+        night(store, day, 1, 2)
+    files = [store.outcomes(run)[0].artifacts for run in (1, 3)]
+    planned = prune(store, 2)
+    assert (planned.runs, planned.outcomes, planned.files, planned.kept) == (2, 4, 4, 3)
+    assert remaining(store, 2) == [3, 4, 5]
+    assert not store.artifacts.path(files[0]["own.bin"]).exists()
+    assert store.artifacts.read(files[1]["own.bin"]) == b"3 1"
+    assert store.artifacts.read(files[1]["shared.bin"]) == b"the same every night"
+    assert store.find("1 1") is None
+    assert night(store, 9, 1) == 6, "numbers are never used twice"
+    assert remaining(store, 0) == []
+    assert not store.artifacts.path(files[1]["shared.bin"]).exists()
+
+
+def test_baselines_and_regressions_are_kept(store: Store) -> None:
+    for day in range(4):
+        night(store, day, day)
+    store.note_baseline("d" * 64, name="b", plan="nightly", machine_class="m", run_id=1)
+    verdict(store, 2, "regressed")
+    verdict(store, 3, "equivalent")
+    assert remaining(store, 1) == [1, 2, 4]
+
+
+def test_a_comparison_is_kept_for_its_verdict_alone(store: Store) -> None:
+    """Its first side is stored like a baseline, and nothing else is compared with it."""
+    for day, label in enumerate(("equivalent", "regressed", "equivalent")):
+        run = night(store, day, day, plan="compare/nightly")
+        verdict(store, run, label, of=run)
+    assert remaining(store, 1) == [2, 3]
+
+
+def test_runs_whose_outcomes_are_reused_are_kept(store: Store) -> None:
+    first, second = night(store, 0, 1), night(store, 1, 2)
+    store.reuse(second, "1 1")
+    night(store, 2, 3)
+    newest = night(store, 9, 4)
+    store.reuse(newest, "2 2")
+    assert remaining(store, 1) == [first, second, newest]
+
+
+def test_the_prune_command_is_dry_without_yes(path: Path, store: Store) -> None:
+    for day in range(3):
+        night(store, day, 1)
+    arguments = ["db", "prune", "--store", str(path), "--nights", "1"]
+    assert "Would delete 2 runs with 2 outcomes and 2 files" in CliRunner().invoke(main, arguments).output
+    assert len(store.runs()) == 3
+    assert "Deleted 2 runs" in CliRunner().invoke(main, [*arguments, "--yes"]).output
+    assert len(store.runs()) == 1
+
+
+# merging
+
+@pytest.fixture
+def other(tmp_path: Path) -> Store:
+    """A store that comes back from another machine, with a run of two outcomes and one that reused one of them."""
+    opened = Store.open(tmp_path / "other.db")
+    night(opened, 3, 1, 2)
+    later = night(opened, 4, 3)
+    opened.reuse(later, "1 1")
+    return opened
+
+
+def test_merging_takes_runs_outcomes_and_artifacts(store: Store, other: Store) -> None:
+    night(store, 0, 9)
+    merged = merge(store, other)
+    assert (merged.runs, merged.outcomes, merged.known) == (2, 3, 0)
+    assert [run.started[:10] for run in store.runs()] == ["2030-01-05", "2030-01-04", "2030-01-01"]
+    assert [run.state for run in store.runs()] == ["finished"] * 3
+    assert [o.samples for o in store.outcomes(2)] == [o.samples for o in other.outcomes(1)]
+    assert store.artifacts.read(store.outcomes(2)[0].artifacts["own.bin"]) == b"1 1"
+    assert store.reused(3) == other.reused(2)
+    assert len(store.reused(3)) == 1
+
+
+def test_an_interrupted_merge_adds_nothing_and_a_repeated_one_nothing_more(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    comparison(other, 6)
+    before = store.counts()
+    with monkeypatch.context() as patch:
+        patch.setattr("cachemark.store.merge._copy_verdicts", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            merge(store, other)
+    assert store.counts() == before
+    assert merge(store, other).outcomes == 11
+    counts = store.counts()
+    assert (counts["run"], counts["outcome"], counts["membership"]) == (3, 11, 12)
+    assert (merge(store, other).outcomes, merge(other, other).outcomes) == (0, 0)
+    assert store.counts() == counts
+
+
+def test_a_merged_store_merges_as_its_origin(store: Store, other: Store, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "between.db") as between:
+        merge(between, other)
+        merge(store, between)
+    assert (merge(store, other).runs, check(store)) == (0, [])
+
+
+def comparison(store: Store, day: int, count: int = 4, *, ends: bool = True) -> int:
+    """Add a comparison with ``count`` pairs of one configuration, and its verdict against its first side."""
+    run = night(store, day, plan="compare/nightly")
+    for number in range(1, count + 1):
+        for side in ("before", "after"):
+            pair = {"run": run, "configuration": "A/A linear 1/4", "number": number, "side": side, "what": "times"}
+            store.save(run, ok(1, seconds=1.0, facts={"pair": pair}), trial=f"linear 1/4, pair {number}, {side}")
+    with store._writing() as session:
+        session.execute(update(RunRow).where(RunRow.id == run).values(state="finished" if ends else "running"))
+        if not ends:
+            leases.hold(session, run)
+    if ends:
+        verdict(store, run, "equivalent", of=run)
+    return run
+
+
+def test_a_comparison_keeps_its_verdicts_and_the_names_of_its_trials(store: Store, other: Store) -> None:
+    run = comparison(other, 6)
+    mine = comparison(store, 7)
+    merge(store, other)
+    merged = store.runs()[0]
+    assert merged.plan == "compare/nightly"
+    assert store.verdicts(merged.id) == other.verdicts(run)
+    assert len(store.verdicts(mine)) == 1, "that of the store's own comparison stays"
+    names = {}
+    for each in (store, other):
+        with each._reading() as session:
+            names[each] = list(session.scalars(select(TrialRow.name).where(TrialRow.name.is_not(None)).order_by(TrialRow.id)))
+    assert names[store] == names[other] * 2
+    assert {o.facts["pair"]["run"] for o in store.outcomes(merged.id)} == {merged.id}, "or pairs of two comparisons would mix"
+    assert [len(ratios) for ratios in unchanged(o for r in (mine, merged.id) for o in store.outcomes(r)).values()] == [4, 4]
+
+
+def test_an_older_comparison_is_not_the_newest_night_where_it_is_merged(store: Store, other: Store) -> None:
+    mine = comparison(store, 7)
+    comparison(other, 6)
+    merge(store, other)
+    listed_nights = nights(store, "nightly", ENVIRONMENT.machine_class)
+    assert [night.run.started[:10] for night in listed_nights] == ["2030-01-07", "2030-01-08"]
+    assert listed_nights[-1].run.id == mine
+
+
+def test_a_run_that_was_merged_while_it_ran_ends_at_the_next_merge(store: Store, other: Store) -> None:
+    run = comparison(other, 6, 2, ends=False)
+    merge(store, other)
+    assert store.runs()[0].state == "interrupted"
+    assert not nights(store, "nightly", ENVIRONMENT.machine_class), "half a comparison has no verdict"
+    other.save(run, ok(2))
+    other.finish_run(run, "finished")
+    assert merge(store, other).outcomes == 1
+    assert (store.runs()[0].state, store.runs()[0].finished) == ("finished", other.run(run).finished)
+
+
+def test_the_merge_command(path: Path, store: Store, other: Store) -> None:
+    result = CliRunner().invoke(main, ["db", "merge", str(path.with_name("other.db")), "--store", str(path)])
+    assert result.output.endswith("2 runs and 3 outcomes added, 0 runs already present.\n")
+    assert CliRunner().invoke(main, ["db", "init", "--store", str(path)]).exit_code == 0
