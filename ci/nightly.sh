@@ -37,7 +37,7 @@ cachemark run "$plan" "${machine[@]}" --fresh --reuse-quality "$@" || measured=$
 case $measured in 0 | 4) ;; *) exit "$measured" ;; esac
 
 set +e # whatever fails from here on, what was measured is judged and shown
-cachemark check --self-test "${machine[@]}" 2>&1 | tee "$out/self-test.txt"
+cachemark test gate "${machine[@]}" 2>&1 | tee "$out/self-test.txt"
 proved=${PIPESTATUS[0]}
 canary=${CACHEMARK_CANARY:-$(cachemark baseline commit 2>/dev/null)} # nothing on the first night
 compared=0

@@ -21,13 +21,12 @@ def papers() -> None:
 @click.argument("model")
 @click.option("--batch", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="Images per batch.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="float16", show_default=True, help="Data type of K and V.")
-@click.option("--demanding", type=click.IntRange(0, 10_000), help="Layers of ams_kv with the larger budget.  [default: a sixth of them]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def sizes(model: str, batch: int, dtype: str, demanding: int | None, as_json: bool) -> None:
+def sizes(model: str, batch: int, dtype: str, as_json: bool) -> None:
     """Print bytes of keys and values of every method on a next-scale MODEL, and which published sizes follow."""
     from .method_sizes import sizes as computed
 
-    data: dict[str, Any] = computed(model, batch, dtype, demanding)
+    data: dict[str, Any] = computed(model, batch, dtype)
     if as_json:
         click.echo(json.dumps(data, indent=1))
         return

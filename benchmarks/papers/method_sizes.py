@@ -18,25 +18,21 @@ from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
 from cachemark.roofline.memory import entries, kv_bytes
-from cachemark.workflows.roofline import check_demanding
 from cachemark.workflows.stand_ins import calibration_parameter, sixth
 
 from .published_sizes import MIXED, PAPER_UNIT
 from .size_claims import size_claims
 
 
-def sizes(model: str, batch: int, dtype: str, demanding: int | None = None) -> dict[str, Any]:
+def sizes(model: str, batch: int, dtype: str) -> dict[str, Any]:
     """Return rows by method, as ``methods``, and the published sizes of the model, as ``published``.
 
-    ``demanding`` layers of ams_kv have the larger budget; None: a sixth of them. Raises Unsupported for a model of another family,
-    BadParameter for more layers than the model has."""
+    A sixth of the layers of ams_kv has the larger budget. Raises Unsupported for a model of another family."""
     entry: ModelEntry = MODELS.get(model)
     if entry.paradigm != "next-scale":
         raise Unsupported(f"{model} is a {entry.paradigm} model.", remedy="Name a next-scale model, such as var-d30.")
     layout = entry.shape(entry.presets["paper"], batch)
-    if demanding is not None:
-        check_demanding(demanding, layout)
-    demanding_layers = sixth(layout) if demanding is None else demanding
+    demanding_layers = sixth(layout)
     width: torch.dtype = getattr(torch, dtype)
     return {"model": model, "batch": batch, "dtype": dtype, "demanding": demanding_layers, "rows": layout.rows, "layers": layout.layers,
             "scales": list(layout.scales), "methods": _method_rows(layout, demanding_layers, width, entry),

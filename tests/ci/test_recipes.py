@@ -21,7 +21,6 @@ WORKFLOW = ROOT / ".github" / "workflows" / "nightly-gpu.yml"
 STUB = """#!/usr/bin/env bash
 echo "$*" >>"$CALLS"
 verb=$1
-[ "${2:-}" = --self-test ] && verb=self_test
 [ "$*" = "baseline commit" ] && echo "${HELD:-}"
 for rule in $ENDS; do [ "${rule%%=*}" = "$verb" ] && exit "${rule##*=}"; done
 exit 0
@@ -53,8 +52,8 @@ def test_a_night_looks_measures_judges_and_writes(night: Any, script: str) -> No
     code, calls = night(script, "curves", "--threads", "4")
     assert code == 0
     assert [call.split()[0] for call in calls] == [
-        "doctor", "run", "check", "baseline", "check", "report", "report", "export", "export", "export"]
-    assert calls[2:5] == ["check --self-test --device cuda", "baseline commit", judging(calls)]
+        "doctor", "run", "test", "baseline", "check", "report", "report", "export", "export", "export"]
+    assert calls[2:5] == ["test gate --device cuda", "baseline commit", judging(calls)]
     assert calls[1] == "run curves --device cuda --fresh --reuse-quality --threads 4"
     assert [call.split()[1] for call in calls if call.startswith("export")] == ["github", "csv", "junit"]
 
@@ -132,7 +131,7 @@ def test_a_plan_is_needed(night: Any) -> None:
 
 
 def test_a_gate_that_does_not_prove_itself_judges_nothing(night: Any) -> None:
-    code, calls = night("nightly.sh", "curves", self_test=1)
+    code, calls = night("nightly.sh", "curves", test=1)
     assert code == 5
     assert len([call for call in calls if call.startswith("report")]) == 2, "what was measured is still shown"
 
@@ -142,7 +141,7 @@ def test_pairs_with_the_canary_are_measured_where_one_is_named(night: Any, monke
     monkeypatch.setenv("CACHEMARK_DEVICE", "cpu")
     code, calls = night("nightly.sh", "curves", compare=1)
     assert code == 0, "`check` judges them"
-    assert calls[2:5] == ["check --self-test --device cpu", "compare curves --commits v1 HEAD --device cpu --minutes 60", judging(calls)]
+    assert calls[2:5] == ["test gate --device cpu", "compare curves --commits v1 HEAD --device cpu --minutes 60", judging(calls)]
 
 
 def test_a_night_measures_pairs_and_proves_the_gate_on_the_same_device(night: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +150,7 @@ def test_a_night_measures_pairs_and_proves_the_gate_on_the_same_device(night: An
     monkeypatch.setenv("CACHEMARK_INCIDENTS", "kept/incidents.json")
     _, calls = night("nightly.sh", "curves")
     where = "--device cuda --gpu 1 --lock-clocks 1410"
-    assert calls[1:5] == [f"run curves {where} --fresh --reuse-quality", f"check --self-test {where}",
+    assert calls[1:5] == [f"run curves {where} --fresh --reuse-quality", f"test gate {where}",
                           f"compare curves --commits v1 HEAD {where} --minutes 60", judging(calls, "kept/incidents.json")]
     for call in calls:
         resolve(importlib.import_module("cachemark.cli").main, shlex.split(call))

@@ -9,7 +9,7 @@ import pytest
 
 import cachemark as cm
 from cachemark.analysis.answers import Answer
-from cachemark.cli.run import _print_answers
+from cachemark.cli.measure import _print_answers
 from support import stages
 from support.stages import Stage
 
@@ -34,4 +34,4 @@ def test_a_run_ends_with_the_answer_behind_its_report(stage: Stage, tmp_path: Pa
 def test_many_models_are_five_lines_without_commands_to_a_ci(capsys: pytest.CaptureFixture[str]) -> None:
     _print_answers({f"m{number}": Answer("::error::x") for number in range(7)})
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [*(f"m{number}: : :error: :x" for number in range(4)), f"3 more models are in the report. {LEGEND}"]
+    assert lines == [*(f"m{number}: ::error::x" for number in range(4)), f"3 more models are in the report. {LEGEND}"]

@@ -11,7 +11,6 @@ import click
 import pytest
 
 from cachemark.cli.endings import INTERRUPTED, ending
-from cachemark.cli.options import without_password
 from cachemark.core.errors import NothingMeasured
 from support.fork_server import COMMAND_LINE
 
@@ -36,7 +35,7 @@ def test_an_error_that_nobody_can_be_told_keeps_its_code(case: str, redirected: 
 
 def test_what_is_opened_where_standard_error_was_closed_is_no_file_of_ours(tmp_path: Path) -> None:
     """A library that writes to descriptor 2 must not write into a store."""
-    script = "import os, sys; from cachemark.cli.streams import safe_streams\nwith safe_streams(): os.write(2, b'x')"
+    script = "import os, sys; from cachemark.cli.endings import open_closed_streams\nopen_closed_streams()\nos.write(2, b'x')"
     found = subprocess.run(["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, script], check=False, cwd=tmp_path)
     assert found.returncode == 0
 
@@ -70,11 +69,3 @@ def test_a_second_interruption_changes_no_code(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(SystemExit) as caught, ending():
         raise NothingMeasured("no")
     assert caught.value.code == 4
-
-
-@pytest.mark.parametrize(("store", "printed"), [
-    ("postgresql+psycopg://user:geheim@db.example.org/bench", "postgresql+psycopg://user:***@db.example.org/bench"),
-    ("results.sqlite", "results.sqlite"), ("sqlite:///results.sqlite", "sqlite:///results.sqlite"),
-])  # fmt: skip
-def test_the_password_of_a_store_is_hidden(store: str, printed: str) -> None:
-    assert without_password(store) == printed

@@ -217,7 +217,6 @@ def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
-    (["nothing-like-it"], "Known: advise, baseline, bisect, calibrate, check"),
     (["run"], "Missing argument 'PLAN'"),
     (["run", "demo", "--bogus"], "No such option '--bogus'"),
     (["run", "demo", "--threads", "0"], "0 is not in the range"),
@@ -228,22 +227,16 @@ def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.Mon
     (["check", "--min-coverage", "2"], "2.0 is not in the range"),
     (["baseline", "svae"], "svae"),
     (["share", "demo", "2"], "'2' is not a share"),
-    (["run", "demo", "--until-decided", "--fresh", "--reuse-quality"], "--reuse-quality cannot be combined with --until-decided."),
-    (["run", "demo", "--deadline", "2020-01-31T06:00"], "2020-01-31T06:00 is in the past."),
+    (["run", "demo", "--until-decided", "--fresh", "--reuse-quality"], "cannot be combined with --until-decided"),
     (["price", "demo", "--on", "tpu"], "'tpu' is not one of"),
-    (["run", "demo", "--reuse-quality"], "--reuse-quality belongs to --fresh."),
-    (["run", "demo", "--gpu", "all"], "--gpu cannot be combined with --device cpu, where this would be measured. Add --device cuda"),
-    (["compare", "demo", "--cases", "a", "b", "--gpu", "0", "--lock-clocks", "1410"], "--gpu and --lock-clocks cannot be combined"),
-    (["run", "demo", "--address", "here"], "--address belongs to --executor ray"),
-    (["run", "demo", "--memory-cap", "24"], "'24' would be bytes. Write the unit: 24GiB or 24MiB."),
-    (["run", "demo", "--memory-cap", "1048575"], "would be bytes."),
-    (["check", "--device", "cpu", "--threads", "2"], "--device and --threads need --self-test"),
-    (["check", "--self-test", "--run", "2"], "--run cannot be combined with --self-test"),
+    (["run", "demo", "--reuse-quality"], "--reuse-quality needs --fresh"),
+    (["run", "demo", "--gpu", "all"], "Add --device cuda"),
+    (["compare", "demo", "--cases", "a", "b", "--gpu", "0", "--lock-clocks", "1410"], "Add --device cuda"),
+    (["run", "demo", "--memory-cap", "24"], "write 24GiB"),
     (["baseline", "promote"], "Missing option '--reason'"),
     (["baseline", "rebase"], "Missing option '--reason'"),
-    (["report", "--days", "3"], "--days belongs to --site."),
-    (["report", "--anew"], "--anew belongs to --site."),
-    (["report", "page.html", "--site", "pages"], "--site writes pages into pages, and none to page.html."),
+    (["report", "--days", "3"], "--days needs --site."),
+    (["report", "page.html", "--site", "pages"], "Leave out PATH"),
 ])  # fmt: skip
 def test_a_wrong_call_is_a_usage_error(arguments: list[str], words: str) -> None:
     result = call(*arguments)

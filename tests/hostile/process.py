@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cachemark.cli.test import DONE
 from support import fork_server
 
 from .attack import Ending
@@ -59,7 +60,7 @@ class CopiedCommandLine:
         assert self._host.stdout is not None
         own = {"PATH": self.environment["PATH"], "PYTHONPATH": self.environment["PYTHONPATH"], "LANG": "C.UTF-8",
                "HOME": str(ground / "home"), "TMPDIR": str(ground / "tmp"), "CACHEMARK_LEASES": str(ground / "leases"),
-               "PYTHONDONTWRITEBYTECODE": "1"}
+               "PYTHONDONTWRITEBYTECODE": "1", **({} if process else {DONE: os.devnull})}
         files = {name: str(ground.with_name(f"{ground.name}.{name}")) for name in ("stdout", "stderr", "outside")}
         order = {"do": ["-c", code, *arguments], "environment": {**own, **fork_server.ONE_THREAD}, "folder": str(ground / "here"),
                  "ground": str(ground), "process": process, "trials": trials, **files}

@@ -297,7 +297,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 
 READ_ONLY = """
 import importlib.readers, os, sys
-import cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.run, cachemark.methods.registry, cachemark.models.registry
+import cachemark.cli.progress, cachemark.workflows.run, cachemark.methods.registry, cachemark.models.registry
 import cachemark.plugins.loading, cachemark.trial.executors.local, cachemark.store.db
 from cachemark.cli import main
 if os.geteuid() == 0:

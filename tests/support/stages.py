@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cachemark.cli import main
+from cachemark.cli.test import DONE
 from cachemark.core import registry
 from cachemark.core.result import Outcome
 from cachemark.methods.registry import METHODS
@@ -51,7 +52,7 @@ def forgetting() -> Iterator[None]:
 def call(*arguments: object) -> Result:
     """``cachemark`` with these arguments. Anything but an ordinary exit is raised."""
     with forgetting():
-        result = CliRunner().invoke(main, [str(a) for a in arguments])
+        result = CliRunner(env={DONE: os.devnull}).invoke(main, [str(a) for a in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,14 +13,13 @@ import pytest
 import torch
 
 from cachemark.core.result import Outcome, Status
-from cachemark.machine.environment import environment
 from cachemark.plans.expand import Planned
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Executor, local
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows.prove import SELF_TEST, SLOWER, newest_device, self_test
+from cachemark.workflows.prove import SELF_TEST, SLOWER, self_test
 from cachemark.workflows.session import Machine
 from support.fake_nvml import FakeNvml
 
@@ -67,17 +65,6 @@ def test_a_clock_that_does_not_see_the_device_wait_proves_nothing(nvml: FakeNvml
     monkeypatch.setattr(executor, "run_trials", Trials(sees=0.0))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert [proof.passed for proof in self_test(Watched("cuda", 1, driver=nvml))] == [True, False, True]
-
-
-def test_its_device_is_that_of_the_newest_run_and_else_that_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, here = tmp_path / "nights.sqlite", environment("cpu", 1)
-    for available, device in ((True, "cuda"), (False, "cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
-        assert newest_device(url) == device
-    with Store.open(url) as store:
-        for cuda, device in (("12.8", "cuda"), (None, "cpu")):
-            store.finish_run(store.begin_run("p", {}, replace(here, facts={**here.facts, "cuda": cuda}), {}), "finished")
-            assert newest_device(url) == device
 
 
 def test_on_a_gpu_the_device_waits_and_not_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

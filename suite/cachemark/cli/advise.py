@@ -1,50 +1,49 @@
-"""``cachemark advise``: which cache to use."""
+"""``cachemark advise`` and ``roofline``: which cache to use, and bounds by arithmetic."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..core.files import replacing
-from .options import Finite, echo_json, json_option, plugin_option, size, store_option, writable
-from .remedies import runnable
+from .options import FILE, Finite, echo_json, json_option, plugin_option, say, size, store_option, writable
 
 if TYPE_CHECKING:
     from ..workflows.advise import Advice, AdvisedMethod
+    from ..workflows.roofline import PassCost, RooflineTime
 
-MOST_BATCH = 4096
+DEFAULT_GPU = "h200"
 
 
-def share(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+# -- advise -----------------------------------------------------------------------------------------------------------
+def fraction(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
     """Parse ``1%`` or ``0.01`` as 0.01."""
     if text is None:
         return None
     number, percent, tail = text.strip().partition("%")
-    fraction: float = Finite(0, 100 if percent else 1).convert(number.strip(), option, context)
-    fraction = fraction / 100 if percent else fraction
-    if tail or not 0 < fraction < 1:
+    value: float = Finite(0, 100 if percent else 1).convert(number.strip(), option, context) / (100 if percent else 1)
+    if tail or not 0 < value < 1:
         raise click.BadParameter(f"{text!r} is not a fraction between 0 and 1; write 1% or 0.01.")
-    return fraction
+    return value
 
 
 @click.command()
 @click.option("--model", required=True, help="A model; see `cachemark list models`.")
 @click.option("--gpu", required=True, help="The device: a800, a100, h100, h200, h20, 3090, or cpu.")
-@click.option("--batch", type=click.IntRange(1, MOST_BATCH), default=1, show_default=True, help="Images per batch.")
+@click.option("--batch", type=click.IntRange(1, 4096), default=1, show_default=True, help="Images per batch.")
 @click.option("--memory", callback=size, metavar="SIZE", help="Memory limit, e.g. 24GiB.  [default: all GPU memory]")
-@click.option("--max-loss", callback=share, metavar="FRACTION",
+@click.option("--max-loss", callback=fraction, metavar="FRACTION",
               help="Maximum quality loss, e.g. 1%.  [default: 5 points of color consistency or prompt score, 10 % of FID]")
 @plugin_option
 @store_option
-@click.option("--write-plan", type=click.Path(dir_okay=False, path_type=Path), callback=writable,
-              help="Write a plan that measures at this batch.")
+@click.option("--write-plan", type=FILE, callback=writable, help="Write a plan that measures at this batch.")
 @json_option
 def advise(
-    model: str, gpu: str, batch: int, memory: int, max_loss: float | None, plugin_files: tuple[str, ...], store_url: str,
-    write_plan: Path | None, as_json: bool,
+    model: str, gpu: str, batch: int, memory: int, max_loss: float | None, plugins: tuple[str, ...], store: str, write_plan: Path | None,
+    as_json: bool,
 ) -> None:
     """Recommend a cache method and budget for a model on a device.
 
@@ -55,37 +54,36 @@ def advise(
     from ..workflows.advise import Wishes
     from ..workflows.advise import advise as answer
 
-    advice = answer(Wishes(model, gpu, batch, memory, max_loss), store_url, plugins=plugin_files)
+    advice = answer(Wishes(model, gpu, batch, memory, max_loss), store, plugins=plugins)
     if write_plan is not None:
         with replacing(write_plan) as part:
             part.write_text(advice.plan, encoding="utf-8")
-    commands = _commands(advice, model, gpu, batch, str(write_plan or "PLAN"))
+    device = "--here" if gpu == "cpu" else f"--gpu {gpu}"
+    commands = [
+        f"cachemark roofline {shlex.quote(model)} {device} --batch {batch}",
+        f"cachemark run {shlex.quote(str(write_plan or 'PLAN'))} --device {'cpu' if gpu == 'cpu' else 'cuda'}",
+    ] if advice.measure else []
     if as_json:
         echo_json({**vars(advice), "commands": commands})
     else:
-        _print(advice, commands)
+        _print_advice(advice, commands)
 
 
-def _commands(advice: Advice, model: str, gpu: str, batch: int, plan: str) -> list[str]:
-    """Return the commands that bound and measure what was not measured."""
-    if not advice.measure:
-        return []
-    bounds = f"cachemark roofline {shlex.quote(model)} {'--here' if gpu == 'cpu' else f'--gpu {gpu}'} --batch {batch}"
-    run = f"cachemark run {shlex.quote(plan)} --device {'cpu' if gpu == 'cpu' else 'cuda'}"
-    return [bounds, runnable(run) + ("  # PLAN: see --write-plan" if plan == "PLAN" else "")]
-
-
-def _print(advice: Advice, commands: list[str]) -> None:
-    from ..core.wording import printed
-
-    lines = [advice.text, *(f"{number:3}. {_described(line)}" for number, line in enumerate(advice.ranked, 1))]
+def _print_advice(advice: Advice, commands: list[str]) -> None:
+    say(advice.text)
+    for number, line in enumerate(advice.ranked, 1):
+        say(f"{number:3}. {_described(line)}")
     if advice.not_recommended:
-        lines += ["Not recommended:", *(text for line in advice.not_recommended
-                                        for text in (f"  – {_described(line)}", f"    {line.why_not}"))]
-    lines += [advice.seeds] if advice.seeds else []
-    lines += ["To measure these predictions:", *(f"  {command}" for command in commands)] if commands else []
-    for line in lines:
-        click.echo(printed(line))
+        say("Not recommended:")
+    for line in advice.not_recommended:
+        say(f"  – {_described(line)}")
+        say(f"    {line.why_not}")
+    if advice.seeds:
+        say(advice.seeds)
+    if commands:
+        say("To measure these predictions (PLAN: see --write-plan):")
+    for command in commands:
+        say(f"  {command}")
 
 
 def _described(line: AdvisedMethod) -> str:
@@ -97,3 +95,83 @@ def _described(line: AdvisedMethod) -> str:
         f"{line.gain:.2f}×{ends}, {line.basis}; allowed {line.allowed:.2f}×")
     saving = "" if line.saving is None else f", saves {line.saving:.0%}"
     return f"{line.name}: {gain}{saving}; {quality_text(line)}"
+
+
+# -- roofline ---------------------------------------------------------------------------------------------------------
+@click.command()
+@click.argument("model")
+@click.option("--method", "methods", multiple=True, help="Method; repeatable.  [default: the usual methods of the model's family]")
+@click.option("--budget", "budgets", multiple=True, help="Fraction of the full cache, or `own`; repeatable.  [default: the family's]")
+@click.option("--batch", "batches", type=click.IntRange(1, 1_000_000), multiple=True, default=[1], show_default=True,
+              help="Images per batch (guidance doubles the rows); repeatable.")
+@click.option("--gpu", help=f"Rates of this GPU in 16 bit: a800, a100, h100, h200, h20, 3090.  [default: {DEFAULT_GPU}]")
+@click.option("--here", is_flag=True, help="Measure the rates of this machine instead.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16", show_default=True,
+              help="Data type of weights, K and V.")
+@click.option("--steps", type=click.IntRange(0, 10_000), default=0, help="Steps of a masked model.  [default: as in its paper]")
+@click.option("--decoder", help="Also bound a parallel decoder, e.g. jacobi=16 (tokens per pass) or jacobi=16,look_ahead.")
+@click.option("--tokens-per-pass", type=Finite(1, 1024), help="Accepted tokens per pass (measure this; it cannot be computed).")
+@json_option
+def roofline(
+    model: str, gpu: str | None, here: bool, steps: int, decoder: str | None, tokens_per_pass: float | None, as_json: bool, **grid: Any,
+) -> None:
+    """Print lower bounds on the time and memory of a model.
+
+    For each method on a device: the roofline time by part, and the speedup that it allows. No operation is faster than its bytes at the
+    bandwidth or its FLOPs at the peak FLOP/s; measured times lie above the roofline time.
+    """
+    from ..workflows.roofline import device_rates, parse_decoder, pass_costs, roofline_times
+
+    if gpu and here:
+        raise click.UsageError("--gpu and --here cannot be combined. Leave one out.")
+    if decoder is None and tokens_per_pass is not None:
+        raise click.UsageError("--tokens-per-pass needs --decoder.")
+    parallel = None if decoder is None else parse_decoder(decoder)
+    if parallel and tokens_per_pass and tokens_per_pass > parallel.reach:
+        raise click.UsageError(f"--tokens-per-pass {tokens_per_pass:g} exceeds the window of --decoder {decoder}. "
+                               f"Use 1 … {parallel.reach}, or a larger window.")
+    dtype = grid["dtype"]
+    rates = device_rates(None if here else DEFAULT_GPU if gpu is None else gpu, dtype)
+    rows = roofline_times(model, rates, steps=steps, **grid)
+    costs = pass_costs(model, rates, parallel, tokens=tokens_per_pass, **grid) if parallel else []
+    if as_json:
+        echo_json({"model": model, "dtype": dtype, "device": rates.device, "bandwidth": rates.bandwidth, "peak_flops": rates.peak_flops,
+                   "roofline_times": rows, **({"passes": costs} if costs else {})})
+        return
+    say(f"{model}, {dtype}, {rates.device}: {rates.bandwidth / 1e9:,.0f} GB/s, {rates.peak_flops / 1e12:,.3g} TFLOP/s")
+    _print_times(rows)
+    _print_passes(costs)
+
+
+def _print_times(rows: list[RooflineTime]) -> None:
+    """Print a table with columns of the parts that occur."""
+    parts = list(dict.fromkeys(part for row in rows for part in row.parts or {}))
+    widths = [max(len(part), 8) + 2 for part in parts]
+    heads = "".join(f"{part:>{width}}" for part, width in zip(parts, widths, strict=True))
+    say(f"{'':22}{'batch':>6}{'image':>10}{'images/s':>10}{'ideal':>8}{'attended':>10}{'GB/pass':>9}{'TFLOP':>8}{heads}")
+    for row in rows:
+        name = row.method if row.method == "full" else f"{row.method} {row.budget}"
+        if row.unsupported_reason:
+            say(f"{name:22}{row.batch:6d}  {row.unsupported_reason}")
+            continue
+        assert row.parts is not None
+        assert row.nbytes is not None
+        image, attended = row.seconds / row.batch, f"{row.attended:.1f}" if row.attended else ""
+        time = f"{image:.3f} s" if image >= 1 else f"{1e3 * image:.2f} ms"
+        cells = "".join(f"{1e3 * row.parts.get(part, 0) / row.passes:{width}.3f}" for part, width in zip(parts, widths, strict=True))
+        say(f"{name:22}{row.batch:6d}{time:>10}{1 / image:10.2f}{row.speedup:7.2f}×{attended:>10}"
+            f"{sum(row.nbytes.values()) / row.passes / 1e9:9.3f}{row.flops / row.batch / 1e12:8.3g}{cells}")
+    say("Parts: milliseconds per pass. Ideal: the speedup over the full cache at equal batch that bytes and FLOPs allow.")
+
+
+def _print_passes(costs: list[PassCost]) -> None:
+    """Print the cost of passes of a decoder; nothing without one."""
+    if not costs:
+        return
+    say(f"{'':36}{'batch':>6}{'pass cost':>14}{'gain':>10}")
+    for row in costs:
+        name = f"{row.method if row.method == 'full' else f'{row.method} {row.budget}'} + {row.decoder}"
+        gain = "–" if row.speedup is None else f"{row.speedup:.2f}×"
+        say(f"{name:36}{row.batch:6d}  " + (row.unsupported_reason or f"{row.cost:12.2f}{gain:>10}"))
+    say("Pass cost: relative to the roofline time of one-token decoding; a decoder that accepts fewer tokens per pass is slower. Gain: "
+        "over the full cache with one token per pass, at --tokens-per-pass.")

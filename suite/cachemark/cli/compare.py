@@ -1,36 +1,23 @@
-"""``cachemark compare``: a paired test of two sides."""
+"""``cachemark compare`` and ``bisect``: paired tests of two sides, and the commit that made a case worse."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..core.verdicts import ENDED
 from ..core.wording import count
-from .options import (
-    MOST_SECONDS,
-    MOST_SEED,
-    Finite,
-    coverage_option,
-    echo_json,
-    images_option,
-    json_option,
-    machine_options,
-    plugin_option,
-    repository_option,
-    store_option,
-)
+from .options import MOST_SECONDS, Finite, coverage_option, echo_json, json_option, machine_options, pair_options, say, store_option
 
 if TYPE_CHECKING:
-    from ..workflows.compare import PairedComparison
+    from ..store.rows import Verdict
     from ..workflows.pairs import Pair
-    from ..workflows.session import Machine
 
-
-LEAST, MOST = 5, 2_000  # seeds at which images are compared: fewer say nothing, and all their images are held at once
+LEAST, MOST = 5, 2_000  # seeds at which images are compared: fewer cannot be tested, and all their images are in memory at once
 
 
 def _samples(context: click.Context, parameter: click.Parameter, value: int | None) -> int | None:
@@ -46,26 +33,16 @@ def _samples(context: click.Context, parameter: click.Parameter, value: int | No
 @click.option("--commits", nargs=2, metavar="A B", help="Two commits; every case of the plan runs at both.")
 @click.option("--env", "environments", nargs=2, metavar="OLD NEW", help="Two Python interpreters; every case runs in both.")
 @click.option("--only", multiple=True, help="Only this case of the plan, by label; repeatable. Not with --cases.")
-@repository_option
 @store_option
-@plugin_option
+@pair_options
 @machine_options
-@click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True),
-              help="Smallest relative change to report, e.g. 0.02.  [default: from A/A pairs]")
-@images_option
 @click.option("--samples", type=click.IntRange(0, MOST), callback=_samples,
               help=f"Seeds for comparing images if tokens differ: 0, or at least {LEAST}.  [default: the plan's]")
 @click.option("--minutes", type=Finite(0, MOST_SECONDS / 60), help="Start no new pair after this many minutes.  [default: no limit]")
-@click.option("--aa/--no-aa", default=True, show_default=True,
-              help="Also run A/A tests, which give the false-alarm rate.")
-@click.option("--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Seed for the order of the sides.")
+@click.option("--aa/--no-aa", default=True, show_default=True, help="Also run A/A tests, which give the false-alarm rate.")
 @coverage_option
 @json_option
-def compare(
-    plan: str, cases: tuple[str, str] | None, commits: tuple[str, str] | None, environments: tuple[str, str] | None, only: tuple[str, ...],
-    repository: Path | None, store_url: str, plugin_files: tuple[str, ...], machine: Machine, delta: float | None, images: int,
-    samples: int | None, minutes: float | None, aa: bool, seed: int, min_coverage: float | None, as_json: bool,
-) -> None:
+def compare(delta: float | None, minutes: float | None, aa: bool, min_coverage: float | None, as_json: bool, **sides: Any) -> None:
     """Compare two cases, commits or environments in pairs.
 
     Every configuration of PLAN is measured in pairs of fresh processes and tested with a known false-alarm rate. If the two sides
@@ -76,29 +53,60 @@ def compare(
     from ..workflows.compare import Terms
     from ..workflows.compare import compare as measure
 
-    result = measure(
-        plan, store_url, cases=cases, commits=commits, environments=environments, only=only, repository=repository, machine=machine,
-        plugins=plugin_files, images=images, samples=samples, terms=Terms(delta, minutes, aa, seed, min_coverage), on_pair=_tell,
-    )
+    result = measure(terms=Terms(delta, minutes, aa, min_coverage=min_coverage), on_pair=_print_pair, **sides)
     if as_json:
         echo_json({"exit_code": result.exit_code, "run": result.run_id, "delta": result.rule.delta, "sees": result.sees,
                    "standing": result.standing, "rows": result.tally.rows})
     else:
-        _print(result)
+        say(f"{ENDED[result.exit_code]}: {result.names[0]} → {result.names[1]}, comparison {result.run_id}. {result.sees}")
+        for row in result.tally.rows:
+            if row.telling:
+                say(f"  {result.tally.word(row)}: {row.label}, {row.metric}: {row.reason}")
+        if result.same_tokens:
+            say(f"Images of {count(result.same_tokens, 'configuration')}: same tokens, nothing to compare.")
+        say(str(result.standing))
     sys.exit(result.exit_code)
 
 
-def _tell(pair: Pair, what: str) -> None:
-    """Print on standard error that a pair was measured."""
+def _print_pair(pair: Pair, what: str) -> None:
+    """Print a measured pair on standard error."""
     statuses = "" if pair.ok else f": {pair.before.status}, {pair.after.status}"
-    click.echo(f"[{pair.number}] {pair.config}{', images' if what == 'images' else ''}{statuses}", err=True)
+    say(f"[{pair.number}] {pair.config}{', images' if what == 'images' else ''}{statuses}", err=True)
 
 
-def _print(result: PairedComparison) -> None:
-    click.echo(f"{ENDED[result.exit_code]}: {result.names[0]} → {result.names[1]}, comparison {result.run_id}. {result.sees}")
-    for row in result.tally.rows:
-        if row.telling:
-            click.echo(f"  {result.tally.word(row)}: {row.label}, {row.metric}: {row.reason}")
-    if result.same_tokens:
-        click.echo(f"Images of {count(result.same_tokens, 'configuration')}: same tokens, nothing to compare.")
-    click.echo(str(result.standing))
+@click.command()
+@click.argument("case")
+@click.option("--plan", required=True, help="Plan with the case.")
+@click.option("--good", required=True, help="Good commit.")
+@click.option("--bad", required=True, help="Later commit that is worse.")
+@pair_options
+@machine_options
+@json_option
+def bisect(as_json: bool, **search: Any) -> None:
+    """Find the commit that made a case worse.
+
+    CASE is the label of a case of the plan. The ends are compared first; then git bisect compares each commit with the good end in
+    pairs. A commit that does not run, or whose comparison is inconclusive, is skipped. Exit codes: 0 found, 3 the ends do not differ
+    or skipped commits leave several.
+    """
+    from ..workflows.bisect import bisect as find_commit
+
+    began = time.monotonic()
+    result = find_commit(on_row=_print_verdict, **search)
+    seconds = time.monotonic() - began
+    if as_json:
+        echo_json({**asdict(result), "seconds": round(seconds, 1)})
+    else:
+        if result.commit:
+            say(f"First bad commit: {result.commit}")
+        elif result.candidates:
+            say(f"Skipped commits leave {len(result.candidates)}: {', '.join(commit[:12] for commit in result.candidates)}")
+        say(f"{result.case}: {result.effect}")
+        say(f"{result.pairs} pairs, {seconds / 60:.1f} minutes.")
+    sys.exit(0 if result.commit else 3)
+
+
+def _print_verdict(commit: str, row: Verdict) -> None:
+    """Print a verdict on a commit on standard error."""
+    if row.telling:
+        say(f"{commit[:12]}  {row.verdict}: {row.metric}: {row.reason}", err=True)

@@ -1,4 +1,4 @@
-"""The end of a failed command: one line with the reason, and an exit code.
+"""The end of a failed command: one line with the problem and its fix, and an exit code.
 
 Code 1 is reserved for verdicts.
 """
@@ -7,27 +7,29 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from ..core.errors import DEFECT, CachemarkError, of_system
 from ..core.plugin_modules import fault
 from ..core.wording import printed
-from .remedies import runnable
 
-INTERRUPTED, UNREAD = 130, 141  # as a shell has it: 128 and the number of SIGINT and of SIGPIPE
-LONGEST, WORD = 1_500, 200  # characters of a line and of a word in it: a name may have any length, and must not hide what is said of it
-MASKED = 10 * LONGEST  # characters that are looked at: what stands behind them is not shown
+INTERRUPTED, UNREAD = 130, 141  # as in a shell: 128 plus the number of SIGINT or SIGPIPE
+LONGEST, WORD = 1_500, 200  # characters of a line, and of a word in it
+GIVEN = f"{__name__}.given"
+COMMAND = re.compile(r"\bcachemark(?: [a-z][a-z-]*)+")
 
 
 @contextmanager
 def ending(kept_results: Callable[[], str] = str) -> Iterator[None]:
-    """Turn every exception into an exit code and one line; ``kept_results`` states what Ctrl-C leaves."""
+    """Turn every exception into an exit code and one line; ``kept_results`` describes what Ctrl-C leaves."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):
@@ -35,66 +37,83 @@ def ending(kept_results: Callable[[], str] = str) -> Iterator[None]:
     except click.exceptions.Exit:
         raise
     except click.ClickException as error:
-        if not isinstance(error, click.exceptions.NoArgsIsHelpError):  # whose message is the help
-            vars(error).update(message=_shortened(error.message))  # click declares it final
-        with _unheard():
+        if not isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help
+            vars(error).update(message=_shorten(error.message))  # click declares it final
+        with suppress(OSError, ValueError, KeyboardInterrupt):
             error.show()
         _leave(click.UsageError.exit_code)
     except BrokenPipeError:
         _leave(UNREAD)
     except SystemExit as error:
-        if plugin_error := fault(error):  # it would end a command that has done nothing with any code, 0 among them
+        if plugin_error := fault(error):  # a plug-in could exit with any code
             _fail(plugin_error)
         raise
     except Exception as error:
-        own_error = error if isinstance(error, CachemarkError) else fault(error) or of_system(error)
-        _defect(error) if own_error is None else _fail(own_error)
+        if own_error := error if isinstance(error, CachemarkError) else fault(error) or of_system(error):
+            _fail(own_error)
+        _leave(DEFECT, "".join(traceback.format_exception(error)),
+               f"cachemark: Internal error: {_shorten(f'{type(error).__name__}: {error}')}",
+               f"  [exit code {DEFECT}; please report the command and the lines above, see docs/errors.md#internal-errors]")
 
 
 def _fail(error: CachemarkError) -> NoReturn:
     text = f"{error.message} {runnable(error.remedy)}".strip()
-    _leave(error.exit_code, f"cachemark: {_shortened(text)}", f"  [{error.slug}; see docs/errors.md#{error.slug}]")
+    _leave(error.exit_code, f"cachemark: {_shorten(text)}", f"  [{error.slug}; see docs/errors.md#{error.slug}]")
 
 
-def _defect(error: Exception) -> NoReturn:
-    """Print the traceback of an unexpected error, and a line for the user."""
-    name = _shortened(f"{type(error).__name__}: {error}")
-    _leave(DEFECT, "".join(traceback.format_exception(error)),
-           f"cachemark: A defect of cachemark, not of what was given or measured: {name}",
-           f"  [exit code {DEFECT}; report the lines above with the command, see docs/errors.md#defects]")
-
-
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """Return a text on one line, with long words cut."""
-    return printed(re.sub(rf"\S{{{WORD},}}", lambda word: f"{word[0][: WORD // 2]}…{word[0][-WORD // 4 :]}", text[:MASKED]), LONGEST)
+    return printed(re.sub(rf"\S{{{WORD},}}", lambda word: f"{word[0][: WORD // 2]}…{word[0][-WORD // 4 :]}", text[: 10 * LONGEST]), LONGEST)
 
 
 def _leave(code: int, *lines: str) -> NoReturn:
-    """Exit with this code after printing these lines on standard error.
+    """Exit with this code after printing these lines on standard error, whether or not anybody reads them.
 
-    Both streams are flushed first: Python exits with codes of its own where output cannot be written.
+    Both streams are flushed first: Python exits with codes of its own if output cannot be written.
     """
-    with _unheard():
+    with suppress(OSError, ValueError, KeyboardInterrupt):  # no reader, a full disk, or a second Ctrl-C
         for line in lines:
             click.echo(line, err=True)
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
         except (OSError, ValueError):
-            _redirect(stream)
+            with suppress(OSError, ValueError):  # a stream that is not a file
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
 
 
-@contextmanager
-def _unheard() -> Iterator[None]:
-    """Ignore failures to write the last lines: no reader, a full disk, or a second Ctrl-C."""
-    with suppress(OSError, ValueError, KeyboardInterrupt):
-        yield
+def open_closed_streams() -> None:
+    """Open /dev/null in place of closed standard streams, so that no file of ours takes their descriptors."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free descriptor
 
 
-def _redirect(stream: TextIO) -> None:
-    """Redirect a stream to /dev/null with its pending output."""
-    with suppress(OSError, ValueError):  # a stream that is no file
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+# -- suggested commands -----------------------------------------------------------------------------------------------
+def note(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Remember an option of the command line, to add it to the commands that a message suggests."""
+    if value and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+        values = value if isinstance(value, tuple) else (value,)
+        context.meta.setdefault(GIVEN, []).extend((option.opts[0], str(each)) for each in values)
+    return value
+
+
+def runnable(text: str) -> str:
+    """Add the noted options to every cachemark command in the text that accepts them."""
+    context = click.get_current_context(silent=True)
+    given = context.meta.get(GIVEN) if context else None
+
+    def completed(match: re.Match[str]) -> str:
+        assert context is not None
+        words, names, command = match[0].split(" "), 1, context.find_root().command
+        while isinstance(command, click.Group) and names < len(words):
+            command = command.commands.get(words[names], click.Command(None))
+            names += 1
+        accepted = {name for parameter in command.params for name in parameter.opts}
+        options = [word for name, value in given or () if name in accepted for word in (name, shlex.quote(value))]
+        return " ".join([*words[:names], *options, *words[names:]])
+
+    return COMMAND.sub(completed, text) if given else text

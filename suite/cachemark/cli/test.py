@@ -1,23 +1,61 @@
-"""``cachemark test``: the checks of the kit on a method, a model or a metric."""
+"""``cachemark new`` and ``test``: a template package, and the checks of a method, a model, a metric or the gate."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import echo_json, json_option
+from .options import FOLDER, echo_json, echo_rows, json_option, machine_options_with, say, weights_options
 
 if TYPE_CHECKING:
     from ..kit.findings import KitReport, KitResult
+    from ..workflows.new import Thing
+    from ..workflows.session import Machine
 
 FAILED, NOTHING_CHECKED = 1, 4  # exit codes
+DONE = "CACHEMARK_TEST_DONE"  # names the file that the process of a test creates at its end
 MOST_SHOWN = 3  # findings of a check
 LONGEST_PARAMETER = 10_000  # characters
+
+
+# -- new --------------------------------------------------------------------------------------------------------------
+@click.command()
+@click.argument("thing", type=click.Choice(["method", "model", "metric"]), metavar="method|model|metric")
+@click.argument("name", metavar="NAME")
+@click.option("--folder", type=FOLDER, default=".", show_default=True, help="Parent folder of the package.")
+def new(thing: Thing, name: str, folder: Path) -> None:
+    """Create a template package for a method, model or metric.
+
+    Writes a working example called NAME, its test and a pyproject with its entry point into a new folder; nothing is overwritten. The
+    example passes `cachemark test method`, `test model` or `test metric` as it is.
+    """
+    from ..workflows.new import start
+
+    files = start(thing, name, folder)
+    for file in files:
+        say(str(file))
+    say("Change it, test it and measure it:")
+    say(f"  cachemark test {thing} {files[2]}")
+    if thing != "model":
+        say(f"  cachemark run demo --plugin {files[2]} --store {name}.sqlite --report {name}.html")
+
+
+# -- test -------------------------------------------------------------------------------------------------------------
+@click.group()
+def test() -> None:
+    """Test a method, a model or a metric of your own, or the gate.
+
+    A failed check prints the smallest example that shows it. Exit codes: 0 passed, 1 a check failed, 4 nothing could be checked.
+    """
 
 
 def _parameters(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
@@ -36,14 +74,6 @@ def _parameters(context: click.Context, option: click.Parameter, values: tuple[s
     return parameters
 
 
-@click.group()
-def test() -> None:
-    """Test a method, a model or a metric of your own.
-
-    A failed check prints the smallest example that shows it. Exit codes: 0 passed, 1 a check failed, 4 nothing could be checked.
-    """
-
-
 @test.command("method")
 @click.argument("method", metavar="NAME|FILE")
 @click.option("--parameter", "parameters", multiple=True, callback=_parameters, metavar="NAME=VALUE",
@@ -56,26 +86,21 @@ def test_method(method: str, parameters: dict[str, Any], as_json: bool) -> None:
     masking, the budget is kept and used at every step, the declared bytes are right, nothing is read on the host, a sample is the same in
     any batch, and more. A failure prints model, seeds, step, layer, head, and the expected and actual value.
     """
-    from ..workflows.prove import prove_method
-
-    _report(lambda on_check: prove_method(method, parameters=parameters, on_check=on_check), as_json)
+    _report("prove_method", method, as_json, parameters=parameters)
 
 
 @test.command("model")
 @click.argument("model", metavar="NAME|FILE")
-@click.option("--weights", default="", help="Weights to load.  [default: the model's own]")
-@click.option("--decoder-weights", default="", help="Weights of its image tokenizer.")
+@weights_options
 @json_option
-def test_model(model: str, weights: str, decoder_weights: str, as_json: bool) -> None:
+def test_model(model: str, as_json: bool, **weights: str) -> None:
     """Test a model against the interface that every method relies on.
 
     Give a NAME, or a Python FILE to test all of its models. Checks: the entry describes the loaded model, a sample is the same in any
     batch and under any state of torch's random numbers, forced tokens are followed, attention is called once per step in every layer and
     equals a reference, evicting methods run, captured graphs equal eager steps, and more. Weights must contain every tensor and no other.
     """
-    from ..workflows.prove import prove_model
-
-    _report(lambda on_check: prove_model(model, weights=weights, decoder_weights=decoder_weights, on_check=on_check), as_json)
+    _report("prove_model", model, as_json, **weights)
 
 
 @test.command("metric")
@@ -88,32 +113,66 @@ def test_metric(metric: str, as_json: bool) -> None:
     time, in any batch and with other images; no image is closer to a reference than the reference itself; it reads only its input and its
     own files and writes nothing; the class sets unit, direction and kind.
     """
-    from ..workflows.prove import prove_metric
-
-    _report(lambda on_check: prove_metric(metric, on_check=on_check), as_json)
+    _report("prove_metric", metric, as_json)
 
 
-def _report(prove: Callable[[Callable[[str, KitResult], None]], list[KitReport]], as_json: bool) -> None:
-    """Print each result as it arrives, then a summary; exit with 1 if a check failed, with 4 if none ran."""
-    from ..core.wording import printed
+@test.command("gate")
+@machine_options_with(threads=1)
+@json_option
+def test_gate(machine: Machine, as_json: bool) -> None:
+    """Test that the gate finds a slowdown on this device.
+
+    Measures a model whose second side is slowed down, an A/A test, and an empty comparison. Exactly the first must be reported.
+    """
+    from ..workflows.prove import self_test
+
+    proofs = self_test(machine, lambda step: say(f"Self-test: {step}", err=True))
+    echo_rows(proofs, as_json, lambda proof: f"{'passed' if proof.passed else 'FAILED'}: {proof.name}: {proof.reason}", "")
+    if not all(proof.passed for proof in proofs):
+        sys.exit(FAILED)
+
+
+def _report(workflow: str, named: str, as_json: bool, **options: Any) -> None:
+    """Run the checks in a child process, which the code under test may end; exit with 1 if a check failed, with 4 if none ran."""
+    if done := os.environ.get(DONE):
+        try:
+            _print_checks(workflow, named, as_json, options)
+        finally:
+            Path(done).touch()
+        return
+    from ..core.errors import BadPlugin
+
+    with tempfile.TemporaryDirectory(prefix="cachemark-") as folder:
+        done = os.path.join(folder, "done")
+        code = subprocess.run([sys.executable, *sys.orig_argv[1:]], env={**os.environ, DONE: done}, check=False).returncode
+        if not os.path.exists(done):
+            raise BadPlugin(f"{named!r} ended the process of the test with exit code {code}.", remedy="Remove the call that ends it.")
+    sys.exit(code)
+
+
+def _print_checks(workflow: str, named: str, as_json: bool, options: dict[str, Any]) -> None:
+    """Print each result as it arrives, then a summary."""
+    from ..workflows import prove
 
     names: list[str] = []
 
     def show(name: str, result: KitResult) -> None:
         if as_json:
             return
-        lines = [] if name in names else [name]
-        names[:] = [name]
-        for line in (*lines, *_lines(result)):
-            click.echo(printed(line))
+        if name not in names:
+            say(name)
+            names.append(name)
+        for line in _lines(result):
+            say(line)
 
-    reports = prove(show)
+    checks: Callable[..., list[KitReport]] = getattr(prove, workflow)
+    reports = checks(named, on_check=show, **options)
     if as_json:
         echo_json(reports)
     else:
         for report in reports:
             passed, failed, skipped = (sum(bool(getattr(c, state)) for c in report.checks) for state in ("passed", "findings", "skipped"))
-            click.echo(f"{report.kind} {report.name}: {passed} passed, {failed} failed, {skipped} skipped")
+            say(f"{report.kind} {report.name}: {passed} passed, {failed} failed, {skipped} skipped")
     if any(check.findings for report in reports for check in report.checks):
         sys.exit(FAILED)
     if not all(report.passed for report in reports):

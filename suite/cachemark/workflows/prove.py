@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..core.errors import BadPlugin, BadStore, Infrastructure, NothingMeasured, Unsupported
+from ..core.errors import BadPlugin, Infrastructure, Unsupported
 from ..core.units import METRICS, TIME
 from ..core.verdicts import REGRESSED
 from ..gate.comparison import OTHER_METHODS, Tally, measure_until_decided, verdicts
@@ -31,7 +31,7 @@ from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .pairs import Pair, PairRunner, Side, configs_of, measure
-from .session import Machine, reading
+from .session import Machine
 
 OnCheck = Callable[[str, KitResult], None]
 OnStep = Callable[[str], None]
@@ -132,15 +132,6 @@ class Proof:
     name: str
     passed: bool
     reason: str
-
-
-def newest_device(store: str | Path) -> str:
-    """Return the device class of the newest run of a store, or of this machine if there is none."""
-    try:
-        with reading(store) as source:
-            return "cuda" if source.run().environment.facts.get("cuda") else "cpu"
-    except (BadStore, NothingMeasured):
-        return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda message: None) -> tuple[Proof, ...]:

@@ -102,17 +102,16 @@ def report(
 
 
 def site(
-    store: Store | str | Path, folder: str | Path, *, baseline: str | Path | None = None, days: int = 90, fresh: bool = False,
+    store: Store | str | Path, folder: str | Path, *, baseline: str | Path | None = None, days: int = 90,
     public: bool = False, register: str | Path | None = None,
 ) -> WrittenSite:
     """Write or update a site: an index, and a page for each run of the last ``days``.
 
-    A page is rebuilt if its run, a comparison of its plan, its baseline, its incidents, an anchor or the report's code changed; ``fresh``
-    rebuilds all pages.
+    A page is rebuilt if its run, a comparison of its plan, its baseline, its incidents, an anchor or the report's code changed.
     """
     folder, now, made, incidents = Path(folder), datetime.now(UTC), [], None if register is None else Path(register)
     try:
-        present = {} if fresh else pages.stored_pages(folder)
+        present = pages.stored_pages(folder)
         listed: dict[str, tuple[str, pages.ListedRun]] = {}
         with reading(store) as source:
             records, reached = source.runs(), [[each.anchor.model, each.weights] for each in anchors.load()]

@@ -18,7 +18,7 @@ from ..core import limits
 from ..core.errors import BadBudget, BadParameter, Unsupported
 from ..core.limits import Rates
 from ..core.spec import FULL, Budget
-from ..core.wording import count, shown
+from ..core.wording import shown
 from ..decoders.registry import DECODERS
 from ..machine import rates as measured
 from ..machine.environment import environment
@@ -92,37 +92,38 @@ def device_rates(gpu: str | None, dtype: str) -> Rates:
 
 def roofline_times(
     model: str, rates: Rates, *, methods: Sequence[str] = (), budgets: Sequence[str] = (), batches: Sequence[int] = (1,),
-    dtype: str = "bfloat16", preset: str = "paper", steps: int = 0, demanding: int | None = None, apart: bool = False,
+    dtype: str = "bfloat16", preset: str = "paper", steps: int = 0,
 ) -> list[RooflineTime]:
     """Return roofline times of the full cache and each method, by budget and batch size.
 
     Empty ``methods`` and ``budgets`` are the defaults of the model's family; the budget ``own`` means a method's default sizes. ``steps``:
-    passes of a masked model. ``demanding``: layers of ams_kv with the larger budget (None: a sixth). ``apart``: charge activations as
-    separate operations. Raises BadBudget, BadParameter for ``demanding`` layers, and Unsupported for ``steps`` that the model does not
-    have.
+    passes of a masked model. A sixth of the layers of ams_kv has the larger budget. Raises BadBudget, and Unsupported for ``steps`` of
+    another model.
     """
     entry: ModelEntry = MODELS.get(model)
     counts = _counts(entry)
     own_methods, own_budgets = DEFAULTS[entry.paradigm]
     check_budgets(budgets)
-    _refuse_unused(entry, methods or own_methods, steps, demanding)
+    if steps and entry.paradigm != MASKED:
+        raise Unsupported(f"{steps} steps: {entry.name} is a {entry.paradigm} model, whose passes follow from its tokens.",
+                          remedy="Leave the steps out, or name a masked model, such as mar-l.")
     sampling = replace(entry.presets[preset], steps=steps) if steps else entry.presets[preset]
     rows: list[RooflineTime] = []
     for batch in batches:
         layout = replace(entry.shape(sampling, batch), dtype=getattr(torch, dtype))
-        full = _roofline_time(FULL, "1", batch, METHODS.get(FULL)(), layout, counts, rates, apart)
+        full = _roofline_time(FULL, "1", batch, METHODS.get(FULL)(), layout, counts, rates)
         rows.append(full)
-        for name, budget, method in priced_methods(methods or own_methods, budgets or own_budgets, layout, demanding, entry):
+        for name, budget, method in priced_methods(methods or own_methods, budgets or own_budgets, layout, entry):
             if isinstance(method, str):
                 rows.append(RooflineTime(name, budget, batch, method))
             else:
-                row = _roofline_time(name, budget, batch, method, layout, counts, rates, apart)
+                row = _roofline_time(name, budget, batch, method, layout, counts, rates)
                 rows.append(replace(row, speedup=full.seconds / row.seconds))
     return rows
 
 
 def _roofline_time(
-    name: str, budget: str, batch: int, method: Method, layout: Layout, counts: ParameterCounts, rates: Rates, apart: bool,
+    name: str, budget: str, batch: int, method: Method, layout: Layout, counts: ParameterCounts, rates: Rates,
 ) -> RooflineTime:
     total = bill(method, layout, counts)
     entries = None
@@ -130,8 +131,8 @@ def _roofline_time(
         method.resolve(layout)
         entries = attended(method, layout)
     return RooflineTime(
-        name, budget, batch, "", total.passes, total.roofline_time(rates, apart=apart), 1.0,
-        {part: total.only(part).roofline_time(rates, apart=apart) for part in total.parts},
+        name, budget, batch, "", total.passes, total.roofline_time(rates), 1.0,
+        {part: total.only(part).roofline_time(rates) for part in total.parts},
         {kind: total.moved(kind) for kind in BYTES}, total.flops, entries)
 
 
@@ -152,35 +153,14 @@ def check_budgets(budgets: Sequence[str]) -> None:
                             ) from None
 
 
-def check_demanding(demanding: int, layout: Layout) -> None:
-    """Raise BadParameter for more demanding layers than the model has."""
-    if not 0 <= demanding <= layout.layers:
-        raise BadParameter(f"{count(demanding, 'demanding layer')}, and the model has {layout.layers}.",
-                           remedy=f"Use 0 … {layout.layers}.")
-
-
-def _refuse_unused(entry: ModelEntry, names: Sequence[str], steps: int, demanding: int | None) -> None:
-    """Raise for a number that has no effect."""
-    if steps and entry.paradigm != MASKED:
-        raise Unsupported(f"{steps} steps: {entry.name} is a {entry.paradigm} model, whose passes follow from its tokens.",
-                          remedy="Leave the steps out, or name a masked model, such as mar-l.")
-    if demanding is None:
-        return
-    if DEMANDING not in names or entry.paradigm not in METHODS.get(DEMANDING).paradigms:
-        raise BadParameter(f"{count(demanding, 'demanding layer')}: only {DEMANDING} has such layers, on a next-scale model; here "
-                           f"{', '.join(names)} would run on {entry.name}, a {entry.paradigm} model.",
-                           remedy=f"Leave them out, or name {DEMANDING} and a next-scale model, such as var-d30.")
-    check_demanding(demanding, entry.shape(entry.presets["paper"], 1))
-
-
 def priced_methods(
-    names: Sequence[str], budgets: Sequence[str], layout: Layout, demanding: int | None, entry: ModelEntry,
+    names: Sequence[str], budgets: Sequence[str], layout: Layout, entry: ModelEntry,
 ) -> Iterator[tuple[str, str, Method | str]]:
     """Yield name, budget, and the method or the reason why it cannot be built; the full cache is left out."""
     for name in dict.fromkeys(names):
         cls: type[Method] = METHODS.get(name)
-        layers = range(sixth(layout) if demanding is None else demanding)
-        parameters: dict[str, Any] = {"demanding": tuple(layers)} if name == DEMANDING else calibration_parameter(cls, entry)
+        demanding = {"demanding": tuple(range(sixth(layout)))}
+        parameters: dict[str, Any] = demanding if name == DEMANDING else calibration_parameter(cls, entry)
         for budget in budgets if name != FULL else ():
             try:
                 if layout.paradigm not in cls.paradigms:
@@ -225,7 +205,7 @@ def pass_costs(
     for batch in batches:
         layout = replace(entry.shape(entry.presets["paper"], batch), dtype=getattr(torch, dtype))
         full = bill(METHODS.get(FULL)(), layout, counts, images=False).roofline_time(rates)
-        candidates = priced_methods(methods or own_methods, budgets or own_budgets, layout, None, entry)
+        candidates = priced_methods(methods or own_methods, budgets or own_budgets, layout, entry)
         for name, budget, method in ((FULL, "1", METHODS.get(FULL)()), *candidates):
             row = PassCost(name, budget, batch, title, tokens=tokens)
             steps = [] if isinstance(method, str) else windows(method, layout, decoder)

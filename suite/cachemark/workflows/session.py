@@ -46,7 +46,7 @@ class Machine:
     """A device, ``cpu`` or ``cuda``, with its threads and limits.
 
     ``gpus``: UUIDs, their prefixes, numbers, or ``all``; empty for the first free one. ``clock`` (MHz) and ``memory_cap`` (bytes) are 0 if
-    unset. ``executor``: ``local``, or ``ray`` at ``address``. Raises UnknownName for another device, and Unsupported for GPUs or a clock
+    unset. ``executor``: ``local``, or ``ray`` at $RAY_ADDRESS. Raises UnknownName for another device, and Unsupported for GPUs or a clock
     with Ray.
     """
 
@@ -56,10 +56,9 @@ class Machine:
     clock: int = 0
     memory_cap: int = 0
     executor: str = "local"
-    address: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.device not in ("", "cpu", "cuda"):  # empty until a command has found out which
+        if self.device not in ("cpu", "cuda"):
             raise UnknownName(f"Unknown device {self.device!r}. Known: cpu, cuda.",
                               remedy="Select a GPU with: --device cuda --gpu 1, or Machine(\"cuda\", gpus=(\"1\",)).")
         if self.executor == "ray" and (self.gpus or self.clock):
@@ -85,7 +84,7 @@ class Machine:
         if self.executor == "ray":
             from ..trial.executors.ray import cluster
 
-            with cluster(self.address, self.device) as workers:
+            with cluster(os.environ.get("RAY_ADDRESS", "auto"), self.device) as workers:
                 yield workers
             return
         from ..trial.executors.local import local

@@ -173,7 +173,7 @@ def _check_reachable(address: str) -> None:
 
 def _silent(address: str, error: Exception) -> Infrastructure:
     return Infrastructure(f"No Ray cluster answers at {address!r}: {error}.",
-                          remedy="Start one (ray start --head), or name another with --address.")
+                          remedy="Start one (ray start --head), or set RAY_ADDRESS.")
 
 
 def _split(group: list[Planned], admit: Admit) -> tuple[list[Planned], list[Finished]]:

@@ -1,0 +1,251 @@
+"""``cachemark run``, ``max-batch``, ``share``, ``price`` and ``explain``: measuring a plan, and what that would take."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..core.units import LARGEST, LARGEST_RATE, RATE
+from ..core.wording import count
+from .options import MOST_SECONDS, echo_json, fresh_option, json_option, plan_options, report_option, say
+
+if TYPE_CHECKING:
+    from ..analysis.answers import Answer
+    from ..workflows.explain import Explanation
+    from ..workflows.price import PriceList
+    from ..workflows.results import Run
+    from ..workflows.until_decided import Interim
+
+MOST_ANSWERS = 4  # lines of answers
+MOST_SHARES = 10_000
+SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[smhd])\s*")
+
+
+# -- run --------------------------------------------------------------------------------------------------------------
+def span(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Parse ``6h``, ``90min`` or ``1h30m`` as seconds."""
+    if text is None:
+        return None
+    seconds = sum(float(number) * SECONDS[unit] for number, unit in SPAN.findall(text))
+    if SPAN.sub("", text) or not seconds <= MOST_SECONDS:
+        raise click.BadParameter(f"{text!r} is not a time of at most a year; write 6h, 90min or 1h30m.")
+    return seconds
+
+
+@click.command()
+@plan_options
+@report_option
+@fresh_option
+@click.option("--reuse-quality", is_flag=True, help="With --fresh: reuse quality values of cases whose tokens did not change.")
+@click.option("--budget", "seconds", callback=span, metavar="TIME",
+              help="Finish within a time, e.g. 6h or 90min; important cases run first.")
+@click.option("--until-decided", is_flag=True, help="Double the samples until every method is non-inferior to the full cache, or worse.")
+@json_option
+def run(
+    report_path: Path | None, fresh: bool, reuse_quality: bool, seconds: float | None, until_decided: bool, as_json: bool, **where: Any,
+) -> None:
+    """Measure a plan and store every result.
+
+    PLAN is the name of a shipped plan (see `cachemark list plans`) or a TOML file. Cases that the store already holds, measured by the
+    same code on the same machine and software, are not run again. Ctrl-C keeps every completed case; the same command resumes from there.
+    Methods of --plugin files join every block they can run in.
+    """
+    from ..workflows.run import run as measure
+    from ..workflows.until_decided import until_decided as measure_until_decided
+    from .progress import Follower
+
+    if reuse_quality and (until_decided or not fresh):
+        raise click.UsageError("--reuse-quality needs --fresh and cannot be combined with --until-decided. Leave it out.")
+    where |= {"fresh": fresh, "watcher": Follower()}
+    if until_decided:
+        measured = measure_until_decided(minutes=None if seconds is None else seconds / 60, on_interim=_print_interim, **where).run
+    else:
+        measured = measure(reuse_quality=reuse_quality or not fresh, seconds=seconds, **where)
+    _conclude(measured, _write_report(measured, report_path), as_json)
+
+
+def _print_interim(interim: Interim) -> None:
+    """Print one line on standard error for each interim analysis."""
+    states = ((interim.qualified, "non-inferior"), (interim.disqualified, "worse"), (interim.open, "inconclusive"))
+    words = [f"{len(titles)} {word}" for titles, word in states if titles]
+    undecided = f": {', '.join(interim.open)}" if interim.open else ""
+    say(f"{interim.samples} samples: {', '.join(words)}{undecided}.", err=True)
+
+
+def _write_report(run: Run, path: Path | None) -> Path | None:
+    """Print the notes of a run, write its report to ``path`` if given, and return the report's path."""
+    for note in run.notes:
+        say(note, err=True)
+    return run.report(path).path if path else None
+
+
+def _refuse_empty(run: Run) -> None:
+    """Raise NothingMeasured if no full cache and no method has results."""
+    from ..core.errors import NothingMeasured
+
+    compared = [o for o in run.outcomes if o.case.role in ("baseline", "candidate")]
+    if not any(o.ok for o in compared or run.outcomes):
+        raise NothingMeasured("No case of the plan produced results.", remedy="See the errors above, or run `cachemark show`.")
+
+
+def _conclude(run: Run, report: Path | None, as_json: bool) -> None:
+    """Print the result; fail if nothing was measured, or if cases were not reached."""
+    from ..core.errors import NothingMeasured
+
+    assert run.measured is not None
+    ran, reused = run.measured.ran, run.measured.reused
+    failed, late = [o for o in ran if not o.ok], [o for o in ran if o.status == "not_reached"]
+    if as_json:
+        echo_json({"run": run.id, "ran": len(ran), "skipped": reused, "report": report,
+                   "not_ok": [{"case": o.case.label, "status": str(o.status)} for o in failed],
+                   "answers": [_answer_data(model, answer) for model, answer in run.answers.items()]})
+    else:
+        say(f"Run {run.id}: {len(ran) - len(failed)} measured, {len(failed)} failed, {reused} skipped.")
+        if report is not None:
+            say(f"Report: {report}")
+    _refuse_empty(run)
+    if not as_json:
+        _print_answers(run.answers)
+    if late:
+        raise NothingMeasured(f"Not run before the deadline: {', '.join(o.case.title for o in late)}.",
+                              remedy="Rerun the same command to continue.")
+
+
+def _answer_data(model: str, answer: Answer) -> dict[str, Any]:
+    """Return an answer as data; without a recommended row, ``method`` and ``budget`` are the full cache's."""
+    row = answer.row
+    return {"model": model, "answer": answer.text, "method": row.method if row else "full", "budget": str(row.case.budget) if row else "1"}
+
+
+def _print_answers(answers: Mapping[str, Answer]) -> None:
+    """Print the recommended cache of each model."""
+    for model, answer in list(answers.items())[:MOST_ANSWERS]:
+        say(f"{model}: {answer.text}")
+    if answers:
+        more = f"{len(answers) - MOST_ANSWERS} more models are in the report. " if len(answers) > MOST_ANSWERS else ""
+        say(f"{more}Speeds (×) are ratios to this run's full cache, with their intervals; `cachemark report` shows the images.")
+
+
+# -- max-batch --------------------------------------------------------------------------------------------------------
+@click.command("max-batch")
+@plan_options
+@report_option
+@fresh_option
+@json_option
+def max_batch(report_path: Path | None, as_json: bool, **where: Any) -> None:
+    """Find the largest batch that fits, for every method of a plan.
+
+    Prints throughput at the plan's batch and at the largest one. On a CPU it needs --memory-cap.
+    """
+    from ..workflows.run import max_batch as find_largest
+    from .progress import Follower
+
+    run = find_largest(watcher=Follower(), **where)
+    report = _write_report(run, report_path)
+    assert run.measured is not None
+    names = (LARGEST, RATE, LARGEST_RATE)
+    if as_json:
+        cases = [{"model": o.case.model, "case": o.case.label, "status": str(o.status), **{name: o.median(name) for name in names}}
+                 for o in run.outcomes]
+        echo_json({"run": run.id, "ran": len(run.measured.ran), "skipped": run.measured.reused, "report": report, "cases": cases})
+    else:
+        say(f"{'':44}{'largest batch':>14}{'image/s, equal batch':>22}{'image/s, equal memory':>23}")
+        for outcome in run.outcomes:
+            medians = [outcome.median(name) for name in names]
+            largest, rate, largest_rate = (f"{median:.4g}" if median is not None else "—" for median in medians)
+            say(f"{outcome.case.title:<44}{largest:>14}{rate:>22}{largest_rate:>23}{'' if outcome.ok else f'  {outcome.status}'}")
+        if report is not None:
+            say(f"Report: {report}")
+    _refuse_empty(run)
+
+
+# -- share ------------------------------------------------------------------------------------------------------------
+def _part(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int]:
+    """``2/8`` as (1, 8)."""
+    index, _, total = value.partition("/")
+    if not (re.fullmatch(r"\d{1,5}/\d{1,5}", value, re.ASCII) and 1 <= int(index) <= int(total) <= MOST_SHARES):
+        raise click.BadParameter(f"{value!r} is not a share; write 2/8 for the second of eight (at most {MOST_SHARES}).")
+    return int(index) - 1, int(total)
+
+
+@click.command()
+@plan_options
+@click.argument("part", callback=_part, metavar="I/N")
+def share(**where: Any) -> None:
+    """Generate one share of a plan's quality images.
+
+    Several processes or machines can each generate share I of N into one store; a later `cachemark run` of the plan uses all of them.
+    """
+    from ..core.errors import Infrastructure
+    from ..workflows.run import share as generate_share
+    from .progress import Follower
+
+    sys.exit(Infrastructure.exit_code if generate_share(watcher=Follower(), **where) else 0)
+
+
+# -- price ------------------------------------------------------------------------------------------------------------
+@click.command()
+@plan_options
+@click.option("--on", type=click.Choice(["a100", "h100", "h200"]), default="", help="Estimate for this card instead of this machine.")
+@json_option
+def price(as_json: bool, **where: Any) -> None:
+    """Estimate the cost of a plan: device hours, disk and memory.
+
+    Nothing is measured. Stored durations are used where the store has them, elsewhere 1.5 times the roofline. Missing files and methods
+    that save nothing are listed.
+    """
+    from ..workflows.price import price_list
+
+    costs = price_list(**where)
+    if as_json:
+        echo_json({"plan": costs.plan, "on": costs.on, "cases": costs.cases, "to_run": costs.to_run, "hours": costs.hours,
+                   "models": costs.models, "missing": costs.missing, "disk_free": costs.disk_free,
+                   "idle": [{"case": title, "reason": reason} for title, reason in costs.idle]})
+    else:
+        _print_costs(costs)
+
+
+def _print_costs(costs: PriceList) -> None:
+    stored = costs.cases - costs.to_run
+    say(f"{costs.plan} on {costs.on}: {count(costs.cases, 'case')}, {stored} measured already, {costs.to_run} to run.")
+    say(f"{'':20}{'cases':>6}{'device hours':>14}{'disk':>10}{'memory':>10}  estimated from")
+    for row in costs.models:
+        source = f"stored durations of {count(row.from_stored, 'case')}, roofline × 1.5 of {row.cases - row.from_stored}"
+        say(f"{row.model:20}{row.cases:6}{row.hours:14.3f}{row.disk / 2**20:7.1f} MiB{row.memory / 2**30:6.1f} GiB  {source}")
+    say(f"In all {costs.hours:.2f} device hours and {sum(row.disk for row in costs.models) / 2**20:.1f} MiB of "
+        f"{costs.disk_free / 2**30:.0f} GiB free.")
+    for path in costs.missing:
+        say(f"Missing: {path}  (estimated without it)")
+    for title, reason in costs.idle:
+        say(f"{title} has no effect. {reason}")
+
+
+# -- explain ----------------------------------------------------------------------------------------------------------
+@click.command()
+@plan_options
+@fresh_option
+@json_option
+def explain(as_json: bool, **where: Any) -> None:
+    """Show which cases of a plan would run, and why.
+
+    Nothing is run and the store is not changed.
+    """
+    from ..workflows.explain import explain as explain_cases
+
+    rows = explain_cases(**where)
+    if as_json:
+        echo_json([{"case": row.case.to_json(), "label": row.case.label, "action": _action(row), "reason": row.reason} for row in rows])
+        return
+    width = max(len(row.case.title) for row in rows)
+    for row in rows:
+        say(f"{row.case.title:<{width}}  {_action(row):<4}  {row.reason}")
+
+
+def _action(row: Explanation) -> str:
+    return "skip" if row.stored else "run"

@@ -1,0 +1,130 @@
+"""``cachemark doctor``, ``calibrate`` and ``weights``: the machine and the files that a measurement needs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import echo_json, echo_rows, json_option, say, weights_options
+
+if TYPE_CHECKING:
+    from ..workflows.publications import Publication
+    from ..workflows.verify import Verified
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Skip the slow checks: rates and noise.")
+@json_option
+def doctor(quick: bool, as_json: bool) -> None:
+    """Check the devices, rates, noise and packages of this machine.
+
+    Prints devices, drivers and the torch they allow, rates, noise and missing packages. Rates are
+    bandwidth and peak FLOP/s. Noise is the scatter of twenty repeats of a fixed workload, and the smallest change that it allows to detect.
+    The advice lists everything that would disturb a measurement now, with a remedy.
+    """
+    from ..workflows.doctor import doctor as examine
+
+    facts = examine(quick=quick)
+    if as_json:
+        echo_json(facts)
+        return
+    for name, value in facts.items():
+        say(f"{name}:")
+        for key, item in (value.items() if isinstance(value, dict) else enumerate(value, 1)):
+            say(f"  {key}: {item}")
+
+
+@click.command()
+@click.argument("method")
+@click.argument("model")
+@click.option("--samples", type=click.IntRange(1, 64), default=10, show_default=True, help="Images of the tuning seeds.")
+@weights_options
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to measure.")
+@click.option("--to", type=click.Path(dir_okay=False), help="File to write.  [default: where runs in this folder find it]")
+@json_option
+def calibrate(method: str, model: str, as_json: bool, **options: Any) -> None:
+    """Compute the calibration data that a method needs for a model.
+
+    METHOD's data are measured on the tuning seeds with the full cache and written to a file. A run looks for the calibration of its weights
+    in the folder `calibrations` (or $CACHEMARK_CALIBRATIONS), then in the package. A case contains the digest of the calibration.
+    """
+    from ..workflows.calibrate import calibrate as measure
+
+    measured = measure(method, model, **options)
+    facts = measured.facts
+    if as_json:
+        echo_json({"method": method, "calibration": measured.digest, "file": str(measured.path), **facts})
+        return
+    say(f"{method} on {model}, weights {str(facts['weights'])[:12]}: {facts['samples']} samples of {facts['seeds']}, "
+        f"full cache, {facts['seconds']} s")
+    if str(facts["weights"]).startswith("random:"):
+        say("These weights are random: the calibration does not apply to a trained model.")
+    say(f"calibration {measured.digest}, {measured.path.stat().st_size} bytes: {measured.path}")
+
+
+# -- weights ----------------------------------------------------------------------------------------------------------
+@click.group()
+def weights() -> None:
+    """List, fetch and verify published weights."""
+
+
+@weights.command("list")
+@click.argument("models", nargs=-1)
+@json_option
+def list_weights(models: tuple[str, ...], as_json: bool) -> None:
+    """List the source, files, size and license of the weights of each model.
+
+    Unknown values are question marks. Nothing is fetched.
+    """
+    from ..workflows.weights import weights_list
+
+    rows = weights_list(models)
+    width = max(len(row.model) for row in rows)
+    echo_rows([row.to_json() for row in rows] if as_json else rows, as_json, lambda row: _publication_line(row, width), "No weights.")
+
+
+def _publication_line(row: Publication, width: int) -> str:
+    gated = {True: "gated", False: "not gated", None: "gated?"}[row.origin.gated]
+    nbytes = f"{row.nbytes} bytes" if row.nbytes else f"about {row.about_mib} MiB" if row.about_mib else "size ?"
+    hand = "by hand" if row.steps else "fetch"
+    return (f"{row.model:<{width}}  {row.key:<15}  {', '.join(row.files)}  {row.origin.address}  {nbytes}  "
+            f"SHA-256 {'known' if row.sha256 else '?'}  licence {row.origin.licence or '?'}  {gated}  {hand}")
+
+
+@weights.command("fetch")
+@click.argument("model")
+@click.option("--to", default="weights", show_default=True, type=click.Path(file_okay=False), help="Folder to put them in.")
+def fetch_weights(model: str, to: str) -> None:
+    """Download the weights that MODEL needs from Hugging Face.
+
+    Files that must be downloaded by hand are listed with the steps.
+
+    An interrupted download continues. No other command uses the network.
+    """
+    from ..workflows.weights import fetch
+
+    for key, path in fetch(model, to, say=say).items():
+        if key.endswith("weights"):
+            say(f"{key} = {json.dumps(str(path))}")
+
+
+@weights.command("verify")
+@click.argument("model")
+@weights_options
+@click.option("--from", "folder", default="weights", show_default=True, type=click.Path(file_okay=False),
+              help="Folder with the fetched weights.")
+@json_option
+def verify_weights(model: str, as_json: bool, **files: Any) -> None:
+    """Check that weights belong to MODEL.
+
+    Checks every name, shape and dtype, the image size, and the SHA-256 if it is published.
+    """
+    from ..workflows.verify import verify
+
+    def line(row: Verified) -> str:
+        return (f"{row.key}  {row.path}  {row.covered}, {', '.join(row.dtypes)}, {row.nbytes} bytes; {len(row.passed)} other names "
+                f"ignored; SHA-256 {row.sha256} ({row.published})")
+
+    echo_rows(verify(model, **files), as_json, line, "No weights.")

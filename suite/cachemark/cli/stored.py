@@ -1,0 +1,267 @@
+"""``cachemark show``, ``list``, ``report``, ``db`` and ``ingest``: reading and maintaining a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from ..core.result import JUDGING, Outcome
+from ..core.units import KV, TIME, compared_tokens, metric, of_plug_ins
+from ..core.wording import count
+from .options import (
+    FILE,
+    FOLDER,
+    MOST_DAYS,
+    MOST_RUNS,
+    echo_json,
+    echo_rows,
+    json_option,
+    plugin_option,
+    register_option,
+    say,
+    store_option,
+    stored_run_options,
+)
+
+if TYPE_CHECKING:
+    from ..workflows.list import Kind
+
+EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+# -- show -------------------------------------------------------------------------------------------------------------
+@click.command()
+@click.argument("case", required=False)
+@stored_run_options
+@json_option
+def show(case: str | None, store: str, run: int | None, as_json: bool) -> None:
+    """Print a run, or one case with its raw samples.
+
+    CASE is a key, the beginning of a key, or a label such as "linear 1/4". A comparison measures a case many times: each outcome is
+    printed.
+    """
+    from ..workflows.results import Run, outcomes_of
+
+    stored = Run(store, run)
+    outcomes = outcomes_of(case, stored.outcomes) if case is not None else list(stored.outcomes)
+    if as_json:
+        echo_json([outcome.to_json() for outcome in outcomes])
+    elif case is not None:
+        for number, outcome in enumerate(outcomes):
+            click.echo("\n" * (number > 0), nl=False)
+            _print_case(outcome)
+    else:
+        record = stored.record
+        say(f"Run {record.id}: {record.plan}, {record.state}, {record.started}, {record.environment.machine_class}")
+        for outcome in outcomes:
+            say(f"  {outcome.case.key}  {outcome.case.model}  {outcome.case.label:<24}  {outcome.status:<12}  {_main_values(outcome)}")
+
+
+def _main_values(outcome: Outcome) -> str:
+    """Return main values as in the report: medians of times and counts, means over seeds of image metrics."""
+    names = [TIME, KV, compared_tokens(masked=False, forced=True), compared_tokens(masked=False)]
+    names += [own for kind in JUDGING for own in of_plug_ins(outcome.samples, kind)]
+    texts = []
+    for name in (name for name in names if name in outcome.samples):
+        what = "mean" if metric(name).kind in JUDGING else "median"
+        texts.append(f"{name} {getattr(outcome, what)(name):.4g} {metric(name).unit}".rstrip() + f" ({what})")
+    return "  ".join(texts)
+
+
+def _print_case(outcome: Outcome) -> None:
+    for name, value in outcome.case.to_json().items():
+        say(f"{name:>14}  {value}")
+    say(f"{'status':>14}  {outcome.status}")
+    for name, values in outcome.samples.items():
+        mean, median = outcome.mean(name), outcome.median(name)
+        say(f"{name:>18}  mean {mean:.6g}  median {median:.6g} {metric(name).unit}  n = {len(values)}")
+        say(" " * 20 + " ".join(f"{value:.6g}" for value in values))
+    for name, fact in outcome.facts.items():
+        say(f"{name:>18}  {'profiled; see the report' if name == 'layers' else fact}")
+    for line in outcome.log.splitlines():
+        say(line)
+
+
+# -- list -------------------------------------------------------------------------------------------------------------
+@click.command("list")
+@click.argument("kind", type=click.Choice(["models", "methods", "decoders", "metrics", "plans", "runs"]), metavar="KIND")
+@store_option
+@plugin_option
+@json_option
+def list_(kind: Kind, store: str, plugins: tuple[str, ...], as_json: bool) -> None:
+    """List models, methods, decoders, metrics, plans or runs.
+
+    Brackets give the plug-in or package of an entry.
+    """
+    from ..workflows.list import listing
+
+    rows = listing(kind, store=store, plugins=plugins)
+    width = max((len(str(row["name"])) for row in rows), default=0)
+
+    def line(row: dict[str, Any]) -> str:
+        origin = f"  [{row['origin']} {row['version']}]" if row.get("origin", "cachemark") != "cachemark" else ""
+        return f"{row['name']:<{width}}  {row['summary']}{origin}"
+
+    echo_rows(rows, as_json, line, f"No {kind}.")
+
+
+# -- report -----------------------------------------------------------------------------------------------------------
+@click.command()
+@click.argument("path", type=FILE, default=Path("report.html"))
+@stored_run_options
+@click.option("--baseline", type=click.Path(path_type=Path), help="Baseline file to compare with.  [default: the accepted one, if any]")
+@click.option("--against", type=click.IntRange(1, MOST_RUNS), metavar="RUN", help="Compare with this run of the store instead.")
+@click.option("--site", type=FOLDER, help="Write the reports of all runs to this folder instead, with a page that lists them.")
+@click.option("--days", type=click.IntRange(1, MOST_DAYS), default=90, show_default=True,
+              help="With --site: leave out runs that are older, and remove their pages.")
+@register_option
+@click.option("--public", is_flag=True, help="Leave out host, user, paths, device numbers and texts of errors.")
+@click.pass_context
+def report(
+    context: click.Context, path: Path, store: str, run: int | None, baseline: Path | None, against: int | None, site: Path | None,
+    days: int, register: Path | None, public: bool,
+) -> None:
+    """Write the HTML report of a run.
+
+    PATH is one file that needs nothing else. --site DIR makes a static site of all runs, newest first. A nightly job adds its run; a page
+    is rebuilt only when its run, a comparison of its plan, its baseline, the incidents, a reached anchor or the code of the report has
+    changed.
+    """
+    from ..workflows.report import report as write_report
+    from ..workflows.report import site as write_site
+
+    given = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    if against is not None and baseline is not None:
+        raise click.UsageError("--against and --baseline cannot be combined. Leave one out.")
+    if site is None:
+        if "days" in given:
+            raise click.UsageError("--days needs --site.")
+        page = write_report(store, path, run=run, baseline=baseline, against=against, public=public, register=register)
+        say(f"Report: {page.path}")
+        return
+    if given & {"path", "run", "against"}:
+        raise click.UsageError("--site writes one page per run of the store. Leave out PATH, --run and --against.")
+    made = write_site(store, site, baseline=baseline, days=days, public=public, register=register)
+    say(f"Site: {made.index}; {len(made.made)} new pages, {made.removed} removed")
+
+
+# -- db ---------------------------------------------------------------------------------------------------------------
+@click.group()
+def db() -> None:
+    """Create, check, back up, merge or prune a store."""
+
+
+@db.command()
+@store_option
+@click.option("--artifacts", type=click.Path(file_okay=False), help="For a server: the folder of its artifacts, which every machine sees.")
+def init(store: str, artifacts: str | None) -> None:
+    """Create a store. Every command that writes does this too.
+
+    A server keeps no files, so name the folder of its artifacts once with --artifacts, and again after that folder was moved.
+    """
+    from ..workflows.db import init_store
+
+    where, rows = init_store(store, artifacts)
+    say(f"{where} is ready: {count(rows, 'row')}.")
+
+
+@db.command("check")
+@store_option
+@json_option
+def check_store(store: str, as_json: bool) -> None:
+    """Check pages, constraints, references and artifacts.
+
+    Nothing is changed. The exit code is 2 where anything is wrong.
+    """
+    from ..core.errors import BadStore
+    from ..workflows.db import check_store as problems_of
+
+    problems = problems_of(store)
+    echo_rows(problems, as_json, str, "No damage.")
+    if problems:
+        raise BadStore(f"The store is damaged in {count(len(problems), 'place')}.", remedy="Restore a backup, or name another --store.")
+
+
+@db.command()
+@click.argument("target", type=FILE)
+@store_option
+def backup(target: Path, store: str) -> None:
+    """Copy the database to the new file TARGET, also while others write to it.
+
+    The folder of artifacts is not copied.
+    """
+    from ..workflows.db import backup_store
+
+    backup_store(target, store)
+    say(f"Backup: {target}")
+
+
+@db.command()
+@click.argument("sources", nargs=-1, required=True, type=EXISTING)
+@store_option
+@json_option
+def merge(sources: tuple[Path, ...], store: str, as_json: bool) -> None:
+    """Add the runs of other stores.
+
+    SOURCES are SQLite files from other machines, each with its folder of artifacts. Runs that are already here are not added again, so an
+    interrupted merge can simply be repeated.
+    """
+    from ..workflows.db import merge_file
+
+    rows = []
+    for path in sources:
+        merged = merge_file(path, store)
+        rows.append({"from": str(path), "runs": merged.runs, "outcomes": merged.outcomes, "known": merged.known})
+        if not as_json:
+            added = f"{count(merged.runs, 'run')} and {count(merged.outcomes, 'outcome')} added"
+            say(f"{path}: {added}, {count(merged.known, 'run')} already present.")
+    if as_json:
+        echo_json(rows)
+
+
+@db.command()
+@store_option
+@click.option("--nights", default=365, show_default=True, type=click.IntRange(0, 10**6), help="Nights to keep, counted by start date.")
+@click.option("--yes", is_flag=True, help="Delete; without this, only count.")
+@json_option
+def prune(store: str, nights: int, yes: bool, as_json: bool) -> None:
+    """Delete the runs of old nights and their artifacts.
+
+    Runs behind a baseline, runs with a regression, and runs with results that a kept run reuses are kept.
+    """
+    from ..workflows.db import prune_store
+
+    pruned = prune_store(store, nights, dry=not yes)
+    if as_json:
+        echo_json({"done": yes, **vars(pruned)})
+        return
+    say(f"{'Deleted' if yes else 'Would delete'} {count(pruned.runs, 'run')} with {count(pruned.outcomes, 'outcome')} and "
+        f"{count(pruned.files, 'file')} ({pruned.nbytes / 2**20:.1f} MiB); {count(pruned.kept, 'run')} kept.")
+    if not yes:
+        say("Nothing was changed. Add --yes to do it.")
+
+
+# -- ingest -----------------------------------------------------------------------------------------------------------
+@click.group()
+def ingest() -> None:
+    """Import results of other programs into a store."""
+
+
+@ingest.command("pytest-benchmark")
+@click.argument("file", type=EXISTING)
+@store_option
+def pytest_benchmark(file: Path, store: str) -> None:
+    """Import the results of pytest-benchmark as one run.
+
+    FILE is written by `pytest --benchmark-json FILE`. The store is created if it does not exist.
+    """
+    from ..workflows.db import ingest_file
+
+    ingested = ingest_file(file, store)
+    for reason in ingested.skipped:
+        say(f"Skipped: {reason}.", err=True)
+    verb = "was imported before as" if ingested.repeated else "is"
+    say(f"{file} {verb} run {ingested.run}, {count(ingested.cases, 'case')}.")
