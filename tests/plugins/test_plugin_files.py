@@ -161,3 +161,67 @@ def test_all_that_another_machine_needs_travels(split: Callable[[str, str], Path
         (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "there" / name).write_bytes(content)
     assert plugins.digest(tmp_path / "there" / named) == plugins.digest(tmp_path / named)
+
+
+# refusals
+
+RENAMED = """
+from dataclasses import dataclass
+import cachemark as cm
+from cachemark.methods.base.evicting import Evicting
+
+class Base(Evicting):
+    {name} = "token"
+
+@cm.method("renamed")
+@dataclass
+class Renamed(Base):
+    share: float = {share}
+"""
+
+
+@pytest.mark.parametrize(("end", "error", "message"), [
+    ("raise KeyboardInterrupt", KeyboardInterrupt, None),
+    ("raise ImportError('mine')", BadPlugin, r"split\.py:13: ImportError: mine"),
+    ("import nowhere_at_all", BadPlugin, r"split\.py:13"),
+    ("Renamed.__init__.__defaults__ = (1, float('nan'))", BadPlugin, "share = nan is not finite"),
+    ("def", BadPlugin, r"split\.py:13: SyntaxError"),
+])
+def test_a_refused_plug_in_leaves_nothing_behind_and_loads_once_mended(
+    end: str, error: type[BaseException], message: str | None, tmp_path: Path,
+) -> None:
+    file = tmp_path / "split.py"
+    for _ in range(2):
+        file.write_text(RENAMED.format(name="evict_after", share=0.5) + end)
+        with pytest.raises(error, match=message):
+            plugins.load(file)
+        assert "renamed" not in METHODS
+    file.write_text(RENAMED.format(name="evict_after", share=0.5))
+    assert plugins.load(file) == ["renamed"]
+
+
+def test_an_edited_plug_in_takes_the_place_of_the_older_one(tmp_path: Path) -> None:
+    """Also where it was edited in the same second, to the same length, and back again."""
+    file = tmp_path / "renamed.py"
+    keys = []
+    for share in (0.5, 0.7, 0.5):
+        file.write_text(RENAMED.format(name="evict_after", share=share))
+        assert plugins.load(file) == plugins.load(file) == ["renamed"]
+        cls = METHODS.get("renamed")
+        assert cls().share == share
+        keys.append(plugins.needs(cls))
+    assert keys[0] == keys[2] != keys[1]
+    file.write_text(RENAMED.format(name="evict_after", share=0.5).replace('"renamed"', '"other"'))
+    assert plugins.load(file) == ["other"]
+    assert "renamed" not in METHODS
+    file.write_text("raise ValueError")
+    with pytest.raises(BadPlugin):
+        plugins.load(file)
+    assert "other" in METHODS
+
+
+def test_an_abstract_class_is_refused(tmp_path: Path) -> None:
+    text = METHOD.replace("cachemark.methods.window", "cachemark.methods.base.partial").replace("Window", "Partial")
+    (tmp_path / "old.py").write_text(text.format(line="", value=0.5))
+    with pytest.raises(BadPlugin, match="method 'split' does not define check, choose, fit, keep, refreshes, selects, spans"):
+        plugins.load(tmp_path / "old.py")

@@ -15,7 +15,7 @@ import pytest
 from cachemark.core import registry
 from cachemark.kit.metric_checks import MetricExample
 from cachemark.kit.runner import metric_checks
-from cachemark.plans.installed_things import require
+from cachemark.plugins.loading import require
 from support.kit import passes_at_the_smallest_size, run_all
 from support.stages import call, forgetting
 from support.wheels import ROOT, build, lay_out, tracked

@@ -344,17 +344,17 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
     ``plan``: a shipped name, a TOML file, or a plan. The methods of plug-in files and ``methods`` are added to every block that supports
     them, and plug-in metrics are requested. The returned absolute paths include files of installed packages that the plan names. Raises
     BadPlan and BadPlugin."""
-    from ..plugins import loading
-    from .installed_things import axis_names, require  # with torch, without which plans are read
+    from ..plugins import loading  # imports torch, which plans do not need
     from .metrics import is_built_in, metrics_of
 
     brought_methods = {name: file for file in plugins for name in loading.load(file)}
     loaded = plan if isinstance(plan, Plan) else load(str(plan))
     for file in loaded.files():
         loading.load(file)
-    brought = require("models", (cells.model for cells in loaded.cells))
-    brought += require("methods", [*methods, *(name for cells in loaded.cells for name in axis_names([*cells.methods, *cells.budgets]))])
-    brought += require("metrics", [table.name for table in loaded.metric_tables if not is_built_in(table.name)])
+    named = [getattr(each, "name", each) for cells in loaded.cells for each in (*cells.methods, *cells.budgets)]
+    brought = loading.require("models", (cells.model for cells in loaded.cells))
+    brought += loading.require("methods", [*methods, *(name for name in named if isinstance(name, str))])
+    brought += loading.require("metrics", [table.name for table in loaded.metric_tables if not is_built_in(table.name)])
     joined = loaded.joined([*brought_methods, *methods], brought_methods).judged_by(metrics_of(plugins, of_sets=loaded.quality is not None))
     return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *dict.fromkeys(brought)))
 

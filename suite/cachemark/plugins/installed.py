@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -49,22 +48,19 @@ class Offer:
 
 def offers(kind: Kind) -> list[Offer]:
     """Return all entry points of a kind, by name and package."""
-    return sorted(_offers(kind), key=lambda offered: (offered.name, offered.package))
+    points = importlib.metadata.entry_points(group=GROUPS[kind])
+    packaged = [(point, point.dist) for point in points if point.dist is not None]
+    return sorted((Offer(kind, point.name, point.value.partition(":")[0].strip(), dist.name, dist.version) for point, dist in packaged),
+                  key=lambda offer: (offer.name, offer.package))
 
 
 def offer(kind: Kind, name: str) -> Offer | None:
     """Return the entry point of that name, or None; raise BadPlugin if two packages have it."""
-    matches = [candidate for candidate in offers(kind) if candidate.name == name]
-    if len({candidate.package for candidate in matches}) > 1:
-        raise BadPlugin(f"The {kind[:-1]} {name!r} is brought by {' and by '.join(candidate.source for candidate in matches)}.",
+    matches = [offer for offer in offers(kind) if offer.name == name]
+    if len({offer.package for offer in matches}) > 1:
+        raise BadPlugin(f"The {kind[:-1]} {name!r} is brought by {' and by '.join(offer.source for offer in matches)}.",
                         remedy="Uninstall one of them, or load the file that is meant with --plugin.")
     return matches[0] if matches else None
-
-
-def _offers(kind: Kind) -> Iterator[Offer]:
-    for point in importlib.metadata.entry_points(group=GROUPS[kind]):
-        if point.dist is not None:
-            yield Offer(kind, point.name, point.value.partition(":")[0].strip(), point.dist.name, point.dist.version)
 
 
 def _file(module: str) -> Path | None:
@@ -73,11 +69,9 @@ def _file(module: str) -> Path | None:
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError, AttributeError):
-        return None
-    if spec is None:
-        return None
-    if not inner and not spec.submodule_search_locations:
-        return Path(spec.origin) if spec.origin else None
+        spec = None
+    if spec is None or not (inner or spec.submodule_search_locations):
+        return Path(spec.origin) if spec and spec.origin else None
     for folder in spec.submodule_search_locations or ():
         base = Path(folder, *inner)
         for path in (base / "__init__.py", base.with_name(f"{base.name}.py")):

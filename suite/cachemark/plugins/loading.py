@@ -1,4 +1,7 @@
-"""Import of files with methods, models, decoders and metrics, which register themselves."""
+"""Import of methods, models, decoders and metrics from files and installed packages; they register themselves.
+
+Installed packages change nothing unless something names them. Built-in things, and those loaded with ``--plugin``, have precedence.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import importlib
 import math
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,11 +22,17 @@ from ..core.spec import canonical
 from ..decoders.registry import DECODERS
 from ..methods.registry import METHODS
 from ..models.registry import MODELS
-from .sources import DIGITS, READER, Sources, know, short
+from . import installed
+from .sources import DIGITS, Sources, know, short
 
-TABLES: tuple[registry.Registry[Any], ...] = (METHODS, MODELS, DECODERS, registry.metrics)
-_asked: dict[str, set[str]] = {}  # by plug-in: modules whose methods, models and decoders it has asked the registries for at its import
-_imported: dict[str, tuple[Sources, set[str]]] = {}  # by plug-in: its files, and the modules that were there before it
+TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": METHODS, "models": MODELS, "metrics": registry.metrics}
+_ALL: tuple[registry.Registry[Any], ...] = (METHODS, MODELS, DECODERS, registry.metrics)
+LONGEST_PARAMETER = 10_000
+PARAMETERS = "Parameters are finite numbers, texts, truth values, and lists and tables of them: they name the case."
+
+
+_lookups: dict[str, set[str]] = {}  # by the plug-in's first module: modules whose things it looked up in a registry at its import
+_earlier: dict[str, tuple[Sources, set[str]]] = {}  # by the plug-in's first module: its files, and the modules that were imported before
 
 
 def load(path: str | Path) -> list[str]:
@@ -32,20 +41,58 @@ def load(path: str | Path) -> list[str]:
     A file is imported once per process and content, including the files that it imports; a newer content replaces all that an older one
     registered. A refused file leaves nothing behind. Only files named by the user are ever imported, never one named in a database.
     """
-    sources, place = _read(path)
-    name = place + sources.digest
+    sources, prefix = _read(path)
+    name = prefix + sources.digest
     if name not in sys.modules:
-        older = [module for module in sys.modules if module.startswith(place)]
-        _import(name, sources, older)
+        older = [module for module in sys.modules if module.startswith(prefix)]
+        try:
+            _import(name, sources, older)
+        except BaseException:
+            _earlier.pop(name, None)
+            for module in [module for module in sys.modules if plugin_of(module) == name]:
+                del sys.modules[module]
+            raise
         for module in older:
             sys.modules.pop(module, None)
     return METHODS.registered_by(name)
 
 
-def loaded(path: str | Path) -> bool:
-    """Return whether the file has been imported with its current content."""
-    sources, place = _read(path)
-    return place + sources.digest in sys.modules
+def require(kind: installed.Kind, names: Iterable[str]) -> list[str]:
+    """Import installed things with these names that nothing else has registered, and return their files.
+
+    Unknown names are ignored; their lookup raises the error. Raises BadPlugin if a file does not register its thing.
+    """
+    files = []
+    for name in dict.fromkeys(names):
+        source = origin(TABLES[kind].get(name)) if name in TABLES[kind] else None
+        own = source and source[0] in {str(offer.file.resolve()) for offer in installed.offers(kind) if offer.name == name}
+        if (name not in TABLES[kind] or own) and (offer := installed.offer(kind, name)):
+            files.append(_load_installed(offer))
+    return files
+
+
+def _load_installed(offer: installed.Offer) -> str:
+    try:
+        load(offer.file)
+    except CachemarkError as error:
+        raise BadPlugin(f"{offer.source}: {error.message}", remedy=error.remedy) from error
+    if offer.name not in TABLES[offer.kind]:
+        raise BadPlugin(f"{offer.source} says that {offer.module} registers the {offer.kind[:-1]} {offer.name!r}, and it does not.",
+                        remedy="Register it under that name, or mend the entry point in the package's pyproject.toml.")
+    return str(offer.file)
+
+
+def refused(offer: installed.Offer) -> str:
+    """Import an installed thing. Return the reason if that fails, else an empty text."""
+    existing = TABLES[offer.kind].entries().get(offer.name)
+    if existing is not None and registry.module_of(existing).startswith("cachemark."):
+        return f"cachemark itself has a {offer.kind[:-1]} of that name"
+    try:
+        installed.offer(offer.kind, offer.name)
+        _load_installed(offer)
+    except CachemarkError as error:
+        return error.message
+    return ""
 
 
 def origin(thing: Any) -> tuple[str, str] | None:
@@ -62,12 +109,12 @@ def answering(*things: Any) -> Iterator[None]:
     except CachemarkError:
         raise
     except Exception as error:
-        if problem := fault(error):
-            raise problem from error
-        origins = ((thing, origin(cls)) for thing in things for cls in getattr(thing, "__mro__", (thing,)))
-        for thing, (file, _) in ((thing, source) for thing, source in origins if source):
-            raise BadPlugin(f"Plug-in {file!r}: {thing.name!r} answers what cannot be used: {type(error).__name__}: {message_of(error)}.",
-                            remedy="Its base class says what each answer is.") from error
+        if known := fault(error):
+            raise known from error
+        for thing in things:
+            for file, _ in filter(None, map(origin, getattr(thing, "__mro__", (thing,)))):
+                problem = f"{thing.name!r} answers what cannot be used: {type(error).__name__}: {message_of(error)}."
+                raise BadPlugin(f"Plug-in {file!r}: {problem}", remedy="Its base class says what each answer is.") from error
         raise
 
 
@@ -82,13 +129,12 @@ def packed(path: str | Path) -> tuple[str, dict[str, bytes]]:
 
 
 def strays() -> list[str]:
-    """Return modules that plug-ins imported from their own files without an import statement.
+    """Return modules that plug-ins imported from their own folders without an import statement or ``__init__.py``.
 
     Their content is not in the digest, so an edit would go unnoticed.
     """
-    return sorted({name for plugin, (sources, before) in _imported.items() if plugin in sys.modules
-                   for name, module in list(sys.modules.items()) if name not in before and not name.startswith(("cachemark.", MODULE))
-                   and sources.stray(module)})
+    return sorted({name for plugin, (sources, earlier) in _earlier.items() if plugin in sys.modules for name in sys.modules.keys() - earlier
+                   if not name.startswith(("cachemark.", MODULE)) and sources.is_stray(sys.modules[name])})
 
 
 def needs(*things: Any) -> tuple[str, ...]:
@@ -103,7 +149,7 @@ def needs(*things: Any) -> tuple[str, ...]:
         module = plugin_of(modules.pop())
         if module.startswith(MODULE) and module not in needed:
             needed.add(module)
-            modules |= _asked.get(module, set())
+            modules |= _lookups.get(module, set())
     return tuple(sorted({module[-DIGITS:] for module in needed}))
 
 
@@ -116,69 +162,84 @@ def _read(path: str | Path) -> tuple[Sources, str]:
         if file.suffix != ".py":
             raise BadPlugin(f"Plug-in {str(file)!r} is not a Python file.", remedy="Give a file that ends in .py.")
         sources = Sources.read(file)
-    except (OSError, ValueError, RuntimeError) as error:  # a name that no file can have, a loop of links, a file that is not ours
+    except (OSError, ValueError, RuntimeError) as error:  # an impossible name, a loop of links, a file without read permission
         raise BadPlugin(f"Plug-in {str(path)[:SAID]!r} cannot be read: {getattr(error, 'strerror', None) or error}.",
                         remedy="Give the path of a Python file.") from None
     return sources, f"{MODULE}{short(str(file).encode())}_"
 
 
-def _check(module: str, file: Path) -> None:
-    """Refuse a plug-in that registers nothing, or something that cannot run."""
-    methods, decoders, metrics = METHODS.registered_by(module), DECODERS.registered_by(module), registry.metrics.registered_by(module)
-    if not methods and not decoders and not metrics and not MODELS.registered_by(module):
-        raise BadPlugin(f"Plug-in {str(file)!r} registers no method, no model, no decoder and no metric.",
-                        remedy="Decorate a class with @cm.method('name') or @cm.decoder('name'), or add an entry to MODELS.")
-    for method in methods:
-        _check_class(method, file)
-        _check_parameters(METHODS, method, file)
-    for decoder in decoders:
-        _check_parameters(DECODERS, decoder, file)
-    for metric in metrics:
-        _check_metric(metric, file)
+def _import(name: str, sources: Sources, older: list[str]) -> None:
+    """Import these files as ``name`` and below, in place of ``older`` modules."""
+    lookups, _earlier[name] = set[str](), (sources, set(sys.modules))
+    know(name, sources)
+    with ExitStack() as transactions:
+        for table in _ALL:
+            transactions.enter_context(table.transaction())
+            for module in older:
+                table.drop(module)
+        with ExitStack() as recordings:
+            for table in _ALL:
+                recordings.enter_context(table.recording(lookups))
+            _execute(name, sources)
+        registered = [(table, thing) for table in _ALL for thing in table.registered_by(name)]
+        if not registered:
+            raise BadPlugin(f"Plug-in {str(sources.file)!r} registers no method, no model, no decoder and no metric.",
+                            remedy="Decorate a class with @cm.method('name') or @cm.decoder('name'), or add an entry to MODELS.")
+        for table, thing in registered:
+            if table is not MODELS:
+                _check(table, thing, f"Plug-in {str(sources.file)!r}: {table.kind} {thing!r}")
+        if modules := strays():
+            raise BadPlugin(f"Plug-in {str(sources.file)!r} imports {modules[0]!r}, a file of its own that no import statement names.",
+                            remedy="Write an import statement for it, and an __init__.py into its folder: its content is part of the case. "
+                                   "If it does not belong to the plug-in, give the plug-in a folder of its own.")
+    _lookups[name] = lookups
 
 
-def _check_metric(metric: str, file: Path) -> None:
-    """Refuse a metric that is abstract, cannot be constructed without arguments, or has wrong attributes."""
-    cls = registry.metrics.get(metric)
-    if left_out := sorted(getattr(cls, "__abstractmethods__", ())):
-        raise BadPlugin(f"Plug-in {str(file)!r}: metric {metric!r} does not define {', '.join(left_out)}.",
+def _execute(name: str, sources: Sources) -> None:
+    try:
+        importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit, with which a script may end
+        text, remedy = f"{type(error).__name__}: {message_of(error)}.", "Fix the file; cachemark imports it as ordinary Python."
+        if isinstance(error, CachemarkError):
+            text, remedy = message_of(error, error.message), error.remedy
+        raise BadPlugin(f"Plug-in {str(sources.file)!r} fails at {_place(error, sources)}: {text}", remedy=remedy) from error
+
+
+def _place(error: BaseException, sources: Sources) -> str:
+    """Return file:line of an error in the plug-in."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    files = {str(source.path) for source in sources.modules.values()}
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    file, line = next((place for place in reversed(places) if place[0] in files), (str(sources.file), 1))
+    return f"{file}:{line}"
+
+
+def _check(table: registry.Registry[Any], name: str, where: str) -> None:
+    """Refuse a thing that is abstract, needs arguments, or has attributes or parameters that cannot be part of a case."""
+    cls = table.get(name)
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise BadPlugin(f"{where} does not define {', '.join(missing)}.",
                         remedy="Define them; the docstring of its base class says what each returns.")
     try:
-        cls()
-        named = getattr(cls, "name", None)
-        wrong = fault_of(metric, cls.definition("")) if named == metric else f"is registered by another name than it has, {named!r:.60}"
+        if table is registry.metrics:
+            cls()
+            named, remedy = getattr(cls, "name", None), "ImageMetric says what each attribute is."
+            wrong = fault_of(name, cls.definition("")) if named == name else f"is registered by another name than it has, {named!r:.60}"
+        else:
+            wrong, remedy = unusable(cls.build({}).parameters()), PARAMETERS
+            wrong = f"has a parameter that names no case: {wrong}" if wrong else ""
     except Exception as error:
-        raise BadPlugin(f"Plug-in {str(file)!r}: metric {metric!r} cannot be made: {message_of(error)}.",
-                        remedy="Let its class take no arguments and state within as two numbers.") from error
+        remedy = "Let a metric take no arguments, and give every parameter of other classes, which are dataclasses, a default."
+        raise BadPlugin(f"{where} cannot be made: {message_of(error)}.", remedy=remedy) from error
     if wrong:
-        raise BadPlugin(f"Plug-in {str(file)!r}: metric {metric!r} {wrong}.", remedy="ImageMetric says what each attribute is.")
-
-
-def _check_class(method: str, file: Path) -> None:
-    """Refuse an abstract class."""
-    cls = METHODS.get(method)
-    if left_out := sorted(getattr(cls, "__abstractmethods__", ())):
-        raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} does not define {', '.join(left_out)}.",
-                        remedy="Define them; the docstring of its base class says what each returns.")
-
-
-def _check_parameters(table: registry.Registry[Any], name: str, file: Path) -> None:
-    """Refuse parameters without defaults or that cannot be part of a case."""
-    try:
-        parameters = table.get(name).build({}).parameters()
-    except Exception as error:
-        raise BadPlugin(f"Plug-in {str(file)!r}: {table.kind} {name!r} cannot be made: {message_of(error)}.",
-                        remedy="Make its class a dataclass and give every parameter a default.") from error
-    if wrong := unusable(parameters):
-        raise BadPlugin(f"Plug-in {str(file)!r}: {table.kind} {name!r}: parameter {wrong}.", remedy=PARAMETERS)
-
-
-LONGEST_PARAMETER = 10_000
-PARAMETERS = "Parameters are finite numbers, texts, truth values, and lists and tables of them: they name the case."
+        raise BadPlugin(f"{where} {wrong}.", remedy=remedy)
 
 
 def unusable(parameters: Mapping[str, Any]) -> str:
-    """Return the parameter that cannot be part of a case, and why; "" if all can."""
+    """Return the parameter that cannot be part of a case, and why; an empty text if all can."""
     for name, value in parameters.items():
         if isinstance(value, float) and not math.isfinite(value):
             return f"{str(name)[:SAID]} = {value} is not finite"
@@ -189,64 +250,3 @@ def unusable(parameters: Mapping[str, Any]) -> str:
         if length > LONGEST_PARAMETER:
             return f"{str(name)[:SAID]} is {length} letters long as JSON; {LONGEST_PARAMETER} are the most"
     return ""
-
-
-def _import(name: str, sources: Sources, older: list[str]) -> None:
-    """Import these files as ``name`` and below, replacing ``older`` modules, or change nothing."""
-    requested, tables, file = set[str](), TABLES, sources.file
-    know(name, sources)
-    try:
-        with ExitStack() as stack:
-            for table in tables:
-                stack.enter_context(table.transaction())
-            for name_of_module in older:
-                for table in tables:
-                    table.drop(name_of_module)
-            modules = set(sys.modules)
-            with ExitStack() as asking:
-                for table in tables:
-                    asking.enter_context(table.recording(requested))
-                _execute(name, sources)
-            _check(name, file)
-            _imported[name] = sources, modules
-            _refuse_strays(file)
-    except BaseException:
-        _imported.pop(name, None)
-        for name_of_module in [module for module in sys.modules if plugin_of(module) == name]:
-            del sys.modules[name_of_module]
-        raise
-    _asked[name] = requested
-
-
-def _refuse_strays(file: Path) -> None:
-    """Refuse a plug-in that imports a file of its own without an import statement."""
-    if stray_files := strays():
-        raise BadPlugin(f"Plug-in {str(file)!r} imports {stray_files[0]!r}, a file of its own that no import statement names.",
-                        remedy="Write an import statement for it, and an __init__.py into its folder: what it says is part of what a case "
-                               "is. Where it is no file of the plug-in, give the plug-in a folder of its own.")
-
-
-def _execute(name: str, sources: Sources) -> None:
-    file = sources.file
-    try:
-        importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
-    except KeyboardInterrupt:  # Ctrl-C; a plug-in that raises it itself is found out where it is tried first
-        raise
-    except CachemarkError as error:
-        raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error, sources)}: {message_of(error, error.message)}",
-                        remedy=error.remedy) from error
-    except BaseException as error:  # a script may leave at its end; that must not end us
-        raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error, sources)}: {type(error).__name__}: {message_of(error)}.",
-                        remedy="Fix the file; cachemark imports it as ordinary Python.") from error
-
-
-def _place(error: BaseException, sources: Sources) -> str:
-    """Return file:line of an error in the plug-in; for our own errors, the line that caused it."""
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}"
-    files = {str(source.path) for source in sources.modules.values()}
-    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    frames = [place for place in frames if not place[0].startswith("<frozen importlib") and Path(place[0]) != READER] or frames
-    own = [place for place in frames if place[0] in files]
-    where = (own or frames)[-1] if isinstance(error, CachemarkError) else frames[-1]
-    return f"{where[0]}:{where[1]}"

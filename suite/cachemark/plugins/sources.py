@@ -1,8 +1,7 @@
-"""The files of a plug-in: the named one and those of its own that it imports.
+"""Files of a plug-in: the named one, and those beside it or in its package that ``import`` statements name.
 
-They are read before any of them runs, and exactly what was read is executed and hashed. Its own files are those beside it, or in its
-package, that an ``import`` statement names. They are imported under names of the plug-in: two plug-ins may each have a ``helper.py``, and
-an edited one is imported anew.
+All are read before any of them runs, and exactly this content is executed and hashed. They are imported under names of the plug-in: two
+plug-ins may each have a ``helper.py``, and an edited one is imported again.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ import ast
 import builtins
 import hashlib
 import importlib.metadata
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -25,14 +23,13 @@ from typing import Any
 from ..core.files import PACKAGE
 
 DIGITS = 12  # of a digest
-READER = Path(__file__)  # stands in tracebacks of what it runs
 INSTALLED = ("site-packages", "dist-packages")  # folders in which each distribution has names of its own
-NEVER = {*sys.stdlib_module_names, *sys.builtin_module_names, "cachemark"}  # names that are not looked for beside a plug-in
+NEVER = {*sys.stdlib_module_names, *sys.builtin_module_names, "cachemark"}  # names that are never files of a plug-in
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file as it was read. ``package``: it is an ``__init__.py``."""
+    """File with its content. ``package``: it is an ``__init__.py``."""
 
     path: Path
     content: bytes
@@ -54,17 +51,23 @@ class Sources:
     @classmethod
     def read(cls, file: Path) -> Sources:
         """Read the files of a plug-in. Raises OSError."""
-        root, main, names = _place(file)
-        sources: dict[str, Source] = {}
-        if main:
-            sources[""] = Source(file, b"", package=True)
-        waiting = [*_parents(main), main] if main else [""]
+        names: Callable[[], set[str]]
+        root = file.parent
+        while (root / "__init__.py").is_file() and root != PACKAGE and root.parent != root:
+            root = root.parent
+        if root in (PACKAGE, file.parent):
+            root, main, names = file.parent, "", cache(lambda: _neighbours(file))
+        else:
+            parts = file.relative_to(root).with_suffix("").parts
+            main, names = ".".join(parts[:-1] if parts[-1] == "__init__" else parts), lambda: {parts[0]}
+        sources = {"": Source(file, b"", package=True)} if main else {}
+        waiting = _with_parents(main)
         while waiting:
             name = waiting.pop()
             if name in sources or (source := Source(file, file.read_bytes(), not main) if name == main else _module(root, name)) is None:
                 continue
             sources[name] = source
-            waiting += [each for imported in _imported(name, source, names) for each in (*_parents(imported), imported)]
+            waiting += [each for imported in _imports(name, source, names) for each in _with_parents(imported)]
         return cls(root, main, sources)
 
     @property
@@ -74,7 +77,7 @@ class Sources:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of contents and names, independent of location."""
+        """Digest of contents and names, independent of the location."""
         own = {name: source.content for name, source in self.modules.items() if name or not self.main}
         if len(own) == 1:
             return short(self.modules[self.main].content)
@@ -86,16 +89,12 @@ class Sources:
         files = {str(source.path.relative_to(self.root)): source.content for name, source in self.modules.items() if name or not self.main}
         return str(self.file.relative_to(self.root)), files
 
-    def stray(self, module: ModuleType) -> bool:
-        """Return whether a module is a file of the plug-in that was not read and is not an installed package."""
-        file = getattr(module, "__file__", None)
-        below = self.root / self.main.partition(".")[0]
-        if not isinstance(file, str) or not Path(file).is_relative_to(below) or below.name in INSTALLED:
+    def is_stray(self, module: ModuleType) -> bool:
+        """Return whether a module is a file in the plug-in's folder that was not read and is not an installed package."""
+        folder, path = self.root / self.main.partition(".")[0], Path(str(getattr(module, "__file__", None)))
+        if not path.is_relative_to(folder) or path.is_relative_to(PACKAGE) or {*INSTALLED} & {folder.name, *path.relative_to(folder).parts}:
             return False
-        path = Path(file)
-        installed = {*INSTALLED} & {*path.relative_to(below).parts} or path.is_relative_to(PACKAGE)
-        tracked = module.__name__.partition(".")[0] in NEVER or any(path == source.path for source in self.modules.values())
-        return not installed and not tracked
+        return module.__name__.partition(".")[0] not in NEVER and all(path != source.path for source in self.modules.values())
 
 
 def short(*parts: bytes) -> str:
@@ -104,17 +103,6 @@ def short(*parts: bytes) -> str:
     for part in parts:
         total.update(part)
     return total.hexdigest()[:DIGITS]
-
-
-def _place(file: Path) -> tuple[Path, str, Callable[[], set[str]]]:
-    """Return the root folder, the dotted name of the file, and the possible top names of its own modules."""
-    top = file.parent
-    while (top / "__init__.py").is_file() and top != PACKAGE and top.parent != top:
-        top = top.parent
-    if top != PACKAGE and top != file.parent:
-        parts = file.relative_to(top).with_suffix("").parts
-        return top, ".".join(parts[:-1] if parts[-1] == "__init__" else parts), lambda: {parts[0]}
-    return file.parent, "", lambda: _neighbours(file)
 
 
 def _neighbours(file: Path) -> set[str]:
@@ -126,9 +114,9 @@ def _neighbours(file: Path) -> set[str]:
     return names - NEVER - {file.stem}
 
 
-def _parents(name: str) -> list[str]:
+def _with_parents(name: str) -> list[str]:
     parts = name.split(".")
-    return [".".join(parts[:count]) for count in range(1, len(parts))]
+    return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def _module(root: Path, name: str) -> Source | None:
@@ -140,33 +128,25 @@ def _module(root: Path, name: str) -> Source | None:
     return None
 
 
-def _imported(name: str, source: Source, names: Callable[[], set[str]]) -> list[str]:
-    """Return names of own modules that the import statements of a file may mean, also inside functions."""
-    if not re.search(rb"\bimport\b", source.content) or not (own := names()):
-        return []
-    if not re.search(rb"\bimport\s+\.|\bfrom\s*\.|\b(?:%s)\b" % b"|".join(re.escape(each.encode()) for each in own), source.content):
-        return []
+def _imports(name: str, source: Source, names: Callable[[], set[str]]) -> set[str]:
+    """Return the modules below ``names`` that the import statements of a file may mean, also inside functions."""
+    if b"import" not in source.content or not (own := names()):
+        return set()
     try:
         tree = ast.parse(source.content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # told, with its line, where the file is imported
-        return []
-    package = name if source.package else name.rpartition(".")[0]
-    meant = (each for node in ast.walk(tree) for each in _meant(node, package))
-    return [each for each in meant if each.partition(".")[0] in own]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # reported with its line when the file is imported
+        return set()
+    package = (name if source.package else name.rpartition(".")[0]).split(".")
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = [*(package[: len(package) - node.level + 1] if node.level else []), *filter(None, [node.module])]
+            imported |= {".".join(filter(None, [*base, *last])) for last in ([], *([alias.name] for alias in node.names))}
+    return {module for module in imported if module.partition(".")[0] in own}
 
 
-def _meant(node: ast.AST, package: str) -> Iterator[str]:
-    """Yield the full names that an import statement in that package may mean."""
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        parts = package.split(".") if package else []
-        above = parts[: len(parts) - node.level + 1] if node.level else []
-        base = [*above, *(node.module or "").split(".")] if node.module else above
-        yield from (".".join([*base, *last]) for last in ([], *([alias.name] for alias in node.names)) if base or last)
-
-
-# -- the import of these files ----------------------------------------------------------------------------------------
 _known: dict[str, Sources] = {}  # by the name of the plug-in's first module
 
 

@@ -33,7 +33,6 @@ from ..core.units import metric
 from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
-from ..plans.installed_things import require
 from ..plans.schema import FILE, Plan
 from ..plans.toml_text import toml_of
 from ..plugins import loading
@@ -196,7 +195,7 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
     """
     for file in plugins:
         loading.load(file)
-    require("models", [wishes.model])
+    loading.require("models", [wishes.model])
     entry: ModelEntry = MODELS.get(wishes.model)
     if wishes.gpu not in (CPU, *limits.GPUS):
         raise unknown("GPU", wishes.gpu, [CPU, *limits.GPUS])

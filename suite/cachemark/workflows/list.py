@@ -37,7 +37,7 @@ def listing(kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[
 
 def _installed(kind: Kind) -> list[dict[str, Any]]:
     """Import everything of a kind that installed packages bring; a row for each thing that cannot be had."""
-    from ..plans.installed_things import refused
+    from ..plugins.loading import refused
 
     return [{"name": offer.name, "summary": f"Refused: {reason}.", "origin": offer.package, "version": offer.version, "refused": reason}
             for offer in installed.offers(kind) if (reason := refused(offer))]  # type: ignore[arg-type]

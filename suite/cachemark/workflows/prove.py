@@ -23,7 +23,6 @@ from ..models.protocol import Request
 from ..models.registry import MODELS
 from ..plans import schema as plans
 from ..plans.expand import Planned
-from ..plans.installed_things import TABLES, require
 from ..plugins import installed
 from ..plugins import loading as plugins
 from ..stats.paired_test import Rule
@@ -78,14 +77,14 @@ def prove_metric(named: str | Path, *, on_check: OnCheck = _ignore) -> list[KitR
 
 def names_of(kind: installed.Kind, named: str | Path) -> list[str]:
     """Return the names of the things of a kind in a Python file, which is imported, or the given name."""
-    table = TABLES[kind]
+    table = plugins.TABLES[kind]
     if Path(named).suffix == ".py" or "/" in str(named):
         plugins.load(named)
         names = [name for name in table if (origin := plugins.origin(table.get(name))) and origin[0] == str(Path(named).resolve())]
         if not names:
             raise BadPlugin(f"Plug-in {str(named)!r} registers no {table.kind}.", remedy=f"Register one with {REGISTRATION[kind]}.")
         return names
-    require(kind, [str(named)])
+    plugins.require(kind, [str(named)])
     table.get(str(named))
     return [str(named)]
 
@@ -110,7 +109,7 @@ def _prove(kind: installed.Kind, named: str | Path, options: Mapping[str, Any], 
             for check in checks:
                 results.append(check.run())
                 on_check(name, results[-1])
-        reports.append(KitReport(TABLES[kind].kind, name, tuple(results)))
+        reports.append(KitReport(plugins.TABLES[kind].kind, name, tuple(results)))
     return reports
 
 
