@@ -32,10 +32,6 @@ def test_every_row_of_every_site_is_in_one_portion(sites: int, rows: int, room: 
     assert (visits == 1).all()
 
 
-def test_a_row_that_needs_more_than_there_is_goes_alone() -> None:
-    assert list(chunks(2, 2, 2 * TRANSIENT)) == [(slice(s, s + 1), slice(r, r + 1)) for s in (0, 1) for r in (0, 1)]
-
-
 @pytest.mark.parametrize("condition", [(1, 1, 1), (1, 1, 3)])
 @pytest.mark.parametrize(("name", "parameters"), [("linear", {}), ("linear", {"score": "accumulated"}), ("rkv", {}), ("h2o", {}),
                                                   ("ssd_heads", {"buffer": "line"})])
@@ -61,12 +57,6 @@ def xl(layers: int) -> Layout:
 def test_evicting_a_line_at_the_size_of_the_paper_needs_little_on_the_way(name: str, layers: int) -> None:
     """R-KV goes from block to block, so two show what 36 need."""
     assert on_the_way(name, Fraction(1, 4), xl(layers)) < LIMIT
-
-
-def test_without_chunks_it_would_not() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "TRANSIENT", 2**50)
-        assert on_the_way("linear", Fraction(1, 4), xl(36)) > 4 * LIMIT
 
 
 def on_the_way(name: str, ratio: Fraction, layout: Layout) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from cachemark.cache.layout import RowRun, Step, Tokens, raster_steps
@@ -23,15 +22,6 @@ def test_the_passes_of_a_raster() -> None:
         Step(4, 6, 3, 1, 2, ("token",)), Step(5, 6, 4, 1, 2, ("token",)),
     ]  # fmt: skip
     assert [step.causal for step in steps] == [True] + [False] * 5
-
-
-@pytest.mark.parametrize(("lines", "line"), [(1, 1), (1, 4), (5, 1), (6, 6)])
-def test_every_token_but_the_last_is_fed_once(lines: int, line: int) -> None:
-    steps = raster_steps(layout_of(lines=lines, line=line))
-    assert [step.index for step in steps] == list(range(lines * line))
-    assert [step.first for step in steps[1:]] == list(range(lines * line - 1))
-    assert sum("line" in step.edges for step in steps) == lines - 1, "the last line's end is never fed"
-    assert all(step.line == step.first // line + 1 for step in steps[1:])
 
 
 def test_tokens_of_some_rows() -> None:

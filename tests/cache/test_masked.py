@@ -53,11 +53,3 @@ def test_places_are_known_once_they_have_been_generated() -> None:
         assert torch.equal(step.generating, order[:, end - step.count : end].sort(1).values)
         generated = torch.cat((generated, step.generating), 1)
     assert generated.size(1) == 16
-
-
-def test_steps_are_equal_whatever_their_places_are() -> None:
-    """Places are tensors, and no part of what a step is."""
-    plain = masked_steps(shape(4), 5)
-    assert placed(plain, torch.arange(16).repeat(2, 1)) == plain
-    assert not plain[0].known.numel()
-    assert "known" not in repr(plain[0])

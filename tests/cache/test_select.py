@@ -40,13 +40,6 @@ def test_heads_choose_for_themselves(count: int) -> None:
                 assert torch.equal(together[site, row, head], lowest(score[site, row, head], age[site, row, head], count))
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_what_may_not_go_stays(count: int) -> None:
-    score = torch.tensor([float("inf"), 5.0, float("inf"), 5.0, 4.0])
-    places = lowest(score, torch.tensor([0, 3, 1, 2, 4], dtype=torch.int16), count)
-    assert places.tolist() == [4, 3, 1][:count]
-
-
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_both_zeros_are_one_number(count: int) -> None:
     age = torch.tensor([3, 1, 2, 0], dtype=torch.int16)

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
-from cachemark.cache.banks import banks
-from cachemark.cache.codec import CODECS, INT8, NATIVE, Codec
+from cachemark.cache.codec import CODECS, NATIVE, Codec
+from cachemark.cache.grouped_keys import banks
 from cachemark.cache.layout import Site, Step
-from cachemark.cache.slot import Workspace
 from cachemark.kit.driver import layout_of
 
 SITES = (Site("decoder", 0), Site("decoder", 1))
@@ -121,16 +120,6 @@ def test_one_place_for_all_is_the_same_eviction(n: int, data: st.DataObject) -> 
     assert torch.equal(by_place.v[0][..., : n - 1, :], many.v[0][..., : n - 1, :])
 
 
-def test_one_run_of_rows_leaves_the_others_alone() -> None:
-    bank, follower = filled((2, 1), (5, 4), 6)
-    before, numbers = bank.visual.clone(), follower.clone()
-    bank.evict_place(1, 0)
-    assert bank.live == [5, 3]
-    assert torch.equal(bank.visual[:, 0], before[:, 0])
-    assert torch.equal(follower[:, 0], numbers[:, 0])
-    assert torch.equal(bank.visual[:, 1, :, 0], before[:, 1, :, 3])
-
-
 # ---------------------------------------------------------------------------------------------- writing and reading
 
 
@@ -154,13 +143,6 @@ def test_what_is_written_is_read(codec: Codec) -> None:
     assert not bank.slots[1].k[0].any(), "the other site was written"
 
 
-def test_an_exact_codec_is_read_in_place() -> None:
-    bank = bank_of((1,), 3)
-    bank.slots[0].append(torch.ones(1, HEADS, 1, DIM), torch.ones(1, HEADS, 1, DIM))
-    keys, _ = bank.slots[0].read(bank.runs[0], 1)
-    assert keys.data_ptr() == bank.k[0].data_ptr()
-
-
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_writing_beyond_the_capacity_is_refused(tokens: int) -> None:
     """One token would broadcast into nothing, and the slot would lose it without a word."""
@@ -169,22 +151,6 @@ def test_writing_beyond_the_capacity_is_refused(tokens: int) -> None:
     slot.live[0] = 4 - tokens
     with pytest.raises(AssertionError, match="too small a capacity"):
         slot.append(x, x)
-
-
-def test_a_workspace_lays_out_the_slot_and_the_passes_own() -> None:
-    memory = Memory("cpu", INT8)
-    layout = layout_of((2, 1), heads=HEADS, kv_heads=HEADS, head_dim=DIM)
-    bank, workspace = SlotBank(layout, SITES, 4, memory), Workspace(layout, 6, memory)
-    x, own = torch.randn(2, HEADS, 2, DIM, generator=torch.Generator().manual_seed(1)), torch.full((2, HEADS, 2, DIM), 7.0)
-    bank.slots[1].append(x, -x, condition=True)
-    workspace.put(bank.slots[1], own, -own)
-    for run in bank.runs:
-        k, v = workspace.read(run, run.condition)
-        stored, _ = bank.slots[1].read(run, run.condition)
-        assert torch.equal(k, torch.cat((stored, own[run.rows]), 2))
-        assert torch.equal(v, -k)
-    workspace.put(bank.slots[1])
-    assert workspace.read(bank.runs[0], 2)[0].size(2) == 2
 
 
 def test_settling_numbers_what_was_written() -> None:
@@ -208,33 +174,20 @@ def test_settling_numbers_what_was_written() -> None:
 # ---------------------------------------------------------------------------------------------- the arena
 
 
-def test_the_same_names_get_the_same_storage_zeroed() -> None:
+def test_the_same_name_gets_the_same_storage_zeroed_once_in_a_generation() -> None:
     memory = Memory()
     memory.begin()
     first = memory.zeros("a", (2, 3), torch.float32)
     first += 1
-    where = memory.pointers()
+    with pytest.raises(AssertionError, match="a is requested twice"):
+        memory.zeros("a", (2, 3), torch.float32)
     memory.begin()
     again = memory.zeros("a", (2, 3), torch.float32)
-    assert again.data_ptr() == first.data_ptr()
-    assert memory.pointers() == where
+    assert again.data_ptr() == first.data_ptr() == memory.pointers()["a"]
     assert not again.any()
-
-
-@pytest.mark.parametrize(("shape", "dtype"), [((3, 2), torch.float32), ((2, 3), torch.float64)])
-def test_another_shape_or_type_is_another_case(shape: tuple[int, int], dtype: torch.dtype) -> None:
-    memory = Memory()
-    memory.zeros("a", (2, 3), torch.float32)
     memory.begin()
     with pytest.raises(ValueError, match=r"a was \(2, 3\) torch.float32.*one Memory serves one case"):
-        memory.zeros("a", shape, dtype)
-
-
-def test_a_name_is_given_once_in_a_generation() -> None:
-    memory = Memory()
-    memory.zeros("a", (2,), torch.float32)
-    with pytest.raises(AssertionError, match="a is requested twice"):
-        memory.zeros("a", (2,), torch.float32)
+        memory.zeros("a", (2, 3), torch.float64)
 
 
 def test_sites_of_one_capacity_share_a_bank() -> None:

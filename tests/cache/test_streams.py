@@ -85,13 +85,6 @@ def test_branches_and_positions_may_be_tensors() -> None:
     assert [value & MASK for value in of_tensors.tolist()] == [key_of(4, "evict", 7), key_of(4, "evict", 8, branch=1)]
 
 
-def test_every_part_of_a_key_counts() -> None:
-    plain = {"seed": 5, "purpose": "token", "position": 6, "branch": 0, "inner": 0}
-    changed = [plain, *({**plain, part: value} for part, value in
-                        {"seed": 6, "purpose": "evict", "position": 7, "branch": 1, "inner": 1}.items())]  # fmt: skip
-    assert len({tuple(drawn(**key, count=2)) for key in changed}) == len(changed)
-
-
 # ------------------------------------------------------------------------------------------------ distributions
 
 KEYS = streams.keys(torch.arange(256), "token", torch.arange(64)[:, None])  # neighbours in seed and position, as in use

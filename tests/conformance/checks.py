@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load
-from torch import Tensor
+from torch import Tensor, nn
 
 WEIGHTS = "weights/"
+LOGITS = 1e-4
+RARE = 1e-3  # share of bytes that rounding may move by one
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass
@@ -89,6 +92,24 @@ class Check:
         return "" if deviation <= self.tolerance else f"{self.name}: deviates by {deviation:.3g}, allowed {self.tolerance:.3g}"
 
 
+def compare(
+    name: str, need: str, actual: Callable[..., Tensor], tolerance: float = LOGITS, *, needs: tuple[str, ...] = (),
+    by: Callable[[Tensor, Tensor], float] | None = None,
+) -> Check:
+    """Check ``actual(subject, vector)`` against the stored tensor ``need``, by the largest difference unless ``by`` says otherwise.
+
+    If ``need`` contains ``*``, ``actual`` also gets the part that matched; without ``*`` in ``name``, the worst match counts. ``needs`` are
+    further tensors that the check reads.
+    """
+
+    def measure(subject: Any, vector: Vector, which: str | None = None) -> float:
+        matches = vector.matching(need) if which is None else [(need.replace("*", which), which)]
+        parts = ((at, [part] if "*" in need else []) for at, part in matches)
+        return worst((by or apart)(actual(subject, vector, *part), vector[at]) for at, part in parts)
+
+    return Check(name, tolerance, measure, (need, *needs))
+
+
 @dataclass(frozen=True)
 class Kind:
     """How files of one kind are read: ``build`` makes the subject of the checks.
@@ -114,6 +135,19 @@ def matching(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
     fits = re.compile(re.escape(pattern).replace(r"\*", "([^/]+)"))
     matches = [(name, match[1] if fits.groups else "") for name in names if (match := fits.fullmatch(name))]
     return sorted(matches, key=lambda entry: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", entry[1])])
+
+
+def filled(model: M, weights: Mapping[str, Tensor], *absent: str) -> M:
+    """Load weights into a model; only tensors whose names begin with one of ``absent`` may lack."""
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert not unexpected, unexpected
+    assert all(name.startswith(absent) for name in missing), missing
+    return model.eval().requires_grad_(False)
+
+
+def below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def worst(deviations: Iterable[float]) -> float:

@@ -7,22 +7,12 @@ from collections import Counter
 
 import pytest
 
-from cachemark.core import seeds
 from cachemark.core.errors import UnknownName
 from cachemark.models import janus
 from cachemark.models.catalogue.text_to_image import CAPTIONED, TINY_T2I
 from cachemark.models.catalogue.text_to_image import TINY_NAME as NAME
 from cachemark.models.catalogue.text_to_image import TINY_TEXTS as TEXTS
 from cachemark.models.tiny.captions import AXES, CAPTION, SPECIAL, VOCABULARY, Asked, WordTokenizer, parsed
-
-GIVEN = {"position": 0, "texture": 1}
-
-
-def test_a_caption_says_what_was_asked_for() -> None:
-    two = Asked(object=3, count=1, colour=0, position=0, texture=0, ground_colour=4)
-    assert two.caption == "two red stars above blue stripes"
-    assert Asked(object=5, count=0, **{**GIVEN, "position": 2}).caption == "a cross left of bars"
-    assert Asked(object=5, count=2).caption == "three crosses"
 
 
 def test_every_caption_is_read_as_it_was_meant() -> None:
@@ -65,12 +55,6 @@ def test_the_list_asks_for_everything_equally_often() -> None:
         assert None not in often
         assert max(often.values()) - min(often.values()) <= 1
     assert 0 < sum(request.ground_colour is None for request in requests) < len(requests) / 2
-
-
-def test_smaller_subsets_are_the_beginnings_of_larger_ones_and_ask_for_every_prompt_in_turn() -> None:
-    few, all_ = (seeds.subset(name, len(TEXTS)).labels for name in ("s64", "s256"))
-    assert few == all_[:64]
-    assert sorted(all_) == list(range(256))
 
 
 def test_prompts_differ_in_length_and_keep_it_without_the_caption() -> None:

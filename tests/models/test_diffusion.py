@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep
-from cachemark.contract.method import Bidirectional, Block
+from cachemark.contract.method import Bidirectional
 from cachemark.core.errors import Unsupported
 from cachemark.models.diffusion import STEPS, DiffusionHead, EagerHead, normal, process, respaced
 
@@ -76,31 +74,6 @@ def test_no_tensor_comes_from_the_host_in_the_loop(monkeypatch: pytest.MonkeyPat
 
 
 # -- what a method can reach ------------------------------------------------------------------------------------------
-@dataclass
-class Listening(Bidirectional):
-    """Records the passes and blocks of the head."""
-
-    passes: list[tuple[int, int, int]] = field(default_factory=list)
-    blocks: list[Site] = field(default_factory=list)
-
-    def stack(self, name: str, step: Step, tokens: Tokens, run: Any) -> Tensor:
-        assert isinstance(step, MaskedStep)
-        assert name == "head"
-        self.passes.append((step.index, step.inner, step.inners))
-        return run(tokens)
-
-    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
-        self.blocks.append(site)
-        return super().block(site, step, tokens, block)
-
-
-def test_every_pass_and_block_of_the_head_goes_through_the_method() -> None:
-    method = Listening()
-    sample(head(), (10,), method)
-    assert method.passes == [(STEP.index, inner, 10) for inner in range(10)]
-    assert method.blocks == [Site("head", layer) for layer in range(DEPTH)] * 10
-
-
 # -- guidance and noise -----------------------------------------------------------------------------------------------
 def test_temperature_zero_leaves_the_first_noise() -> None:
     made, (z, noise) = head(), drawn((10, 0), rows=2)

@@ -12,20 +12,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Site, Step, Tokens
+from cachemark.cache.layout import Step, Tokens
 from cachemark.contract.method import Method, Uncached
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
-from cachemark.methods.full import Full
-from cachemark.methods.linear import Linear
 from cachemark.models import janus
 from cachemark.models.catalogue import text_to_image
-from cachemark.models.catalogue.family import labels_of
 from cachemark.models.janus import SIZES, Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import HashedWords, Prompts
 from cachemark.models.protocol import ModelEntry, Request
-from cachemark.models.registry import MODELS
 from cachemark.models.vision.vq import VQConfig
 
 CONFIG = JanusConfig(LlamaConfig(2, 4, 64, 96, 128, kv_heads=2), codes=48, grid=4)
@@ -100,37 +96,6 @@ def test_the_listed_prompts_are_read_by_the_stand_in() -> None:
     for with_prompt, other in zip(prompts.conditional, prompts.unconditional, strict=True):
         assert (with_prompt[0], with_prompt[-1], len(with_prompt)) == (other[0], other[-1], len(other))
         assert len(set(other[1:-1])) == 1
-
-
-def test_an_entry_knows_the_lengths_of_the_batch_that_is_timed() -> None:
-    entry: ModelEntry = MODELS.get("janus-pro-7b")
-    shape = entry.shape(entry.presets["paper"], 3)
-    labels = labels_of(3, 64)
-    with torch.device("meta"):
-        model = Janus(SIZES["7B"], text_to_image.janus_pro("7B").shapes)
-    model.decoder.embed_tokens.weight = torch.nn.Parameter(torch.zeros(1))  # the layout has its type and device
-    assert shape == model.layout(range(3), entry.presets["paper"], labels)
-    assert entry.classes == 64
-    assert entry.conditions.startswith("64 prompts ")
-
-
-def test_the_difference_of_a_quarter_is_the_published_one() -> None:
-    """LineAR, Table 4: 74.01 GB and 47.59 GB of Janus-Pro-7B at batch 64, as keys, values and state."""
-    entry: ModelEntry = MODELS.get("janus-pro-7b")
-    shape = replace(entry.shape(entry.presets["paper"], 64), dtype=torch.bfloat16, device="meta")
-    sites = [Site("decoder", layer) for layer in range(shape.layers)]
-
-    def bytes_of(method: Method) -> tuple[int, int]:
-        memory = Memory("meta")
-        method.begin(shape, sites, memory)
-        return memory.nbytes("slots"), memory.nbytes("slots") + memory.nbytes("state")
-
-    full, quarter = bytes_of(Full()), bytes_of(Linear(B=144, anchor=24))
-    entry_bytes = 2 * 2 * shape.rows * shape.kv_heads * shape.head_dim * shape.layers
-    assert full[0] == entry_bytes * (shape.longest_condition + 575)
-    assert quarter[0] == entry_bytes * (shape.longest_condition + 144)
-    assert full[1] - quarter[1] == pytest.approx(26.42e9, rel=0.01)
-    assert full[0] - quarter[0] != pytest.approx(26.42e9, rel=0.01), "the queries that guide the eviction count"
 
 
 # -- published folders -------------------------------------------------------------------------------------------------

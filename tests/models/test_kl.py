@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.models import checkpoints
-from cachemark.models.vision.kl import KL, SCALE, UNUSED, KLConfig, grid_of, tokens_of
+from cachemark.core.errors import Unsupported
+from cachemark.models.vision.kl import KL, SCALE, KLConfig, grid_of, tokens_of
 
 SMALL = KLConfig(ch=32, ch_mult=(1, 2), num_res_blocks=1, z=4)
 
@@ -42,12 +41,3 @@ def test_variances_are_clamped(model: KL, images: torch.Tensor, monkeypatch: pyt
     forward = model.quant_conv.forward
     monkeypatch.setattr(model.quant_conv, "forward", lambda x: forward(x) + 1e4)
     assert float(model.moments(images)[1].max()) == pytest.approx(torch.tensor(10.0).exp().item())
-
-
-def test_the_discriminator_in_a_file_is_passed_over(model: KL, tmp_path: object) -> None:
-    path = f"{tmp_path}/kl.ckpt"
-    torch.save({"model": {**model.state_dict(), "loss.logvar": torch.zeros(())}}, path)
-    loaded = checkpoints.load(lambda: KL(SMALL), path, ignore=UNUSED)
-    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))
-    with pytest.raises(BadCheckpoint, match=r"loss\.logvar"):
-        checkpoints.load(lambda: KL(SMALL), path)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.codec import NATIVE
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
@@ -43,18 +42,9 @@ def some_tokens(rows: int = 3) -> Tensor:
 def run(model: LlamaGen, sampling: Sampling, forced: Tensor | None = None, method: Method | None = None) -> tuple[Tensor, Tensor]:
     """Return tokens (batch, N) and guided logits (batch, N, vocab)."""
     logits: list[Tensor] = []
-
-    def see(index: int, guided: Tensor) -> None:
-        logits.append(guided.clone())
-
-    tokens = model.generate(LABELS, SEEDS, method or Method(), sampling, Memory(), forced=forced, see=see)
+    tokens = model.generate(LABELS, SEEDS, method or Method(), sampling, Memory(), forced=forced,
+                            see=lambda _, guided: logits.append(guided.clone()))
     return tokens, torch.cat(logits, 1)
-
-
-# ------------------------------------------------------------------------------------------------ sizes and rotations
-
-
-# ------------------------------------------------------------------------------------------------ the loop
 
 
 @pytest.mark.parametrize("kv_heads", [None, 2, 1])
@@ -80,26 +70,6 @@ def test_grouped_heads_are_copies(model: LlamaGen) -> None:
     assert (run(grouped, GUIDED, forced)[1] - run(wide, GUIDED, forced)[1]).abs().max() < 1e-4
 
 
-def test_the_layout_of_a_guided_generation(model: LlamaGen) -> None:
-    layout = model.layout([5, 6], GUIDED)
-    assert (layout.rows, layout.condition, layout.seeds, layout.branches) == (4, (1, 1, 1, 1), (5, 6, 5, 6), (0, 0, 1, 1))
-    assert (layout.lines, layout.line, layout.heads, layout.kv_heads, layout.head_dim, layout.layers) == (4, 4, 4, 4, 16, 2)
-    alone = model.layout([5, 6], GREEDY)
-    assert (alone.rows, alone.seeds, alone.branches) == (2, (5, 6), (0, 0))
-    assert tiny(2).layout([1], GREEDY).kv_heads == 2
-
-
-# ------------------------------------------------------------------------------------------------ weights, types, training
-
-
-def test_initialising_is_repeatable_and_reaches_the_head() -> None:
-    first, same, other = (LlamaGen(CONFIG).initialise(seed) for seed in (1, 1, 2))
-    for name, value in first.state_dict().items():
-        assert torch.equal(value, same.state_dict()[name])
-        assert torch.equal(value, other.state_dict()[name]) is (value.dim() == 1), name
-    assert float(first.output.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
-
-
 def test_training_works_after_a_generation() -> None:
     """A table computed in inference mode must not block autograd."""
     rope_table.cache_clear()
@@ -107,18 +77,6 @@ def test_training_works_after_a_generation() -> None:
     run(model, GREEDY)
     model.teacher(LABELS, some_tokens()).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-def test_bfloat16_stores_bfloat16_and_samples_in_fp32() -> None:
-    model, method = tiny().to(torch.bfloat16), Method()
-    _, logits = run(model, GUIDED, method=method)
-    assert logits.dtype == torch.float32
-    assert logits.isfinite().all()
-    assert {part.dtype for slot in method.slots.values() for part in (*slot.k, *slot.v)} == {torch.bfloat16}
-    assert method.logical_bytes == 16 * 6 * 2 * 4 * 2 * NATIVE.entry_bytes(16, torch.bfloat16)
-
-
-# ------------------------------------------------------------------------------------------------ the scopes of a method
 
 
 @dataclass

@@ -16,7 +16,6 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep, masked_steps, placed
 from cachemark.contract.method import Bidirectional
-from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.models import mar
 from cachemark.models.diffusion import normal
@@ -53,11 +52,6 @@ def test_an_order_holds_every_place_once(model: MAR) -> None:
     assert torch.equal(order.sort(1).values, torch.arange(16).expand(2, -1))
     assert not torch.equal(order[0], order[1])
     assert order[0, 0] == streams.integers(streams.keys(torch.tensor(4), "order", 0), 16).argmin()
-
-
-def test_another_guidance_schedule_is_refused(model: MAR) -> None:
-    with pytest.raises(Unsupported, match="constant, linear"):
-        generate(model, [0], sampling=replace(SAMPLING, cfg_schedule="cosine"))
 
 
 # -- what belongs to a sample -----------------------------------------------------------------------------------------

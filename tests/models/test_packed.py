@@ -40,19 +40,13 @@ def net() -> Net:
     return Net().eval().requires_grad_(False)
 
 
-@pytest.mark.parametrize("shape", [(1, 1024), (2, 3, 1024), (200, 1024)], ids=str)
-def test_packed_layers_compute_what_they_computed(net: Net, shape: tuple[int, ...]) -> None:
-    x, bias = torch.randn(shape), torch.randn(512)
+@pytest.mark.parametrize("x", [torch.randn(1, 1024), torch.randn(2, 3, 1024), torch.randn(200, 1024), torch.randn(6, 2, 1024)[:, 1]])
+def test_packed_layers_compute_what_they_computed(net: Net, x: torch.Tensor) -> None:
+    bias = torch.randn(512)
     before = net(x), net(x, bias)
     after = packed(net)
     torch.testing.assert_close((after(x), after(x, bias)), before, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(after(x), after(x, bias)), "the caller's bias counts"
-
-
-def test_rows_may_lie_apart(net: Net) -> None:
-    x = torch.randn(6, 2, 1024)[:, 1]
-    expected = net(x)
-    torch.testing.assert_close(packed(net)(x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_only_large_layers_are_packed(net: Net) -> None:
@@ -63,20 +57,14 @@ def test_only_large_layers_are_packed(net: Net) -> None:
     assert net.large.weight.numel() == LEAST > net.small.weight.numel()
 
 
-@pytest.mark.parametrize("elsewhere", [torch.bfloat16, torch.device("meta")], ids=str)
-def test_other_weights_stay_as_they_are(net: Net, elsewhere: torch.dtype | torch.device) -> None:
-    assert not any(isinstance(module, Packed) for module in packed(net.to(elsewhere)).modules())
-
-
-def test_nothing_is_packed_where_there_is_no_such_kernel(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert not any(isinstance(module, Packed) for module in packed(net).modules())
-
-
-@pytest.mark.parametrize(("engine", "packs"), [("eager", True), ("reference", False)])
-def test_the_reference_engine_keeps_plain_layers(engine: str, packs: bool) -> None:
-    model = weights.transformer(partial(MAR, WIDE), Request(engine=engine))
-    assert any(isinstance(module, Packed) for module in model.modules()) is packs
+@pytest.mark.parametrize("case", ["bfloat16", "meta", "no kernel", "reference"])
+def test_other_weights_stay_as_they_are(net: Net, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if case == "no kernel":
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    elif case != "reference":
+        net = net.to(torch.bfloat16 if case == "bfloat16" else "meta")
+    plain = weights.transformer(partial(MAR, WIDE), Request(engine="reference")) if case == "reference" else packed(net)
+    assert not any(isinstance(module, Packed) for module in plain.modules())
 
 
 @pytest.mark.parametrize("limit", [LEAST, 1])

@@ -111,11 +111,6 @@ def test_draws_follow_the_softmax(sampling: Sampling) -> None:
     assert squares < freedom + 4 * math.sqrt(2 * max(freedom, 1))
 
 
-def test_temperature_zero_takes_the_largest() -> None:
-    logits = normal(50, 7)
-    assert torch.equal(draw(logits, Sampling(temperature=0, top_k=3), MANY[:50], 0), logits.argmax(-1))
-
-
 def test_a_draw_belongs_to_its_sample_and_position() -> None:
     logits = normal(1, 64).expand(200, -1)
     drawn = draw(logits, Sampling(), MANY[:200], 5)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.errors import BadCheckpoint
 from cachemark.models.tiny import tiny_features, tiny_kl, tiny_msvq, tiny_reader, tiny_vq
 from cachemark.models.tiny.captions import AXES
 from cachemark.models.tiny.tiny_features import CONSISTENT, HEADS, FeaturesConfig, TinyFeatures
@@ -124,14 +124,6 @@ def test_tokens_are_row_major(name: str, request: pytest.FixtureRequest) -> None
     changed[0, 16 * 10 + 3] = 7 if name == "vq" else 3.0  # row 10, column 3
     difference = (coder.decode(changed) - coder.decode(tokens)).abs().amax((0, 1))
     assert difference[40:44, 12:16].mean() > 3 * difference.mean()
-
-
-def test_tokens_that_do_not_fill_the_grid_are_refused(vq: TinyVQ, kl: TinyKL) -> None:
-    for count, grid in ((255, None), (256, (8, 16))):
-        with pytest.raises(ValueError, match="do not fill a grid"):
-            vq.decode(torch.zeros(1, count, dtype=torch.int64), grid)
-    with pytest.raises(Unsupported, match="fill no square"):
-        kl.decode(torch.zeros(1, 255, 4))
 
 
 def test_latents_are_the_mean_with_each_channel_moved_and_scaled(kl: TinyKL, images: Tensor) -> None:

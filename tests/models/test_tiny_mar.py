@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from cachemark.cache.arena import Memory
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.models.catalogue.masked_models import TINY_MAR, TINY_NAME
-from cachemark.models.checkpoints import sha256
 from cachemark.models.diffusion import DiffusionHead
 from cachemark.models.mar import MAR
 from cachemark.models.protocol import Request
@@ -35,27 +34,6 @@ def request_(tmp_path_factory: pytest.TempPathFactory) -> Request:
     folder = tmp_path_factory.mktemp("mar")
     save_file(MAR(TINY_MAR).initialise(0).half().state_dict(), str(folder / "mar.safetensors"))
     return Request(weights=str(folder / "mar.safetensors"), decoder_weights=coder(folder, TinyKLConfig(width=16, blocks=1)))
-
-
-def test_the_name_gives_pictures_of_the_scene_world(request_: Request) -> None:
-    entry = MODELS.get(TINY_NAME)
-    loaded = entry.load(request_)
-    assert loaded.weights == entry.identity(request_) == f"{sha256(request_.weights)}/{sha256(request_.decoder_weights)}"
-    assert not loaded.random
-    assert torch.equal(loaded.generator.mask_token, load_file(request_.weights)["mask_token"].float())
-    sampling = Sampling(cfg_scale=1.5, cfg_schedule="linear", steps=2, diffusion_steps=2)
-    tokens = loaded.generator.generate(torch.tensor([0, 9]), [1, 2], Full(), sampling, Memory())
-    assert tokens.shape == (2, 256, 8)
-    with torch.inference_mode():
-        assert loaded.decode(tokens).shape == (2, 3, 64, 64)
-
-
-def test_the_shape_is_that_of_the_generation(request_: Request) -> None:
-    entry = MODELS.get(TINY_NAME)
-    generator, sampling = entry.load(request_).generator, entry.presets["paper"]
-    assert entry.shape(sampling, 3) == generator.layout(range(3), sampling)
-    assert (entry.shape(sampling, 3).steps, entry.shape(sampling, 3).diffusion) == (20, 25)
-    assert entry.classes == generator.config.classes
 
 
 @pytest.mark.parametrize(("steps", "first"), [(0, 960), (25, 960), (10, 900), (2, 500)])

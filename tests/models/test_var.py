@@ -56,15 +56,6 @@ def test_the_reference_cache_gives_the_same_tokens_and_more_bytes() -> None:
     assert published.logical_bytes == shape * 30 * (4 + 4)
 
 
-def test_published_k_is_kept_in_fp32_and_ours_in_the_models_dtype() -> None:
-    half, published, plain = model().to(torch.bfloat16), ConcatFull(), Full()
-    generate(half, published, [0])
-    generate(half, plain, [0])
-    shape = 2 * CONFIG.depth * CONFIG.dim
-    assert published.logical_bytes == shape * 30 * (4 + 2)
-    assert plain.logical_bytes == shape * 14 * (2 + 2)
-
-
 def test_another_guidance_schedule_is_refused() -> None:
     with pytest.raises(Unsupported, match="linear"):
         model().generate(torch.tensor([0]), [0], Full(), Sampling(cfg_scale=1.5), Memory())

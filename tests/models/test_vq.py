@@ -23,12 +23,6 @@ def vq() -> VQ:
     return model.requires_grad_(False)
 
 
-def test_images_have_the_size_of_the_grid_times_the_factor(vq: VQ) -> None:
-    codes = torch.arange(12).view(2, 6)
-    assert vq.decode(codes, (2, 3)).shape == (2, 3, 8, 12)
-    assert vq.encode(torch.zeros(2, 3, 8, 12)).shape == (2, 6)
-
-
 def test_images_are_fp32_and_not_clamped(vq: VQ) -> None:
     low = VQ(TINY)
     low.load_state_dict(vq.state_dict())
@@ -36,12 +30,6 @@ def test_images_are_fp32_and_not_clamped(vq: VQ) -> None:
     image = low.bfloat16().decode(torch.zeros(1, 4, dtype=torch.int32), (2, 2))
     assert image.dtype == torch.float32
     assert image.max() > 1
-
-
-@pytest.mark.parametrize(("codes", "grid"), [((1, 6), (2, 2)), ((6,), (2, 3)), ((1, 2, 3), (2, 3))])
-def test_codes_that_do_not_fill_the_grid_are_refused(vq: VQ, codes: tuple[int, ...], grid: tuple[int, int]) -> None:
-    with pytest.raises(Unsupported, match=f"do not fill a grid of {grid[0]}×{grid[1]}"):
-        vq.decode(torch.zeros(codes, dtype=torch.int64), grid)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 10, 8), (1, 3, 8, 10), (1, 1, 8, 8), (3, 8, 8)])

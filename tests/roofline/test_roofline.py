@@ -76,7 +76,7 @@ def no_image(tokens: torch.Tensor) -> None:
 BUILDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Callable[[], Any]], ParameterCounts]]] = {
     LlamaGenConfig: (LlamaGen, costs.llamagen), JanusConfig: (partial(Janus, prompts=PROMPTS), costs.janus),
     InfinityConfig: (partial(Infinity, texts=TEXTS), partial(costs.infinity, text=7)),
-    LuminaConfig: (partial(Lumina, prompts=PROMPTS), lambda c, decode: costs.llama_like(c.decoder, c.lines * c.line, decode)),
+    LuminaConfig: (partial(Lumina, prompts=PROMPTS), costs.lumina),
     VARConfig: (next_scale.build, costs.var), MARConfig: (MAR, costs.mar),
 }
 

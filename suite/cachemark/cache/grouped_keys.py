@@ -10,6 +10,8 @@ Next-token models only: the survivors of a scale differ from head to head, and m
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -115,3 +117,10 @@ class GroupedBank(SlotBank):
 
 def _taken(table: Tensor, places: Tensor) -> Tensor:
     return table.gather(-2, places.expand(*places.shape[:-1], table.size(-1)))
+
+
+def banks(layout: Layout, capacity: Mapping[Site, int], memory: Memory) -> list[SlotBank]:
+    """Return a bank for each group of sites with equal capacity (in entries)."""
+    kind = GroupedBank if memory.codec.grouped else SlotBank
+    ordered = sorted(capacity, key=lambda site: (capacity[site], site))
+    return [kind(layout, tuple(sites), entries, memory) for entries, sites in groupby(ordered, key=capacity.__getitem__)]

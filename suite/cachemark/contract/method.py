@@ -17,7 +17,7 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.attention import KERNEL, MASS_KERNEL, attention
 from ..cache.bank import SlotBank
-from ..cache.banks import banks
+from ..cache.grouped_keys import banks
 from ..cache.layout import Layout, Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
 from ..cache.slot import Slot, Workspace

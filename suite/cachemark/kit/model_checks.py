@@ -16,7 +16,6 @@ from ..contract.method import Method
 from ..core.errors import BadBudget, BadCheckpoint, Unsupported
 from ..core.spec import Sampling
 from ..methods.registry import METHODS
-from ..models import checkpoints
 from ..models.protocol import Loaded, ModelEntry, Request
 from .common import Findings, settings_restored
 from .cpu_graphs import capture_on_cpu
@@ -134,7 +133,7 @@ def weights_match_the_model(model: ModelExample) -> Findings:
         raise Unsupported("No weights were given (--weights).")
     for file, path in files:
         try:
-            checkpoints.check(file.build, path, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
+            file.check(path)
         except BadCheckpoint as error:
             yield model.finding(f"the {file.key} of {file.name}", error)
 

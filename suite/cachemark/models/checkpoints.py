@@ -33,6 +33,7 @@ DRAWS = ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_")  # of ten
 INDEX = ".index.json"  # of files that hold a model together
 PUBLISHED = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")  # in a folder
 ZIP = b"PK\x03\x04"  # how what torch.save writes begins
+PIXELS_IN_NAME = re.compile(r"[_-](256|384|512|768|1024)$")
 SHOWN = 3  # names in an error before the text gives only their number
 
 
@@ -104,15 +105,22 @@ def read(path: str | Path, *, wrappers: Sequence[str] = WRAPPERS) -> dict[str, T
     return {name: tensor for file in parts(path) for name, tensor in _read(file, wrappers).items()}
 
 
-def training_arguments(path: str | Path) -> dict[str, Any]:
-    """Return the training arguments that a torch file contains."""
+def trained_pixels(path: str | Path) -> tuple[int, str]:
+    """Return the side of the training images and the source of that number; (0, "") if unknown.
+
+    It is read from training arguments in the file, else from the end of its name (``c2i_B_384.pt``) or its folder's.
+    """
     first = parts(path)[0]
     with first.open("rb") as stream:
-        if stream.read(len(ZIP)) != ZIP:
-            return {}
-    content = _unpickle(first)
+        content = _unpickle(first) if stream.read(len(ZIP)) == ZIP else None
     arguments = content.get("args") if isinstance(content, Mapping) else None
-    return vars(arguments) if isinstance(arguments, argparse.Namespace) else dict(arguments) if isinstance(arguments, Mapping) else {}
+    arguments = vars(arguments) if isinstance(arguments, argparse.Namespace) else arguments
+    if isinstance(arguments, Mapping) and re.fullmatch("[0-9]{1,5}", argument := str(arguments.get("image_size", ""))):
+        return int(argument), "its training arguments"
+    source = Path(path).absolute()
+    names = [source.name] if source.is_dir() else [source.stem, source.parent.name]
+    match = next(filter(None, map(PIXELS_IN_NAME.search, names)), None)
+    return (int(match[1]), "its name") if match else (0, "")
 
 
 def _read(file: Path, wrappers: Sequence[str]) -> dict[str, Tensor]:
@@ -149,14 +157,6 @@ def load(
     unset = [name for name, buffer in module.named_buffers() if buffer.is_meta]
     assert not unset, f"{type(module).__name__} must compute {unset} on first use: it is in no checkpoint"
     return module.eval().requires_grad_(False)
-
-
-def check(
-    factory: Callable[[], nn.Module], path: str | Path, *, ignore: Sequence[str] = (), wrappers: Sequence[str] = WRAPPERS,
-    rename: Callable[[str], str] = str,
-) -> None:
-    """Raise the errors of :func:`load` without reading the weights."""
-    fitted(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
 
 
 def fitted(

@@ -20,6 +20,7 @@ from .janus import JanusConfig
 from .llama import LlamaConfig
 from .llamagen import LlamaGenConfig
 from .llamagen_text import CaptionConfig
+from .lumina import LuminaConfig
 from .mar import MARConfig
 from .protocol import ModelEntry
 from .var import VARConfig
@@ -54,9 +55,10 @@ def janus(config: JanusConfig, decoder: Callable[[], Decode]) -> ParameterCounts
 
 
 @cache
-def llama_like(config: LlamaConfig, tokens: int, decoder: Callable[[], Decode]) -> ParameterCounts:
-    """Count a Llama whose head covers the whole vocabulary, text included."""
-    return ParameterCounts(*_llama(config), _image(decoder, tokens), config.dim * config.vocab, config.vocab)
+def lumina(config: LuminaConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
+    """Count a Lumina, whose head covers the whole vocabulary, text included."""
+    c = config.decoder
+    return ParameterCounts(*_llama(c), _image(decoder, config.lines * config.line), c.dim * c.vocab, c.vocab)
 
 
 def _llama(c: LlamaGenConfig | LlamaConfig) -> tuple[int, int]:

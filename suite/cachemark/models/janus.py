@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.layout import Step, Tokens
+from ..cache.masked_layout import take
 from ..contract.method import Uncached
-from .llama import Llama, LlamaConfig
-from .prompted_llama import PromptedConfig, PromptedLlama
+from .llama import Llama, LlamaConfig, PromptedConfig, PromptedLlama
 from .prompts import Prompts, TextTokenizer, refuse_unreadable
 from .vision.vq import VQ, VQConfig
 
@@ -160,14 +160,9 @@ class Janus(PromptedLlama):
         x = torch.cat((self.decoder.embed_tokens(text), self.embedded(tokens[:, :-1])), 1)
         place = torch.arange(x.size(1), device=device).expand(x.shape[:2])
         behind = torch.where(place < lengths + count, place + text.size(1) - lengths, place - count)
-        x = _picked(x, torch.where(place < lengths, place, behind))
+        x = take(x, torch.where(place < lengths, place, behind))
         hidden = self(Tokens(x, self.decoder.turns(place)), Step(0, 1), Uncached())
-        return self.logits(_picked(hidden, lengths - 1 + torch.arange(count + 1, device=device)))
-
-
-def _picked(x: Tensor, places: Tensor) -> Tensor:
-    """Gather from x (rows, tokens, dim) the tokens at ``places`` (rows, n)."""
-    return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
+        return self.logits(take(hidden, lengths - 1 + torch.arange(count + 1, device=device)))
 
 
 def tokenizer() -> VQ:

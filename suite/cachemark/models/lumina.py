@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
-from .llama import Llama, LlamaConfig
-from .prompted_llama import NEVER, PromptedConfig, PromptedLlama
+from .llama import Llama, LlamaConfig, PromptedConfig, PromptedLlama
 from .prompts import Prompts, TextTokenizer, refuse_unreadable
 from .vision.vqgan import VQGAN, VQGANConfig
 
@@ -30,6 +29,7 @@ UNIT = 32  # pixels that the tokens of the size count in
 CODES_PER_UNIT = 2  # along one side
 ASKED = "Generate an image of {width}x{height} according to the following prompt:\n{text}"
 CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")  # a code's number spelt in letters
+NEVER = -1e9  # logit of a token that a place forbids: not infinite, so that the divergence of two distributions stays a number
 UNUSED = ("*.rotary_emb.inv_freq", "model.vqmodel.*")  # beside the generator; images are read by the latter
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 from ..cache.arena import Memory
 from ..cache.layout import Layout
 from ..contract.method import Method
+from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling, digest
 from ..roofline.bill import ParameterCounts
+from . import checkpoints
 from .checkpoints import EXTRAS, WRAPPERS
 from .prompt_lists import prompt_list
 
@@ -91,7 +94,7 @@ class PublishedFile:
 
     ``build`` makes the module that it fills, ``wrappers`` are entries that may contain its tensors, names matching ``ignored`` may be
     present, and ``rename`` maps names of the file to the module's. ``pixels``: side of the training images, if other sizes have the same
-    shapes.
+    shapes: LlamaGen at 256 and 384 pixels, Lumina-mGPT at 768 and 1024. The wrong file would load and make bad images.
     """
 
     key: str
@@ -102,6 +105,24 @@ class PublishedFile:
     ignored: Sequence[str] = EXTRAS
     rename: Callable[[str], str] = str
     pixels: int = 0
+
+    def fitted(self, path: str | Path) -> tuple[nn.Module, dict[str, Tensor], list[str]]:
+        """Return the meta-device module, the tensors of a file by name, and its ignored names. Raises BadCheckpoint."""
+        fitted = checkpoints.fitted(self.build, path, ignore=self.ignored, wrappers=self.wrappers, rename=self.rename)
+        pixels, source = checkpoints.trained_pixels(path) if self.pixels else (0, "")
+        if pixels and pixels != self.pixels:
+            raise BadCheckpoint(f"{str(path)!r} is for images of {pixels} pixels by {source}; this model makes {self.pixels}, and their "
+                                f"shapes are the same.", remedy=f"Use {self.name}; if only the name is wrong, rename the file.")
+        return fitted
+
+    def check(self, path: str | Path) -> None:
+        """Raise BadCheckpoint if a file does not fit the model."""
+        self.fitted(path)
+
+    def load(self, path: str | Path, *, device: str | torch.device = "cpu") -> Any:
+        """Load a file in fp32. Raises BadCheckpoint."""
+        return checkpoints.load(self.build, path, dtype=torch.float32, device=device, ignore=self.ignored, wrappers=self.wrappers,
+                                rename=self.rename)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -53,15 +53,7 @@ class Features(Sequence[Tensor]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @overload
-    def __getitem__(self, label: int) -> Tensor: ...
-
-    @overload
-    def __getitem__(self, label: slice) -> list[Tensor]: ...
-
-    def __getitem__(self, label: int | slice) -> Tensor | list[Tensor]:
-        if isinstance(label, slice):
-            return [self[index] for index in range(*label.indices(len(self)))]
+    def __getitem__(self, label: int) -> Tensor:  # type: ignore[override]  # no slices
         at = range(len(self))[label]
         return self._resident[at] if at in self._resident else self._moved(at)
 
@@ -74,18 +66,11 @@ def lengths_of(texts: Sequence[Tensor]) -> Sequence[int]:
     return texts.lengths if isinstance(texts, Features) else [*map(len, texts)]
 
 
-def stand_in_lengths(texts: Sequence[str], longest: int) -> list[int]:
-    """Return the number of features of each text with random weights. Raises Unsupported."""
-    lengths = [len(WORDS.ids(text)) + 1 for text in texts]
-    for text, length in zip(texts, lengths, strict=True):
-        refuse_unreadable(text, length, longest)
-    return lengths
-
-
 def stand_in(texts: Sequence[str], channels: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Features:
     """Return features with random weights: a normal vector per word, by its hash."""
     def made(label: int) -> Tensor:
-        return torch.stack([_vector(number, channels) for number in (*WORDS.ids(texts[label]), WORDS.special(END))])
+        numbers = (*WORDS.ids(texts[label]), WORDS.special(END))
+        return torch.stack([torch.randn(channels, generator=torch.Generator().manual_seed(number)) for number in numbers])
 
     return Features([len(WORDS.ids(text)) + 1 for text in texts], made, device, dtype)
 
@@ -105,16 +90,15 @@ class FeatureReader:
         return encoded(texts, encoder_folder(request.weights), self.channels, self.longest, *where)
 
     def shapes(self, texts: tuple[str, ...]) -> list[int]:
-        """Return the number of features of each text with random weights."""
-        return stand_in_lengths(texts, self.longest)
+        """Return the number of features of each text with random weights. Raises Unsupported."""
+        lengths = [len(WORDS.ids(text)) + 1 for text in texts]
+        for text, length in zip(texts, lengths, strict=True):
+            refuse_unreadable(text, length, self.longest)
+        return lengths
 
     def identity(self, weights: str) -> str:
         """Return a hash of the encoder next to the weights."""
         return identity(encoder_folder(weights))
-
-
-def _vector(number: int, channels: int) -> Tensor:
-    return torch.randn(channels, generator=torch.Generator().manual_seed(number))
 
 
 def encoder_folder(weights: str) -> Path:
@@ -125,7 +109,10 @@ def encoder_folder(weights: str) -> Path:
 
 def identity(folder: Path) -> str:
     """Return a hash of the encoder's configuration and file sizes, without reading gigabytes."""
-    files = sorted(file for file in _existing(folder).iterdir() if file.is_file())
+    if not (folder / "config.json").is_file():
+        raise BadCheckpoint(f"There is no text encoder at {str(folder)!r}, which is needed to read prompts.",
+                            remedy=f"Put the published folder {ENCODER} next to the weights.")
+    files = sorted(file for file in folder.iterdir() if file.is_file())
     description = "".join(f"{file.name} {file.stat().st_size}\n" for file in files) + (folder / "config.json").read_text(encoding="utf-8")
     return hashlib.sha256(description.encode()).hexdigest()
 
@@ -142,7 +129,9 @@ def encoded(
     places = {text: _place(folder, encoder, text) for text in texts}
     for text, place in places.items():
         if (features := _kept(place)) is not None:
-            lengths[text] = len(_checked(text, features, folder, channels, longest))
+            _same_channels(features.size(1), folder, channels)
+            refuse_unreadable(text, len(features), longest)
+            lengths[text] = len(features)
     lacking = [text for text in places if text not in lengths]
     for text, features in zip(lacking, _encode(lacking, folder, channels, longest), strict=True):
         lengths[text] = len(features)
@@ -181,12 +170,6 @@ def _encode(texts: Sequence[str], folder: Path, channels: int, longest: int) -> 
         yield features
 
 
-def _checked(text: str, features: Tensor, folder: Path, channels: int, longest: int) -> Tensor:
-    _same_channels(features.size(1), folder, channels)
-    refuse_unreadable(text, len(features), longest)
-    return features
-
-
 def _same_channels(actual: int, folder: Path, channels: int) -> None:
     if actual != channels:
         raise BadCheckpoint(f"The text encoder in {str(folder)!r} has {actual} channels; this model reads {channels}.",
@@ -215,10 +198,3 @@ def _keep(features: Tensor, file: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _existing(folder: Path) -> Path:
-    if not (folder / "config.json").is_file():
-        raise BadCheckpoint(f"There is no text encoder at {str(folder)!r}, which is needed to read prompts.",
-                            remedy=f"Put the published folder {ENCODER} next to the weights.")
-    return folder

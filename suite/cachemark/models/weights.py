@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from . import checkpoints, trained_size
+from . import checkpoints
 from .layers import packed
 from .protocol import PublishedFile, Request
 from .tiny.stored import BundledWeights
@@ -25,14 +25,10 @@ def packaged(name: str) -> Path:
 
 def identity(file: PublishedFile | BundledWeights[Any], request: Request) -> str:
     """Return ``random:<seed>``, or the SHA-256 of the file. Raises BadCheckpoint if it does not fit."""
-    if isinstance(file, BundledWeights):
-        file.check(request.decoder_weights)
-        return checkpoints.sha256(request.decoder_weights)
-    path = getattr(request, file.key)
+    path: str = getattr(request, file.key)
     if not path:
         return f"random:{request.seed}"
-    checkpoints.check(file.build, path, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
-    trained_size.check(file, path)
+    file.check(path)
     return checkpoints.sha256(path)
 
 
@@ -50,10 +46,7 @@ def transformer(make: Callable[[], M], request: Request, **file: Any) -> M:
 
 def coder(file: PublishedFile | BundledWeights[Any], request: Request) -> Any:
     """Load an image tokenizer in fp32 whatever the transformer's dtype, as the authors do."""
-    if isinstance(file, BundledWeights):
-        return file.load(request.decoder_weights, device=request.device)
     if request.decoder_weights:
-        return checkpoints.load(file.build, request.decoder_weights, dtype=torch.float32, device=request.device, ignore=file.ignored,
-                                wrappers=file.wrappers, rename=file.rename)
+        return file.load(request.decoder_weights, device=request.device)
     torch.manual_seed(request.seed)
     return file.build().to(request.device).eval().requires_grad_(False)

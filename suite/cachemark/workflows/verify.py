@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import BadCheckpoint, Unsupported
-from ..models import checkpoints, prompts, text_features, trained_size
+from ..models import checkpoints, prompts, text_features
 from ..models.protocol import ModelEntry, PublishedFile
 from ..models.registry import MODELS
 from ..models.weights import packaged
@@ -45,8 +45,7 @@ def verify(model: str, *, weights: str = "", decoder_weights: str = "", folder: 
     for file, path in _found(entry, weights, decoder_weights, folder):
         publication = _publication(model, file.key)
         _whole(path, publication)
-        _, present, ignored = checkpoints.fitted(file.build, path, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
-        trained_size.check(file, path)
+        _, present, ignored = file.fitted(path)
         tensors = present.values()
         dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
         verified.append(Verified(file.key, str(path), len(present), sum(tensor.numel() for tensor in tensors),

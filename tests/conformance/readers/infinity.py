@@ -20,11 +20,8 @@ from cachemark.models.infinity import Infinity, InfinityConfig, TextAttention, r
 from cachemark.models.vision import bsq
 from cachemark.models.vision.bsq import BSQ, BSQConfig, bits_of
 
-from ..checks import Check, Kind, Vector, apart, differing, differing_bytes, spread, worst
+from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, below, compare, differing, differing_bytes, filled, spread
 from .var import Watched
-
-LOGITS = 1e-4
-RARE = 1e-3  # share of bytes that rounding may move by one
 
 
 @dataclass(frozen=True)
@@ -116,71 +113,31 @@ def config_of(facts: dict[str, Any]) -> InfinityConfig:
                           longest=c["text_maxlen"], norm_eps=c["norm_eps"])
 
 
-def part_of(vector: Vector, part: str) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{part}/"): tensor for name, tensor in vector.weights().items() if name.startswith(f"{part}/")}
-
-
 def subject(vector: Vector) -> Subject:
     c = vector.facts["config"]
     config = config_of(vector.facts)
     model = Infinity(config, vector["text/kv"].split(c["text_lens"]))
-    model.load_state_dict(part_of(vector, "var"))
     images = BSQ(BSQConfig(c["vae_base_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"], config.sides, config.width))
-    state = {bsq.official(name): tensor for name, tensor in part_of(vector, "vae").items()}
-    missing, unexpected = images.load_state_dict(state, strict=False)
-    assert not unexpected
-    assert all(name.startswith("encoder.") for name in missing), missing
+    state = {bsq.official(name): tensor for name, tensor in below(vector.weights(), "vae/").items()}
     assert images.config.factor == c["vae_patch_size"]
-    return Subject(vector, model.eval(), images.eval())
+    return Subject(vector, filled(model, below(vector.weights(), "var/")), filled(images, state, "encoder."))
 
 
-def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], tolerance: float = LOGITS) -> Check:
-    """Check the largest deviation over all scales."""
-
-    def measured(subject: Subject, vector: Vector) -> float:
-        return worst(measure(subject.ran, int(i), vector[name]) for name, i in vector.matching(f"out/{part}/*"))
-
-    return Check(name, tolerance, measured, (f"out/{part}/*",))
-
-
-def bits(subject: Subject, vector: Vector) -> float:
-    """Compare every bit exactly."""
-    return differing(bits_of(subject.tokens, subject.model.config.bits), torch.cat(bits_of_file(vector), 1))
-
-
-def codes(subject: Subject, vector: Vector) -> float:
-    split = subject.model.quantizer.split(tokens_of(vector))
+def codes(subject: Subject, vector: Vector, scale: str) -> Tensor:
     quantizer = subject.model.quantizer
-    return worst(apart(quantizer.codes(split[int(i)], int(i)), vector[name][:, :, 0]) for name, i in vector.matching("out/codes/*"))
+    return quantizer.codes(quantizer.split(tokens_of(vector))[int(scale)], int(scale))
 
 
-def summed(subject: Subject, vector: Vector) -> float:
-    return max(apart(subject.ran.maps[-1], vector["out/summed_codes"]),
-               apart(subject.images.quantizer.restore(tokens_of(vector)), vector["out/summed_codes"]))
-
-
-def image(subject: Subject, vector: Vector) -> float:
-    return apart(subject.images.decode(tokens_of(vector)).detach(), vector["out/decoded"])
-
-
-def image_bytes(subject: Subject, vector: Vector) -> float:
-    """Compare bytes as the authors write them: truncated, blue first."""
+def image_bytes(subject: Subject, vector: Vector) -> Tensor:
+    """Return bytes as the authors write them: truncated, blue first."""
     pixels = (subject.images.decode(tokens_of(vector)) + 1) / 2 * 255
-    return differing_bytes(pixels.detach().permute(0, 2, 3, 1).flip(-1).to(torch.uint8), vector["out/image_uint8_bgr"])
+    return pixels.permute(0, 2, 3, 1).flip(-1).to(torch.uint8)
 
 
-def rotations(subject: Subject, vector: Vector) -> float:
-    c, table = subject.model.config, vector["rope_cache_prefix"]
-    own = rope_table(c.head_dim, c.sides, c.rope_base, torch.device("cpu"))
-    return apart(torch.stack((own.real, own.imag)), table)
-
-
-def rounded(subject: Subject, vector: Vector) -> float:
-    """Compare by root mean square, since summation order moves single values across a bf16 step.
-
-    One such value moves a logit by up to 0.012. The most seen on any processor is 0.0019; without rounding it is 0.0065.
-    """
-    return worst(spread(subject.rounded[int(i)].flatten(2), vector[name]) for name, i in vector.matching("out_bf16ca/logits_pre/*"))
+def rotations(subject: Subject, vector: Vector) -> Tensor:
+    c = subject.model.config
+    table = rope_table(c.head_dim, c.sides, c.rope_base, torch.device("cpu"))
+    return torch.stack((table.real, table.imag))
 
 
 def slot_part(part: int, name: str) -> Check:
@@ -194,17 +151,20 @@ def slot_part(part: int, name: str) -> Check:
 
 KINDS = {
     "small": Kind(subject, (
-        Check("bits", 0.0, bits, ("out/bits/*",)),
-        scales("guided", "bit_logits_cfg", lambda ran, i, expected: apart(ran.guided[i].flatten(1, 2), expected)),
-        scales("logits", "logits_pre", lambda ran, i, expected: apart(ran.plain[i].flatten(2), expected)),
-        scales("hidden", "hidden_last", lambda ran, i, expected: apart(ran.hidden[i], expected)),
-        Check("rounded", 4e-3, rounded, ("out_bf16ca/logits_pre/*",)),
-        Check("codes", 1e-6, codes, ("out/codes/*",)),
-        scales("next_maps", "next_input", lambda ran, i, expected: apart(ran.fed[i], expected), 1e-5),
-        Check("summed", 1e-5, summed, ("out/summed_codes",)),
-        Check("image", LOGITS, image, ("out/decoded",)),
-        Check("image_bytes", RARE, image_bytes, ("out/image_uint8_bgr",)),
-        Check("rotations", 1e-5, rotations, ("rope_cache_prefix",)),
+        Check("bits", 0.0, lambda subject, vector: differing(
+            bits_of(subject.tokens, subject.model.config.bits), torch.cat(bits_of_file(vector), 1)), ("out/bits/*",)),
+        compare("guided", "out/bit_logits_cfg/*", lambda subject, vector, i: subject.ran.guided[int(i)].flatten(1, 2)),
+        compare("logits", "out/logits_pre/*", lambda subject, vector, i: subject.ran.plain[int(i)].flatten(2)),
+        compare("hidden", "out/hidden_last/*", lambda subject, vector, i: subject.ran.hidden[int(i)]),
+        # By root mean square, since summation order moves single values across a bf16 step. One such value moves a logit by up to 0.012.
+        # The most seen on any processor is 0.0019; without rounding it is 0.0065.
+        compare("rounded", "out_bf16ca/logits_pre/*", lambda subject, vector, i: subject.rounded[int(i)].flatten(2), 4e-3, by=spread),
+        compare("codes", "out/codes/*", codes, 1e-6, by=lambda actual, expected: apart(actual, expected[:, :, 0])),
+        compare("next_maps", "out/next_input/*", lambda subject, vector, i: subject.ran.fed[int(i)], 1e-5),
+        compare("summed", "out/summed_codes", lambda subject, vector: subject.images.quantizer.restore(tokens_of(vector)), 1e-5),
+        compare("image", "out/decoded", lambda subject, vector: subject.images.decode(tokens_of(vector))),
+        compare("image_bytes", "out/image_uint8_bgr", image_bytes, RARE, by=differing_bytes),
+        compare("rotations", "rope_cache_prefix", rotations, 1e-5),
         slot_part(0, "out/cached_k_block*"),
         slot_part(1, "out/cached_v_block*"),
     ), "the Infinity transformer, two texts of different length in one batch, its bitwise quantiser, its slots and its image decoder",

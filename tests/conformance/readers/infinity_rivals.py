@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,17 +24,12 @@ from cachemark.methods.scalekv import LayerBudgets, ScaleKV, spread
 from cachemark.models.infinity import SIDES, Infinity
 from cachemark.models.vision.bsq import packed_bits
 
-from ..checks import Check, Kind, Vector, apart, differing, worst
-from .infinity import config_of, part_of
+from ..checks import LOGITS, Check, Kind, Vector, apart, below, compare, differing, filled, worst
+from .infinity import config_of
 
-SCAS, LOGITS = 1e-6, 1e-4
+SCAS = 1e-6
 MASK = 2**32 - 1
 EVERY = 8  # token of a long generation whose logits are stored
-
-
-@cache
-def small_vector(path: Path) -> Vector:
-    return Vector.load(path.parent / "golden_small.safetensors")
 
 
 @dataclass
@@ -64,15 +58,11 @@ class Rival:
     def model(self, scales: int) -> Infinity:
         """Return the model for the first ``scales``, cached."""
         if scales not in self.models:
-            self.models[scales] = self._made(scales)
+            small = Vector.load(self.vector.path.parent / "golden_small.safetensors")
+            config = replace(config_of(small.facts), sides=SIDES[:scales])
+            model = Infinity(config, small["text/kv"].split(small.facts["config"]["text_lens"]))
+            self.models[scales] = filled(model, below(small.weights(), "var/"))
         return self.models[scales]
-
-    def _made(self, scales: int) -> Infinity:
-        small = small_vector(self.vector.path)
-        config = replace(config_of(small.facts), sides=SIDES[:scales])
-        model = Infinity(config, small["text/kv"].split(small.facts["config"]["text_lens"]))
-        model.load_state_dict(part_of(small, "var"))
-        return model.eval()
 
     def generate(self, method: Method, bits: str, prompt: int = 0) -> Layout:
         """Generate one prompt along the file's bits."""
@@ -128,17 +118,15 @@ class Heat(Rival):
 
     def ran(self, name: str, orders: str, bits: str) -> Noting:
         """Return the generation under a budget, with the file's orders as calibration; cached."""
-        if name not in self.done:
-            self.done[name] = self._ran(name, orders, bits)
-        return self.done[name]
-
-    def _ran(self, name: str, orders: str, bits: str) -> Noting:
+        if name in self.done:
+            return self.done[name]
         shape = self.shape(f"{name}/removed")
         facts: dict[str, Any] = {"model": name, "layers": 4, "heads": 4, "scales": [int(n**0.5) for n in shape.tokens],
                                  "first_source": shape.sink, "orders": codes_of(self.vector[orders])}
         limit = int(float(name.rpartition("_")[2]) * shape.pairs * shape.before[-1])
         method = Noting(calibration=calibrations.remember("heatkv", facts), limit=limit)
         self.generate(method, bits)
+        self.done[name] = method
         return method
 
 
@@ -158,21 +146,12 @@ def orders(subject: Heat, vector: Vector) -> float:
     return max(share("calibration/orders", subject.scas[1]), share("long/orders", vector["long/scas"]))
 
 
-def plan(subject: Heat, vector: Vector, which: str) -> float:
-    return differing(subject.plan(f"budget_{which}", "calibration/orders"), vector[f"budget_{which}/removed"])
-
-
-def long_plan(subject: Heat, vector: Vector, which: str) -> float:
-    return differing(subject.plan(f"long/budget_{which}", "long/orders"), vector[f"long/budget_{which}/removed"])
-
-
-def live(subject: Heat, vector: Vector, which: str) -> float:
-    lengths = subject.ran(f"budget_{which}", "calibration/orders", "full/0/bits").live
-    return differing(torch.stack(lengths).to(torch.int16), vector[f"budget_{which}/live"])
+def short_run(subject: Heat, which: str) -> Noting:
+    return subject.ran(f"budget_{which}", "calibration/orders", "full/0/bits")
 
 
 def logits(subject: Heat, vector: Vector, which: str) -> float:
-    actual = subject.logits(subject.ran(f"budget_{which}", "calibration/orders", "full/0/bits").hidden)
+    actual = subject.logits(short_run(subject, which).hidden)
     return worst(apart(actual[int(i)], vector[name]) for name, i in vector.matching(f"budget_{which}/logits_pre/*"))
 
 
@@ -219,6 +198,11 @@ class Scaled(Rival):
         method = NotingScores(budgets=plan)
         self.generate(method, "e2e/bits", self.vector.facts["config"]["prompts_of_the_weights_file"][0])
         return method
+
+    @cached_property
+    def plain(self) -> list[Tensor]:
+        """Logits of all rows, by scale."""
+        return self.logits(self.ran.hidden, self.vector.facts["config"]["prompts_of_the_weights_file"][0])
 
     @cached_property
     def asi(self) -> Tensor:
@@ -286,15 +270,6 @@ def pooled(subject: Scaled, vector: Vector, which: str) -> float:
     return apart(actual.masked_fill(actual == -torch.inf, 0), expected.masked_fill(expected == -torch.inf, 0)) if same else float("inf")
 
 
-def windows(subject: Scaled, vector: Vector) -> float:
-    return worst(differing(spread(SIDES[int(scale)]).to(torch.int16), vector[name]) for name, scale in vector.matching("e2e/window/*"))
-
-
-def scaled_logits(subject: Scaled, vector: Vector) -> float:
-    actual = subject.logits(subject.ran.hidden, vector.facts["config"]["prompts_of_the_weights_file"][0])
-    return worst(apart(actual[int(i)], vector[name]) for name, i in vector.matching("e2e/logits_pre/*"))
-
-
 def asi(subject: Scaled, vector: Vector) -> float:
     current, top = (vector[f"asi/{part}"][0].double() for part in ("current", "top"))
     return apart(subject.asi, (current * top).mean(1)[:, 1:])
@@ -306,20 +281,23 @@ def cluster(subject: Scaled, vector: Vector) -> float:
 
 KINDS = {
     "scalekv": Kind(Scaled, (
-        Check("windows", 0.0, windows, ("e2e/window/*",)),
+        compare("windows", "e2e/window/*", lambda subject, vector, scale: spread(SIDES[int(scale)]).to(torch.int16), 0.0, by=differing),
         Check("pooled_*", 1e-5, pooled, ("e2e/pooled/*/0",)),
         Check("kept", 0.0, kept_tokens, ("e2e/kept/3/0",)),
-        Check("logits", LOGITS, scaled_logits, ("e2e/logits_pre/0",)),
+        compare("logits", "e2e/logits_pre/*", lambda subject, vector, scale: subject.plain[int(scale)]),
         Check("asi", 1e-5, asi, ("asi/current", "asi/top")),
         Check("cluster", 0.0, cluster, ("cluster/kept/7/0",)),
     ), "Infinity under ScaleKV: a generation along the file's bits, and its selection alone over all scales of 1024 pixels", ("scalekv",)),
     "heatkv": Kind(Heat, (
         Check("scas", SCAS, scas, ("calibration/scas", "full/0/bits/0", "full/1/bits/0")),
         Check("orders", 0.0, orders, ("calibration/orders", "long/scas", "long/orders")),
-        Check("plan_*", 0.0, plan, ("budget_*/removed",)),
-        Check("live_*", 0.0, live, ("budget_*/live",)),
+        compare("plan_*", "budget_*/removed", lambda subject, vector, which: subject.plan(f"budget_{which}", "calibration/orders"), 0.0,
+                by=differing),
+        compare("live_*", "budget_*/live", lambda subject, vector, which: torch.stack(short_run(subject, which).live).to(torch.int16), 0.0,
+                by=differing),
         Check("logits_*", LOGITS, logits, ("budget_*/logits_pre/6",)),
-        Check("long_plan_*", 0.0, long_plan, ("long/budget_*/removed",)),
+        compare("long_plan_*", "long/budget_*/removed", lambda subject, vector, which: subject.plan(f"long/budget_{which}", "long/orders"),
+                0.0, by=differing),
         Check("long_logits_*", LOGITS, long_logits, ("long/budget_*/logits_pre_every_8th/12",)),
     ), "Infinity under HeatKV: scores, orders and plans of two and of thirteen scales, and generations along the file's bits", ("heatkv",)),
 }

@@ -5,7 +5,6 @@ Prompts of different length run in one batch; the authors ran them one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +21,8 @@ from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import Prompts
 from cachemark.models.vision.vq import VQ, VQConfig
 
-from ..checks import Check, Kind, Vector, apart, differing, differing_bytes
+from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled
 
-LOGITS = 1e-4
-RARE = 1e-3  # share of bytes that rounding may move by one
 UNUSED = "language_model.lm_head.weight"  # the head for text
 
 
@@ -89,11 +86,8 @@ class Generator:
     ran: dict[bool, Ran] = field(default_factory=dict)
 
     def run(self, vector: Vector, forced: bool) -> Ran:
-        if forced not in self.ran:
-            self.ran[forced] = self._run(vector, forced)
-        return self.ran[forced]
-
-    def _run(self, vector: Vector, forced: bool) -> Ran:
+        if forced in self.ran:
+            return self.ran[forced]
         runs, method, model = runs_of(vector), Full(), self.model
         guided: list[Tensor] = []
         sampling = Sampling(cfg_scale=vector.facts["config"]["cfg_weight"], temperature=0.0)
@@ -102,7 +96,8 @@ class Generator:
         model.plain.clear()
         drawn = model.generate(torch.arange(len(runs)), range(len(runs)), method, sampling, Memory(), forced=tokens,
                                see=lambda _, logits: guided.append(logits.clone()))
-        return Ran(drawn, torch.cat(guided, 1), torch.stack(model.hidden, 1), torch.stack(model.plain, 1), method)
+        self.ran[forced] = Ran(drawn, torch.cat(guided, 1), torch.stack(model.hidden, 1), torch.stack(model.plain, 1), method)
+        return self.ran[forced]
 
 
 def generator(vector: Vector) -> Generator:
@@ -115,28 +110,6 @@ def generator(vector: Vector) -> Generator:
 
 def row_of(vector: Vector, which: str) -> int:
     return runs_of(vector).index(which)
-
-
-def codes(subject: Generator, vector: Vector, which: str) -> float:
-    """Compare every code exactly."""
-    return differing(subject.run(vector, False).tokens[row_of(vector, which)], vector[f"run_{which}/codes"])
-
-
-def guided(subject: Generator, vector: Vector, which: str) -> float:
-    return apart(subject.run(vector, True).guided[row_of(vector, which)], vector[f"run_{which}/logits_cfg"])
-
-
-def conditional(subject: Generator, vector: Vector, which: str) -> float:
-    return apart(subject.run(vector, True).plain[row_of(vector, which)], vector[f"run_{which}/logits_cond"])
-
-
-def unconditional(subject: Generator, vector: Vector, which: str) -> float:
-    row = len(runs_of(vector)) + row_of(vector, which)
-    return apart(subject.run(vector, True).plain[row], vector[f"run_{which}/logits_uncond"])
-
-
-def hidden(subject: Generator, vector: Vector, which: str) -> float:
-    return apart(subject.run(vector, True).hidden[row_of(vector, which)], vector[f"run_{which}/last_hidden_cond"])
 
 
 def slots(layer: int) -> Check:
@@ -161,47 +134,36 @@ def to_uint8(images: Tensor) -> Tensor:
     return ((images + 1) / 2 * 255).clamp(0, 255).permute(0, 2, 3, 1).to(torch.uint8)
 
 
-@dataclass(frozen=True)
-class Decoder:
-    """The subject of the checks."""
-
-    model: VQ
-    to_uint8: Callable[[Tensor], Tensor] = to_uint8
-
-
-def decoder(vector: Vector) -> Decoder:
+def decoder(vector: Vector) -> VQ:
     c = vector.facts["config"]
     number, width = c["codebook"]
     model = VQ(VQConfig(c["ch"], tuple(c["ch_mult"]), c["num_res_blocks"], c["z_channels"], number, width, usage_window=0))
+    assert model.config.factor == c["upsample"]
     weights = {janus.official_tokenizer(name): tensor for name, tensor in vector.weights().items()}
     del weights["quantize.codebook_used"]
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert not unexpected
-    assert all(name.startswith("encoder.") for name in missing), missing
-    assert model.config.factor == c["upsample"]
-    return Decoder(model.eval())
+    return filled(model, weights, "encoder.")
 
 
-def image(subject: Decoder, vector: Vector, which: str) -> float:
-    return apart(subject.model.decode(vector[f"run_{which}/codes"]), vector[f"run_{which}/decoded"])
-
-
-def image_bytes(subject: Decoder, vector: Vector, which: str) -> float:
-    return differing_bytes(subject.to_uint8(subject.model.decode(vector[f"run_{which}/codes"])), vector[f"run_{which}/pixels_u8"])
+def image_of(model: VQ, vector: Vector, which: str) -> Tensor:
+    return model.decode(vector[f"run_{which}/codes"])
 
 
 KINDS = {
     "small": Kind(generator, (
-        Check("codes_*", 0.0, codes, ("run_*/codes", "run_*/prompt_ids")),
-        Check("guided_*", LOGITS, guided, ("run_*/logits_cfg",)),
-        Check("conditional_*", LOGITS, conditional, ("run_*/logits_cond",)),
-        Check("unconditional_*", LOGITS, unconditional, ("run_*/logits_uncond",)),
-        Check("hidden_*", LOGITS, hidden, ("run_*/last_hidden_cond",)),
+        compare("codes_*", "run_*/codes", lambda subject, vector, which: subject.run(vector, False).tokens[row_of(vector, which)],
+                0.0, needs=("run_*/prompt_ids",), by=differing),
+        compare("guided_*", "run_*/logits_cfg", lambda subject, vector, which: subject.run(vector, True).guided[row_of(vector, which)]),
+        compare("conditional_*", "run_*/logits_cond",
+                lambda subject, vector, which: subject.run(vector, True).plain[row_of(vector, which)]),
+        compare("unconditional_*", "run_*/logits_uncond",
+                lambda subject, vector, which: subject.run(vector, True).plain[len(runs_of(vector)) + row_of(vector, which)]),
+        compare("hidden_*", "run_*/last_hidden_cond",
+                lambda subject, vector, which: subject.run(vector, True).hidden[row_of(vector, which)]),
         slots(0),
         slots(2),
     ), "the Janus-Pro generator, two prompts of different length in one batch, and its slots", ("full",)),
     "small_vq": Kind(decoder, (
-        Check("image_*", LOGITS, image, ("run_*/decoded",)),
-        Check("image_bytes_*", RARE, image_bytes, ("run_*/pixels_u8",)),
+        compare("image_*", "run_*/decoded", image_of),
+        compare("image_bytes_*", "run_*/pixels_u8", lambda *of: to_uint8(image_of(*of)), RARE, by=differing_bytes),
     ), "Janus-Pro's image tokenizer, decoding"),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +20,9 @@ from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.sampling import filter_logits
 from cachemark.models.vision.vq import VQ, VQConfig
 
-from ..checks import Check, Kind, Vector, apart, differing, differing_bytes
+from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled
 
-LOGITS = 1e-4
 PROBABILITIES = 1e-6
-RARE = 1e-3  # share of bytes that rounding may move by one
 
 
 # -- the transformer --------------------------------------------------------------------------------------------------
@@ -34,15 +31,6 @@ def sampling_of(vector: Vector, run: str) -> Sampling:
     scale = 1.0 if run == "greedy_nocfg" else vector.facts["cfg_scale"]
     interval = next((value for name, value in vector.facts.items() if name.startswith("cfg_interval")), -1)
     return Sampling(cfg_scale=scale, cfg_interval=interval if run == "greedy_cfg_interval" else -1, temperature=0.0)
-
-
-@dataclass(frozen=True)
-class Transformer:
-    """The subject of the checks."""
-
-    model: LlamaGen
-    sampling: Callable[[Vector, str], Sampling] = sampling_of
-    filter_logits: Callable[[Tensor, Sampling], Tensor] = filter_logits
 
 
 @dataclass
@@ -67,194 +55,118 @@ def config_of(facts: dict[str, Any]) -> LlamaGenConfig:
     return config
 
 
-def transformer(vector: Vector, model: type[LlamaGen] = LlamaGen) -> Transformer:
-    built = model(config_of(vector.facts))
-    built.load_state_dict(vector.weights())
-    return Transformer(built.eval())
+def transformer(vector: Vector) -> LlamaGen:
+    return filled(LlamaGen(config_of(vector.facts)), vector.weights())
 
 
 def generated(
-    subject: Transformer, labels: Tensor, sampling: Sampling, forced: Tensor | None = None,
+    model: LlamaGen, labels: Tensor, sampling: Sampling, forced: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Method]:
     """Return tokens (B, N), guided logits (B, N, vocab) and method of a generation with the full cache."""
     method, seen = METHODS.get("full")(), []
     seeds = range(len(labels))
-    tokens = subject.model.generate(labels, seeds, method, sampling, Memory(), forced=forced, see=lambda _, logits: seen.append(logits))
+    tokens = model.generate(labels, seeds, method, sampling, Memory(), forced=forced, see=lambda _, logits: seen.append(logits))
     return tokens, torch.cat(seen, 1), method
 
 
-def rope(subject: Transformer, vector: Vector) -> float:
-    return apart(torch.view_as_real(subject.model.rope), vector["freqs_cis"])
+def cached_logits(model: LlamaGen, labels: Tensor, tokens: Tensor) -> Tensor:
+    """Return cached logits; the last token is never fed, so the uncached pass predicts the last entry."""
+    logits = generated(model, labels, Sampling(), tokens)[1]
+    return torch.cat((logits, model.prefix_logits(labels, tokens)[:, -1:]), 1)
 
 
-def logits_cached(subject: Transformer, vector: Vector) -> float:
-    return _cached(subject, vector["input/class_ids"], vector["input/tokens"], vector["teacher/logits_kv"])
+def teacher_logits(model: LlamaGen, vector: Vector) -> Tensor:
+    return model.teacher(vector["input/class_ids"], vector["input/tokens"])
 
 
-def logits_null(subject: Transformer, vector: Vector) -> float:
-    null = torch.full_like(vector["input/class_ids"], vector.facts["null_class_id"])
-    return _cached(subject, null, vector["input/tokens"], vector["teacher/logits_kv_null"])
-
-
-def _cached(subject: Transformer, labels: Tensor, tokens: Tensor, expected: Tensor) -> float:
-    """Compare cached logits; the last token is never fed, so the uncached pass predicts the last entry."""
-    logits = generated(subject, labels, Sampling(), tokens)[1]
-    last = subject.model.prefix_logits(labels, tokens)[:, -1:]
-    return apart(torch.cat((logits, last), 1), expected)
-
-
-def logits_full(subject: Transformer, vector: Vector) -> float:
-    return apart(subject.model.prefix_logits(vector["input/class_ids"], vector["input/tokens"]), vector["teacher/logits_full_eval"])
-
-
-def logits_train(subject: Transformer, vector: Vector) -> float:
-    return apart(subject.model.teacher(vector["input/class_ids"], vector["input/tokens"]), vector["teacher/logits_train_forward"])
-
-
-def train_loss(subject: Transformer, vector: Vector) -> float:
-    logits = subject.model.teacher(vector["input/class_ids"], vector["input/tokens"])
-    return apart(F.cross_entropy(logits.flatten(0, 1), vector["input/tokens"].flatten()).view(1), vector["teacher/train_loss"])
-
-
-def hidden_first(subject: Transformer, vector: Vector) -> float:
-    return apart(_hidden(subject, vector)[0], vector["debug/hidden_after_layer0"])
-
-
-def hidden_last(subject: Transformer, vector: Vector) -> float:
-    return apart(_hidden(subject, vector)[-1], vector["debug/hidden_after_last_layer"])
-
-
-def _hidden(subject: Transformer, vector: Vector) -> list[Tensor]:
+def hidden_states(model: LlamaGen, vector: Vector) -> list[Tensor]:
     """Return hidden states (B, 1 + N, dim) after each block, before the final norm."""
-    model, method = subject.model, Watched()
+    method = Watched()
     x = torch.cat((model.cls_embedding(vector["input/class_ids"]), model.tok_embeddings(vector["input/tokens"])), 1)
     model(Tokens(x, model.rope), Step(0, 1), method)
     return method.hidden
 
 
-def slot_keys(subject: Transformer, vector: Vector) -> float:
-    return _slot(subject, vector, 0, vector["debug/k_cache_layer0"])
+def slot(name: str, part: int, need: str) -> Check:
+    """Check layer 0: the class and the N − 1 tokens that a generation feeds."""
 
+    def measure(model: LlamaGen, vector: Vector) -> float:
+        tokens = vector["input/tokens"]
+        method = generated(model, vector["input/class_ids"], Sampling(), tokens)[2]
+        stored, live = method.slots[model.sites[0]], tokens.shape[1]
+        if stored.live != [live]:
+            return float("inf")
+        return apart(stored.read(stored.bank.runs[0], live)[part], vector[need][:, :, :live])
 
-def slot_values(subject: Transformer, vector: Vector) -> float:
-    return _slot(subject, vector, 1, vector["debug/v_cache_layer0"])
-
-
-def _slot(subject: Transformer, vector: Vector, part: int, expected: Tensor) -> float:
-    """Compare layer 0: the class and the N − 1 tokens that a generation feeds."""
-    tokens = vector["input/tokens"]
-    method = generated(subject, vector["input/class_ids"], Sampling(), tokens)[2]
-    slot, live = method.slots[subject.model.sites[0]], tokens.shape[1]
-    if slot.live != [live]:
-        return float("inf")
-    return apart(slot.read(slot.bank.runs[0], live)[part], expected[:, :, :live])
+    return Check(name, LOGITS, measure, (need,))
 
 
 def greedy(run: str) -> Check:
     """Check every token exactly."""
-
-    def measure(subject: Transformer, vector: Vector) -> float:
-        tokens, _, _ = generated(subject, vector["input/class_ids"], subject.sampling(vector, run))
-        return differing(tokens, vector[f"{run}/tokens"])
-
-    return Check(run, 0.0, measure, (f"{run}/tokens",))
+    return compare(run, f"{run}/tokens", lambda model, vector: generated(
+        model, vector["input/class_ids"], sampling_of(vector, run))[0], 0.0, by=differing)
 
 
-def guided_logits(subject: Transformer, vector: Vector) -> float:
-    _, logits, _ = generated(subject, vector["input/class_ids"], subject.sampling(vector, "greedy_cfg"))
-    return apart(logits, vector["greedy_cfg/logits"])
-
-
-def filters(subject: Transformer, vector: Vector) -> float:
+def filters(model: LlamaGen, vector: Vector) -> float:
     """Compare probabilities under each of the file's settings of temperature, top-k and top-p."""
     logits, settings = vector["filter/logits_in"][:, -1], vector.facts["filters"]
     assert settings
-    probabilities = {name: subject.filter_logits(logits, Sampling(**setting)).softmax(-1) for name, setting in settings.items()}
+    probabilities = {name: filter_logits(logits, Sampling(**setting)).softmax(-1) for name, setting in settings.items()}
     return max(apart(probabilities[name], vector[f"filter/{name}"]) for name in settings)
 
 
 # -- the tokenizer's decoder ------------------------------------------------------------------------------------------
-def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize images (B, 3, H, W) bicubically without antialiasing."""
-    return F.interpolate(images, size=size, mode="bicubic", align_corners=False, antialias=False)
-
-
 def to_uint8(images: Tensor) -> Tensor:
     """Convert images in [−1, 1] to bytes as published: 127.5·x + 128, clamped, truncated."""
     return images.mul(127.5).add(128.0).clamp(0, 255).permute(0, 2, 3, 1).to(torch.uint8)
 
 
-@dataclass(frozen=True)
-class Tokenizer:
-    """The subject of the checks."""
-
-    model: VQ
-    resize: Callable[[Tensor, tuple[int, int]], Tensor] = resize
-    to_uint8: Callable[[Tensor], Tensor] = to_uint8
-
-
-def tokenizer(vector: Vector) -> Tokenizer:
+def tokenizer(vector: Vector) -> VQ:
     c = vector.facts["config"]
-    sizes = (c["ch"], tuple(c["ch_mult"]), c["num_res_blocks"], c["z_channels"], c["codebook_size"], c["codebook_embed_dim"])
-    model = VQ(VQConfig(*sizes))
-    missing, unexpected = model.load_state_dict(vector.weights(), strict=False)
-    assert not unexpected
-    assert all(name.startswith(("encoder.", "quant_conv.", "quantize.codebook_used")) for name in missing), missing
-    return Tokenizer(model.eval())
+    config = VQConfig(c["ch"], tuple(c["ch_mult"]), c["num_res_blocks"], c["z_channels"], c["codebook_size"], c["codebook_embed_dim"])
+    return filled(VQ(config), vector.weights(), "encoder.", "quant_conv.", "quantize.codebook_used")
 
 
-def image_of(subject: Tokenizer, vector: Vector) -> Tensor:
-    return subject.model.decode(vector["input/codes"], tuple(vector.facts["config"]["grid"]))
+def image_of(model: VQ, vector: Vector) -> Tensor:
+    return model.decode(vector["input/codes"], tuple(vector.facts["config"]["grid"]))
 
 
-def resized(subject: Tokenizer, vector: Vector) -> Tensor:
+def resized(model: VQ, vector: Vector) -> Tensor:
+    """Resize images bicubically without antialiasing."""
     height, width = vector["image_bicubic_two_thirds"].shape[2:]
-    return subject.resize(image_of(subject, vector), (height, width))
-
-
-def code_vectors(subject: Tokenizer, vector: Vector) -> float:
-    return apart(subject.model.vectors(vector["input/codes"], tuple(vector.facts["config"]["grid"])), vector["quant"])
-
-
-def image(subject: Tokenizer, vector: Vector) -> float:
-    return apart(image_of(subject, vector), vector["image"])
-
-
-def image_bytes(subject: Tokenizer, vector: Vector) -> float:
-    return differing_bytes(subject.to_uint8(image_of(subject, vector)), vector["image_u8_hwc"])
-
-
-def bicubic(subject: Tokenizer, vector: Vector) -> float:
-    return apart(resized(subject, vector), vector["image_bicubic_two_thirds"])
-
-
-def bicubic_bytes(subject: Tokenizer, vector: Vector) -> float:
-    return differing_bytes(subject.to_uint8(resized(subject, vector)), vector["image_bicubic_u8_hwc"])
+    return F.interpolate(image_of(model, vector), size=(height, width), mode="bicubic", align_corners=False, antialias=False)
 
 
 KINDS = {
     "small": Kind(transformer, (
-        Check("rope", 1e-6, rope, ("freqs_cis",)),
-        Check("logits_cached", LOGITS, logits_cached, ("teacher/logits_kv",)),
-        Check("logits_null", LOGITS, logits_null, ("teacher/logits_kv_null",)),
-        Check("logits_full", LOGITS, logits_full, ("teacher/logits_full_eval",)),
-        Check("logits_train", LOGITS, logits_train, ("teacher/logits_train_forward",)),
-        Check("train_loss", 1e-5, train_loss, ("teacher/train_loss",)),
-        Check("hidden_first", LOGITS, hidden_first, ("debug/hidden_after_layer0",)),
-        Check("hidden_last", LOGITS, hidden_last, ("debug/hidden_after_last_layer",)),
-        Check("slot_keys", LOGITS, slot_keys, ("debug/k_cache_layer0",)),
-        Check("slot_values", LOGITS, slot_values, ("debug/v_cache_layer0",)),
+        compare("rope", "freqs_cis", lambda model, vector: torch.view_as_real(model.rope), 1e-6),
+        compare("logits_cached", "teacher/logits_kv", lambda model, vector: cached_logits(
+            model, vector["input/class_ids"], vector["input/tokens"])),
+        compare("logits_null", "teacher/logits_kv_null", lambda model, vector: cached_logits(
+            model, torch.full_like(vector["input/class_ids"], vector.facts["null_class_id"]), vector["input/tokens"])),
+        compare("logits_full", "teacher/logits_full_eval", lambda model, vector: model.prefix_logits(
+            vector["input/class_ids"], vector["input/tokens"])),
+        compare("logits_train", "teacher/logits_train_forward", teacher_logits),
+        compare("train_loss", "teacher/train_loss", lambda model, vector: F.cross_entropy(
+            teacher_logits(model, vector).flatten(0, 1), vector["input/tokens"].flatten()).view(1), 1e-5),
+        compare("hidden_first", "debug/hidden_after_layer0", lambda model, vector: hidden_states(model, vector)[0]),
+        compare("hidden_last", "debug/hidden_after_last_layer", lambda model, vector: hidden_states(model, vector)[-1]),
+        slot("slot_keys", 0, "debug/k_cache_layer0"),
+        slot("slot_values", 1, "debug/v_cache_layer0"),
         greedy("greedy_cfg"),
         greedy("greedy_cfg_interval"),
         greedy("greedy_nocfg"),
-        Check("guided_logits", LOGITS, guided_logits, ("greedy_cfg/logits",)),
+        compare("guided_logits", "greedy_cfg/logits", lambda model, vector: generated(
+            model, vector["input/class_ids"], sampling_of(vector, "greedy_cfg"))[1]),
         Check("filters", PROBABILITIES, filters, ("filter/logits_in",)),
     ), "the LlamaGen transformer, with and without a cache, and its sampling", ("full",)),
     "small_vq": Kind(tokenizer, (
-        Check("code_vectors", 1e-6, code_vectors, ("quant",)),
-        Check("image", LOGITS, image, ("image",)),
-        Check("image_bytes", RARE, image_bytes, ("image_u8_hwc",)),
-        Check("bicubic", LOGITS, bicubic, ("image_bicubic_two_thirds",)),
-        Check("bicubic_bytes", RARE, bicubic_bytes, ("image_bicubic_two_thirds", "image_bicubic_u8_hwc")),
+        compare("code_vectors", "quant", lambda model, vector: model.vectors(
+            vector["input/codes"], tuple(vector.facts["config"]["grid"])), 1e-6),
+        compare("image", "image", image_of),
+        compare("image_bytes", "image_u8_hwc", lambda *of: to_uint8(image_of(*of)), RARE, by=differing_bytes),
+        compare("bicubic", "image_bicubic_two_thirds", resized),
+        compare("bicubic_bytes", "image_bicubic_u8_hwc", lambda *of: to_uint8(resized(*of)), RARE, needs=("image_bicubic_two_thirds",),
+                by=differing_bytes),
     ), "LlamaGen's image tokenizer, decoding"),
 }

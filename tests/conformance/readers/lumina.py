@@ -23,10 +23,7 @@ from cachemark.models.prompts import Prompts
 from cachemark.models.sampling import filter_logits
 from cachemark.models.vision.vqgan import VQGAN, VQGANConfig
 
-from ..checks import Check, Kind, Vector, apart, differing, differing_bytes
-
-LOGITS = 1e-4
-RARE = 1e-3  # share of bytes that rounding may move by one
+from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled
 
 
 # -- the generator ----------------------------------------------------------------------------------------------------
@@ -69,43 +66,25 @@ class Generator:
     """The subject of the checks. ``ran``: by run and by whether tokens were forced."""
 
     vector: Vector
-    make: Callable[[LuminaConfig, Prompts], NotingLumina] = NotingLumina
     ran: dict[tuple[str, bool], Ran] = field(default_factory=dict)
 
     def model(self, which: str) -> NotingLumina:
         config, ids = config_of(self.vector.facts, which), tuple(self.vector[f"run_{which}/prompt_ids"].tolist())
         assert ids[-2:] == (config.ids.size + config.height, config.ids.size + config.width)
-        model = self.make(config, Prompts((ids,), (ids[-3:],)))
+        model = NotingLumina(config, Prompts((ids,), (ids[-3:],)))
         model.load_state_dict(self.vector.weights())
         return model.eval()
 
     def run(self, which: str, forced: bool) -> Ran:
-        if (which, forced) not in self.ran:
-            self.ran[which, forced] = self._run(which, forced)
-        return self.ran[which, forced]
-
-    def _run(self, which: str, forced: bool) -> Ran:
+        if (which, forced) in self.ran:
+            return self.ran[which, forced]
         model, method, guided = self.model(which), Full(), []
         tokens = self.vector[f"run_{which}/new_tokens"][None, :-1] if forced else None
-        drawn = model.generate(torch.tensor([0]), [0], method, sampling_of(self.vector), Memory(), forced=tokens,
+        sampling = Sampling(cfg_scale=self.vector.facts["cfg_scale"], temperature=0.0)
+        drawn = model.generate(torch.tensor([0]), [0], method, sampling, Memory(), forced=tokens,
                                see=lambda _, logits: guided.append(logits[0].clone()))
-        return Ran(drawn[0], torch.cat(guided), torch.stack(model.plain, 1), method)
-
-
-def sampling_of(vector: Vector) -> Sampling:
-    return Sampling(cfg_scale=vector.facts["cfg_scale"], temperature=0.0)
-
-
-def codes(subject: Generator, vector: Vector, which: str) -> float:
-    """Compare every token exactly, except the one after the image."""
-    return differing(subject.run(which, False).tokens, vector[f"run_{which}/new_tokens"][:-1])
-
-
-def branch(row: int, name: str) -> Callable[..., float]:
-    def measure(subject: Generator, vector: Vector, which: str) -> float:
-        return apart(subject.run(which, True).plain[row], vector[f"run_{which}/logits_{name}"][:-1])
-
-    return measure
+        self.ran[which, forced] = Ran(drawn[0], torch.cat(guided), torch.stack(model.plain, 1), method)
+        return self.ran[which, forced]
 
 
 def guided(subject: Generator, vector: Vector, which: str) -> float:
@@ -119,18 +98,23 @@ def guided(subject: Generator, vector: Vector, which: str) -> float:
     return max(apart(actual[allowed], scores[allowed]), float((actual[~allowed] > -1e8).any()))
 
 
-def kept_by_filters(subject: Generator, vector: Vector, which: str) -> float:
+def kept(subject: Generator, vector: Vector, which: str) -> float:
     """Compare the tokens allowed by position and top-k."""
     setting = Sampling(top_k=vector.facts[f"run_{which}"]["image_top_k"])
     filtered = filter_logits(subject.run(which, True).guided, setting)
     return differing(filtered > -1e8, vector[f"run_{which}/scores_processed"][:-1].isfinite())
 
 
-def prefill(subject: Generator, vector: Vector, which: str) -> float:
-    """Compare logits of all ids of a prompt in one pass."""
+def prefill(subject: Generator, vector: Vector, which: str) -> Tensor:
+    """Return logits of all ids of a prompt in one pass."""
     model = subject.model(which)
     tokens = model.feed(vector[f"run_{which}/prompt_ids"][None], Step(0, 1), torch.tensor([0]), torch.tensor([0]))
-    return apart(model.logits(model(tokens, Step(0, 1), Uncached()))[0], vector[f"run_{which}/prefill_logits"])
+    return model.logits(model(tokens, Step(0, 1), Uncached()))[0]
+
+
+def before_the_end(by: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor], float]:
+    """Compare with all stored entries but the one after the image."""
+    return lambda actual, expected: by(actual, expected[:-1])
 
 
 def slots(layer: int) -> Check:
@@ -158,51 +142,34 @@ def to_uint8(images: Tensor) -> Tensor:
     return ((images.clamp(-1, 1) + 1) / 2 * 255).permute(0, 2, 3, 1).to(torch.uint8)
 
 
-@dataclass(frozen=True)
-class Decoder:
-    """The subject of the checks."""
-
-    model: VQGAN
-    grids: dict[str, tuple[int, int]]
-    to_uint8: Callable[[Tensor], Tensor] = to_uint8
-
-    def image(self, vector: Vector, which: str) -> Tensor:
-        return self.model.decode(vector[f"run_{which}/codes"][None], self.grids[which]).detach()
-
-
-def decoder(vector: Vector) -> Decoder:
+def decoder(vector: Vector) -> VQGAN:
     c = vector.facts["config"]
     d = c["ddconfig"]
-    model = VQGAN(VQGANConfig(d["ch"], tuple(d["ch_mult"]), d["num_res_blocks"], d["z_channels"], c["n_embed"], c["embed_dim"]))
-    missing, unexpected = model.load_state_dict(vector.weights(), strict=False)
-    assert not unexpected
-    assert all(name.startswith("encoder.") for name in missing), missing
-    shapes = {which: vector.tensors[name].shape for name, which in vector.matching("run_*/decoded")}
-    grids = {which: (shape[2] // model.config.factor, shape[3] // model.config.factor) for which, shape in shapes.items()}
-    return Decoder(model.eval(), grids)
+    config = VQGANConfig(d["ch"], tuple(d["ch_mult"]), d["num_res_blocks"], d["z_channels"], c["n_embed"], c["embed_dim"])
+    return filled(VQGAN(config), vector.weights(), "encoder.")
 
 
-def image(subject: Decoder, vector: Vector, which: str) -> float:
-    return apart(subject.image(vector, which), vector[f"run_{which}/decoded"])
-
-
-def image_bytes(subject: Decoder, vector: Vector, which: str) -> float:
-    return differing_bytes(subject.to_uint8(subject.image(vector, which))[0], vector[f"run_{which}/pixels_u8"])
+def image_of(model: VQGAN, vector: Vector, which: str) -> Tensor:
+    height, width = vector.tensors[f"run_{which}/decoded"].shape[2:]
+    return model.decode(vector[f"run_{which}/codes"][None], (height // model.config.factor, width // model.config.factor))
 
 
 KINDS = {
     "small": Kind(Generator, (
-        Check("codes_*", 0.0, codes, ("run_*/new_tokens", "run_*/prompt_ids")),
+        compare("codes_*", "run_*/new_tokens", lambda subject, vector, which: subject.run(which, False).tokens, 0.0,
+                needs=("run_*/prompt_ids",), by=before_the_end(differing)),
         Check("guided_*", LOGITS, guided, ("run_*/logits_cfg",)),
-        Check("conditional_*", LOGITS, branch(0, "cond"), ("run_*/logits_cond",)),
-        Check("unconditional_*", LOGITS, branch(1, "uncond"), ("run_*/logits_uncond",)),
-        Check("kept_*", 0.0, kept_by_filters, ("run_*/scores_processed",)),
-        Check("prefill_*", LOGITS, prefill, ("run_*/prefill_logits",)),
+        compare("conditional_*", "run_*/logits_cond", lambda subject, vector, which: subject.run(which, True).plain[0],
+                by=before_the_end(apart)),
+        compare("unconditional_*", "run_*/logits_uncond", lambda subject, vector, which: subject.run(which, True).plain[1],
+                by=before_the_end(apart)),
+        Check("kept_*", 0.0, kept, ("run_*/scores_processed",)),
+        compare("prefill_*", "run_*/prefill_logits", prefill),
         slots(0),
         slots(2),
     ), "the Lumina-mGPT generator, its line ends, both rows of guidance in one batch, and its slots", ("full",)),
     "small_vq": Kind(decoder, (
-        Check("image_*", LOGITS, image, ("run_*/decoded",)),
-        Check("image_bytes_*", RARE, image_bytes, ("run_*/pixels_u8",)),
+        compare("image_*", "run_*/decoded", image_of),
+        compare("image_bytes_*", "run_*/pixels_u8", lambda *of: to_uint8(image_of(*of))[0], RARE, by=differing_bytes),
     ), "Chameleon's image tokenizer, decoding"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -22,7 +22,7 @@ from cachemark.models.diffusion import DiffusionHead, Predicted
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.vision.kl import grid_of, tokens_of
 
-from ..checks import Check, Kind, Vector, apart, differing, worst
+from ..checks import Check, Kind, Vector, apart, compare, differing, filled
 
 RELATIVE = 1e-5
 # Angles reach 999, where fp32 numbers are 6e-5 apart, and a frequency whose last bit differs turns the angle by as much again. AVX2
@@ -172,9 +172,7 @@ def tokens_by_patch(grid: Tensor, patch: int) -> Tensor:
 def subject(vector: Vector, *, eager_head: bool = False) -> Subject:
     models, c = {}, vector.facts["config"]
     for spacing in (str(c["num_sampling_steps"]), *(run["resp"] for run in vector.facts["trajectories"])):
-        models[spacing] = Replayed(config_of(vector.facts, spacing), eager_head=eager_head)
-        models[spacing].load_state_dict(vector.weights())
-        models[spacing].eval().requires_grad_(False)
+        models[spacing] = filled(Replayed(config_of(vector.facts, spacing), eager_head=eager_head), vector.weights())
     patch = c["patch_size"]
     return Subject(models, vector, partial(grid_by_patch, patch=patch), partial(tokens_by_patch, patch=patch))
 
@@ -193,73 +191,24 @@ def state(subject: Subject, vector: Vector, name: str) -> tuple[Tensor, Tensor, 
     return encoded, MAR.conditions(model, hidden, everywhere(len(hidden), model.config.tokens)), method
 
 
-def encoded(subject: Subject, vector: Vector) -> float:
-    return worst(far(state(subject, vector, which)[0], vector[name]) for name, which in vector.matching("out/states/*/encoder_out"))
-
-
-def head_inputs(subject: Subject, vector: Vector) -> float:
-    return worst(far(state(subject, vector, which)[1], vector[name]) for name, which in vector.matching("out/states/*/z"))
-
-
-def first_block(stack: str) -> Check:
-    """Check the stored rows of the first block."""
-    pattern = f"out/states/*/{stack}_block0_out"
-
-    def measure(subject: Subject, vector: Vector) -> float:
-        return worst(far(state(subject, vector, which)[2].behind[Site(stack, 0)][: len(vector[name])], vector[name])
-                     for name, which in vector.matching(pattern))
-
-    return Check(f"{stack}_block", RELATIVE, measure, (pattern,))
-
-
 # -- the head ---------------------------------------------------------------------------------------------------------
-def waves(subject: Subject, vector: Vector) -> float:
-    return far(subject.head.net.time_embed.waves(vector["in/head/t"]), vector["out/head/timestep_embedding"])
-
-
-def time_embed(subject: Subject, vector: Vector) -> float:
-    return far(subject.head.net.time_embed(vector["in/head/t"]), vector["out/head/time_embed"])
-
-
-def cond_embed(subject: Subject, vector: Vector) -> float:
-    return far(subject.head.net.cond_embed(vector["in/head/c"]), vector["out/head/cond_embed"])
-
-
 def output(subject: Subject, x: Tensor, t: Tensor, c: Tensor) -> Tensor:
     """Return the network's output (rows, 2·C) for rows of one token."""
     return subject.head.net(x[:, None], t[:, None], c[:, None])[:, 0]
 
 
-def head_out(subject: Subject, vector: Vector) -> float:
-    return far(output(subject, vector["in/head/x"], vector["in/head/t"], vector["in/head/c"]), vector["out/head/out"])
+def guided_output(subject: Subject, vector: Vector, scale: str) -> Tensor:
+    """Return guided outputs; both halves read the first half of x."""
+    half = vector["in/head/x"].chunk(2)[0]
+    out = output(subject, half.repeat(2, 1), vector["in/head/t"], vector["in/head/c"])
+    eps, v = diffusion.guided(out, float(scale))
+    return torch.cat((torch.cat((eps, v), 1), torch.cat((eps, out.chunk(2)[1].chunk(2, -1)[1]), 1)))
 
 
-def head_guided(subject: Subject, vector: Vector) -> float:
-    """Compare guided outputs; both halves read the first half of x."""
-
-    def deviation(name: str, scale: str) -> float:
-        half = vector["in/head/x"].chunk(2)[0]
-        out = output(subject, half.repeat(2, 1), vector["in/head/t"], vector["in/head/c"])
-        eps, v = diffusion.guided(out, float(scale))
-        other = out.chunk(2)[1].chunk(2, -1)[1]
-        return far(torch.cat((torch.cat((eps, v), 1), torch.cat((eps, other), 1))), vector[name])
-
-    return worst(deviation(name, scale) for name, scale in vector.matching("out/head/out_cfg*"))
-
-
-def predicted(part: str, name: str) -> Check:
-    pattern = f"out/head/pmv_t*/{name}"
-
-    def measure(subject: Subject, vector: Vector) -> float:
-        return worst(far(getattr(_predicted(subject, vector, int(index)), part), vector[at]) for at, index in vector.matching(pattern))
-
-    return Check(part, RELATIVE, measure, (pattern,))
-
-
-def _predicted(subject: Subject, vector: Vector, index: int) -> Predicted:
+def predicted(subject: Subject, vector: Vector, index: str) -> Predicted:
     short, x, c = diffusion.process(sections_of(subject.spacing)), vector["in/head/x"], vector["in/head/c"]
-    eps, v = output(subject, x, torch.full((len(x),), short.timesteps[index]), c).chunk(2, -1)
-    return short.predicted(x, eps, v, torch.full((len(x),), index))
+    eps, v = output(subject, x, torch.full((len(x),), short.timesteps[int(index)]), c).chunk(2, -1)
+    return short.predicted(x, eps, v, torch.full((len(x),), int(index)))
 
 
 def timesteps(subject: Subject, vector: Vector) -> float:
@@ -267,12 +216,9 @@ def timesteps(subject: Subject, vector: Vector) -> float:
     return max(differing(torch.tensor(diffusion.process(sections_of(name)).timesteps), torch.tensor(steps)) for name, steps in maps.items())
 
 
-def loss_part(part: int, name: str) -> Check:
-    def measure(subject: Subject, vector: Vector) -> float:
-        terms = subject.head.terms(*(vector[at][:, None] for at in ("in/head/c", "in/loss/x_start", "in/loss/noise", "in/loss/t")))
-        return far((*terms, terms[0] + terms[1])[part][:, 0], vector[f"out/loss/{name}"])
-
-    return Check(f"loss_{name}", RELATIVE, measure, (f"out/loss/{name}",))
+def losses(subject: Subject, vector: Vector) -> tuple[Tensor, Tensor]:
+    squared, bound = subject.head.terms(*(vector[name][:, None] for name in ("in/head/c", "in/loss/x_start", "in/loss/noise", "in/loss/t")))
+    return squared[:, 0], bound[:, 0]
 
 
 def settings_of(vector: Vector, variant: str) -> tuple[str, float, float]:
@@ -310,41 +256,9 @@ def sampled(subject: Subject, vector: Vector, which: str) -> float:
 
 
 # -- whole generations ------------------------------------------------------------------------------------------------
-def trajectory(name: str, part: str, measure: Callable[[Ran, Vector, str], float], tolerance: float = RELATIVE) -> Check:
-    """Check all generations for which the file holds ``part``."""
-    pattern = f"out/traj*/{part}"
-
-    def measured(subject: Subject, vector: Vector) -> float:
-        return worst(measure(subject.runs[which], vector, f"out/traj{which}/") for _, which in vector.matching(pattern))
-
-    return Check(name, tolerance, measured, (pattern,))
-
-
-def counts(ran: Ran, vector: Vector, at: str) -> float:
-    return differing(torch.tensor([step.count for step in ran.passes]), vector[f"{at}counts"])
-
-
-def masks(ran: Ran, vector: Vector, at: str) -> float:
-    """Compare the unknown positions before each pass."""
-    expected = vector[f"{at}masks"]
-    own_masks = [torch.ones_like(mask).scatter(1, step.known[: len(mask)], 0) for mask, step in zip(expected, ran.passes, strict=True)]
-    return differing(torch.stack(own_masks), expected)
-
-
-def guidance(ran: Ran, vector: Vector, at: str) -> float:
-    return apart(torch.tensor(ran.scales), vector[f"{at}cfg_iter"])
-
-
-def conditions(ran: Ran, vector: Vector, at: str) -> float:
-    return far(ran.head_inputs, vector[f"{at}z_pred"])
-
-
-def last_conditions(ran: Ran, vector: Vector, at: str) -> float:
-    return far(ran.last, vector[f"{at}z_full_laststep"])
-
-
-def latents(subject: Subject, vector: Vector) -> float:
-    return worst(far(subject.grid(subject.runs[which].tokens), vector[name]) for name, which in vector.matching("out/traj*/latent"))
+def masks_of(passes: Sequence[MaskedStep], batch: int, count: int) -> Tensor:
+    """Return the unknown positions before each pass, (passes, batch, count)."""
+    return torch.stack([torch.ones(batch, count).scatter(1, step.known[:batch], 0) for step in passes])
 
 
 def flattened(subject: Subject, vector: Vector) -> float:
@@ -352,31 +266,41 @@ def flattened(subject: Subject, vector: Vector) -> float:
     return max(apart(subject.flat(grid), tokens), apart(subject.grid(tokens), grid))
 
 
+def far_in_stored_rows(actual: Tensor, expected: Tensor) -> float:
+    return far(actual[: len(expected)], expected)
+
+
+close = partial(compare, tolerance=RELATIVE, by=far)
 KINDS = {
     "small": Kind(subject, (
-        Check("encoder", RELATIVE, encoded, ("out/states/*/encoder_out",)),
-        Check("head_inputs", RELATIVE, head_inputs, ("out/states/*/z",)),
-        first_block("encoder"),
-        first_block("decoder"),
-        Check("waves", WAVES, waves, ("out/head/timestep_embedding",)),
-        Check("time_embed", RELATIVE, time_embed, ("out/head/time_embed",)),
-        Check("cond_embed", RELATIVE, cond_embed, ("out/head/cond_embed",)),
-        Check("head", RELATIVE, head_out, ("out/head/out",)),
-        Check("head_guided", RELATIVE, head_guided, ("out/head/out_cfg*",)),
-        predicted("mean", "mean"),
-        predicted("log_variance", "log_variance"),
-        predicted("start", "pred_xstart"),
+        close("encoder", "out/states/*/encoder_out", lambda subject, vector, which: state(subject, vector, which)[0]),
+        close("head_inputs", "out/states/*/z", lambda subject, vector, which: state(subject, vector, which)[1]),
+        *(close(f"{stack}_block", f"out/states/*/{stack}_block0_out", by=far_in_stored_rows,
+                actual=lambda subject, vector, which, stack=stack: state(subject, vector, which)[2].behind[Site(stack, 0)])
+          for stack in ("encoder", "decoder")),
+        compare("waves", "out/head/timestep_embedding", lambda subject, vector: subject.head.net.time_embed.waves(vector["in/head/t"]),
+                WAVES, by=far),
+        close("time_embed", "out/head/time_embed", lambda subject, vector: subject.head.net.time_embed(vector["in/head/t"])),
+        close("cond_embed", "out/head/cond_embed", lambda subject, vector: subject.head.net.cond_embed(vector["in/head/c"])),
+        close("head", "out/head/out", lambda subject, vector: output(
+            subject, vector["in/head/x"], vector["in/head/t"], vector["in/head/c"])),
+        close("head_guided", "out/head/out_cfg*", guided_output),
+        close("mean", "out/head/pmv_t*/mean", lambda *of: predicted(*of).mean),
+        close("log_variance", "out/head/pmv_t*/log_variance", lambda *of: predicted(*of).log_variance),
+        close("start", "out/head/pmv_t*/pred_xstart", lambda *of: predicted(*of).start),
         Check("timesteps", 0.0, timesteps, ("json/timestep_maps",)),
-        loss_part(0, "mse"),
-        loss_part(1, "vb"),
-        loss_part(2, "loss"),
+        close("loss_mse", "out/loss/mse", lambda *of: losses(*of)[0]),
+        close("loss_vb", "out/loss/vb", lambda *of: losses(*of)[1]),
+        close("loss_loss", "out/loss/loss", lambda *of: sum(losses(*of))),
         Check("sampled_*", RELATIVE, sampled, ("out/psl/*/out", "out/psl/*/steps")),
-        trajectory("counts", "counts", counts, 0.0),
-        trajectory("masks", "masks", masks, 0.0),
-        trajectory("guidance", "cfg_iter", guidance, 1e-6),
-        trajectory("conditions", "z_pred", conditions),
-        trajectory("last_conditions", "z_full_laststep", last_conditions),
-        Check("latents", RELATIVE, latents, ("out/traj*/latent",)),
+        compare("counts", "out/traj*/counts", lambda subject, vector, which: torch.tensor(
+            [step.count for step in subject.runs[which].passes]), 0.0, by=differing),
+        compare("masks", "out/traj*/masks", lambda subject, vector, which: masks_of(
+            subject.runs[which].passes, *subject.runs[which].tokens.shape[:2]), 0.0, by=differing),
+        compare("guidance", "out/traj*/cfg_iter", lambda subject, vector, which: torch.tensor(subject.runs[which].scales), 1e-6),
+        close("conditions", "out/traj*/z_pred", lambda subject, vector, which: subject.runs[which].head_inputs),
+        close("last_conditions", "out/traj*/z_full_laststep", lambda subject, vector, which: subject.runs[which].last),
+        close("latents", "out/traj*/latent", lambda subject, vector, which: subject.grid(subject.runs[which].tokens)),
         Check("flattened", 0.0, flattened, ("in/patchify/in",)),
     ), "the MAR transformer, its diffusion head and whole generations", ("full",)),
 }

@@ -22,7 +22,7 @@ from cachemark.methods.lazymar import BRIDGED, HEAD_PERIOD, LazyMAR
 from cachemark.models.diffusion import DiffusionHead
 from cachemark.models.mar import MAR
 
-from ..checks import Check, Kind, Vector, apart, differing, matching, worst
+from ..checks import Check, Kind, Vector, apart, compare, differing, filled, matching, worst
 from . import mar
 
 ABSOLUTE = 1e-3  # sharp random attention: a relative change of the weights by 1e-6 moves the head's inputs by 1e-4
@@ -103,9 +103,7 @@ class Subject:
     only: str = ""
 
     def model(self) -> Fed:
-        made = Fed(mar.config_of(self.meta, self.spacing("std")))
-        made.load_state_dict(self.weights)
-        return made.eval().requires_grad_(False)
+        return filled(Fed(mar.config_of(self.meta, self.spacing("std"))), self.weights)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -196,13 +194,9 @@ def trajectory(name: str, part: str, measure: Callable[[Ran, Vector, str], float
     return Check(name, tolerance, measured, (part,))
 
 
-def fullness(ran: Ran, vector: Vector, at: str) -> float:
-    full_steps = [index for index, full in enumerate(ran.method.full) if full]
-    return float(full_steps != vector.facts[f"{at}/"]["full_steps"] or list(ran.method.scored) != vector.facts[f"{at}/"]["cached_steps"])
-
-
-def kept_counts(ran: Ran, vector: Vector, at: str) -> float:
-    return float([tokens.size(1) for _, tokens in ran.method.scored.values()] != vector.facts[f"{at}/"]["kept_counts"])
+def fact(name: str, holds: Callable[[Ran, dict[str, Any]], bool]) -> Check:
+    """Check what the file's configuration notes about each generation."""
+    return trajectory(name, "json/traj*/", lambda ran, vector, at: float(not holds(ran, vector.facts[f"{at}/"])))
 
 
 def kept_tokens(ran: Ran, vector: Vector, at: str) -> float:
@@ -212,16 +206,9 @@ def kept_tokens(ran: Ran, vector: Vector, at: str) -> float:
     return differing(torch.stack(own_masks), expected)
 
 
-def scores(ran: Ran, vector: Vector, at: str) -> float:
-    return apart(torch.stack([score for score, _ in ran.method.scored.values()]), vector[f"out/{at}/score"])
-
-
 def masks(ran: Ran, vector: Vector, at: str) -> float:
-    return mar.masks(mar.Ran(torch.empty(0), ran.model.passes, [], torch.empty(0), torch.empty(0)), vector, f"out/{at}/")
-
-
-def head_inputs(ran: Ran, vector: Vector, at: str) -> float:
-    return apart(torch.cat([z.flatten(0, 1) for z in ran.model.head_inputs]), vector[f"out/{at}/z_pred"])
+    expected = vector[f"out/{at}/masks"]
+    return differing(mar.masks_of(ran.model.passes, *expected.shape[1:]), expected)
 
 
 def head_inputs_in_full(ran: Ran, vector: Vector, at: str) -> float:
@@ -229,14 +216,6 @@ def head_inputs_in_full(ran: Ran, vector: Vector, at: str) -> float:
     conditions = torch.cat([z.flatten(0, 1) for z, full in zip(ran.model.head_inputs, ran.method.full, strict=True) if full])
     plain = vector[f"out/{at}/z_pred_mar"].split([2 * step.count * len(step.known) // 2 for step in ran.model.passes])
     return apart(conditions, torch.cat([z for z, full in zip(plain, ran.method.full, strict=True) if full]))
-
-
-def guidance(ran: Ran, vector: Vector, at: str) -> float:
-    return apart(torch.tensor(ran.scales), torch.tensor(vector.facts[f"{at}/"]["cfg_iter"]))
-
-
-def encoder_shapes(ran: Ran, vector: Vector, at: str) -> float:
-    return float(ran.method.inputs != vector.facts[f"{at}/"]["encoder_input_shape"])
 
 
 def noted(kind: str) -> Callable[[Ran, Vector, str], float]:
@@ -266,28 +245,27 @@ def head_calls(subject: Subject, vector: Vector) -> float:
     return float(subject.heads["std"][2] != vector.facts["head_mlp_calls"])
 
 
-def plain_head(subject: Subject, vector: Vector) -> float:
-    """Compare the head without its cache with the plain one."""
-    made = {name: subject.head(which, head_cache=False)[0] for name, which in vector.matching("out/head/*/plain_out")}
-    return worst(mar.far(out, vector[name][: len(out)]) for name, out in made.items())
-
-
 KINDS = {
     "lazy": Kind(subject, (
-        trajectory("full_passes", "json/traj*/", fullness),
-        trajectory("kept_counts", "json/traj*/", kept_counts),
+        fact("full_passes", lambda ran, facts: list(ran.method.scored) == facts["cached_steps"] and facts["full_steps"] == [
+            index for index, full in enumerate(ran.method.full) if full]),
+        fact("kept_counts", lambda ran, facts: facts["kept_counts"] == [tokens.size(1) for _, tokens in ran.method.scored.values()]),
         trajectory("kept", "out/traj*/kept", kept_tokens),
         trajectory("masks", "out/traj*/masks", masks),
-        trajectory("encoder_shapes", "json/traj*/", encoder_shapes),
-        trajectory("guidance", "json/traj*/", guidance, 1e-6),
-        trajectory("scores", "out/traj*/score", scores, ABSOLUTE),
-        trajectory("head_inputs", "out/traj*/z_pred", head_inputs, ABSOLUTE),
+        fact("encoder_shapes", lambda ran, facts: ran.method.inputs == facts["encoder_input_shape"]),
+        trajectory("guidance", "json/traj*/", lambda ran, vector, at: apart(
+            torch.tensor(ran.scales), torch.tensor(vector.facts[f"{at}/"]["cfg_iter"])), 1e-6),
+        trajectory("scores", "out/traj*/score", lambda ran, vector, at: apart(
+            torch.stack([score for score, _ in ran.method.scored.values()]), vector[f"out/{at}/score"]), ABSOLUTE),
+        trajectory("head_inputs", "out/traj*/z_pred", lambda ran, vector, at: apart(
+            torch.cat([z.flatten(0, 1) for z in ran.model.head_inputs]), vector[f"out/{at}/z_pred"]), ABSOLUTE),
         trajectory("head_inputs_in_full", "out/traj*/z_pred_mar", head_inputs_in_full, ABSOLUTE),
         trajectory("everywhere", "out/traj*/step*/z", noted("z"), ABSOLUTE),
         trajectory("encoded", "out/traj*/step*/encoder_out", noted("encoder_out"), ABSOLUTE),
         trajectory("differences", "out/traj*/step*/diff", noted("diff"), ABSOLUTE),
         Check("head_*", RELATIVE, head_steps, ("out/head/*/cached_out", "out/head/*/cached_steps")),
         Check("head_calls_std", 0.0, head_calls, ("out/head/std/cached_out", "json/head_mlp_calls")),
-        Check("plain_head", RELATIVE, plain_head, ("out/head/*/plain_out",)),
+        compare("plain_head", "out/head/*/plain_out", lambda subject, vector, which: subject.head(which, head_cache=False)[0], RELATIVE,
+                by=lambda actual, expected: mar.far(actual, expected[: len(actual)])),
     ), "generations under LazyMAR's published code: what it computes, keeps and reuses in every pass", ("lazymar",)),
 }

@@ -23,9 +23,7 @@ from cachemark.models.vision.autoencoder import JointAttnBlock, KLDecoder
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer
 from cachemark.models.vision.vq import Pyramid
 
-from ..checks import Check, Kind, Vector, apart, differing, worst
-
-LOGITS = 1e-4
+from ..checks import LOGITS, Check, Kind, Vector, apart, below, compare, differing, filled, worst
 
 
 # -- the transformer --------------------------------------------------------------------------------------------------
@@ -61,16 +59,12 @@ class Subject:
 
     models: dict[str, VAR]
     decode: Callable[[Tensor], Tensor]
-    filter_logits: Callable[[Tensor, Sampling], Tensor] = filter_logits
     ran: dict[str, Ran] = field(default_factory=dict)
 
     def run(self, variant: str, vector: Vector) -> Ran:
         """Return the greedy generation of a variant, cached; tokens are forced if the file sampled them."""
-        if variant not in self.ran:
-            self.ran[variant] = self._run(variant, vector)
-        return self.ran[variant]
-
-    def _run(self, variant: str, vector: Vector) -> Ran:
+        if variant in self.ran:
+            return self.ran[variant]
         model, method, labels = self.models[variant], Watched(), labels_of(self.models[variant], vector)
         guided: list[Tensor] = []
         forced = None if vector.facts["top_k"] == 1 else tokens_of(vector, variant)
@@ -81,7 +75,9 @@ class Subject:
         maps = [model.quantizer.empty(len(labels))]
         for scale, part in enumerate(codes):
             maps.append(model.quantizer.add(maps[-1], part, scale))
-        return Ran(guided, [model.logits(h, cond[: len(h)]) for h in method.hidden], method.hidden, codes, maps[1:], method)
+        plain = [model.logits(h, cond[: len(h)]) for h in method.hidden]
+        self.ran[variant] = Ran(guided, plain, method.hidden, codes, maps[1:], method)
+        return self.ran[variant]
 
 
 def sampling_of(vector: Vector) -> Sampling:
@@ -115,33 +111,29 @@ def weights_of(vector: Vector, part: str, variant: str) -> dict[str, Tensor]:
     """Return weights of ``var`` or ``vae`` for a variant, which override the base's."""
     own = f"weights_{variant.strip('/')}/{part}/"
     extra = {name.removeprefix(own): vector[name].float() for name in vector.tensors if name.startswith(own)}
-    base = {name.removeprefix(f"{part}/"): tensor for name, tensor in vector.weights().items() if name.startswith(f"{part}/")}
-    return base | extra
+    return below(vector.weights(), f"{part}/") | extra
 
 
 def quantizer_of(vector: Vector, variant: str = "") -> MultiScaleQuantizer:
     c = vector.facts["config"]
     quantizer = MultiScaleQuantizer(c["patch_nums"], c["vocab"], c["Cvae"], phis=c["share_quant_resi"], ratio=c["quant_resi"])
-    state = {name.removeprefix("quantize."): t for name, t in weights_of(vector, "vae", variant).items() if name.startswith("quantize.")}
-    quantizer.load_state_dict(state)
-    return quantizer.eval()
+    return filled(quantizer, below(weights_of(vector, "vae", variant), "quantize."))
 
 
 def transformer(vector: Vector, variant: str) -> VAR:
-    built = VAR(config_of(vector.facts, variant), quantizer_of(vector, variant))
-    own = built.state_dict()
-    built.load_state_dict({name: t for name, t in weights_of(vector, "var", variant).items() if name in own})
-    return built.eval()
+    model = VAR(config_of(vector.facts, variant), quantizer_of(vector, variant))
+    own = model.state_dict()
+    return filled(model, {name: tensor for name, tensor in weights_of(vector, "var", variant).items() if name in own})
 
 
 def subject(vector: Vector) -> Subject:
     c, state = vector.facts["config"], weights_of(vector, "vae", "")
     decoder = KLDecoder(Pyramid(c["vae_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"]), c["Cvae"], JointAttnBlock)
-    decoder.load_state_dict({name.removeprefix("decoder."): t for name, t in state.items() if name.startswith("decoder.")})
+    filled(decoder, below(state, "decoder."))
 
     def decode(f_hat: Tensor) -> Tensor:
         after = torch.nn.functional.conv2d(f_hat, state["post_quant_conv.weight"], state["post_quant_conv.bias"], padding=1)
-        return decoder.eval()(after).clamp(-1, 1)
+        return decoder(after).clamp(-1, 1)
 
     return Subject({variant: transformer(vector, variant) for variant in variants_of(vector)}, decode)
 
@@ -162,7 +154,7 @@ def drawn(subject: Subject, vector: Vector) -> float:
     if vector.facts["top_k"] == 1:
         return scales("tokens", "idx", lambda ran, i, expected: differing(ran.codes[i], expected)).measure(subject, vector)
     logits = torch.cat(subject.run("", vector).guided, 1)
-    allowed = subject.filter_logits(logits, replace(sampling_of(vector), temperature=1.0)).isfinite()
+    allowed = filter_logits(logits, replace(sampling_of(vector), temperature=1.0)).isfinite()
     return float((~allowed.gather(-1, tokens_of(vector)[..., None])).double().mean())
 
 
@@ -171,10 +163,8 @@ def image(subject: Subject, vector: Vector) -> float:
                  for variant in subject.models if f"out/{variant}image" in vector.tensors)
 
 
-def next_maps(subject: Subject, vector: Vector) -> float:
-    maps, quantizer = subject.run("", vector).maps, subject.models[""].quantizer
-    fed = [quantizer.next_map(f_hat, i + 1).transpose(1, 2) for i, f_hat in enumerate(maps[:-1])]
-    return worst(apart(fed[int(i)].reshape(vector[name].shape), vector[name]) for name, i in vector.matching("out/next_map/*"))
+def next_map(subject: Subject, vector: Vector, index: str) -> Tensor:
+    return subject.models[""].quantizer.next_map(subject.run("", vector).maps[int(index)], int(index) + 1).transpose(1, 2)
 
 
 def slot_part(part: int, name: str) -> Check:
@@ -218,7 +208,7 @@ def kept_by_filters(subject: Subject, vector: Vector) -> float:
         k, p = (text.lstrip("kp") for text in setting.split("_"))
         # The files name p without its point: 08 is 0.8; 0 switches it off.
         top_p = float(f"{p[0]}.{p[1:] or 0}") or 1.0
-        allowed = subject.filter_logits(vector["sampler/logits"], Sampling(top_k=int(k), top_p=top_p)).isfinite()
+        allowed = filter_logits(vector["sampler/logits"], Sampling(top_k=int(k), top_p=top_p)).isfinite()
         wrong.append(differing(allowed, vector[name].bool()))
         wrong += [float((~allowed.gather(-1, vector[ids].long()[..., None])).double().mean())
                   for ids, _ in vector.matching(f"sampler/idx_cpu_seed*_{setting}")]
@@ -254,18 +244,6 @@ def full_image(model: MSVQ, vector: Vector) -> float:
     return max(apart(raw, vector["decoder_raw"]), apart(model.image(vector["f"]), vector["image_m1_1"]))
 
 
-def full_latents(model: MSVQ, vector: Vector) -> float:
-    return apart(model.latents(vector["x"]), vector["z"])
-
-
-def full_tokens(model: MSVQ, vector: Vector) -> float:
-    return differing(model.encode(vector["x"]), torch.cat(codes_of(vector), 1))
-
-
-def full_again(model: MSVQ, vector: Vector) -> float:
-    return apart(model.decode(torch.cat(codes_of(vector), 1).long()), vector["recon"])
-
-
 KINDS = {
     "small": Kind(subject, (
         scales("logits", "logits_pre", lambda ran, i, expected: apart(ran.plain[i].detach(), expected[: len(ran.plain[i])])),
@@ -273,7 +251,7 @@ KINDS = {
         scales("hidden", "hidden_last", lambda ran, i, expected: apart(ran.hidden[i], expected[: len(ran.hidden[i])])),
         Check("tokens", 0.0, drawn, ("out/idx/*",)),
         scales("maps", "f_hat", lambda ran, i, expected: apart(ran.maps[i].detach(), expected)),
-        Check("next_maps", LOGITS, next_maps, ("out/next_map/*",)),
+        compare("next_maps", "out/next_map/*", next_map, by=lambda actual, expected: apart(actual.reshape(expected.shape), expected)),
         Check("image", LOGITS, image, ("out/image",)),
         slot_part(0, "out/cached_k_block*"),
         slot_part(1, "out/cached_v_block*"),
@@ -284,8 +262,8 @@ KINDS = {
     ), "the VAR transformer, its quantiser and whole generations", ("full",)),
     "vqvae_full": Kind(tokenizer, (
         Check("image", LOGITS, full_image, ("f", "decoder_raw", "image_m1_1")),
-        Check("latents", LOGITS, full_latents, ("x", "z")),
-        Check("tokens", 0.0, full_tokens, ("x", "idx/*")),
-        Check("again", LOGITS, full_again, ("recon", "idx/*")),
+        compare("latents", "z", lambda model, vector: model.latents(vector["x"]), needs=("x",)),
+        Check("tokens", 0.0, lambda model, vector: differing(model.encode(vector["x"]), torch.cat(codes_of(vector), 1)), ("x", "idx/*")),
+        compare("again", "recon", lambda model, vector: model.decode(torch.cat(codes_of(vector), 1).long()), needs=("idx/*",)),
     ), "VAR's image tokenizer at full size, encoding and decoding"),
 }

@@ -15,13 +15,12 @@ from torch import Tensor
 from ...core.errors import BadPlan, UnknownName
 from ...core.spec import Sampling
 from ...core.units import METRICS
-from .. import checkpoints, costs, infinity, janus, llamagen_text, lumina, prompt_lists, prompted_llama
+from .. import checkpoints, costs, infinity, janus, llama, llamagen_text, lumina, prompt_lists
 from ..infinity import SCALES, SIDES, Infinity, InfinityConfig
 from ..janus import Janus, JanusConfig
-from ..llama import LlamaConfig
+from ..llama import LlamaConfig, rotations
 from ..llamagen_text import CaptionConfig, CaptionedLlamaGen
 from ..lumina import Lumina, LuminaConfig, LuminaDecoder
-from ..prompted_llama import rotations
 from ..prompts import HashedWords, Prompts, PublishedTokenizer, TokenReader, tokenizer_file
 from ..protocol import PublishedFile, Request
 from ..text_features import FeatureReader
@@ -44,7 +43,7 @@ def _janus(config: JanusConfig, prompts: Prompts | None, engine: str) -> Janus:
 
 JANUS = Family(
     "janus", Janus.paradigm, "the folder of deepseek-ai on Hugging Face, or the one that deepseek-community has converted", _janus,
-    prompted_llama.layout, lambda config, decode, prompts: costs.janus(config, decode), rename=janus.official, tables=rotations,
+    llama.layout, lambda config, decode, prompts: costs.janus(config, decode), rename=janus.official, tables=rotations,
     ignored=(*checkpoints.EXTRAS, *janus.UNUSED, f"{janus.PREFIX}*"), prompted=True, one_folder=True,
     reader=lambda config: TokenReader(janus.prompts_of, HashedWords(config.decoder.vocab)),
 )
@@ -91,8 +90,8 @@ def _lumina_decoding(config: LuminaConfig, tokenizer: VQGAN, request: Request) -
 
 
 LUMINA = Family(
-    "lumina", Lumina.paradigm, "the folder of Alpha-VLLM on Hugging Face", _lumina, prompted_llama.layout,
-    lambda config, decode, prompts: costs.llama_like(config.decoder, config.lines * config.line, decode),
+    "lumina", Lumina.paradigm, "the folder of Alpha-VLLM on Hugging Face", _lumina, llama.layout,
+    lambda config, decode, prompts: costs.lumina(config, decode),
     ignored=(*checkpoints.EXTRAS, *lumina.UNUSED), tables=rotations, decoding=_lumina_decoding,
     grid=lambda config: (config.lines, config.line), prompted=True,
     reader=lambda config: TokenReader(partial(lumina.prompts_of, config), HashedWords(config.decoder.vocab)),

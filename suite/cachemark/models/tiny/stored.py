@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -39,6 +39,7 @@ class BundledWeights(Generic[M]):
     name: str
     model: Callable[[Any], M]
     sizes: Callable[..., Any]
+    key: ClassVar[str] = "decoder_weights"  # of a plan
 
     def load(self, path: str | Path, *, device: str | torch.device = "cpu") -> M:
         """Load the model at ``path``, written by :mod:`tools.train`, in fp32 and evaluation mode.
@@ -53,7 +54,7 @@ class BundledWeights(Generic[M]):
 
     def check(self, path: str | Path) -> None:
         """Raise the errors of :meth:`load` without reading the weights."""
-        checkpoints.check(self._build(path), path)
+        checkpoints.fitted(self._build(path), path)
 
     def metadata(self, config: Any) -> dict[str, str]:
         """Return the metadata of a weights file of this model."""

@@ -136,9 +136,7 @@ class BSQ(nn.Module):
 
     def encode(self, images: Tensor) -> Tensor:
         """Encode images in [−1, 1] to tokens (B, N) int64."""
-        side = self.config.sides[-1] * self.config.patch * self.config.factor
-        if images.ndim != 4 or images.shape[1:] != (3, side, side):
-            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Use (batch, 3, {side}, {side}).")
+        self.config.check_side(images, self.config.sides[-1] * self.config.patch)
         return self.quantizer.quantise(self.encoder(images))
 
     def image(self, f_hat: Tensor) -> Tensor:

@@ -158,9 +158,7 @@ class MSVQ(nn.Module):
 
     def latents(self, images: Tensor) -> Tensor:
         """Encode images in [−1, 1] to latents (B, z, P, P)."""
-        side = self.config.sides[-1] * self.config.factor
-        if images.ndim != 4 or images.shape[1:] != (3, side, side):
-            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Use (batch, 3, {side}, {side}).")
+        self.config.check_side(images, self.config.sides[-1])
         return self.quant_conv(self.encoder(images))
 
     def encode(self, images: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +47,12 @@ class Pyramid:
         if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] % self.factor or images.shape[3] % self.factor:
             raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.",
                               remedy=f"Use (batch, 3, height, width) with sides that are multiples of {self.factor}.")
+
+    def check_side(self, images: Tensor, latents: int) -> None:
+        """Raise Unsupported for images that are not squares of ``latents`` per side."""
+        side = latents * self.factor
+        if images.ndim != 4 or images.shape[1:] != (3, side, side):
+            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Use (batch, 3, {side}, {side}).")
 
 
 @dataclass(frozen=True)
@@ -205,19 +212,18 @@ class Codebook(nn.Module):
         return distance.argmin(1)
 
 
-class VQ(nn.Module):
-    """A tokenizer: images to raster-ordered codes and back."""
+class CodeTokenizer(nn.Module):
+    """A tokenizer: images to raster-ordered codes and back; subclasses build its parts."""
 
-    def __init__(self, config: VQConfig = VQ16) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder, self.decoder = VQEncoder(config), VQDecoder(config)
-        self.quantize = Codebook(config)
-        self.quant_conv = conv(config.z_channels, config.codebook_dim, 1)
-        self.post_quant_conv = conv(config.codebook_dim, config.z_channels, 1)
+    config: Pyramid
+    encoder: nn.Module
+    decoder: nn.Module
+    quantize: Any
+    quant_conv: nn.Module
+    post_quant_conv: nn.Module
 
     def vectors(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Return the unit code vectors (B, d, h, w) of codes (B, h·w)."""
+        """Return the code vectors (B, d, h, w) of codes (B, h·w). Raises Unsupported."""
         if codes.ndim != 2 or codes.shape[1] != grid[0] * grid[1]:
             raise Unsupported(f"Codes of shape {tuple(codes.shape)} do not fill a grid of {grid[0]}×{grid[1]}.",
                               remedy=f"Use a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
@@ -236,3 +242,15 @@ class VQ(nn.Module):
         latents = self.quant_conv(self.encoder(images)).flatten(2).transpose(1, 2)
         # One image at a time: the distances of a whole batch to every code would take gigabytes.
         return torch.stack([self.quantize.nearest(rows) for rows in latents])
+
+
+class VQ(CodeTokenizer):
+    """LlamaGen's tokenizer."""
+
+    def __init__(self, config: VQConfig = VQ16) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder, self.decoder = VQEncoder(config), VQDecoder(config)
+        self.quantize = Codebook(config)
+        self.quant_conv = conv(config.z_channels, config.codebook_dim, 1)
+        self.post_quant_conv = conv(config.codebook_dim, config.z_channels, 1)
