@@ -96,7 +96,7 @@ def compare(
     name: str, need: str, actual: Callable[..., Tensor], tolerance: float = LOGITS, *, needs: tuple[str, ...] = (),
     by: Callable[[Tensor, Tensor], float] | None = None,
 ) -> Check:
-    """Check ``actual(subject, vector)`` against the stored tensor ``need``, by the largest difference unless ``by`` says otherwise.
+    """Check ``actual(subject, vector)`` against the stored tensor ``need``, by its largest difference or by another measure ``by``.
 
     If ``need`` contains ``*``, ``actual`` also gets the part that matched; without ``*`` in ``name``, the worst match counts. ``needs`` are
     further tensors that the check reads.
@@ -138,7 +138,7 @@ def matching(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def filled(model: M, weights: Mapping[str, Tensor], *absent: str) -> M:
-    """Load weights into a model; only tensors whose names begin with one of ``absent`` may lack."""
+    """Load weights into a model; only tensors whose names begin with one of ``absent`` may be missing."""
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected, unexpected
     assert all(name.startswith(absent) for name in missing), missing

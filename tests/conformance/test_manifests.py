@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,7 +36,6 @@ from cachemark.models.vision.vqgan import VQGAN
 from .checks import Vector
 from .discovery import DEFAULT
 from .readers import FAMILIES
-from .readers import llamagen as llamagen_reader
 from .readers.mar import Replayed, config_of, subject
 
 FOLDER = Path(__file__).parent
@@ -132,15 +130,6 @@ def test_sizes_that_no_shape_tells() -> None:
 
 
 # -- the golden weights through the loader --------------------------------------------------------------------------------
-def test_a_llamagen_from_a_checkpoint_passes_its_checks(tmp_path: Path) -> None:
-    vector = Vector.load(DEFAULT / "llamagen" / "golden_small.safetensors")
-    content = {"model": vector.weights() | {"freqs_cis": torch.zeros(3)}, "steps": 7, "args": argparse.Namespace(gpt_model="GPT-B")}
-    torch.save(content, tmp_path / "tiny.pt")
-    model = load(lambda: LlamaGen(llamagen_reader.config_of(vector.facts)), tmp_path / "tiny.pt")
-    checks = FAMILIES["llamagen"]["small"].checks
-    assert not any(check.fault(model, vector) for check in checks)
-
-
 def test_a_mar_from_averaged_weights_and_one_with_the_eager_head_pass_their_checks(tmp_path: Path) -> None:
     """Averaged weights are used, whichever comes first in the file."""
     vector = Vector.load(DEFAULT / "mar" / "golden_small.safetensors")

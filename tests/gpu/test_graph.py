@@ -30,8 +30,6 @@ from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.kit.cpu_graphs import CpuGraphs
-from cachemark.machine.memory import peak_bytes
-from cachemark.machine.timer import EventClock
 from cachemark.methods.full import Full
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan
@@ -133,15 +131,6 @@ def test_bf16_agrees_within_its_rounding(family: str, cell: Any) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=BF16 * float(b.abs().max()))
 
 
-@pytest.mark.parametrize("family", ["token", "scale", "masked"])
-def test_another_generation_is_not_a_copy_of_the_first(family: str) -> None:
-    """The control of the tests above: with a recording that repeats its first inputs they would fail."""
-    cell = next(cell for kind, _, cell in cases() if kind == family)
-    with exact():
-        first, two = (generated(family, cell, Memory(DEVICE), seeds)[0] for seeds in (FIRST, SECOND))
-    assert not torch.equal(first, two)
-
-
 # -- memory -----------------------------------------------------------------------------------------------------------
 @on_the_device
 @pytest.mark.parametrize("family", ["token", "scale", "masked"])
@@ -170,15 +159,6 @@ def test_nothing_is_taken_from_the_device_once_all_is_recorded(family: str) -> N
         after = torch.cuda.memory_stats()
     for count in ("num_device_alloc", "num_device_free", "num_alloc_retries", "num_ooms"):
         assert after[count] == before[count], count
-
-
-@on_the_device
-def test_a_repeated_generation_allocates_less_than_one_as_written() -> None:
-    memory, cell = graphed(), next(cell for kind, _, cell in cases() if kind == "token")
-    with exact():
-        generated("token", cell, memory, FIRST)
-        eager, repeated = (peak_bytes("cuda", lambda m=m: generated("token", cell, m, FIRST), ()) for m in (Memory(DEVICE), memory))
-    assert repeated < eager
 
 
 def test_storage_stays_where_it_is() -> None:
@@ -292,19 +272,6 @@ def test_windows_are_recorded_beforehand_and_their_tokens_are_those_of_the_eager
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------
-@on_the_device
-def test_events_are_ordered_under_recordings() -> None:
-    memory, cell = graphed(), next(cell for kind, _, cell in cases() if kind == "token")
-    clock = EventClock([5, 17, 35])
-    with exact():
-        generated("token", cell, memory, FIRST)
-        clock.start()
-        generated("token", cell, memory, SECOND, mark=clock.mark)
-        total = clock.stop()
-    marks = clock.marks()
-    assert 0 < marks[5] < marks[17] < marks[35] <= total
-
-
 @on_the_device
 @pytest.mark.parametrize(("model", "methods"), [
     ("tiny-llamagen", ["linear", "h2o"]), ("tiny-var", [{"name": "ams_kv", "demanding": [1]}]),

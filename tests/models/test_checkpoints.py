@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cachemark.core.errors import BadCheckpoint
-from cachemark.models.checkpoints import load, read, sha256
+from cachemark.models.checkpoints import load, sha256
 
 State = dict[str, Tensor]
 
@@ -77,23 +77,11 @@ def test_safetensors_are_known_by_their_content(tmp_path: Path, name: str) -> No
     assert equal(load(Net, tmp_path / name), state)
 
 
-def test_another_wrapper_can_be_preferred(tmp_path: Path) -> None:
-    torch.save(ddp(weights()), tmp_path / "net.pt")
-    assert read(tmp_path / "net.pt", wrappers=("ema", "model"))["embed.weight"].abs().max() == 0
-    assert read(tmp_path / "net.pt")["embed.weight"].abs().max() > 0
-
-
-def test_the_module_is_ready_for_inference(tmp_path: Path) -> None:
-    save_file(weights(), tmp_path / "net.safetensors")
-    module = load(Net, tmp_path / "net.safetensors")
-    assert not module.training
-    assert not any(p.requires_grad or p.is_meta for p in module.parameters())
-    assert isinstance(module.embed.weight, nn.Parameter)
-
-
 def test_dtype_converts_floating_point_only(tmp_path: Path) -> None:
     save_file(weights(), tmp_path / "net.safetensors")
     module = load(Net, tmp_path / "net.safetensors", dtype=torch.bfloat16)
+    assert not module.training
+    assert not any(p.requires_grad or p.is_meta for p in module.parameters())
     assert {p.dtype for p in module.parameters()} == {torch.bfloat16}
     assert module.seen.dtype == torch.int64
     assert torch.equal(module.embed.weight, weights()["embed.weight"].bfloat16())

@@ -45,19 +45,6 @@ def test_a_spacing_that_does_not_exist_is_refused(sections: tuple[int, ...]) -> 
 
 
 # -- quick and eager --------------------------------------------------------------------------------------------------
-def test_timesteps_and_conditions_are_embedded_once() -> None:
-    def calls(model: DiffusionHead) -> tuple[int, int]:
-        times: list[int] = []
-        conditions: list[int] = []
-        model.net.time_embed.register_forward_hook(lambda *_: times.append(1))
-        model.net.cond_embed.register_forward_hook(lambda *_: conditions.append(1))
-        sample(model, (10,))
-        return len(times), len(conditions)
-
-    assert calls(head()) == (1, 1)
-    assert calls(head(EagerHead)) == (11, 10)  # one for the schedule, which this head does not use
-
-
 def test_no_tensor_comes_from_the_host_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     made, eager = head(), head(EagerHead)
     z, noise = drawn((10,))

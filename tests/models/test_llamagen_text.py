@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,8 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
-from cachemark.core.seeds import subset
 from cachemark.core.spec import Sampling
 from cachemark.models import janus, text_features
-from cachemark.models.janus import JanusConfig
 from cachemark.models.llamagen import LlamaGenConfig
 from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
 from cachemark.models.prompts import HashedWords
@@ -111,44 +108,6 @@ def test_a_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert torch.equal(text_features.encoded(["red star"], folder, 128, 6)[0], first[0])
 
 
-def listed(count: int) -> list[str]:
-    """Return ``count`` different texts of the encoder's words."""
-    words = ("red", "star", "a", "blue", "stripe", "below")
-    return [" ".join(words[number // len(words) ** place % len(words)] for place in range(5)) for number in range(count)]
-
-
-def test_a_long_list_takes_the_memory_of_a_short_one_and_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixty texts, eight in memory; interrupted after twenty, then completed, then cached."""
-    folder, texts = encoder(tmp_path / text_features.ENCODER), listed(60)
-    monkeypatch.setattr(text_features, "RESIDENT", 8)
-    keep, made = text_features._keep, list[weakref.ref[torch.Tensor]]()
-    alive: list[int] = []
-
-    def watched(features: torch.Tensor, file: Path) -> bool:
-        made.append(weakref.ref(features))
-        alive.append(sum(reference() is not None for reference in made))
-        if len(made) == 21:
-            raise KeyboardInterrupt
-        return keep(features, file)
-
-    monkeypatch.setattr(text_features, "_keep", watched)
-    with pytest.raises(KeyboardInterrupt):
-        text_features.encoded(texts, folder, 128, 9)
-    assert len(list((folder / text_features.KEPT).iterdir())) == 20
-    features_list = text_features.encoded([*texts, texts[0]], folder, 128, 9)
-    assert len(made) == 21 + 40, "what was kept is not made again, and a text that is there twice is made once"
-    assert max(alive) <= 2, "one, and the one before it"
-    assert (len(features_list), set(features_list.lengths)) == (61, {6})
-    timed = subset("s64", 61).labels[:8]
-    resident = zip(timed, features_list.resident, strict=True)
-    assert all(text is features_list[label] for label, text in resident), "what the first samples read is in memory"
-    assert torch.equal(features_list[60], features_list[0])
-    again = text_features.encoded(texts, folder, 128, 9)
-    assert len(made) == 61
-    assert all(map(torch.equal, again, features_list))
-    assert [tuple(text.shape) for text in (again[58], again[59])] == [(6, 128), (6, 128)]
-
-
 def test_a_model_of_many_prompts_draws_the_same_from_what_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts in memory and on disk, in one batch."""
     tokens = []
@@ -172,15 +131,8 @@ def test_a_prompt_that_the_encoders_models_cannot_read_is_one_sentence(tmp_path:
         assert caught.value.remedy
 
 
-def test_a_prompt_of_a_thousand_tokens_runs_where_the_context_has_room() -> None:
-    config = JanusConfig(janus.LlamaConfig(1, 2, 32, 48, 128), codes=16, grid=2)
-    prompts = janus.prompts_of(["red " * 1010, "blue"], HashedWords(128))
-    model = janus.Janus(config, prompts).initialise(0).eval()
-    assert prompts.lengths([0, 1], 1) == (1024, 8)
-    tokens = model.generate(torch.tensor([0, 1]), [0, 1], Method(), GUIDED, Memory())
-    assert tokens.shape == (2, 4)
-    with pytest.raises(Unsupported, match=r"has \d+ tokens; this model reads 3520") as caught:
-        janus.prompts_of(["red " * 3600], HashedWords(128))
-    assert caught.value.remedy == "Shorten it."
-    with pytest.raises(Unsupported, match="A prompt is empty"):
-        janus.prompts_of(["red", "  "], HashedWords(128))
+def test_a_prompt_beyond_the_context_of_janus_is_refused() -> None:
+    assert janus.prompts_of(["red " * 1010, "blue"], HashedWords(128)).lengths([0, 1], 1) == (1024, 8)
+    for text, message in (("red " * 3600, r"has \d+ tokens; this model reads 3520"), ("  ", "A prompt is empty")):
+        with pytest.raises(Unsupported, match=message):
+            janus.prompts_of(["red", text], HashedWords(128))

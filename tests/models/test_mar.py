@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +12,17 @@ from torch import Tensor
 
 from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Layout, Site, Step, Tokens
-from cachemark.cache.masked_layout import MaskedStep, masked_steps, placed
+from cachemark.cache.layout import Layout
+from cachemark.cache.masked_layout import masked_steps, placed
 from cachemark.contract.method import Bidirectional
+from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.models import mar
-from cachemark.models.diffusion import normal
+from cachemark.models.catalogue import masked_models
+from cachemark.models.catalogue.masked_models import TINY_MAR
+from cachemark.models.diffusion import normal, process
 from cachemark.models.mar import MAR, MARConfig, masked_count
+from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig
 
 CONFIG = MARConfig(32, (2, 3), 2, 2, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))
 SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
@@ -76,41 +79,6 @@ def test_the_order_does_not_depend_on_the_number_of_steps(model: MAR) -> None:
 
 
 # -- what a method sees -----------------------------------------------------------------------------------------------
-@dataclass
-class Listening(Bidirectional):
-    """Records inputs of each stack and the number of keys per block."""
-
-    stacks: list[tuple[str, tuple[int, ...], int]] = field(default_factory=list)
-    keys: dict[Site, list[int]] = field(default_factory=dict)
-    ended: int = 0
-
-    def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
-        assert isinstance(step, MaskedStep)
-        if step.inner == 0:
-            self.stacks.append((name, tuple(tokens.x.shape), step.index))
-        return run(tokens)
-
-    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self.keys.setdefault(site, []).append(k.size(2))
-        return super().attend(site, step, q, k, v)
-
-    def end_step(self, step: Step) -> None:
-        self.ended += 1
-
-
-def test_a_method_sees_three_stacks_in_every_step(model: MAR) -> None:
-    method = Listening()
-    generate(model, [0, 1], method)
-    steps = masked_steps(shape(4), 5)
-    assert method.stacks == [entry for step in steps for entry in (
-        ("encoder", (4, 3 + step.first, 32), step.index), ("decoder", (4, 19, 32), step.index), ("head", (4, step.count, 24), step.index),
-    )]
-    assert method.keys == {Site("encoder", i): [3 + step.first for step in steps] for i in range(2)} | {
-        Site("decoder", i): [19] * 5 for i in range(3)}
-    assert method.ended == 5
-    assert model.sites == [*method.keys, Site("head", 0), Site("head", 1)]
-
-
 # -- training ---------------------------------------------------------------------------------------------------------
 def test_the_loss_trains_everything() -> None:
     model = build().requires_grad_(True)
@@ -143,17 +111,20 @@ def test_the_loss_sees_no_masked_token(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_share_that_is_masked() -> None:
     assert masked_count(256, 0.0) == math.ceil(0.7 * 256)
     assert masked_count(256, 1 - 1e-9) == 256
-    uniform = [(i + 0.5) / 1000 for i in range(1000)]
-    counts = [masked_count(10**6, u) / 10**6 for u in uniform]
-    assert counts == sorted(counts)
-    # The mean of a normal distribution of centre 1 and width 0.25, cut at [0.7, 1].
-    low, high = -1.2, 0.0
-    density = [math.exp(-x * x / 2) / math.sqrt(2 * math.pi) for x in (low, high)]
-    share = 0.5 * (math.erf(high / math.sqrt(2)) - math.erf(low / math.sqrt(2)))
-    assert sum(counts) / 1000 == pytest.approx(1 + 0.25 * (density[0] - density[1]) / share, abs=1e-4)
 
 
-# -- published files --------------------------------------------------------------------------------------------------
+# -- the bundled model ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("steps", "first"), [(0, 960), (25, 960), (10, 900), (2, 500)])
+def test_the_bundled_head_never_begins_where_nothing_is_left_of_the_token(steps: int, first: int) -> None:
+    timesteps = process(mar._spacing(TINY_MAR, Sampling(diffusion_steps=steps))).timesteps
+    assert (timesteps[-1], len(timesteps)) == (first, steps or 25)
+
+
+def test_a_tokenizer_with_other_channels_is_refused() -> None:
+    with pytest.raises(BadCheckpoint, match="has 4 channels; this model needs 8"):
+        masked_models.build(TINY_MAR, TinyKL(TinyKLConfig(channels=4, width=16, blocks=1)))
+
+
 def test_the_largest_uniform_number_is_noised_to_the_last_step(model: MAR, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cube root rounds to 1, and there is no step after the last."""
     largest = 1 - 2.0**-24

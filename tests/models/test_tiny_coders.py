@@ -126,14 +126,6 @@ def test_tokens_are_row_major(name: str, request: pytest.FixtureRequest) -> None
     assert difference[40:44, 12:16].mean() > 3 * difference.mean()
 
 
-def test_latents_are_the_mean_with_each_channel_moved_and_scaled(kl: TinyKL, images: Tensor) -> None:
-    mean, _ = kl.moments(images)
-    tokens = kl.encode(images).mT.unflatten(2, (16, 16))
-    assert torch.allclose(tokens[:, 1], (mean[:, 1] + 2.0) / 0.5, atol=1e-5)
-    assert torch.allclose(tokens[:, 3], mean[:, 3] / 4.0, atol=1e-6)
-    assert torch.allclose(kl.decode(kl.encode(images)), kl.decoder(mean), atol=1e-5)
-
-
 def test_drawn_latents_have_the_mean_and_the_variance_of_their_distribution(kl: TinyKL, images: Tensor) -> None:
     mean, log_variance = torch.tensor([2.0, -1.0]).expand(20000, 2), torch.tensor([0.0, 2.0]).expand(20000, 2)
     latents = drawn(mean, log_variance, draws())
@@ -150,13 +142,6 @@ def features() -> TinyFeatures:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return TinyFeatures().eval().requires_grad_(False)
-
-
-def test_bytes_and_numbers_are_the_same_picture(features: TinyFeatures) -> None:
-    levels = torch.randint(256, (3, 3, 64, 64), generator=draws(), dtype=torch.uint8)
-    of_bytes, of_numbers = features(levels), features(levels.float() / 127.5 - 1)
-    assert all(map(torch.equal, of_bytes, of_numbers))
-    assert [tuple(t.shape) for t in of_bytes] == [(3, 128), (3, 10)]
 
 
 def test_the_features_are_standardised_and_the_heads_do_not_notice(features: TinyFeatures, images: Tensor) -> None:

@@ -113,8 +113,14 @@ class SlotBank:
 
     def end_step(self, step: Step) -> None:
         """Number the entries that the pass has written, and update the peak."""
-        if not step.scale:
-            self._number(step)
+        fed = step.count or self.layout.longest_condition
+        for run, n in () if step.scale else zip(self.runs, self.live, strict=True):
+            if step.count == 0:
+                self.visual[:, run.rows, :, :n] = -1
+            elif fed == 1:
+                self.visual[:, run.rows, :, n - 1] = step.first
+            else:
+                self.visual[:, run.rows, :, n - fed : n] = torch.arange(step.first, step.first + fed, device=self.visual.device)
         self.peak = max(self.peak, self._entries())
 
     def roll_back(self, count: int) -> None:
@@ -122,16 +128,6 @@ class SlotBank:
         self.peak = max(self.peak, self._entries())
         for number, n in enumerate(self.live):
             self._shorten(number, n, count)
-
-    def _number(self, step: Step) -> None:
-        fed = step.count or self.layout.longest_condition
-        for run, n in zip(self.runs, self.live, strict=True):
-            if step.count == 0:
-                self.visual[:, run.rows, :, :n] = -1
-            elif fed == 1:
-                self.visual[:, run.rows, :, n - 1] = step.first
-            else:
-                self.visual[:, run.rows, :, n - fed : n] = torch.arange(step.first, step.first + fed, device=self.visual.device)
 
     def table(self) -> Tensor:
         """Return ``visual`` of the live prefix, (sites, rows, kv_heads, longest), −1 behind a shorter row."""

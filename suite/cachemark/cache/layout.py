@@ -100,6 +100,12 @@ class Layout:
         return tuple(runs)
 
 
+def guided_rows(seeds: Sequence[int], guided: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return ``seeds`` and ``branches`` of a layout: with guidance, unconditional rows follow the conditional ones."""
+    copies = 2 if guided else 1
+    return tuple(seeds) * copies, tuple(branch for branch in range(copies) for _ in seeds)
+
+
 @dataclass(frozen=True)
 class Step:
     """One forward pass of a generation.
@@ -184,8 +190,6 @@ class Tokens:
     def rows(self, rows: slice | Sequence[int]) -> Tokens:
         """Return these tokens for some of the rows."""
         rope = self.rope[rows] if self.rope is not None and self.rope.dim() == ROWS_FIRST else self.rope
-        parts = {name: None if part is None else part[rows] for name, part in self._by_row().items()}
+        by_row = {"cond": self.cond, "text": self.text, "text_shown": self.text_shown}
+        parts = {name: None if part is None else part[rows] for name, part in by_row.items()}
         return replace(self, x=self.x[rows], rope=rope, **parts)
-
-    def _by_row(self) -> dict[str, Tensor | None]:
-        return {"cond": self.cond, "text": self.text, "text_shown": self.text_shown}

@@ -116,7 +116,10 @@ class HeadGroups(Method):
         memory.begin()
         self.layout = layout
         self.resolve(layout)
-        largest_first = sorted(self.groups, key=_staged, reverse=True)
+        def staged(group: HeadGroup) -> int:
+            return group.layout.kv_heads * max(group.method.capacity(group.layout, site) for site in group.heads)
+
+        largest_first = sorted(self.groups, key=staged, reverse=True)
         parts = memory.parts(f"group {number}" for number in range(len(largest_first)))
         for group, part in zip(largest_first, parts, strict=True):
             group.method.begin(group.layout, list(group.heads), part)
@@ -157,10 +160,6 @@ class HeadGroups(Method):
     def graph_key(self, step: Step) -> tuple[object, ...]:
         """Return the graph keys of the groups' methods."""
         return tuple(graph_key(group.method, step) for group in self.groups)
-
-
-def _staged(group: HeadGroup) -> int:
-    return group.layout.kv_heads * max(group.method.capacity(group.layout, site) for site in group.heads)
 
 
 def select_heads(x: Tensor, heads: Sequence[int]) -> Tensor:

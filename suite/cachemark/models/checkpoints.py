@@ -76,7 +76,10 @@ def parts(path: str | Path) -> list[Path]:
     if not source.name.endswith(INDEX):
         return [_existing(source)]
     try:
-        files = [source.parent / _inside(shard) for shard in sorted(set(read_json(_existing(source))["weight_map"].values()))]
+        shards = [PurePosixPath(shard) for shard in sorted(set(read_json(_existing(source))["weight_map"].values()))]
+        if any(shard.is_absolute() or ".." in shard.parts or not shard.parts for shard in shards):
+            raise ValueError("a file in another folder")
+        files = [source.parent / shard for shard in shards]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadCheckpoint(f"{str(source)!r} is not an index of weights: it has no readable weight_map.",
                             remedy="Fetch it again.") from error
@@ -86,14 +89,6 @@ def parts(path: str | Path) -> list[Path]:
         raise BadCheckpoint(f"{len(absent)} of the {len(files)} files that {str(source)!r} names are missing ({_some(absent)}).",
                             remedy="Fetch the rest of the model into the same folder.")
     return files
-
-
-def _inside(shard: str) -> PurePosixPath:
-    """Return the path of a shard within the folder of its index. Raises ValueError or TypeError."""
-    place = PurePosixPath(shard)
-    if place.is_absolute() or ".." in place.parts or not place.parts:
-        raise ValueError("a file in another folder")
-    return place
 
 
 def read(path: str | Path, *, wrappers: Sequence[str] = WRAPPERS) -> dict[str, Tensor]:
@@ -173,7 +168,7 @@ def fitted(
     patterns = (*EXTRAS, *ignore)
     tensors = read(path, wrappers=wrappers)
     named = {name: rename(name) for name in tensors}
-    passed = [name for name, own in named.items() if own not in expected and _matches(own, patterns)]
+    passed = [name for name, own in named.items() if own not in expected and any(fnmatchcase(own, p) for p in patterns)]
     present = {own: tensors[name] for name, own in named.items() if name not in passed}
     _compare(expected, present, f"{str(path)!r} does not fit {type(module).__name__}")
     return module, present, passed
@@ -283,10 +278,6 @@ def _lengths(names: Iterable[str]) -> dict[str, int]:
                 owner = ".".join(parts[:i])
                 lengths[owner] = max(lengths.get(owner, 0), int(part) + 1)
     return lengths
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _fits(tensor: Tensor, expected: Tensor) -> bool:

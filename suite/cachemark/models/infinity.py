@@ -26,7 +26,7 @@ from ..contract.method import Method
 from ..core.spec import Sampling
 from .layers import MLP, Projection, RMSNorm, modulation
 from .sampling import draw, guide
-from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel
+from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel, ScaleSizes, scale_layout
 from .text_features import lengths_of
 from .var import VARAttention
 from .vision.bsq import BitQuantizer, packed_bits
@@ -39,7 +39,7 @@ BUFFERS = ("*.zero_k_bias",)  # of published files: zeros
 
 
 @dataclass(frozen=True)
-class InfinityConfig:
+class InfinityConfig(ScaleSizes):
     """Sizes. ``chunks``: groups of blocks in published names.
 
     ``text``: channels of the text encoder; ``longest``: tokens of a text. ``width``, ``patch``: of the image tokenizer; a token has
@@ -59,34 +59,16 @@ class InfinityConfig:
     norm_eps: float = 1e-6
 
     @property
-    def head_dim(self) -> int:
-        return self.dim // self.heads
-
-    @property
     def bits(self) -> int:
         return self.width * self.patch**2
-
-    @property
-    def grid(self) -> int:
-        """The side of the last map."""
-        return self.sides[-1]
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens of all maps."""
-        return sum(side**2 for side in self.sides)
 
 
 SIZES = {"2B": InfinityConfig(32, 16, 2048), "8B": InfinityConfig(40, 28, 3584, width=14, patch=2)}
 
 
 def layout(config: InfinityConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
-    """Return the layout of a generation: no condition entries, unconditional rows last."""
-    copies = 2 if sampling.cfg_scale > 1 else 1
-    branches = tuple(branch for branch in range(copies) for _ in seeds)
-    c = config
-    return Layout(Infinity.paradigm, (0,) * len(branches), 0, 0, c.heads, c.heads, c.head_dim, c.depth, tuple(seeds) * copies, branches,
-                  dtype, device, c.sides)
+    """Return the layout of a generation."""
+    return scale_layout(config, seeds, sampling.cfg_scale > 1, dtype, device)
 
 
 @cache

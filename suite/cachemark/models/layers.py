@@ -89,10 +89,8 @@ def packed(model: M) -> M:
         return model
     for module in list(model.modules()):
         for name, layer in list(module.named_children()):
-            if isinstance(layer, nn.Linear) and _gains(layer.weight):
+            if not isinstance(layer, nn.Linear) or layer.weight.numel() < LEAST:
+                continue
+            if layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32:
                 setattr(module, name, Packed(layer))
     return model
-
-
-def _gains(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LEAST

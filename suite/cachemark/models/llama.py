@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache.layout import Layout, Site, Step, Tokens
+from ..cache.layout import Layout, Site, Step, Tokens, guided_rows
 from ..contract.method import Method
 from ..core.spec import Sampling
 from .layers import RMSNorm
@@ -180,11 +180,9 @@ def layout(
     device: str,
 ) -> Layout:
     """Return the layout: one condition entry per prompt id; with guidance, unconditional rows come last."""
-    copies = 2 if sampling.cfg_scale > 1 else 1
-    branches = tuple(branch for branch in range(copies) for _ in seeds)
-    decoder = config.decoder
-    return Layout(RasterModel.paradigm, prompts.lengths(labels, copies), config.lines, config.line, decoder.heads, decoder.groups,
-                  decoder.head_dim, decoder.layers, tuple(seeds) * copies, branches, dtype, device, line_ends=config.line_ends)
+    decoder, (row_seeds, branches) = config.decoder, guided_rows(seeds, sampling.cfg_scale > 1)
+    return Layout(RasterModel.paradigm, prompts.lengths(labels, 1 + max(branches)), config.lines, config.line, decoder.heads,
+                  decoder.groups, decoder.head_dim, decoder.layers, row_seeds, branches, dtype, device, line_ends=config.line_ends)
 
 
 class PromptedLlama(RasterModel):

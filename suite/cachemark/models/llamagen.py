@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache.layout import Layout, Site, Step, Tokens
+from ..cache.layout import Layout, Site, Step, Tokens, guided_rows
 from ..contract.method import Method, Uncached
 from ..core.spec import Sampling
 from .layers import RMSNorm, rotate_pairs
@@ -83,11 +83,9 @@ def rope_table(head_dim: int, grid: int, base: float, device: torch.device) -> T
 
 def layout(config: LlamaGenConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
     """Return the layout: one condition entry per row; unconditional rows come last."""
-    copies = 2 if sampling.cfg_scale > 1 else 1
-    rows = len(seeds) * copies
-    branches = tuple(row // len(seeds) for row in range(rows))
-    return Layout(LlamaGen.paradigm, (1,) * rows, config.grid, config.grid, config.heads, config.groups, config.head_dim, config.layers,
-                  tuple(seeds) * copies, branches, dtype, device)
+    row_seeds, branches = guided_rows(seeds, sampling.cfg_scale > 1)
+    return Layout(LlamaGen.paradigm, (1,) * len(branches), config.grid, config.grid, config.heads, config.groups, config.head_dim,
+                  config.layers, row_seeds, branches, dtype, device)
 
 
 class LlamaGenAttention(nn.Module):

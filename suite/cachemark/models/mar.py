@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.engine.engine import Engine
-from ..cache.layout import Site, Step, Tokens
+from ..cache.layout import Site, Step, Tokens, guided_rows
 from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put, take
 from ..contract.method import Bidirectional, Method, graph_key, run_blocks
 from ..contract.planning import Denoising
@@ -73,12 +73,10 @@ def layout(config: MARConfig, seeds: Sequence[int], sampling: Sampling, dtype: t
 
     The buffer is the condition of every row.
     """
-    copies = 2 if sampling.cfg_scale != 1 else 1
-    rows = len(seeds) * copies
-    branches = tuple(row // len(seeds) for row in range(rows))
+    row_seeds, branches = guided_rows(seeds, sampling.cfg_scale != 1)
     return MaskedLayout(
-        MAR.paradigm, (config.buffer,) * rows, config.grid, config.grid, config.heads, config.heads, config.dim // config.heads,
-        config.depth[1], tuple(seeds) * copies, branches, dtype, device, steps=sampling.steps or config.steps, encoder=config.depth[0],
+        MAR.paradigm, (config.buffer,) * len(branches), config.grid, config.grid, config.heads, config.heads, config.dim // config.heads,
+        config.depth[1], row_seeds, branches, dtype, device, steps=sampling.steps or config.steps, encoder=config.depth[0],
         head=config.head_depth, head_width=config.head_width, channels=config.channels, diffusion=sum(_spacing(config, sampling)),
     )
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.engine.engine import Engine
-from ..cache.layout import Layout, Site, Step, Tokens, scale_steps
+from ..cache.layout import Layout, Site, Step, Tokens, guided_rows, scale_steps
 from ..contract.method import Method, graph_key, run_blocks
 from ..core.spec import Sampling
 from .layers import modulation
@@ -32,6 +32,36 @@ class MapQuantizer(Protocol):
 
     def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
         """Return the model's input at scale ``scale`` ≥ 1, (B, side², width)."""
+
+
+class ScaleSizes:
+    """What follows from the sizes of a next-scale transformer. ``sides``: of the token maps, coarse to fine."""
+
+    depth: int
+    heads: int
+    dim: int
+    sides: tuple[int, ...]
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+    @property
+    def grid(self) -> int:
+        """The side of the last map."""
+        return self.sides[-1]
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of all maps."""
+        return sum(side**2 for side in self.sides)
+
+
+def scale_layout(config: ScaleSizes, seeds: Sequence[int], guided: bool, dtype: torch.dtype, device: str) -> Layout:
+    """Return the layout of a generation: no condition entries, unconditional rows last."""
+    row_seeds, branches = guided_rows(seeds, guided)
+    return Layout(ScaleModel.paradigm, (0,) * len(branches), 0, 0, config.heads, config.heads, config.head_dim, config.depth, row_seeds,
+                  branches, dtype, device, config.sides)
 
 
 @dataclass(frozen=True)

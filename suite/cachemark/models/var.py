@@ -26,7 +26,7 @@ from ..core.spec import Sampling
 from . import checkpoints
 from .layers import MLP, Projection, modulation, rotate_pairs
 from .sampling import draw, guide_scale
-from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel
+from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel, ScaleSizes, scale_layout
 from .vision.msvq import MultiScaleQuantizer
 
 SIDES_256 = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
@@ -36,7 +36,7 @@ BUFFERS = ("*.zero_k_bias", "lvl_1L", "attn_bias_for_masking")  # of published f
 
 
 @dataclass(frozen=True)
-class VARConfig:
+class VARConfig(ScaleSizes):
     """Sizes. ``classes`` excludes the null class, whose id is ``classes``.
 
     ``width``: channels of the quantizer. ``l2_norm``: unit queries and keys with a learned scale per head, else a softmax scale of
@@ -54,20 +54,6 @@ class VARConfig:
     shared_aln: bool = False
     norm_eps: float = 1e-6
 
-    @property
-    def head_dim(self) -> int:
-        return self.dim // self.heads
-
-    @property
-    def grid(self) -> int:
-        """The side of the last map."""
-        return self.sides[-1]
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens of all maps."""
-        return sum(side**2 for side in self.sides)
-
 
 # Those of the paper have as many heads as blocks, of 64 channels.
 SIZES = {f"d{depth}": VARConfig(depth, depth, 64 * depth) for depth in (16, 20, 24, 30)}
@@ -75,15 +61,8 @@ SIZES["d36-512"] = VARConfig(36, 36, 64 * 36, SIDES_512, shared_aln=True)
 
 
 def layout(config: VARConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
-    """Return the layout of a generation: no condition entries, unconditional rows last.
-
-    The class is the input of the first scale.
-    """
-    copies = 2 if sampling.cfg_scale > 0 else 1
-    rows = len(seeds) * copies
-    branches = tuple(row // len(seeds) for row in range(rows))
-    return Layout(VAR.paradigm, (0,) * rows, 0, 0, config.heads, config.heads, config.head_dim, config.depth, tuple(seeds) * copies,
-                  branches, dtype, device, config.sides)
+    """Return the layout of a generation; the class is the input of the first scale."""
+    return scale_layout(config, seeds, sampling.cfg_scale > 0, dtype, device)
 
 
 class VARAttention(nn.Module):

@@ -164,6 +164,6 @@ KINDS = {
     ), "the Janus-Pro generator, two prompts of different length in one batch, and its slots", ("full",)),
     "small_vq": Kind(decoder, (
         compare("image_*", "run_*/decoded", image_of),
-        compare("image_bytes_*", "run_*/pixels_u8", lambda *of: to_uint8(image_of(*of)), RARE, by=differing_bytes),
+        compare("image_bytes_*", "run_*/pixels_u8", lambda *arguments: to_uint8(image_of(*arguments)), RARE, by=differing_bytes),
     ), "Janus-Pro's image tokenizer, decoding"),
 }

@@ -164,9 +164,9 @@ KINDS = {
         compare("code_vectors", "quant", lambda model, vector: model.vectors(
             vector["input/codes"], tuple(vector.facts["config"]["grid"])), 1e-6),
         compare("image", "image", image_of),
-        compare("image_bytes", "image_u8_hwc", lambda *of: to_uint8(image_of(*of)), RARE, by=differing_bytes),
+        compare("image_bytes", "image_u8_hwc", lambda *arguments: to_uint8(image_of(*arguments)), RARE, by=differing_bytes),
         compare("bicubic", "image_bicubic_two_thirds", resized),
-        compare("bicubic_bytes", "image_bicubic_u8_hwc", lambda *of: to_uint8(resized(*of)), RARE, needs=("image_bicubic_two_thirds",),
-                by=differing_bytes),
+        compare("bicubic_bytes", "image_bicubic_u8_hwc", lambda *arguments: to_uint8(resized(*arguments)), RARE,
+                needs=("image_bicubic_two_thirds",), by=differing_bytes),
     ), "LlamaGen's image tokenizer, decoding"),
 }

@@ -170,6 +170,6 @@ KINDS = {
     ), "the Lumina-mGPT generator, its line ends, both rows of guidance in one batch, and its slots", ("full",)),
     "small_vq": Kind(decoder, (
         compare("image_*", "run_*/decoded", image_of),
-        compare("image_bytes_*", "run_*/pixels_u8", lambda *of: to_uint8(image_of(*of))[0], RARE, by=differing_bytes),
+        compare("image_bytes_*", "run_*/pixels_u8", lambda *arguments: to_uint8(image_of(*arguments))[0], RARE, by=differing_bytes),
     ), "Chameleon's image tokenizer, decoding"),
 }

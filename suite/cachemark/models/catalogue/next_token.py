@@ -15,13 +15,8 @@ TINY = LlamaGenConfig(layers=6, heads=5, dim=160, vocab=512, classes=10, grid=16
 TINY_WEIGHTS, TINY_DECODER = "tiny-llamagen.safetensors", "tiny-vq.safetensors"
 
 
-def build(config: LlamaGenConfig, tokenizer: object = None, engine: str = "eager") -> LlamaGen:
-    """Build the transformer, equal for every tokenizer and engine."""
-    return LlamaGen(config)
-
-
-FAMILY = Family("llamagen", LlamaGen.paradigm, "FoundationVision/LlamaGen on Hugging Face", build, layout, costs.llamagen,
-                tables=lambda model: [model.rope])
+FAMILY = Family("llamagen", LlamaGen.paradigm, "FoundationVision/LlamaGen on Hugging Face",
+                lambda config, tokenizer, engine: LlamaGen(config), layout, costs.llamagen, tables=lambda model: [model.rope])
 DECODER = PublishedFile("decoder_weights", "vq_ds16_c2i.pt", FAMILY.origin, VQ)
 
 register(FAMILY.bundled(TINY_NAME, TINY, tiny_vq.files, with_greedy(Sampling(cfg_scale=1.5)),

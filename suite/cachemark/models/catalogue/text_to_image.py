@@ -10,16 +10,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...core.errors import BadPlan, UnknownName
 from ...core.spec import Sampling
 from ...core.units import METRICS
 from .. import checkpoints, costs, infinity, janus, llama, llamagen_text, lumina, prompt_lists
-from ..infinity import SCALES, SIDES, Infinity, InfinityConfig
+from ..infinity import SCALES, SIDES, Infinity
 from ..janus import Janus, JanusConfig
 from ..llama import LlamaConfig, rotations
-from ..llamagen_text import CaptionConfig, CaptionedLlamaGen
+from ..llamagen_text import CaptionedLlamaGen
 from ..lumina import Lumina, LuminaConfig, LuminaDecoder
 from ..prompts import HashedWords, Prompts, PublishedTokenizer, TokenReader, tokenizer_file
 from ..protocol import PublishedFile, Request
@@ -37,13 +36,10 @@ TEXTS = prompt_lists.packaged(LIST)
 
 
 # -- Janus-Pro, and the bundled model of its architecture -------------------------------------------------------------------
-def _janus(config: JanusConfig, prompts: Prompts | None, engine: str) -> Janus:
-    return Janus(config, prompts or Prompts())
-
-
 JANUS = Family(
-    "janus", Janus.paradigm, "the folder of deepseek-ai on Hugging Face, or the one that deepseek-community has converted", _janus,
-    llama.layout, lambda config, decode, prompts: costs.janus(config, decode), rename=janus.official, tables=rotations,
+    "janus", Janus.paradigm, "the folder of deepseek-ai on Hugging Face, or the one that deepseek-community has converted",
+    lambda config, prompts, engine: Janus(config, prompts or Prompts()), llama.layout,
+    lambda config, decode, prompts: costs.janus(config, decode), rename=janus.official, tables=rotations,
     ignored=(*checkpoints.EXTRAS, *janus.UNUSED, f"{janus.PREFIX}*"), prompted=True, one_folder=True,
     reader=lambda config: TokenReader(janus.prompts_of, HashedWords(config.decoder.vocab)),
 )
@@ -78,10 +74,6 @@ def janus_pro(size: str) -> CatalogueModel:
 
 
 # -- Lumina-mGPT --------------------------------------------------------------------------------------------------------------
-def _lumina(config: LuminaConfig, prompts: Prompts | None, engine: str) -> Lumina:
-    return Lumina(config, prompts or Prompts())
-
-
 def _lumina_decoding(config: LuminaConfig, tokenizer: VQGAN, request: Request) -> Any:
     if not request.weights:
         return LuminaDecoder(config, tokenizer).decode
@@ -90,7 +82,8 @@ def _lumina_decoding(config: LuminaConfig, tokenizer: VQGAN, request: Request) -
 
 
 LUMINA = Family(
-    "lumina", Lumina.paradigm, "the folder of Alpha-VLLM on Hugging Face", _lumina, llama.layout,
+    "lumina", Lumina.paradigm, "the folder of Alpha-VLLM on Hugging Face",
+    lambda config, prompts, engine: Lumina(config, prompts or Prompts()), llama.layout,
     lambda config, decode, prompts: costs.lumina(config, decode),
     ignored=(*checkpoints.EXTRAS, *lumina.UNUSED), tables=rotations, decoding=_lumina_decoding,
     grid=lambda config: (config.lines, config.line), prompted=True,
@@ -112,17 +105,11 @@ def lumina_mgpt(size: str) -> CatalogueModel:
 
 
 # -- LlamaGen -----------------------------------------------------------------------------------------------------------------
-def _captioned_llamagen(config: CaptionConfig, texts: Any, engine: str) -> CaptionedLlamaGen:
-    return CaptionedLlamaGen(config, texts or ())
-
-
-def _llamagen_tables(model: CaptionedLlamaGen) -> list[Tensor]:
-    return [*model.buffers(), model.rope, *getattr(model.texts, "resident", ())]
-
-
 LLAMAGEN = Family(
-    "llamagen", CaptionedLlamaGen.paradigm, "peizesun/llamagen_t2i on Hugging Face", _captioned_llamagen, llamagen_text.layout,
-    lambda config, decode, lengths: costs.captioned_llamagen(config, decode, max(lengths)), tables=_llamagen_tables,
+    "llamagen", CaptionedLlamaGen.paradigm, "peizesun/llamagen_t2i on Hugging Face",
+    lambda config, texts, engine: CaptionedLlamaGen(config, texts or ()), llamagen_text.layout,
+    lambda config, decode, lengths: costs.captioned_llamagen(config, decode, max(lengths)),
+    tables=lambda model: [*model.buffers(), model.rope, *getattr(model.texts, "resident", ())],
     grid=lambda config: (config.transformer.grid, config.transformer.grid), prompted=True,
     reader=lambda config: FeatureReader(config.text, config.longest),
 )
@@ -140,18 +127,11 @@ def llamagen_t2i(pixels: int) -> CatalogueModel:
 
 
 # -- Infinity -----------------------------------------------------------------------------------------------------------------
-def _infinity(config: InfinityConfig, texts: Any, engine: str) -> Infinity:
-    return Infinity(config, texts or (), recompute=engine == "reference")
-
-
-def _infinity_tables(model: Infinity) -> list[Tensor]:
-    return [model.rope, *getattr(model.texts, "resident", ())]
-
-
 INFINITY = Family(
-    "infinity", Infinity.paradigm, "FoundationVision/Infinity on Hugging Face", _infinity, infinity.layout,
+    "infinity", Infinity.paradigm, "FoundationVision/Infinity on Hugging Face",
+    lambda config, texts, engine: Infinity(config, texts or (), recompute=engine == "reference"), infinity.layout,
     lambda config, decode, lengths: costs.infinity(config, decode, max(lengths)),
-    ignored=(*checkpoints.EXTRAS, *infinity.BUFFERS), tables=_infinity_tables,
+    ignored=(*checkpoints.EXTRAS, *infinity.BUFFERS), tables=lambda model: [model.rope, *getattr(model.texts, "resident", ())],
     reader=lambda config: FeatureReader(config.text, config.longest), token_dtype=torch.int64,
 )
 INFINITY_PAPER = Sampling(cfg_scale=4.0, top_k=900, top_p=0.97, temperature=0.5)  # the authors' script for single images
