@@ -35,7 +35,7 @@ class MapQuantizer(Protocol):
 
 
 class ScaleSizes:
-    """What follows from the sizes of a next-scale transformer. ``sides``: of the token maps, coarse to fine."""
+    """Sizes of a next-scale transformer. ``sides``: of the token maps, coarse to fine."""
 
     depth: int
     heads: int
