@@ -25,11 +25,6 @@ def test_every_anchor_is_here() -> None:
     assert set(anchors.shipped()) == set(PUBLISHED) == {name.removeprefix("anchor-") for name in ANCHORS}
 
 
-@pytest.mark.parametrize("model", PUBLISHED)
-def test_the_preset_paper_is_that_of_the_figure(model: str) -> None:
-    assert MODELS.get(model).presets["paper"] == PUBLISHED[model]
-
-
 @pytest.mark.parametrize("name", ANCHORS)
 def test_an_anchor_asks_for_the_files_of_its_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

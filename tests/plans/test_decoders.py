@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cachemark.core.errors import BadParameter, BadPlan, UnknownName
-from cachemark.core.spec import Case, Sampling
+from cachemark.core.spec import Sampling
 from cachemark.machine.environment import environment
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
@@ -20,7 +20,6 @@ from cachemark.plans.decoding import refused_decoder
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.reuse import result_parts
 from cachemark.plans.schema import Plan, load
-from cachemark.store import exchange
 from cachemark.trial.child.bench import decoder_factory
 from cachemark.workflows.list import listing
 
@@ -46,10 +45,6 @@ def test_a_decoder_crosses_methods_and_codecs() -> None:
     assert one.named == "full + jacobi 8"
     assert {p.case.cell for p in found.values()} == {one.cell}, "all are compared with one full cache"
     assert not found["full + jacobi 8"].unsupported_reason
-
-
-def test_without_the_sequential_one_only_the_full_cache_is_sequential() -> None:
-    assert list(candidates(planned([JACOBI]))) == ["full + jacobi 8", "h2o 1/2 + jacobi 8"]
 
 
 def test_decoders_are_listed_with_their_parameters() -> None:
@@ -106,13 +101,6 @@ def test_a_method_beyond_whose_horizon_nothing_may_be_fed_is_refused() -> None:
     assert not refused_decoder(case, Linear, parameters, layout)
     assert not refused_decoder(case, Full, {}, layout), "it stops at no line"
     assert not refused_decoder(replace(case, decoder=JACOBI), Shy, parameters, layout)
-
-
-def test_a_case_with_a_decoder_survives_a_store_and_a_file() -> None:
-    (candidate,) = candidates(planned([JACOBI], methods=("full",))).values()
-    back = Case.from_json(json.loads(json.dumps(candidate.case.to_json())))
-    assert (back, back.key) == (candidate.case, candidate.case.key)
-    assert "decoder" in exchange.CASE
 
 
 def test_code_of_decoders_counts_only_where_one_runs() -> None:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from cachemark.plans.expand import Planned, expand
-from cachemark.plans.schema import Plan, load
+from cachemark.plans.schema import Plan
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.facts import ENGINE_REASON
 from support.measuring import probe
 from support.stages import forgetting
-
-GPU = ("nightly", "weekend", "release", "regimes-gpu", "ams-kv-table3", "ams-kv-table4", "ams-kv-table6", "lazymar-table1",
-       "lazymar-table2", "lazymar-table3", "linear-table1", "linear-table2", "linear-table3", "linear-table4", "marche-table1",
-       "marche-table4", "scalekv-table1", "scalekv-figure7", "heatkv-figure1")
 
 
 def planned(engine: str, device: str, decide: str = "profile", model: str = "tiny-var") -> list[Planned]:
@@ -48,15 +42,6 @@ def test_a_method_bound_to_the_host_is_eager_beside_a_full_cache_of_its_own() ->
     for candidate in (online, streaming):
         roles = [p.case.role for p in auto if p.case.cell == candidate.case.cell and p.case.method == "full"]
         assert roles == ["baseline", "other_seeds", "other_batch"]
-
-
-@pytest.mark.parametrize("name", GPU)
-def test_plans_for_a_gpu_leave_the_engine_open(name: str) -> None:
-    assert {cells.engine for cells in load(name).cells} == {"auto"}
-
-
-def test_the_ladder_keeps_its_rungs() -> None:
-    assert {cells.engine for cells in load("ladder-gpu").cells} == {"reference", "eager"}
 
 
 def test_the_row_says_why_it_is_eager(folder: Path) -> None:

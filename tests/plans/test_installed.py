@@ -12,7 +12,6 @@ from cachemark.core.errors import BadPlugin
 from cachemark.methods.registry import METHODS
 from cachemark.plans import schema
 from cachemark.plans.expand import expand
-from cachemark.plugins import installed
 from cachemark.plugins import loading as plugins
 from cachemark.workflows.list import listing
 from support import examples
@@ -123,8 +122,3 @@ def test_a_broken_package_breaks_only_what_asks_for_it(install: Install, point: 
     schema.prepare("demo")
     with pytest.raises(BadPlugin, match=words):
         schema.prepare("demo", methods=["mine"])
-
-
-def test_offers_are_read_without_importing(install: Install) -> None:
-    install(text="raise SystemExit")
-    assert [one.source for one in installed.offers("methods") if one.name == "mine"] == ["mine 2.5"]

@@ -13,7 +13,6 @@ import pytest
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.machine import environment
-from cachemark.machine.environment import slug
 from cachemark.plans import reuse
 from cachemark.plans.reuse import COUNTED, code_identity, result_key, result_parts
 from cachemark.plugins import loading as plugins
@@ -95,12 +94,6 @@ def test_a_new_definition_of_a_metric_counts(monkeypatch: pytest.MonkeyPatch) ->
     assert changed(before, parts()) == {"metrics"}
 
 
-def test_other_words_about_a_metric_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = parts()
-    monkeypatch.setitem(METRICS._table, "kl", replace(METRICS["kl"], meaning="the same in other words"))
-    assert changed(before, parts()) == set()
-
-
 def test_threads_and_devices_make_other_numerics() -> None:
     one, two = environment.environment("cpu", 1), environment.environment("cpu", 2)
     assert one.fingerprint != two.fingerprint
@@ -176,19 +169,3 @@ def test_code_without_git_has_its_hash(monkeypatch: pytest.MonkeyPatch, package:
     with (package / "trial" / "child" / "measure.py").open("a") as text:
         text.write("# edited\n")
     assert code_identity()["hash"] != identity["hash"]
-
-
-@pytest.mark.parametrize(("text", "expected"), [
-    ("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb-hbm3"),
-    ("Intel(R) Xeon(R) @ 2.50GHz, 2 threads", "intel-r-xeon-r-2-50ghz-2-threads"),
-    ("…", ""),
-])  # fmt: skip
-def test_a_slug_can_name_a_folder(text: str, expected: str) -> None:
-    assert slug(text) == expected
-
-
-def test_the_hash_does_not_depend_on_where_the_package_lies(request: pytest.FixtureRequest) -> None:
-    forget()
-    here = code_identity()["hash"]
-    request.getfixturevalue("package")
-    assert code_identity()["hash"] == here

@@ -192,9 +192,9 @@ def share(**where: Any) -> None:
 # -- price ------------------------------------------------------------------------------------------------------------
 @click.command()
 @plan_options
-@click.option("--on", type=click.Choice(["a100", "h100", "h200"]), default="", help="Estimate for this card instead of this machine.")
+@click.option("--on", type=click.Choice(["a100", "h100", "h200"]), help="Estimate for this card instead of this machine.")
 @json_option
-def price(as_json: bool, **where: Any) -> None:
+def price(as_json: bool, on: str | None, **where: Any) -> None:
     """Estimate the cost of a plan: device hours, disk and memory.
 
     Nothing is measured. Stored durations are used where the store has them, elsewhere 1.5 times the roofline. Missing files and methods
@@ -202,7 +202,7 @@ def price(as_json: bool, **where: Any) -> None:
     """
     from ..workflows.price import price_list
 
-    costs = price_list(**where)
+    costs = price_list(on=on or "", **where)
     if as_json:
         echo_json({"plan": costs.plan, "on": costs.on, "cases": costs.cases, "to_run": costs.to_run, "hours": costs.hours,
                    "models": costs.models, "missing": costs.missing, "disk_free": costs.disk_free,

@@ -20,7 +20,7 @@ from ..contract.method import Method
 from ..core import seeds
 from ..core.errors import BadBudget, BadParameter, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
-from ..core.spec import FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
+from ..core.spec import FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case
 from ..core.units import set_name
 from ..methods.base import calibrations
 from ..methods.registry import METHODS
@@ -32,9 +32,9 @@ from ..roofline.bill import idle_reason
 from .decoding import check_numbers, decoder_class, refused_decoder, resolved_decoder
 from .metrics import KEY, options_of, stated
 from .reuse import Earlier
-from .schema import Cells, MethodTable, Plan, SamplingTable
+from .schema import Cells, MethodTable, Plan
 
-FIRST, SEEDS = 16, "s10k"  # where the search for it begins, and whose first seeds a batch has, however large
+FIRST, SEEDS = 16, "s10k"  # first batch size of a search for the largest one, and the subset of its seeds
 
 
 @dataclass(frozen=True)
@@ -77,58 +77,37 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
     """Return every case of a plan.
 
     For each block the full cache and two reference rows, then methods × budgets × codecs × decoders."""
-    _refuse_too_many(plan)
-    _refuse_unread(plan)
-    with plugins.answering():
-        return _expanded(plan, device)
-
-
-def _expanded(plan: Plan, device: str) -> list[Planned]:
-    cases: dict[str, Planned] = {}
-    names: dict[tuple[str, str, str], str] = {}
-    for number, cells in enumerate(plan.cells):
-        for planned in _with_engine(plan, cells, number, device):
-            case = planned.case
-            if names.setdefault((case.model, case.cell, case.label), case.key) != case.key:
-                raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
-                              remedy="Give each table of that method, or of that decoder, a variant, a word of its own.")
-            needs = plugins.needs(METHODS.get(case.method), MODELS.get(case.model), decoder_class(case))
-            idle = _idle_reason(planned) if case.role == "candidate" and case.key not in cases else ""
-            cases.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs, idle_reason=idle))
-    return list(cases.values())
-
-
-def _refuse_too_many(plan: Plan) -> None:
-    """Raise BadPlan for more than ``max_cases`` cases, before they are created."""
     count = sum(3 + len(c.methods) * len(c.budgets) * len(c.codecs) * len(c.decoders) + len(c.decoders) - 1 for c in plan.cells)
     if count > plan.max_cases:
         raise BadPlan(f"{plan.place('cells')}: the plan would mean up to {count} cases, and at most {plan.max_cases} are measured.",
                       remedy=f"Leave some of what its axes list out, or raise the bound above all tables: max_cases = {count}")
-
-
-def _refuse_unread(plan: Plan) -> None:
-    """Raise BadPlan if a plan has prompts and none of its models uses them."""
-    named = [MODELS.get(cells.model) for cells in plan.cells if cells.model in MODELS]
-    if plan.fidelity.prompts and named and all(entry.asking is None for entry in named):
+    entries = [MODELS.get(cells.model) for cells in plan.cells if cells.model in MODELS]
+    if plan.fidelity.prompts and entries and all(entry.asking is None for entry in entries):
         readers = [name for name in MODELS if MODELS.get(name).asking is not None]
         raise BadPlan(f"{plan.place('fidelity', 'prompts')}: no model of this plan is given prompts.",
                       remedy=f"Take them out, or name one of: {', '.join(readers)}.")
+    cases: dict[str, Planned] = {}
+    labels: dict[tuple[str, str, str], str] = {}
+    with plugins.answering():
+        for number, cells in enumerate(plan.cells):
+            for planned in _with_engine(plan, cells, number, device):
+                case = planned.case
+                if labels.setdefault((case.model, case.cell, case.label), case.key) != case.key:
+                    raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
+                                  remedy="Give each table of that method, or of that decoder, a variant, a word of its own.")
+                if case.key not in cases:
+                    needs = plugins.needs(METHODS.get(case.method), MODELS.get(case.model), decoder_class(case))
+                    cases[case.key] = replace(planned, priority=cells.priority, needs=needs, idle_reason=_idle_reason(planned))
+    return list(cases.values())
 
 
 @contextmanager
-def _at(plan: Plan, *keys: str | int) -> Iterator[None]:
-    """Add the file and line of these keys to errors inside the block."""
-    with _in(plan.place(*keys)):
-        yield
-
-
-@contextmanager
-def _in(place: str) -> Iterator[None]:
-    """Add this location to errors inside the block."""
+def _at(plan: Plan, *keys: str | int, place: str = "") -> Iterator[None]:
+    """Add the file and line of these keys, or ``place``, to errors inside the block."""
     try:
         yield
     except CachemarkError as error:
-        raise type(error)(f"{place}: {error.message}", remedy=error.remedy) from error
+        raise type(error)(f"{place or plan.place(*keys)}: {error.message}", remedy=error.remedy) from error
 
 
 def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
@@ -143,21 +122,17 @@ def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator
     if reason := refused(GRAPH, device):
         yield from (replace(planned, engine_reason=reason) for planned in _block(plan, eager, number, device))
         return
-    not_recorded: dict[str, str] = {}
+    uncaptured: dict[str, str] = {}
     for planned in _block(plan, cells.model_copy(update={"engine": GRAPH}), number, device):
         case = planned.case
-        if reason := _left_out(case):
-            not_recorded[case.label] = reason
+        candidate = case.role == "candidate" and case.parameters
+        if reason := _not_capturable(METHODS.get(case.method), dict(case.parameters)) if candidate else "":
+            uncaptured[case.label] = reason
         else:
             yield planned
-    for planned in _block(plan, eager, number, device) if not_recorded else ():
-        if planned.case.role != "candidate" or planned.case.label in not_recorded:
-            yield replace(planned, engine_reason=not_recorded.get(planned.case.label, f"beside {', '.join(not_recorded)}"))
-
-
-def _left_out(case: Case) -> str:
-    """Return the reason why a candidate does not run on the graph engine, or an empty text."""
-    return _unrecorded(METHODS.get(case.method), dict(case.parameters)) if case.role == "candidate" and case.parameters else ""
+    for planned in _block(plan, eager, number, device) if uncaptured else ():
+        if planned.case.role != "candidate" or planned.case.label in uncaptured:
+            yield replace(planned, engine_reason=uncaptured.get(planned.case.label, f"beside {', '.join(uncaptured)}"))
 
 
 def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
@@ -167,7 +142,11 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     with _at(plan, "fidelity", "prompts"):
         entry = named_entry.for_request(request)
     with _at(plan, "cells", number, "sampling"):
-        sampling = _sampling(entry, cells.sampling)
+        if isinstance(cells.sampling, str) and cells.sampling not in entry.presets:
+            raise unknown(f"sampling preset of {entry.name}", cells.sampling, entry.presets)
+        preset, changes = ((cells.sampling, {}) if isinstance(cells.sampling, str) else
+                           ("paper", cells.sampling.model_dump(exclude_none=True)))
+        sampling = replace(entry.presets[preset], **changes)
     with _at(plan, "fidelity", "seeds"):
         subset = seeds.subset(plan.fidelity.seeds, entry.classes)
     with _at(plan, *(("cells", number, "samples") if cells.samples else ("fidelity", "samples"))):
@@ -208,7 +187,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         if name != full.codec or decoder:
             yield Planned(base, request, wrong or refused_decoder(base, METHODS.get(FULL), {}, layout))
         for method in cells.methods:
-            with _in(plan.place_of(number, method)):
+            with _at(plan, place=plan.place_of(number, method)):
                 candidates = list(_candidates(plan, base, method, budgets, layout))
             yield from (Planned(case, request, wrong or reason) for case, reason in candidates)
 
@@ -291,13 +270,14 @@ def _sized() -> dict[str, type[Method]]:
 
 def _not_sized(cls: type[Method], layout: Layout) -> BadBudget:
     """Return the error for a method name as a budget if the method has no sizes on this paradigm."""
-    sized = _sized()
-    problem = (f"has sizes on {' and '.join(cls.paradigms)} models, and this one is a {layout.paradigm} model" if cls.name in sized else
-            "has no sizes of its own")
-    here = [name for name, sized_cls in sized.items() if layout.paradigm in sized_cls.paradigms]
-    kinds = sorted({kind for sized_cls in sized.values() for kind in sized_cls.paradigms})
-    named = (f"the name of a method that has sizes of its own: {', '.join(here)}" if here else
-             f"on {' and '.join(kinds)} models the name of a method that has sizes of its own")
+    sized, problem = _sized(), "has no sizes of its own"
+    if cls.name in sized:
+        problem = f"has sizes on {' and '.join(cls.paradigms)} models, and this one is a {layout.paradigm} model"
+    here = [name for name, method in sized.items() if layout.paradigm in method.paradigms]
+    named = f"the name of a method that has sizes of its own: {', '.join(here)}"
+    if not here:
+        kinds = sorted({kind for method in sized.values() for kind in method.paradigms})
+        named = f"on {' and '.join(kinds)} models the name of a method that has sizes of its own"
     return BadBudget(f"{cls.name} is no budget here: it {problem}.", remedy=f"Give a share of the full cache such as 1/4, or {named}.")
 
 
@@ -321,7 +301,7 @@ def _candidates(plan: Plan, base: Case, table: str | MethodTable, budgets: list[
         try:
             with plugins.answering(cls, decoder_class(base)):
                 resolved = resolve(cls, Budget.parse(budget), layout, parameters, base.weights)
-                reason = _unrecorded(cls, resolved) if base.engine == GRAPH else ""
+                reason = _not_capturable(cls, resolved) if base.engine == GRAPH else ""
                 reason = reason or refused_decoder(base, cls, resolved, layout)
         except BadBudget as error:
             if plan.on_unsupported == "error":
@@ -333,31 +313,26 @@ def _candidates(plan: Plan, base: Case, table: str | MethodTable, budgets: list[
 def _own_size(cls: type[Method], parameters: dict[str, Any], layout: Layout, weights: str) -> list[str]:
     """Return the budget that these parameters imply, in a list, or an empty list."""
     if type(entries := parameters.get("B")) is int:
-        return [_share(cls, entries, layout)]
+        total = layout.cacheable if layout.scales else layout.visual
+        if not 0 < entries <= total:
+            raise BadParameter(f"{cls.name}: B = {entries} does not fit.", remedy=f"Give 1 … {total} visual entries.")
+        return [str(Budget(Fraction(entries, total)))]
     return [str(Budget(calibrated(cls, parameters, weights).own_budget(layout)))] if set(cls.sizes) & set(parameters) else []
 
 
 def _idle_reason(planned: Planned) -> str:
     """Return why a candidate's method changes nothing on its model, or an empty text."""
     case = planned.case
-    if planned.unsupported_reason:
+    if planned.unsupported_reason or case.role != "candidate":
         return ""
-    cls, layout = METHODS.get(case.method), planned.entry.shape(case.sampling, case.batch)
+    cls = METHODS.get(case.method)
     with plugins.answering(cls):
-        return idle_reason(cls.build(case.parameters), layout)
+        return idle_reason(cls.build(case.parameters), planned.entry.shape(case.sampling, case.batch))
 
 
-def _unrecorded(cls: type[Method], parameters: dict[str, Any]) -> str:
+def _not_capturable(cls: type[Method], parameters: dict[str, Any]) -> str:
     """Return why the graph engine cannot capture a method with these parameters, or an empty text."""
     return "" if cls.build(parameters).capturable else f"{cls.name} decides on the host while images are made, which a captured pass cannot"
-
-
-def _share(cls: type[Method], entries: int, layout: Layout) -> str:
-    """Return the budget of ``entries`` visual entries."""
-    everything = layout.cacheable if layout.scales else layout.visual
-    if not 0 < entries <= everything:
-        raise BadParameter(f"{cls.name}: B = {entries} does not fit.", remedy=f"Give 1 … {everything} visual entries.")
-    return str(Budget(Fraction(entries, everything)))
 
 
 def resolve(cls: type[Method], budget: Budget, layout: Layout, parameters: dict[str, Any], weights: str = "") -> dict[str, Any]:
@@ -373,14 +348,6 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, parameters: dict[
     if wrong := plugins.unusable(resolved):
         raise BadParameter(f"{cls.name}: {wrong}.", remedy=plugins.PARAMETERS)
     return resolved
-
-
-def _sampling(entry: ModelEntry, table: str | SamplingTable) -> Sampling:
-    if isinstance(table, SamplingTable):
-        return replace(entry.presets["paper"], **table.model_dump(exclude_none=True))
-    if table not in entry.presets:
-        raise unknown(f"sampling preset of {entry.name}", table, entry.presets)
-    return entry.presets[table]
 
 
 def calibrated(cls: type[Method], parameters: Mapping[str, Any], weights: str) -> Method:
