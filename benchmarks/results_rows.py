@@ -103,7 +103,7 @@ def _chosen(case: Case) -> dict[str, Any]:
 
 def _figures(row: ReportRow, group: CaseGroup, claims: Claims, names: Collection[str]) -> Row:
     if not row.ok:
-        return {"missing": f"{row.outcome.status}: {row.reason}"}
+        return {"missing": f"{row.outcome.status}: {row.outcome.reason}"}
     verdict = "" if row.case.key not in claims else "inconclusive" if row.unranked else "non-inferior"
     silent = {text for name, texts in ABOUT.items() if name not in names for text in texts}
     notes = [mark.reason for mark in row.marks

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,23 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Folders with long files come first, so that no worker is left with one at the end."""
     order = {folder: place for place, folder in enumerate(LONG)}
     items.sort(key=lambda item: order.get(item.path.parent.name, len(LONG)))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """With ``--durations``, add the seconds of each folder and of the slowest files."""
-    if terminalreporter.config.option.durations is None:
-        return
-    files: Counter[str] = Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            files[getattr(report, "nodeid", "").partition("::")[0]] += getattr(report, "duration", 0)
-    folders: Counter[str] = Counter()
-    for file, seconds in files.items():
-        folders[file.rpartition("/")[0]] += seconds
-    for title, table in (("seconds per folder", folders), ("seconds per file", files)):
-        terminalreporter.section(title)
-        for name, seconds in table.most_common(60):
-            terminalreporter.write_line(f"{seconds:7.1f} {name}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,7 +13,6 @@ import json
 import re
 import shlex
 import shutil
-import traceback
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -205,59 +204,3 @@ def test_links_to_files_of_the_repository_lead_somewhere() -> None:
     links = [(page, link) for page in LINKED for link in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text(encoding="utf-8"))]
     assert links
     assert not [f"{page}: {link}" for page, link in links if not (page.parent / link).exists()]
-
-
-# ------------------------------------------------------------------------------------------------ the checks can fail
-
-SAMPLE = """
-```python
-# mine.py
-x = 1
-```
-
-```python
-from pathlib import Path
-y = Path("mine.py").read_text()
-```
-
-```console
-$ PLACE=1 .venv/bin/cachemark make --size 3 thing \\
-    && ls
-```
-
-```python
-raise ValueError(y)
-```
-"""
-
-
-@click.group()
-def toy() -> None:
-    """A command line."""
-
-
-@toy.command()
-@click.argument("what")
-@click.option("--size", type=int)
-def make(what: str, size: int) -> None:
-    """Make it."""
-
-
-def test_blocks_are_saved_run_and_located(folder: Path) -> None:
-    with pytest.raises(ValueError, match="x = 1") as caught:
-        run(Path("page.md"), SAMPLE)
-    where = traceback.extract_tb(caught.tb)[-1]
-    assert (where.filename, where.lineno) == ("page.md", SAMPLE.splitlines().index("raise ValueError(y)") + 1)
-
-
-def test_calls_are_found_and_wrong_ones_refused() -> None:
-    assert calls(SAMPLE) == [["cachemark", "make", "--size", "3", "thing"]]
-    resolve(toy, ["make", "--size", "3", "thing"])
-    resolve(toy, ["make", "--help"])
-    for wrong in (["mak"], ["make"], ["make", "thing", "--sizes", "3"], ["make", "thing", "--size", "big"], ["make", "a", "b"]):
-        with pytest.raises(click.UsageError):
-            resolve(toy, wrong)
-
-
-def test_commands_are_walked() -> None:
-    assert [call for call, _ in commands(toy)] == ["cachemark make"]

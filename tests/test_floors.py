@@ -276,23 +276,18 @@ BROKEN = {  # what is broken: (file, its text, the line, the words)
     "up inside a room": ("report/charts/a.py", "from ..page import b\n", 1, "charts stands below page"),
     "third party below": ("core/errors.py", "import numpy\n", 1, "core needs the standard library alone"),
     "strangers": ("models/a.py", UP, 1, "p.models.a imports p.methods.b.B: models and methods do not know each other"),
-    "deferred": ("methods/b.py", "def f():\n    from ..models import a\n", 2, "methods stands below models"),
     "by name": ("methods/b.py", "import importlib\nimportlib.import_module('p.trial')\n", 2, "methods stands below trial"),
     "to measuring": ("store/db.py", "from ..cache import Slot\n", 1, "store works without torch, cache does not"),
     "to torch": ("report/page/b.py", "def f():\n    import torch\n", 2, "p.report.page.b imports torch: report works without torch"),
     "root": ("store/db.py", "from .. import frame\n", 1, "the root of the package only hands names on"),
     "eager command": ("cli/main.py", "from ..store import db\n@click.group()\ndef f(): ...\n", 1, "a command imports what it needs"),
-    "eager import": ("cli/main.py", "import click, rich\n@click.command()\ndef f(): ...\n", 1, "a command imports what it needs inside"),
-    "eager detour": ("cli/main.py", "import click\nfrom .bar import x\n@click.command()\ndef f(): ...\n", 1, "p.cli.bar imports rich"),
     "no floor": ("extra.py", "", 1, "'extra' has no floor"),
     "cycle": ("cache/slot.py", "def f():\n    from . import Slot\n", 1, "import cycle: p.cache -> p.cache.slot -> p.cache"),
     "long file": ("methods/b.py", "\n" * 401, 401, "401 lines; a file here has at most 400"),
-    "long model": ("models/a.py", "\n" * 351, 351, "351 lines; a file here has at most 350"),
     "long function": ("methods/b.py", "\ndef f():\n" + "    1\n" * 60, 2, "f has 61 lines; a function has at most 60"),
     "vague": ("methods/b.py", "class CacheManager: ...\n", 1, "class CacheManager says nothing"),
     "misplaced": ("methods/b.py", "@METHODS.add('c')\nclass C: ...\n", 1, "'c' belongs into a file of that name"),
     "busy init": ("cache/__init__.py", "from .slot import Slot\nX = max(1, 2)\n", 2, "an __init__ file only hands names on"),
-    "function in init": ("cache/__init__.py", "def f(): ...\n", 1, "an __init__ file only hands names on"),
 }
 
 
@@ -313,14 +308,5 @@ def test_the_checker_finds(fault: str, tmp_path: Path) -> None:
     found = check(write(tmp_path / "p", CLEAN | {name: text}))
     assert len(found) == 1, found
     assert words in found[0]
-    where = {"cycle": "cache/__init__.py", "eager detour": "cli/bar.py"}.get(fault, name)
+    where = "cache/__init__.py" if fault == "cycle" else name
     assert found[0].startswith(f"{tmp_path / 'p' / where}:{line}: ")
-
-
-@pytest.mark.parametrize("ring", [
-    {"cache/__init__.py": "def __getattr__(name):\n    from .slot import Slot\n", "cache/slot.py": "from . import Slot\n"},
-    {"report/charts/__init__.py": "from ..a import X\n", "report/charts/c.py": "", "report/a.py": "from .charts.c import Y\n"},
-], ids=["lazy", "init of another folder"])  # fmt: skip
-def test_an_init_may_close_a_ring(ring: dict[str, str], tmp_path: Path) -> None:
-    (fault,) = check(write(tmp_path / "p", CLEAN | ring))
-    assert "import cycle" in fault

@@ -55,25 +55,6 @@ def test_speedups_beyond_the_roofline_speedup_are_implausible() -> None:
     assert not device_limits.implausible(1.0, 0.5)
 
 
-def test_an_underused_baseline_is_flagged_unless_bandwidth_or_flops_are_used() -> None:
-    moving, computing = bill(MOVES).limit(RATES), bill(COMPUTES).limit(RATES)
-    assert not device_limits.underused(moving, 2.0 / device_limits.UTILIZATION - 0.01)
-    assert "40 % of memory bandwidth, 0 % of peak FLOP/s" in device_limits.underused(moving, 2.0 / device_limits.UTILIZATION + 0.01)
-    assert computing.mbu(6.0) < device_limits.UTILIZATION < computing.mfu(6.0)
-    assert not device_limits.underused(computing, 6.0)
-
-
-def test_a_time_below_the_roofline_time_came_from_a_cache_of_the_device() -> None:
-    limit = bill(MOVES).limit(RATES)
-    assert device_limits.in_device_cache(limit, 1.8)
-    assert not device_limits.in_device_cache(limit, 2.0)
-
-
-def test_a_method_whose_interval_ends_below_one_has_no_gain() -> None:
-    assert "1.05×" in device_limits.no_gain(0.98, 1.05)
-    assert not device_limits.no_gain(1.01, 1.05)
-
-
 def test_an_unknown_gpu_names_the_nearest() -> None:
     assert limits.gpu("h100").device == "H100 SXM"
     with pytest.raises(UnknownName, match="h100"):

@@ -6,20 +6,16 @@ and every minimum effect is passed.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 
 from cachemark.analysis import formatting
 from cachemark.analysis.baseline_comparison import changes
-from cachemark.analysis.report_view import build
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import FAMILIES, METRICS, metric
 from cachemark.export.asv import cost_of
-from cachemark.export.documents import latex
-from cachemark.export.tables import tables
 from cachemark.gate import incidents
 from cachemark.gate.baseline_check import compare
 from cachemark.gate.comparison import ConfigPairs, PairOfOutcomes, verdicts
@@ -27,18 +23,16 @@ from cachemark.gate.incidents import described
 from cachemark.gate.seedwise import seedwise
 from cachemark.stats.paired_test import Rule
 from cachemark.store.exchange import dump, load
-from cachemark.store.rows import RunRecord, Verdict
+from cachemark.store.rows import Verdict
 
 ENVIRONMENT = Environment("Xeon", "ci-cpu", "torch 2.6 / 4 threads", {})
 RULE = Rule(0.1, 1)
 SEEDS = 24  # values of a value that is known seed by seed, and pairs of a comparison
-UP, DOWN = r" $\uparrow$", r" $\downarrow$"
 
 
 class Row(NamedTuple):
     """What each consumer has to make of a metric. ``check`` and ``compare``: True where the value is judged, False where it is stated and
-    not judged, None where there is no row of it. ``cost``: name, unit and value for asv. ``text``: in the report. ``heading``: of the
-    column in the tables of documents, empty where there is none; ``bold``: whether the best of that column is told."""
+    not judged, None where there is no row of it. ``cost``: name, unit and value for asv. ``text``: in the report."""
 
     name: str
     unit: str
@@ -48,64 +42,55 @@ class Row(NamedTuple):
     compare: bool | None
     cost: tuple[str, str, float]
     text: str
-    heading: str = ""
-    bold: bool = False
 
 
 ROWS = (
-    Row("latency", "s", "lower", 2.0, True, True, ("latency", "seconds", 2.0), "2.00 s", "Latency" + DOWN, True),
+    Row("latency", "s", "lower", 2.0, True, True, ("latency", "seconds", 2.0), "2.00 s"),
     Row("latency_tokens", "s", "lower", 2.0, True, None, ("latency_tokens", "seconds", 2.0), "2.00 s"),
     Row("tokens_per_s_first", "token/s", "higher", 50.0, True, None, ("seconds_per_token_first", "seconds", 0.02), "50.0 token/s"),
     Row("tokens_per_s_last", "token/s", "higher", 50.0, True, None, ("seconds_per_token_last", "seconds", 0.02), "50.0 token/s"),
-    Row("flops", "FLOP", "lower", 4e12, True, True, ("flops", "FLOP", 4e12), "4.00 TFLOP", "FLOPs" + DOWN, True),
+    Row("flops", "FLOP", "lower", 4e12, True, True, ("flops", "FLOP", 4e12), "4.00 TFLOP"),
     Row("passes", "pass", "lower", 80.0, True, True, ("passes", "pass", 80.0), "80.0"),
     Row("drafts_rejected", "token", "lower", 900.0, True, True, ("drafts_rejected", "token", 900.0), "900"),
     Row("capture_seconds", "s", "lower", 2.0, False, False, ("capture_seconds", "seconds", 2.0), "2.00 s"),
-    Row("kv_logical", "B", "lower", 4096.0, True, True, ("kv_logical", "bytes", 4096.0), "4.00 KiB", "Used" + DOWN, True),
+    Row("kv_logical", "B", "lower", 4096.0, True, True, ("kv_logical", "bytes", 4096.0), "4.00 KiB"),
     Row("kv_peak", "B", "lower", 4096.0, True, True, ("kv_peak", "bytes", 4096.0), "4.00 KiB"),
     Row("kv_allocated", "B", "lower", 4096.0, True, True, ("kv_allocated", "bytes", 4096.0), "4.00 KiB"),
     Row("kv_workspace", "B", "lower", 4096.0, True, True, ("kv_workspace", "bytes", 4096.0), "4.00 KiB"),
-    Row("kv_state", "B", "lower", 4096.0, True, True, ("kv_state", "bytes", 4096.0), "4.00 KiB", "State" + DOWN, True),
+    Row("kv_state", "B", "lower", 4096.0, True, True, ("kv_state", "bytes", 4096.0), "4.00 KiB"),
     Row("graph_pool", "B", "lower", 4096.0, True, True, ("graph_pool", "bytes", 4096.0), "4.00 KiB"),
     Row("peak_memory", "B", "lower", 4096.0, True, True, ("peak_memory", "bytes", 4096.0), "4.00 KiB"),
     Row("throughput", "image/s", "higher", 8.0, True, None, ("seconds_per_image", "seconds", 0.125), "8.00 image/s"),
     Row("throughput_max", "image/s", "higher", 8.0, True, None, ("seconds_per_image_max", "seconds", 0.125), "8.00 image/s"),
     Row("max_batch", "image", "higher", 8.0, True, True, ("max_batch_inverse", "1/image", 0.125), "8"),
-    Row("token_agreement", "share", "higher", 0.5, True, True, ("token_agreement_lost", "share", 0.5), "50.0 %", "Agreement" + UP, True),
-    Row("kl", "nat/token", "lower", 0.5, True, True, ("kl", "nat/token", 0.5), "0.500 nat/token", "KL, nat/token" + DOWN, True),
-    Row("token_distance", "", "lower", 0.5, True, True, ("token_distance", "", 0.5), "0.500", "Distance" + DOWN, True),
-    Row("forced_distance", "", "lower", 0.5, True, True, ("forced_distance", "", 0.5), "0.500", "Forced" + DOWN, True),
-    Row("psnr", "dB", "higher", 20.0, True, True, ("psnr_error", "", 0.1), "20.0 dB", "PSNR, dB" + UP, True),
-    Row("ssim", "", "higher", 0.5, True, True, ("ssim_lost", "", 0.5), "0.500", "SSIM" + UP, True),
-    Row("lpips", "", "lower", 0.5, True, True, ("lpips", "", 0.5), "0.500", "LPIPS" + DOWN, True),
-    Row("color_consistency", "share", "higher", 0.5, False, True, ("color_consistency_lost", "share", 0.5), "50.0 %",
-        "Color consistency" + UP, True),
-    Row("prompt_score", "share", "higher", 0.5, False, True, ("prompt_score_lost", "share", 0.5), "50.0 %", "Prompt score" + UP, True),
-    Row("prompt_object", "share", "higher", 0.5, False, True, ("prompt_object_lost", "share", 0.5), "50.0 %", "Object" + UP, True),
-    Row("prompt_colour", "share", "higher", 0.5, False, True, ("prompt_colour_lost", "share", 0.5), "50.0 %", "Color" + UP, True),
-    Row("prompt_count", "share", "higher", 0.5, False, True, ("prompt_count_lost", "share", 0.5), "50.0 %", "Count" + UP, True),
-    Row("prompt_position", "share", "higher", 0.5, False, True, ("prompt_position_lost", "share", 0.5), "50.0 %", "Position" + UP, True),
-    Row("prompt_ground", "share", "higher", 0.5, False, True, ("prompt_ground_lost", "share", 0.5), "50.0 %", "Ground" + UP, True),
-    Row("geneval", "share", "higher", 0.5, False, True, ("geneval_lost", "share", 0.5), "50.0 %", "GenEval" + UP, True),
-    Row("geneval_overall", "share", "higher", 0.5, False, True, ("geneval_overall_lost", "share", 0.5), "50.0 %", "GenEval overall" + UP,
-        True),
-    *(Row(f"geneval_{tag}", "share", "higher", 0.5, False, True, (f"geneval_{tag}_lost", "share", 0.5), "50.0 %",
-          f"GenEval {title}" + UP, True)
-      for tag, title in (("single_object", "object"), ("two_object", "two objects"), ("counting", "count"), ("colors", "color"),
-                         ("position", "position"), ("color_attr", "attributes"))),
-    Row("dpg", "share", "higher", 0.5, False, True, ("dpg_lost", "share", 0.5), "50.0 %", "DPG-Bench" + UP, True),
-    Row("image_reward", "", "higher", 1.0, False, True, ("image_reward_lost", "", 9.0), "1.000", "ImageReward" + UP, True),
-    Row("hpsv2", "", "higher", 0.5, False, True, ("hpsv2_lost", "", 0.5), "0.500", "HPSv2" + UP, True),
-    Row("clip_score", "", "higher", 20.0, False, True, ("clip_score_lost", "", 80.0), "20.0", "CLIP score" + UP, True),
-    Row("class_accuracy", "share", "higher", 0.5, False, True, ("class_accuracy_lost", "share", 0.5), "50.0 %",
-        "Class accuracy" + UP, True),
-    Row("fid_scene_2k", "", "lower", 40.0, False, None, ("fid_scene_2k", "", 40.0), "40.0", "FID scene 2k" + DOWN, True),
+    Row("token_agreement", "share", "higher", 0.5, True, True, ("token_agreement_lost", "share", 0.5), "50.0 %"),
+    Row("kl", "nat/token", "lower", 0.5, True, True, ("kl", "nat/token", 0.5), "0.500 nat/token"),
+    Row("token_distance", "", "lower", 0.5, True, True, ("token_distance", "", 0.5), "0.500"),
+    Row("forced_distance", "", "lower", 0.5, True, True, ("forced_distance", "", 0.5), "0.500"),
+    Row("psnr", "dB", "higher", 20.0, True, True, ("psnr_error", "", 0.1), "20.0 dB"),
+    Row("ssim", "", "higher", 0.5, True, True, ("ssim_lost", "", 0.5), "0.500"),
+    Row("lpips", "", "lower", 0.5, True, True, ("lpips", "", 0.5), "0.500"),
+    Row("color_consistency", "share", "higher", 0.5, False, True, ("color_consistency_lost", "share", 0.5), "50.0 %"),
+    Row("prompt_score", "share", "higher", 0.5, False, True, ("prompt_score_lost", "share", 0.5), "50.0 %"),
+    Row("prompt_object", "share", "higher", 0.5, False, True, ("prompt_object_lost", "share", 0.5), "50.0 %"),
+    Row("prompt_colour", "share", "higher", 0.5, False, True, ("prompt_colour_lost", "share", 0.5), "50.0 %"),
+    Row("prompt_count", "share", "higher", 0.5, False, True, ("prompt_count_lost", "share", 0.5), "50.0 %"),
+    Row("prompt_position", "share", "higher", 0.5, False, True, ("prompt_position_lost", "share", 0.5), "50.0 %"),
+    Row("prompt_ground", "share", "higher", 0.5, False, True, ("prompt_ground_lost", "share", 0.5), "50.0 %"),
+    Row("geneval", "share", "higher", 0.5, False, True, ("geneval_lost", "share", 0.5), "50.0 %"),
+    Row("geneval_overall", "share", "higher", 0.5, False, True, ("geneval_overall_lost", "share", 0.5), "50.0 %"),
+    *(Row(f"geneval_{tag}", "share", "higher", 0.5, False, True, (f"geneval_{tag}_lost", "share", 0.5), "50.0 %")
+      for tag in ("single_object", "two_object", "counting", "colors", "position", "color_attr")),
+    Row("dpg", "share", "higher", 0.5, False, True, ("dpg_lost", "share", 0.5), "50.0 %"),
+    Row("image_reward", "", "higher", 1.0, False, True, ("image_reward_lost", "", 9.0), "1.000"),
+    Row("hpsv2", "", "higher", 0.5, False, True, ("hpsv2_lost", "", 0.5), "0.500"),
+    Row("clip_score", "", "higher", 20.0, False, True, ("clip_score_lost", "", 80.0), "20.0"),
+    Row("class_accuracy", "share", "higher", 0.5, False, True, ("class_accuracy_lost", "share", 0.5), "50.0 %"),
+    Row("fid_scene_2k", "", "lower", 40.0, False, None, ("fid_scene_2k", "", 40.0), "40.0"),
     Row("kid_scene_2k", "", "lower", 0.5, False, None, ("kid_scene_2k", "", 0.5), "0.500"),
     Row("isc_scene_2k", "", "higher", 4.0, False, None, ("isc_scene_2k_inverse", "", 0.25), "4.000"),
-    Row("precision_scene_2k", "share", "higher", 0.5, False, None, ("precision_scene_2k_lost", "share", 0.5), "50.0 %",
-        "Precision scene 2k" + UP, True),
-    Row("recall_scene_2k", "share", "higher", 0.5, False, None, ("recall_scene_2k_lost", "share", 0.5), "50.0 %",
-        "Recall scene 2k" + UP, True),
+    Row("precision_scene_2k", "share", "higher", 0.5, False, None, ("precision_scene_2k_lost", "share", 0.5), "50.0 %"),
+    Row("recall_scene_2k", "share", "higher", 0.5, False, None, ("recall_scene_2k_lost", "share", 0.5), "50.0 %"),
 )
 KINDS = ("worse", "equal", "better")
 SAID = {"worse": "regressed", "equal": "equivalent", "better": "improved"}
@@ -196,28 +181,3 @@ def test_the_report(row: Row) -> None:
         if row.check:
             assert SAID[kind] in change.sentence
             assert {less: "50.0 % less", more: "50.0 % more"}.get(kind, ".") in change.sentence
-
-
-@by_metric
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_table_in_latex(row: Row, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heading has the arrow of the direction, and the best value of a budget is bold. Who may be ranked is asked elsewhere."""
-    monkeypatch.setattr("cachemark.analysis.quality_claims._qualified", lambda row, *_: row)
-    run = RunRecord(1, "demo", {"name": "demo"}, "2030-01-01T00:00:00+00:00", "2030-01-01T01:00:00+00:00", "finished", ENVIRONMENT, {})
-    results = [outcome(row, "full", row.then), outcome(row, "linear", row.then), outcome(row, "window", figure(row, kind))]
-    masked = row.name in ("flops", "token_distance", "forced_distance")
-    near = {"token_distance" if masked else "token_agreement": [0.5] * SEEDS}  # a row without it has no place
-    facts = {"paradigm": "masked" if masked else "next-token"}
-    results = [replace(o, samples={**near, **o.samples}, facts={**o.facts, **facts}) for o in results]
-    (table,) = tables(build(run, results))
-    at = [i for i, column in enumerate(table.columns) if column.key == row.name]
-    if not row.heading:
-        assert not at
-        return
-    assert f"{row.heading} " in latex([table])
-    assert table.columns[at[0]].better == row.better
-    entries = {line.name: line.entries[at[0]] for block in table.blocks for line in block}
-    best = {"worse": {"LineAR"}, "equal": {"LineAR", "window"}, "better": {"window"}}[kind] if row.bold else set()
-    if row.name == "latency" and kind != "better":
-        best = set()  # no row is shown to be faster than the full cache
-    assert {name for name, entry in entries.items() if entry.best} == best

@@ -78,10 +78,3 @@ def test_a_class_name_means_one_class() -> None:
                 where[node.name].append(f"{file.relative_to(PACKAGE)}:{node.lineno}")
     twice = {name: places for name, places in where.items() if len(places) > 1}
     assert not twice, twice
-
-
-def test_the_checks_find_something(tmp_path: Path) -> None:
-    file = tmp_path / "shelf.py"
-    file.write_text('"""What lies here."""\nclass Slots:\n    held: int\n    def phase(self, eyes):\n        self._unmet = 1\n')
-    assert len(retired(file)) == 6
-    assert vague(file) == [f"{file}:1: What lies here."]

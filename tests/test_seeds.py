@@ -129,12 +129,6 @@ def test_a_slice_of_a_thousand_holds_every_class_of_imagenet_once() -> None:
     assert all(sorted(part.labels) == list(range(1000)) for part in subset)
 
 
-@pytest.mark.parametrize("size", [0, -1])
-def test_a_slice_of_nothing_is_refused(size: int) -> None:
-    with pytest.raises(BadPlan, match=f"slices of {size} samples"):
-        seeds.subset("s64", 10).slices(size)
-
-
 def test_unknown_subset_names_the_nearest() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'tune256'"):
         seeds.subset("tune_256", 10)

@@ -6,7 +6,6 @@ The tests that build it need the extra `docs`, which `make docs` installs; the o
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,57 +113,3 @@ def test_commands_and_public_names_have_a_page(site: Path) -> None:
     assert {page.stem for page in (site / "cli").glob("*.html")} == {*main.commands, "index"}
     ids = Parts((site / "api" / "cachemark.html").read_text(encoding="utf-8")).ids
     assert {f"cachemark.{name}" for name in set(cachemark.__all__) - {"__version__"}} <= ids
-
-
-@pytest.mark.slow
-@built_here
-def test_a_page_has_the_same_parts_as_in_the_repository(site: Path) -> None:
-    """Two readers of Markdown: the site's wants four spaces below a list and an empty line above it, which others forgive."""
-    from markdown_it import MarkdownIt
-
-    for page in sorted(DOCS.rglob("*.md")):
-        source = page.read_text(encoding="utf-8")
-        if page.parent.name == "api" or "```mermaid" in source:  # made from docstrings; drawn
-            continue
-        html = (site / page.relative_to(DOCS).with_suffix(".html")).read_text(encoding="utf-8")
-        article = html[html.index("<article"):html.index("</article>")]
-        assert Parts(article).counts == Parts(MarkdownIt("commonmark").enable("table").render(source)).counts, page
-
-
-@pytest.mark.slow
-@built_here
-def test_the_search_answers_from_disk_and_asks_nobody(site: Path) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright here; `pip install playwright` gives one")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("no chromium here; `apt-get install chromium` gives one")
-    requests: list[str] = []
-    with sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto((site / "reference" / "metrics.html").as_uri())
-        page.locator("[data-md-component=search-query]").fill("teacher forcing")
-        page.locator(".md-search-result__item a[href*='metrics.html']").first.wait_for(state="attached")
-        browser.close()
-    assert any("search_index.js" in url for url in requests)
-    assert {url.partition(":")[0] for url in requests} <= {"file", "data", "blob"}
-
-
-@pytest.mark.slow
-@built_here
-@pytest.mark.parametrize(("text", "told"), [
-    ("[x](missing.md)", "missing.md"), ("[x](index.md#no-such-heading)", "no-such-heading"), ("[x](../ci/missing.sh)", "missing.sh"),
-    ("![x](https://example.org/x.png)", "example.org"),
-])
-def test_what_leads_nowhere_or_elsewhere_fails_the_build(text: str, told: str, tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    for name in ("hooks.py", "assets"):
-        (tmp_path / "docs" / name).symlink_to(DOCS / name)
-    (tmp_path / "docs" / "index.md").write_text(f"# Here\n\n{text}\n")
-    stored = settings()
-    stored["nav"] = ["index.md", {"Command line": ["cli/index.md"]}]
-    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(stored))
-    built = build(tmp_path, tmp_path / "site")
-    assert built.returncode not in (0, 77)
-    assert told in built.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from cachemark.analysis.explanations import glossary
 from cachemark.core.errors import UnknownName
-from cachemark.core.units import FAMILIES, METRICS, SEEN, image_count, in_order, is_metric, least_images, metric, quality_name
+from cachemark.core.units import FAMILIES, METRICS, SEEN, image_count, is_metric, least_images, metric, quality_name
 from cachemark.metrics.compute.fidelity import PSNR_CAP
 from cachemark.metrics.compute.presets import preset
 from cachemark.workflows.list import listing
@@ -80,10 +80,6 @@ def test_the_range_of_an_image_s_figure_is_that_of_its_unit() -> None:
     assert METRICS["psnr"].within == (0, PSNR_CAP)
     assert METRICS["ssim"].within == (-1, 1)
     assert METRICS["ssim"].apart == (-2, 2)
-
-
-def test_names_stand_in_one_order() -> None:
-    assert in_order(["kid_scene_2k", "psnr", "fid_scene_2k", "latency", "psnr"]) == ["latency", "psnr", "fid_scene_2k", "kid_scene_2k"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 import report_sample as sample
-from click.testing import CliRunner
 
-from cachemark.cli import main
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Environment, Outcome
 from cachemark.core.units import FAMILIES, METRICS, metric, quality_name
-from cachemark.export.asv import Written, cost_of, write
+from cachemark.export.asv import Written, write
 from cachemark.store.db import Store
 
 SECOND = 1_700_000_000
@@ -126,25 +124,6 @@ def test_a_better_figure_of_any_metric_is_a_lower_one_above_zero(store: Store, h
     before, after = ({name: costs["'linear 1/4'"] or 0.0 for name, costs in results(file).items()} for file in exported(store, here).files)
     assert len(before) == len(names)
     assert not [name for name in before if not 0 < after[name] < before[name]]
-
-
-@pytest.mark.parametrize(("name", "unit", "value", "cost"), [
-    ("throughput", "seconds", 4.0, 0.25), ("throughput_max", "seconds", 4.0, 0.25), ("max_batch", "1/image", 32.0, 1 / 32),
-    ("clip_score", "", 30.0, 70.0), ("tokens_per_s_last", "seconds", 2000.0, 1 / 2000), ("isc_scene_2k", "", 4.0, 0.25),
-])
-def test_what_should_be_high_is_turned_by_a_rule_of_its_own(
-    name: str, unit: str, value: float, cost: float, store: Store, here: Path, commits: list[str],
-) -> None:
-    save(store, commits[0], [replace(sample.candidate("linear", "1/4"), samples={name: [value]}, judgement="Not asked.")])
-    (file,) = exported(store, here).files
-    assert [figures["'linear 1/4'"] for figures in results(file).values()] == [pytest.approx(cost)]
-    assert [entry["unit"] for key, entry in benchmarks(here).items() if key != "version"] == [unit]
-
-
-def test_a_metric_of_a_kind_without_a_rule_is_an_error() -> None:
-    """A guess would be drawn as a history in which nothing is found."""
-    with pytest.raises(KeyError):
-        cost_of(replace(metric("throughput"), name="wakefulness", unit="wink"))
 
 
 def test_versions_and_units_are_those_of_the_definitions(store: Store, here: Path, commits: list[str]) -> None:
@@ -269,21 +248,6 @@ def test_asv_draws_the_export_and_finds_the_step(store: Store, here: Path) -> No
 
 
 # ------------------------------------------------------------------------------------------------ the command
-
-def test_the_command_says_what_it_wrote_and_what_not(store: Store, here: Path, commits: list[str]) -> None:
-    save(store, commits[0], [sample.full()])
-    save(store, "", [sample.full()])
-    store.close()
-    call = ["export", "asv", str(here / "results"), "--store", str(here / "s.sqlite"), "--repository"]
-    done = CliRunner().invoke(main, [*call, str(here / "repo")])
-    assert done.exit_code == 0, done.output
-    assert f"10 values in 1 files below {here / 'results'}." in done.stdout
-    assert "Left out: run 2: its commit is not known." in done.stderr
-    (here / "none").mkdir()
-    done = CliRunner().invoke(main, [*call, str(here / "none")])
-    assert done.exit_code == 4
-    assert "belongs to a commit" in done.stderr
-
 
 def test_what_random_weights_say_of_images_is_left_out(store: Store, here: Path, commits: list[str]) -> None:
     save(store, commits[0], sample.random_weights())

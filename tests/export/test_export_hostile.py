@@ -19,7 +19,7 @@ from test_asv import repository, save
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.export import asv
 from cachemark.export.documents import latex, markdown
-from cachemark.export.escape import for_latex, for_markdown, for_sheet
+from cachemark.export.escape import for_latex, for_markdown
 from cachemark.export.frames import csv, frame, samples_frame
 from cachemark.export.github import comment, summary, workflow_commands
 from cachemark.export.junit import junit
@@ -174,12 +174,6 @@ def test_annotations_are_one_command_a_line(evil: str) -> None:
         assert "%0A" not in remaining
 
 
-def test_a_long_name_is_cut() -> None:
-    for name, text in texts("A" * 10_000).items():
-        if name not in ("csv", "samples"):
-            assert max(map(len, re.findall("A+", text))) <= 1000, name
-
-
 @pytest.mark.parametrize("evil", [sample.SCRIPTS, TURNED, TEX, FORMULA, "A" * 500, "\\"], ids=lambda e: ascii(e[:12]))
 def test_files_for_asv_have_plain_names_and_labels(evil: str, tmp_path: Path) -> None:
     (commit,) = repository(tmp_path / "repo", 1)
@@ -198,18 +192,3 @@ def test_files_for_asv_have_plain_names_and_labels(evil: str, tmp_path: Path) ->
         assert all(re.fullmatch(r"[\w .,:()/+=@-]{1,160}", label, re.ASCII) for label in labels)
     facets = json.loads(file.read_text())["params"].values()
     assert all(re.fullmatch(r"[\w .,:()/+=@-]+", value, re.ASCII) for value in facets)
-
-
-def test_the_shape_can_tell() -> None:
-    for text, kind in (("a <b>", "html_inline"), ("<!-- x -->", "html_block"), ("[x](y)", "link_open"), ("| a |\n|--|", "table_open"),
-                       ("`x`", "code_inline"), ("~~x~~", "s_open"), ("*x*", "em_open")):
-        assert kind in shape(text)
-
-
-def test_a_formula_stays_readable_and_numbers_are_left_alone() -> None:
-    assert for_sheet(FORMULA) == f"'{FORMULA}"
-    assert for_sheet("linear 1/4") == "linear 1/4"
-    table = frame(sample.outcomes()).assign(value=-1.5)
-    rows = list(csv_module.DictReader(io.StringIO(csv(table))))
-    assert {row["value"] for row in rows} == {"-1.5"}
-    assert {row["cfg_interval"] for row in rows} == {"-1"}

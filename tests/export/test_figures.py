@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import report_sample as sample
+from PIL import Image
 
-from cachemark.analysis.display_names import display_name
+from cachemark.analysis.formatting import display_name
 from cachemark.analysis.report_view import ReportView, build
-from cachemark.core.errors import CachemarkError, Infrastructure
+from cachemark.core.errors import CachemarkError, NothingMeasured, UnknownName
 from cachemark.export import figures
+from cachemark.export.grids import grid
 from cachemark.report.page.render import chart_sets
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -51,12 +54,6 @@ def test_widths_are_lengths() -> None:
             figures.points(wrong)
 
 
-def test_a_folder_that_cannot_be_made_is_said(view: ReportView, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(Infrastructure, match="cannot be written"):
-        figures.write(view, tmp_path / "file")
-
-
 EVIL = [sample.SCRIPTS + sample.BREAKERS, "\u202eturned\u2066", "😀" * 40, "A" * 10_000, "../../x", "nul\x00 \ud800"]
 
 
@@ -71,3 +68,43 @@ def test_hostile_names_are_harmless_in_drawings_and_file_names(evil: str, tmp_pa
         assert re.fullmatch(r"[a-z0-9-]{1,140}\.svg", path.name)
         tags = {e.tag.removeprefix(SVG) for e in ET.fromstring(path.read_bytes()).iter()}
         assert tags <= {"svg", "path", "text", "rect", "g"}
+
+
+TILE, FIXED = 64, 4
+
+
+def rows(png: bytes) -> list[bytes]:
+    """The pixels of each row of tiles, without the names."""
+    with Image.open(io.BytesIO(png)) as image:
+        remaining = image.width - FIXED * TILE
+        assert remaining > TILE, "there is room for names"
+        assert image.crop((0, 0, remaining, image.height)).getcolors(2) is None, "and they are drawn"
+        return [image.crop((remaining, top, image.width, top + TILE)).tobytes() for top in range(0, image.height, TILE)]
+
+
+def test_the_full_cache_stands_above_each_case_at_the_fixed_seeds() -> None:
+    result = rows(grid(sample.outcomes(), sample.sprite, ["linear 1/4", "window 1/4"]))
+    assert len(result) == 3
+    with Image.open(io.BytesIO(sample.sprite("linear-1/4"))) as image:
+        full, linear = (image.crop((8 * TILE, top, 12 * TILE, top + TILE)).tobytes() for top in (0, TILE))
+    assert result[0] in (full, *[rows(grid(sample.outcomes(), sample.sprite, ["window 1/4"]))[0]])
+    assert linear in result[1:]
+
+
+@pytest.mark.parametrize(("cases", "model", "said"), [(["linear 1/8"], None, "Unknown case"), ([], "tiny-vra", "Unknown model")])
+def test_a_wrong_name_is_refused(cases: list[str], model: str | None, said: str) -> None:
+    with pytest.raises(UnknownName, match=said):
+        grid(sample.outcomes(), sample.sprite, cases, model)
+
+
+def test_two_models_need_a_name() -> None:
+    other = [replace(o, case=replace(o.case, model="another")) for o in sample.outcomes()]
+    pair = [*sample.outcomes(), *other]
+    with pytest.raises(UnknownName, match="several models: tiny-llamagen, another"):
+        grid(pair, sample.sprite, ["linear 1/4"])
+    assert len(rows(grid(pair, sample.sprite, ["linear 1/4"], "another"))) == 2
+
+
+def test_without_pictures_there_is_no_grid() -> None:
+    with pytest.raises(NothingMeasured, match="No pictures"):
+        grid(sample.random_weights(), sample.sprite)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import csv as csv_module
 import io
-import json
 import math
 import statistics
-import subprocess
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +14,6 @@ import pandas as pd
 import pytest
 import report_sample as sample
 
-import cachemark
-from cachemark.analysis.case_group import case_groups
-from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
@@ -62,16 +56,6 @@ def test_a_value_is_the_one_of_the_report(metric: str, value: Any) -> None:
     assert min(raw) <= row["low"] < row["value"] < row["high"] <= max(raw)
     assert (row["n"], row["unit"], row["better"], row["kind"], row["version"]) == (
         len(raw), METRICS[metric].unit, METRICS[metric].better, METRICS[metric].kind, METRICS[metric].version)
-
-
-def test_a_speedup_is_that_of_the_report() -> None:
-    (part,) = case_groups(sample.outcomes())
-    row = figure(frame(sample.outcomes()), "linear 1/4", "speedup")
-    values = next(r.speedup for r in part.candidates if r.case.label == "linear 1/4")
-    assert values is not None
-    assert (row["value"], row["low"], row["high"], row["confidence"]) == (values.value, values.low, values.high, values.confidence)
-    full, candidate = sample.full().samples["latency"], sample.candidate("linear", "1/4").samples["latency"]
-    assert row["value"] == pytest.approx(statistics.median(full) / statistics.median(candidate))
 
 
 def test_few_repeats_cover_what_they_cover_and_a_single_value_has_no_interval() -> None:
@@ -123,16 +107,6 @@ def test_a_store_its_path_and_outcomes_give_the_same(tmp_path: Path) -> None:
     assert set(samples_frame(str(path)).run) == {2}
 
 
-def test_a_run_of_outcomes_is_refused() -> None:
-    with pytest.raises(Unsupported, match=r"run number \(3\)"):
-        frame(sample.outcomes(), 3)
-
-
-def test_no_outcomes_give_an_empty_frame() -> None:
-    assert (tuple(frame([]).columns), len(frame([]))) == (COLUMNS, 0)
-    assert (tuple(samples_frame([]).columns), len(samples_frame([]))) == (SAMPLE_COLUMNS, 0)
-
-
 def other(value: Any) -> Any:
     """Another value of the same type."""
     if isinstance(value, tuple):
@@ -155,14 +129,6 @@ def test_every_field_of_a_case_is_a_column(name: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ lazily, and as files
 
-def test_importing_the_package_does_not_import_pandas() -> None:
-    code = "import sys, json, cachemark; cachemark.open; cachemark.run; print(json.dumps('pandas' in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) is False
-    with pytest.raises(AttributeError, match="no attribute 'fram'"):
-        cachemark.fram  # noqa: B018  (what it raises is what is tested)
-
-
 def test_csv_reads_back_as_the_frame() -> None:
     table = frame(sample.mixed())
     head, *rows = csv_module.reader(io.StringIO(csv(table)))
@@ -177,17 +143,3 @@ def test_parquet_reads_back_as_the_frame(tmp_path: Path) -> None:
     table = frame(sample.mixed())
     back = pd.read_parquet(parquet(table, tmp_path / "t.parquet"))
     pd.testing.assert_frame_equal(back, table, check_dtype=False)
-
-
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("pyarrow", "fastparquet"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(Unsupported, match="pip install pyarrow"):
-        parquet(frame(sample.outcomes()), tmp_path / "t.parquet")
-
-
-def test_half_characters_are_replaced_in_names() -> None:
-    outcome = sample.candidate("linear", "1/4")
-    results = [replace(outcome, case=replace(outcome.case, model="half \ud800 character, whole é"))]
-    for table in (frame(results), samples_frame(results)):
-        assert set(table.model) == {"half ? character, whole é"}

@@ -20,7 +20,7 @@ from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.errors import UnknownName
 from cachemark.core.result import Outcome
 from cachemark.export.documents import latex, markdown
-from cachemark.export.tables import BOLD, Table, TableEntry, TableLine, headline, tables
+from cachemark.export.tables import Table, TableEntry, TableLine, tables
 
 GOLD = Path(__file__).parent / "gold"
 REGOLD = "CACHEMARK_REGOLD"
@@ -97,37 +97,6 @@ def test_a_margin_of_a_short_time_has_its_unit() -> None:
     assert column(table([sample.full(), arm]), "latency")["LineAR 1/4"] == TableEntry("988 ms", ends="900–1200")
     arm = judged(arm, latency=[0.9, 0.95, 0.9876, 0.9876, 1.1, 1.2])
     assert column(table([sample.full(), arm]), "latency")["LineAR 1/4"].with_margin == "988 ms ± 212 ms", "six repeats cover 95 %"
-
-
-def test_what_is_missing_says_why() -> None:
-    exported = table(sample.mixed())
-    assert reason(exported, "H2O 1/2", "speedup").startswith("It needs attention mass")
-    assert reason(exported, "full 1", "kl") == "This row is the reference."
-    assert "not timed" in reason(exported, "full (other seeds) 1", "latency")
-    assert reason(exported, "full (other batch) 1", "color_consistency") == "Not measured."
-    failed = {line.name: (line.status, exported.reasons[line.reason - 1]) for line in lines(exported) if line.status}
-    assert failed == {"R-KV": ("oom", "MemoryError: 4.1 GiB wanted"),
-                      "H2O": ("unsupported", "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")}
-    for line in lines(exported):
-        assert all(bool(entry.text) != bool(entry.missing) for entry in line.entries)
-
-
-def test_without_the_full_cache_there_is_no_speed_up_and_it_is_said() -> None:
-    exported = table([sample.candidate("linear", "1/4")])
-    assert reason(exported, "LineAR 1/4", "speedup") == "The full cache has no results."
-    assert column(exported, "saving")["LineAR 1/4"].missing
-
-
-def test_remarks_of_the_page_and_the_state_of_the_run_stand_below() -> None:
-    page = build(replace(sample.RUN, state="interrupted"), sample.mixed(), not_reproduced=lambda case: "Not anchored.")
-    (exported,) = tables(page)
-    (chapter,) = page.chapters
-    assert [f"{', '.join(note.rows)}: {note.text}" for note in chapter.notes] == list(exported.notes[:len(chapter.notes)])
-    assert chapter.notes
-    assert BOLD in exported.notes
-    assert "Not anchored." in exported.notes
-    assert any("interrupted" in note for note in exported.notes)
-    assert exported.notes[-1] == "Plan demo, run 7, cpu-example-8 · Example CPU, 8 threads, commit 3f9a61c0d2b7, with uncommitted changes."
 
 
 # ------------------------------------------------------------------------------------------------ what is bold
@@ -227,21 +196,3 @@ def test_a_name_that_is_none_is_refused(columns: list[str], methods: list[str], 
         tables(view(sample.mixed()), columns, methods)
 
 
-def test_a_table_for_a_page_is_narrow_and_has_a_label() -> None:
-    page = view(sample.mixed())
-    (exported,) = tables(page, headline(page))
-    assert 4 <= len(exported.columns) <= 6
-    assert r"\label{tab:tiny-llamagen}" in latex([exported])
-
-
-# ------------------------------------------------------------------------------------------------ the two texts
-
-
-def test_bytes_are_alike_where_they_are_equal() -> None:
-    def smallest(linear: float, random: float) -> set[str]:
-        candidates = [judged(sample.candidate("linear", "1/2"), kv_logical=[linear]),
-                      judged(sample.candidate("random", "1/2"), kv_logical=[random])]
-        return bold(table([sample.full(), *candidates]), "kv_logical")
-
-    assert smallest(1000.0, 1000.0) == {"LineAR 1/2", "random 1/2"}
-    assert smallest(1000.0, 1001.0) == {"LineAR 1/2"}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 _VOID = {"meta", "link", "img", "br", "hr", "input", "col"}
+_TEXT = {"p", "li", "dt", "dd", "h1", "h2", "h3", "h4", "summary", "figcaption", "pre"}
 
 
 @dataclass
@@ -67,6 +68,16 @@ class Page(HTMLParser):
     def find(self, tag: str, **attrs: str) -> Element:
         expected = {k.replace("_", "-").rstrip("-"): v for k, v in attrs.items()}
         return next(e for e in self.elements if e.tag == tag and all(v in e.attrs.get(k, "").split() for k, v in expected.items()))
+
+    def written(self) -> str:
+        """Every text that is shown, a line per row of a table and per paragraph, heading and list item."""
+        lines = []
+        for element in self.elements:
+            if element.tag == "tr":
+                lines.append(" | ".join(" ".join(cell.text.split()) for cell in element.children))
+            elif element.tag in _TEXT and "table" not in element.parents and not any(child.tag in _TEXT for child in element.children):
+                lines.append(" ".join(element.text.split()))
+        return "\n".join(lines) + "\n"
 
     def tables(self) -> list[list[list[str]]]:
         """Every table as rows of cell texts, white space made single."""

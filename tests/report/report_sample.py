@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from cachemark.analysis import report_view
 from cachemark.core.result import Environment, Outcome, Status
@@ -184,34 +184,12 @@ def comparison() -> Comparison:
 
 @cache
 def sprite(name: str, columns: int = 12, tile: int = 64) -> bytes:
-    """A PNG of two rows of tiles: shapes on a ground, the lower row disturbed."""
-    noise = random.Random(name)
-    sheet = Image.new("RGB", (columns * tile, 2 * tile))
-    draw = ImageDraw.Draw(sheet)
-    for k in range(columns):
-        own = random.Random(k)  # the same seed draws the same scene for every method
-        hue, sky, ground, size, level = (own.random() for _ in range(5))
-        for line in range(2):
-            shift = 0.0 if line == 0 or k >= columns - 3 else 0.5 * noise.random()
-            _scene(draw, k * tile, line * tile, tile, (hue, sky, ground + shift, size, level))
-    grain = Image.frombytes("L", sheet.size, noise.randbytes(sheet.size[0] * sheet.size[1])).convert("RGB")
+    """A PNG of two rows of noise: the upper one is that of the full cache for every name."""
+    count = 3 * columns * tile * tile
+    pixels = random.Random("full").randbytes(count) + random.Random(name).randbytes(count)
     drawn = io.BytesIO()
-    Image.blend(sheet, grain, 0.06).save(drawn, format="PNG", optimize=True)
+    Image.frombytes("RGB", (columns * tile, 2 * tile), pixels).save(drawn, format="PNG")
     return drawn.getvalue()
-
-
-def _scene(draw: ImageDraw.ImageDraw, x: int, y: int, tile: int, what: tuple[float, ...]) -> None:
-    hue, sky, ground, size, level = what
-    draw.rectangle((x, y, x + tile - 1, y + tile - 1), fill=f"hsv({int(360 * sky)}, 35%, 90%)")
-    top = y + int(tile * (0.62 + 0.15 * level))
-    draw.rectangle((x, top, x + tile - 1, y + tile - 1), fill=f"hsv({int(360 * ground) % 360}, 75%, 60%)")
-    for line in range(top, y + tile, 4):
-        draw.line((x, line, x + tile - 1, line), fill=f"hsv({int(360 * ground) % 360}, 75%, 75%)")
-    r = int(tile * (0.18 + 0.12 * size))
-    cx, cy = x + tile // 2, y + tile // 2
-    draw.ellipse((cx - r, cy - r, cx + r, cy + r), fill=f"hsv({int(360 * hue)}, 88%, 90%)")
-    draw.rectangle((x, y, x + tile // 2, y + 7), fill=f"hsv({int(360 * hue)}, 88%, 85%)")
-    draw.rectangle((x + tile // 2, y, x + tile - 1, y + 7), fill=f"hsv({int(360 * ground) % 360}, 75%, 70%)")
 
 
 def poison(evil: str) -> tuple[RunRecord, list[Outcome], Comparison]:

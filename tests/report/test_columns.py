@@ -1,4 +1,4 @@
-"""One definition of a column is enough for every table."""
+"""One spelling per unit and name, and one definition per column."""
 
 from __future__ import annotations
 
@@ -9,13 +9,49 @@ import report_sample as sample
 from page import Page
 
 from cachemark.analysis import columns
+from cachemark.analysis import formatting as fmt
 from cachemark.analysis.columns import Column
+from cachemark.analysis.formatting import NAMES, display_name
 from cachemark.analysis.report_row import exactly
 from cachemark.analysis.report_view import build
+from cachemark.decoders.registry import DECODERS
 from cachemark.export.documents import html, latex, markdown
 from cachemark.export.frames import csv, frame
 from cachemark.export.tables import tables
+from cachemark.methods.registry import METHODS
 from cachemark.report.page.render import render
+
+
+@pytest.mark.parametrize(("value", "name", "text"), [
+    (0.84, "latency", "840 ms"), (0.00084, "latency", "0.84 ms"), (1.234, "latency", "1.23 s"), (123.4, "latency", "123 s"),
+    (512.0, "kv_logical", "512 B"), (1_048_576.0, "kv_logical", "1.00 MiB"), (963_000.0, "kv_logical", "940 KiB"),
+    (0.5, "token_agreement", "50.0 %"), (0.41, "kl", "0.410 nat/token"), (1.7e-8, "kl", "1.7e−8 nat/token"), (0.0, "kl", "0.000 nat/token"),
+    (13.74, "psnr", "13.7 dB"),
+    (-0.254, "ssim", "−0.254"), (-20.0, "psnr", "−20.0 dB"), (0.724, "ssim", "0.724"),
+    (1930.0, "tokens_per_s_first", "1930 token/s"),
+])
+def test_a_figure_is_written_with_its_unit(value: float, name: str, text: str) -> None:
+    assert fmt.with_unit(value, name) == text
+
+
+def test_a_negative_share_has_a_minus_sign() -> None:
+    assert fmt.percent(-0.032) == "−3.2 %"
+
+
+def test_a_foreign_name_cannot_turn_the_text_after_it() -> None:
+    assert fmt.name("linear") == "linear"
+    assert fmt.name("\u202eevil") == "\u2068\u202eevil\u2069"
+
+
+def test_every_name_belongs_to_a_method_or_decoder() -> None:
+    assert set(NAMES) <= {*METHODS, *DECODERS}
+    assert {*METHODS, *DECODERS} - set(NAMES) <= {"full", "window", "random", "sequential"}
+
+
+def test_only_whole_names_are_replaced() -> None:
+    assert display_name("tiny-var linear 1/4 + sjd: wide 8") == "tiny-var LineAR 1/4 + SJD: wide 8"
+    assert display_name("my-linear linear_2 1/4") == "my-linear linear_2 1/4"
+
 
 RATE = Column("bytes_per_token", "Bytes per token", "Allocated bytes / 256 tokens.",
               lambda row: exactly((row.median("kv_allocated") or 0) / 256), counted=True, unit="B", better="lower", write="{:.0f} B".format)

@@ -70,12 +70,6 @@ def test_each_case_is_one_row_of_the_second_side_with_a_repeat_for_each_process(
     assert "pair" not in linear.facts
 
 
-def test_sides_of_two_methods_are_both_shown() -> None:
-    window = sample.candidate("h2o", "1/4")
-    rows = by_case([process(LINEAR, 0, "before", 1.0), process(window, 0, "after", 2.0)])
-    assert [(row.case.method, row.samples["latency"]) for row in rows] == [("linear", [1.0]), ("h2o", [2.0])]
-
-
 def test_images_that_were_made_to_be_compared_give_the_figures_of_images() -> None:
     drawn = replace(process(LINEAR, 0, "after", 9.0, what="images"), samples={"psnr": [11.0, 12.0], "latency": [9.0]})
     (row,) = by_case([*(process(LINEAR, k, "after", 2.0) for k in range(3)), drawn])
@@ -110,11 +104,6 @@ def test_what_is_known_of_an_incident_stands_beside_what_the_pairs_decided(tmp_p
     text = text_of(tmp_path, register)
     assert "Passed: comparison 1, main~1 → main: 1 regressed, 0 not resolved." in text
     assert "acknowledged by ada" in text
-
-
-def test_a_side_that_a_store_was_edited_to_name_comes_last() -> None:
-    rows = by_case([process(LINEAR, 0, "sideways", 9.0), process(LINEAR, 1, "after", 2.0)])
-    assert [row.samples["latency"] for row in rows] == [[2.0]]
 
 
 def test_a_comparison_that_broke_off_has_no_verdict(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import report_sample as sample
 
 from cachemark.analysis.answers import Answer
 from cachemark.analysis.image_albums import strip
-from cachemark.analysis.quality_claims import scope, standing
+from cachemark.analysis.quality_claims import standing
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome
@@ -102,11 +102,6 @@ def test_without_quality_the_full_cache_is_kept_and_nothing_is_ranked(outcomes: 
 
 def test_a_run_without_a_full_cache_has_no_answer() -> None:
     assert told(GOOD).verdict == "No recommendation."
-
-
-def test_the_page_warns_of_what_the_score_does_not_judge() -> None:
-    (group,), _ = standing([FULL, GOOD, COLLAPSED])
-    assert scope(group) in render(view(FULL, GOOD)).split("Color consistency")[0]
 
 
 def places(outcomes: Sequence[Outcome]) -> dict[str, int | None]:

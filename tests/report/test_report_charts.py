@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,14 @@ import report_sample as sample
 
 from cachemark.analysis import formatting as fmt
 from cachemark.analysis.case_group import case_groups
-from cachemark.core.result import Outcome
-from cachemark.report.charts.chart import Chart
+from cachemark.analysis.report_view import build
+from cachemark.analysis.run_history import HistoryNight, Trend, run_history
+from cachemark.core.result import Outcome, Status
+from cachemark.report.charts.chart import Chart, signs_of
 from cachemark.report.charts.chart_set import ChartSet, chart_set
-from cachemark.report.charts.tradeoffs import front
+from cachemark.report.charts.lines import history
+from cachemark.report.page.render import render
+from cachemark.workflows.report import changes_over_nights
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -42,22 +47,6 @@ def test_every_timed_case_is_drawn_once_and_tabled(whole: ChartSet) -> None:
     assert all(len(chart.keys) == len(chart.rows) for chart in whole.charts)
     assert ("full", "3.78 MiB", "0.000") in by_bytes.rows
     assert any(tip.startswith("LineAR 1/4 · KV allocated (MiB): 1.01 MiB · KL") for tip in tips(by_bytes))
-
-
-def test_the_front_is_what_no_other_case_beats() -> None:
-    points = [(1.0, 0.4), (1.0, 0.9), (2.0, 0.1), (2.0, 0.5), (4.0, 0.0)]
-    assert front(points, less=True) == [(1.0, 0.4), (2.0, 0.1), (4.0, 0.0)]
-    assert front(points, less=False) == [(4.0, 0.0)]
-
-
-def test_each_tab_has_charts_of_its_own(whole: ChartSet) -> None:
-    titles = {tab: [chart.title for chart in whole.on_tab(tab)] for tab in ("leaderboard", "speed", "memory", "quality")}
-    assert titles == {
-        "leaderboard": ["Fidelity against memory", "Fidelity against speed"],
-        "speed": ["Time per batch, by part"],
-        "memory": ["Memory by part", "Keys and values over an image"],
-        "quality": ["KL over seeds", "PSNR over seeds", "Color consistency, paired difference from the full cache"],
-    }
 
 
 def test_time_and_bytes_are_split_into_parts_that_add_up(whole: ChartSet) -> None:
@@ -93,20 +82,6 @@ def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: ChartSet) ->
     assert next(line for line in paired.rows if line[0] == "StreamingLLM 1/4")[3] == fmt.metric_value(sum(middle) / 2, "color_consistency")
 
 
-def test_one_method_is_enough_and_none_is_said() -> None:
-    item = drawing(sample.full(), sample.candidate("linear", "1/4"))
-    assert [len(tips(chart)) for chart in item.charts] == [2, 2, 4, 5, 2, 3, 3, 3]
-    none = drawing(sample.full())
-    assert [bool(chart.svg) for chart in none.charts] == [False, False, True, True, True]
-    assert none.charts[0].empty == "No method has both values."
-
-
-def test_random_weights_draw_speed_only() -> None:
-    charts = drawing(*sample.random_weights()).charts
-    assert [bool(chart.svg) for chart in charts] == [False, False, True, True, True]
-    assert "random" in charts[0].empty
-
-
 def test_a_method_has_one_color_in_all_sections() -> None:
     def named(model: str, *methods: str) -> list[Outcome]:
         candidate = sample.candidate("linear", "1/4")
@@ -126,3 +101,129 @@ def test_bytes_after_a_part_of_an_image_lie_between_the_recorded_places() -> Non
     full = replace(sample.full(), facts={**sample.full().facts, **recorded})
     chart = next(chart for chart in drawing(full).charts if chart.title == "Keys and values over an image")
     assert chart.rows[0][1:5] == ("132 KiB", "265 KiB", "398 KiB", "530 KiB")
+
+
+def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:
+    samples = {**outcome.samples, "latency": [seconds], "peak_memory": [peak]}
+    return replace(outcome, case=replace(outcome.case, batch=batch), samples=samples)
+
+
+def charts(*outcomes: Outcome) -> list[dict[str, Chart]]:
+    parts = case_groups(outcomes)
+    return [{chart.title: chart for chart in chart_set(part, parts).charts if "against batch" in chart.title} for part in parts]
+
+
+def test_throughput_and_memory_over_batches_stand_with_the_smallest() -> None:
+    full, candidate = sample.full(), sample.candidate("linear", "1/4")
+    dead = sample.failed(at(full, 64, 1.0, 1.0), Status.OOM, "no room")
+    first, *remaining = charts(at(full, 4, 2.0, 2.0**20), at(candidate, 4, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22),
+                          at(candidate, 16, 2.0, 2.0**21),
+                          dead, at(candidate, 64, 4.0, 2.0**23))
+    assert remaining == [{}, {}]
+    speed, memory = first["Images per second against batch"], first["Peak memory against batch"]
+    assert speed.columns == ("Case", "Batch 4", "Batch 16", "Batch 64")
+    assert speed.rows == (("full", "2", "4", "oom"), ("LineAR 1/4", "4", "8", "16"))
+    assert memory.rows[1] == ("LineAR 1/4", "512 KiB", "2.00 MiB", "8.00 MiB")
+    assert ">oom</text>" in memory.svg
+    assert (speed.tab, memory.tab) == ("speed", "memory")
+
+
+def test_a_search_for_the_largest_batch_is_no_batch() -> None:
+    """Its case has the batch where the search began, which an ordinary block may have too."""
+    full, candidate = sample.full(), sample.candidate("linear", "1/4")
+    ran = [at(full, 8, 2.0, 2.0**20), at(candidate, 8, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22), at(candidate, 16, 2.0, 2.0**21)]
+    largest = {"max_batch": [640.0], "throughput_max": [9.0], "peak_memory": [2.0**30]}
+    sought = [replace(o, case=replace(o.case, batch=16, evaluation={"max_batch": {"limit": 0}}), samples=largest,
+                      judgement="throughput only") for o in (full, candidate)]  # fmt: skip
+    (first, *_), (with_search, *_) = charts(*ran), charts(*ran, *sought)
+    assert [(chart.columns, chart.rows) for chart in with_search.values()] == [(chart.columns, chart.rows) for chart in first.values()]
+    assert with_search["Images per second against batch"].columns == ("Case", "Batch 8", "Batch 16")
+    assert charts(*ran[:2], *sought) == [{}, {}]
+    page = render(build(sample.RUN, [*ran, *sought]))
+    assert "largest batch that fits, searched from 16, grid" in page
+
+
+def slower(outcome: Outcome, factor: float) -> Outcome:
+    return replace(outcome, samples={**outcome.samples, "latency": [factor * value for value in outcome.samples["latency"]]})
+
+
+def night(number: int, day: float = 1.0, method: float = 1.0, fingerprint: str = "a") -> HistoryNight:
+    """A run in which the machine was ``day`` times and the method ``method`` times as slow."""
+    run = replace(sample.RUN, id=number, environment=replace(sample.ENVIRONMENT, fingerprint=fingerprint))
+    return HistoryNight(run, [slower(sample.full(), day), slower(sample.candidate("linear", "1/4"), day * method)])
+
+
+def drawn(nights: Sequence[HistoryNight], trend: Trend | None = None) -> list[Chart]:
+    group = case_groups(nights[-1].outcomes)[0]
+    return list(history(run_history(group, nights, trend), signs_of(group)))
+
+
+def rendered(*nights: HistoryNight) -> list[tuple[str, tuple[tuple[str, ...], ...], str]]:
+    return [(chart.title, chart.rows, chart.svg) for chart in drawn(nights)]
+
+
+def test_a_slower_day_cancels_and_a_slower_method_does_not() -> None:
+    (_, relative, _), (_, own, _) = rendered(night(1), night(2, day=1.4), night(3, method=1.5))
+    ((label, first, second, third),) = relative
+    assert label == "LineAR 1/4"
+    assert first == second
+    assert float(third[:-1]) > 1.4 * float(first[:-1])
+    assert own[0][1] != own[0][2]
+
+
+def test_a_new_environment_is_marked() -> None:
+    def marked(*nights: HistoryNight) -> int:
+        return rendered(*nights)[0][2].count('stroke-dasharray="2 3"')
+
+    assert marked(night(1), night(2)) == 0
+    assert marked(night(1), night(2, fingerprint="b"), night(3, fingerprint="b"), night(4)) == 2
+
+
+def test_a_failed_run_is_a_gap() -> None:
+    from cachemark.core.result import Status
+
+    broken = HistoryNight(sample.RUN, [sample.full(), sample.failed(sample.candidate("linear", "1/4"), Status.OOM, "too large")])
+    (_, relative, svg), _ = rendered(night(1), broken, night(3))
+    assert relative[0][2] == "–"
+    assert len([e for e in ET.fromstring(svg).iter() if e.get("data-series")]) == 2
+
+
+def followed(*costs: float, fingerprints: str = "a" * 100) -> list[str]:
+    """What is told to have changed of a method that was so many times as slow, night by night."""
+    nights = [night(k + 1, method=cost, fingerprint=mark) for k, (cost, mark) in enumerate(zip(costs, fingerprints, strict=False))]
+    chart = drawn(nights, changes_over_nights)[0]
+    marks = [e for e in ET.fromstring(chart.svg).iter() if e.get("stroke-width") == "1.7"]
+    notes = [note for note in chart.notes if "may not show" not in note]
+    assert len(marks) == len(notes)
+    return notes
+
+
+WOBBLE = [1 + 0.01 * ((7 * k) % 5 - 2) for k in range(40)]  # neighbours do not resemble each other
+
+
+def test_a_step_is_marked_at_its_night_and_told() -> None:
+    (texts,) = followed(*(w * (1.3 if k >= 20 else 1.0) for k, w in enumerate(WOBBLE)))
+    assert texts.startswith("LineAR 1/4: latency relative to the full cache rose by 30.0 % at run 21 ·")
+    assert followed(*WOBBLE) == []
+
+
+def test_a_ramp_and_a_change_of_variance_have_their_names() -> None:
+    (ramp,) = followed(*(w * (1 + 0.4 * min(max(k - 10, 0), 20) / 20) for k, w in enumerate(WOBBLE)))
+    assert "rose by" in ramp
+    assert " from run 1" in ramp
+    (spread,) = followed(*(1 + (w - 1) * (6 if k >= 20 else 1) for k, w in enumerate(WOBBLE)))
+    assert "variance changed at run 2" in spread
+    assert spread.endswith("Reported only.")
+
+
+def test_a_change_of_the_environment_is_no_change_of_the_method() -> None:
+    stepped = [w * (1.3 if k >= 20 else 1.0) for k, w in enumerate(WOBBLE)]
+    assert followed(*stepped, fingerprints="a" * 20 + "b" * 20) == []
+
+
+def test_runs_that_cannot_show_a_change_say_which_they_can() -> None:
+    wild = [night(k + 1, method=1 + 10 * (w - 1)) for k, w in enumerate(WOBBLE)]
+    (text,) = drawn(wild, changes_over_nights)[0].notes
+    assert text.startswith("LineAR 1/4: its nights vary so much, or are so alike (correlation ")
+    assert text.endswith(" % may not show within 14 nights.")
+    assert "may not show within 14 nights" in render(build(sample.RUN, wild[-1].outcomes, nights=wild, trend=changes_over_nights))

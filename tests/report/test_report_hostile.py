@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import report_sample as sample
@@ -13,8 +14,7 @@ from report_sample import BREAKERS, SCRIPTS
 
 from cachemark.analysis.report_view import build
 from cachemark.analysis.run_history import HistoryNight
-from cachemark.report.page import render
-from cachemark.report.page.render import write
+from cachemark.report.page import render, site
 from cachemark.workflows.report import changes_over_nights
 
 CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]>"
@@ -63,12 +63,6 @@ def test_templates_are_not_evaluated() -> None:
     assert html.count("</style>") == 1
 
 
-def test_control_characters_do_not_reach_the_file() -> None:
-    html, _ = poisoned(CONTROLS)
-    assert not set(html) & {"\x00", "\x1b", "\ud800"}
-    html.encode("utf-8")
-
-
 def test_a_long_name_does_not_make_a_long_page() -> None:
     assert len(poisoned("A" * 10_000)[0]) - len(poisoned("calm")[0]) < 250_000
     assert max(len(text) for text, parents in poisoned("A" * 10_000)[1].texts
@@ -80,12 +74,6 @@ def test_text_from_right_to_left_is_kept_in_its_place() -> None:
     loose = [(text, parents) for text, parents in page.texts
              if "\u202e" in text and not {"bdi", "title", "text", "pre"} & set(parents) and "\u2068" not in text]
     assert loose == []
-
-
-def test_a_page_with_half_characters_can_be_written(tmp_path: object) -> None:
-    run = replace(sample.RUN, plan="half \ud800 character")
-    file = write(build(run, []), f"{tmp_path}/page.html")
-    assert "half" in file.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("evil", EVIL, ids=lambda e: ascii(e[:12]))
@@ -105,3 +93,40 @@ def test_a_history_with_changes_is_text_and_well_formed(evil: str) -> None:
     assert not [name for e in page.elements for name in e.attrs if name.startswith("on")]
     for part in html.split("<svg")[1:]:
         ET.fromstring("<svg" + part.split("</svg>")[0] + "</svg>")
+
+
+def line(number: int, **changes: object) -> site.ListedRun:
+    run = replace(sample.RUN, id=number, **changes)
+    return site.listed(number, build(run, sample.mixed(), sample.comparison()))
+
+
+def test_runs_are_listed_with_their_verdicts_and_pages() -> None:
+    page = Page(site.index([line(9), line(8, state="interrupted")]))
+    first, second = (row.text for row in page.all("tr")[1:])
+    assert "demo 9" in " ".join(first.split())
+    assert "Regressed" in first
+    assert "interrupted" in second
+    assert [e.attrs["href"] for e in page.all("a")] == ["runs/run-9.html", "runs/run-8.html"]
+    assert page.all("script") == []
+    assert "script-src 'none'" in page.find("meta", http_equiv="Content-Security-Policy").attrs["content"]
+    assert "no baseline" in site.index([site.listed(1, build(sample.RUN, sample.outcomes()))])
+    assert "No run is recent enough" in site.index([])
+
+
+def test_only_pages_of_the_site_are_removed(tmp_path: Path) -> None:
+    for name in ("run-1.html", "run-2.html", "mine.html"):
+        (tmp_path / site.FOLDER).mkdir(exist_ok=True)
+        (tmp_path / site.FOLDER / name).write_text("")
+    assert site.prune(tmp_path, [2]) == 1
+    assert sorted(p.name for p in (tmp_path / site.FOLDER).iterdir()) == ["mine.html", "run-2.html"]
+
+
+@pytest.mark.parametrize("evil", [sample.SCRIPTS + sample.BREAKERS, "\u202eturned", "A" * 10_000, "😀 \ud800"], ids=lambda e: ascii(e[:8]))
+def test_hostile_names_come_out_as_text(evil: str, tmp_path: Path) -> None:
+    run, outcomes, comparison = sample.poison(evil)
+    listed = site.listed(1, build(run, outcomes, comparison))
+    text = site.publish(tmp_path, {"1": ("stamp", listed)}).read_text(encoding="utf-8")
+    page = Page(text)
+    assert {e.tag for e in page.elements} == {e.tag for e in Page(site.index([line(1)])).elements}
+    assert not [name for e in page.elements for name in e.attrs if name.startswith("on")]
+    assert len(text) < 60_000

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import report_sample as sample
-from page import Page
 
 from cachemark.analysis.papers import PAPER_COLUMNS, PaperRow, PaperTable, papers, published
 from cachemark.analysis.report_view import build
@@ -68,17 +67,6 @@ def test_published_least_and_ours_stand_side_by_side() -> None:
     assert line(exported, "LlamaGen-XL, full").reached is None
 
 
-def test_what_was_not_run_and_what_cannot_be_run_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    paper_data = published()
-    cells = [replace(cell, plan="", model="", roofline_time=None) if cell.row == "Lumina-mGPT-768, full" else cell
-             for cell in paper_data.cells]
-    monkeypatch.setattr("cachemark.analysis.papers.published", lambda: replace(paper_data, cells=tuple(cells)))
-    exported = table(FULL, QUARTER)
-    assert line(exported, "LlamaGen-XL, LineAR 1/6").how == "not in this run"
-    assert line(exported, "Lumina-mGPT-768, full").how == "no such model here"
-    assert texts(line(exported, "Lumina-mGPT-768, full"))["Roofline there: Roofline time"][0] == "–"
-
-
 def test_speedups_between_unlike_runs_are_refused() -> None:
     facts: list[dict[str, Any]] = [{"kernel": "matmul"}, {}, {"quality_only": "needs mass"}]
     for extra, dtype in zip(facts, ("bfloat16", "float32", "bfloat16"), strict=True):
@@ -120,11 +108,6 @@ def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> 
     assert "<code>cachemark run linear-table4</code>" in render(build(sample.RUN, [FULL, small]))
 
 
-def test_rows_that_several_papers_share_bring_no_table() -> None:
-    shared = [ran(8.0, method="fewer_steps", model="tiny-mar"), ran(8.0, method="window", model="tiny-llamagen")]
-    assert papers([FULL, *shared], sample.ENVIRONMENT) == ()
-
-
 def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_roofline_time_alone() -> None:
     """576 tokens at 1912 and 3099 a second, 128 images at once; nothing says how fast the full cache was."""
     (paper_row,) = papers([FULL, ran(1.0, method="ssd_heads", model="tiny-llamagen")], sample.ENVIRONMENT)
@@ -135,18 +118,6 @@ def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_rooflin
     assert [row.claimed for row in (by_token, by_line)] == [None, None]
     assert published().row(paper_row.title, by_token.name).seconds == pytest.approx(576 / 1912, rel=1e-5)
     assert published().row(paper_row.title, by_line.name).seconds == pytest.approx(576 / 3099, rel=1e-5)
-
-
-def test_the_page_has_the_tables_and_changes_no_verdict() -> None:
-    run = replace(sample.RUN, plan="linear-table4")
-    view = build(run, [FULL, QUARTER])
-    page = Page(render(view))
-    assert [e for e in page.elements if e.tag == "section" and e.attrs.get("id") == "papers"]
-    rows = [row for table in page.tables() for row in table if row and row[0].startswith("LlamaGen-XL, LineAR 1/4")]
-    assert {"5.18", "2.00×"} <= set(rows[0])
-    (arm,) = view.chapters[0].group.candidates
-    assert arm.speedup is not None
-    assert arm.speedup.value == 2.0
 
 
 def test_the_file_holds_what_it_says() -> None:

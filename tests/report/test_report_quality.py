@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import report_sample as sample
 
 from cachemark.analysis.case_group import CaseGroup, case_groups
-from cachemark.analysis.columns import cells, column_groups
+from cachemark.analysis.columns import (
+    budget_cell,
+    cells,
+    column_groups,
+    columns_of,
+)
+from cachemark.analysis.layer_tables import PASSES, layers
 from cachemark.analysis.missing import TOO_FEW
 from cachemark.analysis.report_view import build
 from cachemark.analysis.summary_sentences import sentences
@@ -54,15 +61,6 @@ def test_places_are_by_fid_and_a_method_without_a_speedup_has_one() -> None:
     assert next(row for row in values.candidates if row.method == "h2o").speedup is None
 
 
-def test_without_a_quality_pass_places_are_by_speedup_and_the_page_says_that_fidelity_is_the_only_judge() -> None:
-    results = [sample.full(), sample.candidate("linear", "1/2"), sample.candidate("streaming", "1/2"), sample.other_seeds(),
-            sample.other_batch()]
-    assert group(results).ranked_by == ""
-    page = render(build(sample.RUN, results))
-    assert "no FID was measured" in page
-    assert "no FID was measured" not in render(build(sample.RUN, outcomes()))
-
-
 def test_what_has_collapsed_is_not_ranked() -> None:
     rkv = next(row for row in group().candidates if row.method == "rkv")
     assert rkv.place is None
@@ -93,9 +91,9 @@ def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache(
 def test_the_fid_of_the_full_cache_comes_with_its_bias_and_that_of_real_images() -> None:
     first, *remaining = outcomes()
     full = replace(first, facts={**first.facts, "bias": {FID: 0.52}, "real": {FID: [0.86, 0.8, 0.9]}})
-    text = next(s.text for s in sentences(group([full, *remaining])) if s.about == "Full cache")
+    text = sentences(group([full, *remaining]))["Full cache"]
     assert all(number in text for number in ("5.000 (4.500–5.500)", "about 0.520 ", "0.860 (0.800–0.900)"))
-    text = next(s.text for s in sentences(group()) if s.about == "Budget 1/2")
+    text = sentences(group())["Budget 1/2"]
     assert "LineAR, 5.400 (4.900–5.900) (tied with H2O, StreamingLLM)" in text
 
 
@@ -118,17 +116,6 @@ def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it(
         gaps = [gap.reason for gap in view.missing if gap.what == f"tiny-llamagen: {name}"]
         assert gaps == ([] if printed else [TOO_FEW.format(least=384)])
         assert (f"FID, scene, {count} images" in render(view).split('id="cases"')[0]) == printed
-
-
-def test_a_figure_without_an_interval_is_shown_without_one() -> None:
-    first, candidate, *remaining = outcomes()
-    unknown = {"intervals": {**candidate.facts["intervals"], FID: [None, None]}, "to_full": {FID: [0.4, None, None]}}
-    bare = replace(candidate, facts={**candidate.facts, **unknown})
-    values = group([first, bare, *remaining])
-    row = next(row for row in values.candidates if row.method == "linear")
-    cell = next(cell for cell in cells(row, column_groups(values)) if cell.key == FID)
-    assert (cell.text, cell.under, cell.delta) == ("5.400", "no interval", "")
-    assert "LineAR" in render(build(sample.RUN, [first, bare, *remaining]))
 
 
 BUDGETS = ("1/2", "5/16", "1/4")
@@ -203,3 +190,77 @@ def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there()
     assert not [gap for gap in build(sample.RUN, pair).missing if "GenEval" in gap.what]
     five = [replace(o, samples={name: o.samples[name] for name in o.samples if name != "geneval_position"}) for o in pair]
     assert not [row for row in group(five).rows if "geneval_overall" in {**row.quality, **row.to_full}]
+
+
+PASSED = 30
+FOUND: dict[str, Any] = {
+    "passes": list(range(2, PASSED + 2)), "samples": 64, "seeds": "s64", "seconds": 3.2,
+    "classes": {"caching": {what: [0.5] * PASSED for what in ("k", "v", "feature")},
+                "masked": {what: [0.9] * (PASSED - 1) + [None] for what in ("k", "v", "feature")}},
+    "layers": {what: [[0.8] * PASSED, [0.7] * PASSED] for what in ("k", "v", "feature")},
+    "branches": {"conditional": [0.9] * PASSED, "residual": [0.95] * PASSED},
+}
+
+
+def masked(outcome: Outcome, flops: float, far: float, **bytes_: float) -> Outcome:
+    """The same outcome as one of a masked model."""
+    samples = {k: v for k, v in outcome.samples.items() if k not in ("token_agreement", "kl")}
+    if outcome.case.role in ("candidate", "baseline"):
+        samples |= {"flops": [flops], **{name: [value] for name, value in bytes_.items()}}
+    if "psnr" in samples:
+        samples |= {"token_distance": [far, far * 1.1, far * 0.9], "forced_distance": [far / 2, far / 2.1, far / 1.9]}
+    return replace(outcome, samples=samples, facts={**outcome.facts, "paradigm": "masked"})
+
+
+def masked_outcomes() -> list[Outcome]:
+    nothing = {"kv_logical": 0.0, "kv_allocated": 0.0, "kv_workspace": 0.0, "kv_state": 0.0}
+    full = masked(sample.full(), 15.5e12, 0.0, **nothing)
+    full = replace(full, facts={**full.facts, "redundancy": FOUND})
+    some = {"kv_logical": 2.0**20, "kv_allocated": 2.0**20, "kv_workspace": 0.0, "kv_state": 2.0**20}
+    return [full, masked(sample.candidate("linear", "1/2"), 6.2e12, 0.2, **some),
+            masked(sample.candidate("window", "1/2"), 7.75e12, 0.99, **some),
+            masked(sample.other_seeds(), 0, 1.0), masked(sample.other_batch(), 0, 1e-6)]
+
+
+def masked_group(results: list[Outcome] | None = None) -> CaseGroup:
+    (groups_found,) = case_groups(results or masked_outcomes())
+    return groups_found
+
+
+def test_saving_is_of_computation_and_bytes_are_added() -> None:
+    row = next(row for row in masked_group().candidates if row.method == "linear")
+    assert row.saving == 1 - 6.2 / 15.5
+    assert not row.marks, "there is no KV saving to be eaten, and none that is fake"
+    columns = column_groups(masked_group())
+    by_key = {cell.key: cell for cell in cells(row, columns)}
+    assert [cell.key for cell in cells(row, columns)] == [column.key for column in columns_of(columns)]
+    assert (by_key["saving"].text, by_key["flops"].text) == ("60.0 %", "6.20 TFLOP")
+    assert (by_key["added"].text, by_key["added"].under) == ("2.00 MiB", "KV 1.00 MiB")
+    assert by_key["token_distance"].text == "0.200"
+    assert budget_cell(row).text == "1/2"
+
+
+def test_what_repeats_is_shown_with_as_many_passes_as_fit() -> None:
+    profile = layers(masked_group().full)
+    assert profile is not None
+    by_class, by_layer, by_branch = profile.grids
+    assert by_class.names == ("Keys, caching", "Keys, masked", "Values, caching", "Values, masked", "Features, caching", "Features, masked")
+    assert by_layer.names[:2] == ("Keys, 0", "Keys, 1")
+    assert by_branch.names == ("conditional", "residual")
+    assert len(by_class.columns) == PASSES
+    assert (by_class.columns[0], by_class.columns[-1]) == ("2", str(PASSED + 1))
+    last = by_class.rows[1][-1]
+    assert last is None
+    assert [round(row[0][1], 3) for row in by_class.rows[:2] if row[0]] == [1.0, 0.2]
+
+
+def test_a_broken_profile_is_left_out() -> None:
+    for broken in ({**FOUND, "passes": []}, {**FOUND, "branches": None}, {**FOUND, "classes": {"a": {}}}, [], "no"):
+        full = replace(masked_outcomes()[0], facts={"paradigm": "masked", "redundancy": broken})
+        assert layers(masked_group([full]).full) is None
+
+
+def test_a_method_as_far_as_other_seeds_is_not_ranked() -> None:
+    held = {row.method: row for row in masked_group().candidates}
+    assert held["window"].unranked
+    assert held["linear"].place == 1

@@ -5,20 +5,30 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import report_sample as sample
 from PIL import Image
 
-from cachemark.analysis import explanations
-from cachemark.analysis.case_group import CaseGroup, case_groups
+from cachemark.analysis import explanations, facts
+from cachemark.analysis.baseline_comparison import alarms
+from cachemark.analysis.case_group import OTHER_SEEDS, CaseGroup, case_groups
+from cachemark.analysis.columns import cells, column_groups, paired_speed_note
 from cachemark.analysis.device_limits import OF_SPEED
-from cachemark.analysis.report_row import ReportRow
+from cachemark.analysis.report_row import ReportRow, method_of
 from cachemark.analysis.report_view import ReportView, build
+from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.errors import BadStore
 from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.spec import Sampling
+from cachemark.core.units import TIME
+from cachemark.gate.comparison import AA
+from cachemark.gate.nights import Night, standing
+from cachemark.report.page.render import render
 from cachemark.stats.intervals import PROCESS_BIAS
 from cachemark.store.exchange import Exchange
+from cachemark.store.rows import Verdict
 
 
 def group(*outcomes: Outcome) -> CaseGroup:
@@ -35,20 +45,15 @@ def timed(outcome: Outcome, latency: list[float], **samples: list[float]) -> Out
 
 
 def test_speedup_is_a_ratio_of_medians_with_its_interval() -> None:
-    full, candidate = timed(sample.full(), [2.0, 2.1, 2.4]), timed(sample.candidate("linear", "1/4"), [1.0, 1.2, 1.1])
-    speedup = row(group(full, candidate), "linear", "1/4").speedup
+    full = timed(sample.full(), [2.0, 2.1, 2.4], kv_allocated=[1000.0], kv_logical=[900.0])
+    candidate = timed(sample.candidate("linear", "1/4"), [1.0, 1.2, 1.1], kv_allocated=[300.0], kv_logical=[225.0])
+    result = row(group(full, candidate), "linear", "1/4")
+    assert (result.saving, result.saving_live) == pytest.approx((0.7, 0.75))
+    speedup = result.speedup
     assert speedup is not None
     assert (speedup.value, speedup.n) == (pytest.approx(2.1 / 1.1), 3)
     process_bias = math.exp(1.959964 * math.sqrt(2) * PROCESS_BIAS)
     assert (speedup.low, speedup.high) == (pytest.approx(2.0 / 1.2 / process_bias), pytest.approx(2.4 / 1.0 * process_bias))
-
-
-def test_savings_are_shares_of_the_full_cache() -> None:
-    full = timed(sample.full(), [2.0], kv_allocated=[1000.0], kv_logical=[900.0])
-    candidate = timed(sample.candidate("linear", "1/4"), [1.0], kv_allocated=[300.0], kv_logical=[225.0])
-    row_held = row(group(full, candidate), "linear", "1/4")
-    assert row_held.saving == pytest.approx(0.7)
-    assert row_held.saving_live == pytest.approx(0.75)
 
 
 def test_without_a_full_cache_nothing_is_derived() -> None:
@@ -68,31 +73,6 @@ def test_other_kernels_refuse_a_speed_up_and_name_the_difference() -> None:
     assert row_held.speedup is None
     assert "math here, sdpa in the full cache" in row_held.no_speedup
     assert "no speedup" in [mark.text for mark in row_held.marks]
-
-
-def test_a_quality_only_method_has_no_speedup_and_no_place() -> None:
-    row_held = row(group(), "h2o", "1/2")
-    assert row_held.speedup is None
-    assert row_held.place is None
-    assert [mark.text for mark in row_held.marks] == ["not timed"]
-    assert "not fused" in row_held.marks[0].reason
-
-
-def test_what_was_reused_says_from_where() -> None:
-    candidate = sample.candidate("linear", "1/4")
-    marked = replace(candidate, facts={**candidate.facts, "reused": {"metrics": ["fid_scene_2k"], "from": "0123456789abcdef"}})
-    (result,), (plain,) = (build(sample.RUN, [outcome]).entries for outcome in (marked, candidate))
-    assert ("Reused", "fid_scene_2k: same tokens as 0123456789ab") in result.facts
-    assert "Reused" not in dict(plain.facts)
-
-
-def test_places_follow_speedup_within_a_budget() -> None:
-    for budget in ("1/2", "1/4"):
-        placed = [r for r in group().candidates_at(budget) if r.place is not None]
-        assert [r.place for r in placed] == list(range(1, len(placed) + 1))
-        speeds = [r.speedup.value for r in placed if r.speedup]
-        assert speeds == sorted(speeds, reverse=True)
-        assert len(placed) == 4
 
 
 def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> None:
@@ -154,18 +134,6 @@ def test_reference_rows_join_the_cell_they_differ_least_from() -> None:
         assert other_seeds.case.batch == batch
 
 
-def test_header_facts_and_counts() -> None:
-    view = build(sample.RUN, sample.mixed())
-    assert view.when == "2026-03-05 09:14 UTC, 7 min"
-    assert view.counts == (("ok", 13), ("oom", 1), ("unsupported", 1))
-    assert view.dirty
-    assert view.commands[1] == "cachemark run demo"
-    assert view.conclusion is None
-    facts = list(view.environment)
-    assert ("Load before", "0.12") in facts
-    assert [name for name, _ in facts].count("Device") == 1
-
-
 def test_rates_of_a_machine_are_in_their_units_and_near_ones_are_equal() -> None:
     def machine(bandwidth: float, peak_flops: float) -> Environment:
         rates = {"float32": {"bandwidth": bandwidth, "peak_flops": peak_flops}}
@@ -193,28 +161,9 @@ def test_what_was_not_measured_is_listed_with_reasons() -> None:
                          "tiny-llamagen: different-seed reference", "tiny-llamagen: batch-size reference", *distribution}
     candidate = sample.candidate("linear", "1/4")
     without = replace(candidate, samples={k: v for k, v in candidate.samples.items() if k not in ("peak_memory", "ssim")})
-    gaps = what_is_missing(build(sample.RUN, [sample.full(), without, sample.other_seeds(), sample.other_batch()]))
+    other = sample.candidate("window", "1/4")
+    gaps = what_is_missing(build(sample.RUN, [sample.full(), without, other, sample.other_seeds(), sample.other_batch()]))
     assert gaps == {"tiny-llamagen: Peak memory": "not measured", "tiny-llamagen: SSIM": "not measured", **distribution}
-
-
-def test_changes_put_regressions_first_and_keep_the_rest_in_order() -> None:
-    view = build(sample.RUN, sample.mixed(), sample.comparison())
-    assert [(c.entry.label, c.entry.verdict) for c in view.changes[:3]] == [
-        ("linear 1/4", "regressed"), ("rkv 1/4", "regressed"), ("random 1/4", "changed")]
-    assert view.conclusion is not None
-    assert view.conclusion.tone == "bad"
-    assert view.changes[0].texts == ("0.893 × full", "1.041 × full")
-    assert view.changes[1].texts == ("–", "–")
-    assert {c.entry.verdict for c in view.changes if not c.loud} == {"equivalent", "not_compared"}
-
-
-def test_sprites_name_their_tiles_and_miss_with_a_reason() -> None:
-    view = build(sample.RUN, sample.outcomes(), artifact=sample.artifact)
-    album = view.chapters[0].albums[0]
-    sprite = album.sprites[0]
-    assert (sprite.tile, len(sprite.tiles), sprite.worst) == (64, 12, 8)
-    assert (sprite.tiles[0].seed, sprite.tiles[0].label, sprite.tiles[0].worst) == ("41", "disc", True)
-    assert not sprite.tiles[8].worst
 
 
 def png(width: int, height: int) -> bytes:
@@ -231,7 +180,7 @@ def test_a_picture_that_cannot_be_shown_says_why(data: bytes | None, said: str) 
             raise BadStore(f"No artifact {name!r}.")
         return data
 
-    sprite = build(sample.RUN, sample.outcomes(), artifact=artifact).chapters[0].albums[0].sprites[0]
+    sprite = build(sample.RUN, sample.outcomes(), artifact=artifact).chapters[0].albums["LineAR"][0]
     assert said in sprite.missing
     assert sprite.png == b""
 
@@ -239,7 +188,7 @@ def test_a_picture_that_cannot_be_shown_says_why(data: bytes | None, said: str) 
 def test_a_short_list_of_seeds_cannot_misname_a_tile() -> None:
     candidate = sample.candidate("linear", "1/4")
     candidate = replace(candidate, facts={**candidate.facts, "grid_seeds": [9, 8], "grid_classes": "no list"})
-    tiles = build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact).chapters[0].albums[0].sprites[0].tiles
+    tiles = build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact).chapters[0].albums["LineAR"][0].tiles
     assert [t.seed for t in tiles] == ["9", "8"] + [""] * 10
     assert {t.label for t in tiles} == {""}
 
@@ -250,44 +199,173 @@ def test_the_conclusion_says_how_much_was_judged_and_how_old_the_baseline_is() -
     view = build(sample.RUN, sample.mixed(), sample.comparison(), baseline=Exchange((), then, {}, meta))
     assert view.conclusion is not None
     assert (view.conclusion.judged_cases, view.conclusion.known_cases) == sample.comparison().cases
-    assert view.conclusion.against == "Baseline demo, saved 2026-03-01 (4 days before this run): the first one."
+    assert view.conclusion.against == "Baseline demo, saved 2026-03-01: the first one."
     assert view.differences is not None
     assert list(view.differences) == [("Torch", "2.8.0", "2.9.0"), ("Gone", "1", "–")]
     assert build(sample.RUN, sample.mixed(), sample.comparison()).differences is None
 
 
-def test_every_verdict_is_a_sentence_with_its_rule() -> None:
-    view = build(sample.RUN, sample.mixed(), sample.comparison())
-    text = {change.entry.case_key + change.entry.metric: change.sentence for change in view.changes}
-    assert text["blatency"] == "LineAR 1/4: Latency regressed, from 0.893 × full to 1.041 × full, 16.6 % more."
-    assert text["ckv_allocated"] == "StreamingLLM 1/2: KV allocated improved, from 2.00 MiB to 1.96 MiB, 2.3 % less."
-    assert text["estatus"] == "R-KV 1/4: status regressed (ok then, oom now)."
-    assert all(change.entry.verdict in explanations.VERDICTS for change in view.changes)
-    assert all((change.entry.verdict in explanations.ADVICE) == change.loud for change in view.changes)
-
-
-def test_the_ledger_holds_every_case_once_with_its_trial_and_raw_samples() -> None:
-    from cachemark.analysis import raw_samples as ledger
-
+def test_a_case_is_listed_once_with_its_process_and_raw_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = sample.mixed()
-    keys = [o.case.key for o in outcomes]
+    keys = [outcome.case.key for outcome in outcomes]
     entries = build(sample.RUN, outcomes, trials={keys[0]: "3 of run 7"}).entries
-    assert [e.key for e in entries] == keys
+    assert [entry.outcome.case.key for entry in entries] == keys
     assert (entries[0].trial, entries[1].trial) == ("3 of run 7", "")
-    latency = next(f for f in entries[0].metrics if f.title == "Latency")
-    assert [float(v) for v in latency.raw.split()] == [float(f"{v:.6g}") for v in outcomes[0].samples["latency"]]
-    assert (latency.as_, latency.n) == ("median", 5)
-    failed = next(e for e in entries if e.status == "oom")
-    assert failed.metrics == ()
-    assert "MemoryError" in failed.log
-    complete = sum(len(v) for o in outcomes for v in o.samples.values())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger, "MOST", complete - 1)
-        assert not any(f.raw for e in build(sample.RUN, outcomes).entries for f in e.metrics)
+    latency = next(item for item in entries[0].metrics if item.title == "Latency")
+    assert [float(text) for text in latency.raw.split()] == [float(f"{value:.6g}") for value in outcomes[0].samples["latency"]]
+    monkeypatch.setattr(facts, "MOST", sum(len(values) for o in outcomes for values in o.samples.values()) - 1)
+    assert not any(item.raw for entry in build(sample.RUN, outcomes).entries for item in entry.metrics)
 
 
-def test_every_flag_has_a_rule() -> None:
+def test_every_flag_and_verdict_has_a_rule() -> None:
     marks = {mark.text for part in (sample.mixed(), sample.outcomes()) for chapter in build(sample.RUN, part).chapters
              for row in chapter.group.rows for mark in row.marks}
     assert marks
     assert marks | {*OF_SPEED} <= explanations.FLAGS.keys()
+    for change in build(sample.RUN, sample.mixed(), sample.comparison()).changes:
+        assert change.entry.verdict in explanations.VERDICTS
+        assert (change.entry.verdict in explanations.ADVICE) == (change.tone != "calm")
+
+
+def test_a_speedup_that_the_latencies_of_the_table_contradict_says_why() -> None:
+    """Below the table, once, with the case that is furthest off; not where rounding alone differs."""
+    def beside(method: str, other: float) -> Outcome:
+        candidate = timed(sample.candidate(method, "1/4"), [1.0] * 5)
+        return replace(candidate, facts={**candidate.facts, "full_beside": [other] * 5})
+
+    full = timed(sample.full(), [2.0] * 5)
+    text = paired_speed_note(group(full, beside("linear", 2.5), beside("window", 2.2)))
+    assert "LineAR 1/4 would be at 2.00×" in text
+    assert render(build(sample.RUN, [full, beside("linear", 2.5)])).count(text) == 1
+    for results in (beside("linear", 2.02), timed(sample.candidate("linear", "1/4"), [1.0] * 5)):
+        assert paired_speed_note(group(full, results)) == ""
+        assert "timed in turns with each method" not in render(build(sample.RUN, [full, results]))
+
+
+def test_what_so_few_seeds_do_not_show_to_agree_is_not_called_lossless() -> None:
+    """Three equal images are as far from the full cache as from nothing: their interval reaches down to that of other seeds."""
+    def few(outcome: Outcome, seeds: int) -> Outcome:
+        names = ("token_agreement", "kl", "psnr", "ssim")
+        return replace(outcome, samples={**outcome.samples, **{name: outcome.samples[name][:seeds] for name in names}})
+
+    exact = {"token_agreement": [1.0] * 64, "kl": [1e-9] * 64}
+    candidate = timed(sample.candidate("linear", "1/2"), [2.0], **exact)
+    for seeds, lossless in ((3, False), (64, True)):
+        row_held = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
+                           for o in (sample.full(), candidate, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
+        assert (row_held.lossless, OTHER_SEEDS not in row_held.unranked) == (lossless, lossless)
+        assert ("lossless on this device" in [mark.text for mark in row_held.marks]) is lossless
+
+
+@pytest.mark.parametrize(("engine", "under"), [("eager", "by definition"), ("reference", "94.4–100.0")])
+def test_the_full_cache_is_like_itself_by_definition_unless_another_engine_ran(engine: str, under: str) -> None:
+    """Its images are those that it is compared with; along its own tokens it runs again."""
+    full = timed(sample.full(), [2.0], token_agreement=[1.0] * 64, kl=[1e-9 * (1 + k % 3) for k in range(64)], psnr=[60.0] * 64)
+    results = group(*(replace(o, case=replace(o.case, engine=engine)) for o in (full, sample.candidate("linear", "1/2"))))
+    assert results.full is not None
+    by_key = {cell.key: cell for cell in cells(results.full, column_groups(results))}
+    assert (by_key["token_agreement"].text, by_key["token_agreement"].under) == ("100.0 %", under)
+    assert results.full.fidelity["psnr"].stated is (engine == "reference")
+    assert results.full.fidelity["kl"].stated
+    assert results.full.quality["color_consistency"].stated
+    assert results.candidates[0].fidelity["psnr"].stated
+
+
+@pytest.mark.parametrize(("changes", "method"), [
+    ({}, "linear + jacobi 8"), ({"codec": "int8"}, "linear int8 + jacobi 8"), ({"codec": "int8", "decoder": {}}, "linear int8"),
+    ({"codec": "int8", "variant": "wide", "decoder": {"name": "sjd", "variant": "long"}}, "linear: wide int8 + sjd: long")])
+def test_a_method_is_its_label_without_the_budget(changes: dict[str, Any], method: str) -> None:
+    candidate = sample.candidate("linear", "1/4")
+    case = replace(candidate.case, **{"decoder": {"name": "jacobi", "window": 8}, **changes})
+    assert method_of(case) == method
+    assert case.label.replace(" 1/4", "") == method
+
+
+def sentence(about: str, *outcomes: Outcome) -> str:
+    (group,) = case_groups(outcomes)
+    return sentences(group)[about]
+
+
+def at(latency: list[float], method: str = "linear", **samples: list[float]) -> Outcome:
+    candidate = sample.candidate(method, "1/4")
+    return replace(candidate, samples={**candidate.samples, "latency": latency, **samples})
+
+
+def full(latency: list[float]) -> Outcome:
+    return replace(sample.full(), samples={**sample.full().samples, "latency": latency})
+
+
+@pytest.mark.parametrize(("arms", "value", "faster"), [
+    ([at([1.0] * 3)], "LineAR, 2.00× (1.89–2.11, n = 3)", True),
+    ([at([2.06] * 3), at([2.5] * 3, "random")], "LineAR, 0.97× (0.92–1.03, n = 3)", False),
+    ([at([1.9, 2.0, 1.95])], "LineAR, 1.03× (0.95–1.11, n = 3)", False),
+    ([at([1.0, 1.1, 2.6], "random"), at([1.4] * 3)], "LineAR, 1.43× (1.35–1.51, n = 3)", True),
+    ([at([1.0] * 3), sample.candidate("h2o", "1/4")], "LineAR, 2.00×", True),
+    ([at([2.2] * 3), at([0.5] * 3, "window", token_agreement=[0.03] * 64), sample.other_seeds()], "LineAR, 0.91×", False),
+], ids=["faster", "slower", "interval reaches 1", "interval above 1 beats a larger value", "untimed", "unranked is faster"])  # fmt: skip
+def test_the_fastest_ranked_method_of_a_budget(arms: list[Outcome], value: str, faster: bool) -> None:
+    text = sentence("Budget 1/4", full([2.0] * 3), *arms)
+    assert f"Fastest: {value}" in text
+    assert ("No measurable speedup" not in text) == faster
+
+
+def test_a_budget_without_results_and_a_run_without_a_full_cache_say_so() -> None:
+    broken = [sample.failed(sample.candidate(method, "1/4"), Status.OOM, "no memory") for method in ("linear", "random")]
+    assert sentence("Budget 1/4", sample.full(), *broken) == "No results."
+    assert "no full cache" in sentence("Full cache", sample.candidate("linear", "1/4"))
+    assert "failed (oom)" in sentence("Full cache", sample.failed(sample.full(), Status.OOM, "x"), sample.candidate("linear", "1/4"))
+
+
+TRACE = 'Traceback (most recent call last):\n  File "trial.py", line 88, in run\nMemoryError: 4.1 GiB wanted'
+
+
+def searched(method: str = "full", role: str = "baseline") -> Outcome:
+    """A search for the largest batch."""
+    case = sample.case(method=method, role=role, budget="1" if method == "full" else "1/2", evaluation={"max_batch": {"limit": 0}})
+    return Outcome(case, Status.OK, {"max_batch": [64.0], "throughput_max": [3.5]}, "timed only")
+
+
+@pytest.mark.parametrize(("log", "reason"), [
+    (TRACE, "MemoryError: 4.1 GiB wanted"),
+    (f"No outcome within 600 s; the process was ended.\nwarning: unused\n{TRACE}", "No outcome within 600 s; the process was ended."),
+    ("The process ended by signal SIGKILL.\n", "The process ended by signal SIGKILL."),
+    ("\n", ""),
+])
+def test_the_reason_of_a_failed_case_is_the_line_that_says_it(log: str, reason: str) -> None:
+    failed = sample.failed(sample.candidate("linear", "1/2"), Status.ERROR, log)
+    assert failed.reason == reason
+    page = render(build(sample.RUN, [sample.full(), failed]))
+    assert page.count(reason) >= 3, "in the verdict, in the tab of what is missing and with its case"
+
+
+def test_a_search_for_the_largest_batch_lacks_nothing_that_it_does_not_measure() -> None:
+    view = build(sample.RUN, [searched(), searched("linear", "candidate")])
+    assert view.missing == ()
+
+
+def test_cells_that_differ_in_one_setting_of_the_sampling_are_named_by_it() -> None:
+    hot = [replace(o, case=replace(o.case, sampling=Sampling(cfg_scale=1.5, top_k=0, temperature=0.7))) for o in sample.outcomes()]
+    view = build(sample.RUN, [*sample.outcomes(), *hot, searched()])
+    assert [chapter.heading for chapter in view.chapters] == [
+        "tiny-llamagen, temperature 1.0", "tiny-llamagen, temperature 0.7", "tiny-llamagen, temperature 1.0, largest batch"]
+
+
+def night(verdict: str) -> Night:
+    return Night(sample.RUN, (Verdict("k", f"{AA} full", TIME, verdict),))
+
+
+@pytest.mark.parametrize(("false", "true", "tone", "said"), [
+    (0, 20, "good", "alarm in 0 of the last 20 nights (0 of 20 A/A tests): for a night of 1 configuration "
+     "a realised false-alarm rate of 0 % "
+     "(0 % to 17 %)."),
+    (1, 19, "calm", "alarm in 1 of the last 20 nights (1 of 20 A/A tests): for a night of 1 configuration "
+     "a realised false-alarm rate of 5 % "
+     "(0.13 % to 25 %)."),
+    (3, 7, "bad", "verdicts on times are advisory."),
+])  # the ends are Clopper and Pearson's, as any table of theirs has them
+def test_the_rate_has_its_exact_interval(false: int, true: int, tone: str, said: str) -> None:
+    assert alarms(None) is alarms(standing([])) is None
+    texts = alarms(standing([*[night("regressed")] * false, *[night("equivalent")] * true]))
+    assert texts is not None
+    assert texts.tone == tone
+    assert texts.lines[0].endswith(said)

@@ -178,36 +178,6 @@ def test_what_is_missing_shows_as_missing(script: ModuleType, tmp_path: Path) ->
     assert "- streaming 0.62: oom: 4.1 GiB wanted" in text.replace("\\", "")
     assert re.search(r"- .*random 3/10: not reached", text)
     assert "the run is interrupted" in text
-    broken = [Outcome(case, Status.OOM, log="2.2 GiB wanted") if case.role == "other_seeds" else outcome(case) for case in planned]
-    text = script.text(script.take(stored(tmp_path / "t.sqlite", "rivals", broken), "rivals"))
-    assert "- *full, different seeds*: oom: 2.2 GiB wanted" in text
-
-
-def test_a_fid_without_an_interval_shows_nothing(script: ModuleType, tmp_path: Path) -> None:
-    outcomes = [outcome(case) for case in cases("rivals")[:5]]
-    plain = script.text(script.take(stored(tmp_path / "a.sqlite", "rivals", outcomes), "rivals"))
-    facts = {**outcomes[4].facts, "intervals": {"fid_scene_2k": [None, None]}, "to_full": {"fid_scene_2k": [70.0, None, None]}}
-    outcomes[4] = replace(outcomes[4], facts=facts)
-    text = script.text(script.take(stored(tmp_path / "b.sqlite", "rivals", outcomes), "rivals"))
-    assert (column(text, "FID")["ams_kv 3/10"], column(text, "FID − full")["ams_kv 3/10"]) == ("80.0", "70.0")
-    assert column(text, "verdict")["ams_kv 3/10"] == "inconclusive"
-    assert script.FEW in " ".join(text.split())
-    assert script.FEW not in " ".join(plain.split())
-
-
-def test_tables_are_written_anew_from_kept_figures(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, end = script.marks("gtr")
-    page, retained = tmp_path / "page.md", script.FOLDER / "gtr.json"
-    page.write_text("\n".join([*script.CONTENTS, begin, "old", end, "prose"]))
-    before = retained.read_bytes()
-    monkeypatch.setattr(sys, "argv", ["results_page.py", "gtr", str(retained), "--page", str(page)])
-    script.main()
-    assert script.text(json.loads(before)) in page.read_text()
-    assert page.read_text().endswith(f"{end}\nprose")
-    assert retained.read_bytes() == before
-    monkeypatch.setattr(sys, "argv", ["results_page.py", "rivals", str(retained), "--page", str(page)])
-    with pytest.raises(SystemExit, match=r"gtr\.json holds values of the plan gtr\.$"):
-        script.main()
 
 
 def test_tables_of_decoders_are_those_of_the_kept_figures(script: ModuleType) -> None:
@@ -215,25 +185,3 @@ def test_tables_of_decoders_are_those_of_the_kept_figures(script: ModuleType) ->
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     retained = json.loads((ROOT / "benchmarks" / "decoders.json").read_text(encoding="utf-8"))
     assert page.split(decoders.BEGIN)[1].split(decoders.END)[0].strip() == decoders.text(retained)
-
-
-def test_a_store_that_lacks_the_plan_is_refused_in_one_sentence(script: ModuleType, tmp_path: Path) -> None:
-    store = stored(tmp_path / "s.sqlite", "prompts", [outcome(cases("prompts")[0])])
-    with pytest.raises(SystemExit, match=r"s\.sqlite holds no run of the plan rivals; of others: prompts\.$"):
-        script.take(store, "rivals")
-    strange = replace(cases("prompts")[0], warmup=7)
-    with pytest.raises(SystemExit, match=r"^The plan prompts has no such cases: tiny-t2i full\.$"):
-        script.take(stored(store, "prompts", [outcome(strange)]), "prompts")
-
-
-def test_texts_of_a_store_stay_text(script: ModuleType, tmp_path: Path) -> None:
-    planned = cases("rivals")
-    outcomes = [outcome(case) for case in planned]
-    outcomes[3] = Outcome(planned[3], Status.ERROR, log=HOSTILE.partition("\n")[0])
-    here = Environment(HOSTILE, "cpu-example", "5f1c0a7be2d94410", {"threads": 2, "torch": HOSTILE})
-    plain = script.text(script.take(stored(tmp_path / "a.sqlite", "rivals", [outcome(case) for case in planned]), "rivals"))
-    text = script.text(script.take(stored(tmp_path / "b.sqlite", "rivals", outcomes, here), "rivals"))
-    assert text.count("&lt;script&gt;") >= 3
-    assert not re.search(r"<script|\u202e|(?<!\\)!\[|@all|https://", text)
-    assert text.count("\n#") == plain.count("\n#")
-    assert {len(line) for line in rows(text, "FID")} == {len(line) for line in rows(plain, "FID")}

@@ -12,6 +12,7 @@ import pytest
 import report_sample as sample
 from click.testing import CliRunner
 
+from cachemark.core.errors import BadBaseline
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
 from cachemark.core.units import quality_name
@@ -91,12 +92,14 @@ def quality_after(tmp_path: Path) -> Runs:
 
 
 def test_quality_comes_from_a_baseline_of_the_same_weights(quality_after: Runs, tmp_path: Path) -> None:
-    baselines.write(tmp_path / "a machine" / "broken.json", "{", remedy="")
     assert quality_after((6.0, 2000, {})) is not None
     page = models_page(tmp_path)
     for row in ("| Class accuracy | 100.0 % [99.8 %, 100.0 %] |", "| FID | 6.000 [5.500, 6.500] |",
                 "| FID of real images | 0.500 [0.250, 0.750] |", "`tiny-var`: 2000 images, cfg_scale 1.5; "):  # fmt: skip
         assert row in page, row
+    baselines.write(tmp_path / "a machine" / "broken.json", "{", remedy="")
+    with pytest.raises(BadBaseline, match=r"broken\.json"):
+        models_page(tmp_path)
 
 
 @pytest.mark.parametrize("fields", [{"weights": "0" * 64 + "/coder"}, {"model": "tiny-mar"}, {"role": "candidate"}, {"evaluation": {}}])

@@ -104,35 +104,11 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(killed: int, trained: Path, t
     assert steps == [7, 14, 21, 28, 35, 40]
 
 
-def test_a_finished_run_is_trained_again_only_where_that_is_asked(finished: Path) -> None:
-    task = Line(die_at=0)
-    before = (finished / "line.safetensors").read_bytes()
-    assert train(task, run(finished)).read_bytes() == before
-    assert not task.rates
-    fresh = Line()
-    train(fresh, run(finished, resume=False))
-    assert len(fresh.rates) == 40
-
-
-def test_another_length_is_refused_afterwards(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(Line(die_at=36), run(tmp_path))
-    with pytest.raises(BadCheckpoint, match="steps 40, not 60, and its learning rate has begun to fall"):
-        train(Line(), run(tmp_path, steps=60))
-
-
 def test_another_run_is_refused_by_name(finished: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"another run: seed 3, not 5\. .*--fresh"):
         train(Line(), run(finished, seed=5))
     with pytest.raises(BadCheckpoint, match=r"flavour.*other"):
         train(Line(flavour="other"), run(finished))
-
-
-@pytest.mark.parametrize("damage", [b"", b"no zip", b"PK\x03\x04 torn"])
-def test_a_damaged_checkpoint_is_named(damage: bytes, finished: Path) -> None:
-    (finished / "line.checkpoint.pt").write_bytes(damage)
-    with pytest.raises(BadCheckpoint, match=r"line\.checkpoint\.pt' is not a checkpoint.*--fresh"):
-        train(Line(), run(finished))
 
 
 def test_what_is_written(trained: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 import pytest
 
@@ -57,31 +55,12 @@ def test_options_are_shown_with_their_choices_and_defaults() -> None:
 
 # ------------------------------------------------------------------------------------------------ links
 
-@pytest.mark.parametrize(("path", "there"), [
-    ("docs/explanation/statistics.md", "explanation/statistics.md"), ("CONTRIBUTING.md", "repository/CONTRIBUTING.md"),
-    ("ci/nightly.sh", "repository/ci/nightly.sh.md"), (".github/x.yml", "repository/github/x.yml.md"),
-    ("reports/demo.html", "repository/reports/demo.html"), ("LICENSE", "repository/LICENSE.md"),
-])
-def test_every_file_has_a_place_on_the_site(path: str, there: str) -> None:
-    assert links.place(path) == there
-
-
 def test_links_that_leave_docs_lead_to_the_copy_and_others_stay() -> None:
     text = ("[a](../../ci/n.sh) [b](gate.md#how) [c](../errors.md) [d](#x) [e](https://x.org/a.md) ![f](../../reports/d.html#t)\n"
             "```python\nrun[0](../../ci/n.sh)\n```\n")
     assert links.rewritten(text, "docs/how-to/nightly.md") == text.replace("(../../ci/n.sh) [b", "(../repository/ci/n.sh.md) [b").replace(
         "(../../reports/d.html#t", "(../repository/reports/d.html#t")
     assert links.rewritten("[a](docs/guide/x.md#y) [b](ci/n.sh)", "CONTRIBUTING.md") == "[a](../guide/x.md#y) [b](ci/n.sh.md)"
-
-
-def test_files_that_are_linked_to_are_brought_with_those_they_link_to(tmp_path: Path) -> None:
-    files = {"docs/a.md": "[x](../READ.md) [y](../r.html) [z](../gone.sh) [up](../../out.md)",
-             "READ.md": "[x](run.sh) [a](docs/a.md)", "run.sh": "echo '```'\n", "r.html": "<p>", "other.md": ""}
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    pages = links.brought(tmp_path, ["docs/a.md"])
-    assert pages == {"READ.md": "[x](run.sh) [a](docs/a.md)", "r.html": None, "run.sh": "# run.sh\n\n````bash\necho '```'\n````\n"}
 
 
 # ------------------------------------------------------------------------------------------------ other hosts
@@ -102,12 +81,6 @@ def test_what_it_does_not_load_is_not(text: str) -> None:
     assert hosts.loads(text) == []
 
 
-def test_style_sheets_of_a_site_are_read_too(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "x.css").write_text("@font-face { src: url(//x.org/f.woff2) }")
-    assert list(hosts.loads_of(tmp_path)) == ["a/x.css: //x.org/f.woff2"]
-
-
 # ------------------------------------------------------------------------------------------------ flowcharts
 
 def test_a_flowchart_is_drawn_with_every_box_below_what_leads_to_it() -> None:
@@ -116,9 +89,3 @@ def test_a_flowchart_is_drawn_with_every_box_below_what_leads_to_it() -> None:
     assert diagram.rows(arrows) == [["a"], ["b", "c"], ["d"], ["e"]]
     drawn = diagram.svg(arrows)
     assert (drawn.count("<rect "), drawn.count('class="arrow"')) == (5, 6)
-
-
-@pytest.mark.parametrize("source", ["graph LR\n a --> b", "flowchart TD\n a -- text --> b", "flowchart TD\n a --> b\n b --> a"])
-def test_what_it_cannot_draw_is_refused(source: str) -> None:
-    with pytest.raises(ValueError, match=r"this draws|circle"):
-        diagram.fence(source)

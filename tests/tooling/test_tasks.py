@@ -4,31 +4,47 @@ says on what."""
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
 
-from cachemark.models import janus
+from cachemark.core.errors import Unsupported
+from cachemark.metrics.compute.distribution import distribution
+from cachemark.metrics.compute.extractor import extractor_name
+from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
+from cachemark.metrics.compute.scene_colors import matching_colors
+from cachemark.models import checkpoints
+from cachemark.models.catalogue.next_token import TINY_DECODER
 from cachemark.models.janus import JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.llamagen import LlamaGenConfig
 from cachemark.models.mar import MARConfig
 from cachemark.models.tiny import tiny_kl, tiny_msvq, tiny_vq
-from cachemark.models.tiny.captions import VOCABULARY, WordTokenizer
+from cachemark.models.tiny.captions import VOCABULARY
 from cachemark.models.tiny.tiny_features import FeaturesConfig
 from cachemark.models.tiny.tiny_kl import TinyKLConfig
 from cachemark.models.tiny.tiny_msvq import TinyMSVQConfig
 from cachemark.models.tiny.tiny_vq import TinyVQConfig
 from cachemark.models.var import VARConfig
-from tools.train import caption_scene, generators, scene
+from cachemark.models.weights import packaged
+from metrics.toys import drawn, reference
+from tools.train import caption_scene, generators, loops, scene
+from tools.train import feature_network as features
+from tools.train.__main__ import train as train_command
 from tools.train.captioned import CaptionedTask, ReaderTask
-from tools.train.continuous import LatentsTask, MaskedTask
-from tools.train.feature_network import FeaturesTask
+from tools.train.continuous import READ, WIDE, LatentsTask, MaskedTask
+from tools.train.feature_network import FeaturesTask, corrupted, real_floor, real_scenes, write_reference
 from tools.train.generators import GeneratorTask, ScalesTask
-from tools.train.loops import TrainingRun, TrainingTask, train
+from tools.train.loops import TrainingRun, TrainingTask, generator_of, train
+from tools.train.muon import Muon
+from tools.train.scene import scenes
 from tools.train.tokenizers import CodesTask, DecoderTask, ScaleCodesTask
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -115,37 +131,158 @@ def test_training_starts_from_uniform_predictions_and_lowers_the_loss(name: str,
     assert task.validate()["nats_per_token"] < before - 0.02
 
 
-@pytest.mark.parametrize("name", ["tiny-llamagen", "tiny-t2i"])
-def test_one_label_in_ten_is_left_out(name: str, coders: Coders, monkeypatch: pytest.MonkeyPatch) -> None:
-    task: Any = TASKS[name](coders, 0)
-    labels_fed: list[Any] = []
-    teacher, generator = task.model.teacher, draws()
-    monkeypatch.setattr(task.model, "teacher", lambda labels, codes: labels_fed.extend(labels) or teacher(labels, codes))
-    for step in range(100):
-        task.loss(step % generators.CHUNK, generator)
-    if name == "tiny-llamagen":
-        missing = [label for label in labels_fed if label == LLAMAGEN.classes]
-    else:
-        words = WordTokenizer()
-        pad = words.special(janus.PAD)
-        missing = [row for row in labels_fed if pad in row]
-        assert all(row == janus.unconditional(row, pad) for row in missing)
-        assert all(row[-1] == words.special(janus.IMAGE) for row in labels_fed)
-    assert 0.03 < len(missing) / len(labels_fed) < 0.2
+def descend(task: LatentsTask | MaskedTask, steps: int) -> list[float]:
+    """The losses of some updates at full learning rate."""
+    losses = []
+    for step in range(steps):
+        loss = task.loss(step, generator_of(0, step))
+        loss.backward()
+        for optimiser in task.optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
 
 
-@pytest.mark.parametrize(("name", "frozen"), [
-    ("tiny-vq-codes", ("codebook",)), ("tiny-msvq", ("quantizer.embedding.weight",)), ("tiny-kl", ()), ("tiny-features", ()),
-])  # fmt: skip
-def test_the_loss_reaches_all_but_the_codebook(name: str, frozen: tuple[str, ...], coders: Coders) -> None:
-    task = TASKS[name](coders, 0)
-    task.loss(0, draws()).backward()
-    state = dict(task.model.named_parameters()) | {key: getattr(task.model, key) for key in frozen if key == "codebook"}
-    reached = {key for key, parameter in state.items() if parameter.grad is not None and parameter.grad.abs().sum() > 0}
-    assert reached >= {key for key, parameter in task.model.named_parameters() if parameter.dim() > 1 and key not in frozen}
-    assert not reached & set(frozen)
-    if name == "tiny-kl":
-        assert task.model.encoder[-1].bias.grad[KL.channels :].abs().min() > 0, "the variance is learned too"
-    if name == "tiny-features":
-        assert not torch.equal(task.model.centre, torch.zeros(16))
-        assert not torch.equal(task.model.deviation, torch.ones(16))
+@pytest.fixture(scope="module")
+def kl_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(LatentsTask(config=KL, batch=2), TrainingRun(tmp_path_factory.mktemp("kl"), 2, threads=1))
+
+
+@pytest.fixture
+def masked(kl_tokenizer: Path) -> MaskedTask:
+    return MaskedTask(kl_tokenizer, config=MAR, batch=2)
+
+
+# -- the autoencoder --------------------------------------------------------------------------------------------------
+
+
+def test_tokens_end_up_with_mean_0_and_variance_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.train.tokenizers.FOLLOW", 0.3)  # a few steps stand for the hundred of a real run
+    task = LatentsTask(config=KL, batch=8)
+    with torch.no_grad():
+        for step in range(15):
+            task.loss(step, draws(step))
+        images = scenes(32, 5).images
+        tokens, plain = task.model.encode(images, draws()).flatten(0, 1), task.model.moments(images)[0]
+    assert (plain.std((0, 2, 3)) - 1).abs().max() > 0.3, "they have not by themselves"
+    assert tokens.mean(0).abs().max() < 0.15
+    assert (tokens.std(0) - 1).abs().max() < 0.15
+
+
+# -- the masked model -------------------------------------------------------------------------------------------------
+def test_the_model_learns_and_says_what_it_was_trained_on(masked: MaskedTask) -> None:
+    before = masked.validate()["noise_mse"]
+    assert before == pytest.approx(1.0, abs=0.02), "it starts from a prediction of zero"
+    losses = descend(masked, 30)
+    assert sum(losses[-5:]) < sum(losses[:5]) - 5 * READ * math.log(1 / 0.8), "a fifth of the read-out's error is gone"
+    assert masked.validate()["noise_mse"] < 0.9 * before
+    assert masked.metadata()["language"] == masked.tokenizer.language
+
+
+def test_as_many_tokens_are_hidden_as_in_the_steps_of_a_generation(masked: MaskedTask) -> None:
+    hidden = sorted(masked._masked(WIDE, generator_of(0, step)) for step in range(400))
+    assert (hidden[0], hidden[-1]) == (8, 256)
+    scheduled = [math.ceil(256 * math.cos(math.pi / 2 * (k + 0.5) / 20)) for k in range(20)][::-1]
+    middles = [hidden[20 * k + 10] for k in range(20)]
+    assert all(abs(a - b) < 16 for a, b in zip(scheduled, middles, strict=True)), "the schedule of twenty passes"
+
+
+def task(seed: int = 0) -> FeaturesTask:
+    return FeaturesTask(seed, config=FEATURES, batch=8)
+
+
+def test_every_spoilt_picture_has_a_fault_and_the_rest_of_it_stays() -> None:
+    images = scenes(256, 5).images
+    bad = corrupted(images, draws())
+    changed = (bad - images).abs().amax(1) > 0.05
+    assert changed.flatten(1).any(1).float().mean() > 0.99
+    assert changed.float().mean() < 0.7
+    assert torch.equal(bad, corrupted(images, draws()))
+    assert matching_colors(images).all()
+    shares = matching_colors(bad).float().mean(0)
+    assert ((shares > 0.2) & (shares < 0.95)).all(), "each region is corrupted now and then, and not always"
+
+
+def test_the_reference_is_small_belongs_to_its_weights_and_holds_new_scenes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.train.feature_network.HELD_OUT", 8)
+    monkeypatch.setattr("tools.train.feature_network.CHUNK", 60)
+    monkeypatch.setattr("tools.train.feature_network.FLOORS", (40, 60))
+    weights = train(task(), TrainingRun(tmp_path, 1, threads=1))
+    path = write_reference(weights, count=120)
+    name = extractor_name(checkpoints.sha256(weights))
+    reference = RealImages.load(path, name)
+    assert path.name == "tiny-features.reference.safetensors"
+    assert (reference.extractor, reference.count, len(reference.features)) == (name, 120, 120)
+    again = distribution(ImageFeatures.of(real_scenes(120), name), reference, kid=False, isc_splits=1)
+    assert again["fid"] == pytest.approx(0, abs=1e-3)
+    first = load_file(path)
+    write_reference(weights, count=120)
+    assert all(torch.equal(tensor, first[key]) for key, tensor in load_file(path).items())
+    assert not torch.equal(real_scenes(8), real_scenes(8, purpose="held out"))
+
+
+def test_the_floor_is_the_fid_of_other_real_images() -> None:
+    real = reference()
+    floor = real_floor(drawn(500, 9), real, 200)
+    assert floor.value == distribution(drawn(500, 9).first(200), real, kid=False, isc=False, prc=False)["fid"] > 0
+    with pytest.raises(Unsupported, match="200 of 200 images are in the reference itself"):
+        real_floor(real.image_features, real, 200)
+    with pytest.raises(Unsupported, match="501 images are needed"):
+        real_floor(drawn(500, 9), real, 501)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has no Muon before 2.9")
+def test_it_moves_as_torchs_own() -> None:
+    generator = torch.Generator().manual_seed(3)
+    ours = [torch.nn.Parameter(torch.randn(s, generator=generator)) for s in ((32, 16), (16, 32), (16, 16))]
+    theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
+    muon, two = Muon(ours, lr=0.02, momentum=0.95), torch.optim.Muon(theirs, lr=0.02, momentum=0.95, weight_decay=0.0)
+    start = [p.detach().clone() for p in ours]
+    for _ in range(5):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn(p.shape, generator=generator)
+            q.grad = p.grad.clone()
+        muon.step()
+        two.step()
+    for p, q, origin in zip(ours, theirs, start, strict=True):
+        assert (p - q).norm() < 0.02 * (p - origin).norm()  # theirs iterates in bf16
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[loops.Task, loops.TrainingRun]]:
+    """What the command asks the library to do, without doing it."""
+    recorded: list[tuple[loops.Task, loops.TrainingRun]] = []
+
+    def record(task: loops.Task, run: loops.TrainingRun) -> Path:
+        recorded.append((task, run))
+        return run.out / f"{task.name}.safetensors"
+
+    monkeypatch.setattr(loops, "train", record)
+    for name in ("keep_memory", "flush_denormals"):  # they would change the process that runs the tests
+        monkeypatch.setattr(loops, name, lambda device: None)
+    return recorded
+
+
+def test_the_tokenizer_is_trained_in_two_stages(runs: list[tuple[loops.Task, loops.TrainingRun]], tmp_path: Path) -> None:
+    shutil.copy(packaged(TINY_DECODER), tmp_path / "tiny-vq-codes.safetensors")  # what the first stage would have written
+    done = CliRunner().invoke(train_command, ["tiny-vq", "--out", str(tmp_path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert done.output == f"{tmp_path / 'tiny-vq.safetensors'}\n"
+    (codes, first), (decoder, second) = runs
+    assert isinstance(codes, CodesTask)
+    assert first == loops.TrainingRun(tmp_path, codes.steps, warmup=codes.warmup, decay=codes.decay)
+    assert isinstance(decoder, DecoderTask)
+    assert second == loops.TrainingRun(tmp_path, decoder.steps, warmup=decoder.warmup, decay=decoder.decay)
+
+
+def test_the_feature_network_is_followed_by_its_reference(
+    runs: list[tuple[loops.Task, loops.TrainingRun]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[Path, int, str]] = []
+    monkeypatch.setattr(features, "write_reference", lambda weights, seed, *, device: written.append((weights, seed, device)))
+    CliRunner().invoke(train_command, ["tiny-features", "--out", str(tmp_path), "--seed", "3"], catch_exceptions=False)
+    ((task, run),) = runs
+    assert isinstance(task, features.FeaturesTask)
+    assert run == loops.TrainingRun(tmp_path, task.steps, seed=3, warmup=task.warmup, decay=task.decay)
+    assert written == [(tmp_path / "tiny-features.safetensors", 3, "cpu")]

@@ -3,7 +3,6 @@ of the wheel calls them."""
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import subprocess
@@ -18,25 +17,10 @@ import yaml
 from _pytest.assertion.rewrite import AssertionRewritingHook
 
 from cachemark.core.version import __version__
-from support.stages import call
 from support.wheels import lay_out, of_the_repository
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 40_000_000  # bytes, the bundled weights among them
-PLAN = """
-name = "short"
-[timing]
-warmup = 1
-repeats = 3
-[fidelity]
-samples = 4
-reference_samples = 2
-[[cells]]
-model = "tiny-var"
-methods = ["window"]
-budgets = ["1/2"]
-batch = 4
-"""
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +58,6 @@ def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
 
 def test_a_command_runs_from_the_wheel_in_an_empty_folder(installed: Any) -> None:
     assert "demo" in installed("list", "plans")
-
-
-@pytest.mark.slow
-def test_a_plan_runs_from_the_wheel_in_an_empty_folder(installed: Any) -> None:
-    (installed.folder / "short.toml").write_text(PLAN, encoding="utf-8")
-    ran = json.loads(installed("run", "short.toml", "--store", "s.sqlite", "--report", "page.html", "--threads", "1", "--json"))
-    assert ran["not_ok"] == []
-    assert (installed.folder / "page.html").stat().st_size > 100_000
-    table = call("show", "--store", installed.folder / "s.sqlite").output
-    assert "tiny-var  window 1/2" in table
-    assert "kl " in table, "weights of the wheel, not random ones"
 
 
 def test_the_citation_names_this_version() -> None:

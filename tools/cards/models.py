@@ -99,10 +99,12 @@ def _quality_table(names: list[str], baselines: Path) -> list[str]:
 
 
 def quality_run(name: str, baselines: Path) -> tuple[Outcome, Exchange] | None:
-    """The full cache of these weights in the newest baseline with the most images, and its run."""
+    """Return the full cache of these weights in the newest baseline with the most images, and its run.
+
+    Raises BadBaseline for a damaged file.
+    """
     sha256 = read_json(WEIGHTS / f"{name}.json")["sha256"]
-    runs = sorted((stored.load(listed.path) for listed in stored.list_(baselines) if not listed.problem),
-                  key=lambda run: str(run.meta.get("saved", "")))
+    runs = sorted(map(stored.load, sorted(baselines.glob("*/*.json"))), key=lambda run: str(run.meta.get("saved", "")))
     measured = [(_images(o), number, o) for number, run in enumerate(runs) for o in run.outcomes
                 if o.ok and o.case.role == "baseline" and _images(o)
                 and (o.case.model, o.case.weights.partition("/")[0]) == (name, sha256)]

@@ -12,8 +12,7 @@ from ..stats.intervals import Interval
 from . import formatting as fmt
 from .case_group import CaseGroup
 from .device_limits import OF_SPEED, TOLERANCE
-from .display_names import display_name
-from .quality_claims import Claims, QualityClaim, criterion, inconclusive_reason
+from .quality_claims import Claims, criterion, inconclusive_reason
 from .report_row import MASKED, Mark, ReportRow, method_of, share_of_full
 
 FULL_CACHE = "Keep the full cache"
@@ -102,7 +101,8 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
     if selection.best is not None:
         row = rows[selection.best.key]
         assert row.speedup is not None
-        details = f"{gain_in_words(row.speedup)}{saving_in_words(row.saving, row.paradigm)}, {loss_in_words(claims[row.case.key])}."
+        gain, saving = gain_in_words(row.speedup), saving_in_words(row.saving, row.paradigm)
+        details = f"{gain}{saving}, quality loss below {claims[row.case.key].allowed}."
         return Answer(f"Use {named(row.case)}.", details, row, lean, ruined, numbers=tuple(_numbers(row, group)), flags=_flags(row, group))
     own_claims = [claim for row in group.candidates if (claim := claims.get(row.case.key))]
     needed = min((claim.needed for claim in own_claims if not claim.non_inferior and claim.needed), default=None)
@@ -156,7 +156,7 @@ def _worst(group: CaseGroup) -> ReportRow | None:
 
 def named(case: Case) -> str:
     """Return a method with its budget, such as ``LineAR at 1/4``."""
-    return f"{fmt.name(display_name(method_of(case)))} at {shown_share(case.budget)}"
+    return f"{fmt.name(fmt.display_name(method_of(case)))} at {shown_share(case.budget)}"
 
 
 def gain_in_words(speed: Interval) -> str:
@@ -169,11 +169,6 @@ def saving_in_words(saving: float | None, paradigm: str) -> str:
     if saving is None or saving <= 0:
         return ""
     return f", {fmt.percent(saving)} {'fewer FLOPs' if paradigm == MASKED else 'less KV memory'}"
-
-
-def loss_in_words(claim: QualityClaim) -> str:
-    """Return the bound on the quality loss, such as ``quality loss below 5 points of color consistency``."""
-    return f"quality loss below {claim.allowed}"
 
 
 def _reason(group: CaseGroup, lean: ReportRow | None, claims: Claims, needed: int | None, *, qualified: bool) -> str:
@@ -208,10 +203,10 @@ def recommendations(group: CaseGroup, claims: Claims) -> tuple[Recommendation, .
     """Return one for the full cache and one for each method; nothing where quality was not measured."""
     if criterion(group) == "" or group.full is None or not group.full.ok:
         return ()
-    return (Recommendation("full", group.full), *(_recommendation(method, group, claims) for method in group.methods))
-
-
-def _recommendation(method: str, group: CaseGroup, claims: Claims) -> Recommendation:
-    rows = sorted((row for row in group.candidates if row.method == method), key=lambda row: share_of_full(row.case.budget))
-    good = next((row for row in rows if not row.unranked and (claim := claims.get(row.case.key)) is not None and claim.non_inferior), None)
-    return Recommendation(method, good, "" if good else inconclusive_reason(rows, claims))
+    choices = [Recommendation("full", group.full)]
+    for method in group.methods:
+        rows = sorted((row for row in group.candidates if row.method == method), key=lambda row: share_of_full(row.case.budget))
+        proven = (row for row in rows if not row.unranked and row.case.key in claims and claims[row.case.key].non_inferior)
+        smallest = next(proven, None)
+        choices.append(Recommendation(method, smallest, "" if smallest else inconclusive_reason(rows, claims)))
+    return tuple(choices)

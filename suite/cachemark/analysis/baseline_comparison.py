@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..core.units import is_metric, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING, NEW, NOT_COMPARED, REGRESSED
-from ..core.wording import count
 from . import formatting as fmt
-from .display_names import display_name
 
 if TYPE_CHECKING:  # a page is made without a store
     from ..gate.nights import GateStanding
@@ -22,14 +19,13 @@ _TONES = {
     REGRESSED: "bad", MISSING: "warn", CHANGED: "warn", INCONCLUSIVE: "warn", IMPROVED: "good",
     NOT_COMPARED: "calm", NEW: "calm", EQUIVALENT: "calm",
 }
-_EXITS = {0: "good", 1: "bad"}
 
 
 @dataclass(frozen=True)
 class Conclusion:
     """Result of a comparison.
 
-    ``lines`` are its summary, the verdict first; ``tone`` is good, warn or bad; ``against`` is the baseline's name, date, reason and age.
+    ``lines`` are its summary, the verdict first; ``tone`` is good, warn, bad or calm; ``against`` is the baseline's name, date and reason.
     """
 
     tone: str
@@ -39,22 +35,14 @@ class Conclusion:
     against: str = ""
 
 
-@dataclass(frozen=True)
-class Alarms:
-    """False-alarm rate of the gate as a sentence; ``tone`` is calm, good or bad."""
-
-    tone: str
-    text: str
-
-
-def alarms(standing: GateStanding | None) -> Alarms | None:
+def alarms(standing: GateStanding | None) -> Conclusion | None:
     """Return the realized false-alarm rate of the gate, None without A/A comparisons."""
     if standing is None or not standing.nights:
         return None
     text = f"Paired test: {standing.sentence}"
     if standing.advisory:
-        return Alarms("bad", f"{text} Too many: verdicts on times are advisory.")
-    return Alarms("calm" if standing.alarms else "good", text)
+        return Conclusion("bad", (f"{text} Too many: verdicts on times are advisory.",))
+    return Conclusion("calm" if standing.alarms else "good", (text,))
 
 
 @dataclass(frozen=True)
@@ -74,11 +62,6 @@ class BaselineComparison:
         return _TONES.get(self.entry.verdict, "warn")
 
     @property
-    def loud(self) -> bool:
-        """True if the row is shown unfolded."""
-        return self.tone != "calm"
-
-    @property
     def here(self) -> bool:
         """True if the case is in this run and can be linked."""
         return self.entry.verdict != MISSING or self.entry.metric != "status"
@@ -91,7 +74,7 @@ class BaselineComparison:
     @property
     def sentence(self) -> str:
         entry = self.entry
-        text = f"{fmt.name(display_name(entry.label))}: {self.title} {entry.verdict.replace('_', ' ')}"
+        text = f"{fmt.name(fmt.display_name(entry.label))}: {self.title} {entry.verdict.replace('_', ' ')}"
         if entry.then is None or entry.now is None or entry.then == entry.now:
             return text + (f" ({entry.reason})." if entry.reason else ".")
         moved = "" if entry.change is None else f", {fmt.percent(abs(entry.change - 1))} {'more' if entry.change > 1 else 'less'}"
@@ -109,37 +92,21 @@ class BaselineComparison:
         return f"{value:.3f} × full" if metric(name).kind == "speed" and not self.in_pairs else fmt.with_unit(value, name)
 
 
-def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None, started: str = "") -> Conclusion | None:
+def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None) -> Conclusion | None:
     """Return the conclusion of a ``gate.baseline_check.Comparison``, None without one.
 
-    ``saved`` is the baseline's metadata (name, saved, reason), ``started`` the start of the run.
+    ``saved`` is the baseline's metadata (name, saved, reason).
     """
     if comparison is None:
         return None
+    against = ""
+    if saved:
+        when, reason = str(saved.get("saved", "")), str(saved.get("reason", ""))
+        against = f"Baseline {fmt.name(str(saved.get('name', 'without a name')))}{f', saved {when[:10]}' if when else ''}"
+        against += f": {fmt.plain(reason, 300)}." if reason else "."
+    tone = {0: "good", 1: "bad"}.get(comparison.exit_code, "warn")
     compared, total = comparison.cases
-    tone = _EXITS.get(comparison.exit_code, "warn")
-    return Conclusion(tone, tuple(comparison.summary()), compared, total, _against(saved or {}, started))
-
-
-def _against(saved: Mapping[str, Any], started: str) -> str:
-    if not saved:
-        return ""
-    when, reason = str(saved.get("saved", "")), str(saved.get("reason", ""))
-    parts = [f"Baseline {fmt.name(str(saved.get('name', 'without a name')))}"]
-    if when:
-        parts.append(f"saved {when[:10]}{_age(when, started)}")
-    return ", ".join(parts) + (f": {fmt.plain(reason, 300)}." if reason else ".")
-
-
-def _age(saved: str, started: str) -> str:
-    try:
-        began, made = datetime.fromisoformat(started), datetime.fromisoformat(saved)
-        late, days = made > began, (began.date() - made.date()).days
-    except (ValueError, TypeError):
-        return ""
-    if late:
-        return " (after the start of this run)"
-    return f" ({count(days, 'day')} before this run)" if days else " (same day as this run)"
+    return Conclusion(tone, tuple(comparison.summary()), compared, total, against)
 
 
 def changes(comparison: Any, in_pairs: bool = False) -> tuple[BaselineComparison, ...]:

@@ -68,14 +68,7 @@ class CaseGroup:
         return MAX_BATCH in self.case.evaluation
 
     def candidates_at(self, budget: str) -> tuple[ReportRow, ...]:
-        return self._by_budget.get(budget, ())
-
-    @cached_property
-    def _by_budget(self) -> dict[str, tuple[ReportRow, ...]]:
-        rows: dict[str, list[ReportRow]] = {}
-        for row in self.candidates:
-            rows.setdefault(row.case.budget, []).append(row)
-        return {budget: tuple(candidates) for budget, candidates in rows.items()}
+        return tuple(row for row in self.candidates if row.case.budget == budget)
 
     def reference(self, role: str) -> ReportRow | None:
         """Return the reference row with this role, None without values."""
@@ -97,14 +90,12 @@ def case_groups(outcomes: Sequence[Outcome]) -> tuple[CaseGroup, ...]:
 
 
 def _nearest(case: Case, cells: dict[tuple[str, str], list[Outcome]]) -> list[tuple[str, str]]:
-    distance = {key: len(_other_fields(case, outcomes[0].case)) for key, outcomes in cells.items() if key[0] == case.model}
-    if not distance:
-        return [(case.model, case.cell)]
-    return [key for key, far in distance.items() if far == min(distance.values())]
-
-
-def _other_fields(case: Case, other: Case) -> set[str]:
-    return {name.partition(".")[0] for name in differences(case.to_json(), other.to_json())} - set(OWN)
+    distance = {}
+    for key, outcomes in cells.items():
+        if key[0] == case.model:
+            different = {name.partition(".")[0] for name in differences(case.to_json(), outcomes[0].case.to_json())}
+            distance[key] = len(different - set(OWN))
+    return [key for key, far in distance.items() if far == min(distance.values())] or [(case.model, case.cell)]
 
 
 def _group(model: str, measured: list[Outcome], references: list[Outcome]) -> CaseGroup:
@@ -138,7 +129,8 @@ def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
                 return replace(row, equal_memory=rate, equal_memory_batch=int(largest), batch_searched=True)
         room = group.full.held_bytes if group.full else None
         fitting = [other for other_group, other in same_case if not other_group.searched and other.images_per_second is not None
-                   and ((other is row and row is group.full) or other.fits(room))]
+                   and ((other is row and row is group.full)
+                        or (room is not None and other.held_bytes is not None and other.held_bytes <= room))]
         largest_row = max((other for other in fitting if other is row or other.case.batch > row.case.batch),
                           key=lambda other: other.case.batch, default=None)
         if largest_row is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 from ..core.limits import Limit
@@ -61,10 +62,7 @@ class Column:
 
     def __post_init__(self) -> None:
         if is_metric(self.key):
-            about = metric(self.key)
-            def write(value: float) -> str:
-                return fmt.metric_value(value, self.key)
-
+            about, write = metric(self.key), partial(fmt.metric_value, name=self.key)
             for name, default in (("unit", about.unit), ("better", about.better), ("write", write)):
                 object.__setattr__(self, name, getattr(self, name) or default)
 
@@ -133,10 +131,6 @@ class TextColumn(Generic[Row]):
 
 
 # -- speed ------------------------------------------------------------------------------------------------------------
-def _speedup(row: ReportRow) -> Interval | None:
-    return exactly(1.0) if row.case.role == "baseline" else row.speedup
-
-
 def _speedup_ends(row: ReportRow) -> str:
     if row.case.role == "baseline" or row.speedup is None:
         return BY_DEFINITION
@@ -145,21 +139,9 @@ def _speedup_ends(row: ReportRow) -> str:
     return f"{row.speedup.low:.2f}–{row.speedup.high:.2f}" if row.speedup.stated else alone
 
 
-def _latency(row: ReportRow) -> Interval | None:
-    return None if row.median(TIME) is None else median_over_repeats(row.outcome.raw(TIME))
-
-
-def _repeats(row: ReportRow) -> str:
-    return f"n = {len(row.outcome.raw(TIME))}"
-
-
 # -- memory and computation -------------------------------------------------------------------------------------------
 def _counted(value: float | None) -> Interval | None:
     return None if value is None else exactly(value)
-
-
-def _saving(row: ReportRow) -> Interval | None:
-    return None if row.case.role == "baseline" else _counted(row.saving)
 
 
 def _prefixed(prefix: str, value: float | None, write: Callable[[float], str]) -> str:
@@ -208,14 +190,17 @@ def _ends(interval: Interval, name: str) -> list[str]:
 # -- the columns --------------------------------------------------------------------------------------------------------
 SAVING_LIVE = Column("saving_live", "Used saving", "1 − used bytes / used bytes of the full cache.", lambda row: _counted(row.saving_live),
                      counted=True, unit="share", better="higher", write=fmt.percent)
-SAVING = Column("saving", "Saving", "1 − allocated bytes / allocated bytes of the full cache; below it, the same for used bytes.", _saving,
+SAVING = Column("saving", "Saving", "1 − allocated bytes / allocated bytes of the full cache; below it, the same for used bytes.",
+                lambda row: None if row.case.role == "baseline" else _counted(row.saving),
                 lambda row: _prefixed("used", row.saving_live, fmt.percent),
                 counted=True, unit="share", better="higher", write=fmt.percent)
 SPEEDUP = Column(
     "speedup", "Speedup", "Median latency of the full cache, timed in turns with the method / median latency of the method.",
-    _speedup, _speedup_ends, missing=lambda row: row.no_speedup,
+    lambda row: exactly(1.0) if row.case.role == "baseline" else row.speedup, _speedup_ends, missing=lambda row: row.no_speedup,
     timed=True, unit="×", better="higher", write=fmt.times, write_end="{:.2f}".format)
-LATENCY = Column(TIME, "Latency", "Median wall time of one batch, image decoding included.", _latency, _repeats,
+LATENCY = Column(TIME, "Latency", "Median wall time of one batch, image decoding included.",
+                 lambda row: None if row.median(TIME) is None else median_over_repeats(row.outcome.raw(TIME)),
+                 lambda row: f"n = {len(row.outcome.raw(TIME))}",
                  empty=lambda row: "not timed", timed=True)
 SPEED = ColumnGroup("Speed", "against the full cache", (SPEEDUP, LATENCY))
 MEMORY = ColumnGroup("KV memory", "both CFG rows", (
@@ -285,7 +270,8 @@ def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
     masked = group.paradigm == MASKED
     measured = {name for row in group.rows for name in (*row.fidelity, *row.quality)}
     sampled = {name for row in group.rows for name in row.outcome.samples}
-    sets = (value[0] for base in FAMILIES if FAMILIES[base].column for value in _first_of_set(group, base))
+    shown = [base for base in FAMILIES if FAMILIES[base].column]
+    sets = [name for base in shown if (name := next((value[0] for row in group.rows if (value := row.of_set(base))), ""))]
     fidelity = ColumnGroup("Fidelity", f"to the full {'model' if masked else 'cache'} at the same seeds",
                            tuple(map(image_column, (*_of_kind("fidelity", measured, masked), *of_plug_ins(measured, "fidelity")))))
     quality = ColumnGroup("Quality", "of the images alone", tuple(map(image_column, (
@@ -301,10 +287,6 @@ def _of_kind(kind: str, measured: set[str], masked: bool) -> Iterator[str]:
         replaced = prompted and about.of_model and not about.prompted
         if fits and not replaced and (name in measured or not about.plan_name):
             yield name
-
-
-def _first_of_set(group: CaseGroup, base: str) -> list[tuple[str, Interval]]:
-    return [value for row in group.rows if (value := row.of_set(base))][:1]
 
 
 def _with_costs(group: ColumnGroup, sampled: set[str], *kinds: str) -> ColumnGroup:
@@ -336,7 +318,7 @@ def cells(row: ReportRow, groups: tuple[ColumnGroup, ...]) -> tuple[TableCell, .
     """
     columns = columns_of(groups)
     if not row.ok:
-        return (TableCell("status", str(row.outcome.status), row.reason, span=len(columns)),)
+        return (TableCell("status", str(row.outcome.status), row.outcome.reason, span=len(columns)),)
     if row.no_judgement and not row.fidelity and not row.quality:
         measured = [column for column in columns if not column.of_images]
         reason = TableCell("judgement", "not judged", row.no_judgement, span=len(columns) - len(measured), empty=True)

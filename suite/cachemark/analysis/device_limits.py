@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..core.limits import Limit, roofline_speedup
+from ..core.limits import roofline_speedup
 from ..core.spec import FULL, Case
 from ..core.units import TIME
 from . import formatting as fmt
@@ -48,14 +48,19 @@ def with_limits(rows: Sequence[ReportRow]) -> list[ReportRow]:
 
 def _flags(row: ReportRow, bound: _Bound | None) -> tuple[Mark, ...]:
     limit, latency, marks = row.limit, row.median(TIME) or 0.0, []
-    if limit and row.case.role == "baseline":
-        marks.append(Mark(LOW_UTILIZATION, "warn", underused(limit, latency)))
-    if bound and row.speedup is not None:
-        marks.append(Mark(IMPLAUSIBLE, "warn", implausible(row.speedup.value, bound.alone, bound.tokens)))
-        marks.append(Mark("use the full cache", "calm", no_gain(row.speedup.high, bound.allowed)))
-    if limit:
-        marks.append(Mark("in a cache", "calm", in_device_cache(limit, latency)))
-    return tuple(mark for mark in marks if mark.reason)
+    if limit and row.case.role == "baseline" and max(mbu := limit.mbu(latency), mfu := limit.mfu(latency)) < UTILIZATION:
+        marks.append(Mark(LOW_UTILIZATION, "warn", f"Baseline underutilizes the device ({100 * mbu:.0f} % of memory bandwidth, "
+                          f"{100 * mfu:.0f} % of peak FLOP/s; threshold {100 * UTILIZATION:.0f} %). Speedups may not carry over to a "
+                          "busy device."))
+    if bound and row.speedup is not None and (why := implausible(row.speedup.value, bound.alone, bound.tokens)):
+        marks.append(Mark(IMPLAUSIBLE, "warn", why))
+    if bound and row.speedup is not None and row.speedup.high <= 1:
+        marks.append(Mark("use the full cache", "calm", f"Not faster than the full cache; roofline speedup at this batch: "
+                          f"{bound.allowed:.2f}×."))
+    if limit and limit.over(latency) < CACHED:
+        marks.append(Mark("in a cache", "calm", "Faster than its roofline time: keys, values or weights fit into a cache of the device "
+                          "that is faster than its memory."))
+    return tuple(marks)
 
 
 def implausible(measured: float, alone: float, tokens: float | None = None) -> str:
@@ -68,27 +73,6 @@ def implausible(measured: float, alone: float, tokens: float | None = None) -> s
         return ""
     basis = "the saved bytes and FLOPs allow" if tokens is None else f"{tokens:.2f} tokens per step and the saved bytes and FLOPs allow"
     return f"{measured:.2f}× exceeds the {allowed:.2f}× that {basis}. The baseline is probably slow for another reason."
-
-
-def underused(full: Limit, seconds: float) -> str:
-    """Return a warning where the baseline uses little of both bandwidth and FLOP/s, or nothing."""
-    mbu, mfu = full.mbu(seconds), full.mfu(seconds)
-    if max(mbu, mfu) >= UTILIZATION:
-        return ""
-    return (f"Baseline underutilizes the device ({100 * mbu:.0f} % of memory bandwidth, {100 * mfu:.0f} % of peak FLOP/s; threshold "
-            f"{100 * UTILIZATION:.0f} %). Speedups may not carry over to a busy device.")
-
-
-def no_gain(measured: float, allowed: float) -> str:
-    """Return why to use the full cache; ``measured`` is the upper end of the speedup interval."""
-    return "" if measured > 1 else f"Not faster than the full cache; roofline speedup at this batch: {allowed:.2f}×."
-
-
-def in_device_cache(limit: Limit, seconds: float) -> str:
-    """Return why a time is below its roofline time, or nothing."""
-    if limit.over(seconds) >= CACHED:
-        return ""
-    return "Faster than its roofline time: keys, values or weights fit into a cache of the device that is faster than its memory."
 
 
 def _bound(row: ReportRow, full: ReportRow | None, rows: Sequence[ReportRow]) -> _Bound | None:
@@ -136,9 +120,7 @@ def against_limits(full: ReportRow | None, candidates: Sequence[ReportRow]) -> L
     if not rows or (first := rows[0].limit) is None:
         return None
     rates = f"{first.bandwidth / 1e9:,.1f} GB/s memory bandwidth, {first.peak_flops / 1e12:,.2f} TFLOP/s"
-    return Limits(rates, _longest_parts(full.limit) if full and full.limit else "", rows)
-
-
-def _longest_parts(limit: Limit) -> str:
-    longest = sorted(limit.by.items(), key=lambda part: -part[1])[:3]
-    return ", ".join(f"{OPERATIONS.get(name, name)} {fmt.percent(seconds / limit.roofline_time)}" for name, seconds in longest)
+    limit = full.limit if full else None
+    longest = sorted(limit.by.items(), key=lambda part: -part[1])[:3] if limit else ()
+    parts = [f"{OPERATIONS.get(name, name)} {fmt.percent(seconds / limit.roofline_time)}" for name, seconds in longest if limit]
+    return Limits(rates, ", ".join(parts), rows)

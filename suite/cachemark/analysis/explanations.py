@@ -41,7 +41,7 @@ ANSWERS = ("The fastest method with non-inferior quality (paired test at the sam
            "and a speedup interval above 1×; otherwise the full cache. Images: full cache, this method, and the worst method.")
 PLACES = "Rank within a budget among non-inferior methods: by FID if measured, else by speedup. Overlapping intervals are ties."
 ALARMS = "Nightly A/A comparisons of the same code: every change found there is a false alarm."
-MISSING_VALUES = "Cases without results, and values that such cases usually have."
+MISSING_VALUES = "Cases without results, and values that other cases of the run have."
 _WORDS = {
     "model": "Image generator with its weights.",
     "method": "Change to the KV cache, or to the computation itself, that saves memory or time.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from PIL import Image
@@ -46,23 +46,20 @@ class Sprite:
         return sum(tile.worst for tile in self.tiles)
 
 
-@dataclass(frozen=True)
-class Album:
-    """Sprites of one method, larger budgets first."""
-
-    method: str
-    sprites: tuple[Sprite, ...]
+Albums = Mapping[str, Sequence[Sprite]]
+"""Sprites by method, larger budgets first."""
 
 
-def albums(group: CaseGroup, artifact: Callable[[str], bytes] | None) -> tuple[Album, ...]:
-    """Return the sprites of a group by method, none for random weights."""
+def albums(group: CaseGroup, artifact: Callable[[str], bytes] | None) -> Albums:
+    """Return the sprites of a group, none for random weights."""
     if group.random or artifact is None:
-        return ()
-    sprites_of: dict[str, list[Sprite]] = {}
+        return {}
+    sprites: dict[str, list[Sprite]] = {}
     for row in group.rows:
-        if row.ok and (file := _grid(row)):
-            sprites_of.setdefault(row.name, []).append(_sprite(row, file, artifact))
-    return tuple(Album(method, tuple(sprites)) for method, sprites in sprites_of.items())
+        file = next((file for name, file in row.outcome.artifacts.items() if name.partition(".")[0] == "grid"), "")
+        if row.ok and file:
+            sprites.setdefault(row.name, []).append(_sprite(row, file, artifact))
+    return sprites
 
 
 @dataclass(frozen=True)
@@ -75,9 +72,9 @@ class Strip:
     names: tuple[str, ...]
 
 
-def strip(pages: Sequence[Album], rows: Sequence[ReportRow]) -> Strip | None:
+def strip(pages: Albums, rows: Sequence[ReportRow]) -> Strip | None:
     """Return the fixed seeds of the full cache and of some rows, None without images."""
-    sprites = {sprite.row.case.key: sprite for album in pages for sprite in album.sprites if not sprite.missing}
+    sprites = {sprite.row.case.key: sprite for album in pages.values() for sprite in album if not sprite.missing}
     chosen = [sprites[row.case.key] for row in rows if row.case.key in sprites]
     if not chosen or len({(sprite.tile, sprite.worst, len(sprite.tiles)) for sprite in chosen}) > 1:
         return None
@@ -93,34 +90,29 @@ def strip(pages: Sequence[Album], rows: Sequence[ReportRow]) -> Strip | None:
     return Strip(drawn.getvalue(), tile, columns, ("full cache", *(sprite.row.label for sprite in chosen)))
 
 
-def _grid(row: ReportRow) -> str:
-    return next((file for name, file in row.outcome.artifacts.items() if name.partition(".")[0] == "grid"), "")
-
-
 def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Sprite:
+    def missing(problem: str) -> Sprite:
+        return Sprite(row, b"", 0, (), f"The image file is {problem}")
+
     try:
         png = artifact(file)
     except (CachemarkError, OSError, KeyError) as error:
-        return Sprite(row, b"", 0, (), f"The image file is missing: {error}")
+        return missing(f"missing: {error}")
     try:
         with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
             image.load()
             width, height = image.size
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return Sprite(row, b"", 0, (), "The image file is not a PNG, or a damaged one.")
+        return missing("not a PNG, or a damaged one.")
     tile = height // 2
     if not tile or width % tile or height % 2:
-        return Sprite(row, b"", 0, (), f"The image file is not a sprite of two rows of square tiles ({width} × {height}).")
-    return Sprite(row, png, tile, _tiles(row, width // tile))
-
-
-def _tiles(row: ReportRow, columns: int) -> tuple[Tile, ...]:
-    seeds, labels, prompts = (_as_texts(row.outcome.facts.get(f"grid_{kind}"), columns) for kind in ("seeds", "classes", "prompts"))
+        return missing(f"not a sprite of two rows of square tiles ({width} × {height}).")
+    columns = width // tile
+    texts = []
+    for kind in ("seeds", "classes", "prompts"):
+        stored = row.outcome.facts.get(f"grid_{kind}")
+        listed = [str(item) for item in stored] if isinstance(stored, (list, tuple)) else []
+        texts.append((listed + [""] * columns)[:columns])
     worst = max(columns - _FIXED, 0)
-    columns_of_tiles = enumerate(zip(seeds, labels, prompts, strict=True))
-    return tuple(Tile(seed, label, k < worst, prompt) for k, (seed, label, prompt) in columns_of_tiles)
-
-
-def _as_texts(value: object, count: int) -> list[str]:
-    texts = [str(item) for item in value] if isinstance(value, (list, tuple)) else []
-    return (texts + [""] * count)[:count]
+    tiles = (Tile(seed, label, k < worst, prompt) for k, (seed, label, prompt) in enumerate(zip(*texts, strict=True)))
+    return Sprite(row, png, tile, tuple(tiles))

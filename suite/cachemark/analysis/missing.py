@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.units import FID, METRICS, SEEN, least_images, metric, quality_name, scores
+from ..core.result import JUDGING
+from ..core.units import FID, METRICS, SEEN, in_order, least_images, metric, quality_name
 from .case_group import CaseGroup
-from .report_row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
+from .report_row import FIDELITY
 from .summary_sentences import NO_BASELINE
 
 TOO_FEW = "Too few images for a FID: at least {least} are needed."
@@ -26,30 +27,15 @@ class Missing:
 
 
 def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable[Missing]:
-    """Yield what a run lacks: cases not reached, failed cases, then values that other cases have."""
+    """Yield what a run lacks: cases not reached, failed cases, then values that the full cache or other candidates have."""
     if state != "finished":
         yield Missing(f"run {run_id}", state, "The run was cut short.")
     for group in groups:
         for row in group.rows:
             if not row.ok:
-                yield Missing(f"{group.model}: {row.label}", str(row.outcome.status), row.reason, row.outcome.log, row.case.key)
+                yield Missing(f"{group.model}: {row.label}", str(row.outcome.status), row.outcome.reason, row.outcome.log, row.case.key)
     for group in groups:
         yield from _gaps(group)
-
-
-def _wanted(group: CaseGroup) -> tuple[str, ...]:
-    masked = group.paradigm == MASKED
-    kinds_of_cases = ("search",) if group.searched else ("always", "masked") if masked else ("always",)
-    costs = tuple(name for name, about in METRICS.items() if about.expected in kinds_of_cases)
-    if group.searched:
-        return costs
-    unasked = (name for name, key in ON_DEMAND.items() if not group.case.measures(key))
-    scored = [name for name in scores() if any(name in row.quality for row in group.rows)]
-    kinds = (name for name, about in METRICS.items() if about.prompted and not about.of_model and about.plan_name != name
-             and not any(name in row.quality for row in group.rows))  # kinds of prompts that the model does not have
-    other = (*(OF_INDICES if masked else OF_VECTORS), *unasked, *kinds, *(set(scores()) - set(scored) if scored else ()))
-    of_images = () if group.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
-    return (*costs, *of_images)
 
 
 def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
@@ -92,9 +78,9 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
     for row in candidates:
         if row.no_judgement and not group.searched:
             yield Missing(f"{group.model}: {row.label}, fidelity and quality", "not judged", row.no_judgement)
-    for name in _wanted(group):
+    names = {name for row in candidates for name in (*row.fidelity, *row.quality)} | set(group.full.outcome.samples if group.full else ())
+    for name in in_order(names):
         without = [row.label for row in candidates if not row.outcome.samples.get(name) and name not in row.quality
-                   and not (row.same_distribution and name in FIDELITY)]
+                   and not (row.same_distribution and name in FIDELITY) and not (group.random and metric(name).kind in JUDGING)]
         if without:
-            why = "No method has samples." if len(without) == len(candidates) else f"No samples for {', '.join(without)}."
-            yield Missing(f"{group.model}: {METRICS[name].title}", "not measured", why)
+            yield Missing(f"{group.model}: {metric(name).title}", "not measured", f"No samples for {', '.join(without)}.")

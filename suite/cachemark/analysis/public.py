@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.result import Outcome
-from ..core.spec import Case
 
 if TYPE_CHECKING:  # a page is made without a store
     from ..store.rows import RunRecord, Verdict
@@ -28,18 +27,18 @@ def public_run(run: RunRecord) -> RunRecord:
 
 def public_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return results without private facts; values and keys are unchanged."""
-    return [replace(o, case=_case(o.case), log=WITHHELD if o.log else "", judgement=_scrubbed_text(o.judgement), facts=scrubbed(o.facts))
-            for o in outcomes]
+    public = []
+    for o in outcomes:
+        case = o.case.worded(parameters=scrubbed(o.case.parameters), evaluation=scrubbed(o.case.evaluation),
+                             variant=_scrubbed_text(o.case.variant), decoder=scrubbed(o.case.decoder))
+        log = WITHHELD if o.log else ""
+        public.append(replace(o, case=case, log=log, judgement=_scrubbed_text(o.judgement), facts=scrubbed(o.facts)))
+    return public
 
 
 def public_verdicts(rows: Iterable[Verdict]) -> tuple[Verdict, ...]:
     """Return the rows of a comparison without private facts."""
     return tuple(replace(row, label=_scrubbed_text(row.label), reason=_scrubbed_text(row.reason)) for row in rows)
-
-
-def _case(case: Case) -> Case:
-    return case.worded(parameters=scrubbed(case.parameters), evaluation=scrubbed(case.evaluation), variant=_scrubbed_text(case.variant),
-                       decoder=scrubbed(case.decoder))
 
 
 def scrubbed(value: Any) -> Any:

@@ -146,12 +146,6 @@ def criterion(group: CaseGroup) -> str:
     return group.ranked_by or next((name for name in scores() if any(name in row.to_full for row in group.candidates)), "")
 
 
-def scope(group: CaseGroup) -> str:
-    """Return what the quality score judges, such as ``colors only``; empty for FID and without quality."""
-    name = criterion(group)
-    return metric(name).scope if name else ""
-
-
 def margin_sentence(group: CaseGroup, claims: Claims) -> str:
     """Return the test of "equal quality" and the losses that its seeds can rule out."""
     own_claims = [claims[row.case.key] for row in group.candidates if row.case.key in claims]
@@ -172,15 +166,10 @@ def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
     more = f" About {needed} seeds would decide one more method." if needed else ""
     if largest.share is not None:
         return more.strip()
-    now, with_more = (100 * ruled_out(largest, seeds) for seeds in (largest.n, MORE * largest.n))
+    shows, width = loss_that_shows_at_any_time if largest.sequential else loss_that_shows, metric(largest.metric).apart[0]
+    now, with_more = (100 * shows(seeds, width, largest.claims) for seeds in (largest.n, MORE * largest.n))
     return (f"At best, {count(largest.n, 'seed')} can rule out losses above {now:.1f} points; {MORE * largest.n} seeds, above "
             f"{with_more:.1f}.{more}")
-
-
-def ruled_out(claim: QualityClaim, seeds: int = 0) -> float:
-    """Return the smallest loss that ``seeds`` (default: those of the claim) without any loss can rule out."""
-    shows = loss_that_shows_at_any_time if claim.sequential else loss_that_shows
-    return shows(seeds or claim.n, metric(claim.metric).apart[0], claim.claims)
 
 
 def inconclusive_reason(rows: Sequence[ReportRow], claims: Claims) -> str:
@@ -219,8 +208,8 @@ def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool)
         return None
     margin, (loss, error) = margins.share * full.value, _loss(row, group, name, margins.share)
     without = "" if error < math.inf else "the method" if full.stated else "the full cache"
-    return QualityClaim(name, margin, row.to_full[name].n, _p_of_set(margin - loss, error), margins.share, loss=loss,
-                        without_interval=without)
+    p = _NORMAL.cdf((loss - margin) / error) if error else float(margin <= loss)
+    return QualityClaim(name, margin, row.to_full[name].n, p, margins.share, loss=loss, without_interval=without)
 
 
 def _loss(row: ReportRow, group: CaseGroup, name: str, share: float) -> tuple[float, float]:
@@ -229,10 +218,6 @@ def _loss(row: ReportRow, group: CaseGroup, name: str, share: float) -> tuple[fl
     if not (apart.stated and full.stated):
         return apart.value, math.inf
     return apart.value, ((apart.high - apart.low) + share * (full.high - full.low)) / (2 * _Z)
-
-
-def _p_of_set(room: float, error: float) -> float:
-    return _NORMAL.cdf(-room / error) if error else float(room <= 0)
 
 
 def _among(claim: QualityClaim, adjusted: float, claims: int, row: ReportRow, group: CaseGroup, sequential: bool) -> QualityClaim:

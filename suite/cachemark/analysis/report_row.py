@@ -14,14 +14,11 @@ from ..core.spec import DISTRIBUTION, Case
 from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, image_count, least_images, metric, of_plug_ins
 from ..stats.intervals import LEVEL, Interval, mean_of_means, means_over_seeds, ratio_of_medians
 from . import formatting as fmt
-from .display_names import display_name
 
 Key = TypeVar("Key", bound=Hashable)
 FIDELITY = tuple(name for name, of in METRICS.items() if of.kind == "fidelity")
-OF_INDICES, OF_VECTORS = (tuple(name for name, about in METRICS.items() if about.tokens == kind) for kind in ("indices", "vectors"))
 QUALITY = tuple(name for name, of in METRICS.items() if of.kind == "quality")
 FORCED = tuple(name for name, about in METRICS.items() if about.forced)  # along the full cache's own tokens
-ON_DEMAND = {name: about.plan_name for name, about in METRICS.items() if about.plan_name}  # measured only where the case asks for this
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 APART = "apart "  # before the name of a difference
 IMPLAUSIBLE = "implausible speedup"  # mark of a speedup beyond what the device allows
@@ -109,12 +106,12 @@ class ReportRow:
     @property
     def name(self) -> str:
         """``method`` with the papers' names."""
-        return display_name(self.method)
+        return fmt.display_name(self.method)
 
     @property
     def label(self) -> str:
         """Label of the case with the papers' names."""
-        return display_name(self.case.label)
+        return fmt.display_name(self.case.label)
 
     @property
     def paradigm(self) -> str:
@@ -126,10 +123,6 @@ class ReportRow:
         kv, state = self.median(KV), self.median(STATE)
         return None if kv is None or state is None else kv + state
 
-    def fits(self, room: float | None) -> bool:
-        """Return whether the method keeps at most ``room`` bytes between steps."""
-        return room is not None and self.held_bytes is not None and self.held_bytes <= room
-
     @property
     def same_distribution(self) -> bool:
         """True if a decoder samples other images from the full cache's distribution."""
@@ -140,11 +133,6 @@ class ReportRow:
         """Return name and value of an image-set metric by its base name, such as ``fid``."""
         of_images = {*QUALITY, *OUTSIDE}
         return next(((name, mean) for name, mean in self.quality.items() if name.startswith(f"{base}_") and name not in of_images), None)
-
-    @property
-    def reason(self) -> str:
-        """Reason why there are no values, in one line."""
-        return self.outcome.reason
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -229,32 +217,26 @@ def _saved(name: str, outcome: Outcome, full: Outcome | None) -> float | None:
     return None if mine is None or not its else 1 - mine / its
 
 
-def fidelity_of(outcome: Outcome) -> tuple[str, ...]:
-    """Return the fidelity metrics that a result may have, including plug-ins'."""
-    return (*FIDELITY, *of_plug_ins(outcome.samples, "fidelity"))
-
-
-def quality_of(outcome: Outcome) -> tuple[str, ...]:
-    """Return the quality metrics that a result may have, including plug-ins'."""
-    return (*QUALITY, *of_plug_ins(outcome.samples, "quality"))
+def _image_metrics(kind: str, outcome: Outcome) -> tuple[str, ...]:
+    """Return the metrics of a kind that a result may have, including plug-ins'."""
+    return (*(FIDELITY if kind == "fidelity" else QUALITY), *of_plug_ins(outcome.samples, kind))
 
 
 def values_by_seed(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
     """Return fidelity, quality and quality differences from ``full`` by seed; nothing for random weights."""
     if is_random(outcome.case):
         return {}
-    names = (*fidelity_of(outcome), *quality_of(outcome))
+    names = (*_image_metrics("fidelity", outcome), *_image_metrics("quality", outcome))
     named = {name: values for name in names if (values := outcome.raw(name))}
     return {**named, **{f"{APART}{name}": values for name, values in differences_to_full(outcome, full).items()}}
 
 
 def means(named: Mapping[Key, Sequence[float]], name: Callable[[Key], str]) -> dict[Key, Interval]:
     """Return mean and interval of named values; ``name`` maps a key to the name in :func:`values_by_seed`."""
-    return means_over_seeds(named, {key: _within(name(key)) for key in named})
+    def within(of: str) -> tuple[float, float]:
+        return metric(of.removeprefix(APART)).apart if of.startswith(APART) else metric(of).within
 
-
-def _within(name: str) -> tuple[float, float]:
-    return metric(name.removeprefix(APART)).apart if name.startswith(APART) else metric(name).within
+    return means_over_seeds(named, {key: within(name(key)) for key in named})
 
 
 def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mapping[str, Interval]) -> ReportRow:
@@ -264,11 +246,11 @@ def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mappi
     intervals = {**intervals, **_overall(intervals), **_overall(intervals, APART)}
     sets = {name: (outcome.samples[name][0], *ends) for name, ends in facts.get("intervals", {}).items() if outcome.samples.get(name)}
     sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "candidate" else {}
-    apart = {name: intervals[key] for name in quality_of(outcome) if (key := f"{APART}{name}") in intervals}
-    fidelity = {name: intervals[name] for name in fidelity_of(outcome) if name in intervals}
+    fidelity = {name: intervals[name] for name in _image_metrics("fidelity", outcome) if name in intervals}
+    quality = {name: intervals[name] for name in _image_metrics("quality", outcome) if name in intervals}
+    apart = {name: intervals[key] for name in _image_metrics("quality", outcome) if (key := f"{APART}{name}") in intervals}
     fidelity.update({name: exactly(mean.value, mean.n) for name, mean in fidelity.items() if by_definition(outcome.case, name)})
-    return replace(row, fidelity=fidelity,
-                   quality={**{name: intervals[name] for name in quality_of(outcome) if name in intervals}, **_of_sets(outcome.case, sets)},
+    return replace(row, fidelity=fidelity, quality={**quality, **_of_sets(outcome.case, sets)},
                    to_full={**apart, **_of_sets(outcome.case, sets_apart)}, no_judgement=outcome.judgement)
 
 
@@ -284,19 +266,15 @@ def _overall(intervals: Mapping[str, Interval], before: str = "") -> dict[str, I
 
 def _of_sets(case: Case, sets: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
     images = int(case.evaluation.get("quality", {}).get("samples", 0))
-    return {name: _of_set(float(value), low, high, images) for name, (value, low, high) in sets.items()
-            if least_images(name) <= (image_count(name) or images)}
-
-
-def _of_set(value: float, low: float | None, high: float | None, images: int) -> Interval:
-    return exactly(value, images) if low is None or high is None else Interval(value, low, high, LEVEL, images)
+    return {name: exactly(float(value), images) if low is None or high is None else Interval(float(value), low, high, LEVEL, images)
+            for name, (value, low, high) in sets.items() if least_images(name) <= (image_count(name) or images)}
 
 
 def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
     """Return quality differences from the full cache at the same seeds, for candidates only."""
     if full is None or outcome.case.role != "candidate":
         return {}
-    pairs = {name: (outcome.raw(name), full.raw(name)) for name in quality_of(outcome)}
+    pairs = {name: (outcome.raw(name), full.raw(name)) for name in _image_metrics("quality", outcome)}
     return {name: [a - b for a, b in zip(mine, its, strict=True)] for name, (mine, its) in pairs.items()
             if mine and its and len(mine) == len(its)}
 
@@ -309,13 +287,9 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
         marks.append(Mark("no speedup", "warn", row.no_speedup))
     elif own := row.outcome.facts.get("different_kernel"):
         marks.append(Mark("different kernel", "calm", str(own)))
-    if row.paradigm != MASKED:
-        marks += _bytes(row)
-    return tuple(marks)
-
-
-def _bytes(row: ReportRow) -> list[Mark]:
-    marks, state = [], row.median(STATE)
+    if row.paradigm == MASKED:
+        return tuple(marks)
+    state = row.median(STATE)
     saved, live = _saved_bytes(row.median(KV), row.saving), _saved_bytes(row.median(LIVE_KV), row.saving_live)
     if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:
         marks.append(Mark("not freed", "warn", f"Used KV memory falls by {fmt.size(live)}, allocated KV memory "
@@ -323,7 +297,7 @@ def _bytes(row: ReportRow) -> list[Mark]:
     if state and saved and 0 < saved <= state:
         marks.append(Mark("overhead > savings", "warn", f"The method keeps {fmt.size(state)} of state and saves {fmt.size(saved)} of "
                           "keys and values."))
-    return marks
+    return tuple(marks)
 
 
 def _saved_bytes(remaining: float | None, share: float | None) -> float | None:

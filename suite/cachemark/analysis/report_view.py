@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..core.result import Outcome, Status
 from ..core.spec import OWN, Case
+from ..core.units import metric
 from ..store.differences import flat
 from . import explanations
 from .answers import Answer, Recommendation, answer, recommendations
-from .baseline_comparison import Alarms, BaselineComparison, Conclusion, alarms, changes, conclusion
+from .baseline_comparison import BaselineComparison, Conclusion, alarms, changes, conclusion
 from .case_group import CaseGroup
 from .device_limits import Limits, against_limits
-from .environment_facts import as_text, differences, environment_facts, title
-from .image_albums import Album, Strip, albums, strip
+from .facts import CaseRecord, as_text, case_records, conditions, differences, environment_facts
+from .image_albums import Albums, Strip, albums, strip
 from .layer_tables import Layers, layers
 from .missing import Missing, missing
 from .papers import PaperTable, papers
-from .quality_claims import Claims, margin_sentence, scope
+from .quality_claims import Claims, criterion, margin_sentence
 from .quality_claims import standing as standing_of
-from .raw_samples import CaseRecord, case_records
 from .run_history import HistoryNight, RunHistory, Trend, run_history
-from .summary_sentences import Sentence, sentences
+from .summary_sentences import sentences
 
 if TYPE_CHECKING:  # a page is made without a store
     from ..gate.nights import GateStanding
@@ -55,9 +56,9 @@ class Chapter:
     group: CaseGroup
     heading: str
     conditions: tuple[tuple[str, str], ...]
-    sentences: tuple[Sentence, ...]
+    sentences: Mapping[str, str]
     notes: tuple[Note, ...]
-    albums: tuple[Album, ...]
+    albums: Albums
     coverage: float | None
     layers: Layers | None
     limits: Limits | None
@@ -92,7 +93,7 @@ class ReportView:
     entries: tuple[CaseRecord, ...] = ()
     differences: tuple[tuple[str, str, str], ...] | None = None
     papers: tuple[PaperTable, ...] = ()
-    alarms: Alarms | None = None
+    alarms: Conclusion | None = None
     sides: tuple[str, ...] | None = None
 
 
@@ -109,13 +110,14 @@ def build(
     keys to processes; ``trend`` finds changes over the nights.
     """
     results, environment, code = list(outcomes), run.environment, dict(run.code)
+    ended = Counter(outcome.status for outcome in results)
     groups, claims = standing_of(results, sequential=run.sequential)
     sides = getattr(comparison, "sides", None if comparison else ()) if run.is_comparison else None
     return ReportView(
         plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
-        dirty=bool(code.get("dirty")), state=run.state, counts=_counts(results),
-        conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
+        dirty=bool(code.get("dirty")), state=run.state, counts=tuple((str(status), ended[status]) for status in Status if status in ended),
+        conclusion=conclusion(comparison, baseline.meta if baseline else None),
         chapters=tuple(_chapter(group, groups, claims, artifact, not_reproduced(group.case), run_history(group, nights, trend))
                        for group in groups),
         changes=changes(comparison, in_pairs=bool(sides)), environment=environment_facts(environment, code),
@@ -147,24 +149,20 @@ def _length(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _counts(outcomes: Sequence[Outcome]) -> tuple[tuple[str, int], ...]:
-    ended = [outcome.status for outcome in outcomes]
-    return tuple((str(status), ended.count(status)) for status in Status if status in ended)
-
-
 def _chapter(
     group: CaseGroup, groups: Sequence[CaseGroup], claims: Claims, artifact: Callable[[str], bytes] | None, not_reproduced: str,
     history: RunHistory | None,
 ) -> Chapter:
     twins = [other for other in groups if other.model == group.model]
     heading = group.model if len(twins) == 1 else f"{group.model}, {_difference(group, twins)}"
+    score = criterion(group)
     sure = [row.speedup.confidence for row in group.candidates if row.speedup and row.speedup.stated]
     use, pictures = answer(group, claims), albums(group, artifact)
     evidence = strip(pictures, [row for row in (use.row or use.lean, use.ruined) if row is not None])
-    return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), pictures,
+    return Chapter(group, heading, conditions(group.case), sentences(group), _notes(group), pictures,
                    min(sure) if sure else None, layers(group.full), against_limits(group.full, group.candidates),
                    recommendations(group, claims),
-                   margin_sentence(group, claims), scope(group),
+                   margin_sentence(group, claims), metric(score).scope if score else "",
                    not_reproduced, history, use, evidence)
 
 
@@ -174,18 +172,6 @@ def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:
     settings = ["largest batch" if name.startswith("evaluation max_batch") else
             f"{name.removeprefix('sampling ').replace('_', ' ')} {as_text(mine[name])}" for name in fields]
     return ", ".join(dict.fromkeys(settings)) or group.case.cell
-
-
-def _conditions(group: CaseGroup) -> tuple[tuple[str, str], ...]:
-    case = group.case
-    settings = {
-        "Weights": case.weights, "Grid": f"{case.grid[0]} × {case.grid[1]} tokens", "Conditions": case.conditions,
-        "Seeds": f"{case.seeds} ({case.samples})", "Batch": case.batch, "Compute dtype": case.dtype, "Engine": case.engine,
-        "Device class": case.device_class, "Warm-up, repeats": f"{case.warmup}, {case.repeats}",
-    }
-    sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
-    evaluation = dict(flat(case.evaluation, "evaluation"))
-    return tuple((title(name), as_text(value)) for name, value in {**settings, **sampling, **evaluation}.items())
 
 
 def _notes(group: CaseGroup) -> tuple[Note, ...]:

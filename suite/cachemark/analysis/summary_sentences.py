@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..core.spec import shown_share
 from ..core.units import FID, FLOPS, KV, TIME, metric
@@ -16,18 +15,10 @@ from .report_row import MASKED, ReportRow, faster
 NO_BASELINE = "This run has no full cache, so it has no speedups or savings."
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """``text`` about the row group ``about`` (a budget, or the full cache)."""
-
-    about: str
-    text: str
-
-
-def sentences(group: CaseGroup) -> tuple[Sentence, ...]:
-    """Return one sentence for the full cache and one for every budget."""
-    return (Sentence("Full cache", _about_full(group)),
-            *(Sentence(f"Budget {shown_share(budget)}", _about_budget(group, group.candidates_at(budget))) for budget in group.budgets))
+def sentences(group: CaseGroup) -> dict[str, str]:
+    """Return a sentence about the full cache, and one about every budget, by their names."""
+    about_budgets = {f"Budget {shown_share(budget)}": _about_budget(group, group.candidates_at(budget)) for budget in group.budgets}
+    return {"Full cache": _about_full(group), **about_budgets}
 
 
 def _about_full(group: CaseGroup) -> str:
@@ -37,16 +28,13 @@ def _about_full(group: CaseGroup) -> str:
         return f"The full cache failed ({group.full.outcome.status}), so there are no speedups or savings."
     if group.searched:
         return "Largest batch that fits, and throughput there. Latency and quality are in other sections."
-    latency, images = group.full.median(TIME), count(group.case.batch, "image")
-    speed = f"{fmt.seconds(latency)} per batch of {images}" if latency is not None else "Not timed"
-    return f"{speed}{_burden(group.full)}.{_fid(group.full)}"
-
-
-def _burden(full: ReportRow) -> str:
-    flops, kv = full.median(FLOPS), full.median(KV)
-    if full.paradigm == MASKED:
-        return f", {fmt.with_unit(flops, FLOPS)} per image, no cache" if flops is not None else ""
-    return f", {fmt.size(kv)} of keys and values" if kv is not None else ""
+    latency, flops, kv = (group.full.median(name) for name in (TIME, FLOPS, KV))
+    text = "Not timed" if latency is None else f"{fmt.seconds(latency)} per batch of {count(group.case.batch, 'image')}"
+    if group.full.paradigm == MASKED:
+        text += "" if flops is None else f", {fmt.with_unit(flops, FLOPS)} per image, no cache"
+    elif kv is not None:
+        text += f", {fmt.size(kv)} of keys and values"
+    return f"{text}.{_fid(group.full)}"
 
 
 def _fid(full: ReportRow) -> str:

@@ -41,7 +41,6 @@ class Metric:
     forced: bool = False
     paired: bool = False
     scope: str = ""
-    expected: str = ""
     cost_name: str = ""
     mean_of: tuple[str, ...] = ()
     family: bool = False

@@ -12,7 +12,7 @@ import math
 import re
 import statistics
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,8 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".", *, cha
             left_out.append(f"run {run.id}: {why}")
     path = folder / "benchmarks.json"
     benchmarks, measured = _benchmarks_in(path), [point for point in points.values() if point.outcomes]
-    for point in measured:
-        for outcome in point.outcomes.values():
-            _announce(benchmarks, outcome)
+    for outcome in (outcome for point in measured for outcome in point.outcomes.values()):
+        _announce(benchmarks, outcome)
     try:
         if measured:
             _put(path, {**benchmarks, "version": LIST_VERSION})
@@ -159,7 +158,15 @@ def cost_of(of: Metric) -> Cost:
     """Return the metric as a cost. Raises KeyError for a higher-is-better metric without a rule."""
     if of.better == "lower":
         return Cost(of.name, _UNITS.get(of.unit, of.unit), of.title, lambda value: value)
-    end, unit, title, value = RULES.get(of.unit) or _rule(of)
+    ceiling = of.within[1] if of.ceiling is None else of.ceiling
+    if of.unit in RULES:
+        end, unit, title, value = RULES[of.unit]
+    elif of.ceiling is None and of.within[0] > 0:
+        end, unit, title, value = "_inverse", "", "inverse", _inverse
+    elif math.isfinite(ceiling):
+        end, unit, title, value = "_lost", of.unit, f"shortfall from {ceiling:g}", _lacking(ceiling)
+    else:
+        raise KeyError(of.unit)
     return Cost(of.cost_name or f"{of.name}{end}", unit, f"{of.title}, {title}", value)
 
 
@@ -182,16 +189,6 @@ RULES: Mapping[str, tuple[str, str, str, Callable[[float], float]]] = {
 title, and the cost of a value."""
 
 
-def _rule(of: Metric) -> tuple[str, str, str, Callable[[float], float]]:
-    """Return the cost of a metric whose unit has no rule. Raises KeyError without a finite ceiling."""
-    if of.ceiling is None and of.within[0] > 0:
-        return "_inverse", "", "inverse", _inverse
-    ceiling = of.within[1] if of.ceiling is None else of.ceiling
-    if not math.isfinite(ceiling):
-        raise KeyError(of.unit)
-    return "_lost", of.unit, f"shortfall from {ceiling:g}", _lacking(ceiling)
-
-
 def _benchmarks_in(path: Path) -> dict[str, Any]:
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
@@ -206,8 +203,10 @@ def _benchmarks_in(path: Path) -> dict[str, Any]:
 
 # -- files ------------------------------------------------------------------------------------------------------------
 def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> tuple[Path, int]:
-    machine, python = point.facets["machine"], point.facets["python"]
-    results = {name: [values, benchmarks[name]["params"], benchmarks[name]["version"]] for name, values in _results(point, benchmarks)}
+    machine, python, results = point.facets["machine"], point.facets["python"], {}
+    for name, values in _results(point).items():
+        params = benchmarks[name]["params"]
+        results[name] = [[values.get(label) for label in params[0]], params, benchmarks[name]["version"]]
     environment = f"cachemark-py{slug(python)}-torch{slug(point.facets['torch'])}"
     path = folder / machine / f"{point.commit[:8]}-{environment}.json"
     _put(path.with_name("machine.json"), {**point.machine, "version": MACHINE_VERSION})
@@ -218,8 +217,8 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
     return path, sum(value is not None for values, *_ in results.values() for value in values)
 
 
-def _results(point: _Point, benchmarks: Mapping[str, Any]) -> Iterator[tuple[str, list[float | None]]]:
-    """Yield the values of each benchmark by case, None where missing: means over seeds, or medians."""
+def _results(point: _Point) -> dict[str, dict[str, float]]:
+    """Return the values of each benchmark by case: means over seeds, or medians."""
     by_series: dict[str, dict[str, float]] = {}
     for outcome in point.outcomes.values():
         for name in _measured(outcome):
@@ -227,8 +226,7 @@ def _results(point: _Point, benchmarks: Mapping[str, Any]) -> Iterator[tuple[str
             value = middle([about.value(raw) for raw in outcome.samples[name]])
             if math.isfinite(value):
                 by_series.setdefault(_series(outcome.case, about.name), {})[repr(_plain(outcome.case.label))] = value
-    for name, values in by_series.items():
-        yield name, [values.get(label) for label in benchmarks[name]["params"][0]]
+    return by_series
 
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:

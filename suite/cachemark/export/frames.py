@@ -133,7 +133,7 @@ def _records(row: ReportRow, columns: Iterable[Column], shared: Mapping[str, Any
     outcome = row.outcome
     whose = {**shared, **_whose(row.case), "status": str(outcome.status), "not_ranked": row.unranked}
     if not row.ok:
-        yield {**whose, "reason": row.reason}
+        yield {**whose, "reason": row.outcome.reason}
         return
     whose["reason"] = row.no_judgement
     names = [name for name in in_order([*outcome.samples, *row.quality]) if not (metric(name).kind in JUDGING and is_random(outcome.case))]

@@ -14,7 +14,7 @@ from ..gate.baseline_check import GateResult
 from ..store.rows import Verdict
 from .documents import REASON, markdown
 from .escape import JOINER, for_markdown, slug
-from .tables import NAME, Table, tables
+from .tables import NAME, tables
 
 SUMMARY_BYTES = 1024 * 1024  # of a step's summary; GitHub drops one that is longer
 COMMENT_CHARACTERS = 65_536  # of a comment; GitHub refuses one that is longer
@@ -27,8 +27,7 @@ _LEVELS = {REGRESSED: "error", MISSING: "warning", CHANGED: "notice"}
 
 def summary(view: ReportView, result: GateResult | None = None) -> str:
     """Return Markdown for ``$GITHUB_STEP_SUMMARY``, at most 1 MiB."""
-    parts = [_title(view), *_answers(view), *_verdicts(result), *(markdown([table]) for table in tables(view))]
-    return _fitting(parts, SUMMARY_BYTES)
+    return _fitting([*_head(view, result), *(markdown([table]) for table in tables(view))], SUMMARY_BYTES)
 
 
 def comment(view: ReportView, result: GateResult | None = None) -> str:
@@ -36,18 +35,20 @@ def comment(view: ReportView, result: GateResult | None = None) -> str:
 
     It starts with an invisible mark that depends only on the plan, by which the comment of the last push can be replaced.
     """
-    mark = f"<!-- cachemark {slug(view.plan)} -->\n{_title(view)}"
-    return _fitting([mark, *_answers(view), *_verdicts(result), *map(_folded, tables(view))], COMMENT_CHARACTERS)
+    title, *others = _head(view, result)
+    mark = f"<!-- cachemark {slug(view.plan)} -->\n{title}"
+    folded = []
+    for table in tables(view):
+        heading = html.escape(on_one_line(table.title, NAME), quote=False).replace("#", f"#{JOINER}").replace("@", f"@{JOINER}")
+        folded.append(f"<details><summary>{heading}</summary>\n\n{markdown([table])}\n</details>\n")
+    return _fitting([mark, *others, *folded], COMMENT_CHARACTERS)
 
 
-def _answers(view: ReportView) -> list[str]:
+def _head(view: ReportView, result: GateResult | None) -> list[str]:
+    """Return the title, the answers and the verdicts."""
     lines = [f"- **{for_markdown(chapter.heading, NAME)}**: {for_markdown(chapter.answer.text, REASON)}" for chapter in view.chapters]
-    return ["\n".join(lines[:ANSWERS]) + "\n"] if lines else []
-
-
-def _folded(table: Table) -> str:
-    title = html.escape(on_one_line(table.title, NAME), quote=False).replace("#", f"#{JOINER}").replace("@", f"@{JOINER}")
-    return f"<details><summary>{title}</summary>\n\n{markdown([table])}\n</details>\n"
+    answers = ["\n".join(lines[:ANSWERS]) + "\n"] if lines else []
+    return [f"## cachemark {for_markdown(view.plan, NAME)}\n", *answers, *_verdicts(result)]
 
 
 def workflow_commands(result: GateResult) -> list[str]:
@@ -56,9 +57,8 @@ def workflow_commands(result: GateResult) -> list[str]:
     GitHub shows ten of a kind; the tenth counts the others.
     """
     commands, fails = list[str](), set(result.failing)
-    others_ = [row for row in result.all_rows if row not in fails]
     kinds = {REGRESSED: [row for row in result.failing if not result.decision_on(row)],
-             **{verdict: [row for row in others_ if row.verdict == verdict] for verdict in (MISSING, CHANGED)}}
+             **{verdict: [row for row in result.all_rows if row not in fails and row.verdict == verdict] for verdict in (MISSING, CHANGED)}}
     for verdict, rows in kinds.items():
         level = _LEVELS[verdict]
         texts = [_annotation(level, row) for row in rows]
@@ -70,22 +70,12 @@ def workflow_commands(result: GateResult) -> list[str]:
 
 
 def _annotation(level: str, row: Verdict) -> str:
-    title = _data(on_one_line(f"cachemark {row.label}", NAME)).replace(":", "%3A").replace(",", "%2C")
-    return f"::{level} title={title}::{_data(on_one_line(f'{row.metric} {row.verdict}: {_change(row)}', REASON))}"
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _change(row: Verdict) -> str:
-    figures = " → ".join(BaselineComparison(row).texts) if row.then is not None and row.now is not None else ""
+    values = " → ".join(BaselineComparison(row).texts) if row.then is not None and row.now is not None else ""
     ratio = f" (× {row.change:.3f})" if row.change is not None else ""
-    return " ".join(filter(None, (figures + ratio, row.reason)))
-
-
-def _title(view: ReportView) -> str:
-    return f"## cachemark {for_markdown(view.plan, NAME)}\n"
+    change = " ".join(filter(None, (values + ratio, row.reason)))
+    title, text = (on_one_line(part, limit).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+                   for part, limit in ((f"cachemark {row.label}", NAME), (f"{row.metric} {row.verdict}: {change}", REASON)))
+    return f"::{level} title={title.replace(':', '%3A').replace(',', '%2C')}::{text}"
 
 
 def _verdicts(result: GateResult | None) -> list[str]:
@@ -96,14 +86,13 @@ def _verdicts(result: GateResult | None) -> list[str]:
     if not changed:
         return [lines]
     more = f"\nand {len(changed) - SHOWN} more.\n" if len(changed) > SHOWN else ""
-    rows = [f"| {' | '.join(_row(row, result.decision_on(row)))} |" for row in changed[:SHOWN]]
+    rows = []
+    for row in changed[:SHOWN]:
+        names = (for_markdown(text, NAME) for text in (row.label, row.metric, row.verdict))
+        change = DASH if row.change is None else f"{row.change:.3f}"
+        reason = for_markdown("; ".join(filter(None, (result.decision_on(row), row.reason))), REASON)
+        rows.append(f"| {' | '.join((*names, *BaselineComparison(row).texts, change, reason))} |")
     return [lines, "\n".join((_HEAD, *rows)) + f"\n{more}"]
-
-
-def _row(row: Verdict, decided: str) -> list[str]:
-    change = DASH if row.change is None else f"{row.change:.3f}"
-    return [for_markdown(row.label, NAME), for_markdown(row.metric, NAME), for_markdown(row.verdict, NAME),
-            *BaselineComparison(row).texts, change, for_markdown("; ".join(filter(None, (decided, row.reason))), REASON)]
 
 
 def _fitting(parts: Iterable[str], most: int) -> str:

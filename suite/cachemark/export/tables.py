@@ -126,7 +126,7 @@ def _table_line(row: ReportRow, columns: Sequence[Column], best: set[tuple[int, 
     budget = budget_cell(row)
     share = f"{budget.text} ({budget.under})" if budget.under else budget.text
     if not row.ok:
-        return TableLine(name, share, (), str(row.outcome.status), reasons.setdefault(row.reason, len(reasons) + 1))
+        return TableLine(name, share, (), str(row.outcome.status), reasons.setdefault(row.outcome.reason, len(reasons) + 1))
     entries = []
     for column in columns:
         if column.value(row) is not None:

@@ -233,13 +233,11 @@ class SetMetric(MetricBase):
 class CostMetric(MetricBase):
     """A value of each generation, or one of the case: time, bytes or FLOPs.
 
-    ``expected``: reports note its absence: ``always``, for ``masked`` models, or for the ``search`` for the largest batch. ``searched``:
-    the search for the largest batch measures it; ``alone``: nothing else does."""
+    ``searched``: the search for the largest batch measures it; ``alone``: nothing else does."""
 
     per: ClassVar[str] = "case"
     kind: ClassVar[str] = "speed"
     better: ClassVar[str] = "lower"
-    expected: ClassVar[str] = ""
     searched: ClassVar[bool] = False
     alone: ClassVar[bool] = False
 

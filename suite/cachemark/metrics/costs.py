@@ -12,7 +12,6 @@ class Latency(CostMetric):
     """Wall time of one batch, labels to images, image including decoding."""
 
     name = "latency"
-    expected = "always"
     unit = "s"
 
     def measure(self, costs: Costs) -> Sequence[float]:
@@ -23,7 +22,6 @@ class TokenLatency(CostMetric):
     """Wall time of one batch without image decoding."""
 
     name = "latency_tokens"
-    expected = "always"
     title = "Latency, tokens only"
     unit = "s"
 
@@ -36,7 +34,6 @@ class FirstHalfRate(CostMetric):
 
     name = "tokens_per_s_first"
     cost_name = "seconds_per_token_first"
-    expected = "always"
     title = "Tokens/s, first half"
     unit = "token/s"
     better = "higher"
@@ -50,7 +47,6 @@ class LastHalfRate(CostMetric):
 
     name = "tokens_per_s_last"
     cost_name = "seconds_per_token_last"
-    expected = "always"
     title = "Tokens/s, last half"
     unit = "token/s"
     better = "higher"
@@ -76,7 +72,6 @@ class Flops(Counted):
     """FLOPs of matrix products and attention of all steps of an image, both CFG rows, without image decoding."""
 
     name = "flops"
-    expected = "masked"
     counted = "flops"
     title = "FLOPs of an image"
     unit = "FLOP"
@@ -127,7 +122,6 @@ class LiveKeys(Bytes):
     """Bytes of live keys and values at the fullest step, both CFG rows."""
 
     name = "kv_logical"
-    expected = "always"
     counted = "live_bytes"
     title = "KV live"
 
@@ -144,7 +138,6 @@ class AllocatedKeys(Bytes):
     """Bytes of all key and value buffers, including the workspace."""
 
     name = "kv_allocated"
-    expected = "always"
     title = "KV allocated"
 
     def measure(self, costs: Costs) -> Sequence[float]:
@@ -155,7 +148,6 @@ class WorkspaceBytes(Bytes):
     """Bytes of the buffer that layers share, part of KV allocated."""
 
     name = "kv_workspace"
-    expected = "always"
     counted = "workspace_bytes"
     title = "Workspace"
 
@@ -164,7 +156,6 @@ class MethodState(Bytes):
     """Bytes of everything else that a method or its slots store."""
 
     name = "kv_state"
-    expected = "always"
     counted = "state_bytes"
     title = "Method state"
 
@@ -182,7 +173,6 @@ class PeakMemory(Bytes):
     """Peak of memory above the loaded model."""
 
     name = "peak_memory"
-    expected = "always"
     counted = "peak_bytes"
     title = "Peak memory"
     meaning = "CUDA: allocator peak above the loaded model. CPU: peak of live tensor bytes above it."
@@ -209,7 +199,6 @@ class LargestThroughput(CostMetric):
 
     name = "throughput_max"
     cost_name = "seconds_per_image_max"
-    expected = "search"
     title = "Throughput, equal memory"
     unit = "image/s"
     better = "higher"
@@ -223,7 +212,6 @@ class LargestBatch(Counted):
     """Images in one batch that fit into that memory."""
 
     name = "max_batch"
-    expected = "search"
     counted = "largest_batch"
     title = "Largest batch"
     unit = "image"

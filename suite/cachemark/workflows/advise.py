@@ -13,7 +13,6 @@ from ..analysis.answers import (
     Candidate,
     Selection,
     gain_in_words,
-    loss_in_words,
     named,
     saving_in_words,
     select,
@@ -266,7 +265,7 @@ class _Advisor:
             line = lines[chosen.best.key]
             assert chosen.best.gain is not None
             return (f"{short}Use {line.name}. {gain_in_words(chosen.best.gain)}{saving_in_words(line.saving, self.entry.paradigm)}, "
-                    f"{loss_in_words(claimed[chosen.best.key].claim)}. {self._basis(line)}")
+                    f"quality loss below {claimed[chosen.best.key].claim.allowed}. {self._basis(line)}")
         if short:
             return f"{short}No non-inferior method is known to fit either: use a smaller batch.{_seeds_needed(claimed)}"
         return f"{FULL_CACHE}. {self._reason(chosen, candidates, lines, claimed)}"

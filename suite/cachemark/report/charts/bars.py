@@ -45,7 +45,10 @@ def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     rows = [row for row in group.rows if row.ok and row.median(KV) is not None]
     if not rows:
         return
-    parts = [_memory_parts(row) for row in rows]
+    parts = []
+    for row in rows:
+        workspace = row.median(WORKSPACE) or 0.0
+        parts.append((max((row.median(KV) or 0.0) - workspace, 0.0), workspace, row.median(STATE) or 0.0))
     unit, name = fmt.binary(max(map(sum, parts)))
     titles = {"Keys and values": 1.0, "Workspace": 0.6, "State": 0.3}
     spans = _stacked(rows, parts, titles, signs, fmt.size, unit)
@@ -57,11 +60,6 @@ def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     caption = "Dark: keys and values. Medium: workspace shared by layers. Light: method state." + first(rows)
     yield Chart.of_cases("memory", title, caption, _bars(_labels(rows), f"Peak memory of cache and state ({name})", spans),
                          (*titles, "Total", "Peak memory"), rows, figures)
-
-
-def _memory_parts(row: ReportRow) -> tuple[float, float, float]:
-    workspace = row.median(WORKSPACE) or 0.0
-    return max((row.median(KV) or 0.0) - workspace, 0.0), workspace, row.median(STATE) or 0.0
 
 
 def _stacked(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
-from ...analysis.display_names import display_name
 from ...analysis.report_row import ReportRow, share_of_full
 from ...core.spec import shown_share
 from .svg import SHAPES, RowPlot, XYPlot
@@ -101,5 +100,5 @@ def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
     names = sorted({name for part in (group, *parts) for name in part.methods})
     colors = {name: COLORS[k % len(COLORS)] for k, name in enumerate(names)}
     ratios, glyphs = sorted(group.budgets, key=share_of_full, reverse=True), tuple(GLYPHS.values())
-    return Signs({name: Key(display_name(name), colors[name], k) for k, name in enumerate(group.methods)},
+    return Signs({name: Key(fmt.display_name(name), colors[name], k) for k, name in enumerate(group.methods)},
                  {name: Key(shown_share(name), glyphs[k % len(glyphs)], k) for k, name in enumerate(ratios)})

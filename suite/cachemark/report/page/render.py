@@ -16,7 +16,6 @@ from PIL import Image
 from ...analysis import columns, explanations
 from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
-from ...analysis.display_names import display_name
 from ...analysis.papers import PAPER_COLUMNS
 from ...analysis.report_view import ReportView
 from ...core.spec import shown_share
@@ -36,11 +35,13 @@ _JPEG = 92
 def render(view: ReportView) -> str:
     """Return the page; all user text is escaped by the template engine or the SVG writer."""
     script = static("report.js")
+    sprites = [sprite for chapter in view.chapters for album in chapter.albums.values() for sprite in album]
     return engine().get_template("report.html").render(
         view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
         column_groups=columns.column_groups, columns_of=columns.columns_of, limit_columns=columns.LIMITS.columns,
         recommended_columns=columns.RECOMMENDED.columns, paper_groups=PAPER_COLUMNS, in_turns=columns.paired_speed_note,
-        exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=_metrics(view), process_bias=PROCESS_BIAS,
+        exact=sum(len(sprite.png) for sprite in sprites) <= _PICTURES, jpeg=_JPEG,
+        raw=_raw, metrics=_metrics(view), process_bias=PROCESS_BIAS,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
 
@@ -69,7 +70,7 @@ def engine() -> Environment:
     engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, finalize=_clean)
     engine.filters.update(
-        plain=fmt.plain, display_name=display_name, shown_share=shown_share, times=fmt.times, percent=fmt.percent,
+        plain=fmt.plain, display_name=fmt.display_name, shown_share=shown_share, times=fmt.times, percent=fmt.percent,
         seconds=fmt.seconds, with_unit=fmt.with_unit,
         uri=_uri, svg=Markup,
         cells=columns.cells, budget_cell=columns.budget_cell)
@@ -89,11 +90,6 @@ def policy(script: str) -> str:
     """Return a content security policy that allows ``script`` and no requests."""
     own = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" if script else "'none'"
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {own}; base-uri 'none'; form-action 'none'"
-
-
-def _is_small(view: ReportView) -> bool:
-    sprites = [sprite for chapter in view.chapters for album in chapter.albums for sprite in album.sprites]
-    return sum(len(sprite.png) for sprite in sprites) <= _PICTURES
 
 
 def _uri(png: bytes, exact: bool) -> str:
