@@ -23,7 +23,7 @@ from cachemark.metrics.compute.presets import SCENE, preset
 from cachemark.models.protocol import Loaded, Request
 from cachemark.models.registry import MODELS
 from cachemark.stats.intervals import Interval, mean_over_seeds
-from cachemark.trial.child.judge import Job
+from cachemark.trial.child.bench import Job
 from origin import Origin
 from pages import ends, rounded
 

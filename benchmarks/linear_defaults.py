@@ -29,7 +29,8 @@ from cachemark.models.catalogue import next_token
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.plans.reuse import code_identity
-from cachemark.trial.child.judge import FullCacheOutput, Job, divergence
+from cachemark.trial.child.bench import FullCacheOutput, Job
+from cachemark.trial.child.judge import divergence
 
 
 def main() -> None:

@@ -28,7 +28,8 @@ from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import resolve
 from cachemark.plans.reuse import code_identity
-from cachemark.trial.child.judge import FullCacheOutput, Job, divergence
+from cachemark.trial.child.bench import FullCacheOutput, Job
+from cachemark.trial.child.judge import divergence
 
 SETTINGS: list[dict[str, Any]] = [
     *({"tau": tau} for tau in (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 1.0)),

@@ -17,7 +17,7 @@ ALLOWED = {
     "models/prompt_lists.py": "kinds of lists of prompts",
     "models/catalogue/family.py": "a model names the metrics that are made for it",
     "plans/expand.py": "kid_subset_size, an option of torch-fidelity",
-    "trial/child/facts.py": COSTS, "trial/child/measure.py": COSTS, "trial/child/passes.py": COSTS, "trial/child/timing.py": COSTS,
+    "trial/child/facts.py": COSTS, "trial/child/measure.py": COSTS, "trial/child/timing.py": COSTS,
     "analysis/layer_tables.py": PASSES, "methods/profiles/redundancy.py": PASSES, "cli/roofline.py": PASSES,
 }  # fmt: skip
 

@@ -20,7 +20,8 @@ from cachemark.metrics.tokens import TokenAgreement
 from cachemark.models.infinity import Infinity, InfinityConfig
 from cachemark.models.protocol import Loaded
 from cachemark.models.vision.bsq import bits_of
-from cachemark.trial.child.judge import FullCacheOutput, Job, divergence, hashed, judge, storable
+from cachemark.trial.child.bench import FullCacheOutput, Job
+from cachemark.trial.child.judge import divergence, hashed, judge, storable
 
 SUBSET = Subset("four", list(range(4)), [0, 1, 1, 0])
 BITS = 40

@@ -15,7 +15,8 @@ from cachemark.core.result import Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
 from cachemark.plans.expand import Planned
-from cachemark.trial import frames, supervisor
+from cachemark.trial import measurement as frames
+from cachemark.trial import supervisor
 from cachemark.trial.measurement import Measurement, failed
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import run_trials

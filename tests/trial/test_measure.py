@@ -152,7 +152,7 @@ def test_kl_is_the_mean_over_positions_at_the_temperature_and_without_truncation
 
     def log_probs(case: Case) -> Tensor:
         seen: list[Tensor] = []
-        job = judge.Job(bench.loaded, benches.method_factory(case), Memory("cpu"), case.sampling, subset, SAMPLES, "cpu")
+        job = benches.Job(bench.loaded, benches.method_factory(case), Memory("cpu"), case.sampling, subset, SAMPLES, "cpu")
         job.generate(slice(SAMPLES), forced=tokens, see=lambda _, logits: seen.append(logits))
         return (torch.cat(seen, 1).double() / 0.5).log_softmax(-1)
 
@@ -171,7 +171,7 @@ def test_what_rounding_leaves_below_0_of_a_kl_is_0() -> None:
     job = SimpleNamespace(chunks=lambda: [slice(64)], log_probs=lambda logits: logits,
                           generate=lambda part, forced, see: see(0, near[part]))
     reference = SimpleNamespace(tokens=torch.zeros(64, 1, dtype=torch.int64), log_probs=lambda part: expected[part])
-    assert (judge.divergence(cast("judge.Job", job), cast("judge.FullCacheOutput", reference)) >= 0).all()
+    assert (judge.divergence(cast("benches.Job", job), cast("benches.FullCacheOutput", reference)) >= 0).all()
 
 
 def test_at_another_batch_it_is_like_itself_up_to_rounding(results: Results) -> None:
@@ -277,7 +277,7 @@ def test_a_sample_is_the_same_in_any_batch(folder: Path) -> None:
 
 
 def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "KEPT_BYTES", 0)
+    monkeypatch.setattr(benches, "KEPT_BYTES", 0)
     again = run_all(planned(folder, '"streaming"'))
     for label in ("full", "full (other batch)", "streaming 1/2"):
         assert again[label][0].samples["kl"] == pytest.approx(results[label][0].samples["kl"], abs=1e-6)

@@ -22,7 +22,7 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.passes import Ran
+from cachemark.trial.child.timing import Ran
 from support import examples
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
 from support.measuring import run_case

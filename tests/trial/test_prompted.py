@@ -31,8 +31,7 @@ from cachemark.models.registry import MODELS
 from cachemark.models.weights import packaged
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
-from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.judge import Job
+from cachemark.trial.child.bench import Bench, Job
 from support.measuring import run_case
 
 PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 3)), ((1, 2, 3), (1, 2, 2, 2, 3)))

@@ -8,14 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.cache.arena import Memory
 from cachemark.core import seeds
 from cachemark.core.spec import FORCED_SAMPLES, REFERENCE_SAMPLES
-from cachemark.plans.expand import Planned
 from cachemark.plugins import loading as plugins
-from cachemark.trial.child import bench as benches
-from cachemark.trial.child import judge, measure
-from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.bench import case_job
 from support.examples import SAMPLES
 from support.measuring import run_case
 from support.stages import forgetting
@@ -44,7 +40,7 @@ def test_the_different_seed_reference_has_the_same_classes_and_other_seeds(folde
 def test_the_batch_size_reference_runs_at_another_batch(batch: int, other: list[int], folder: Path) -> None:
     cases = planned(folder, batch=batch)
     bench, recorder = recorded(cases)
-    bench.reference(cases[2].case, _job(cases[2], bench))
+    bench.reference(cases[2].case, case_job(cases[2].case, bench))
     recorder.calls.clear()
     outcome, _ = run_case(cases[2], bench)
     assert [len(c["seeds"]) for c in recorder.calls] == other * 2  # free-running, then forced
@@ -67,16 +63,3 @@ def test_reference_rows_and_the_full_cache_s_own_tokens_take_the_samples_that_a_
     whole = {outcome.case.role: outcome for outcome, _ in run_all(planned(folder, '"streaming"')).values()}
     assert found["other_batch"].samples["kl"] == pytest.approx(whole["other_batch"].samples["kl"][:2], abs=1e-6)
     assert found["candidate"].samples["kl"] == pytest.approx(whole["candidate"].samples["kl"][:2], abs=1e-6)
-
-
-def test_passes_are_looked_into_over_no_more_samples_than_reference_rows_take(folder: Path) -> None:
-    whole = planned(folder)[0]
-    few = replace(whole, case=replace(whole.case, evaluation={REFERENCE_SAMPLES: 3}))
-    bench, _ = recorded([few])
-    assert [len(measure._watched(p.case, _job(p, bench)).subset) for p in (whole, few)] == [SAMPLES, 3]
-
-
-def _job(planned: Planned, bench: Bench) -> judge.Job:
-    case = planned.case
-    subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
-    return judge.Job(bench.loaded, benches.method_factory(case), Memory("cpu"), case.sampling, subset, case.batch, "cpu")

@@ -39,7 +39,7 @@ import json, sys
 if "-c" in sys.argv:
     print(json.dumps({introduction}))
     sys.exit()
-from cachemark.trial.frames import framed
+from cachemark.trial.measurement import framed
 request = json.loads(sys.stdin.readline())
 for number, _ in enumerate(request["cases"]):
     sys.stdout.buffer.write(framed({{"start": number}}))

@@ -1,4 +1,4 @@
-"""The search for the largest batch, and what running out of memory leaves behind."""
+"""The search for the largest batch, and what running out of memory needs_new_process behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cachemark.plans.deadline import Deadline
 from cachemark.plans.expand import Planned, expand
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
-from cachemark.trial.child.main import leaves
+from cachemark.trial.child.main import needs_new_process
 from cachemark.trial.executors import local
 from cachemark.trial.measurement import failed
 from cachemark.trial.request import Task, TrialRequest
@@ -214,7 +214,7 @@ def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monk
     (Status.UNSUPPORTED, "cuda", 0, False), (Status.NAN_OUTPUT, "cuda", 0, False),
 ])  # fmt: skip
 def test_after_a_fault_on_a_gpu_the_next_case_gets_a_fresh_process(status: Status, device: str, cap: int, expected: bool) -> None:
-    assert leaves(status, device, cap) is expected
+    assert needs_new_process(status, device, cap) is expected
 
 
 def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.Mo
         def messages(self) -> object:
             yield {"start": 0}
             yield {"done": 0, "measurement": failed(Status.OOM, "gone").to_json(), "clock": 0.0, "ours": 0.0}
-            yield {"leaves": 0}
+            yield {"needs_new_process": 0}
 
     monkeypatch.setattr(isolate, "_Child", Child)
     two = [Planned(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]

@@ -20,20 +20,18 @@ from ..core.result import Outcome, Status
 from ..machine.keeper import KEEPS
 from ..machine.monitor import Watch
 from ..plans.expand import Planned
-from . import frames
-from .bounds import last_words
-from .measurement import Measurement, failed, outcome_of
+from .measurement import BadMessage, Measurement, failed, outcome_of, read_message
 from .request import TrialRequest
 
 _STARTED = itertools.count(1)  # children of this process
-LAST = 4000  # letters of a dead child's standard error
+LAST = 4000  # characters of a dead child's standard error
 ENDING = 10.0  # seconds for a child to end with all that it has started
 SKEW, LEAST_SKEW = 0.25, 2.0  # by which a child's clock may differ from ours over a case: share and seconds, some lost on a busy machine
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
+MOST_IMAGES = 10**6  # that a child may report per message
 
 Started = Callable[[Planned], None]
 Advanced = Callable[[Planned, int], None]
-MOST_IMAGES = 10**6  # that a child may say it has made since it spoke last
 
 
 class Finished(NamedTuple):
@@ -81,7 +79,8 @@ def run_trials(
             yield from (unmeasured(case, Status.NOT_REACHED, reason) for case in remaining)
             return
         if watch is not None and (intruders := watch.intruders()):
-            yield _contended(remaining.pop(0), intruders)
+            log = f"The device was not free: process {', '.join(map(str, sorted(intruders)))} computes on it."
+            yield unmeasured(remaining.pop(0), Status.CONTENDED, log)._replace(invalidated=True)
             continue
         shared = _sharing(remaining)
         with _Child(replace(request, cases=tuple(shared))) as child:
@@ -110,7 +109,7 @@ def _heard(
         elif "done" in message:
             try:
                 measured = _received(message)
-            except frames.NoMessage as error:
+            except BadMessage as error:
                 child.distrust(error)
                 break
             yield _finished(remaining.pop(0), measured, child, watch)
@@ -125,11 +124,11 @@ def _heard(
 
 
 def _received(message: Mapping[str, Any]) -> Measurement:
-    """Return the measurement in a message; NoMessage if it is malformed."""
+    """Return the measurement in a message; BadMessage if it is malformed."""
     try:
         measured, seconds = Measurement.from_json(message["measurement"]), float(message["clock"])
     except Exception as error:  # of whatever shape it is
-        raise frames.NoMessage(f"not a measurement: {type(error).__name__}: {str(error)[:100]}") from None
+        raise BadMessage(f"not a measurement: {type(error).__name__}: {str(error)[:100]}") from None
     ours = float(message["ours"])
     if measured.status is Status.OK and abs(seconds - ours) > max(LEAST_SKEW, SKEW * ours):
         log = f"The clock of the process went {seconds:.3g} s while it took {ours:.3g} s by ours: its times are not kept."
@@ -142,16 +141,13 @@ def unmeasured(planned: Planned, status: Status, log: str) -> Finished:
     return Finished(outcome_of(planned, failed(status, log)), {})
 
 
-def _contended(planned: Planned, intruders: frozenset[int]) -> Finished:
-    log = f"The device was not free: process {', '.join(map(str, sorted(intruders)))} computes on it."
-    return unmeasured(planned, Status.CONTENDED, log)._replace(invalidated=True)
-
-
 def _finished(planned: Planned, measured: Measurement, child: _Child, watch: Watch | None) -> Finished:
     """Return a finished case with its device observations; invalidated if the device disturbed it."""
-    place = {"node": child.node} if child.node else {}
-    observed, fault = watch.end() if watch is not None else ({}, None)
-    outcome = outcome_of(planned, measured, place | ({"device": observed} if watch is not None else {}), fault)
+    place: dict[str, Any] = {"node": child.node} if child.node else {}
+    fault = None
+    if watch is not None:
+        place["device"], fault = watch.end()
+    outcome = outcome_of(planned, measured, place, fault)
     artifacts = dict(measured.artifacts) if outcome.ok else {}
     return Finished(outcome, artifacts, fault is not None, fault is not None and fault.status is Status.ERROR, child.name)
 
@@ -172,7 +168,7 @@ class _Child:
             start_new_session=True, env=request.environment,
         )
         self.name = f"{platform.node()} {os.getpid()} {next(_STARTED)}"
-        self._heard: queue.Queue[tuple[float, dict[str, Any] | frames.NoMessage | None]] = queue.Queue()
+        self._heard: queue.Queue[tuple[float, dict[str, Any] | BadMessage | None]] = queue.Queue()
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
         self._reader = threading.Thread(target=self._log, args=(self._process.stderr,), daemon=True)
         self._reader.start()
@@ -206,17 +202,16 @@ class _Child:
                 return
             if message is None:
                 return
-            if isinstance(message, frames.NoMessage):
+            if isinstance(message, dict) and (message.get("start", done) != done or message.get("done", done) != done):
+                message = BadMessage("a case out of turn")
+            if isinstance(message, BadMessage):
                 self.distrust(message)
-                return
-            if message.get("start", done) != done or message.get("done", done) != done:
-                self.distrust(frames.NoMessage("a case out of turn"))
                 return
             begun = moment if "start" in message else begun
             done, self._patience = done + ("done" in message), self._timeout
             yield {**message, "ours": moment - begun}
 
-    def distrust(self, error: frames.NoMessage) -> None:
+    def distrust(self, error: BadMessage) -> None:
         """End a worker that sent a malformed message, and read nothing more from it."""
         self._nonsense = str(error)
         self._kill()
@@ -226,14 +221,14 @@ class _Child:
         code = None if self._silent else self._process.wait()
         self._kill()
         self._reader.join(timeout=ENDING)
-        tail = last_words(self._tail.decode(errors="replace"), LAST).strip()
         if code is None:
-            silence = f"No outcome within {self._patience:g} s; the process was ended."
-            return failed(Status.TIMEOUT, f"{silence}\n{tail}".strip())
-        if self._nonsense:
+            reason = f"No outcome within {self._patience:g} s; the process was ended."
+        elif self._nonsense:
             reason = f"It wrote into the pipe through which its outcome goes ({self._nonsense}); the process was ended."
-            return failed(Status.ERROR, f"{reason}\n{tail}".strip())
-        return failed(Status.ERROR, f"The process ended {_cause(code)}.\n{tail}".strip())
+        else:
+            reason = f"The process ended {_cause(code)}."
+        tail = self._tail.decode(errors="replace")[-LAST:].strip()
+        return failed(Status.TIMEOUT if code is None else Status.ERROR, f"{reason}\n{tail}".strip())
 
     def _send(self, text: str) -> None:
         assert self._process.stdin is not None
@@ -243,11 +238,11 @@ class _Child:
 
     def _listen(self, stream: IO[bytes]) -> None:
         with stream:
-            message: dict[str, Any] | frames.NoMessage | None = {}
+            message: dict[str, Any] | BadMessage | None = {}
             while isinstance(message, dict):
                 try:
-                    message = frames.read(stream)
-                except frames.NoMessage as error:
+                    message = read_message(stream)
+                except BadMessage as error:
                     message = error
                 except (OSError, ValueError):  # closed meanwhile
                     message = None
@@ -257,7 +252,7 @@ class _Child:
         """Keep the end of the worker's output."""
         with stream, suppress(OSError, ValueError):
             while part := os.read(stream.fileno(), 1 << 16):
-                self._tail = (self._tail + part)[-4 * LAST :]  # bytes, of which a letter has at most four
+                self._tail = (self._tail + part)[-4 * LAST :]  # bytes, at most four per character
 
     def _kill(self) -> None:
         """End the worker and every process that it started, also outside its group (:mod:`cachemark.machine.keeper`)."""

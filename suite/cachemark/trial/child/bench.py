@@ -1,18 +1,27 @@
-"""A loaded model, and what the cases of one trial share."""
+"""A loaded model, the tasks of generation that cases give it, and the full cache's output."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from ...cache.arena import Memory
+from ...cache.attention import fused
 from ...cache.codec import codec
 from ...cache.engine.graph import engine
+from ...cache.layout import Layout
+from ...cache.masked_layout import MaskedLayout
 from ...contract.decoder import Decoder
 from ...contract.method import Method
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...core.spec import FULL, QUALITY_PASS, Case
+from ...core.seeds import Subset
+from ...core.spec import FULL, QUALITY_PASS, Case, Sampling
 from ...decoders.registry import DECODERS
 from ...methods.base.paper_baseline import REFERENCE
 from ...methods.registry import METHODS
@@ -26,15 +35,144 @@ from ...models.registry import MODELS
 from ...plans.decoding import NAMING
 from ...plans.expand import Planned
 from ...plans.metrics import setting
-from .judge import FullCacheOutput, Job
 from .plugin_metrics import PluginMetrics
+
+KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
+
+
+@dataclass(frozen=True)
+class Job:
+    """Images to generate in chunks of ``batch`` samples, each generation with a new method and a new decoder (None: sequential).
+
+    ``alive`` is called with the number of images after each chunk, ``noted`` with that number and the decoder after each generation
+    without forced tokens."""
+
+    loaded: Loaded
+    method: Callable[[], Method]
+    memory: Memory
+    sampling: Sampling
+    subset: Subset
+    batch: int
+    device: str
+    alive: Callable[[int], None] = lambda images: None
+    decoder: Callable[[], Decoder] | None = None
+    noted: Callable[[int, Decoder], None] = lambda images, decoder: None
+
+    @property
+    def layout(self) -> Layout:
+        """Shape of a generation of all samples at once."""
+        return self._layout(slice(len(self.subset)))
+
+    def _layout(self, part: slice) -> Layout:
+        labels = (self.subset.labels[part],) if self.loaded.prompted else ()
+        return self.loaded.generator.layout(self.subset.seeds[part], self.sampling, *labels)
+
+    @property
+    def continuous(self) -> bool:
+        """True if tokens are vectors instead of indices."""
+        return isinstance(self.layout, MaskedLayout)
+
+    def first(self, samples: int) -> Job:
+        """Return the same task for its first samples."""
+        return replace(self, subset=self.subset.first(samples))
+
+    def chunks(self) -> list[slice]:
+        return [slice(at, min(at + self.batch, len(self.subset))) for at in range(0, len(self.subset), self.batch)]
+
+    def alike(self) -> list[slice]:
+        """Return the whole batches whose conditions are as long as those of the first: their generations share a storage.
+
+        Without a whole batch, return all samples as one."""
+        full_batches = [part for part in self.chunks() if part.stop - part.start == self.batch] or [slice(len(self.subset))]
+        return [part for part in full_batches if self._layout(part).condition == self._layout(full_batches[0]).condition]
+
+    def generate(self, part: slice, forced: Tensor | None = None, see: Callable[[Any, Tensor], None] | None = None) -> Tensor:
+        """Return tokens of some samples, (part, N) or (part, N, C).
+
+        A part that does not fit the storage (another size than ``batch``, conditions of other lengths) gets its own."""
+        labels = torch.tensor(self.subset.labels[part], device=self.device)
+        alike = len(labels) == self.batch and self._layout(part).condition == self._layout(slice(self.batch)).condition
+        memory = self.memory if alike else self.memory.another()
+        tokens = self.drawn(labels, self.subset.seeds[part], memory, forced=forced, see=see)
+        self.alive(len(labels))
+        return tokens
+
+    def generate_all(self) -> Tensor:
+        """Return the tokens of all samples."""
+        return torch.cat([self.generate(part) for part in self.chunks()])
+
+    def drawn(self, labels: Tensor, seeds: Sequence[int], memory: Memory, **options: Any) -> Tensor:
+        """Return the tokens of one generation under a new method, with a fused attention kernel."""
+        decoder = None if self.decoder is None else self.decoder()
+        if decoder is not None:
+            options["decoder"] = decoder
+        with fused(self.device):
+            tokens = self.loaded.generator.generate(labels, seeds, self.method(), self.sampling, memory, **options)
+        if decoder is not None and options.get("forced") is None:
+            self.noted(len(labels), decoder)
+        return tokens
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Return images of some tokens, (part, 3, H, W) fp32."""
+        with torch.inference_mode():
+            return self.loaded.decode(tokens).float()
+
+    def decode_all(self, tokens: Tensor) -> Tensor:
+        """Return images of all samples, decoded in chunks."""
+        images = []
+        for part in self.chunks():
+            images.append(self.decode(tokens[part]))
+            self.alive(0)
+        return torch.cat(images)
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Return log-probabilities of guided logits at the case's temperature, without truncation, which would make KL infinite."""
+        return (logits / max(self.sampling.temperature, 1e-5)).log_softmax(-1)
+
+
+class FullCacheOutput:
+    """The full cache's tokens, images and, for indices, log-probabilities of one set of samples.
+
+    ``finite`` is false if a log-probability is NaN or infinite: a token is drawn even then."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._kept: dict[int, Tensor] = {}
+        self.finite = True
+        self.tokens = job.generate_all() if job.continuous else torch.cat([self._observed(part) for part in job.chunks()])
+        self.images = job.decode_all(self.tokens)
+
+    def first(self, samples: int) -> FullCacheOutput:
+        """Return the output for the first samples."""
+        part = copy.copy(self)
+        part._job, part.tokens, part.images = self._job.first(samples), self.tokens[:samples], self.images[:samples]
+        return part
+
+    def _observed(self, part: slice) -> Tensor:
+        tokens, log_probs = self._watched(part)
+        self.finite &= bool(torch.isfinite(log_probs).all())
+        if log_probs[0].nbytes * len(self._job.subset) <= KEPT_BYTES:
+            self._kept.update({part.start + i: row for i, row in enumerate(log_probs)})
+        return tokens
+
+    def log_probs(self, part: slice) -> Tensor:
+        """Return log-probabilities (part, N, …, vocab) under the full cache's own tokens."""
+        if self._kept:
+            return torch.stack([self._kept[i] for i in range(part.start, part.stop)])
+        return self._watched(part, self.tokens[part])[1]
+
+    def _watched(self, part: slice, forced: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return tokens of some samples, and their log-probabilities (part, N, vocab)."""
+        passes: list[Tensor] = []
+        tokens = self._job.generate(part, forced, lambda first, logits: passes.append(self._job.log_probs(logits)))
+        return tokens, torch.cat(passes, 1)
 
 
 @dataclass
 class Bench:
-    """A loaded model and what the cases of one trial share: the full cache's output per set of samples, and networks, each loaded when it
-    is first asked for. ``plug_ins`` are the files of the trial. ``alive`` is called now and then in what takes long, with the number of
-    images made since."""
+    """A loaded model and what the cases of one trial share: full cache outputs, features and networks, loaded at first use.
+
+    ``plug_ins`` are the files of the trial. ``alive`` is called during long work with the number of images since its last call."""
 
     entry: ModelEntry
     loaded: Loaded
@@ -48,7 +186,7 @@ class Bench:
 
     @classmethod
     def load(cls, planned: Planned, alive: Callable[[int], None] = lambda images: None, plug_ins: tuple[str, ...] = ()) -> Bench:
-        """Raises Unsupported where its list of prompts is another one than when the plan was read."""
+        """Load the model of a case. Raises Unsupported if its prompts changed since the plan was read."""
         entry = planned.entry
         if planned.request.prompts and entry.prompts and entry.conditions != planned.case.conditions:
             raise Unsupported(f"The prompts in {planned.request.prompts!r} have changed since the plan was read.", remedy="Run it again.")
@@ -59,31 +197,29 @@ class Bench:
         return self.request.device
 
     def plugin_metrics(self, case: Case) -> PluginMetrics:
-        """The metrics of plug-ins that a case states."""
+        """Return the metrics of plug-ins that a case requests."""
         return PluginMetrics(case, self.plug_ins)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
-        """The full cache in the native codec on the case's engine at the samples of a job, generated once per trial: for the reference rows
-        too, which differ from their cell by the quality pass alone and may take fewer samples."""
+        """Return the full cache's output for a job's samples, in the native codec on the case's engine, generated once per trial.
+
+        Reference rows share it: they differ from their cell by the quality pass alone and may have fewer samples."""
         cell = replace(case, evaluation={k: v for k, v in case.evaluation.items() if k != QUALITY_PASS}).cell
         reference = self.references.get(cell)
-        if reference is None or reference.samples < len(job.subset):
-            full = replace(job, method=METHODS.get(FULL), memory=Memory(self.device, engine=job.memory.engine.another()),
-                           decoder=None)
-            reference = self.references[cell] = FullCacheOutput(full)
+        if reference is None or len(reference.tokens) < len(job.subset):
+            memory = Memory(self.device, engine=job.memory.engine.another())
+            reference = self.references[cell] = FullCacheOutput(replace(job, method=METHODS.get(FULL), memory=memory, decoder=None))
         return reference.first(len(job.subset))
 
     def metrics(self, case: Case) -> list[ImageMetric]:
-        """The metrics of single images that the case has and that need nothing that is missing."""
+        """Return the case's metrics of single images for which nothing is missing."""
         labels = seeds.subset(case.seeds, self.entry.classes).labels[: case.compared]
-        return [metric for cls in image_metrics().values() if self._measures(case, cls)
-                and (metric := cls().prepared(setting(cls.plan_name, self.entry, self.request, self.networks))).applies(labels)]
-
-    def _measures(self, case: Case, cls: type[ImageMetric]) -> bool:
-        return (not cls.plan_name or case.measures(cls.plan_name)) and (not cls.of_model or cls.name in self.entry.quality)
+        prepared = [cls().prepared(setting(cls.plan_name, self.entry, self.request, self.networks)) for cls in image_metrics().values()
+                    if (not cls.plan_name or case.measures(cls.plan_name)) and (not cls.of_model or cls.name in self.entry.quality)]
+        return [metric for metric in prepared if metric.applies(labels)]
 
     def preset(self, case: Case) -> Preset:
-        """The preset by which the images of all cases are compared with real ones."""
+        """Return the preset by which the images of all cases are compared with real ones."""
         if self.feature_preset is None:
             name, request = case.evaluation[QUALITY_PASS]["preset"], self.request
             self.feature_preset = presets.preset(name, weights=request.extractor, reference=request.reference, device=self.device)
@@ -91,7 +227,7 @@ class Bench:
 
 
 def case_job(case: Case, bench: Bench) -> Job:
-    """The images of a case, to be generated in a storage with its codec and its engine."""
+    """Return the job of a case, in a storage with its codec and its engine."""
     subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
     memory = Memory(bench.device, codec(case.codec), engine(case.engine, bench.device))
     return Job(bench.loaded, method_factory(case), memory, case.sampling, subset, case.batch, bench.device, bench.alive,
@@ -99,7 +235,7 @@ def case_job(case: Case, bench: Bench) -> Job:
 
 
 def method_factory(case: Case) -> Callable[[], Method]:
-    """Makes the method of a case anew; on the reference engine the full cache of the papers' code."""
+    """Return the factory of a case's method; on the reference engine, of the full cache of the papers' code."""
     if case.engine == "reference":
         return REFERENCE[MODELS.get(case.model).paradigm]
     cls: type[Method] = METHODS.get(case.method)
@@ -107,7 +243,7 @@ def method_factory(case: Case) -> Callable[[], Method]:
 
 
 def decoder_factory(case: Case) -> Callable[[], Decoder] | None:
-    """Makes the decoder of a case anew; None where it is sequential."""
+    """Return the factory of a case's decoder, or None if it is sequential."""
     if not case.decoder:
         return None
     cls: type[Decoder] = DECODERS.get(case.decoder["name"])

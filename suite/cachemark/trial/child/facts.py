@@ -1,5 +1,6 @@
-"""Facts about a case beside its values: kernel, true budget, source, why its speed may not be compared, and its least cost on the device
-that measures it: the report has neither models nor torch."""
+"""Facts about a case beside its values: kernel, actual budget, source, why its speed is not compared, and its roofline time.
+
+They are recorded with the measurement, because the report has neither models nor torch."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from ...roofline.bill import idle_reason
 from ...roofline.masked_flops import share, work
 from ...roofline.memory import entries
 from ...stats.least_squares import fitted_line
-from ..bounds import bounded_notes, bounded_text
+from ..measurement import bounded_notes, bounded_text
 from .bench import Bench, decoder_factory, method_factory
 
 ENGINE_REASON = "engine_reason"  # of an outcome's facts: why the engine that a plan leaves open is not graph here
@@ -36,6 +37,7 @@ WINDOWED = "It attends with several queries a pass, which see one another in ord
 
 
 def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
+    """Return the facts of a case that are known before it is measured."""
     case = planned.case
     method = method_factory(case)()
     layout = bench.entry.shape(case.sampling, case.batch)
@@ -64,8 +66,7 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
 def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:
     """Return the facts of a candidate whose attention kernel differs from the full cache's.
 
-    Its speed is not compared, unless its kernel is as fused as the full cache's and reads no more than the method needs.
-    """
+    Its speed is not compared, unless its kernel is as fused as the full cache's and reads no more than the method needs."""
     if not codec(case.codec).exact:
         return {"quality_only": f"What the codec {case.codec} stores is decoded into a buffer before each attention, which a kernel that "
                                 "reads codes would not do; a speedup would measure the buffer."}
@@ -79,19 +80,17 @@ def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:
 
 
 def _kernel(method: Method, layout: Layout) -> str:
-    """The kernel that a method's attention runs on the device of a layout."""
+    """Return the kernel of a method's attention on the device of a layout."""
     if method.kernel == MASS_KERNEL:
         return mass_kernel(layout.device)
     return chosen(layout) if method.kernel == KERNEL else method.kernel
 
 
-# -- the least cost ------------------------------------------------------------------------------------------------------
 def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | None, steps: Sequence[Step] = ()) -> dict[str, Any]:
-    """Return the limit of a candidate or a full cache, or nothing if the rates are unknown.
+    """Return the roofline time of a candidate or a full cache, or nothing if the rates are unknown.
 
     The reference engine has the full cache's limit, so that its padding and copies show. Under a decoder the limit follows from the
-    ``steps`` that ran; without them there is none.
-    """
+    ``steps`` that ran; without them there is none."""
     if rates is None or case.role not in ("candidate", "baseline") or (case.decoder and not steps):
         return {}
     bill = case_bill(case, entry, method, steps)
@@ -99,12 +98,19 @@ def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | No
 
 
 def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) -> dict[str, Any]:
-    """Growth of the time of a decode step with the entries it looks at, from the marks at line ends of every counted generation: the
-    median seconds of a step in each line, on a line. A fact of next-token cases of which several lines differ; else nothing."""
+    """Return the growth of a decode step's time with the entries it attends to, fitted to the median seconds per step of each line.
+
+    ``marks`` are the times at line ends of every timed generation. Empty for other than next-token cases, and for a single line."""
     if layout.scales or isinstance(layout, MaskedLayout) or not marks:
         return {}
     method.resolve(layout)
-    points = _points(marks, layout, method)
+    site = Site("decoder", layout.layers - 1)
+    attended = [method.attended(layout, site, step) for step in raster_steps(layout)]
+    points = list[tuple[float, float]]()  # entries and seconds of a step, without the first line, whose first step is the condition's
+    for before, end in pairwise(ends(layout)):
+        steps = end - before
+        seconds = sorted((times[end] - times[before]) / steps for times in marks)[len(marks) // 2]
+        points.append((sum(attended[before + 1 : end + 1]) / steps, seconds))
     line = fitted_line(points)
     if line is None:
         return {}
@@ -112,18 +118,6 @@ def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) 
     return {SLOPE: {**line._asdict(), "bytes_per_s": entry / line.slope if line.slope > 0 else None, "lines": len(points)}}
 
 
-def _points(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) -> list[tuple[float, float]]:
-    """(entries that a step of this line looks at, its seconds), for each line but the first, whose first step is the condition's."""
-    site = Site("decoder", layout.layers - 1)
-    attended = [method.attended(layout, site, step) for step in raster_steps(layout)]
-    points, stops = [], ends(layout)
-    for before, end in pairwise(stops):
-        steps = end - before
-        taken = sorted((times[end] - times[before]) / steps for times in marks)[len(marks) // 2]
-        points.append((sum(attended[before + 1 : end + 1]) / steps, taken))
-    return points
-
-
 def stated(rates: Mapping[str, Rates]) -> dict[str, Any]:
-    """Rates by dtype as a fact of the environment."""
+    """Return rates by dtype as a fact of the environment."""
     return {RATES: {name: {k: v for k, v in asdict(device_rates).items() if k != "device"} for name, device_rates in rates.items()}}

@@ -6,11 +6,15 @@ process ends with it. When its parent dies, the pipe closes and the trial ends.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import resource
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -23,24 +27,22 @@ from ...machine.affinity import pin
 from ...machine.memory import cap, exhausted
 from ...plans.expand import Planned
 from ...plugins import loading as plugins
-from ..bounds import bounded_log
-from ..measurement import Measurement, failed
+from ..measurement import Measurement, bounded_log, failed, framed
 from ..request import Task, TrialRequest
 from .bench import Bench
 from .measure import fill, probe, run_case, run_side, see_side
-from .talk import Talk
 
 Work = Callable[[Planned, Bench], Measurement]
 
 
 def main() -> None:
     """Entry of the child process."""
-    talk = Talk()
+    pipes = _Pipes()
     try:
-        request = TrialRequest.from_json(json.loads(talk.request()))
+        request = TrialRequest.from_json(json.loads(pipes.request()))
     except CachemarkError as error:
         sys.exit(str(error))
-    talk.end_with_parent()
+    pipes.end_with_parent()
     pin(request.cpus)
     torch.set_num_threads(request.threads)
     if request.memory_cap:
@@ -49,14 +51,60 @@ def main() -> None:
         Task.CASE: run_case, Task.TIMES: run_side, Task.IMAGES: see_side, Task.PROBE: probe,
         Task.FEATURES: partial(fill, share=request.share),
     }
-    trial = _Trial(request, works[request.task], talk.alive)
+    trial = _Trial(request, works[request.task], lambda images: pipes.send({"alive": True, "images": images}))
     for number, planned in enumerate(request.cases):
-        talk.start(number)
-        measured, goes_on = trial.run(planned)
-        talk.done(number, measured)
-        if not goes_on and number + 1 < len(request.cases):
-            talk.leaves(number)
+        pipes.send({"start": number})
+        began = time.perf_counter()
+        measured, fit = trial.run(planned)
+        done = {"done": number, "clock": time.perf_counter() - began}  # the parent compares the clock of this process with its own
+        try:
+            pipes.send({**done, "measurement": measured.to_json()})
+        except (TypeError, ValueError, RecursionError) as error:
+            log = f"Its facts cannot be written as JSON: {str(error)[:200]}."
+            pipes.send({**done, "measurement": failed(Status.ERROR, log).to_json()})
+        if not fit and number + 1 < len(request.cases):
+            pipes.send({"leaves": number})
             return
+
+
+class _Pipes:
+    """The worker's end of the pipes to its parent, as private descriptors.
+
+    Other code that reads standard input gets an empty file, and what it prints goes to standard error, which is the log."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._in, self._out = os.fdopen(_private(0), "rb"), os.fdopen(_private(1), "wb", buffering=0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+
+    def request(self) -> bytes:
+        """Return the request of the parent as it was sent."""
+        return self._in.readline()
+
+    def end_with_parent(self) -> None:
+        """End this process when its parent ends: nothing more is requested, so the end of the pipe means that."""
+        def wait() -> None:
+            self._in.read()
+            os._exit(1)
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message. Raises ValueError or TypeError if it is not JSON, before anything is sent."""
+        unsent = memoryview(framed(message))
+        if os.getpid() != self._process:  # a method has forked, and the copy must not send anything
+            os._exit(1)
+        while unsent:
+            unsent = unsent[self._out.write(unsent) :]
+
+
+def _private(number: int) -> int:
+    """Return a copy of a descriptor far from where others are, which no program that is started inherits."""
+    highest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1024)
+    return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, highest * 3 // 4)
 
 
 @dataclass
@@ -70,29 +118,25 @@ class _Trial:
     _imported: set[str] = field(default_factory=set)
 
     def run(self, planned: Planned) -> tuple[Measurement, bool]:
-        """The measurement of a case, and whether the process is fit for another one."""
+        """Return the measurement of a case, and whether the process is fit for another one."""
         orderly, seconds = True, 0.0
         try:
-            bench = self._prepare(planned)
+            self._import(set(planned.needs) - self._imported)
+            self.bench = self.bench or Bench.load(planned, self.alive, self.request.plugins)
             began = time.perf_counter()
-            measured = self.work(planned, bench)
+            measured = self.work(planned, self.bench)
             seconds = time.perf_counter() - began if measured.status is Status.OK else 0.0
         except BaseException as error:  # SystemExit among them: every failure of the code under test is an outcome
             measured, orderly = _failure(error), isinstance(error, Exception)
-        fit = orderly and not leaves(measured.status, planned.case.device_class, self.request.memory_cap)
-        return replace(measured, seconds=seconds, facts={**measured.facts, **_place(self.request)}), fit
-
-    def _prepare(self, planned: Planned) -> Bench:
-        """Load the plug-ins that a case needs, and the model."""
-        self._import(set(planned.needs) - self._imported)
-        self.bench = self.bench or Bench.load(planned, self.alive, self.request.plugins)
-        return self.bench
+        memory_cap = self.request.memory_cap
+        facts = {**measured.facts, "threads": torch.get_num_threads(), "cpus": list(self.request.cpus),
+                 **({"memory_cap": memory_cap} if memory_cap else {})}
+        fit = orderly and not needs_new_process(measured.status, planned.case.device_class, memory_cap)
+        return replace(measured, seconds=seconds, facts=facts), fit
 
     def _import(self, missing: set[str]) -> None:
         """Import these plug-ins, in the order in which they were named."""
-        if not missing:
-            return
-        files = {plugins.digest(file): file for file in self.request.plugins}
+        files = {plugins.digest(file): file for file in self.request.plugins} if missing else {}
         if gone := missing - files.keys():
             raise BadPlugin(f"A plug-in has changed since the run began: {len(gone)} of {', '.join(self.request.plugins)}.",
                             remedy="Leave the file alone while it is measured, and run the same command again.")
@@ -103,7 +147,7 @@ class _Trial:
 
 
 def _failure(error: BaseException) -> Measurement:
-    """The measurement of a case that has raised something."""
+    """Return the measurement of a case that has raised an error."""
     if isinstance(error, Unsupported | BadBudget | BadParameter):
         status, log = Status.UNSUPPORTED, str(error)
     elif isinstance(error, MemoryError | torch.OutOfMemoryError):
@@ -116,16 +160,9 @@ def _failure(error: BaseException) -> Measurement:
     return failed(status, bounded_log(log).strip() or "No reason was given.")
 
 
-def leaves(status: Status, device: str, memory_cap: int) -> bool:
-    """True where the next case needs a fresh process: after an error a CUDA context may be of no use any more, and where memory ran out
-    it may be in pieces."""
+def needs_new_process(status: Status, device: str, memory_cap: int) -> bool:
+    """Return whether the next case needs a fresh process: after an error a CUDA context, after OOM memory may be unusable."""
     return status in (Status.OOM, Status.ERROR) and (device != "cpu" or bool(memory_cap))
-
-
-def _place(request: TrialRequest) -> dict[str, Any]:
-    """Facts about the process that a case ran in: threads, processors and the limit of its memory."""
-    cap = {"memory_cap": request.memory_cap} if request.memory_cap else {}
-    return {"threads": torch.get_num_threads(), "cpus": list(request.cpus), **cap}
 
 
 if __name__ == "__main__":

@@ -28,23 +28,23 @@ from ...plans.expand import Planned
 from ...plugins.loading import needs
 from ..measurement import Measurement, failed
 from . import quality
-from .bench import Bench, case_job, method_factory
+from .bench import Bench, Job, case_job, method_factory
 from .facts import case_facts, limit_facts, slope
-from .judge import Job, JudgedImages, decoded, hashed, image_hash, judge, storable
-from .passes import Ran, in_words, inexact, noting, pass_values, redrawn, tokens_per_pass
+from .judge import JudgedImages, hashed, image_hash, inexact, judge, redrawn, storable
 from .plugin_metrics import Figures, in_sentences
-from .profiles import profiled, repeated
-from .timing import counted, graph_facts, timed
+from .profiles import redundancy, scale_profile
+from .timing import Ran, counted, graph_facts, noting, pass_values, timed, tokens_per_pass
 
 OfSet = tuple[dict[str, list[float]], dict[str, Any], dict[str, dict[str, str]]]  # samples, facts and faults of a quality pass
-WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
+WATCHED = 16  # samples whose passes are profiled: profiles hardly differ between samples, and cost as much as a case
 PER_PASS, REDRAWN = "tokens_per_pass", "redrawn"  # of an outcome's facts, under a decoder
 RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "a side of a pair: both sides' tokens are compared by their hash"
+NOT_FINITE = "The decoded images or their values hold NaN or infinity."
 
 
 def run_case(planned: Planned, bench: Bench) -> Measurement:
-    """Measure one case. Raises what the trial turns into a status."""
+    """Measure one case. Its errors are turned into a status by the trial."""
     try:
         return _measured(planned, bench)
     except quality.NotFinite as error:
@@ -56,38 +56,44 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
     if planned.unsupported_reason:
         raise Unsupported(planned.unsupported_reason)
     job = case_job(case, bench)
+    judged = _judged_job(case, job)
     if needs(METHODS.get(case.method)) and not bench.loaded.random:  # before the plug-in's own code computes anything
-        bench.reference(case, _judged_job(case, job))
+        bench.reference(case, judged)
     facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
     samples, faults = dict[str, list[float]](), dict[str, dict[str, str]]()
     if case.role in ("candidate", "baseline"):
         costs, noted = _costs(planned, bench, job, compared="quality_only" not in facts)
         facts |= noted
-        facts["footnotes"] += [in_words(noted[PER_PASS])] if PER_PASS in noted else []
+        if rate := noted.get(PER_PASS):
+            facts["footnotes"] += [f"It draws {rate['mean']:.2f} tokens a pass, {rate['least']:.2f} to {rate['most']:.2f} over the batches "
+                                   "that were timed."]
         samples, faults = _cost_values(costs, case, bench)
     if bench.loaded.random:
         return Measurement(Status.OK, samples, RANDOM, facts=_with_faults(facts, faults))
     judgement = _judge_case(case, job, bench)
     if not judgement.finite:
-        raise quality.NotFinite("The decoded images or their values hold NaN or infinity.")
-    if parted := inexact(case, _judged_job(case, job), bench.reference(case, _judged_job(case, job)), judgement):
-        return failed(Status.ERROR, parted, facts)
+        raise quality.NotFinite(NOT_FINITE)
+    if reason := inexact(case, judged, bench.reference(case, judged), judgement):
+        return failed(Status.ERROR, reason, facts)
+    profiled = judged.first(min(WATCHED, case.noted, len(judged.subset)))
     if case.role == "baseline" and job.layout.scales:
-        facts["layers"] = profiled(_watched(case, job))
+        facts["layers"] = scale_profile(profiled)
     elif case.role == "baseline" and job.continuous:
-        facts["redundancy"] = repeated(_watched(case, job))
+        facts["redundancy"] = redundancy(profiled)
     if case.measures(QUALITY_PASS):
-        of_set, about_set, set_faults = _reused_quality(planned, job, bench, judgement) or _distribution(planned, job, bench)
-        samples, facts, faults = samples | of_set, facts | about_set, faults | set_faults
+        of_set, set_facts, set_faults = _reused_quality(planned, job, bench, judgement) or _distribution(planned, job, bench)
+        samples, facts, faults = samples | of_set, facts | set_facts, faults | set_faults
     if case.decoder and (case.method, case.codec) == (FULL, NATIVE.name):
-        facts[REDRAWN] = redrawn(_judged_job(case, job), bench.reference(case, _judged_job(case, job)))
-    facts = _with_faults(facts | judgement.facts | _asked(judgement.facts, bench.entry.prompts), faults | judgement.faults)
-    return Measurement(Status.OK, samples | judgement.samples, output_hash=judgement.output_hash, facts=facts,
-                       artifacts=judgement.artifacts)
+        facts[REDRAWN] = redrawn(judged, bench.reference(case, judged))
+    prompts = bench.entry.prompts
+    if prompts and "grid_classes" in judgement.facts:
+        facts["grid_prompts"] = [prompts[label] for label in judgement.facts["grid_classes"]]
+    return Measurement(Status.OK, samples | judgement.samples, output_hash=judgement.output_hash,
+                       facts=_with_faults(facts | judgement.facts, faults | judgement.faults), artifacts=judgement.artifacts)
 
 
 def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, dict[str, Any]]:
-    """Everything that is timed and counted of a case, and facts about it. ``compared``: in turns with its full cache."""
+    """Return everything that is timed and counted of a case, and facts about it. ``compared``: in turns with its full cache."""
     case, first, ran = planned.case, job.first(planned.case.batch), list[Ran]()
     counts, facts = counted(first)
     clocked = job.first(min(BATCHES * case.batch, case.samples)) if case.decoder else first
@@ -100,7 +106,7 @@ def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple
 
 
 def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields of the costs and facts of the passes that were timed under a decoder: their numbers, FLOPs and least cost."""
+    """Return fields of the costs and facts of the timed passes under a decoder: their numbers, FLOPs and roofline time."""
     case = planned.case
     counted_passes = ran[case.warmup - 1 :]
     steps = [decoded_pass.steps(job.layout) for decoded_pass in counted_passes]
@@ -113,25 +119,20 @@ def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tu
 
 
 def _cost_values(costs: Costs, case: Case, bench: Bench) -> Figures:
-    """Values of the metrics of costs, the package's and those of plug-ins."""
+    """Return values of cost metrics, the package's and those of plug-ins, and faults."""
     samples, faults = bench.plugin_metrics(case).costs(costs)
     return cost_values(costs) | samples, faults
 
 
 def _with_faults(facts: Mapping[str, Any], faults: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Facts with the faults of metrics of plug-ins, each a footnote too."""
+    """Return facts with the faults of plug-in metrics, each a footnote too."""
     if not faults:
         return dict(facts)
     return {**facts, FAULTS: dict(faults), "footnotes": [*facts["footnotes"], *in_sentences(faults)]}
 
 
-def _asked(facts: Mapping[str, Any], prompts: Sequence[str]) -> dict[str, list[str]]:
-    """The prompts of a sprite's tiles, where the model is given prompts and there is a sprite."""
-    return {"grid_prompts": [prompts[label] for label in facts.get("grid_classes", ())]} if prompts and "grid_classes" in facts else {}
-
-
 def _full_beside(case: Case, job: Job) -> Job | None:
-    """The job of a candidate as its full cache would do it, in a storage of its own; None of the full cache itself."""
+    """Return a candidate's job under the full cache, in a storage of its own; None for the full cache itself."""
     if case.role != "candidate":
         return None
     full = method_factory(replace(case, method=FULL, parameters={}))
@@ -139,11 +140,10 @@ def _full_beside(case: Case, job: Job) -> Job | None:
 
 
 def run_side(planned: Planned, bench: Bench) -> Measurement:
-    """Measure one case as a side of a pair: its bytes and times, and the hashes of the tokens of one batch and of its images. No image is
-    judged."""
+    """Measure one side of a pair: bytes, times, and the hashes of one batch's tokens and images, which are not judged."""
     job, samples, facts = _one_batch(planned, bench)
     tokens = job.generate(slice(len(job.subset)))
-    images = decoded(job, tokens)
+    images = job.decode_all(tokens)
     if not bool(torch.isfinite(tokens).all() and torch.isfinite(images).all()):  # tokens that are indices always are finite
         return failed(Status.NAN_OUTPUT, "The tokens or their images hold NaN or infinity.", facts)
     facts |= {IMAGES: image_hash(images)}
@@ -151,19 +151,19 @@ def run_side(planned: Planned, bench: Bench) -> Measurement:
 
 
 def see_side(planned: Planned, bench: Bench) -> Measurement:
-    """Judge the images of one case as a side of a pair, against the full cache of its own code; nothing is timed and no picture is kept."""
+    """Judge the images of one side of a pair against the full cache of its own code, without timing or pictures."""
     case = planned.case
     if planned.unsupported_reason or bench.loaded.random:
         raise Unsupported(planned.unsupported_reason or RANDOM)
     judgement = _judge_case(case, case_job(case, bench), bench)
     if not judgement.finite:
-        return failed(Status.NAN_OUTPUT, "The decoded images or their values hold NaN or infinity.")
+        return failed(Status.NAN_OUTPUT, NOT_FINITE)
     facts = case_facts(planned, bench) | {IMAGES: judgement.facts[IMAGES]} | ({FAULTS: judgement.faults} if judgement.faults else {})
     return Measurement(Status.OK, judgement.samples, output_hash=judgement.output_hash, facts=facts)
 
 
 def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Measurement:
-    """Make a share of the images of a case's quality pass and nothing else; their features stay in its feature cache."""
+    """Generate a share of a case's quality images and nothing else; their features stay in its feature cache."""
     case = planned.case
     wide = quality.job_of(case_job(case, bench), case, bench.entry.classes)
     try:
@@ -176,13 +176,13 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Measurement:
 
 
 def probe(planned: Planned, bench: Bench) -> Measurement:
-    """Time a case at its batch and judge nothing: do so many images fit, and how fast do they come?"""
+    """Time a case at its batch and judge nothing: does the batch fit, and how fast is it?"""
     _, samples, facts = _one_batch(planned, bench)
     return Measurement(Status.OK, samples, "timed only", facts=facts)
 
 
 def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[float]], dict[str, Any]]:
-    """The job of a case's first batch, with its bytes and times, and the facts of the case."""
+    """Return the job of a case's first batch, with its bytes and times, and the facts of the case."""
     if planned.unsupported_reason:
         raise Unsupported(planned.unsupported_reason)
     job = case_job(planned.case, bench).first(planned.case.batch)
@@ -192,14 +192,8 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
     return job, samples, _with_faults(case_facts(planned, bench), faults)
 
 
-def _watched(case: Case, job: Job) -> Job:
-    """The job whose passes are watched: a few samples, no more than the reference rows take, in batches of those that are judged."""
-    return _judged_job(case, job).first(min(WATCHED, case.noted, len(job.subset)))
-
-
 def _judged_job(case: Case, job: Job) -> Job:
-    """The job whose images are judged. Batches have the plan's own number of images, else as many as are timed; all, where there are
-    fewer."""
+    """Return the job whose images are judged, in the plan's own batches or as many as are timed; all, if there are fewer."""
     batch = min(int(case.evaluation.get("batch", case.batch)), case.samples)
     return replace(job.first(case.compared), batch=batch, memory=job.memory.another())
 
@@ -224,27 +218,26 @@ def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImag
     """Return the quality of an earlier result of the case, if it can be reused.
 
     Candidates are compared with the full cache's features. So its quality is reused only while these exist; they are copied to its feature
-    cache, where candidates in other processes look for them. Outdated parts of that cache are removed.
-    """
+    cache, where candidates in other processes look for them. Outdated parts of that cache are removed."""
     earlier, case, mine = planned.reusable, planned.case, planned.feature_cache
     if earlier is None:
         return None
     old = mine and mine.parent / earlier.source
-    stands = earlier.matches(images.output_hash, str(images.facts[IMAGES]), images.samples)
-    if stands and case.role == "baseline":
+    valid = earlier.matches(images.output_hash, str(images.facts[IMAGES]), images.samples)
+    if valid and case.role == "baseline":
         wide = quality.job_of(job, case, bench.entry.classes)
         features = quality.kept(wide, bench.preset(case), quality.FeatureCache(old))
-        stands = features is not None
+        valid = features is not None
         if features is not None:
             bench.features[case.cell] = features
             quality.FeatureCache(mine).take(quality.FeatureCache(old))
-    if not stands and mine is not None and mine == old:
+    if not valid and mine is not None and mine == old:
         shutil.rmtree(mine, ignore_errors=True)
-    return (*earlier.restore(), {}) if stands else None
+    return (*earlier.restore(), {}) if valid else None
 
 
 def _distribution(planned: Planned, job: Job, bench: Bench) -> OfSet:
-    """Samples, facts and faults of the quality pass. What the full cache's images look like is kept for the candidates beside it."""
+    """Return samples, facts and faults of the quality pass. The full cache's features are kept for the candidates beside it."""
     case = planned.case
     began, preset, wide = time.perf_counter(), bench.preset(case), quality.job_of(job, case, bench.entry.classes)
     features = ImageFeatures.joined(list(quality.parts(wide, preset, quality.FeatureCache(planned.feature_cache))))
@@ -259,5 +252,3 @@ def _distribution(planned: Planned, job: Job, bench: Bench) -> OfSet:
     facts["intervals"] |= dict.fromkeys(more, (None, None))
     samples |= more
     return samples, {**facts, "quality_metrics": sorted(samples), "quality_seconds": round(time.perf_counter() - began, 1)}, faults
-
-

@@ -1,9 +1,9 @@
-"""The quality pass: many images of a case against real ones. They are made in parts, and only their features stay."""
+"""The quality pass: many images of a case against real ones. They are generated in parts, and only their features stay."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,20 @@ from ...metrics.compute.image_bytes import as_bytes, resized
 from ...metrics.compute.image_features import ImageFeatures
 from ...metrics.compute.presets import Preset
 from ...metrics.registry import set_metrics
-from .judge import Job
+from .bench import Job
 
 NAME = "{:05d}.safetensors"  # of a part in a feature cache
-PART = 500  # images whose features are kept together: what is lost at most where a pass is interrupted
+PART = 500  # images whose features are kept together: what is lost at most when a pass is interrupted
 
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """The folder that keeps the finished parts of one case; None keeps nothing. A part that cannot be read is made again."""
+    """The folder with the finished parts of one case; None keeps nothing. An unreadable part is generated again."""
 
     folder: Path | None
 
     def get(self, number: int, extractor: str) -> ImageFeatures | None:
-        """The part of this number as this extractor saw it, or None."""
+        """Return the part of this number by this extractor, or None."""
         return None if self.folder is None else ImageFeatures.load(self.folder / NAME.format(number), extractor)
 
     def put(self, number: int, part: ImageFeatures) -> None:
@@ -43,7 +43,7 @@ class FeatureCache:
             part.save(self.folder / NAME.format(number))
 
     def take(self, other: FeatureCache) -> None:
-        """Keep the parts of another cache too, without a second copy where the file system can name a file twice."""
+        """Keep the parts of another cache too, as hard links where the file system has them."""
         if self.folder is None or other.folder is None or self.folder == other.folder:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -58,50 +58,47 @@ class FeatureCache:
 
 
 class NotFinite(ArithmeticError):
-    """An image holds NaN or infinity."""
+    """An image or a value is NaN or infinite."""
 
 
 def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[int, int] = (0, 1)) -> Iterator[ImageFeatures]:
-    """Features of the images of a job, part by part: what is kept, else what is made now and put in the feature cache. A share
-    (index, of) are the parts whose number is ``index`` modulo ``of``, so that several processes can fill it together. Raises NotFinite."""
+    """Yield the features of a job's images part by part, from the feature cache or generated and put there. Raises NotFinite.
+
+    A share (index, of) has the parts whose number is ``index`` modulo ``of``, so that several processes can fill the cache."""
     index, of = share
     for number, part in list(enumerate(job.subset.slices(PART)))[index::of]:
         features = feature_cache.get(number, preset.extractor)
         if features is None:
-            features = preset.extract(_finite(_decoded(replace(job, subset=part))), device=job.device)
+            features = preset.extract(_images(replace(job, subset=part), finite=True), device=job.device)
             feature_cache.put(number, features)
         yield features
 
 
 def kept(job: Job, preset: Preset, feature_cache: FeatureCache) -> ImageFeatures | None:
-    """Features that another case has kept for the images of this job, if it has all of them."""
+    """Return the features of a job's images if the cache has all of them."""
     features = [feature_cache.get(number, preset.extractor) for number in range(len(job.subset.slices(PART)))]
-    there = [part for part in features if part is not None]
-    return ImageFeatures.joined(there) if len(there) == len(features) else None
+    present = [part for part in features if part is not None]
+    return ImageFeatures.joined(present) if len(present) == len(features) else None
 
 
-def _finite(batches: Iterable[Tensor]) -> Iterator[Tensor]:
-    for images in batches:
-        if not bool(torch.isfinite(images).all()):
+def _images(job: Job, *, finite: bool = False) -> Iterator[Tensor]:
+    """Yield images (B, 3, H, W) in fp32, batch by batch. If they must be ``finite``, raise NotFinite for others."""
+    for chunk in job.chunks():
+        images = job.decode(job.generate(chunk))
+        if finite and not bool(torch.isfinite(images).all()):
             raise NotFinite("An image of the quality pass holds NaN or infinity.")
         yield images
 
 
-def _decoded(job: Job) -> Iterator[Tensor]:
-    """Images (B, 3, H, W) in fp32, batch by batch: one goes as soon as it has been looked at."""
-    for chunk in job.chunks():
-        yield job.decode(job.generate(chunk))
-
-
 def pictures(job: Job, case: Case) -> Iterator[Tensor]:
-    """The images of a job as bytes (B, H, W, 3), at the size that the case's preset sees. Raises Unsupported for one that is not finite."""
+    """Yield the images of a job as bytes (B, H, W, 3), in the size of the case's preset. Raises Unsupported for NaN or infinity."""
     side = case.evaluation[QUALITY_PASS].get("resize")
-    for images in _decoded(job):
+    for images in _images(job):
         yield as_bytes(resized(images, side) if side else images).permute(0, 2, 3, 1)
 
 
 def set_values(images: ImageSet) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Samples by metric, and the facts that their classes state about them by kind. Nothing of what so few images cannot state."""
+    """Return samples by metric and facts about them by kind, for the metrics for which there are enough images."""
     samples, facts = dict[str, list[float]](), {"intervals": dict[str, Any]()}
     for cls in set_metrics():
         name = quality_name(cls.name, images.preset.name, len(images.features)) if cls.family else cls.name
@@ -114,7 +111,7 @@ def set_values(images: ImageSet) -> tuple[dict[str, list[float]], dict[str, Any]
 
 
 def job_of(job: Job, case: Case, classes: int) -> Job:
-    """The job of the quality pass, in a storage of its own."""
+    """Return the job of the quality pass, in a storage of its own."""
     settings = case.evaluation[QUALITY_PASS]
     subset = seeds.subset(settings["seeds"], classes).first(settings["samples"])
     return replace(job, subset=subset, batch=settings["batch"], memory=Memory(job.device, job.memory.codec))

@@ -1,5 +1,6 @@
-"""Entry of a trial's process: ``python -m cachemark.trial.child.start``. The trial itself is a copy below this process, which imports
-nothing large and ends, with the trial, whatever that has started and left behind (:mod:`cachemark.machine.keeper`)."""
+"""Entry of a trial's process: ``python -m cachemark.trial.child.start``.
+
+The trial is a copy below this process, which imports nothing large and finally ends the trial and everything that it started."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ def main() -> None:
 
 
 def _trial() -> None:
-    from .main import main as trial
+    from .main import main as run
 
-    trial()
+    run()
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
-"""Times and bytes of a case: the generations that are timed, and the one before them whose memory is watched."""
+"""Times, bytes and passes of a case: the timed generations, and the one before them whose memory is observed."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ...cache.arena import Memory
 from ...cache.engine.graph import Graph
-from ...cache.layout import Layout
+from ...cache.layout import Layout, Step, window_step
 from ...cache.masked_layout import MaskedLayout
 from ...contract.decoder import Rehearsal
 from ...contract.method import Method
@@ -20,9 +22,9 @@ from ...machine.timer import clock
 from ...metrics.base import Costs
 from ...metrics.compute.speed import first_half, watched
 from ...roofline.masked_flops import work
-from .judge import Job
+from .bench import Job
 
-LIVE = "live_bytes"  # of an outcome's facts: those of keys and values over an image
+LIVE = "live_bytes"  # of an outcome's facts: bytes of keys and values over an image
 
 
 class _Timed:
@@ -31,32 +33,28 @@ class _Timed:
     def __init__(self, job: Job) -> None:
         self.job, self.layout = job, _paced(job.first(job.batch).layout, job.method())
         self._watch = clock(job.device, watched(self.layout))
-        self._batches = [(torch.tensor(job.subset.labels[part], device=job.device), job.subset.seeds[part]) for part in job.alike()]
-
-    @property
-    def batches(self) -> int:
-        return len(self._batches)
+        self.batches = [(torch.tensor(job.subset.labels[part], device=job.device), job.subset.seeds[part]) for part in job.alike()]
 
     def once(self, turn: int = 0) -> tuple[float, dict[int, float]]:
-        """Seconds of one more generation, and its marks."""
-        labels, seeds = self._batches[turn % len(self._batches)]
+        """Return the seconds of one more generation, and its marks."""
+        labels, seeds = self.batches[turn % len(self.batches)]
         self._watch.start()
         with torch.inference_mode():
             self.job.loaded.decode(self.job.drawn(labels, seeds, self.job.memory, mark=self._watch.mark))
-        took = self._watch.stop(), self._watch.marks()
+        times = self._watch.stop(), self._watch.marks()
         self.job.alive(len(seeds))
-        return took
+        return times
 
 
 def timed(case: Case, job: Job, full: Job | None = None) -> tuple[Costs, list[float]]:
-    """The other warm-up generations, then the counted ones: their seconds and marks, and the seconds of the full cache beside them.
+    """Run the other warm-up generations and the timed ones. Return the costs, and the seconds of the full cache in turns.
 
-    A machine is faster at one time than at another, so each counted generation has one of ``full``, the full cache, right before or right
-    after it by turns, and their ratio is the speedup. Where memory does not hold both, there is none. A job of several batches, whose
-    time depends on the images, takes each of them at least once, and the full cache the same one."""
+    The speed of a machine drifts, so each timed generation has one of ``full``, the full cache, right before or after it in turns, and
+    their ratio is the speedup; there is none if memory does not hold both. A job of several batches, whose time depends on the images,
+    runs each at least once, and the full cache the same one."""
     own, beside = _Timed(job), _warmed(full, case.warmup) if full else None
     seconds, marks, full_seconds = list[float](), list[dict[int, float]](), list[float]()
-    for repeat in range(1, case.warmup + max(case.repeats, own.batches)):
+    for repeat in range(1, case.warmup + max(case.repeats, len(own.batches))):
         counted, turn = repeat >= case.warmup, max(0, repeat - case.warmup)
         if beside and counted and repeat % 2:
             full_seconds.append(beside.once(turn)[0])
@@ -70,7 +68,7 @@ def timed(case: Case, job: Job, full: Job | None = None) -> tuple[Costs, list[fl
 
 
 def _warmed(job: Job, times: int) -> _Timed | None:
-    """The job after its warm-up generations, or None where there is no memory for it."""
+    """Return the job after its warm-up generations, or None if memory does not hold it."""
     timed_job = _Timed(job)
     try:
         for _ in range(times):
@@ -83,7 +81,7 @@ def _warmed(job: Job, times: int) -> _Timed | None:
 
 
 def _paced(layout: Layout, method: Method) -> Layout:
-    """The layout with as many passes as the method makes."""
+    """Return the layout with as many passes as the method makes."""
     if not isinstance(layout, MaskedLayout):
         return layout
     method.resolve(layout)
@@ -91,12 +89,11 @@ def _paced(layout: Layout, method: Method) -> Layout:
 
 
 def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields of :class:`~cachemark.metrics.base.Costs`, and facts, from a generation that is watched and not timed, the first warm-up.
+    """Return fields of :class:`~cachemark.metrics.base.Costs`, and facts, from the first warm-up generation, which is not timed.
 
-    Bytes come from the arena, and the peak is above the loaded weights. In a masked model FLOPs come from arithmetic. An
-    engine that captures does so in a generation before that; its pool exists all the time, so it counts in the peak. The fact holds the
-    bytes that ``live`` when so many ``tokens`` of an image are drawn: at the watched ones and at the next, whose pass has written them
-    and dropped what goes there."""
+    Bytes come from the arena, and the peak is above the loaded weights. FLOPs of masked models come from arithmetic. An engine that
+    captures does so in a generation before; its pool always exists, so it is part of the peak. The fact has the bytes that are ``live``
+    when so many ``tokens`` of an image are drawn: at the watched ones and at the next, whose pass has written and evicted them."""
     method, memory, drawn, live = job.method(), job.memory, [], {}
     labels, stops = torch.tensor(job.subset.labels, device=job.device), set(watched(_paced(job.layout, job.method())))
 
@@ -121,8 +118,7 @@ def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
         counts |= {"graph_bytes": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
     if isinstance(job.layout, MaskedLayout):
         counts["flops"] = [float(work(job.method(), job.layout).total)]
-    noted = {LIVE: {"tokens": list(live), "live": list(live.values())}} if any(live.values()) else {}
-    return counts, noted
+    return counts, {LIVE: {"tokens": list(live), "live": list(live.values())}} if any(live.values()) else {}
 
 
 def _capture(job: Job) -> int:
@@ -144,3 +140,35 @@ def graph_facts(memory: Memory) -> dict[str, Any]:
     if not isinstance(memory.engine, Graph):
         return {}
     return {"graph": {"captured": memory.engine.captured, "missed": memory.engine.missed}}
+
+
+# -- passes under a decoder ----------------------------------------------------------------------------------------------
+class Ran(NamedTuple):
+    """One generation: its images, the tokens that each pass drew, and how many of them were kept."""
+
+    images: int
+    fed: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    def steps(self, layout: Layout) -> list[Step]:
+        """Return its passes, each with the edges of its kept tokens."""
+        behind = [sum(self.kept[:i]) for i in range(1, len(self.kept))]
+        ran = zip(behind, self.fed[1:], self.kept[1:], strict=True)
+        return [Step(0, layout.visual), *(window_step(layout, accepted - 1, fed, fed - correct) for accepted, fed, correct in ran)]
+
+
+def noting(job: Job, ran: list[Ran]) -> Job:
+    """Return the job, with its generations added to ``ran``, except those of forced tokens, which reject nothing."""
+    return replace(job, noted=lambda images, decoder: ran.append(Ran(images, tuple(decoder.fed), tuple(decoder.kept))))
+
+
+def pass_values(ran: Sequence[Ran]) -> dict[str, list[float]]:
+    """Return passes and rejected drafts of each image, equal within a batch, which advances together."""
+    each = [batch for batch in ran for _ in range(batch.images)]
+    return {"passes": [float(len(batch.kept)) for batch in each], "rejected": [float(sum(batch.fed) - sum(batch.kept)) for batch in each]}
+
+
+def tokens_per_pass(ran: Sequence[Ran], tokens: int) -> dict[str, float]:
+    """Return the tokens per pass over the generations: mean, spread, least and most."""
+    rates = [tokens / len(batch.kept) for batch in ran]
+    return {"mean": statistics.fmean(rates), "spread": statistics.pstdev(rates), "least": min(rates), "most": max(rates)}
