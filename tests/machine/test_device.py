@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.machine import gpu as device
 from cachemark.machine import monitor as watch
+from cachemark.machine import timer
 from cachemark.machine.environment import environment
 from cachemark.machine.monitor import Watch, strangers
 from cachemark.models.protocol import Request
@@ -44,26 +45,15 @@ def planned(name: str) -> Planned:
 
 # ------------------------------------------------------------------------------------------------ the driver
 
-@pytest.mark.parametrize("name", EVERY)
-def test_the_fake_has_the_real_modules_interface(name: str) -> None:
-    real, fake = inspect.signature(getattr(pynvml, name)), inspect.signature(getattr(FakeNvml, name))
-    ours = [p for p in fake.parameters if p != "self"]
-    assert ours == list(real.parameters)[: len(ours)]
-    assert all(p.default is not p.empty for p in list(real.parameters.values())[len(ours):])
-
-
-def test_nothing_is_asked_that_the_fake_and_the_real_module_do_not_both_have() -> None:
-    asked = set(re.findall(r"nvml\.(\w+)", Path(device.__file__).read_text()))
-    assert {name for name in asked if name.startswith("nvml")} == set(EVERY)
-    assert all(hasattr(pynvml, name) for name in asked)
-
-
-@pytest.mark.parametrize(("bit", "name"), [
-    (device.SW_POWER_CAP, "SwPowerCap"), (device.HW_SLOWDOWN, "HwSlowdown"), (device.SW_THERMAL, "SwThermalSlowdown"),
-    (device.HW_THERMAL, "HwThermalSlowdown"), (device.POWER_BRAKE, "HwPowerBrakeSlowdown"),
-])  # fmt: skip
-def test_the_bits_are_the_drivers(bit: int, name: str) -> None:
-    assert bit == getattr(pynvml, f"nvmlClocksEventReason{name}")
+def test_the_fake_and_the_bits_are_those_of_the_driver() -> None:
+    for name in EVERY:
+        real, fake = inspect.signature(getattr(pynvml, name)), inspect.signature(getattr(FakeNvml, name))
+        ours = [p for p in fake.parameters if p != "self"]
+        assert ours == list(real.parameters)[: len(ours)]
+        assert all(p.default is not p.empty for p in list(real.parameters.values())[len(ours):])
+    bits = {device.SW_POWER_CAP: "SwPowerCap", device.HW_SLOWDOWN: "HwSlowdown", device.SW_THERMAL: "SwThermalSlowdown",
+            device.HW_THERMAL: "HwThermalSlowdown", device.POWER_BRAKE: "HwPowerBrakeSlowdown"}
+    assert all(bit == getattr(pynvml, f"nvmlClocksEventReason{name}") for bit, name in bits.items())
 
 
 def test_devices_are_known_by_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,55 +111,6 @@ def test_a_quiet_case_stands_and_says_what_was_seen(watching: Watch, cards: list
                      "joules": 1.0, "slowed_by": [], "locked_mhz": 1410}
 
 
-@pytest.mark.parametrize(("bits", "words"), [
-    (0x8, "hardware slowdown"), (0x20, "software thermal"), (0x40, "hardware thermal"), (0x80, "power brake"),
-])  # fmt: skip
-def test_a_device_that_slows_itself_down_is_throttled(bits: int, words: str, watching: Watch, cards: list[Card]) -> None:
-    _, spoilt = ends(watching, cards[0], spoil=lambda: setattr(cards[0], "reasons", bits))
-    assert spoilt is not None
-    assert spoilt.status is Status.THROTTLED
-    assert words in spoilt.reason
-
-
-def test_the_power_cap_is_written_down_and_nothing_else(watching: Watch, cards: list[Card]) -> None:
-    facts, spoilt = ends(watching, cards[0], spoil=lambda: setattr(cards[0], "reasons", 0x4))
-    assert spoilt is None
-    assert facts["slowed_by"] == ["power cap"]
-
-
-@pytest.mark.parametrize(("mhz", "busy", "status"), [(1338, 100, Status.THROTTLED), (1340, 100, None), (345, 10, None)])
-def test_a_median_clock_below_the_locked_one_is_throttled(
-    mhz: int, busy: int, status: Status | None, watching: Watch, cards: list[Card],
-) -> None:  # fmt: skip
-    """0.95 of 1410 MHz are 1339.5. A clock that falls while the device waits says nothing."""
-    def slower() -> None:
-        cards[0].sm_mhz, cards[0].busy = mhz, busy
-        watching.read()
-
-    _, spoilt = ends(watching, cards[0], spoil=slower)
-    assert (spoilt and spoilt.status) == status
-
-
-def test_an_unlocked_clock_may_fall(watching: Watch, cards: list[Card]) -> None:
-    watching.locked = 0
-    assert ends(watching, cards[0], spoil=lambda: setattr(cards[0], "sm_mhz", 345))[1] is None
-
-
-def test_a_foreign_process_makes_it_contended(watching: Watch, cards: list[Card]) -> None:
-    _, spoilt = ends(watching, cards[0], spoil=lambda: cards[0].pids.add(1))
-    assert spoilt is not None
-    assert (spoilt.status, spoilt.reason) == (Status.CONTENDED, "Other processes computed on the device: 1.")
-    cards[0].pids = {7}
-    assert watching.intruders() == frozenset()
-
-
-def test_a_lost_device_is_an_error(watching: Watch, cards: list[Card]) -> None:
-    _, spoilt = ends(watching, cards[0], spoil=lambda: lose(cards[0]))
-    assert spoilt is not None
-    assert spoilt.status is Status.ERROR
-    assert "GPU-aaaa" in spoilt.reason
-
-
 def test_a_childs_own_processes_are_not_foreign(watching: Watch, cards: list[Card]) -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEPS], start_new_session=True) as child:
         try:
@@ -191,15 +132,6 @@ def test_numbers_of_another_namespace_are_forgiven_once(seen: set[int], own: set
     assert strangers(frozenset(seen), frozenset(own), lambda pid: pid < 9000) == foreign
 
 
-def test_the_thread_reads_by_itself(nvml: FakeNvml, cards: list[Card]) -> None:
-    with Watch(device.gpus(nvml)[0], period=0.001) as watching:
-        watching.begin()
-        while cards[0].asked.count("nvmlDeviceGetClockInfo") < 6:  # the fifth reading is whole when the sixth begins
-            pass
-        facts, _ = watching.end()
-    assert facts["readings"] >= 5
-
-
 def test_an_answer_nobody_expects_is_told_and_does_not_end_the_reading(nvml: FakeNvml, cards: list[Card]) -> None:
     with Watch(device.gpus(nvml)[0], period=0.001) as watching:
         watching.begin()
@@ -217,6 +149,33 @@ def test_an_answer_nobody_expects_is_told_and_does_not_end_the_reading(nvml: Fak
     assert facts["readings"] >= 5
     assert facts["unread"]["times"] >= 1
     assert facts["unread"]["errors"] == ["NVMLError_Unknown: Unknown Error"]
+
+
+def slowed(mhz: int, busy: int) -> Callable[[Watch, Card], None]:
+    def slow(watching: Watch, card: Card) -> None:
+        card.sm_mhz, card.busy = mhz, busy
+        watching.read()
+
+    return slow
+
+
+@pytest.mark.parametrize(("event", "locked", "status", "words"), [
+    (lambda _, card: setattr(card, "reasons", 0x4), 1410, None, ""),  # the power cap
+    *((lambda _, card, bits=bits: setattr(card, "reasons", bits), 1410, Status.THROTTLED, words) for bits, words in
+      ((0x8, "hardware slowdown"), (0x20, "software thermal"), (0x40, "hardware thermal"), (0x80, "power brake"))),
+    (slowed(1338, 100), 1410, Status.THROTTLED, "1338 MHz"), (slowed(1340, 100), 1410, None, ""),  # 0.95 of 1410 MHz are 1339.5
+    (slowed(345, 10), 1410, None, ""), (slowed(345, 100), 0, None, ""),  # idle, or not locked
+    (lambda _, card: card.pids.add(1), 1410, Status.CONTENDED, "Other processes computed on the device: 1."),
+    (lambda _, card: lose(card), 1410, Status.ERROR, "GPU-aaaa"),
+])  # fmt: skip
+def test_what_disturbs_a_case(
+    event: Callable[[Watch, Card], None], locked: int, status: Status | None, words: str, watching: Watch, cards: list[Card],
+) -> None:  # fmt: skip
+    watching.locked = locked
+    facts, spoilt = ends(watching, cards[0], spoil=lambda: event(watching, cards[0]))
+    assert (spoilt and spoilt.status) == status
+    assert words in (spoilt.reason if spoilt else "")
+    assert bool(facts["slowed_by"]) == bool(cards[0].reasons)
 
 
 # ------------------------------------------------------------------------------------------------ redone, quarantined
@@ -256,20 +215,22 @@ def on(nvml: FakeNvml, *numbers: int) -> list[Place]:
     return [Place((), Watch(device.gpus(nvml)[n])) for n in numbers]
 
 
-def test_a_spoilt_case_is_measured_again(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = Trials(b=2)
-    found = ran(monkeypatch, trials, on(nvml, 0), "a b c")
-    assert [o.status for o in found.values()] == [Status.OK] * 3
-    assert [method for method, _ in trials.ran] == ["a", "b", "c", "b", "b"]
-
-
-def test_three_rejects_quarantine_a_device(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = Trials(GPU_aaaa=3)
-    found = ran(monkeypatch, trials, on(nvml, 0), "a b", "c d e")
-    assert [found[name].status for name in "abc"] == [Status.THROTTLED] * 3
-    assert [found[name].status for name in "de"] == [Status.NOT_REACHED] * 2
-    assert "No device was left" in found["d"].log
-    assert len(trials.ran) == 3
+@pytest.mark.parametrize(("bad", "devices", "groups", "bad_cases", "attempts"), [
+    ({"b": 2}, (0,), ("a b c",), "", 5),  # measured again
+    ({"GPU_aaaa": 3}, (0,), ("a b", "c d e"), "abc", 3),  # three rejects quarantine a device
+    ({"a": 1000}, (0, 1), ("a",), "a", 1 + executor.REDOS),
+    ({"lost": 1000}, (0,), ("lost b",), ("lost",), 1),  # a lost device gets nothing more
+])  # fmt: skip
+def test_a_spoilt_case_is_measured_again_while_a_device_is_left(
+    bad: dict[str, int], devices: tuple[int, ...], groups: tuple[str, ...], bad_cases: Sequence[str], attempts: int, nvml: FakeNvml,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    trials = Trials(**bad)
+    found = ran(monkeypatch, trials, on(nvml, *devices), *groups)
+    left = Status.OK if not bad_cases else Status.NOT_REACHED
+    assert {name: o.status for name, o in found.items()} == {name: Status.THROTTLED if name in bad_cases else left for name in found}
+    assert all("No device was left" in o.log for o in found.values() if o.status is Status.NOT_REACHED)
+    assert len(trials.ran) == attempts
 
 
 def test_a_case_goes_to_a_healthy_device(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,20 +238,6 @@ def test_a_case_goes_to_a_healthy_device(nvml: FakeNvml, monkeypatch: pytest.Mon
     found = ran(monkeypatch, trials, on(nvml, 0, 1), *"abcdefgh")
     assert {o.status for o in found.values()} == {Status.OK}
     assert sum(gpu == "GPU-aaaa" for _, gpu in trials.ran) <= executor.REJECTS
-
-
-def test_redoing_ends_with_the_fourth_attempt(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = Trials(a=1000)
-    found = ran(monkeypatch, trials, on(nvml, 0, 1), "a")
-    assert found["a"].status is Status.THROTTLED
-    assert 1 + executor.REDOS == len(trials.ran) == 4
-
-
-def test_a_lost_device_gets_nothing_more(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = Trials(lost=1000)
-    found = ran(monkeypatch, trials, on(nvml, 0), "lost b")
-    assert {name: o.status for name, o in found.items()} == {"lost": Status.THROTTLED, "b": Status.NOT_REACHED}
-    assert len(trials.ran) == 1
 
 
 def test_an_error_in_one_lane_ends_the_run(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,3 +275,20 @@ def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
     assert found[1].outcome.facts["device"]["uuid"] == "GPU-aaaa"
     assert found[1].outcome.facts["cpus"] == [min(os.sched_getaffinity(0))]
     assert found[1].outcome.facts["threads"] == 1
+
+
+# ------------------------------------------------------------------------------------------------ the host's clock
+
+def test_the_clock_keeps_watched_tokens_from_its_last_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count(start=100)  # the clock advances by one second whenever it is read
+    monkeypatch.setattr(timer.time, "perf_counter_ns", lambda: next(ticks) * 10**9)
+    host = timer.clock("cpu", [1, 3])
+    for _ in range(2):
+        host.start()
+        for index in range(4):
+            host.mark(index)  # the clock is read for watched tokens alone
+        assert host.stop() == 3.0
+        assert host.marks() == {1: 1.0, 3: 2.0}
+    host.start()
+    host.mark(3)
+    assert host.marks() == {3: 1.0}

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -87,14 +86,3 @@ def test_a_process_ends_with_its_keeper(tmp_path: Path) -> None:
         stages.until(lambda: stages.ended(pid), "the end of a process without a keeper")
     for line in (tmp_path / "pids").read_text().split():  # these nobody keeps any more
         os.kill(int(line), signal.SIGKILL)
-
-
-def test_children_are_those_that_are_not_waited_for() -> None:
-    before = keeper.children()
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as process:
-        assert keeper.children() - before == {process.pid}
-        process.kill()
-    end = time.monotonic() + stages.PATIENCE
-    while keeper.children() - before and time.monotonic() < end:
-        time.sleep(0.01)
-    assert keeper.children() == before

@@ -8,7 +8,6 @@ import pytest
 
 from cachemark.core.result import FULL_BESIDE, Outcome
 from cachemark.core.units import metric
-from cachemark.store.db import Store
 from support import stages
 from support.bad_plugins import MORE, PLUGINS, BadPlugin
 from support.stages import Stage
@@ -52,12 +51,6 @@ def check(alone: Stage, beside: Stage, bad: dict[str, BadPlugin]) -> None:
 
 def test_the_next_case_gives_the_same_tokens(measured: Stage, beside: Stage) -> None:
     check(measured, beside, PLUGINS)
-
-
-def test_each_case_of_a_plug_in_has_a_process_of_its_own(beside: Stage) -> None:
-    with Store.open(beside.store, create=False, read_only=True) as store:
-        trials = store.trials(1)
-    assert len(set(trials.values())) == len(trials) == len(CALM) + len(PLUGINS), "the model is a plug-in's"
 
 
 def test_a_process_that_has_left_its_group_ends_too(beside: Stage) -> None:

@@ -6,21 +6,18 @@ There is no CUDA device here: an emulator stands in for CUDA graphs, below the s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from cachemark.cache.attention import FUSED, FUSED_MASS_KERNEL, chosen, fused
+from cachemark.cache.attention import FUSED, FUSED_MASS_KERNEL, fused
 from cachemark.cache.engine.engine import EAGER
-from cachemark.cache.engine.graph import Graph, engine, refused
+from cachemark.cache.engine.graph import Graph
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
-from cachemark.core.spec import Sampling
 from cachemark.core.units import METRICS
 from cachemark.kit.cpu_graphs import CpuGraphs
-from cachemark.models.llamagen import layout
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.plugins import loading as plugins
@@ -28,7 +25,7 @@ from cachemark.trial.child import bench as benches
 from cachemark.trial.child import facts
 from cachemark.trial.child.bench import Bench
 from support import examples
-from support.examples import CONFIG, TOKENS
+from support.examples import TOKENS
 from support.measuring import run_case
 from support.stages import forgetting
 
@@ -75,13 +72,6 @@ engine = "%s"
             (candidate,) = (p for p in expand(plans.load(str(tmp_path / "plan.toml")), "cuda") if p.case.method == "ams_kv")
             found[decide, name] = "decides on the host" in candidate.unsupported_reason
     assert found == {("profile", "eager"): False, ("profile", "graph"): False, ("online", "eager"): False, ("online", "graph"): True}
-
-
-def test_an_engine_by_its_name() -> None:
-    assert engine("eager", "cpu") is engine("reference", "cuda") is EAGER
-    assert (bool(refused("graph", "cpu")), refused("graph", "cuda"), refused("eager", "cpu")) == (True, "", "")
-    with pytest.raises(Unsupported, match=r"^The graph engine"):
-        engine("graph", "cpu")
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -131,12 +121,6 @@ def test_a_fused_kernel_with_mass_is_compared_at_its_price(folder: Path, monkeyp
     assert "different_kernel" not in full
 
 
-def test_a_cpu_has_one_kernel() -> None:
-    assert chosen(layout(CONFIG, [0], Sampling(), torch.float32, "cpu")) == "sdpa"
-    with fused("cpu"):
-        assert torch.backends.cuda.math_sdp_enabled()
-
-
 def test_on_a_cuda_device_the_written_out_formula_is_shut_out() -> None:
     before = torch.backends.cuda.math_sdp_enabled()
     with fused("cuda"):
@@ -144,13 +128,6 @@ def test_on_a_cuda_device_the_written_out_formula_is_shut_out() -> None:
         assert torch.backends.cuda.flash_sdp_enabled()
     assert torch.backends.cuda.math_sdp_enabled() is before
     assert "MATH" not in {backend.name for backend in FUSED}
-
-
-def test_another_case_has_an_engine_of_its_own() -> None:
-    first = Graph(CpuGraphs())
-    second = first.another()
-    assert (second is first, second.captured, second.nbytes) == (False, 0, 0)
-    assert EAGER.another() is EAGER
 
 
 def test_held_tensors_belong_to_one_case() -> None:
@@ -172,8 +149,3 @@ def test_numbers_go_in_as_tensors(given: float) -> None:
         (doubled,) = engine.run("double", lambda x: (x * 2 + torch.zeros(1),), (number,), Nothing())
         assert doubled.item() == 2 * number
     assert engine.captured == 1
-
-
-def test_a_request_knows_its_engine(folder: Path) -> None:
-    case = planned(folder, "graph")[0]
-    assert replace(case.request, engine="eager") == planned(folder, "eager")[0].request

@@ -5,19 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cachemark.cache.arena import Memory
-from cachemark.cache.bank import SlotBank
-from cachemark.cache.layout import Site
 from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import ThresholdWarning
-from cachemark.methods.registry import METHODS
-from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plugins import loading as plugins
@@ -53,10 +47,6 @@ def measure(folder: Path, tmp_path: Path) -> Any:
         yield measure
 
 
-def falls(outcome: Outcome) -> bool:
-    return any(later < earlier for earlier, later in pairwise(outcome.facts[LIVE]["live"]))
-
-
 def test_what_goes_at_the_end_of_a_line_is_gone(measure: Measure) -> None:
     found = measure(examples.plan_text('"linear"'))
     full, linear = found["full"].facts[LIVE], found["linear 1/2"].facts[LIVE]
@@ -64,11 +54,6 @@ def test_what_goes_at_the_end_of_a_line_is_gone(measure: Measure) -> None:
     assert full["live"] == [ENTRY * entries for entries in (4, 5, 8, 9, 12, 13, 16)], "one of the condition, and what was fed"
     assert linear["live"] == [ENTRY * entries for entries in (4, 5, 8, 5, 8, 5, 8)], "two lines and the condition, less one line"
     assert found["linear 1/2"].samples["kv_logical"] == [ENTRY * 9], "the fullest moment is before anything goes"
-
-
-def test_a_curve_of_the_fullest_moment_would_not_fall(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SlotBank, "live_bytes", SlotBank.logical_bytes)
-    assert not falls(measure(examples.plan_text('"linear"'))["linear 1/2"])
 
 
 HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 2\n[[cells]]\nbatch = 2\n'
@@ -88,11 +73,3 @@ def test_places_that_stand_from_the_beginning_make_no_curve(measure: Measure) ->
     padded = measure(examples.plan_text('"streaming"', cells='engine = "reference"'))["full"]
     assert padded.samples["kv_logical"][0] > 0, "it does keep something"
     assert LIVE not in padded.facts
-
-
-def test_nor_do_those_of_a_masked_model() -> None:
-    entry = MODELS.get("tiny-mar")
-    layout = entry.shape(entry.presets["paper"], 2)
-    method = METHODS.get("marche").build({})
-    method.begin(layout, [Site("decoder", block) for block in range(layout.layers)], Memory())
-    assert (method.live_bytes, method.logical_bytes > 0) == (None, True)

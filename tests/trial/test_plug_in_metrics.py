@@ -16,7 +16,7 @@ from cachemark.core.units import metric
 from cachemark.metrics.base import ImageBatch
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
-from cachemark.plans.metrics import defined, metrics_of
+from cachemark.plans.metrics import defined
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.plugin_metrics import PluginMetrics
@@ -121,7 +121,3 @@ def test_an_edited_file_measures_nothing_under_the_old_name(measured: tuple[Outc
     samples, faults = PluginMetrics(case, [str(tmp_path / "edited.py")]).images(shown(), 2, lambda images: None)
     assert samples == {}
     assert faults[name]["fault"] == "changed"
-
-
-def test_a_file_brings_its_metrics(file: Path) -> None:
-    assert metrics_of([file]) == ["exits", "far", "grey", "matrix", "nan", "number", "raises"]

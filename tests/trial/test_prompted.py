@@ -19,16 +19,12 @@ from cachemark.core import seeds
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
 from cachemark.kit.cpu_graphs import CpuGraphs
-from cachemark.metrics.compute import prompt_scores
 from cachemark.metrics.compute.prompt_scores import FIGURES, PromptScores
 from cachemark.models.catalogue.text_to_image import TINY_TEXTS as TEXTS
-from cachemark.models.checkpoints import sha256
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import Loaded
-from cachemark.models.registry import MODELS
-from cachemark.models.weights import packaged
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.trial.child.bench import Bench, Job
@@ -103,16 +99,3 @@ def test_a_trial_scores_images_by_their_prompts_and_says_what_these_were(tmp_pat
     scores = PromptScores(TEXTS)
     again = scores("prompt_score", bench.loaded.decode(tokens), seeds.subset("s64", len(TEXTS)).labels[:2])
     assert outcome.samples["prompt_score"] == again.tolist()
-
-
-def test_the_model_is_judged_by_every_prompt_score() -> None:
-    entry = MODELS.get("tiny-t2i")
-    assert set(entry.quality) == set(FIGURES)
-
-
-def test_the_reader_of_images_is_a_part_of_what_a_case_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "plan.toml").write_text(PLAN)
-    first = expand(plans.load(str(tmp_path / "plan.toml")))[0].case
-    monkeypatch.setattr(prompt_scores, "identity", lambda: "f00")
-    assert first.metrics["prompt_score"] == {"weights": sha256(packaged("tiny-reader.safetensors"))}
-    assert expand(plans.load(str(tmp_path / "plan.toml")))[0].case.key != first.key

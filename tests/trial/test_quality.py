@@ -16,7 +16,6 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.core import seeds, units
-from cachemark.core.errors import BadPlan
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
 from cachemark.methods.full import Full
@@ -116,11 +115,6 @@ def test_the_full_cache_is_made_once_for_a_cell_and_its_reference_rows(folder: P
     assert made["other_batch"] == 2 * samples, "its own images, and along the full cache's tokens"
 
 
-def test_a_block_may_do_without_and_random_weights_always_do(folder: Path) -> None:
-    assert not any(QUALITY_PASS in p.case.evaluation for p in planned(folder, cells="quality = false"))
-    assert not any(QUALITY_PASS in p.case.evaluation for p in planned(folder, weights=""))
-
-
 def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -> None:
     cases = planned(folder)
     bench = Bench.load(cases[0])
@@ -155,13 +149,6 @@ def test_what_so_few_images_cannot_state_is_not_stored(folder: Path, monkeypatch
         assert not {"bias", "real", "to_full"} & outcome.facts.keys()
 
 
-def test_a_side_without_the_full_cache_beside_it_has_no_difference(folder: Path) -> None:
-    cases = planned(folder)
-    outcome = pass_of(of_role(cases, "candidate"), Bench.load(cases[0]))
-    assert outcome.samples.keys() >= FIGURES
-    assert "to_full" not in outcome.facts
-
-
 def test_a_side_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path, tmp_path: Path) -> None:
     cases = planned(folder)
     full, side = (of_role(cases, role) for role in ("baseline", "candidate"))
@@ -190,24 +177,6 @@ def test_a_side_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_reu
     parts = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("old", "new")]
     assert parts[0] == parts[1]
     assert list(side.facts["to_full"]) == [f"fid_eyes_{IMAGES}"]
-
-
-def test_a_metric_of_a_plug_in_is_no_proof_that_images_are_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may differ in its last bit, or be missing once; hashes of tokens and images are the proof."""
-    monkeypatch.setitem(units.OUTSIDE, "contrast", replace(units.METRICS["psnr"], name="contrast"))
-    full = of_role(planned(folder), "baseline")
-    first = replace(pass_of(full, Bench.load(full)), result_key="old")
-    known = Earlier.of(replace(first, samples={**first.samples, "contrast": [1.0]}, facts={**first.facts, "result_parts": {}}), {})
-    assert known is not None
-    assert known.matches(known.output_hash, known.images_hash, {**known.proof, "contrast": [2.0]})
-    assert not known.matches(known.output_hash, known.images_hash, {name: [0.5] for name in known.proof})
-
-
-def test_it_would_not_find_them_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FeatureCache, "take", lambda self, other: None)
-    again, side = reused(folder, tmp_path)
-    assert again.facts["reused"]["from"] == "old"
-    assert "to_full" not in side.facts
 
 
 def test_parts_are_copied_where_a_file_has_but_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,14 +211,6 @@ def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path, 
     assert again.samples["fid_eyes_24"] == first.samples["fid_eyes_24"]
 
 
-def test_a_part_that_other_eyes_have_seen_does_not_count(tmp_path: Path, preset: Preset) -> None:
-    shelf = FeatureCache(tmp_path)
-    shelf.put(0, ImageFeatures(preset.extractor, torch.zeros(2, 6), torch.zeros(2, 10)))
-    assert shelf.get(0, preset.extractor) is not None
-    assert shelf.get(0, "cachemark-other") is None
-    assert FeatureCache(None).get(0, preset.extractor) is None
-
-
 def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> None:
     case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf")
     made: list[int] = []
@@ -270,14 +231,6 @@ def test_each_batch_is_a_sign_of_life(folder: Path) -> None:
     run_case(case, Bench.load(case, signs.append))
     judged = 3 * examples.SAMPLES // examples.BATCH  # the reference's tokens and images, then its own forced
     assert len(signs) == judged + 3 + 3 + 1 + examples.REPEATS + 1, "parts of 10, 10 and 4 images in batches of 4, the timed ones, bytes"
-
-
-def test_so_is_each_that_is_only_judged(folder: Path) -> None:
-    case, signs = of_role(planned(folder), "candidate"), list[int]()
-    see_side(case, Bench.load(case, signs.append))
-    assert len(signs) == 5 * examples.SAMPLES // examples.BATCH, "the reference's tokens and images, its own, and its own forced"
-    silent = see_side(case, Bench.load(case))[0]
-    assert silent.samples == see_side(case, Bench.load(case, signs.append))[0].samples
 
 
 def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
@@ -320,18 +273,3 @@ def test_what_is_missing_is_said_and_nothing_is_made(folder: Path, monkeypatch: 
     assert outcome.case.evaluation[QUALITY_PASS]["missing"] == "not measured: needs eyes"
     assert set(counter.seeds) == set(range(examples.SAMPLES))
     assert not case.case.measures(QUALITY_PASS)
-
-
-def test_too_few_images_are_refused_before_anything_runs(folder: Path) -> None:
-    with pytest.raises(BadPlan, match=r"plan\.toml:\d+: 7 images are fewer than the 8 of a subset of KID"):
-        planned(folder, QUALITY.replace(f"samples = {IMAGES}", "samples = 7"))
-
-
-@pytest.mark.parametrize("field", ["seeds", "samples", "batch", "preset", "extractor", "reference", "resize", "options"])
-def test_every_field_of_the_pass_makes_another_case(folder: Path, field: str) -> None:
-    case = of_role(planned(folder), "candidate").case
-    other = replace(case, evaluation={QUALITY_PASS: {**case.evaluation[QUALITY_PASS], field: "another"}})
-    assert other.key != case.key
-    assert other.cell != case.cell
-
-

@@ -21,7 +21,6 @@ from cachemark.plans.expand import Planned
 from cachemark.plans.reuse import Earlier
 from cachemark.trial.identity import identify
 from cachemark.trial.request import PARENT_ONLY, PROTOCOL, Task, TrialRequest
-from cachemark.trial.supervisor import run_trials
 from cachemark.workflows.pairs import configs_of
 
 PACKAGE = Path(cachemark.__file__).parent
@@ -68,13 +67,6 @@ def test_a_child_refuses_another_protocol_in_a_sentence(protocol: int | None) ->
     assert f"speaks protocol {PROTOCOL}" in child.stderr
     assert "Compare commits that share a protocol" in child.stderr
     assert "Traceback" not in child.stderr
-
-
-def test_the_refusal_of_a_child_is_the_outcome(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachemark.trial.request.PROTOCOL", PROTOCOL + 1)
-    (finished,) = run_trials([planned], TrialRequest(60.0, 1), lambda p: None)
-    assert "Compare commits that share a protocol" in finished.outcome.log
-    assert "Traceback" not in finished.outcome.log
 
 
 def copy_of_the_package(folder: Path, number: str) -> Path:

@@ -100,46 +100,7 @@ def test_each_case_of_a_plug_in_has_a_process_and_the_store_names_it(
     assert len(pairs) == len({name for name, _ in pairs}) == len({number for _, number in pairs}) == 5
 
 
-def test_built_in_cases_share_a_process_up_to_the_first_that_runs_a_plug_in() -> None:
-    cases: list[Any] = [SimpleNamespace(runs_plugin=number in (2, 3)) for number in range(5)]
-    assert [len(isolate._sharing(cases[start:])) for start in range(5)] == [2, 1, 1, 1, 1]
-
-
 def test_what_a_hanging_method_has_started_ends_with_it(ran: tuple[Result, stages.Stage], outcomes: dict[str, Outcome]) -> None:
     assert outcomes["hangs"].status is Status.TIMEOUT
     sleeper = int(Path(f"{ran[1].plugin}.sleeper").read_text())
     stages.until(lambda: stages.ended(sleeper), "the end of what it started")
-
-
-def test_the_command_line_says_which_and_why(ran: tuple[Result, stages.Stage]) -> None:
-    result, _ = ran
-    assert "[3/13] dot raises 1/2: error, 0.0 s\n    RuntimeError: the method is wrong\n" in result.stderr
-    assert "[12/13] dot calm-4 1/2: ok" in result.stderr
-    assert '"status": "timeout"' in result.stdout
-    assert "\x1b" not in result.output
-
-
-def test_a_child_has_longer_to_start_than_a_case_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Importing torch takes many seconds on a busy machine; a case's own time starts with the case."""
-    waits: list[float] = []
-
-    class Lines:
-        answers: list[Any] = [(0.0, {"start": 0}), (1.0, {"done": 0}), (2.0, {"start": 1})]
-
-        def get(self, timeout: float) -> Any:
-            waits.append(timeout)
-            if not self.answers:
-                raise queue.Empty
-            return self.answers.pop(0)
-
-    child = object.__new__(isolate._Child)
-    child._timeout, child._patience, child._expected, child._silent = 5.0, isolate.STARTUP, 2, False
-    child._heard = Lines()  # type: ignore[assignment]
-    assert len(list(child.messages())) == 3
-    assert waits == [isolate.STARTUP, 5.0, 5.0, 5.0]
-    assert child._silent
-
-
-@pytest.mark.parametrize(("code", "said"), [(0, "with exit code 0"), (3, "with exit code 3"), (-11, "signal SIGSEGV"), (-99, "signal 99")])
-def test_every_way_to_end_has_words(code: int, said: str) -> None:
-    assert isolate._cause(code).endswith(said)

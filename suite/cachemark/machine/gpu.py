@@ -20,22 +20,19 @@ SW_POWER_CAP = 0x4
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 REASONS = {SW_POWER_CAP: "power cap", HW_SLOWDOWN: "hardware slowdown", SW_THERMAL: "software thermal slowdown",
            HW_THERMAL: "hardware thermal slowdown", POWER_BRAKE: "power brake"}  # fmt: skip
-"""What NVML's bits of ClocksEventReasons mean, as far as they slow a device down."""
+"""NVML's bits of ClocksEventReasons that slow a device down."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """State of a device at one moment; None if unknown.
-
-    ``sm_mhz`` MHz, ``celsius`` °C, ``watts`` W, ``joules`` J since the driver was loaded, ``busy`` percent of the last sampling period,
-    ``reasons`` NVML's bits of clock reductions."""
+    """State of a device at one moment; None if unknown."""
 
     sm_mhz: int | None
     celsius: int | None
     watts: float | None
-    joules: float | None
-    busy: int | None
-    reasons: int
+    joules: float | None  # since the driver was loaded
+    busy: int | None  # percent of the last sampling period
+    reasons: int  # NVML's bits of clock reductions
     processes: frozenset[int]
 
 
@@ -55,18 +52,18 @@ class Gpu:
     def reading(self) -> Reading:
         """Return the current state."""
         nvml, h = self._nvml, self._handle
-        joules, watts = self._told(nvml.nvmlDeviceGetTotalEnergyConsumption), self._told(nvml.nvmlDeviceGetPowerUsage)
-        used = self._told(nvml.nvmlDeviceGetUtilizationRates)
+        joules, watts = self._query(nvml.nvmlDeviceGetTotalEnergyConsumption), self._query(nvml.nvmlDeviceGetPowerUsage)
+        used = self._query(nvml.nvmlDeviceGetUtilizationRates)
         return Reading(
-            self._told(lambda _: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)),
-            self._told(lambda _: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU)),
+            self._query(lambda _: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)),
+            self._query(lambda _: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU)),
             None if watts is None else watts / 1e3, None if joules is None else joules / 1e3, None if used is None else used.gpu,
-            self._told(nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0, self.processes(),
+            self._query(nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0, self.processes(),
         )
 
     def processes(self) -> frozenset[int]:
         """Return the PIDs that compute on it, in the host's numbering, which may differ from a container's."""
-        return frozenset(p.pid for p in self._told(self._nvml.nvmlDeviceGetComputeRunningProcesses) or ())
+        return frozenset(p.pid for p in self._query(self._nvml.nvmlDeviceGetComputeRunningProcesses) or ())
 
     def cuda(self) -> str:
         """Return the newest CUDA version that the driver supports, such as ``13.0``."""
@@ -75,13 +72,15 @@ class Gpu:
 
     def memory(self) -> int:
         """Return the total memory in bytes."""
-        info = self._told(self._nvml.nvmlDeviceGetMemoryInfo)
+        info = self._query(self._nvml.nvmlDeviceGetMemoryInfo)
         return 0 if info is None else int(info.total)
 
     def lock_clocks(self, mhz: int) -> None:
         """Lock the SM clock at ``mhz``. Raises Infrastructure without permission or support."""
         nvml = self._nvml
-        supported = self._clocks()
+        memory = self._query(nvml.nvmlDeviceGetSupportedMemoryClocks) or []
+        clocks = self._query(lambda handle: nvml.nvmlDeviceGetSupportedGraphicsClocks(handle, max(memory))) if memory else []
+        supported = sorted(clocks or [], reverse=True)
         if supported and mhz not in supported:
             nearest = min(supported, key=lambda c: abs(c - mhz))
             raise Infrastructure(f"{self.name} has no SM clock of {mhz} MHz.",
@@ -104,20 +103,14 @@ class Gpu:
                     f"A run that was killed left the clocks of {self.name} locked, and only an administrator may release them.",
                     remedy=f"As root: nvidia-smi -i {self.uuid} --reset-gpu-clocks && rm {self.mark}") from None
 
-        self._told(reset)
+        self._query(reset)
 
     @property
     def mark(self) -> Path:
         """The file that exists while a run has locked the clocks."""
         return folder() / f"{self.uuid}.locked"
 
-    def _clocks(self) -> list[int]:
-        """Return the SM clocks at the fastest memory clock, fastest first."""
-        memory = self._told(self._nvml.nvmlDeviceGetSupportedMemoryClocks) or []
-        clocks = self._told(lambda h: self._nvml.nvmlDeviceGetSupportedGraphicsClocks(h, max(memory))) if memory else []
-        return sorted(clocks or [], reverse=True)
-
-    def _told(self, ask: Callable[[Any], Any]) -> Any:
+    def _query(self, ask: Callable[[Any], Any]) -> Any:
         """Return NVML's answer, or None if the device does not support the query."""
         try:
             return ask(self._handle)
@@ -151,11 +144,12 @@ def chosen(names: Sequence[str], devices: Sequence[Gpu]) -> list[Gpu]:
     Raises UnknownName for any other name."""
     if "all" in names:
         return list(devices)
-    picked = [_named(name, devices) for name in names]
-    for name, gpu in zip(names, picked, strict=True):
-        if gpu is None:
+    picked = dict[Gpu, None]()
+    for name in names:
+        if (gpu := _named(name, devices)) is None:
             raise unknown("GPU", name, [gpu.uuid for gpu in devices])
-    return list(dict.fromkeys(gpu for gpu in picked if gpu is not None))
+        picked[gpu] = None
+    return list(picked)
 
 
 def _named(name: str, devices: Sequence[Gpu]) -> Gpu | None:
@@ -178,14 +172,13 @@ def locked(devices: Sequence[Gpu], mhz: int) -> Iterator[None]:
                 gpu.free_clocks()
                 gpu.mark.unlink(missing_ok=True)
             if mhz:
-                stack.callback(_let_go, gpu)
+                stack.callback(_release, gpu)
                 gpu.mark.touch()
                 gpu.lock_clocks(mhz)
         yield
 
 
-def _let_go(gpu: Gpu) -> None:
-    """Unlock the clocks, if possible, and remove the mark."""
+def _release(gpu: Gpu) -> None:
     with suppress(Lost, Infrastructure):
         gpu.free_clocks()
     gpu.mark.unlink(missing_ok=True)
@@ -197,12 +190,12 @@ def _orderly_end() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _leave)
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)

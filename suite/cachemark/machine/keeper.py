@@ -34,9 +34,9 @@ def keep(work: Callable[[], None]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED)
     copy = os.fork()
     if copy:
-        status, terminated = _waited(copy)
+        status, terminated = _wait(copy)
         end_family()
-        _leave(-signal.SIGTERM if terminated else os.waitstatus_to_exitcode(status))
+        _exit(-signal.SIGTERM if terminated else os.waitstatus_to_exitcode(status))
     _prctl(DEATH_SIGNAL, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WAITED)
     work()
@@ -66,7 +66,7 @@ def children() -> frozenset[int]:
     return frozenset(pids)
 
 
-def _waited(copy: int) -> tuple[int, bool]:
+def _wait(copy: int) -> tuple[int, bool]:
     """Return the exit status of the copy, and whether this process received SIGTERM."""
     terminated = False
     while True:
@@ -78,12 +78,12 @@ def _waited(copy: int) -> tuple[int, bool]:
                 return ended[1], terminated
 
 
-def _leave(code: int) -> None:
+def _exit(code: int) -> None:
     """Exit with a code, or by a signal if it is negative."""
     if code < 0:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core of this process tells nothing
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})

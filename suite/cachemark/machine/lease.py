@@ -37,7 +37,14 @@ def folder() -> Path:
 
 def lock(name: str) -> IO[str] | None:
     """Lock a name until the file is closed or the process ends; None if another process has it."""
-    file = _opened(folder() / f"{name}.lock")
+    path = folder() / f"{name}.lock"
+    try:  # without O_CREAT first: in a shared folder a system may refuse to create another user's file
+        file = os.fdopen(os.open(path, os.O_RDWR), "r+")
+    except FileNotFoundError:
+        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        with suppress(OSError):
+            os.fchmod(number, 0o666)
+        file = os.fdopen(number, "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -49,32 +56,15 @@ def lock(name: str) -> IO[str] | None:
     return file
 
 
-def _opened(path: Path) -> IO[str]:
-    """Open the file for every user.
-
-    An existing file is opened without O_CREAT: in a shared folder a system may refuse to create another user's file."""
-    with suppress(FileNotFoundError):
-        return os.fdopen(os.open(path, os.O_RDWR), "r+")
-    number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    with suppress(OSError):
-        os.fchmod(number, 0o666)
-    return os.fdopen(number, "r+")
-
-
-def held_by(name: str) -> str:
-    """Return the holder in the lock of that name, for people."""
-    try:
-        return (folder() / f"{name}.lock").read_text().strip() or "somebody"
-    except OSError:
-        return "somebody"
-
-
 @contextmanager
 def lease(device: str, register: Register | None = None, beat: float = BEAT) -> Iterator[str]:
     """Hold a device. Yields another holder, or an empty text if the device is ours."""
     file = lock(device)
     if file is None:
-        yield held_by(device)
+        taken_by = ""
+        with suppress(OSError):
+            taken_by = (folder() / f"{device}.lock").read_text().strip()
+        yield taken_by or "somebody"
         return
     with file:
         if register is None:
@@ -86,7 +76,13 @@ def lease(device: str, register: Register | None = None, beat: float = BEAT) -> 
             yield taken_by
             return
         done = threading.Event()
-        pulse = threading.Thread(target=_beat, args=(register, device, us, beat, done), daemon=True)
+
+        def refresh() -> None:
+            while not done.wait(beat):
+                with suppress(Exception):  # a full disk, say: the run itself will meet it and report it
+                    register.take_device(device, us)
+
+        pulse = threading.Thread(target=refresh, daemon=True)
         pulse.start()
         try:
             yield ""
@@ -96,8 +92,3 @@ def lease(device: str, register: Register | None = None, beat: float = BEAT) -> 
             with suppress(Exception):  # a store that is gone must not hide why the run ended; the lease lapses by itself
                 register.give_device(device, us)
 
-
-def _beat(register: Register, device: str, us: str, beat: float, done: threading.Event) -> None:
-    while not done.wait(beat):
-        with suppress(Exception):  # a full disk, say: the run itself will meet it and say so
-            register.take_device(device, us)

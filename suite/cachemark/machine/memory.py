@@ -49,12 +49,9 @@ class TensorPeak(TorchDispatchMode):
         self._alive[key] = (StorageWeakRef(storage), storage.nbytes())
         self._total += storage.nbytes()
         if self._total > self.peak:
-            self._forget()
+            for freed in [k for k, (ref, _) in self._alive.items() if ref.expired()]:
+                self._total -= self._alive.pop(freed)[1]
             self.peak = max(self.peak, self._total)
-
-    def _forget(self) -> None:
-        for key in [k for k, (ref, _) in self._alive.items() if ref.expired()]:
-            self._total -= self._alive.pop(key)[1]
 
 
 def allocated(device: str) -> int:
@@ -93,10 +90,6 @@ def cap(device: str, nbytes: int) -> None:
         return
     import resource
 
-    resource.setrlimit(resource.RLIMIT_DATA, (_data() + nbytes,) * 2)
-
-
-def _data() -> int:
-    """Return the mapped data bytes of this process."""
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
-    return next(int(words[1]) * 1024 for words in lines if words[0] == "VmData:")
+    mapped = next(int(words[1]) * 1024 for words in lines if words[0] == "VmData:")
+    resource.setrlimit(resource.RLIMIT_DATA, (mapped + nbytes,) * 2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import os
 import statistics
 import threading
@@ -34,7 +32,7 @@ class Disturbance:
 class Watch:
     """Readings of one device, for one case at a time.
 
-    ``locked`` is the locked clock in MHz, or 0; ``child`` is the process started on the device, whose descendants over time are ``own``."""
+    ``locked`` is the locked clock in MHz, or 0; ``child`` is the process started on the device, and ``own`` are its descendants so far."""
 
     gpu: Gpu
     locked: int = 0
@@ -64,7 +62,7 @@ class Watch:
 
     def read(self) -> None:
         """Read the device once."""
-        reading = self._told(self.gpu.reading)
+        reading = self._query(self.gpu.reading)
         if reading is None:
             return
         if self.child and reading.processes - self.own:
@@ -78,13 +76,21 @@ class Watch:
         self.read()
         readings, unread = self._readings, list(self._unread)
         unread_facts = {"unread": {"times": len(unread), "errors": sorted(set(unread))}} if unread else {}
-        return _facts(self.gpu, readings, self.locked) | unread_facts, self._invalidated(readings)
+        energy = [r.joules for r in readings if r.joules is not None]
+        facts = {
+            "uuid": self.gpu.uuid, "readings": len(readings), "sm_mhz": _spread(_clocks(readings)),
+            "celsius": _spread([r.celsius for r in readings if r.celsius is not None]),
+            "watts": _spread([r.watts for r in readings if r.watts is not None]),
+            "joules": energy[-1] - energy[0] if len(energy) > 1 else None,
+            "slowed_by": _reasons(readings, sum(REASONS)), "locked_mhz": self.locked or None,
+        }
+        return facts | unread_facts, self._invalidated(readings)
 
     def intruders(self) -> frozenset[int]:
         """Return foreign processes on the device, before anything of ours runs."""
-        return strangers(self._told(self.gpu.processes) or frozenset(), self.own)
+        return strangers(self._query(self.gpu.processes) or frozenset(), self.own)
 
-    def _told(self, ask: Callable[[], Any]) -> Any:
+    def _query(self, ask: Callable[[], Any]) -> Any:
         """Return the driver's answer. Unexpected errors are noted and give None: they must not end the run."""
         try:
             return ask()
@@ -100,9 +106,8 @@ class Watch:
         foreign = sorted({pid for r in readings for pid in strangers(r.processes, self.own)})
         if foreign:
             return Disturbance(Status.CONTENDED, f"Other processes computed on the device: {', '.join(map(str, foreign))}.")
-        bits = SPOILING & _union(readings)
-        if bits:
-            return Disturbance(Status.THROTTLED, f"The device slowed itself down: {', '.join(_reasons(bits))}.")
+        if slowed_by := _reasons(readings, SPOILING):
+            return Disturbance(Status.THROTTLED, f"The device slowed itself down: {', '.join(slowed_by)}.")
         under_load = _clocks(readings)
         if self.locked and under_load and (middle := statistics.median(under_load)) < LEAST_CLOCK * self.locked:
             reason = f"Its median clock was {middle:g} MHz, below {LEAST_CLOCK:.0%} of the locked {self.locked}."
@@ -142,17 +147,6 @@ def family(pid: int) -> frozenset[int]:
     return frozenset(pids - {os.getpid()})
 
 
-def _facts(gpu: Gpu, readings: list[Reading], locked: int) -> dict[str, Any]:
-    energy = [r.joules for r in readings if r.joules is not None]
-    return {
-        "uuid": gpu.uuid, "readings": len(readings), "sm_mhz": _spread(_clocks(readings)),
-        "celsius": _spread([r.celsius for r in readings if r.celsius is not None]),
-        "watts": _spread([r.watts for r in readings if r.watts is not None]),
-        "joules": energy[-1] - energy[0] if len(energy) > 1 else None,
-        "slowed_by": _reasons(_union(readings)), "locked_mhz": locked or None,
-    }
-
-
 def _clocks(readings: list[Reading]) -> list[int]:
     """Return the clocks under load, or all clocks without any load."""
     loaded = [r.sm_mhz for r in readings if r.sm_mhz is not None and (r.busy or 0) >= BUSY]
@@ -164,9 +158,5 @@ def _spread(values: list[Any]) -> list[float]:
     return [min(values), statistics.median(values), max(values)] if values else []
 
 
-def _union(readings: list[Reading]) -> int:
-    return functools.reduce(operator.or_, (reading.reasons for reading in readings), 0)
-
-
-def _reasons(bits: int) -> list[str]:
-    return [word for bit, word in REASONS.items() if bits & bit]
+def _reasons(readings: list[Reading], bits: int) -> list[str]:
+    return [word for bit, word in REASONS.items() if bits & bit and any(reading.reasons & bit for reading in readings)]

@@ -71,13 +71,12 @@ def measured_bandwidth(device: str) -> float:
 
 def measured_flops(device: str, dtype: torch.dtype) -> float:
     """Return FLOP/s of a square matrix product."""
-    return max(_matmul(device, dtype, side) for side in SIDES[device])
+    def product(side: int) -> float:
+        a, b = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
+        out = torch.empty_like(a)
+        return 2 * side**3 / fastest(device, lambda: torch.mm(a, b, out=out))
 
-
-def _matmul(device: str, dtype: torch.dtype, side: int) -> float:
-    a, b = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
-    out = torch.empty_like(a)
-    return 2 * side**3 / fastest(device, lambda: torch.mm(a, b, out=out))
+    return max(product(side) for side in SIDES[device])
 
 
 def fastest(device: str, work: Callable[[], object]) -> float:

@@ -1,8 +1,8 @@
-"""The request that crosses from a run to the process of a trial: cases, the task, and how the process is set up.
+"""The request that a run sends to the process of a trial: cases, the task, and how the process is set up.
 
 A new option is one field of :class:`TrialRequest` and nothing else. The child may be another copy of the code (an older commit under
-comparison), so what it does not know it passes over, and what it is not told has its default. A change that an older copy would
-misunderstand raises ``PROTOCOL``: then both sides refuse, with a sentence that says so.
+comparison): it ignores unknown fields, and missing ones have their default. Increase ``PROTOCOL`` for a change that an older copy would
+misunderstand: then both sides refuse.
 """
 
 from __future__ import annotations
@@ -27,35 +27,28 @@ from ..plans.expand import Planned
 from ..plans.reuse import Earlier
 
 PROTOCOL = 1  # trial/identity.py reads this line in other copies of the code
-PARENT_ONLY = ("timeout", "gpu", "python", "code", "node")  # fields that say how the process is started
+PARENT_ONLY = ("timeout", "gpu", "python", "code", "node")  # fields for starting the process
 
 
 class Task(enum.StrEnum):
     """Work that a trial does on each of its cases."""
 
-    CASE = "case"
-    """Times, bytes, fidelity and quality: all that its plan asks."""
-    TIMES = "times"
-    """A side of a pair: times and bytes."""
-    IMAGES = "images"
-    """A side of a pair: its images judged, nothing timed."""
-    PROBE = "probe"
-    """Times and bytes of one batch, for the search of the largest that fits."""
-    FEATURES = "features"
-    """Features of a share of its quality images, which stay on disk for the run that needs them."""
+    CASE = "case"  # times, bytes, fidelity and quality: everything in its plan
+    TIMES = "times"  # a side of a pair: times and bytes
+    IMAGES = "images"  # a side of a pair: its images judged, nothing timed
+    PROBE = "probe"  # times and bytes of one batch, for the search of the largest that fits
+    FEATURES = "features"  # features of a share of its quality images, which stay on disk for the run that needs them
 
 
 @dataclass(frozen=True)
 class TrialRequest:
     """The cases of a trial and how they are run.
 
-    ``timeout``: seconds without a word, counted from the start of a case or its last sign of life. ``threads``: CPU threads, on the
-    processors ``cpus`` (empty: any). ``plugins``: Python files, of which each case has those
-    imported that it needs. ``share``: which of how many shares of features are made.
-    ``memory_cap``: bytes of the device that may be allocated (0: all). ``gpu``: UUID of the only device that the process sees (empty:
-    all). ``python``: its interpreter, ``code``: a folder with another copy of the package (empty: those of this process). ``node``: the
-    name of the machine of a cluster, as a fact of its outcomes.
-    """
+    ``timeout``: seconds without a message, from the start of a case or the last message. ``threads``: CPU threads, on the processors
+    ``cpus`` (empty: any). ``plugins``: Python files, of which each case imports those it needs. ``share``: index and number of shares of
+    features. ``memory_cap``: bytes of the device that may be allocated (0: all). ``gpu``: UUID of the only visible device (empty: all).
+    ``python``: the interpreter, ``code``: a folder with another copy of the package (empty: those of this process). ``node``: the machine
+    of a cluster, as a fact of its outcomes."""
 
     timeout: float = 600.0
     threads: int = 1
@@ -77,16 +70,13 @@ class TrialRequest:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables of the worker.
-
-        Those that are :func:`allowed`, the number of threads, no compiler processes, and only the leased GPU.
-        """
+        """Environment variables of the worker: allowed ones, the number of threads, and only the leased GPU."""
         own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")} | COMPILES_ALONE
         own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
         own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
         if any(planned.request.metrics for planned in self.cases):  # some networks would fetch what they lack
             own |= {"HF_HUB_OFFLINE": "1", "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
-        return {**allowed(os.environ), **own}
+        return {**{name: value for name, value in os.environ.items() if ALLOWED.fullmatch(name)}, **own}
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that the worker needs, and the protocol."""
@@ -108,13 +98,7 @@ ALLOWED = re.compile(
     r"|LC_\w+|PYTHON\w*|(OMP|MKL|OPENBLAS|NUMEXPR|KMP|GOMP)_\w+|(CUDA|NVIDIA|CUBLAS|CUDNN|NCCL|TORCH|PYTORCH|TORCHINDUCTOR|TRITON)_\w+"
     r"|HF_HOME|HF_HUB_CACHE|HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|CACHEMARK_(?!STORE)\w+"
 )
-"""Names of the environment variables that a trial gets, since it runs other people's code: what finds programs, libraries and caches, and
-what sets up libraries that compute. No password or token is among them, whatever it is called."""
-
-
-def allowed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of an environment that a trial may see."""
-    return {name: value for name, value in environment.items() if ALLOWED.fullmatch(name)}
+"""Environment variables that a trial gets. It runs other people's code, so passwords and tokens are not among them, whatever their name."""
 
 
 def other_protocol(who: str, number: float) -> Unsupported:

@@ -1,4 +1,4 @@
-"""The devices of a Ray cluster: every trial is a task that asks for one GPU, or for the threads of a CPU trial."""
+"""The devices of a Ray cluster: every trial is a task that requires one GPU, or the threads of a CPU trial."""
 
 from __future__ import annotations
 
@@ -32,27 +32,26 @@ AHEAD = 2  # tasks in hand for each trial that the cluster runs at once: no work
 
 @dataclass
 class Ray:
-    """Executor over an existing cluster. What trials find comes back through Ray and is saved here: workers never open the store."""
+    """Executor over an existing cluster. Results come back through Ray and are saved here: workers never open the store."""
 
     ray: Any
     cuda: bool = False
     _kind: str = ""
 
     def environment(self, device: str, threads: int) -> Environment:
-        """That of a worker. What a worker of another kind measures later is refused."""
+        """Return the environment of a worker. Results of workers with other numerics are refused later."""
         result: Environment = self.ray.get(self._task(environment, threads).remote(device, threads))
         self._kind = result.fingerprint
         return result
 
     def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
-        """Those of a worker."""
         result: dict[str, Rates] = self.ray.get(self._task(rates, threads).remote(device, threads, list(dtypes)))
         return result
 
     def run(
         self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always, advanced: Advanced = unheard
     ) -> Iterator[Finished]:
-        """Every case of the groups once; how far one is, nobody hears. A task that its worker does not survive ends its cases as errors."""
+        """Yield every case of the groups once, without progress. A task whose worker dies ends its cases as errors."""
         task, code = self._task(trial, request.threads), {file: packed(file) for file in request.plugins}
         waiting: dict[Any, list[Planned]] = {}
         remaining = [list(group) for group in groups]
@@ -68,13 +67,12 @@ class Ray:
                 yield from self._received(done, waiting.pop(done))
 
     def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
-        """Environment and code identity of a side on a worker."""
         self._kind = self._kind or self.environment(device, request.threads).fingerprint
         result: tuple[Environment, dict[str, Any]] = self.ray.get(self._task(identify, request.threads).remote(request, device))
         return result
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
-        """Every group once, all in one task and so on one device."""
+        """Run every group once, all in one task and so on one device."""
         threads = max(request.threads for _, request in parts)
         code = {file: packed(file) for _, request in parts for file in request.plugins}
         done = self._task(trials_in_turn, threads).remote([(list(group), request) for group, request in parts], code)
@@ -86,7 +84,7 @@ class Ray:
         return self.ray.remote(max_retries=0, **needs)(function)
 
     def _width(self, threads: int) -> int:
-        """Trials that the cluster runs at once."""
+        """Return the number of trials that the cluster runs at once."""
         everything = self.ray.cluster_resources()
         return max(1, int(everything.get("GPU", 0) if self.cuda else everything.get("CPU", 0) / threads))
 
@@ -105,14 +103,14 @@ class Ray:
 
 
 def trial(group: list[Planned], request: TrialRequest, code: Packed) -> tuple[str, str, list[Finished]]:
-    """On a worker: a group of cases. Returns the fingerprint of the worker's numerics, its name, and what it found."""
+    """Run a group of cases on a worker. Return the fingerprint of the worker's numerics, its name, and the finished cases."""
     with _workplace(group[0].case.device_class, request.threads, code) as (places, files):
         finished = list(places.run([group], replace(request, plugins=files, node=platform.node()), lambda planned: None))
         return places.environment(group[0].case.device_class, request.threads).fingerprint, platform.node(), finished
 
 
 def trials_in_turn(parts: list[Part], code: Packed) -> tuple[str, str, list[Finished]]:
-    """On a worker: groups of cases one right after the other on its device, as :func:`trial` returns them."""
+    """Run groups of cases on a worker, one right after the other on its device, and return them like :func:`trial`."""
     device, threads = parts[0][0][0].case.device_class, max(request.threads for _, request in parts)
     for folder in {request.code for _, request in parts if request.code}:
         if not Path(folder, "cachemark").is_dir():
@@ -124,9 +122,11 @@ def trials_in_turn(parts: list[Part], code: Packed) -> tuple[str, str, list[Fini
 
 @contextmanager
 def _workplace(device: str, threads: int, code: Packed) -> Iterator[tuple[Local, tuple[str, ...]]]:
-    """A local executor over the device that Ray has set aside, pinned, leased and watched as on a single machine, and files with the
-    plug-ins. These travel with the files of their own: a worker need not see them. Only the trial itself imports them."""
-    names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name] if device != "cpu" else []
+    """Yield a local executor over the device that Ray has reserved, and the files of the plug-ins.
+
+    The device is pinned, leased and watched as on a single machine. Plug-ins are sent with all their files, since a worker need not see
+    them; only the trial itself imports them."""
+    gpus = device != "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES", "").strip(",")
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for number, (named, contents) in enumerate(code.values()):
@@ -135,14 +135,15 @@ def _workplace(device: str, threads: int, code: Packed) -> Iterator[tuple[Local,
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
             files.append(str(Path(folder) / str(number) / named))
-        with local(device, threads, names=["all"] if names else []) as places:
+        with local(device, threads, names=["all"] if gpus else []) as places:
             yield places, tuple(files)
 
 
 @contextmanager
 def cluster(address: str, device: str) -> Iterator[Ray]:
-    """An executor over the cluster at ``address`` (``auto``, ``host:port`` or ``ray://…``). Infrastructure where none answers or Ray is not
-    installed."""
+    """Yield an executor over the cluster at ``address`` (``auto``, ``host:port`` or ``ray://…``).
+
+    Raises Infrastructure if none answers or Ray is not installed."""
     try:
         ray = importlib.import_module("ray")
     except ImportError:
@@ -161,7 +162,7 @@ def cluster(address: str, device: str) -> Iterator[Ray]:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise Infrastructure where a host and a port are named and nothing listens there: Ray itself would wait for it for many minutes."""
+    """Raise Infrastructure if nothing listens at a host and port: Ray itself would wait for many minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -177,7 +178,7 @@ def _silent(address: str, error: Exception) -> Infrastructure:
 
 
 def _split(group: list[Planned], admit: Admit) -> tuple[list[Planned], list[Finished]]:
-    """The cases of a group that may begin, and those that may not any more."""
+    """Return the cases of a group that may begin, and the finished ones that may not any more."""
     begun, late = list[Planned](), list[Finished]()
     for planned in group:
         if reason := admit(planned, bool(begun)):
