@@ -84,12 +84,17 @@ for number in range(3, 1024):
         pass
 """, "error", "It wrote into the pipe through which its outcome goes"),
     "interrupts": BadPlugin("raise KeyboardInterrupt", "error", "KeyboardInterrupt"),
+    "raises": BadPlugin("raise RuntimeError('the method is wrong')", "error", "RuntimeError: the method is wrong"),
+    "exits": BadPlugin("print('last words', file=sys.stderr, flush=True)\nos._exit(3)", "error", "with exit code 3.\nlast words"),
+    "dies": BadPlugin("os.kill(os.getpid(), 9)", "error", "by signal SIGKILL (the system ends processes so when memory runs out)"),
+    "crashes": BadPlugin("import ctypes\nctypes.string_at(0)", "error", "by signal SIGSEGV"),
+    "gorges": BadPlugin("torch.empty(10**15)", "oom", "allocate"),
+    "chatters": BadPlugin("print(\"{'start': 1}\", flush=True)\nos.write(1, b'{\"done\": 0}\\n\\xff\\n')", "ok"),
 }  # fmt: skip
 MORE = {
     "twins": BadPlugin("os.fork()", "ok"),
     "talker": BadPlugin("raise RuntimeError('no ' * 5_000_000)", "error", "letters are left out"),
     "clock": BadPlugin("real = time.perf_counter\ntime.perf_counter = lambda: 9 * real()", "error", "The clock of the process went"),
-    "leaves": BadPlugin("os._exit(0)", "error", "The process ended with exit code 0."),
     "says goodbye": BadPlugin("raise SystemExit(0)", "error", "SystemExit"),
     "prints": BadPlugin("os.write(1, b'x' * 50_000_000 + b'end'); os._exit(5)", "error", "The process ended with exit code 5."),
     "reads": BadPlugin("input()", "error", "EOFError"),

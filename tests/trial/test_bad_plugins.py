@@ -49,8 +49,13 @@ def check(alone: Stage, beside: Stage, bad: dict[str, BadPlugin]) -> None:
         assert len(outcome.log) < 25_000
 
 
-def test_the_next_case_gives_the_same_tokens(measured: Stage, beside: Stage) -> None:
+def test_each_ends_its_own_case_only_and_the_next_one_gives_the_same_tokens(measured: Stage, beside: Stage) -> None:
     check(measured, beside, PLUGINS)
+    assert beside.states() == ["finished"]
+    assert beside.whole()
+    with Store.open(beside.store, create=False, read_only=True) as store:
+        trials = store.trials(1)
+    assert len(set(trials.values())) == len(trials) == len(CALM) + len(PLUGINS), "a process for each, since the model is a plug-in's"
 
 
 def test_a_process_that_has_left_its_group_ends_too(beside: Stage) -> None:
