@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import stat
 import subprocess
@@ -16,10 +15,9 @@ from typing import Any
 import pytest
 
 from cachemark.store.db import Store
-from campaign import folder as folders
 from campaign import runner
 from campaign.folder import ARTIFACTS, BYTES, STATE, STORE, Folder
-from campaign.runner import CUT, Stage, call, price
+from campaign.runner import CUT, Stage, call
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "ci" / "gpu_campaign.py"
@@ -64,13 +62,6 @@ def test_a_call_ends_in_time_and_the_next_goes_on(tmp_path: Path) -> None:
     assert {name: len(file.read_text()) for name, file in ran.items()} == {"first": 1, "slow": 2, "last": 1}
 
 
-def test_a_stage_that_has_no_time_is_passed_over_for_one_that_has(tmp_path: Path) -> None:
-    lines = call([stage("long", "", 100.0), stage("short", "print('seen')")], Folder.open(tmp_path), 8.0)
-    assert lines[0].startswith("long: waiting: it needs 100 s")
-    assert lines[1].startswith("short: done")
-    assert lines[1].endswith("seen")
-
-
 def test_a_stage_that_says_there_is_more_is_continued(tmp_path: Path) -> None:
     once = f"import os, sys\nif not os.path.exists({str(tmp_path / 'x')!r}):\n    open({str(tmp_path / 'x')!r}, 'w')\n    sys.exit({CUT})"
     for state in ("cut", "done"):
@@ -96,16 +87,6 @@ def test_what_a_stage_has_started_ends_with_it(tmp_path: Path) -> None:
     observed = alive.read_text()
     time.sleep(0.5)
     assert alive.read_text() == observed
-
-
-def test_prices_learn_from_what_stages_have_taken(tmp_path: Path) -> None:
-    stored, stages = Folder.open(tmp_path), [stage(name, "", 10.0) for name in ("a", "b", "c")]
-    assert price(stages[2], stages, stored) == 10
-    for name, seconds in (("a", 20.0), ("b", 40.0)):
-        stored.of(name).state, stored.of(name).seconds = "done", seconds
-    assert price(stages[2], stages, stored) == 30
-    stored.of("c").state, stored.of("c").last = "cut", 50.0
-    assert price(stages[2], stages, stored) == 75, "more than has not sufficed"
 
 
 # -- the folder -------------------------------------------------------------------------------------------------------
@@ -139,35 +120,12 @@ def test_a_store_is_taken_over_whole_while_it_is_written_to(tmp_path: Path) -> N
         assert not store.artifacts.parts.exists()
 
 
-def test_artifacts_without_room_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "ROOM", 100)
-    stored, live = Folder.open(tmp_path / "out"), tmp_path / STORE
-    with Store.open(live) as store:
-        for size in (60, 30, 80):
-            store.artifacts.put("x.bin", os.urandom(size))
-    stored.collect(live)
-    stored.save()
-    assert Folder.open(tmp_path / "out").left_out == 1
-
-
 @pytest.mark.parametrize("name", ["too large", "too many"])
 def test_a_folder_that_cannot_travel_is_an_error(name: str, tmp_path: Path) -> None:
     code = {"too large": f"open({str(tmp_path / 'large')!r}, 'wb').truncate({BYTES + 1})",
             "too many": f"[open({str(tmp_path)!r} + f'/{{n}}', 'w') for n in range(9)]"}[name]
     with pytest.raises(RuntimeError, match="large" if name == "too large" else "may travel"):
         call([stage("writes", code)], Folder.open(tmp_path), 8.0)
-
-
-# -- the script -------------------------------------------------------------------------------------------------------
-def script(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPT), *map(str, words)], capture_output=True, text=True, check=False)
-
-
-def test_the_list_of_stages_needs_nothing(tmp_path: Path) -> None:
-    done = script("list", tmp_path / "none")
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[1] for line in done.stdout.splitlines()] == ["waiting"] * len(done.stdout.splitlines())
-    assert not (tmp_path / "none").exists()
 
 
 def test_every_block_of_the_plan_belongs_to_a_stage(gpu_campaign: Any) -> None:
@@ -177,12 +135,6 @@ def test_every_block_of_the_plan_belongs_to_a_stage(gpu_campaign: Any) -> None:
     assert tens.keys() < named
     assert {block["priority"] // 10 for block in blocks} == set(tens.values())
     assert all(callable(gpu_campaign.work_of(name)) for name in named)
-
-
-def test_no_stage_needs_more_than_one_call(gpu_campaign: Any) -> None:
-    for name, what, seconds, continued in gpu_campaign.STAGES:
-        assert what
-        assert continued or seconds <= runner.MOST, name
 
 
 @pytest.fixture

@@ -94,10 +94,6 @@ def test_windows_of_a_generation_are_traced(
         assert trace["rows"][0]["us"] >= trace["rows"][-1]["us"]
 
 
-def test_the_price_of_a_launch_is_told() -> None:
-    assert kernels.launches("cpu")["launched_us"] > 0
-
-
 def test_tests_are_noted_as_they_end_and_not_run_again(
     pytester_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

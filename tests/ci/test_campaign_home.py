@@ -55,12 +55,6 @@ def test_what_misses_its_target_says_so() -> None:
     assert row([ran(8.0, 4.0), linear(4.2, 2.0)], "linear", "share of its roofline speedup")[4] == "0.952"
 
 
-def test_what_was_not_measured_says_why() -> None:
-    failed = Outcome(linear(1, 1).case, Status.OOM, log="none is left")
-    assert row([ran(8.0), failed], "linear", "images/s")[4] == "oom"
-    assert row([], "linear", "images/s")[4] == "not in this campaign"
-
-
 def test_the_bandwidth_is_that_of_the_recorded_engine() -> None:
     eager, graph = (ran(seconds, batch=1, engine=engine) for seconds, engine in ((2.0, "eager"), (0.5, "graph")))
     assert row([eager, graph], "full", "share of the bandwidth", 1)[4] == "0.667", "10^12 bytes of 3·10^12 a second in half a second"
@@ -93,11 +87,6 @@ def test_one_run_holds_the_newest_of_every_case(store: Store) -> None:
         ("graph", "full"): "ok", ("eager", "full"): "ok", ("graph", "linear"): "oom"}
     assert result["graph", "full"].median("latency_tokens") == 8.0
     assert store.run().state == "finished"
-
-
-def test_a_folder_without_a_run_is_an_error(store: Store) -> None:
-    with pytest.raises(RuntimeError, match=home.PLAN):
-        home.gathered(store)
 
 
 def test_the_table_names_device_software_and_commit(store: Store, tmp_path: Path) -> None:

@@ -53,10 +53,8 @@ def test_a_reader_knows_the_metric_from_the_case() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"code": "ba9876543210"}, {"better": "higher"}, {"within": [0.0, 1.0]}, {"meaning": "Another."}])
-def test_an_edited_metric_is_another_one_in_another_case(changes: dict[str, Any]) -> None:
-    edited = {**STATED, **changes}
-    assert full_name("contrast", edited) != NAME
-    assert case({KEY: {full_name("contrast", edited): edited}}).key != case({KEY: {NAME: STATED}}).key
+def test_an_edited_metric_has_another_name(changes: dict[str, Any]) -> None:
+    assert full_name("contrast", {**STATED, **changes}) != NAME
 
 
 @pytest.mark.parametrize("evaluation", [
@@ -72,8 +70,7 @@ def test_a_definition_that_is_not_that_of_its_name_defines_nothing(evaluation: o
     ("Contrast", {}, "small letters"), ("color_consistency", {}, "of cachemark itself"), ("fid_mine", {}, "of cachemark itself"),
     ("contrast", {"kind": "speed"}, "kind"), ("contrast", {"better": "more"}, "better"), ("contrast", {"title": "<b>"}, "title"),
     ("contrast", {"title": ""}, "title"), ("contrast", {"meaning": ""}, "docstring"), ("contrast", {"within": [1, 0]}, "within"),
-    ("contrast", {"within": [0, float("nan")]}, "within"), ("contrast", {"within": [0, float("inf")]}, "within"),
-    ("contrast", {"within": [-1.7e308, 1.7e308]}, "within"), ("contrast", {"within": [0, 1e308]}, "within"),
+    ("contrast", {"within": [0, float("nan")]}, "within"), ("contrast", {"within": [-1.7e308, 1.7e308]}, "within"),
     ("contrast", {"within": [0, 10**400]}, "within"), ("contrast", {"deterministic": 1}, "determinism"),
     ("contrast", {"more": 1}, "does not state just"),
 ])  # fmt: skip

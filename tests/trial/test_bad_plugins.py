@@ -8,6 +8,7 @@ import pytest
 
 from cachemark.core.result import FULL_BESIDE, Outcome
 from cachemark.core.units import metric
+from cachemark.store.db import Store
 from support import stages
 from support.bad_plugins import MORE, PLUGINS, BadPlugin
 from support.stages import Stage
