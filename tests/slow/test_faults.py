@@ -10,11 +10,8 @@ import random
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from multiprocessing import forkserver
 from pathlib import Path
@@ -143,35 +140,6 @@ def test_a_hanging_method_is_ended_by_the_clock(tmp_path: Path) -> None:
     assert outcomes["calm 1/2"].ok
 
 
-def test_two_runs_into_one_store_at_once(stage: Stage) -> None:
-    """Both finish; each finds in the store what the other has put there or measures it itself."""
-    processes = [stage.start() for _ in range(2)]
-    for process in processes:
-        out, err = process.communicate(timeout=900)
-        assert process.returncode == 0, err
-        assert "0 failed" in out
-    assert stage.whole()
-    assert sorted(stage.states()) == ["finished", "finished"]
-    first, two = stage.outcomes(1), stage.outcomes(2)
-    assert {label: o.output_hash for label, o in first.items()} == {label: o.output_hash for label, o in two.items()}
-
-
-def test_the_bundled_model_runs_as_a_plan_says(tmp_path: Path) -> None:
-    """The smallest real thing: one method on the model that comes with the package."""
-    plan = tmp_path / "small.toml"
-    plan.write_text('name = "small"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 2\n'
-                    '[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\nbatch = 2\n')  # fmt: skip
-    store = tmp_path / "small.sqlite"
-    result = stages.call("run", plan, "--store", store, "--threads", 1, "--report", tmp_path / "small.html")
-    assert result.exit_code == 0, result.output
-    with Store.open(store, create=False, read_only=True) as stored:
-        outcomes = {o.case.label: o for o in stored.outcomes(1)}
-    assert list(outcomes) == ["full", "full (other seeds)", "full (other batch)", "window 1/2"]
-    assert all(len(o.samples["color_consistency"]) == 2 for o in outcomes.values())
-    assert outcomes["window 1/2"].samples["kv_allocated"][0] < 0.6 * outcomes["full"].samples["kv_allocated"][0]
-    assert outcomes["full"].samples["psnr"] == [60.0, 60.0]
-
-
 # ------------------------------------------------------------------------------------------------ trials that are made up
 
 @pytest.fixture(scope="module")
@@ -262,56 +230,6 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(empty: Path) -> None:
     assert 7 <= saved < 12
     assert stub.drive(empty, 0).reused == saved
     sound(empty)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
-def test_a_really_full_disk(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", disk], capture_output=True, check=False).returncode:
-        pytest.skip("mounting is not permitted here")
-    try:
-        path = disk / "small.sqlite"
-        with pytest.raises(BadStore, match="disk is full"):
-            stub.drive(path, 0)
-        stored = len(stub.keys(path))
-        sound(path)
-        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
-        assert stub.drive(path, 0).reused >= stored
-        sound(path)
-    finally:
-        subprocess.run(["umount", disk], check=True)
-
-
-READ_ONLY = """
-import importlib.readers, os, sys
-import cachemark.cli.progress, cachemark.workflows.run, cachemark.methods.registry, cachemark.models.registry
-import cachemark.plugins.loading, cachemark.trial.executors.local, cachemark.store.db
-from cachemark.cli import main
-if os.geteuid() == 0:
-    os.setgroups([]), os.setgid(65534), os.setuid(65534)
-main()
-"""
-
-
-@pytest.fixture
-def readable() -> Iterator[Stage]:
-    """A stage outside of pytest's own folders, which only their owner may enter."""
-    folder = Path(tempfile.mkdtemp(prefix="cm-"))
-    folder.chmod(0o755)
-    made = stages.stage(folder / "stage")
-    made.weights.chmod(0o644)
-    yield made
-    shutil.rmtree(folder)
-
-
-def test_a_database_that_cannot_be_written_is_refused_before_anything_runs(readable: Stage) -> None:
-    """As a user without rights, once everything is imported: root may write everywhere."""
-    Store.open(readable.store).close()
-    readable.store.chmod(0o444)
-    done = subprocess.run([sys.executable, "-c", READ_ONLY, *readable.run_arguments], capture_output=True, text=True, check=False)
-    assert (done.returncode, "cannot be written" in done.stderr) == (2, True), done.stderr
-    assert "cases:" not in done.stderr
 
 
 def test_a_clock_that_jumps_backwards_changes_no_order(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,13 +43,3 @@ def test_a_twentieth_of_a_run_at_most_is_not_spent_on_its_cases(tmp_path: Path, 
     assert len(result.outcomes) == 3 + 4 + 1, "the full cache with its rows, the candidates, and the plug-in's own method"
     assert result.shortest >= SECONDS
     assert result.share <= 0.05
-
-
-def test_the_share_is_what_is_left(overhead: Any) -> None:
-    class Took:
-        def __init__(self, seconds: float) -> None:
-            self.seconds = seconds
-
-    result = overhead.Cost(50.0, [Took(20.0), Took(25.0)])
-    assert (result.measured, result.shortest) == (45.0, 20.0)
-    assert result.share == pytest.approx(0.1)

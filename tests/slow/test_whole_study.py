@@ -66,27 +66,12 @@ def test_the_history_waits_a_year_until_its_first_false_alarm(study: ModuleType,
         assert row["at least"] >= LEAST_WAIT
 
 
-def test_the_page_prints_what_it_cost(study: ModuleType, found: dict[str, list[dict[str, Any]]]) -> None:
-    rows = {row["profile"]: row for row in study.gate_page.nights(found["gate"])}
-    assert all(row["minutes a night"] > 0 and 0 <= row["not resolved"] <= 1 for row in rows.values())
-    assert rows.keys() == study.PROFILES.keys()
-
-
 def matched(found: dict[str, list[dict[str, Any]]], profile: str, effect: float) -> dict[str, float]:
     """What each rule of others finds of a profile's effect at equal false alarms and equal cost, where that is known."""
     rows = {row["rule"]: float(row[f"matched {effect:.0%}, equal cost"]) for row in found["rules"] if row["profile"] == profile}
     by_name = {rule: value for rule, value in rows.items() if not math.isnan(value)}
     assert by_name, f"no rule has a value for {profile}: nothing would be compared"
     return by_name
-
-
-def test_figures_that_are_all_unknown_are_no_comparison() -> None:
-    column = "matched 3%, equal cost"
-    rules = [{"profile": "p", "rule": "a", column: math.nan}, {"profile": "p", "rule": "b", column: 0.5}]
-    assert matched({"rules": rules}, "p", 0.03) == {"b": 0.5}
-    for nothing in (rules[:1], []):
-        with pytest.raises(AssertionError, match="no rule has a value for p"):
-            matched({"rules": nothing}, "p", 0.03)
 
 
 def test_no_rule_of_others_finds_more_at_equal_false_alarms_and_equal_cost(
