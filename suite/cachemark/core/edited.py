@@ -57,10 +57,6 @@ def many(rule: Expectation, least: int = 0) -> Expectation:
                 lambda value: isinstance(value, list) and len(value) >= least and all(map(rule.fits, value)))
 
 
-def _is_line(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST and not _BREAKS.search(value) and plain(value) == value
-
-
 def _is_moment(value: object) -> bool:
     try:
         return isinstance(value, str) and 1970 <= datetime.fromisoformat(value).year < 9999
@@ -68,13 +64,11 @@ def _is_moment(value: object) -> bool:
         return False
 
 
-def _is_day(value: object) -> bool:
-    return _is_moment(value) and len(str(value)) == len("2026-12-31")
-
-
 PROSE = Expectation("a text", lambda value: isinstance(value, str))
-LINE = Expectation(f"a text on one line, of at most {LONGEST} characters and without control characters", _is_line)
-DAY = Expectation("a date from 1970 on, such as 2026-12-31", _is_day)
+LINE = Expectation(
+    f"a text on one line, of at most {LONGEST} characters and without control characters",
+    lambda value: isinstance(value, str) and len(value) <= LONGEST and not _BREAKS.search(value) and plain(value) == value)
+DAY = Expectation("a date from 1970 on, such as 2026-12-31", lambda value: _is_moment(value) and len(value) == len("2026-12-31"))
 MOMENT = Expectation("a date from 1970 on, such as 2026-12-31, with or without a time", _is_moment)
 TABLE = Expectation("a table", lambda value: isinstance(value, dict))
 

@@ -84,9 +84,8 @@ def _range(within: object) -> tuple[float, float] | None:
     if not isinstance(within, list | tuple) or len(within) != 2 or not all(end is None or _is_end(end) for end in within):
         return None
     low, high = (infinite if end is None else float(end) for end, infinite in zip(within, (-math.inf, math.inf), strict=True))
-    bounded = math.isfinite(low) and math.isfinite(high)
-    if bounded and not math.isfinite(2 * (high - low)):
-        return None  # differences reach as far to both sides, and no interval could be worked out
+    if None not in within and not math.isfinite(2 * (high - low)):
+        return None  # differences reach as far to both sides, and no interval could be computed
     return (low, high) if low < high else None
 
 

@@ -8,14 +8,12 @@ from pathlib import Path
 
 BEAT = 30.0  # seconds between two signs of life of whoever holds a lease
 LAPSE = 5 * BEAT  # without one, after which a lease on another machine no longer holds
-UNTOLD = "0"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+HIDDEN = "0"  # start time of a process that the system does not show
 
 
 def holder() -> str:
-    """Return the name of this process for leases: machine, boot, namespace, number and start time.
-
-    Numbers are reused and machines are cloned with their names; boot and start time make the name unique."""
+    """Return the unique name of this process for leases: machine, boot, namespace, number and start time."""
     return f"{_place()} {os.getpid()} {_began(os.getpid())}"
 
 
@@ -34,7 +32,7 @@ def ended(theirs: str) -> bool | None:
     except (OSError, OverflowError):  # it runs as another user's, or never could
         pass
     start = _began(number)
-    return None if start == UNTOLD else start != process[1]
+    return None if start == HIDDEN else start != process[1]
 
 
 def _place() -> str:
@@ -48,11 +46,9 @@ def _place() -> str:
 
 
 def _began(number: int) -> str:
-    """Return the start time of a process in ticks since boot.
-
-    :data:`UNTOLD` if the system hides it; empty for a zombie."""
+    """Return the start time of a process in ticks since boot; empty for a zombie."""
     try:
         state, *fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return UNTOLD
+        return HIDDEN
     return "" if state in "ZX" else fields[18]

@@ -113,7 +113,7 @@ FAMILIES = _Declarations(families=True)
 because values differ with both: ``fid_scene_2k``."""
 
 # Metrics from which speedups, savings, ranks and charts are derived, by what they are there.
-TIME, TOKEN_TIME, HALF_RATES = "latency", "latency_tokens", ("tokens_per_s_first", "tokens_per_s_last")
+TIME, TOKEN_TIME = "latency", "latency_tokens"
 KV, LIVE_KV, WORKSPACE, STATE, PEAK, FLOPS = "kv_allocated", "kv_logical", "kv_workspace", "kv_state", "peak_memory", "flops"
 LARGEST, RATE, LARGEST_RATE = "max_batch", "throughput", "throughput_max"
 PIXELS, FID, PRECISION = "psnr", "fid", "precision"
@@ -129,7 +129,9 @@ def metric(name: str) -> Metric:
     """Return the metric of that name. Raises UnknownName with the nearest one."""
     entry = METRICS.get(name) or OUTSIDE.get(name) or _of_set(name)
     if entry is None:
-        raise unknown("metric", name, [*METRICS, *OUTSIDE, *_near(name)])
+        parts = _TAIL.fullmatch(name.partition("_")[2])
+        tail = set_name(parts[1], _count(parts)) if parts else "<preset>_<images>"
+        raise unknown("metric", name, [*METRICS, *OUTSIDE, *(f"{base}_{tail}" for base in FAMILIES)])
     return entry
 
 
@@ -150,7 +152,7 @@ def quality_name(base: str, preset: str, count: int) -> str:
 
 def set_name(preset: str, count: int) -> str:
     """Return the suffix of a set metric's name: ``scene`` and 2000 give ``scene_2k``."""
-    return f"{preset}_{_short(count)}"
+    return f"{preset}_{count // 1000}k" if count and count % 1000 == 0 else f"{preset}_{count}"
 
 
 def least_images(name: str) -> int:
@@ -195,7 +197,7 @@ def _of_set(name: str) -> Metric | None:
     """Return the set metric of a name in the spelling of :func:`quality_name`."""
     base, _, tail = name.partition("_")
     family, parts = FAMILIES.get(base), _TAIL.fullmatch(tail)
-    if family is None or parts is None or parts[2] + parts[3] != _short(_count(parts)):
+    if family is None or parts is None or tail != set_name(parts[1], _count(parts)):
         return None
     return replace(family, name=name, title=set_title(family.title, tail))
 
@@ -206,19 +208,8 @@ def set_title(title: str, of: str) -> str:
     return f"{title}, {preset}, {count} images"
 
 
-def _near(name: str) -> list[str]:
-    """Return names of set metrics that may have been meant."""
-    parts = _TAIL.fullmatch(name.partition("_")[2])
-    tail = f"{parts[1]}_{_short(_count(parts))}" if parts else "<preset>_<images>"
-    return [f"{base}_{tail}" for base in FAMILIES]
-
-
 def _count(parts: re.Match[str]) -> int:
     return int(parts[2]) * (1000 if parts[3] else 1)
-
-
-def _short(count: int) -> str:
-    return f"{count // 1000}k" if count and count % 1000 == 0 else str(count)
 
 
 def is_finite(value: float) -> bool:
