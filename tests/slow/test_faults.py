@@ -32,15 +32,6 @@ from support.stages import Stage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 KILLS = 200  # of real runs, and of their trials
 STUBS = 180  # of runs whose trials are made up
-BUDGETS = '"1/2", "3/4", "1"'
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    """A plan of many short cases, so that a kill may fall between any two steps."""
-    made = stages.stage(tmp_path / "stage", '"streaming", "window", "random", "linear"')
-    made.plan.write_text(made.plan.read_text().replace('"1/2"', BUDGETS))
-    return made
 
 
 def kept(stage: Stage) -> set[str]:
