@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from PIL import Image
@@ -39,7 +40,7 @@ class JudgedImages:
     samples: dict[str, list[float]]
     output_hash: str
     artifacts: dict[str, bytes]
-    facts: dict[str, object]
+    facts: dict[str, Any]
     finite: bool
     faults: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -62,7 +63,7 @@ def judge(
     samples = {metric.name: metric.measure(shown) for metric in metrics if _applies(metric, job, shown, paired)}
     stored = storable(job, tokens)
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
-    facts: dict[str, object] = {IMAGES: image_hash(images)}
+    facts: dict[str, Any] = {IMAGES: image_hash(images)}
     if sprite and job.loaded.pictures:
         worst = samples[PIXELS].argsort(stable=True)[:WORST].tolist() if paired else ()
         order = [*worst, *range(min(FIXED, len(tokens)))]
