@@ -1,4 +1,4 @@
-"""The result of a case as its process measured it, its way to the parent, and the one place where an outcome is built from it."""
+"""The result of a case as its process measured it, its message, and the outcome built from it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Measurement:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurement:
-        """Invert :meth:`to_json`. Raises ValueError, KeyError or TypeError for anything else than a measurement."""
+        """Invert :meth:`to_json`. Raises ValueError, KeyError or TypeError for anything else."""
         artifacts = {name: base64.b64decode(text, validate=True) for name, text in dict(data["artifacts"]).items()}
         if not all(re.fullmatch(NAME, name) for name in artifacts):
             raise ValueError("an artifact outside its folder")
@@ -69,7 +69,7 @@ def failed(status: Status, log: str, facts: Mapping[str, Any] | None = None) -> 
 def outcome_of(
     planned: Planned, measured: Measurement, place: Mapping[str, Any] | None = None, disturbance: Disturbance | None = None,
 ) -> Outcome:
-    """Return the outcome of a case: its measurement, the facts of the ``place`` where it ran, and its result key.
+    """Return the outcome of a measured case with its result key and the facts of the ``place`` it ran in.
 
     A ``disturbance`` by the device invalidates the values."""
     facts = {**measured.facts, **(place or {}), **({"result_parts": dict(planned.result_parts)} if planned.result_parts else {})}

@@ -1,4 +1,4 @@
-"""The request that a run sends to the process of a trial: cases, the task, and how the process is set up.
+"""The request that a run sends to the process of a trial: cases, task and setup.
 
 A new option is one field of :class:`TrialRequest` and nothing else. The child may be another copy of the code (an older commit under
 comparison): it ignores unknown fields, and missing ones have their default. Increase ``PROTOCOL`` for a change that an older copy would

@@ -1,4 +1,4 @@
-"""Parent side of a trial: start the worker, read its messages with a deadline, turn a dead or silent worker into an outcome."""
+"""Parent side of a trial: start the worker, read its messages, turn death or silence into an outcome."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Finished(NamedTuple):
 
 
 class Admit(Protocol):
-    """Return the reason why a case may not start, in a new process or in a ``running`` one; empty if it may."""
+    """Return why a case may not start, in a new process or in a ``running`` one; empty if it may."""
 
     def __call__(self, planned: Planned, running: bool = False, /) -> str: ...
 
@@ -98,7 +98,7 @@ def _sharing(remaining: Sequence[Planned]) -> list[Planned]:
 def _heard(
     child: _Child, remaining: list[Planned], started: Started, watch: Watch | None, admit: Admit, advanced: Advanced,
 ) -> Iterator[Finished]:
-    """Yield cases that a worker finishes, and remove them from ``remaining``, until it ends or a case is not admitted."""
+    """Yield finished cases, removed from ``remaining``, until the worker ends or a case is not admitted."""
     if watch is not None:
         watch.child = child.pid
     for message in child.messages():
@@ -189,7 +189,7 @@ class _Child:
         return self._process.pid
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yield messages until the worker has finished, ended, been silent for too long or sent a malformed message.
+        """Yield messages until the worker has finished, ended, been silent or sent a malformed message.
 
         ``ours`` is the time in seconds since the start of the case by the parent's clock.
         """
@@ -255,7 +255,7 @@ class _Child:
                 self._tail = (self._tail + part)[-4 * LAST :]  # bytes, at most four per character
 
     def _kill(self) -> None:
-        """End the worker and every process that it started, also outside its group (:mod:`cachemark.machine.keeper`)."""
+        """End the worker and its descendants, also outside its group (:mod:`cachemark.machine.keeper`)."""
         if self._process.poll() is None and KEEPS:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):

@@ -42,7 +42,7 @@ KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept ra
 
 @dataclass(frozen=True)
 class Job:
-    """Images to generate in chunks of ``batch`` samples, each generation with a new method and a new decoder (None: sequential).
+    """Images to generate in chunks of ``batch`` samples, each with a new method and decoder.
 
     ``alive`` is called with the number of images after each chunk, ``noted`` with that number and the decoder after each generation
     without forced tokens."""
@@ -80,7 +80,7 @@ class Job:
         return [slice(at, min(at + self.batch, len(self.subset))) for at in range(0, len(self.subset), self.batch)]
 
     def alike(self) -> list[slice]:
-        """Return the whole batches whose conditions are as long as those of the first: their generations share a storage.
+        """Return the whole batches with conditions as long as the first one's, which share a storage.
 
         Without a whole batch, return all samples as one."""
         full_batches = [part for part in self.chunks() if part.stop - part.start == self.batch] or [slice(len(self.subset))]
@@ -126,7 +126,7 @@ class Job:
         return torch.cat(images)
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Return log-probabilities of guided logits at the case's temperature, without truncation, which would make KL infinite."""
+        """Return log-probabilities at the case's temperature, without truncation (KL would be infinite)."""
         return (logits / max(self.sampling.temperature, 1e-5)).log_softmax(-1)
 
 
@@ -170,7 +170,7 @@ class FullCacheOutput:
 
 @dataclass
 class Bench:
-    """A loaded model and what the cases of one trial share: full cache outputs, features and networks, loaded at first use.
+    """A loaded model, and full cache outputs, features and networks that the cases of a trial share.
 
     ``plug_ins`` are the files of the trial. ``alive`` is called during long work with the number of images since its last call."""
 
@@ -201,7 +201,7 @@ class Bench:
         return PluginMetrics(case, self.plug_ins)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
-        """Return the full cache's output for a job's samples, in the native codec on the case's engine, generated once per trial.
+        """Return the full cache's output for a job's samples, on the case's engine, generated once per trial.
 
         Reference rows share it: they differ from their cell by the quality pass alone and may have fewer samples."""
         cell = replace(case, evaluation={k: v for k, v in case.evaluation.items() if k != QUALITY_PASS}).cell
@@ -235,7 +235,7 @@ def case_job(case: Case, bench: Bench) -> Job:
 
 
 def method_factory(case: Case) -> Callable[[], Method]:
-    """Return the factory of a case's method; on the reference engine, of the full cache of the papers' code."""
+    """Return the factory of a case's method; on the reference engine, of the papers' full cache."""
     if case.engine == "reference":
         return REFERENCE[MODELS.get(case.model).paradigm]
     cls: type[Method] = METHODS.get(case.method)

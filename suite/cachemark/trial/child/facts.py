@@ -1,4 +1,4 @@
-"""Facts about a case beside its values: kernel, actual budget, source, why its speed is not compared, and its roofline time.
+"""Facts about a case beside its values: kernel, actual budget, source, roofline time.
 
 They are recorded with the measurement, because the report has neither models nor torch."""
 
@@ -98,7 +98,7 @@ def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | No
 
 
 def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) -> dict[str, Any]:
-    """Return the growth of a decode step's time with the entries it attends to, fitted to the median seconds per step of each line.
+    """Return the growth of a decode step's time per attended entry, fitted to each line's median.
 
     ``marks`` are the times at line ends of every timed generation. Empty for other than next-token cases, and for a single line."""
     if layout.scales or isinstance(layout, MaskedLayout) or not marks:

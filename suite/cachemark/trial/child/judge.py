@@ -32,7 +32,7 @@ PARTED = "It is not exact here: {share:.4%} of the tokens are those of sequentia
 
 @dataclass(frozen=True)
 class JudgedImages:
-    """Samples per seed, the hash of all tokens, artifacts by name, and facts about the images and the sprite.
+    """Samples per seed, the hash of all tokens, artifacts by name, and facts about the images.
 
     If ``finite`` is false, an image, a value or the reference is NaN or infinite, and nothing else counts. ``faults`` are those of plug-in
     metrics without values."""
@@ -49,7 +49,7 @@ def judge(
     job: Job, reference: FullCacheOutput, metrics: Sequence[ImageMetric], *, forced: int, sprite: bool, itself: bool = False,
     paired: bool = True, plugin_values: Callable[[ImageBatch], Figures] = lambda shown: ({}, {}),
 ) -> JudgedImages:
-    """Compare a job with the reference by metrics of single images. With a random image decoder, compare tokens only.
+    """Compare a job with the reference by metrics of single images (random image decoder: of tokens).
 
     ``forced``: number of samples with a teacher-forced KL or distance. ``sprite`` adds the picture of the worst seeds. ``itself``: the
     reference is the output of this job, and only its forced values are computed. Without ``paired``, equal seeds need not draw equal
@@ -84,7 +84,7 @@ def _applies(metric: ImageMetric, job: Job, shown: ImageBatch, paired: bool) -> 
 
 
 def storable(job: Job, tokens: Tensor) -> Tensor:
-    """Return tokens as they are stored and hashed: indices, of 32 bit where they fit, or fp32 vectors on the host."""
+    """Return tokens as they are stored and hashed: indices or fp32 vectors on the host."""
     return tokens.to(torch.float32 if job.continuous else job.loaded.token_dtype).cpu().contiguous()
 
 
@@ -94,7 +94,7 @@ def hashed(stored: Tensor) -> str:
 
 
 def image_hash(images: Tensor) -> str:
-    """Return the hash of images (N, 3, H, W) in [−1, 1], clamped: of the nearest bytes, in the order of seeds."""
+    """Return the hash of the nearest bytes of images (N, 3, H, W) in [−1, 1], in the order of seeds."""
     total = hashlib.sha256()
     for image in images:
         total.update(nearest_bytes(image).cpu().numpy().tobytes())
@@ -102,7 +102,7 @@ def image_hash(images: Tensor) -> str:
 
 
 def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
-    """Return the mean KL(full ‖ job) per sample along the full cache's own tokens, in nats per token, (samples,) fp64.
+    """Return the mean KL(full ‖ job) along the full cache's tokens in nats per token, (samples,) fp64.
 
     It cannot be negative: what rounding leaves below 0 is 0."""
     def of_part(part: slice) -> Tensor:
@@ -119,7 +119,7 @@ def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
 
 
 def drift(job: Job, reference: FullCacheOutput) -> Tensor:
-    """Return the RMS difference per sample of the tokens drawn along the full cache's own, with equal noise, (samples,) fp64.
+    """Return the RMS difference of tokens drawn along the full cache's with equal noise, (samples,) fp64.
 
     If the number of passes differs, tokens are compared at equal positions."""
     def of_part(part: slice) -> Tensor:
@@ -136,7 +136,7 @@ def drift(job: Job, reference: FullCacheOutput) -> Tensor:
 
 
 def inexact(case: Case, job: Job, reference: FullCacheOutput, images: JudgedImages) -> str:
-    """Return why an exact decoder in fp32 differs from sequential decoding under its method and codec; empty if it does not."""
+    """Return why an exact decoder in fp32 differs from sequential decoding; empty if it does not."""
     if job.decoder is None or job.decoder().keeps != TOKENS or case.dtype != "float32":
         return ""
     if (case.method, case.codec) == (FULL, "native"):
@@ -151,7 +151,7 @@ def inexact(case: Case, job: Job, reference: FullCacheOutput, images: JudgedImag
 
 
 def redrawn(job: Job, reference: FullCacheOutput) -> float:
-    """Return the fraction of the full cache's tokens that are drawn again when they are fed in the windows of the job's decoder.
+    """Return the fraction of the full cache's tokens that are drawn again in the decoder's windows.
 
     The rest is due to the rounding of other kernels, since nothing else differs."""
     def draw_again(part: slice) -> Tensor:

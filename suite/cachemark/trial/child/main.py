@@ -161,7 +161,7 @@ def _failure(error: BaseException) -> Measurement:
 
 
 def needs_new_process(status: Status, device: str, memory_cap: int) -> bool:
-    """Return whether the next case needs a fresh process: after an error a CUDA context, after OOM memory may be unusable."""
+    """Return whether the CUDA context, after an error, or memory, after OOM, may be unusable."""
     return status in (Status.OOM, Status.ERROR) and (device != "cpu" or bool(memory_cap))
 
 

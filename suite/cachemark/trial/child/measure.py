@@ -93,7 +93,7 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
 
 
 def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, dict[str, Any]]:
-    """Return everything that is timed and counted of a case, and facts about it. ``compared``: in turns with its full cache."""
+    """Return the costs of a case and facts about them. ``compared``: timed in turns with its full cache."""
     case, first, ran = planned.case, job.first(planned.case.batch), list[Ran]()
     counts, facts = counted(first)
     clocked = job.first(min(BATCHES * case.batch, case.samples)) if case.decoder else first
@@ -106,7 +106,7 @@ def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple
 
 
 def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return fields of the costs and facts of the timed passes under a decoder: their numbers, FLOPs and roofline time."""
+    """Return fields of the costs, and facts, of the timed passes under a decoder."""
     case = planned.case
     counted_passes = ran[case.warmup - 1 :]
     steps = [decoded_pass.steps(job.layout) for decoded_pass in counted_passes]
@@ -132,7 +132,7 @@ def _with_faults(facts: Mapping[str, Any], faults: Mapping[str, Mapping[str, str
 
 
 def _full_beside(case: Case, job: Job) -> Job | None:
-    """Return a candidate's job under the full cache, in a storage of its own; None for the full cache itself."""
+    """Return a candidate's job under the full cache, in its own storage; None for the full cache itself."""
     if case.role != "candidate":
         return None
     full = method_factory(replace(case, method=FULL, parameters={}))
@@ -140,7 +140,7 @@ def _full_beside(case: Case, job: Job) -> Job | None:
 
 
 def run_side(planned: Planned, bench: Bench) -> Measurement:
-    """Measure one side of a pair: bytes, times, and the hashes of one batch's tokens and images, which are not judged."""
+    """Measure one side of a pair: bytes, times, and the hashes of one batch's tokens and images."""
     job, samples, facts = _one_batch(planned, bench)
     tokens = job.generate(slice(len(job.subset)))
     images = job.decode_all(tokens)
@@ -151,7 +151,7 @@ def run_side(planned: Planned, bench: Bench) -> Measurement:
 
 
 def see_side(planned: Planned, bench: Bench) -> Measurement:
-    """Judge the images of one side of a pair against the full cache of its own code, without timing or pictures."""
+    """Judge the images of one side of a pair against the full cache of its own code, without timing."""
     case = planned.case
     if planned.unsupported_reason or bench.loaded.random:
         raise Unsupported(planned.unsupported_reason or RANDOM)
@@ -163,7 +163,7 @@ def see_side(planned: Planned, bench: Bench) -> Measurement:
 
 
 def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Measurement:
-    """Generate a share of a case's quality images and nothing else; their features stay in its feature cache."""
+    """Generate a share of a case's quality images, whose features stay in its feature cache."""
     case = planned.case
     wide = quality.job_of(case_job(case, bench), case, bench.entry.classes)
     try:
@@ -193,13 +193,13 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
 
 
 def _judged_job(case: Case, job: Job) -> Job:
-    """Return the job whose images are judged, in the plan's own batches or as many as are timed; all, if there are fewer."""
+    """Return the job whose images are judged, in the plan's own batches or as many as are timed."""
     batch = min(int(case.evaluation.get("batch", case.batch)), case.samples)
     return replace(job.first(case.compared), batch=batch, memory=job.memory.another())
 
 
 def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
-    """Compare the images of a case with the baseline's; the reference rows use other seeds, or half the batch (2 for a batch of 1)."""
+    """Compare a case's images with the baseline's; reference rows use other seeds or half the batch."""
     job = _judged_job(case, job)
     reference = bench.reference(case, job)
     if case.role == "other_seeds":
@@ -237,7 +237,7 @@ def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImag
 
 
 def _distribution(planned: Planned, job: Job, bench: Bench) -> OfSet:
-    """Return samples, facts and faults of the quality pass. The full cache's features are kept for the candidates beside it."""
+    """Return samples, facts and faults of the quality pass. Candidates reuse the full cache's features."""
     case = planned.case
     began, preset, wide = time.perf_counter(), bench.preset(case), quality.job_of(job, case, bench.entry.classes)
     features = ImageFeatures.joined(list(quality.parts(wide, preset, quality.FeatureCache(planned.feature_cache))))

@@ -1,4 +1,4 @@
-"""Metrics of plug-ins, computed in the trial. A fault of one leaves the other values of the case as they are."""
+"""Metrics of plug-ins, computed in the trial. A fault of one does not change the case's other values."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _measure(instance: Any, inputs: Any) -> Any:
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call code of a plug-in. Raises Fault with the error, and the file and line of the plug-in that raised it."""
+    """Call code of a plug-in. Raises Fault with its error, file and line."""
     try:
         return call(*arguments)
     except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""Profiles of models under the full cache: attention per layer or head, or redundancy between passes of a masked model."""
+"""Profiles of models under the full cache: attention per layer or head, redundancy between passes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIGITS = 6
 
 
 def scale_profile(job: Job) -> dict[str, Any]:
-    """Return inter-scale similarity and attention of every layer over the job's samples, with the seconds it took."""
+    """Return inter-scale similarity and attention of every layer over the job's samples, timed."""
     watcher = ScaleProfile()
     seconds = _watched(job, watcher)
     return {
@@ -30,7 +30,7 @@ def scale_profile(job: Job) -> dict[str, Any]:
 
 
 def redundancy(job: Job) -> dict[str, Any]:
-    """Return the similarity of successive passes of a masked model over the job's samples, with the seconds it took."""
+    """Return the similarity of successive passes of a masked model over the job's samples, timed."""
     watcher = Redundancy()
     seconds = _watched(job, watcher)
     return {"seeds": job.subset.name, "samples": len(job.subset), **_rounded(watcher.profile()), "seconds": seconds}
@@ -53,7 +53,7 @@ def _rounded(content: Any) -> Any:
 
 
 def calibrated(method: type[Method], model: str, request: Request, *, subset: str, samples: int, batch: int = 4) -> dict[str, Any]:
-    """Return a method's calibration facts, measured on a model under its ``paper`` sampling and the full cache.
+    """Return a method's calibration facts, measured under a model's ``paper`` sampling and full cache.
 
     Includes the identity of its weights, the samples, and the seconds it took."""
     watcher = method.profiler()

@@ -1,4 +1,4 @@
-"""The quality pass: many images of a case against real ones. They are generated in parts, and only their features stay."""
+"""The quality pass: many images of a case, generated in parts, against real ones by their features."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PART = 500  # images whose features are kept together: what is lost at most when
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """The folder with the finished parts of one case; None keeps nothing. An unreadable part is generated again."""
+    """The folder with the finished parts of one case; None keeps nothing. Unreadable parts are ignored."""
 
     folder: Path | None
 
@@ -62,7 +62,7 @@ class NotFinite(ArithmeticError):
 
 
 def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[int, int] = (0, 1)) -> Iterator[ImageFeatures]:
-    """Yield the features of a job's images part by part, from the feature cache or generated and put there. Raises NotFinite.
+    """Yield the features of a job's images part by part, cached or generated. Raises NotFinite.
 
     A share (index, of) has the parts whose number is ``index`` modulo ``of``, so that several processes can fill the cache."""
     index, of = share
@@ -82,7 +82,7 @@ def kept(job: Job, preset: Preset, feature_cache: FeatureCache) -> ImageFeatures
 
 
 def _images(job: Job, *, finite: bool = False) -> Iterator[Tensor]:
-    """Yield images (B, 3, H, W) in fp32, batch by batch. If they must be ``finite``, raise NotFinite for others."""
+    """Yield images (B, 3, H, W) in fp32. If they must be ``finite``, raise NotFinite for others."""
     for chunk in job.chunks():
         images = job.decode(job.generate(chunk))
         if finite and not bool(torch.isfinite(images).all()):
@@ -91,14 +91,14 @@ def _images(job: Job, *, finite: bool = False) -> Iterator[Tensor]:
 
 
 def pictures(job: Job, case: Case) -> Iterator[Tensor]:
-    """Yield the images of a job as bytes (B, H, W, 3), in the size of the case's preset. Raises Unsupported for NaN or infinity."""
+    """Yield images as bytes (B, H, W, 3) in the size of the case's preset. Raises Unsupported for NaN."""
     side = case.evaluation[QUALITY_PASS].get("resize")
     for images in _images(job):
         yield as_bytes(resized(images, side) if side else images).permute(0, 2, 3, 1)
 
 
 def set_values(images: ImageSet) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Return samples by metric and facts about them by kind, for the metrics for which there are enough images."""
+    """Return samples by metric and facts by kind, for metrics for which there are enough images."""
     samples, facts = dict[str, list[float]](), {"intervals": dict[str, Any]()}
     for cls in set_metrics():
         name = quality_name(cls.name, images.preset.name, len(images.features)) if cls.family else cls.name

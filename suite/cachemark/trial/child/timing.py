@@ -1,4 +1,4 @@
-"""Times, bytes and passes of a case: the timed generations, and the one before them whose memory is observed."""
+"""Times, bytes and passes of a case, from timed generations and one whose memory is observed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Timed:
 
 
 def timed(case: Case, job: Job, full: Job | None = None) -> tuple[Costs, list[float]]:
-    """Run the other warm-up generations and the timed ones. Return the costs, and the seconds of the full cache in turns.
+    """Run other warm-ups and timed generations. Return the costs and the full cache's seconds in turns.
 
     The speed of a machine drifts, so each timed generation has one of ``full``, the full cache, right before or after it in turns, and
     their ratio is the speedup; there is none if memory does not hold both. A job of several batches, whose time depends on the images,
@@ -89,7 +89,7 @@ def _paced(layout: Layout, method: Method) -> Layout:
 
 
 def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return fields of :class:`~cachemark.metrics.base.Costs`, and facts, from the first warm-up generation, which is not timed.
+    """Return fields of :class:`~cachemark.metrics.base.Costs`, and facts, from the first warm-up.
 
     Bytes come from the arena, and the peak is above the loaded weights. FLOPs of masked models come from arithmetic. An engine that
     captures does so in a generation before; its pool always exists, so it is part of the peak. The fact has the bytes that are ``live``
@@ -122,7 +122,7 @@ def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _capture(job: Job) -> int:
-    """Let the graph engine capture in a generation of its own, and return the bytes that it keeps, its pool included.
+    """Let the graph engine capture in its own generation. Return the bytes it keeps, with its pool.
 
     A decoder may skip passes here that it runs for other images, so all of them are run."""
     if not isinstance(engine := job.memory.engine, Graph):
@@ -158,7 +158,7 @@ class Ran(NamedTuple):
 
 
 def noting(job: Job, ran: list[Ran]) -> Job:
-    """Return the job, with its generations added to ``ran``, except those of forced tokens, which reject nothing."""
+    """Return the job, with its generations added to ``ran``, except those with forced tokens."""
     return replace(job, noted=lambda images, decoder: ran.append(Ran(images, tuple(decoder.fed), tuple(decoder.kept))))
 
 

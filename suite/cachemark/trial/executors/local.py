@@ -1,4 +1,4 @@
-"""The devices of this machine: one trial at a time on each, and none on a device that invalidates them."""
+"""The devices of this machine: one trial at a time on each that does not invalidate them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Executor(Protocol):
     def run(
         self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always, advanced: Advanced = unheard
     ) -> Iterator[Finished]:
-        """Yield every case of the groups once, as it ends. ``started`` and ``advanced`` may be called from other threads."""
+        """Yield every case once, as it ends. The callbacks may be called from other threads."""
 
     def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
         """Return environment and code identity of a side, where its trials run."""
@@ -69,7 +69,7 @@ class _Stopped(BaseException):
 
 @dataclass
 class Local:
-    """Executor over ``places``. A case that its device has invalidated is measured again, on another device if there is one."""
+    """Executor over ``places``. It repeats a case that its device invalidated, elsewhere if possible."""
 
     places: Sequence[Place] = (Place(),)
     _left: deque[list[Planned]] = field(default_factory=deque)
@@ -113,7 +113,7 @@ class Local:
         return identify(self._next_place.request(request), device)
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
-        """Run every group once, all on one place. If its device has invalidated a case, the next call uses the next place."""
+        """Run every group once on one place. After an invalidated case, the next call uses the next place."""
         place = self._next_place
         results = [list(run_trials(group, place.request(request), lambda planned: None, watch=place.watch)) for group, request in parts]
         self._turn += any(finished.invalidated for group in results for finished in group)
@@ -152,7 +152,7 @@ class Local:
                     self._left.appendleft(remaining)
 
     def _together(self, lanes: Sequence[Iterator[Finished]]) -> Iterator[Finished]:
-        """Yield cases that several lanes finish, each in its own thread. If the reader goes away, lanes end with their current case."""
+        """Yield cases of several lanes in threads, which end with their current case if the reader stops."""
         ended: queue.Queue[Finished | BaseException | None] = queue.Queue()
 
         def pour(lane: Iterator[Finished]) -> None:
@@ -204,7 +204,7 @@ def local(
 
 
 def _leased(stack: ExitStack, devices: list[Gpu], names: Sequence[str], register: Register | None) -> list[Gpu]:
-    """Lease all devices of these names, or the first free one. Devices of different models cannot share a run."""
+    """Lease all devices of these names, or the first free one. They must be of one model."""
     if not devices:
         raise Infrastructure("The driver shows no GPU.", remedy="Look at CUDA_VISIBLE_DEVICES, or use --device cpu.")
     candidates, leased, in_use = chosen(names, devices) if names else devices, [], []

@@ -1,4 +1,4 @@
-"""The devices of a Ray cluster: every trial is a task that requires one GPU, or the threads of a CPU trial."""
+"""The devices of a Ray cluster: each trial is a task with one GPU or the threads of a CPU trial."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AHEAD = 2  # tasks in hand for each trial that the cluster runs at once: no work
 
 @dataclass
 class Ray:
-    """Executor over an existing cluster. Results come back through Ray and are saved here: workers never open the store."""
+    """Executor over an existing cluster. Workers never open the store: results come back through Ray."""
 
     ray: Any
     cuda: bool = False
@@ -51,7 +51,7 @@ class Ray:
     def run(
         self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always, advanced: Advanced = unheard
     ) -> Iterator[Finished]:
-        """Yield every case of the groups once, without progress. A task whose worker dies ends its cases as errors."""
+        """Yield every case once, without progress. A task whose worker dies ends its cases as errors."""
         task, code = self._task(trial, request.threads), {file: packed(file) for file in request.plugins}
         waiting: dict[Any, list[Planned]] = {}
         remaining = [list(group) for group in groups]
@@ -103,14 +103,14 @@ class Ray:
 
 
 def trial(group: list[Planned], request: TrialRequest, code: Packed) -> tuple[str, str, list[Finished]]:
-    """Run a group of cases on a worker. Return the fingerprint of the worker's numerics, its name, and the finished cases."""
+    """Run a group of cases on a worker. Return its numerics' fingerprint, its name and the results."""
     with _workplace(group[0].case.device_class, request.threads, code) as (places, files):
         finished = list(places.run([group], replace(request, plugins=files, node=platform.node()), lambda planned: None))
         return places.environment(group[0].case.device_class, request.threads).fingerprint, platform.node(), finished
 
 
 def trials_in_turn(parts: list[Part], code: Packed) -> tuple[str, str, list[Finished]]:
-    """Run groups of cases on a worker, one right after the other on its device, and return them like :func:`trial`."""
+    """Run groups of cases on a worker's device one after the other. Return the same as :func:`trial`."""
     device, threads = parts[0][0][0].case.device_class, max(request.threads for _, request in parts)
     for folder in {request.code for _, request in parts if request.code}:
         if not Path(folder, "cachemark").is_dir():
