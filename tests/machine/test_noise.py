@@ -50,16 +50,6 @@ def test_what_would_spoil_a_measurement_is_said(change: dict[str, Any], words: s
     assert words in said
 
 
-def test_the_load_is_read_before_the_doctor_adds_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-    monkeypatch.setattr(command, "_load", lambda: order.append("load") or QUIET["load"])
-    monkeypatch.setattr(command, "_rates", lambda name: order.append("rates") or {})
-    monkeypatch.setattr(command, "_noise", lambda name: order.append("noise") or {"score": 0.0, "worst": 0.0, "sees": 0.0})
-    command.doctor()
-    assert order[0] == "load"
-    assert {"rates", "noise"} <= set(order)
-
-
 def test_gpus_are_described_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     real, nvml = device.gpus, FakeNvml(Card("GPU-0123456789", pids={77}, celsius=91))
     monkeypatch.setattr(device, "gpus", lambda: real(nvml))

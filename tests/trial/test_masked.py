@@ -14,7 +14,7 @@ from safetensors.torch import load as read
 from torch import Tensor
 
 from cachemark.cache.masked_layout import MaskedLayout, masked_steps
-from cachemark.core.errors import BadBudget, BadPlan
+from cachemark.core.errors import BadBudget
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
 from cachemark.methods.registry import METHODS
@@ -175,15 +175,3 @@ def test_distance_is_a_root_mean_square() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ blocks of a plan
-
-def test_two_tables_of_a_method_need_a_word_each(tmp_path: Path) -> None:
-    both = 'methods = [{ name = "marche", active = 5%s }, { name = "marche", active = 5, period = 2%s }]\n'
-    labels = [p.case.named for p in expand(plan(tmp_path, both % (', variant = "late"', ', variant = "early"')))
-              if p.case.role == "candidate"]  # fmt: skip
-    assert labels == ["marche: late", "marche: early"]
-    text = 'methods = [{ name = "marche", period = 1, variant = "a" }, "marche"]\nbudgets = [1]\n'
-    cases = [p.case for p in expand(plan(tmp_path, text))]
-    assert len({case.cell for case in cases if case.role in ("candidate", "baseline")}) == 1
-    assert len({case.key for case in cases if case.role == "candidate"}) == 2
-    with pytest.raises(BadPlan, match=r"plan\.toml:\d+: two cases are called 'marche 1'.*variant"):
-        expand(plan(tmp_path, 'methods = [{ name = "marche", period = 1 }, "marche"]\nbudgets = [1]\n'))
