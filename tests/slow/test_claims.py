@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+STUDY = "claims_study"
 SEED, SIZE = 31, 1.0
 MOST, LEAST = 0.05, 0.93
-
-
-@pytest.fixture(scope="module")
-def study() -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        return importlib.import_module("claims_study")
 
 
 @pytest.fixture(scope="module")

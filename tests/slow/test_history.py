@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,20 +15,13 @@ from scipy.stats import binom
 from cachemark.stats import changepoints as history
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+STUDY = "history_study"
 SEED, YEARS = 101, 16
 YEARLY = 0.1  # years with a false alarm, as docs/results/validation.md states
 KINDS = ("independent nights, 1 %", "AR(1) 0.3, 1 %", "AR(1) 0.3, 2 %", "AR(1) 0.6, 1 %", "AR(1) 0.6, 2 %", "weekly ± 1 %, sine",
          "weekly ± 1 %, weekends", "weekly ± 2 %, weekends", "weekly ± 1 % and AR(1) 0.6")
 
 Row = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def study() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        yield importlib.import_module("history_study")
 
 
 @pytest.fixture(scope="module")

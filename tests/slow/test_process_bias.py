@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 from scipy.stats import binom
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+STUDY = "process_bias_study"
 SEED, MONTHS, PROMISED = 1709, 6, 0.05
-
-
-@pytest.fixture(scope="module")
-def study() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-        yield importlib.import_module("process_bias_study")
 
 
 @pytest.mark.parametrize("lasts", ["a night", "a month"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,16 +12,9 @@ import pytest
 from scipy.stats import beta
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+STUDY = "gate_study"
 SEED = 1
 MOST_ALARMS, LEAST_POWER, LEAST_WAIT = 0.05, 0.9, 365
-
-
-@pytest.fixture(scope="module")
-def study() -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        return importlib.import_module("gate_study")
 
 
 @pytest.fixture(scope="module")
