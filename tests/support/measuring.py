@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from cachemark.core.result import Outcome
-from cachemark.plans.expand import Planned
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import measure
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.measurement import Measurement, outcome_of
 
+from . import examples
+
+METHODS = '"streaming", "h2o"'
 Measured = tuple[Outcome, dict[str, bytes]]
 
 
@@ -21,6 +26,13 @@ def measured_by(work: Callable[..., Measurement]) -> Callable[..., Measured]:
         return outcome_of(planned, measurement), dict(measurement.artifacts)
 
     return measured
+
+
+def planned(folder: Path, methods: str = METHODS, device: str = "cpu", **plan: Any) -> list[Planned]:
+    """The cases of a plan over the small model, whose weights are in the folder."""
+    file = folder / "plan.toml"
+    file.write_text(examples.plan_text(methods, **{"weights": folder / "dot.safetensors", **plan}))
+    return expand(plans.load(str(file)), device)
 
 
 run_case, run_side, see_side, probe, fill = map(measured_by, (measure.run_case, measure.run_side, measure.see_side, measure.probe,

@@ -5,7 +5,6 @@ There is no CUDA device here: an emulator stands in for CUDA graphs, below the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,30 +19,18 @@ from cachemark.core.units import METRICS
 from cachemark.kit.cpu_graphs import CpuGraphs
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
-from cachemark.plugins import loading as plugins
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import facts
 from cachemark.trial.child.bench import Bench
-from support import examples
+from support import measuring
 from support.examples import TOKENS
 from support.measuring import run_case
-from support.stages import forgetting
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = tmp_path_factory.mktemp("graph")
-    (made / "dot.py").write_text(examples.MODEL)
-    examples.weights(made / "dot.safetensors")
-    with forgetting():
-        plugins.load(made / "dot.py")
-        yield made
+pytestmark = pytest.mark.usefixtures("dot")
 
 
 def planned(folder: Path, name: str, device: str = "cpu") -> list[Planned]:
-    text = examples.plan_text('"streaming", "h2o"', weights=folder / "dot.safetensors", cells=f'engine = "{name}"')
-    (folder / "plan.toml").write_text(text)
-    return expand(plans.load(str(folder / "plan.toml")), device)
+    return measuring.planned(folder, device=device, cells=f'engine = "{name}"')
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------
@@ -76,13 +63,13 @@ engine = "%s"
 
 # -- values ----------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def outcomes(folder: Path) -> dict[str, dict[str, Outcome]]:
+def outcomes(dot: Path) -> dict[str, dict[str, Outcome]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cachemark.plans.expand.refused", lambda *_: "")
         patch.setattr(benches, "engine", lambda name, device: Graph(CpuGraphs()) if name == "graph" else EAGER)
         found = {}
         for name in ("eager", "graph"):
-            cases = planned(folder, name)
+            cases = planned(dot, name)
             bench = Bench.load(cases[0])
             found[name] = {p.case.label: run_case(p, bench)[0] for p in cases}
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,37 +28,22 @@ from cachemark.core.spec import Case
 from cachemark.core.units import METRICS
 from cachemark.metrics.compute import clip, fidelity
 from cachemark.models import costs
-from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned, expand
-from cachemark.plugins import loading as plugins
+from cachemark.plans.expand import Planned
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import RANDOM
 from support import examples
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
-from support.measuring import run_case, run_side
-from support.stages import forgetting
+from support.measuring import planned, run_case, run_side
 
-METHODS = '"streaming", "h2o"'
+pytestmark = pytest.mark.usefixtures("dot")
 RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 SPEED_ORDER = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
 SPEED = set(SPEED_ORDER)
 BYTES = {"kv_logical", "kv_allocated", "kv_workspace", "kv_state", "peak_memory"}
 LIKENESS = {"token_agreement", "psnr", "ssim"}
 Results = dict[str, tuple[Outcome, dict[str, bytes]]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _dot(folder: Path) -> Iterator[None]:
-    with forgetting():
-        plugins.load(folder / "dot.py")
-        yield
-
-
-def planned(folder: Path, methods: str = METHODS, **plan: Any) -> list[Planned]:
-    (folder / "plan.toml").write_text(examples.plan_text(methods, **{"weights": folder / "dot.safetensors", **plan}))
-    return expand(plans.load(str(folder / "plan.toml")))
 
 
 def run_all(cases: list[Planned], bench: Bench | None = None) -> Results:
@@ -82,6 +67,11 @@ class Recorder:
     def generate(self, labels: Tensor, seeds: Any, method: Any, sampling: Any, memory: Any, **more: Any) -> Tensor:
         self.calls.append({"labels": labels.tolist(), "seeds": list(seeds), "method": method, "memory": memory, **more})
         return self._generator.generate(labels, seeds, method, sampling, memory, **more)
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of all calls."""
+        return [seed for call in self.calls for seed in call["seeds"]]
 
     def those(self, key: str) -> list[dict[str, Any]]:
         """Calls that were given a mark, something to see or forced tokens."""
@@ -322,12 +312,6 @@ def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> Non
 
 # ------------------------------------------------------------------------------------------------ on demand
 
-def asking(folder: Path, line: str = 'metrics = ["lpips"]') -> list[Planned]:
-    text = examples.plan_text(METHODS, weights=folder / "dot.safetensors")
-    (folder / "asking.toml").write_text(f"{line}\n{text}")
-    return expand(plans.load(str(folder / "asking.toml")))
-
-
 def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def network(where: str, names: Sequence[str]) -> Callable[[Tensor, Sequence[int]], Tensor]:
         assert (where, len(names)) == ("models/clip", 1000)
@@ -336,7 +320,7 @@ def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(
     monkeypatch.setattr(clip, "identity", lambda where: "a")
     monkeypatch.setattr(clip, "Clip", lambda where, device: where)
     monkeypatch.setattr(clip, "ClipScore", network)
-    found = run_all(asking(folder, 'metrics = [{ name = "clip_score", weights = "models/clip" }]'))
+    found = run_all(planned(folder, top='metrics = [{ name = "clip_score", weights = "models/clip" }]'))
     labels = [float(label) for label in seeds.subset("s64", 10).first(SAMPLES).labels]
     assert all(outcome.samples["clip_score"] == labels for outcome, _ in found.values())
     assert all(outcome.case.metrics["clip_score"] == {"weights": "a"} for outcome, _ in found.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,31 +17,20 @@ from cachemark.decoders.jacobi import Jacobi
 from cachemark.kit.driver import layout_of
 from cachemark.models import costs
 from cachemark.plans import price
-from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned, expand
-from cachemark.plugins import loading as plugins
+from cachemark.plans.expand import Planned
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.timing import Ran
-from support import examples
+from support import measuring
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
 from support.measuring import run_case
-from support.stages import forgetting
 
+pytestmark = pytest.mark.usefixtures("dot")
 DECODERS = 'decoders = [{ name = "jacobi", window = 8 }]'
 RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _dot(folder: Path) -> Iterator[None]:
-    with forgetting():
-        plugins.load(folder / "dot.py")
-        yield
-
-
 def planned(folder: Path, cells: str = DECODERS, methods: str = '"full"') -> dict[str, Planned]:
-    text = examples.plan_text(methods, weights=folder / "dot.safetensors", cells=cells)
-    (folder / "decoders.toml").write_text(text)
-    return {p.case.label: replace(p, rates=RATES) for p in expand(plans.load(str(folder / "decoders.toml")))}
+    return {p.case.label: replace(p, rates=RATES) for p in measuring.planned(folder, methods, cells=cells)}
 
 
 def loaded(cases: dict[str, Planned]) -> Bench:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import runpy
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,14 @@ from cachemark.metrics.compute import presets
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.presets import Preset
 from cachemark.metrics.compute.quality_intervals import difference, intervals
-from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import Planned
 from cachemark.plans.reuse import Earlier
-from cachemark.plugins import loading as plugins
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.quality import FeatureCache
-from support import examples
+from support import examples, measuring
 from support.measuring import fill, run_case, see_side
-from support.stages import forgetting
+from trial.test_measure import recorded
 
 IMAGES, PART, BATCH = 24, 10, 4
 QUALITY = f'[quality]\nseeds = "s256"\nsamples = {IMAGES}\nbatch = {BATCH}\npreset = "eyes"\n'
@@ -48,44 +45,18 @@ def preset(folder: Path) -> Preset:
 
 
 @pytest.fixture(autouse=True)
-def _dot(folder: Path, preset: Preset, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _preset(dot: Path, preset: Preset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quality, "PART", PART)
     monkeypatch.setattr(presets, "preset", lambda name, **_: preset)
     monkeypatch.setattr(presets, "identity_of", lambda name, *_: preset.identity)
-    with forgetting():
-        plugins.load(folder / "dot.py")
-        yield
 
 
 def planned(folder: Path, table: str = QUALITY, **more: Any) -> list[Planned]:
-    text = examples.plan_text('"streaming"', **{"weights": folder / "dot.safetensors", **more})
-    (folder / "plan.toml").write_text(text.replace("[[cells]]", f"{table}\n[[cells]]", 1))
-    return expand(plans.load(str(folder / "plan.toml")))
+    return measuring.planned(folder, '"streaming"', **{"top": table, **more})
 
 
 def of_role(cases: list[Planned], role: str) -> Planned:
     return next(p for p in cases if p.case.role == role)
-
-
-class Counted:
-    """A generator that counts the images it makes in batches of the quality pass."""
-
-    def __init__(self, generator: Any) -> None:
-        self._generator, self.seeds = generator, []
-
-    def layout(self, *arguments: Any) -> Any:
-        return self._generator.layout(*arguments)
-
-    def generate(self, labels: Tensor, given: Any, *rest: Any, **more: Any) -> Tensor:
-        self.seeds += list(given)
-        return self._generator.generate(labels, given, *rest, **more)
-
-
-def counted(case: Planned) -> tuple[Bench, Counted]:
-    bench = Bench.load(case)
-    counter = Counted(bench.loaded.generator)
-    bench.loaded = replace(bench.loaded, generator=counter)
-    return bench, counter
 
 
 def pass_of(case: Planned, bench: Bench) -> Outcome:
@@ -103,10 +74,10 @@ def test_sides_and_the_full_cache_are_compared_with_real_images_and_reference_ro
 def test_the_full_cache_is_made_once_for_a_cell_and_its_reference_rows(folder: Path) -> None:
     """They differ from their cell by the quality pass."""
     cases = [replace(p, case=replace(p.case, repeats=3, warmup=1)) for p in planned(folder)]
-    bench, counter = counted(cases[0])
+    bench, counter = recorded(cases[:1])
     made = {}
     for role in ("baseline", "other_seeds", "other_batch"):
-        counter.seeds.clear()
+        counter.calls.clear()
         pass_of(of_role(cases, role), bench)
         made[role] = len(counter.seeds)
     samples = cases[0].case.samples
@@ -194,7 +165,7 @@ def test_what_is_on_the_shelf_is_not_made_again(folder: Path, tmp_path: Path) ->
     case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf")
     first = pass_of(case, Bench.load(case))
     assert sorted(p.name for p in (tmp_path / "shelf").iterdir()) == [f"{i:05d}.safetensors" for i in range(3)]
-    bench, counter = counted(case)
+    bench, counter = recorded([case])
     again = pass_of(case, bench)
     assert set(counter.seeds) == set(range(examples.SAMPLES)), "only the fidelity pass makes images"
     assert {n: again.samples[n] for n in FIGURES} == {n: first.samples[n] for n in FIGURES}
@@ -205,7 +176,7 @@ def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path, 
     case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf")
     first = pass_of(case, Bench.load(case))
     (tmp_path / "shelf" / "00001.safetensors").write_bytes(damage)
-    bench, counter = counted(case)
+    bench, counter = recorded([case])
     again = pass_of(case, bench)
     assert set(counter.seeds) - set(range(examples.SAMPLES)) == set(range(PART, 2 * PART))
     assert again.samples["fid_eyes_24"] == first.samples["fid_eyes_24"]
@@ -215,13 +186,13 @@ def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> N
     case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf")
     made: list[int] = []
     for index in range(2):
-        bench, counter = counted(case)
+        bench, counter = recorded([case])
         outcome, artifacts = fill(case, bench, (index, 2))
         assert (outcome.status, artifacts) == (Status.NOT_REACHED, {})
         assert f"Share {index + 1} of 2" in outcome.log
         made += counter.seeds
     assert sorted(made) == list(range(IMAGES))
-    bench, counter = counted(case)
+    bench, counter = recorded([case])
     assert pass_of(case, bench).ok
     assert set(counter.seeds) == set(range(examples.SAMPLES))
 
@@ -266,7 +237,7 @@ def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:
 def test_what_is_missing_is_said_and_nothing_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presets, "identity_of", lambda name, *_: {"preset": "adm", "missing": "not measured: needs eyes"})
     case = of_role(planned(folder), "baseline")
-    bench, counter = counted(case)
+    bench, counter = recorded([case])
     outcome = pass_of(case, bench)
     assert outcome.ok
     assert not set(outcome.samples) & FIGURES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,19 +9,12 @@ import pytest
 
 from cachemark.core import seeds
 from cachemark.core.spec import FORCED_SAMPLES, REFERENCE_SAMPLES
-from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import case_job
 from support.examples import SAMPLES
-from support.measuring import run_case
-from support.stages import forgetting
-from trial.test_measure import planned, recorded, run_all
+from support.measuring import planned, run_case
+from trial.test_measure import recorded, run_all
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _dot(folder: Path) -> Iterator[None]:
-    with forgetting():
-        plugins.load(folder / "dot.py")
-        yield
+pytestmark = pytest.mark.usefixtures("dot")
 
 
 def test_the_different_seed_reference_has_the_same_classes_and_other_seeds(folder: Path) -> None:

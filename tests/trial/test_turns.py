@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,29 +16,19 @@ from cachemark.analysis.report_row import derive
 from cachemark.cache.arena import Memory
 from cachemark.core.result import FULL_BESIDE, Outcome
 from cachemark.gate import baseline_check
-from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned, expand
-from cachemark.plugins import loading as plugins
+from cachemark.plans.expand import Planned
 from cachemark.trial.child import measure
 from cachemark.trial.child.bench import Bench, case_job
 from cachemark.workflows.time_left import generated
-from support import examples
+from support import measuring
 from support.examples import REPEATS
 from support.measuring import run_case
-from support.stages import forgetting
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _dot(folder: Path) -> Iterator[None]:
-    with forgetting():
-        plugins.load(folder / "dot.py")
-        yield
+pytestmark = pytest.mark.usefixtures("dot")
 
 
 def cases(folder: Path) -> dict[str, Planned]:
-    path = folder / "drift.toml"
-    path.write_text(examples.plan_text('"streaming"', weights=folder / "dot.safetensors"))
-    return {planned.case.label: planned for planned in expand(plans.load(str(path)))}
+    return {case.case.label: case for case in measuring.planned(folder, '"streaming"')}
 
 
 def test_a_case_says_of_every_batch_that_it_was_made_and_no_more_than_were_counted(folder: Path) -> None:
