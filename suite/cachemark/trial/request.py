@@ -117,11 +117,13 @@ def _known(data: Mapping[str, Any], cls: type) -> dict[str, Any]:
 
 
 def _planned_json(planned: Planned) -> dict[str, Any]:
+    """Return a case without default values of its request, which older copies of the code may not know."""
+    request = {f.name: value for f in fields(planned.request) if (value := getattr(planned.request, f.name)) != f.default}
     return {
-        "case": planned.case.to_json(), "request": _request_json(planned.request), "unsupported_reason": planned.unsupported_reason,
-        "feature_cache": str(planned.feature_cache or ""), "full_features": str(planned.full_features or ""),
-        "rates": planned.rates and asdict(planned.rates), "reusable": planned.reusable and asdict(planned.reusable),
-        "engine_reason": planned.engine_reason, "needs": list(planned.needs),
+        "case": planned.case.to_json(), "request": {**request, "dtype": str(planned.request.dtype)},
+        "unsupported_reason": planned.unsupported_reason, "feature_cache": str(planned.feature_cache or ""),
+        "full_features": str(planned.full_features or ""), "rates": planned.rates and asdict(planned.rates),
+        "reusable": planned.reusable and asdict(planned.reusable), "engine_reason": planned.engine_reason, "needs": list(planned.needs),
     }
 
 
@@ -135,9 +137,3 @@ def _planned(item: Mapping[str, Any]) -> Planned:
     case, reason = Case.from_json(item["case"]), str(item["unsupported_reason"])
     return Planned(case, request, reason, feature_cache, full_features, rates, reusable=reusable,
                    engine_reason=item["engine_reason"], needs=tuple(item["needs"]))
-
-
-def _request_json(request: Request) -> dict[str, Any]:
-    """Return a request without default values, which older copies of the code may not know."""
-    values = {f.name: getattr(request, f.name) for f in fields(request) if getattr(request, f.name) != f.default}
-    return {**values, "dtype": str(request.dtype)}

@@ -82,17 +82,12 @@ def run_trials(
             log = f"The device was not free: process {', '.join(map(str, sorted(intruders)))} computes on it."
             yield unmeasured(remaining.pop(0), Status.CONTENDED, log)._replace(invalidated=True)
             continue
-        shared = _sharing(remaining)
+        built_in = list(itertools.takewhile(lambda case: not case.runs_plugin, remaining))
+        shared = built_in or remaining[:1]  # a case with plug-in code has a process of its own
         with _Child(replace(request, cases=tuple(shared))) as child:
             for finished in _heard(child, shared, started, watch, admit, advanced):
                 remaining.pop(0)
                 yield finished
-
-
-def _sharing(remaining: Sequence[Planned]) -> list[Planned]:
-    """Return the first cases that share a process. A case with plug-in code has its own."""
-    built_in = list(itertools.takewhile(lambda planned: not planned.runs_plugin, remaining))
-    return built_in or [remaining[0]]
 
 
 def _heard(

@@ -41,7 +41,11 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     case = planned.case
     method = method_factory(case)()
     layout = bench.entry.shape(case.sampling, case.batch)
-    kernel = _kernel(method, replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
+    kernel = method.kernel
+    if kernel == MASS_KERNEL:
+        kernel = mass_kernel(bench.device)
+    elif kernel == KERNEL:
+        kernel = chosen(replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
     decoder = decoder_factory(case)
     facts: dict[str, Any] = {"kernel": bounded_text(f"{kernel}{WINDOWS if decoder else ''}"), "source": bounded_text(method.source),
                              "footnotes": bounded_notes(method.footnotes), "paradigm": layout.paradigm}
@@ -77,13 +81,6 @@ def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:
     why = "It needs the attention mass of every key, which the fused kernel does not return" if method.needs_mass else (
         f"It attends with {method.kernel}, the full cache with {Method().kernel}")
     return {"quality_only": f"{why}; a speedup between two kernels would measure the kernels."}
-
-
-def _kernel(method: Method, layout: Layout) -> str:
-    """Return the kernel of a method's attention on the device of a layout."""
-    if method.kernel == MASS_KERNEL:
-        return mass_kernel(layout.device)
-    return chosen(layout) if method.kernel == KERNEL else method.kernel
 
 
 def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | None, steps: Sequence[Step] = ()) -> dict[str, Any]:

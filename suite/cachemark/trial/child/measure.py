@@ -97,7 +97,12 @@ def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple
     case, first, ran = planned.case, job.first(planned.case.batch), list[Ran]()
     counts, facts = counted(first)
     clocked = job.first(min(BATCHES * case.batch, case.samples)) if case.decoder else first
-    costs, full = timed(case, noting(clocked, ran), _full_beside(case, clocked) if compared else None)
+    beside = None
+    if compared and case.role == "candidate":
+        full_cache = method_factory(replace(case, method=FULL, parameters={}))
+        memory = Memory(job.device, engine=job.memory.engine.another())
+        beside = replace(clocked, method=full_cache, memory=memory, decoder=None)
+    costs, full = timed(case, noting(clocked, ran), beside)
     facts |= graph_facts(job.memory) | ({FULL_BESIDE: full} if full else {})
     if not case.decoder:
         return replace(costs, **counts), facts | slope(costs.marks, first.layout, first.method())
@@ -129,14 +134,6 @@ def _with_faults(facts: Mapping[str, Any], faults: Mapping[str, Mapping[str, str
     if not faults:
         return dict(facts)
     return {**facts, FAULTS: dict(faults), "footnotes": [*facts["footnotes"], *in_sentences(faults)]}
-
-
-def _full_beside(case: Case, job: Job) -> Job | None:
-    """Return a candidate's job under the full cache, in its own storage; None for the full cache itself."""
-    if case.role != "candidate":
-        return None
-    full = method_factory(replace(case, method=FULL, parameters={}))
-    return replace(job, method=full, memory=Memory(job.device, engine=job.memory.engine.another()), decoder=None)
 
 
 def run_side(planned: Planned, bench: Bench) -> Measurement:

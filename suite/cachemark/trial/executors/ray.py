@@ -56,9 +56,15 @@ class Ray:
         waiting: dict[Any, list[Planned]] = {}
         remaining = [list(group) for group in groups]
         while remaining or waiting:
-            while remaining and len(waiting) < AHEAD * self._width(request.threads):
-                group, late = _split(remaining.pop(0), admit)
-                yield from late
+            everything = self.ray.cluster_resources()
+            width = max(1, int(everything.get("GPU", 0) if self.cuda else everything.get("CPU", 0) / request.threads))
+            while remaining and len(waiting) < AHEAD * width:
+                group = list[Planned]()
+                for planned in remaining.pop(0):
+                    if reason := admit(planned, bool(group)):
+                        yield unmeasured(planned, Status.NOT_REACHED, reason)
+                    else:
+                        group.append(planned)
                 if group:
                     waiting[task.remote(group, request, code)] = group
                     started(group[0])
@@ -82,11 +88,6 @@ class Ray:
     def _task(self, function: Any, threads: int) -> Any:
         needs = {"num_gpus": 1} if self.cuda else {"num_cpus": threads}
         return self.ray.remote(max_retries=0, **needs)(function)
-
-    def _width(self, threads: int) -> int:
-        """Return the number of trials that the cluster runs at once."""
-        everything = self.ray.cluster_resources()
-        return max(1, int(everything.get("GPU", 0) if self.cuda else everything.get("CPU", 0) / threads))
 
     def _received(self, done: Any, group: Sequence[Planned]) -> Iterator[Finished]:
         try:
@@ -174,15 +175,4 @@ def _check_reachable(address: str) -> None:
 
 def _silent(address: str, error: Exception) -> Infrastructure:
     return Infrastructure(f"No Ray cluster answers at {address!r}: {error}.",
-                          remedy="Start one (ray start --head), or set RAY_ADDRESS.")
-
-
-def _split(group: list[Planned], admit: Admit) -> tuple[list[Planned], list[Finished]]:
-    """Return the cases of a group that may begin, and the finished ones that may not any more."""
-    begun, late = list[Planned](), list[Finished]()
-    for planned in group:
-        if reason := admit(planned, bool(begun)):
-            late.append(unmeasured(planned, Status.NOT_REACHED, reason))
-        else:
-            begun.append(planned)
-    return begun, late
+                          remedy="Start one (ray start --head), or name another with --address.")
