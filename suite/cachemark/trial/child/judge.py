@@ -47,7 +47,7 @@ class JudgedImages:
 
 def judge(
     job: Job, reference: FullCacheOutput, metrics: Sequence[ImageMetric], *, forced: int, sprite: bool, itself: bool = False,
-    paired: bool = True, plugin_values: Callable[[ImageBatch], Figures] = lambda shown: ({}, {}),
+    paired: bool = True, plugin_values: Callable[[ImageBatch], Figures] = lambda image_batch: ({}, {}),
 ) -> JudgedImages:
     """Compare a job with the reference by metrics of single images (random image decoder: of tokens).
 
@@ -58,9 +58,9 @@ def judge(
     tokens = reference.tokens if itself else job.generate_all()
     images = reference.images if itself else job.decode_all(tokens)
     along = drift if job.continuous else divergence
-    shown = ImageBatch(images, reference.images, tokens, reference.tokens, job.subset.labels, job.subset.seeds,
+    image_batch = ImageBatch(images, reference.images, tokens, reference.tokens, job.subset.labels, job.subset.seeds,
                        (lambda: along(job.first(forced), reference.first(forced))) if forced else None)
-    samples = {metric.name: metric.measure(shown) for metric in metrics if _applies(metric, job, shown, paired)}
+    samples = {metric.name: metric.measure(image_batch) for metric in metrics if _applies(metric, job, image_batch, paired)}
     stored = storable(job, tokens)
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
     facts: dict[str, Any] = {IMAGES: image_hash(images)}
@@ -77,10 +77,10 @@ def judge(
     return JudgedImages({**measured, **plugin_samples}, hashed(stored), artifacts, facts, finite, faults)
 
 
-def _applies(metric: ImageMetric, job: Job, shown: ImageBatch, paired: bool) -> bool:
+def _applies(metric: ImageMetric, job: Job, image_batch: ImageBatch, paired: bool) -> bool:
     """Return whether a metric has values of these tokens and images."""
     fits = metric.tokens == ("vectors" if job.continuous else "indices") if metric.tokens else job.loaded.pictures
-    return fits and (paired or not metric.paired) and (shown.forced is not None or not metric.forced)
+    return fits and (paired or not metric.paired) and (image_batch.forced is not None or not metric.forced)
 
 
 def storable(job: Job, tokens: Tensor) -> Tensor:

@@ -56,9 +56,9 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
     if planned.unsupported_reason:
         raise Unsupported(planned.unsupported_reason)
     job = case_job(case, bench)
-    judged = _judged_job(case, job)
+    judged_job = _judged_job(case, job)
     if needs(METHODS.get(case.method)) and not bench.loaded.random:  # before the plug-in's own code computes anything
-        bench.reference(case, judged)
+        bench.reference(case, judged_job)
     facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
     samples, faults = dict[str, list[float]](), dict[str, dict[str, str]]()
     if case.role in ("candidate", "baseline"):
@@ -73,9 +73,9 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
     judgement = _judge_case(case, job, bench)
     if not judgement.finite:
         raise quality.NotFinite(NOT_FINITE)
-    if reason := inexact(case, judged, bench.reference(case, judged), judgement):
+    if reason := inexact(case, judged_job, bench.reference(case, judged_job), judgement):
         return failed(Status.ERROR, reason, facts)
-    profiled = judged.first(min(WATCHED, case.noted, len(judged.subset)))
+    profiled = judged_job.first(min(WATCHED, case.noted, len(judged_job.subset)))
     if case.role == "baseline" and job.layout.scales:
         facts["layers"] = scale_profile(profiled)
     elif case.role == "baseline" and job.continuous:
@@ -84,7 +84,7 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
         of_set, set_facts, set_faults = _reused_quality(planned, job, bench, judgement) or _distribution(planned, job, bench)
         samples, facts, faults = samples | of_set, facts | set_facts, faults | set_faults
     if case.decoder and (case.method, case.codec) == (FULL, NATIVE.name):
-        facts[REDRAWN] = redrawn(judged, bench.reference(case, judged))
+        facts[REDRAWN] = redrawn(judged_job, bench.reference(case, judged_job))
     prompts = bench.entry.prompts
     if prompts and "grid_classes" in judgement.facts:
         facts["grid_prompts"] = [prompts[label] for label in judgement.facts["grid_classes"]]
@@ -208,7 +208,7 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
     forced = 0 if job.method().reorders else case.forced
     plugin_metrics = bench.plugin_metrics(case)
     return judge(job, reference, bench.metrics(case), forced=forced, sprite=case.role == "candidate", itself=itself, paired=paired,
-                 plugin_values=lambda shown: plugin_metrics.images(shown, job.batch, bench.alive, paired))
+                 plugin_values=lambda image_batch: plugin_metrics.images(image_batch, job.batch, bench.alive, paired))
 
 
 def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:
@@ -223,7 +223,7 @@ def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImag
     valid = earlier.matches(images.output_hash, str(images.facts[IMAGES]), images.samples)
     if valid and case.role == "baseline":
         wide = quality.job_of(job, case, bench.entry.classes)
-        features = quality.kept(wide, bench.preset(case), quality.FeatureCache(old))
+        features = quality.cached_features(wide, bench.preset(case), quality.FeatureCache(old))
         valid = features is not None
         if features is not None:
             bench.features[case.cell] = features
@@ -242,7 +242,7 @@ def _distribution(planned: Planned, job: Job, bench: Bench) -> OfSet:
     if case.role == "baseline":
         bench.features[case.cell] = features
     else:
-        full = bench.features.get(case.cell) or quality.kept(wide, preset, quality.FeatureCache(planned.full_features))
+        full = bench.features.get(case.cell) or quality.cached_features(wide, preset, quality.FeatureCache(planned.full_features))
     images = ImageSet(features, preset, wide.subset.labels, intervals(features, preset.reference, **preset.options), full)
     samples, facts = quality.set_values(images)
     more, faults = bench.plugin_metrics(case).image_set(images)

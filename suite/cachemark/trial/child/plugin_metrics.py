@@ -30,14 +30,14 @@ class PluginMetrics:
         self._stated = {name: case.metrics[name] for name in case.plugin_metrics}
         self._files = {plugins.digest(file): file for file in files} if self._stated else {}
 
-    def images(self, shown: ImageBatch, batch: int, alive: Callable[[int], None], paired: bool = True) -> Figures:
+    def images(self, image_batch: ImageBatch, batch: int, alive: Callable[[int], None], paired: bool = True) -> Figures:
         """Return values by seed, of ``batch`` images at once.
 
         Without ``paired`` equal seeds draw other images than the full cache's, and only metrics that do not compare them are measured."""
         def measured(instance: Any) -> list[float]:
             values = list[float]()
-            for start in range(0, len(shown.images), batch):
-                values += _image_values(instance, part_of(shown, slice(start, start + batch)))
+            for start in range(0, len(image_batch.images), batch):
+                values += _image_values(instance, part_of(image_batch, slice(start, start + batch)))
                 alive(0)
             return values
 
@@ -76,9 +76,9 @@ def _instance(file: str, name: str) -> Any:
     return registry.metrics.get(name[: -DIGITS - 1])()
 
 
-def _image_values(instance: ImageMetric, shown: ImageBatch) -> list[float]:
-    values = _guarded(_measure, instance, shown)
-    fault, details = problem(values, len(shown.images), instance.within)
+def _image_values(instance: ImageMetric, image_batch: ImageBatch) -> list[float]:
+    values = _guarded(_measure, instance, image_batch)
+    fault, details = problem(values, len(image_batch.images), instance.within)
     if fault:
         raise Fault(fault, details)
     return [float(value) for value in values.double().tolist()]

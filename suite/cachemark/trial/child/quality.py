@@ -74,7 +74,7 @@ def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[in
         yield features
 
 
-def kept(job: Job, preset: Preset, feature_cache: FeatureCache) -> ImageFeatures | None:
+def cached_features(job: Job, preset: Preset, feature_cache: FeatureCache) -> ImageFeatures | None:
     """Return the features of a job's images if the cache has all of them."""
     features = [feature_cache.get(number, preset.extractor) for number in range(len(job.subset.slices(PART)))]
     present = [part for part in features if part is not None]
