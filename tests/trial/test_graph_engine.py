@@ -69,7 +69,7 @@ def outcomes(dot: Path) -> dict[str, dict[str, Outcome]]:
         patch.setattr(benches, "engine", lambda name, device: Graph(CpuGraphs()) if name == "graph" else EAGER)
         found = {}
         for name in ("eager", "graph"):
-            cases = planned(dot, name)
+            cases = [p for p in planned(dot, name) if p.case.role in ("baseline", "candidate")]
             bench = Bench.load(cases[0])
             found[name] = {p.case.label: run_case(p, bench)[0] for p in cases}
     return found
