@@ -175,4 +175,4 @@ def _check_reachable(address: str) -> None:
 
 def _silent(address: str, error: Exception) -> Infrastructure:
     return Infrastructure(f"No Ray cluster answers at {address!r}: {error}.",
-                          remedy="Start one (ray start --head), or name another with --address.")
+                          remedy="Start one (ray start --head), or set RAY_ADDRESS.")
