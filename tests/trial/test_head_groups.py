@@ -22,9 +22,9 @@ def test_it_is_measured_and_its_bytes_are_those_of_its_budgets(dot: Path, tmp_pa
     text = next(block.text for block in blocks(PAGE.read_text(encoding="utf-8")) if block.file == plugin.name)
     plugin.write_text(text.replace("least: int = 8", "least: int = 2"))  # of images of 16 tokens
     plugins.load(plugin)
-    candidates = [p for p in planned(dot, '"h2o", "pyramid"', cells='codecs = ["int8"]') if p.case.role == "candidate"]
-    bench = Bench.load(candidates[0])
-    uniform, mine = (run_case(p, bench)[0] for p in candidates)
+    cases = {p.case.method: p for p in planned(dot, '"h2o", "pyramid"', cells='codecs = ["int8"]')}
+    bench = Bench.load(cases["h2o"])
+    uniform, mine = (run_case(cases[name], bench)[0] for name in ("h2o", "pyramid"))
     assert mine.ok
     layout = MODELS.get(mine.case.model).shape(mine.case.sampling, mine.case.batch)
     method = METHODS.get("pyramid").build(mine.case.parameters)

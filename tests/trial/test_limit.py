@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,7 +81,8 @@ def test_this_machine_has_rates_and_keeps_its_threads() -> None:
 
 
 def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No device of that name is here, so the other process fails."""
+    """The other process fails, for want of memory perhaps."""
+    monkeypatch.setattr(rates.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stdout=""))
     here = environment("cpu", 1)
     decisions = decide(expand(PLAN), None, here)
 

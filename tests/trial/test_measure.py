@@ -283,12 +283,11 @@ def test_nan_weights_give_no_figures(folder: Path) -> None:
         assert "NaN" in outcome.log
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_an_image_that_is_not_finite_gives_no_figures(wrong: float, folder: Path) -> None:
+def test_an_image_that_is_not_finite_gives_no_figures(folder: Path) -> None:
     cases = planned(folder, '"streaming"')
     bench = Bench.load(cases[0])
     decode = bench.loaded.decode
-    bench.loaded = replace(bench.loaded, decode=lambda tokens: decode(tokens) * torch.tensor(wrong))
+    bench.loaded = replace(bench.loaded, decode=lambda tokens: decode(tokens) * torch.tensor(float("inf")))
     assert {o.status for o, _ in (*run_all(cases, bench).values(), run_side(cases[0], bench))} == {Status.NAN_OUTPUT}
 
 
