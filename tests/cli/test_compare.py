@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 import subprocess
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from cachemark.core.errors import CachemarkError
 from cachemark.core.result import Outcome, Status
 from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
-from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.workflows.compare import Terms
 from cachemark.workflows.results import open_run
@@ -259,116 +256,3 @@ def test_sides_are_named_in_one_way(more: tuple[str, ...], words: str, machine: 
     result = compare(stage, *more)
     assert (result.exit_code, machine.trials) == (2, 0)
     assert words in result.stderr
-
-
-# ------------------------------------------------------------------------------------------------ check
-
-def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
-    machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with Store.open(stage.store, create=False, read_only=True) as store:
-        code = store.run(1).code["hash"]
-    monkeypatch.setattr(executor, "identify", lambda options, device: (HERE, {"hash": code, "commit": "abc"}))
-    assert call("baseline", "save", "--store", stage.store).exit_code == 0
-    commits = ("--commits", "HEAD~16", "HEAD", "--repository", repository, "--only", "calm 1/2", "--no-aa")
-
-    def of_run_1() -> str:
-        """Its page in a site that is brought up to date."""
-        assert call("report", "--site", stage.folder / "site", "--store", stage.store).exit_code == 0
-        return (stage.folder / "site" / "runs" / "run-1.html").read_text()
-
-    assert "1 regressed, 0 not resolved" not in of_run_1()
-    machine.speed = lambda planned, options: 1.3 if number(options) else 1.0
-    assert compare(stage, *commits).exit_code == 1
-    for more in ((), ("--run", 2)):
-        result = call("check", "--store", stage.store, *more)
-        assert result.exit_code == 1
-        assert "1 regressed, 0 not resolved" in result.stdout
-        assert "\nRegressed (exit code 1).\n" in result.stdout
-    page = stage.folder / "page.html"
-    assert call("report", page, "--store", stage.store).exit_code == 0
-    assert "1 regressed, 0 not resolved" in page.read_text()
-    assert "the realised false-alarm rate is unknown" in page.read_text()
-    assert "1 regressed, 0 not resolved" in of_run_1()
-    machine.speed = lambda planned, options: 1.0
-    assert compare(stage, *commits).exit_code == 0
-    assert call("check", "--store", stage.store).exit_code == 0, "the newest comparison counts"
-    assert call("check", "--store", stage.store, "--run", 2).exit_code == 1
-    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
-    assert compare(stage, *SIDES, "--no-aa").exit_code == 1
-    assert call("check", "--store", stage.store).exit_code == 0, "that one method is slower than another is no change"
-
-
-def test_a_gate_that_alarms_on_equal_sides_fails_nothing(machine: Machine, stage: Stage) -> None:
-    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
-    for _ in range(3):
-        assert compare(stage, *SIDES).exit_code == 1
-    assert call("check", "--store", stage.store, "--run", 4).exit_code == 1
-    with closing(sqlite3.connect(stage.store)) as connection, connection:
-        connection.execute("UPDATE verdict SET verdict = 'regressed' WHERE label LIKE 'A/A%' AND metric = 'latency'")
-    result = call("check", "--store", stage.store, "--run", 4)
-    assert result.exit_code == 0
-    assert "an alarm in 3 of the last 3 nights" in result.stdout
-    assert "the gate is advisory and fails nothing by times" in result.stdout
-    assert "regressed: dot streaming 1/2" in result.stdout, "it is still said"
-    assert compare(stage, *SIDES).exit_code == 0
-    machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [1.0 + (options.python == "new")]})
-    assert compare(stage, "--env", "old", "new").exit_code == 1, "bytes are not noisy"
-
-
-def test_an_incident_fails_until_it_is_acknowledged_and_stays_in_the_report(machine: Machine, stage: Stage, tmp_path: Path) -> None:
-    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
-    compare(stage, *SIDES, "--no-aa")
-    register = tmp_path / "incidents.json"
-    judge = ("check", "--store", stage.store, "--run", 2, "--incidents", register)
-    first, second = call(*judge), call(*judge)
-    assert (first.exit_code, second.exit_code) == (1, 1)
-    assert "owner: nobody" in first.stdout
-    assert "Known: " in second.stdout
-    (held,) = json.loads(call("incident", "list", "--register", register, "--json").stdout)
-    key = held["key"]
-    assert f"{key}  new  latency, configuration dot calm 1/2, batch 2" in call("incident", "list", "--register", register).stdout
-    assert call("incident", "acknowledge", key, "--register", register, "--who", "ada", "--until", "2999-01-01").exit_code == 0
-    acknowledged = call(*judge)
-    assert acknowledged.exit_code == 0
-    assert f"{key} (acknowledged)" in acknowledged.stdout
-    assert call("incident", "accept", key, "--register", register, "--who", "ada", "--link", "l").exit_code == 0
-    assert call(*judge, "--json").exit_code == 0
-    wrong = call("incident", "accept", "nothing", "--register", register, "--who", "ada")
-    assert wrong.exit_code == 2
-    assert f"Known: {key}" in wrong.stderr
-
-
-def test_what_pairs_have_found_only_pairs_find_fixed(
-    machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:
-    """Nights whose baseline threshold misses the change."""
-    with Store.open(stage.store, create=False, read_only=True) as store:
-        code = store.run(1).code["hash"]
-    monkeypatch.setattr(executor, "identify", lambda options, device: (HERE, {"hash": code, "commit": f"c{number(options)}"}))
-    assert call("baseline", "save", "--store", stage.store).exit_code == 0
-    register = tmp_path / "incidents.json"
-
-    def night(slower: float, noise: float = 0.01) -> str:
-        machine.noise, machine.speed = noise, lambda planned, options: slower if number(options) else 1.0
-        compare(stage, "--commits", "HEAD~16", "HEAD", "--repository", repository, "--only", "calm 1/2", "--no-aa")
-        return str(call("check", "--store", stage.store, "--incidents", register).stdout)
-
-    said = night(1.3)
-    assert f"again: cachemark compare --store {stage.store} /" in said, "the plan by its path"
-    assert ".toml --commits c0 c16 --only 'dot calm 1/2, batch 2'" in said
-    (held,) = json.loads(register.read_text())["incidents"]
-    assert (held["metric"], held["found_by"]) == ("latency", "pairs")
-    call("incident", "acknowledge", held["key"], "--register", register, "--who", "ada", "--until", "2999-01-01")
-    assert "Fixed" not in (said := night(1.0, noise=0.3))
-    assert "0 regressed, 1 not resolved" in said
-    assert [i["state"] for i in json.loads(register.read_text())["incidents"]] == ["acknowledged"]
-    assert f"Fixed: {held['key']}" in night(1.0)
-
-
-def test_a_comparison_that_broke_off_judges_nothing(machine: Machine, stage: Stage) -> None:
-    machine.changed = lambda o, options: replace(o, facts={"kernel": o.case.method})
-    compare(stage, *SIDES)
-    result = call("check", "--store", stage.store, "--run", 2)
-    assert result.exit_code == 4
-    assert "Comparison 2 is failed" in result.stderr

@@ -6,10 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import click
 
 from cachemark.cli import main
 from support.stages import Stage
@@ -33,11 +30,6 @@ for arguments in json.loads(sys.argv[1]):
     print(json.dumps([result.exit_code, repr(wrong) if wrong else "", sorted(m for m in sys.modules if "." not in m)]))
 """
 HEAVY = {"torch", "numpy", "sqlalchemy", "pydantic", "pandas", "scipy", "altair", "jinja2", "PIL", "rich"}
-VERBS = {
-    "Accept", "Acknowledge", "Add", "Back", "Benchmark", "Check", "Compare", "Compute", "Convert", "Copy", "Create", "Download",
-    "Estimate", "Export", "Find", "Generate", "Import", "List", "Measure", "Print", "Recommend", "Record", "Replace", "Save", "Show",
-    "Test", "Write",
-}
 
 
 def probe(commands: list[list[str]], folder: Path, *absent: str) -> list[tuple[int, str, set[str]]]:
@@ -46,22 +38,6 @@ def probe(commands: list[list[str]], folder: Path, *absent: str) -> list[tuple[i
     done = subprocess.run(call, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
     return [(code, wrong, set(modules)) for code, wrong, modules in map(json.loads, done.stdout.splitlines())]
-
-
-def sentences(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
-    """The first sentence of the help of a command and of those below it, by name."""
-    yield name, (command.help or "").strip().split("\n\n")[0]
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for below in command.list_commands(context):
-            found = command.get_command(context, below)
-            assert found is not None
-            yield from sentences(found, f"{name} {below}".strip())
-
-
-def test_the_help_of_a_command_begins_with_one_short_sentence() -> None:
-    said = dict(sentences(main, ""))
-    assert not {name: text for name, text in said.items() if len(text) > 80 or text.split()[0].rstrip(",") not in VERBS}
 
 
 def test_help_and_usage_errors_load_nothing_heavy(tmp_path: Path) -> None:

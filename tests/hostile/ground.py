@@ -1,4 +1,4 @@
-"""The ground of a try: a folder with everything that an ordinary user has, and some things beside it that must stay as they are."""
+"""The ground of an attack: the folder of an ordinary user, and things next to it that must not change."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def furnish(measured: Stage, folder: Path) -> Path:
 
 
 def lay_out(furnished: Path, ground: Path) -> Path:
-    """A ground with a copy of the furnished folder as ``here``, and beside it a home, a place for temporary files and somebody else's
-    things. Returns ``here``."""
+    """Copy the furnished folder to ``here``, next to a home, a folder for temporary files and others' files; return ``here``."""
     shutil.copytree(furnished, ground / "here", symlinks=True)
     for name in ("home", "tmp", "leases", "others"):
         (ground / name).mkdir()
@@ -52,12 +51,12 @@ def lay_out(furnished: Path, ground: Path) -> Path:
 
 
 def both(*preparations: Preparation) -> Preparation:
-    """A preparation: each of these in turn."""
+    """Return a preparation: each of these in turn."""
     return lambda folder: [prepare(folder) for prepare in preparations]
 
 
 def replaced(name: str, old: str, new: str) -> Preparation:
-    """A preparation: ``old`` becomes ``new`` in a file, in which it occurs."""
+    """Return a preparation: ``old`` becomes ``new`` in a file, in which it occurs."""
 
     def change(folder: Path) -> None:
         text = (folder / name).read_text(encoding="utf-8")
@@ -68,7 +67,7 @@ def replaced(name: str, old: str, new: str) -> Preparation:
 
 
 def written(name: str, content: str | bytes) -> Preparation:
-    """A preparation: a file with that content."""
+    """Return a preparation: a file with that content."""
 
     def write(folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -78,11 +77,11 @@ def written(name: str, content: str | bytes) -> Preparation:
 
 
 def edited(name: str, change: Callable[[Any], object]) -> Preparation:
-    """A preparation: a JSON file after ``change`` was applied to what it holds. What that returns is written, where it is not None."""
+    """Return a preparation: a JSON file after ``change`` was applied to its data."""
 
     def edit(folder: Path) -> None:
         data = json.loads((folder / name).read_text(encoding="utf-8"))
-        instead = change(data)
-        (folder / name).write_text(json.dumps(data if instead is None else instead), encoding="utf-8")
+        change(data)
+        (folder / name).write_text(json.dumps(data), encoding="utf-8")
 
     return edit

@@ -14,51 +14,44 @@ NOISE = bytes(range(256)) * 8
 
 
 def whole(name: str, content: str | bytes, *says: str) -> Attack:
-    """A try with another file in the place of the plan."""
+    """Return an attack with another file in the place of the plan."""
     return Attack(name, EXPLAIN, "bad-plan", says, prepare=written(PLAN, content))
 
 
 def changed(name: str, original: str, replacement: str, *says: str, slug: str = "bad-plan") -> Attack:
-    """A try with one change in the good plan."""
+    """Return an attack with one change in the good plan."""
     return Attack(name, EXPLAIN, slug, says, prepare=replaced(PLAN, original, replacement))
 
 
 def with_weights(name: str, prepare: Preparation) -> Attack:
-    """A try with other weights of the bundled model, which reads them before it runs."""
+    """Return an attack with other weights of the bundled model, which reads them before it runs."""
     return Attack(f"weights that are {name}", EXPLAIN, "bad-checkpoint", ("dot.safetensors",),
                   prepare=both(replaced(PLAN, 'model = "dot"', 'model = "tiny-llamagen"'),
                                lambda folder: (folder / "dot.safetensors").unlink(), prepare))
 
 
 def prompts(name: str, content: str | bytes, says: str) -> Attack:
-    """A try with odd prompts for the bundled text-to-image model."""
+    """Return an attack with odd prompts for the bundled text-to-image model."""
     return Attack(f"prompts that are {name}", EXPLAIN, "bad-plan", (f"{PLAN}:", says), prepare=both(
         replaced(PLAN, 'model = "dot"', 'model = "tiny-t2i"'), replaced(PLAN, WEIGHTS_LINE, ""),
         replaced(PLAN, "samples = 4", 'samples = 4\nprompts = "mine"'), written("mine", content)))
 
 
 ROWS = [
-    whole("empty", "", "name: field required"), whole("bytes", b"\xff\xfe\x00", "not TOML"),
     whole("arrays nested 5000 deep", "a = " + "[" * 5000 + "]" * 5000, "nested too deep"),
     changed("repeats of 5000 hex digits", "repeats = 3", f"repeats = 0x{'f' * 5000}", "timing.repeats"),
     changed("a timeout that is no number", "timeout = 60.0", "timeout = nan", "finite"),
-    changed("samples of 10^40", "samples = 4", f"samples = {MANY}", "less than or equal to 50000"),
-    changed("a temperature of 1e300", BLOCK, f"{BLOCK}\nsampling = {{ temperature = 1e300 }}", "sampling.temperature", "equal to 1000"),
     changed("a budget of 1e-9999999", '"1/2"', '"1e-9999999"', "outside (0, 1]", slug="bad-budget"),
     changed("a budget that is a command", '"1/2"', f'"\\n{PWNED}"', "is not a number", slug="bad-budget"),
     changed("a million cases", '["1/2"]', "[" + "0.5, " * 1000 + "]\ncodecs = [" + '"native", ' * 1000 + "]",
             "2000003 cases", "at most 10000", "max_cases = 2000003"),
     changed("ten thousand blocks", "[[cells]]", "[[cells]]\nmodel = 'dot'\nmethods = ['full']\n" * 10_000 + "[[cells]]",
             "at most 1000 items"),
-    changed("a name that leaves its folder", '"dots"', '"../../thesis"', "pattern"),
-    changed("an anchor of 1e300", NAME, f'{NAME}\nanchor = {{ metric = "kl", expected = 1e300, tolerance = 1, source = "x" }}',
-            "1000000000"),
     changed("a model that is a command", '"dot"', f'"\\n{PWNED}"', "Unknown model", slug="unknown-name"),
     changed("a parameter of 5000 hex digits", '"streaming"', f'{{ name = "streaming", sinks = 0x{"f" * 5000} }}', "not finite",
             slug="bad-parameter"),
     changed("a decoder with a window that is not finite", BLOCK, f"{BLOCK}\ndecoders = [{{ name = 'jacobi', window = inf }}]",
             "not finite", slug="bad-parameter"),
-    changed("NUL in the path of weights", WEIGHTS_LINE, 'weights = "a\\u0000b"', "pattern"),
     with_weights("a pipe", lambda folder: os.mkfifo(folder / "dot.safetensors")),
     with_weights("a device", lambda folder: (folder / "dot.safetensors").symlink_to("/dev/zero")),
     with_weights("a huge header", written("dot.safetensors", b"\xff" * 8 + b"{" + b"x" * 100)),

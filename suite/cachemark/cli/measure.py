@@ -16,8 +16,6 @@ from .options import MOST_SECONDS, echo_json, fresh_option, json_option, plan_op
 
 if TYPE_CHECKING:
     from ..analysis.answers import Answer
-    from ..workflows.explain import Explanation
-    from ..workflows.price import PriceList
     from ..workflows.results import Run
     from ..workflows.until_decided import Interim
 
@@ -102,9 +100,11 @@ def _conclude(run: Run, report: Path | None, as_json: bool) -> None:
     ran, reused = run.measured.ran, run.measured.reused
     failed, late = [o for o in ran if not o.ok], [o for o in ran if o.status == "not_reached"]
     if as_json:
+        rows = {model: answer.row for model, answer in run.answers.items()}  # None: the full cache
         echo_json({"run": run.id, "ran": len(ran), "skipped": reused, "report": report,
                    "not_ok": [{"case": o.case.label, "status": str(o.status)} for o in failed],
-                   "answers": [_answer_data(model, answer) for model, answer in run.answers.items()]})
+                   "answers": [{"model": model, "answer": run.answers[model].text, "method": row.method if row else "full",
+                                "budget": str(row.case.budget) if row else "1"} for model, row in rows.items()]})
     else:
         say(f"Run {run.id}: {len(ran) - len(failed)} measured, {len(failed)} failed, {reused} skipped.")
         if report is not None:
@@ -115,12 +115,6 @@ def _conclude(run: Run, report: Path | None, as_json: bool) -> None:
     if late:
         raise NothingMeasured(f"Not run before the deadline: {', '.join(o.case.title for o in late)}.",
                               remedy="Rerun the same command to continue.")
-
-
-def _answer_data(model: str, answer: Answer) -> dict[str, Any]:
-    """Return an answer as data; without a recommended row, ``method`` and ``budget`` are the full cache's."""
-    row = answer.row
-    return {"model": model, "answer": answer.text, "method": row.method if row else "full", "budget": str(row.case.budget) if row else "1"}
 
 
 def _print_answers(answers: Mapping[str, Answer]) -> None:
@@ -207,11 +201,7 @@ def price(as_json: bool, on: str | None, **where: Any) -> None:
         echo_json({"plan": costs.plan, "on": costs.on, "cases": costs.cases, "to_run": costs.to_run, "hours": costs.hours,
                    "models": costs.models, "missing": costs.missing, "disk_free": costs.disk_free,
                    "idle": [{"case": title, "reason": reason} for title, reason in costs.idle]})
-    else:
-        _print_costs(costs)
-
-
-def _print_costs(costs: PriceList) -> None:
+        return
     stored = costs.cases - costs.to_run
     say(f"{costs.plan} on {costs.on}: {count(costs.cases, 'case')}, {stored} measured already, {costs.to_run} to run.")
     say(f"{'':20}{'cases':>6}{'device hours':>14}{'disk':>10}{'memory':>10}  estimated from")
@@ -238,14 +228,10 @@ def explain(as_json: bool, **where: Any) -> None:
     """
     from ..workflows.explain import explain as explain_cases
 
-    rows = explain_cases(**where)
+    rows = [(row.case, "skip" if row.stored else "run", row.reason) for row in explain_cases(**where)]
     if as_json:
-        echo_json([{"case": row.case.to_json(), "label": row.case.label, "action": _action(row), "reason": row.reason} for row in rows])
+        echo_json([{"case": case.to_json(), "label": case.label, "action": action, "reason": reason} for case, action, reason in rows])
         return
-    width = max(len(row.case.title) for row in rows)
-    for row in rows:
-        say(f"{row.case.title:<{width}}  {_action(row):<4}  {row.reason}")
-
-
-def _action(row: Explanation) -> str:
-    return "skip" if row.stored else "run"
+    width = max(len(case.title) for case, _, _ in rows)
+    for case, action, reason in rows:
+        say(f"{case.title:<{width}}  {action:<4}  {reason}")

@@ -1,0 +1,346 @@
+"""``cachemark check``, ``baseline`` and ``incident``: exit codes, rows and the first nights of a plan."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sqlite3
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark.core.units import metric
+from cachemark.gate.baseline_check import STATED
+from cachemark.gate.incidents import OF_IMAGES
+from cachemark.store.db import Store
+from cachemark.trial.executors import local as executor
+from cachemark.workflows.check import judge
+from support.stages import Stage, call
+
+from .quick_machine import HERE, SIDES, Machine, compare, number
+from .test_commands import data, good
+
+Edit = Callable[[dict[str, Any]], object]
+COMMITS = {"commit": "a" * 40, "dirty": False}
+
+
+# -- against a baseline -----------------------------------------------------------------------------------------------
+@pytest.fixture
+def accepted(stage: Stage) -> Path:
+    """The run, saved as the accepted baseline below the working directory."""
+    return Path(good(call("baseline", "save", "--store", stage.store, "--reason", "the tests")).removeprefix("Baseline: ").strip())
+
+
+def edited(path: Path, edit: Edit) -> None:
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+
+
+def of(content: dict[str, Any], *methods: str) -> list[dict[str, Any]]:
+    return [outcome for outcome in content["outcomes"] if outcome["case"]["method"] in methods]
+
+
+def more_bytes(content: dict[str, Any], change: int = 1, *methods: str) -> None:
+    for outcome in of(content, *methods or ("calm",)):
+        outcome["samples"]["kv_allocated"] = [value + change for value in outcome["samples"]["kv_allocated"]]
+
+
+def fewer_bytes(content: dict[str, Any]) -> None:
+    more_bytes(content, -1)
+
+
+def faster(content: dict[str, Any], factor: float = 2, *methods: str) -> None:
+    for outcome in of(content, *methods or ("calm",)):
+        outcome["samples"]["latency"] = [value / factor for value in outcome["samples"]["latency"]]
+
+
+def failed(content: dict[str, Any]) -> None:
+    of(content, "calm")[0].update(status="oom", samples={}, judgement="", log="it was so", output_hash="")
+
+
+def another_case(content: dict[str, Any]) -> None:
+    content["outcomes"].append(json.loads(json.dumps(of(content, "calm")[0])))
+    content["outcomes"][-1]["case"]["batch"] = 64
+
+
+def no_common_case(content: dict[str, Any]) -> None:
+    for outcome in content["outcomes"]:
+        outcome["case"]["warmup"] = 99
+
+
+@pytest.mark.parametrize(("edit", "more", "code", "words"), [
+    (lambda _: None, [], 0, "Passed: "),
+    (fewer_bytes, [], 1, "regressed: dot calm 1/2, kv_allocated"),
+    (more_bytes, [], 0, "1 improved"),
+    (faster, ["--threshold", "0.15"], 1, "regressed: dot calm 1/2, latency"),
+    (faster, ["--threshold", "0.999"], 1, "latency"),  # twice as slow is above any share
+    (failed, [], 0, "1 improved"),
+    (another_case, [], 4, "missing: dot calm 1/2"),
+    (another_case, ["--min-coverage", "0.5"], 0, "5 of the baseline's 6 cases"),
+])  # fmt: skip
+def test_check_exits_with_its_verdict(edit: Edit, more: list[str], code: int, words: str, accepted: Path, stage: Stage) -> None:
+    edited(accepted, edit)
+    result = call("check", "--store", stage.store, *more)
+    assert result.exit_code == code, result.output
+    assert words in result.stdout
+    assert result.stdout.endswith(f"Baseline: {accepted}\n")
+    machine = call("check", "--store", stage.store, "--json", *more)
+    assert (machine.exit_code, json.loads(machine.stdout)["exit_code"]) == (code, code)
+    assert {"regressed"} & {row["verdict"] for row in json.loads(machine.stdout)["rows"]} == ({"regressed"} if code == 1 else set())
+
+
+@pytest.mark.parametrize(("edit", "words"), [
+    (no_common_case, "share no case"), (lambda content: content.update(plan="nightly"), "is of plan 'nightly', this run of plan 'dots'"),
+])  # fmt: skip
+def test_a_baseline_that_does_not_fit_measures_nothing(edit: Edit, words: str, accepted: Path, stage: Stage) -> None:
+    edited(accepted, edit)
+    result = call("check", "--store", stage.store)
+    assert (result.exit_code, result.stdout, words in result.stderr) == (4, "", True)
+
+
+def test_metrics_of_another_definition_are_not_compared(accepted: Path, stage: Stage) -> None:
+    edited(accepted, fewer_bytes)
+    edited(accepted, lambda content: content["metrics"].update(kv_allocated=99))
+    assert call("check", "--store", stage.store).exit_code == 0, "bytes that are counted otherwise are no regression"
+    edited(accepted, lambda content: content["metrics"].update(dict.fromkeys(content["metrics"], 99)))
+    edited(accepted, lambda content: [outcome.update(output_hash="", facts={}) for outcome in content["outcomes"]])
+    rows = json.loads(call("check", "--store", stage.store, "--json").stdout)["rows"]
+    assert {row["verdict"] for row in rows if row["metric"] != "output_hash"} == {"not_compared"}
+    assert "the metric's definition is version 99 then, 1 now" in {row["reason"] for row in rows}
+
+
+def test_check_and_report_take_a_named_baseline_and_list_shows_it(accepted: Path, stage: Stage, tmp_path: Path) -> None:
+    [row] = data(call("baseline", "list", "--json"))
+    assert (row["path"], row["name"], row["plan"], row["outcomes"], row["reason"]) == (str(accepted), "dots", "dots", 5, "the tests")
+    other = accepted.rename(tmp_path / "other.json")
+    edited(other, fewer_bytes)
+    assert call("check", "--store", stage.store, "--baseline", other).exit_code == 1
+    good(call("report", "page.html", "--store", stage.store, "--baseline", other))
+    assert "regressed" in Path("page.html").read_text().lower()
+
+
+def test_an_interrupted_run_is_not_a_baseline(stage: Stage) -> None:
+    with Store.open(stage.store) as store:
+        store.begin_run("dots", {}, store.run(1).environment, {})
+    result = call("baseline", "save", "--store", stage.store)
+    assert (result.exit_code, "Run 2 is running" in result.stderr, Path("baselines").exists()) == (2, True, False)
+
+
+# -- the first nights -------------------------------------------------------------------------------------------------
+def test_the_first_night_proposes_a_baseline_and_passes(stage: Stage, tmp_path: Path) -> None:
+    check = ("check", "--store", stage.store, "--incidents", tmp_path / "incidents.json")
+    assert call(*check).exit_code == 2, "unless it is asked to propose one"
+    result = call(*check, "--propose", tmp_path / "proposed")
+    assert result.exit_code == 0
+    (proposed,) = (tmp_path / "proposed").glob("*/dots.json")
+    assert f"Proposed: {proposed}. To accept it: cachemark baseline save --store {stage.store} --run 1" in result.stdout
+    assert call("check", "--store", stage.store, "--baseline", proposed).exit_code == 0
+    assert not list(Path("baselines/accepted").glob("*/dots.json")), "only people accept one"
+    proposed.unlink()
+    assert call("baseline", "save", "--store", stage.store).exit_code == 0
+    second = call(*check, "--propose", tmp_path / "proposed")
+    assert (second.exit_code, "Proposed" in second.stdout, proposed.exists()) == (0, False, False)
+
+
+@pytest.mark.parametrize(("then", "now", "stated"), [
+    (COMMITS, {"commit": "b" * 40, "dirty": False}, f"test them in pairs with: cachemark compare FILE --commits {'a' * 12} {'b' * 12}"),
+    (COMMITS, COMMITS, f"the run and the baseline are of one commit, {'a' * 12}"),
+    (COMMITS, {"commit": "b" * 40, "dirty": True}, ""), ({"commit": "", "dirty": None}, COMMITS, ""),
+])  # fmt: skip
+def test_unpaired_times_are_judged_only_if_pairs_are_impossible(
+    then: dict[str, Any], now: dict[str, Any], stated: str, accepted: Path, stage: Stage,
+) -> None:
+    edited(accepted, lambda content: faster(content, 10, "streaming", "calm"))
+    edited(accepted, lambda content: content["code"].update(then))
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        run = store.run()
+        stated = stated.replace("FILE", shlex.quote(run.stored_plan["file"]))
+        judged = judge(store, replace(run, code={**run.code, **now}), accepted)
+        asked = judge(store, replace(run, code={**run.code, **now}), accepted, threshold=0.15)
+    times = {row.label: row for row in judged.rows if row.metric == "latency" and row.label != "dot full"}
+    assert {row.verdict for row in times.values()} == {"not_compared" if stated else "regressed"}
+    assert (judged.exit_code, asked.exit_code) == (0 if stated else 1, 1), "a given threshold is applied"
+    if stated:
+        (row, *_) = times.values()
+        assert row.reason == f"{STATED}: {stated}"
+        assert row.change == pytest.approx(10, rel=1e-6)
+        assert any(line == f"Times: {row.reason}." for line in judged.summary())
+
+
+def test_the_commit_of_the_baseline_is_what_pairs_begin_with(accepted: Path, stage: Stage) -> None:
+    for dirty, code, text in ((False, 0, "c" * 40 + "\n"), (True, 4, "")):
+        edited(accepted, lambda content, dirty=dirty: content["code"].update(commit="c" * 40, dirty=dirty))
+        result = call("baseline", "commit", "--store", stage.store)
+        assert (result.exit_code, result.stdout) == (code, text)
+    accepted.unlink()
+    assert call("baseline", "commit", "--store", stage.store).exit_code == 2
+
+
+def test_an_acknowledged_incident_is_in_report_junit_comment_and_annotations(accepted: Path, stage: Stage, tmp_path: Path) -> None:
+    edited(accepted, lambda content: more_bytes(content, -1, "streaming"))
+    register = tmp_path / "incidents.json"
+    known = ("--store", stage.store, "--incidents", register)
+    assert [call("check", *known).exit_code for _ in range(3)] == [1, 1, 1], "a second try changes nothing"
+
+    def outputs() -> tuple[list[str | None], str, str, str]:
+        junit = ET.fromstring(call("export", "junit", *known).stdout)
+        annotations = call("export", "github", *known, "--comment", tmp_path / "comment.md").stdout
+        assert call("report", tmp_path / "page.html", *known).exit_code == 0
+        return [failure.get("message") for failure in junit.iter("failure")], annotations, (tmp_path / "comment.md").read_text(), (
+            tmp_path / "page.html").read_text()
+
+    failures, annotations, comment, page = outputs()
+    assert (len(failures), "::error" in annotations) == (1, True)
+    (incident,) = json.loads(register.read_text())["incidents"]
+    key, decision = incident["key"], "acknowledged by ada until 2999-01-01"
+    assert call("incident", "acknowledge", key, "--register", register, "--who", "ada", "--until", "2999-01-01").exit_code == 0
+    assert call("check", *known).exit_code == 0
+    failures, annotations, comment, page = outputs()
+    assert (failures, "::error" in annotations) == ([], False)
+    assert f"Known incident {key}, configuration dot streaming 1/2, batch 2: {decision} (1 row)." in page
+    assert decision in comment
+    skipped = [each.get("message") or "" for each in ET.fromstring(call("export", "junit", *known).stdout).iter("skipped")]
+    assert len([message for message in skipped if f"incident {key}, {decision}" in message]) == 1
+    assert call("report", tmp_path / "page.html", "--public", *known).exit_code == 0
+    assert "ada" not in (tmp_path / "page.html").read_text().split("every regression")[1][:400], "names of people stay here"
+
+
+def test_one_cause_that_changes_tokens_notifies_once(accepted: Path, stage: Stage, tmp_path: Path) -> None:
+    """KL, PSNR, SSIM, agreement and hashes change together: one incident."""
+    def other_images(content: dict[str, Any]) -> None:
+        for outcome in of(content, "streaming"):
+            for name in OF_IMAGES & outcome["samples"].keys():
+                better = 1 if metric(name).better == "higher" else -1
+                outcome["samples"][name] = [value + better for value in outcome["samples"][name]]
+            outcome["output_hash"] = "cafe"
+
+    edited(accepted, other_images)
+    register = tmp_path / "incidents.json"
+    check = ("check", "--store", stage.store, "--incidents", register)
+    result = call(*check)
+    assert (result.exit_code, result.stdout.count("  again: ")) == (1, 1)
+    (incident,) = json.loads(register.read_text())["incidents"]
+    assert {"psnr", "kl"} <= set(incident["metrics"])
+    assert call("incident", "acknowledge", incident["key"], "--register", register, "--who", "ada", "--until", "2999-01-01").exit_code == 0
+    assert call(*check).exit_code == 0
+    accepted.unlink()
+    assert call("baseline", "save", "--store", stage.store).exit_code == 0
+    assert f"Fixed: {incident['key']}" in call(*check).stdout
+
+
+# -- comparisons ------------------------------------------------------------------------------------------------------
+def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
+    machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        code = store.run(1).code["hash"]
+    monkeypatch.setattr(executor, "identify", lambda options, device: (HERE, {"hash": code, "commit": "abc"}))
+    assert call("baseline", "save", "--store", stage.store).exit_code == 0
+    commits = ("--commits", "HEAD~16", "HEAD", "--repository", repository, "--only", "calm 1/2", "--no-aa")
+
+    def page_of_run_1() -> str:
+        """Its page in a site that is brought up to date."""
+        assert call("report", "--site", stage.folder / "site", "--store", stage.store).exit_code == 0
+        return (stage.folder / "site" / "runs" / "run-1.html").read_text()
+
+    assert "1 regressed, 0 not resolved" not in page_of_run_1()
+    machine.speed = lambda planned, options: 1.3 if number(options) else 1.0
+    assert compare(stage, *commits).exit_code == 1
+    for more in ((), ("--run", 2)):
+        result = call("check", "--store", stage.store, *more)
+        assert result.exit_code == 1
+        assert "1 regressed, 0 not resolved" in result.stdout
+        assert "\nRegressed (exit code 1).\n" in result.stdout
+    page = stage.folder / "page.html"
+    assert call("report", page, "--store", stage.store).exit_code == 0
+    assert "1 regressed, 0 not resolved" in page.read_text()
+    assert "the realised false-alarm rate is unknown" in page.read_text()
+    assert "1 regressed, 0 not resolved" in page_of_run_1()
+    machine.speed = lambda planned, options: 1.0
+    assert compare(stage, *commits).exit_code == 0
+    assert call("check", "--store", stage.store).exit_code == 0, "the newest comparison counts"
+    assert call("check", "--store", stage.store, "--run", 2).exit_code == 1
+    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
+    assert compare(stage, *SIDES, "--no-aa").exit_code == 1
+    assert call("check", "--store", stage.store).exit_code == 0, "that one method is slower than another is no change"
+
+
+def test_a_gate_that_alarms_on_equal_sides_fails_nothing(machine: Machine, stage: Stage) -> None:
+    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
+    for _ in range(3):
+        assert compare(stage, *SIDES).exit_code == 1
+    assert call("check", "--store", stage.store, "--run", 4).exit_code == 1
+    with closing(sqlite3.connect(stage.store)) as connection, connection:
+        connection.execute("UPDATE verdict SET verdict = 'regressed' WHERE label LIKE 'A/A%' AND metric = 'latency'")
+    result = call("check", "--store", stage.store, "--run", 4)
+    assert result.exit_code == 0
+    assert "an alarm in 3 of the last 3 nights" in result.stdout
+    assert "the gate is advisory and fails nothing by times" in result.stdout
+    assert "regressed: dot streaming 1/2" in result.stdout, "it is still text"
+    assert compare(stage, *SIDES).exit_code == 0
+    machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [1.0 + (options.python == "new")]})
+    assert compare(stage, "--env", "old", "new").exit_code == 1, "bytes are not noisy"
+
+
+def test_an_incident_fails_until_it_is_acknowledged_and_stays_in_the_report(machine: Machine, stage: Stage, tmp_path: Path) -> None:
+    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
+    compare(stage, *SIDES, "--no-aa")
+    register = tmp_path / "incidents.json"
+    judge = ("check", "--store", stage.store, "--run", 2, "--incidents", register)
+    first, second = call(*judge), call(*judge)
+    assert (first.exit_code, second.exit_code) == (1, 1)
+    assert "owner: nobody" in first.stdout
+    assert "Known: " in second.stdout
+    (incident,) = json.loads(call("incident", "list", "--register", register, "--json").stdout)
+    key = incident["key"]
+    assert f"{key}  new  latency, configuration dot calm 1/2, batch 2" in call("incident", "list", "--register", register).stdout
+    assert call("incident", "acknowledge", key, "--register", register, "--who", "ada", "--until", "2999-01-01").exit_code == 0
+    acknowledged = call(*judge)
+    assert acknowledged.exit_code == 0
+    assert f"{key} (acknowledged)" in acknowledged.stdout
+    assert call("incident", "accept", key, "--register", register, "--who", "ada", "--link", "l").exit_code == 0
+    assert call(*judge, "--json").exit_code == 0
+    wrong = call("incident", "accept", "nothing", "--register", register, "--who", "ada")
+    assert wrong.exit_code == 2
+    assert f"Known: {key}" in wrong.stderr
+
+
+def test_what_pairs_have_found_only_pairs_find_fixed(
+    machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:
+    """Nights whose baseline threshold misses the change."""
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        code = store.run(1).code["hash"]
+    monkeypatch.setattr(executor, "identify", lambda options, device: (HERE, {"hash": code, "commit": f"c{number(options)}"}))
+    assert call("baseline", "save", "--store", stage.store).exit_code == 0
+    register = tmp_path / "incidents.json"
+
+    def night(slower: float, noise: float = 0.01) -> str:
+        machine.noise, machine.speed = noise, lambda planned, options: slower if number(options) else 1.0
+        compare(stage, "--commits", "HEAD~16", "HEAD", "--repository", repository, "--only", "calm 1/2", "--no-aa")
+        return str(call("check", "--store", stage.store, "--incidents", register).stdout)
+
+    text = night(1.3)
+    assert f"again: cachemark compare --store {stage.store} /" in text, "the plan by its path"
+    assert ".toml --commits c0 c16 --only 'dot calm 1/2, batch 2'" in text
+    (incident,) = json.loads(register.read_text())["incidents"]
+    assert (incident["metric"], incident["found_by"]) == ("latency", "pairs")
+    call("incident", "acknowledge", incident["key"], "--register", register, "--who", "ada", "--until", "2999-01-01")
+    assert "Fixed" not in (text := night(1.0, noise=0.3))
+    assert "0 regressed, 1 not resolved" in text
+    assert [i["state"] for i in json.loads(register.read_text())["incidents"]] == ["acknowledged"]
+    assert f"Fixed: {incident['key']}" in night(1.0)
+
+
+def test_a_comparison_that_broke_off_judges_nothing(machine: Machine, stage: Stage) -> None:
+    machine.changed = lambda o, options: replace(o, facts={"kernel": o.case.method})
+    compare(stage, *SIDES)
+    result = call("check", "--store", stage.store, "--run", 2)
+    assert result.exit_code == 4
+    assert "Comparison 2 is failed" in result.stderr

@@ -1,0 +1,153 @@
+"""``cachemark run``: progress, the answer at its end, and exit codes without results."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachemark as cm
+from cachemark.analysis.answers import Answer
+from cachemark.cli import progress
+from cachemark.cli.measure import _print_answers
+from cachemark.cli.progress import Follower
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Case, Sampling
+from cachemark.models.protocol import Request
+from cachemark.plans.expand import Planned
+from cachemark.store import database, faults
+from cachemark.trial.executors import local
+from cachemark.trial.measurement import Measurement, outcome_of
+from cachemark.trial.supervisor import Finished
+from cachemark.workflows.explain import Decision
+from cachemark.workflows.time_left import TimeLeft
+from support import stages
+from support.stages import Stage, call
+
+ANSWER = "Keep the full cache. Image quality was not measured."
+
+
+def test_a_run_ends_with_the_answer_after_its_report(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages.no_child(monkeypatch)
+    page = tmp_path / "page.html"
+    assert stage.run("--report", page).stdout.startswith(f"Run 2: 0 measured, 0 failed, 5 skipped.\nReport: {page}\ndot: {ANSWER}\n")
+    assert json.loads(stage.run("--report", tmp_path / "two.html", "--json").stdout) == {
+        "run": 3, "ran": 0, "skipped": 5, "report": str(tmp_path / "two.html"), "not_ok": [],
+        "answers": [{"model": "dot", "answer": ANSWER, "method": "full", "budget": "1"}],
+    }  # fmt: skip
+    assert (tmp_path / "two.html").stat().st_size > 1000
+    assert {model: answer.text for model, answer in cm.open(stage.store).answers.items()} == {"dot": ANSWER}
+
+
+def test_many_models_are_five_lines_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_answers({f"m{number}": Answer("a\n::error::\x1b[1m") for number in range(7)})
+    *answers, last = capsys.readouterr().out.splitlines()
+    assert answers == [f"m{number}: a ::error:: [1m" for number in range(4)]
+    assert last.startswith("3 more models are in the report.")
+
+
+def test_each_case_is_a_line_and_a_long_one_reports_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(progress, "QUIET", 0.0)
+    full = Case("m", "w", (4, 4), "c", Sampling(), "full", role="baseline")
+    cases = [Planned(case, Request()) for case in (
+        full, replace(full, method="rkv", budget="1/2", role="candidate"), replace(full, method="[/x]", batch=2, role="candidate"))]
+    left = TimeLeft(cases, {planned.case.key: 60.0 * number for number, planned in enumerate(cases, 1)}.get)
+    follower = Follower()
+    follower.planned([Decision(planned, planned.case.key, {}, stored=planned is None) for planned in cases], left)
+    for planned, latency, kept in zip(cases, (2.0, 1.0, 0.0), (4096.0, 1024.0, 0.0), strict=True):
+        left.started(planned)
+        follower.started(planned.case)
+        left.advanced(planned, 1)
+        follower.advanced(planned.case)
+        samples = {"latency": [latency] * 3, "kv_allocated": [kept], "color_consistency": [1.0, 0.5]}
+        outcome = Outcome(planned.case, Status.OK, samples, seconds=9.0)
+        if not latency:
+            outcome = Outcome(planned.case, Status.ERROR, log="::error::\x1b[1m\nlast")
+        left.ended(outcome)
+        follower.ended(outcome)
+    assert re.sub(r" [1-9]\d? % done", " so much done", capsys.readouterr().err).splitlines() == [
+        "3 cases: 0 already measured, 3 to run.",
+        "    m full: so much done, about 6 min left",
+        "[1/3] m full: ok, 9.0 s; 2.00 s a batch, color consistency 75.0 %; about 5 min left",
+        "    m rkv 1/2: so much done, about 5 min left",
+        "[2/3] m rkv 1/2: ok, 9.0 s; 1.00 s a batch, 2.00× the full cache's speed, 75.0 % less KV, color consistency 75.0 %; "
+        "about 3 min left",
+        "    m [/x] 1: so much done, about 3 min left",
+        "[3/3] m [/x] 1: error, 0.0 s",
+        "    : :error:: [1m"]
+
+
+# -- runs without results ---------------------------------------------------------------------------------------------
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A stage with stub trials: full caches and methods time out, reference rows are measured."""
+
+    def trials(planned: Any, *_: object, **__: object) -> Any:
+        for item in planned:
+            if item.case.role in ("other_seeds", "other_batch"):
+                yield Finished(Outcome(item.case, Status.OK, {"token_agreement": [1.0]}), {"tokens.bin": os.urandom(60_000)})
+            else:
+                yield Finished(outcome_of(item, Measurement(Status.TIMEOUT, log="[/bold] no outcome\nwithin 30 s")), {})
+
+    monkeypatch.setattr(local, "run_trials", trials)
+    monkeypatch.setattr(local.Local, "rates", lambda *_: {})
+    return stages.stage(tmp_path / "stage")
+
+
+def test_a_run_whose_full_cache_and_methods_timed_out_has_measured_nothing(made: Stage) -> None:
+    result = made.run()
+    assert result.stdout == "Run 1: 2 measured, 3 failed, 0 skipped.\n"
+    assert result.exit_code == 4
+    assert re.search(r"dot full: timeout, 0\.0 s\n    \[/bold\] no outcome", result.stderr)
+    assert "[nothing-measured; " in result.stderr
+    assert made.states() == ["finished"]
+    assert made.run().exit_code == 4, "reused are reference rows alone"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 400 KB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = shutil.which("mount") and os.geteuid() == 0 and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)], check=False, capture_output=True).returncode == 0
+    if not mounted:
+        pytest.skip("only root may mount a disk")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("left", [330_000, 120_000, 20_000, 0])
+def test_a_full_disk(left: int, made: Stage, small_disk: Path) -> None:
+    """At different moments: while outcomes are saved, while tables are made, at the first file."""
+    (small_disk / "other").write_bytes(b"x" * (400 * 1024 - left))
+    result = call(*[str(small_disk / "dots.sqlite") if str(a) == str(made.store) else a for a in made.run_arguments])
+    assert result.exit_code == 5, result.output
+    assert "[store-unavailable; " in result.stderr
+    (small_disk / "other").unlink()
+    assert call("list", "runs", "--store", small_disk / "dots.sqlite").exit_code in (0, 2)
+
+
+def test_a_locked_store(made: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.run()
+    for module in (database, faults):
+        monkeypatch.setattr(module, "BUSY_SECONDS", 0.05)
+    with closing(sqlite3.connect(made.store, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        result = made.run()
+    assert result.exit_code == 5
+    assert "[store-unavailable; " in result.stderr
