@@ -264,7 +264,7 @@ def test_baseline_of_another_plan() -> None:
     {"threshold": 0}, {"threshold": 15}, {"threshold": float("nan")}, {"min_coverage": 95}, {"min_coverage": -1},
 ])
 def test_percentages_in_place_of_shares(options: Mapping[str, float]) -> None:
-    with pytest.raises(CachemarkError, match="Give shares") as caught:
+    with pytest.raises(CachemarkError, match="Use shares") as caught:
         judge(plan(), **options)
     assert caught.value.exit_code == 2
 

@@ -30,8 +30,8 @@ ROWS = [
     Attack("a new plug-in that leaves its folder", ("new", "method", "../x"), "bad-plugin", ("is not a valid name",)),
     Attack("--report of 5000 letters", ("report", LONG, *STORED), "infrastructure", code=5),
     Attack("a result on a full disk", ("export", "csv", "/dev/full", *STORED), "infrastructure", ("No space left",), 5),
-    Attack("--baseline that never ends", ("check", *STORED, "--baseline", "/dev/zero"), "bad-baseline", ("no ordinary file",)),
-    Attack("--incidents that is a pipe", ("check", *STORED, "--incidents", "pipe"), "bad-baseline", ("no ordinary file",),
+    Attack("--baseline that never ends", ("check", *STORED, "--baseline", "/dev/zero"), "bad-baseline", ("not an ordinary file",)),
+    Attack("--incidents that is a pipe", ("check", *STORED, "--incidents", "pipe"), "bad-baseline", ("not an ordinary file",),
            prepare=lambda folder: os.mkfifo(folder / "pipe")),
     Attack("a command in a process of its own", ("list", "plans"), code=0, says=("demo",), process=True),
 ]

@@ -73,7 +73,7 @@ ROWS = [
     at_import("deep brackets", "(" * 10_000),
     Attack("a device", ("list", "methods", "--plugin", "/dev/zero"), "bad-plugin", ("is not a file",)),
     registered("an integer", 'cm.method("seven")(7)', "is of type int", "Register a class derived from Method"),
-    registered("a name of two lines", 'cm.method("a\\n::error::pwned")(Bad)', "is no name of a method"),
+    registered("a name of two lines", 'cm.method("a\\n::error::pwned")(Bad)', "is not a valid name of a method"),
     registered("the name of a built-in", 'cm.method("full")(Bad)', "already registered"),
     of_class("a parameter of ten million letters", 'share: str = "x" * 10_000_000', "10000 are the most"),
     of_class("cannot be made", "def __post_init__(self): raise ValueError('never')", "cannot be made: never"),

@@ -76,11 +76,11 @@ ROWS = [
              edited("UPDATE cachemark_version SET version_num = '9999'"), changes=LOGS)
       for arguments in (REPORT, ("db", "init", *STORED))),
     Attack("run 2^31", (*REPORT, "--run", str(2**31)), "bad-store", ("There is no run",), changes=LOGS),
-    Attack("a store of 5 000 letters", (*RUN, "--store", LONG), "bad-store", ("cannot be that of a file",)),
+    Attack("a store of 5 000 letters", (*RUN, "--store", LONG), "bad-store", ("is too long for a file",)),
     Attack("a store merged from a file that is none", ("db", "merge", PLAN, *STORED), "bad-store", changes=LOGS),
     Attack("a backup over a file", ("db", "backup", PLAN, *STORED), "bad-store", ("exists already",), changes=LOGS),
     Attack("a million nights", ("db", "prune", *STORED, "--nights", "1000000"), code=0, says=("Would delete 0",), changes=LOGS),
-    Attack("artifacts of a file elsewhere", ("db", "init", *STORED, "--artifacts", "there"), "bad-store", ("lie beside it",),
+    Attack("artifacts of a file elsewhere", ("db", "init", *STORED, "--artifacts", "there"), "bad-store", ("next to the file",),
            changes=(STORE, *LOGS)),
     Attack("a report in no folder, before measuring", (*RUN, "--report", "no/such/page.html"), says=("folder no/such does not exist",)),
 ]

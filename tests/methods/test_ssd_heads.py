@@ -183,7 +183,7 @@ def test_a_sample_is_calibrated_like_the_packaged_ten() -> None:
 @pytest.mark.parametrize(("method", "model", "words"), [
     (SSDHeads, "tiny-var", "tiny-var is a next-scale model. Name a next-token model"),
     (HeatKV, "tiny-llamagen", "tiny-llamagen is a next-token model and has no scales. Name a next-scale model"),
-    (H2O, "tiny-llamagen", "h2o asks for no calibration"),
+    (H2O, "tiny-llamagen", "h2o needs no calibration"),
 ])  # fmt: skip
 def test_a_model_of_another_family_is_not_calibrated(method: type[Method], model: str, words: str) -> None:
     with pytest.raises(Unsupported, match=words):

@@ -123,7 +123,7 @@ def test_a_budget_may_be_the_bytes_of_a_codec(write: Write) -> None:
     assert labels(planned) == ["full", f"streaming {Fraction(8 + 4, 8 * 4)}"]
     planned = expand(write(examples.plan_text('"streaming"').replace('"1/2"', '{ name = "full", codec = "int4" }')))
     assert labels(planned) == ["full", f"streaming {Fraction(4 + 2 + 2, 8 * 4)}"]
-    with pytest.raises(BadBudget, match="full is no budget here: it has no sizes of its own"):
+    with pytest.raises(BadBudget, match="full needs a budget here: it has no sizes of its own"):
         expand(write(examples.plan_text('"streaming"').replace('"1/2"', '{ name = "full" }')))
 
 

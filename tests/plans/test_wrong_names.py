@@ -16,10 +16,10 @@ Write = Callable[[str], Plan]
 
 
 @pytest.mark.parametrize(("model", "budget", "says"), [
-    ("tiny-llamagen", '"ams_kv"', "ams_kv is no budget here: it has sizes on next-scale models, and this one is a next-token model"),
-    ("tiny-llamagen", '"lazymar"', "lazymar is no budget here: it has sizes on masked models"),
+    ("tiny-llamagen", '"ams_kv"', "ams_kv needs a budget here: it has sizes on next-scale models, and this one is a next-token model"),
+    ("tiny-llamagen", '"lazymar"', "lazymar needs a budget here: it has sizes on masked models"),
     ("tiny-llamagen", '{ name = "ams_kv", theta = -0.02 }', "or on masked and next-scale models the name of a method that has sizes"),
-    ("tiny-var", '"window"', "window is no budget here: it has no sizes of its own"),
+    ("tiny-var", '"window"', "window needs a budget here: it has no sizes of its own"),
     ("tiny-var", '"window"', "a method that has sizes of its own: ams_kv, hack, hackpp, heatkv, scalekv"),
     ("tiny-var", '"amskv"', "Budget 'amskv' is not a number. Did you mean 'ams_kv'?"),
     ("tiny-llamagen", '"amskv"', "Budget 'amskv' is not a number. Write a share"),
@@ -46,7 +46,7 @@ def test_sizes_of_a_method_for_other_models_say_where_it_runs(model: str, method
 
 @pytest.mark.parametrize(("name", "says"), [
     ("psnr", "Leave it out of metrics."), ("color_consistency", "Leave it out"), ("latency", "Leave it out"),
-    ("fid_scene_2k", "Give the plan a table [quality]"), ("kid", "Give the plan a table [quality]"),
+    ("fid_scene_2k", "Add a table [quality]"), ("kid", "Add a table [quality]"),
     ("dpg", '{ name = "dpg", weights = "FOLDER" }'), ("clip_score", '{ name = "clip_score", weights = "FOLDER" }'),
     ("geneval_counting", 'detector = "FOLDER", clip = "FOLDER"'), ("contrst", "Did you mean 'contrast'?"),
     ("nothing", "A file that brings one is given with --plugin FILE."),

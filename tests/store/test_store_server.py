@@ -131,9 +131,9 @@ def test_a_read_only_store_refuses_to_write(server_store: Store, url: str, tmp_p
 # artifacts
 
 def test_a_store_without_a_place_for_artifacts_is_refused(url: str) -> None:
-    with pytest.raises(BadStore, match=rf"has no place for artifacts.*db init --artifacts FOLDER, or set {VARIABLE}"):
+    with pytest.raises(BadStore, match=rf"has no folder for artifacts.*db init --artifacts FOLDER, or set {VARIABLE}"):
         save_one(url)
-    with pytest.raises(BadStore, match=r"is no folder.*Mount it"):
+    with pytest.raises(BadStore, match=r"is not a folder.*Mount it"):
         Store.open(url, artifacts="s3://bucket/artifacts")
     assert not list(Path().iterdir())
 

@@ -70,7 +70,7 @@ def test_a_masked_model_has_the_own_sizes_of_its_method() -> None:
     ({"labels": [1], "prompts": ["a"]}, BadPlan, "labels and prompts cannot be combined"),
     ({"prompts": ["a"]}, BadPlan, "no model of this plan is given prompts"),
     ({"seeds": [-1]}, BadPlan, "out of range"),
-    ({"seeds": 0}, BadPlan, "0 images were asked for"),
+    ({"seeds": 0}, BadPlan, "0 images were requested"),
     ({"method": "window", "budget": 2}, BadBudget, "outside"),
     ({"method": "lazymar"}, BadBudget, "does not run on next-scale models"),
     ({"method": "window", "sinkz": 2}, UnknownName, "sinkz"),

@@ -79,7 +79,7 @@ class EditedFile:
 
     source: str
     error: type[CachemarkError]
-    remedy: str = "Mend that value, or take the file from version control."
+    remedy: str = "Fix that value, or take the file from version control."
 
     def json(self, text: str) -> Any:
         """Parse JSON. NaN and infinities are errors."""
@@ -108,7 +108,7 @@ class EditedFile:
             if name not in table and name not in optional:
                 raise self.wrong(f"lacks {where}{name}: {rule.expected} is expected.")
         if closed and (odd := [name for name in table if name not in rules]):
-            raise self.wrong(f"has {where}{odd[0]}, which is no key there. Known: {', '.join(rules)}.")
+            raise self.wrong(f"has {where}{odd[0]}, which is not a key here. Known: {', '.join(rules)}.")
 
     def wrong_value(self, key: str, value: object, rule: Expectation) -> CachemarkError:
         """Return the error for a value that breaks a rule."""
@@ -121,11 +121,11 @@ class EditedFile:
 
 def text_of(path: Path, error: type[CachemarkError]) -> str:
     """Read a text file. Raises ``error``, also for anything but an ordinary file."""
-    remedy = "Give the path of an ordinary file, or take it from version control."
+    remedy = "Use the path of an ordinary file, or take it from version control."
     try:
         if not path.is_file():
             path.stat()
-            raise error(f"{path} cannot be read: it is no ordinary file.", remedy=remedy)
+            raise error(f"{path} cannot be read: it is not an ordinary file.", remedy=remedy)
         if path.stat().st_size > LARGEST:
             raise error(f"{path} has more than {LARGEST} bytes.", remedy=remedy)
         return path.read_text(encoding="utf-8")

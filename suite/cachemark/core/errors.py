@@ -129,5 +129,5 @@ def of_system(error: Exception) -> CachemarkError | None:
     if error.errno in _MACHINE:
         return Infrastructure(f"{name or 'A file'} cannot be used: {error.strerror}.", remedy="Fix that, then run the same command again.")
     if error.errno in _PATH and name and Path(__file__).parents[1] not in Path(name).absolute().parents:
-        return CachemarkError(f"{name} cannot be used: {error.strerror}.", remedy="Give another path.")
+        return CachemarkError(f"{name} cannot be used: {error.strerror}.", remedy="Use another path.")
     return None

@@ -34,7 +34,7 @@ def fault_of(name: str, definition: Mapping[str, Any]) -> str:
     if not NAME.fullmatch(name):
         return "has a name that is not at most 40 small letters, digits and underscores, the first a letter"
     if name in METRICS or name.split("_")[0] in FAMILIES:
-        return "has the name of a metric of cachemark itself, or begins with one"
+        return "has the name of a metric of cachemark itself, or starts with one"
     fields = (*FIELDS, OF_SET) if definition.get("per") == "set" else FIELDS
     if set(definition) != set(fields):
         return f"does not state just {', '.join(fields)}"

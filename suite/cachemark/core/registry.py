@@ -36,8 +36,8 @@ class Registry(Generic[T]):
         A class without a ``name`` of its own gets it; one derived from a dataclass becomes one. Raises BadPlugin for a name that cannot be
         printed, a name that is taken by another module, or a thing of another kind."""
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable() or name != name.strip():
-            raise BadPlugin(f"{_described(name)} is no name of a {self.kind}.",
-                            remedy=f"Give 1 to {LONGEST} printable letters without blanks at their ends.")
+            raise BadPlugin(f"{_described(name)} is not a valid name of a {self.kind}.",
+                            remedy=f"Use 1 to {LONGEST} printable letters without blanks at their ends.")
 
         def register(thing: Thing) -> Thing:
             self._check_free(name, thing)

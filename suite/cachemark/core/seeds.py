@@ -38,7 +38,7 @@ class Subset:
     def first(self, count: int) -> Subset:
         """Return the first ``count`` samples under the same name, still balanced. Raises BadPlan for too few."""
         if not 1 <= count <= len(self):
-            raise BadPlan(f"{count} samples of {self.name!r} were asked for.", remedy=f"Ask for 1 to {len(self)}, or for a larger subset.")
+            raise BadPlan(f"{count} samples of {self.name!r} were requested.", remedy=f"Use 1 to {len(self)}, or a larger subset.")
         return Subset(self.name, self.seeds[:count], self.labels[:count])
 
     def slices(self, size: int) -> list[Subset]:
@@ -47,7 +47,7 @@ class Subset:
         Slices depend on the subset and ``size`` only, so machines can share a large subset and produce the images of one machine. A slice
         is named after its samples: ``s2k[0:1000]``. Raises BadPlan for a size below 1."""
         if size < 1:
-            raise BadPlan(f"{self.name!r} was to be cut into slices of {size} samples.", remedy="Give 1 or more, such as 1000.")
+            raise BadPlan(f"{self.name!r} was to be cut into slices of {size} samples.", remedy="Use 1 or more, such as 1000.")
         cuts = [(at, min(at + size, len(self))) for at in range(0, len(self), size)]
         return [Subset(f"{self.name}[{start}:{end}]", self.seeds[start:end], self.labels[start:end]) for start, end in cuts]
 
@@ -64,7 +64,7 @@ def smallest_subset(samples: int) -> str:
     """Return the smallest subset of the series ``s`` with ``samples`` samples."""
     sizes = {name: size for name, size in SIZES.items() if name.startswith("s") and size >= samples}
     if samples < 1 or not sizes:
-        raise BadPlan(f"{samples} images were asked for.", remedy=f"Ask for 1 to {max(SIZES.values())}.")
+        raise BadPlan(f"{samples} images were requested.", remedy=f"Use 1 to {max(SIZES.values())}.")
     return min(sizes, key=lambda name: sizes[name])
 
 

@@ -33,8 +33,8 @@ def points(width: str) -> float:
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(in|cm|mm|pt)\s*", width)
     size = float(match[1]) * _POINTS[match[2]] if match else 0.0
     if not 100 <= size <= 2000:
-        raise CachemarkError(f"A figure cannot be {width!r} wide.",
-                             remedy="Give a width of 1.4 to 27 inches, such as 3.25in, 8.2cm or 234pt.")
+        raise CachemarkError(f"The width of a chart cannot be {width!r}.",
+                             remedy="Use a width of 1.4 to 27 inches, such as 3.25in, 8.2cm or 234pt.")
     return size
 
 

@@ -136,7 +136,7 @@ def compare(
     with the outcomes."""
     if not 0 < threshold <= 1 or not 0 <= min_coverage <= 1:
         raise CachemarkError(f"Threshold {threshold} or coverage {min_coverage} cannot be used.",
-                             remedy="Give shares: a threshold above 0 and up to 1, such as 0.15, and a coverage from 0 to 1.")
+                             remedy="Use shares: a threshold above 0 and up to 1, such as 0.15, and a coverage from 0 to 1.")
     other = baseline.meta.get("plan")
     if plan is not None and other not in (None, plan):
         raise NothingMeasured(f"{baseline.source or 'The baseline'} is of plan {other!r}, this run of plan {plan!r}.",

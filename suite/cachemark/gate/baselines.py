@@ -52,7 +52,7 @@ def file_in(folder: Path | str, name: str, kind: str) -> Path:
     """Return the JSON file of a ``kind`` of thing in a folder. Raises BadBaseline for an invalid name."""
     if not re.fullmatch(NAME, name):
         raise BadBaseline(f"{name!r} is not a valid name of a {kind}.",
-                          remedy="Use a-z, A-Z, digits, dots, underscores and dashes; begin with a letter or digit.")
+                          remedy="Use a-z, A-Z, digits, dots, underscores and dashes; start with a letter or digit.")
     return Path(folder) / f"{name}.json"
 
 
@@ -97,7 +97,7 @@ def _baseline_text(store: Store, run: RunRecord, name: str, **meta: Any) -> str:
         raise BadBaseline(f"Run {run.id} is a comparison, which has two sides of its own.", remedy="Name a run of a plan with --run.")
     if run.state != "finished":
         raise BadBaseline(f"Run {run.id} is {run.state}, so cases are missing from it.",
-                          remedy="Run the plan again; what is done is skipped.")
+                          remedy="Run the plan again; completed cases are skipped.")
     outcomes = store.outcomes(run.id)
     if not any(o.ok for o in outcomes):
         raise NothingMeasured(f"Run {run.id} holds no ok outcome.", remedy=f"See what failed with: cachemark show --run {run.id}")
@@ -114,7 +114,7 @@ def promote(
     for another plan, and if the numerics fingerprint differs (``upgraded``: is equal), which would hide a regression as an upgrade."""
     run = store.run(run_id)
     if not reason.strip():
-        raise BadBaseline("A baseline is accepted for a reason.", remedy="Say it: --reason \"faster attention since 1a2b3c\"")
+        raise BadBaseline("--reason is required.", remedy="Example: --reason \"faster attention since 1a2b3c\"")
     old = load(path_of(root, run.environment.machine_class, name or run.plan))
     if old.meta.get("plan") != run.plan:
         raise BadBaseline(f"{old.source} is of plan {old.meta.get('plan')!r}, run {run.id} of {run.plan!r}.",
@@ -122,7 +122,7 @@ def promote(
     then, now = old.environment.fingerprint, run.environment.fingerprint
     if then != now and not upgraded:
         raise BadBaseline(f"Run {run.id} was measured with other numerics than {old.source}: {then} then, {now} now.",
-                          remedy="An upgrade begins a new series: cachemark baseline rebase --reason …")
+                          remedy="An upgrade starts a new series: cachemark baseline rebase --reason …")
     if then == now and upgraded:
         raise BadBaseline(f"Run {run.id} has the numerics of {old.source}: nothing was upgraded.",
                           remedy="Accept changed values with: cachemark baseline promote --reason …")

@@ -19,7 +19,7 @@ from ..core.errors import BadBudget, BadCalibration, BadParameter
 from .profiles.inter_scale import ScaleProfile, inter_scale
 from .registry import method
 
-MEASURE = "Give demanding = [layers], or measure it: cachemark calibrate ams_kv MODEL."
+MEASURE = "Use demanding = [layers], or measure it: cachemark calibrate ams_kv MODEL."
 
 
 class ThresholdWarning(UserWarning):

@@ -149,7 +149,7 @@ _CAPTION = {"image_id": number(whole=True), "id": number(whole=True), "caption":
 
 
 def _coco(path: Path, text: str) -> PromptList:
-    file = EditedFile(str(path), BadPlan, "Give the file captions_val2014.json of COCO's annotations.")
+    file = EditedFile(str(path), BadPlan, "Use the file captions_val2014.json of COCO's annotations.")
     data = file.json(text)
     file.check(data, {"annotations": many(TABLE, 1)})
     first: dict[int, dict[str, Any]] = {}

@@ -43,10 +43,10 @@ def check_numbers(name: str, parameters: Mapping[str, Any]) -> None:
     """Raise BadParameter for an infinite or too large number among the parameters of a plan."""
     for parameter, value in parameters.items():
         if isinstance(value, int | float) and not is_finite(value):
-            raise BadParameter(f"{name}: {parameter} = {shown(value, 20)} is not finite.", remedy="Give a number that fits into a float.")
+            raise BadParameter(f"{name}: {parameter} = {shown(value, 20)} is not finite.", remedy="Use a number that fits into a float.")
         if isinstance(value, int | float) and abs(value) > LARGEST_PARAMETER:
             raise BadParameter(f"{name}: {parameter} = {shown(value, 20)} is beyond ±{LARGEST_PARAMETER:g}.",
-                               remedy="Give a smaller number.")
+                               remedy="Use a smaller number.")
 
 
 def decoder_class(case: Case) -> type[Decoder]:

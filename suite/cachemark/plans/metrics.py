@@ -81,7 +81,7 @@ def _identity(cls: type[ImageMetric], surroundings: MetricContext) -> dict[str, 
 
 
 def _without_set(name: str) -> UnknownName:
-    return UnknownName(f"{name!r} is a metric of whole sets of images.", remedy="Give the plan a table [quality].")
+    return UnknownName(f"{name!r} is a metric of whole sets of images.", remedy="Add a table [quality] to the plan.")
 
 
 def defined(name: str, image_set: str = "") -> dict[str, dict[str, Any]]:
@@ -101,12 +101,12 @@ def _asked_for(table: MetricTable) -> type[ImageMetric]:
     if cls is None or cls.per == "set":
         raise _without_set(table.name)
     if not issubclass(cls, ImageMetric) or cls.of_model or not cls.plan_name:
-        raise UnknownName(f"{table.name!r} is measured without being asked for.", remedy="Leave it out of metrics.")
+        raise UnknownName(f"{table.name!r} is always measured.", remedy="Leave it out of metrics.")
     if cls.plan_name != table.name:
-        raise UnknownName(f"{table.name!r} is a part of {cls.plan_name!r}.", remedy=f"Ask for it with: {_example(cls)}")
+        raise UnknownName(f"{table.name!r} is a part of {cls.plan_name!r}.", remedy=f"Add: {_example(cls)}")
     _refuse_options(table, cls.options)
     if cls.options and not table.options.get(cls.options[0]):
-        raise UnknownName(f"{table.name!r} needs {cls.options[0]}.", remedy=f"Ask for it with: {_example(cls)}")
+        raise UnknownName(f"{table.name!r} needs {cls.options[0]}.", remedy=f"Add: {_example(cls)}")
     return cls
 
 

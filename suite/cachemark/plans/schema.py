@@ -260,7 +260,7 @@ class Plan(PlanTable):
         remaining = {number: block for number, cells in enumerate(self.cells) if (block := cells.only(*selected))}
         if not remaining:
             raise BadPlan(f"No block of plan {self.name} has these models, methods and budgets together.",
-                          remedy="Ask for fewer at once; see the cases with: cachemark explain PLAN")
+                          remedy="Run fewer at once; see the cases with: cachemark explain PLAN")
         plan = self.model_copy(update={"cells": list(remaining.values())})
         plan._blocks = tuple(self._blocks[number] if self._blocks else number for number in remaining)
         return plan

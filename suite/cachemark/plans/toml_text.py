@@ -17,7 +17,7 @@ def toml_file(path: Path) -> tuple[str, dict[str, Any]]:
         text = path.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
     except OSError as error:
-        raise BadPlan(f"{path} cannot be read: {error.strerror}.", remedy="Give the path of a TOML file.") from None
+        raise BadPlan(f"{path} cannot be read: {error.strerror}.", remedy="Use the path of a TOML file.") from None
     except RecursionError:
         raise BadPlan(f"{path}: lists and tables are nested too deep.", remedy="See docs/reference/plan-file.md.") from None
     except ValueError as error:  # not TOML, not UTF-8, or an integer with more digits than Python reads

@@ -114,7 +114,7 @@ def answering(*things: Any) -> Iterator[None]:
         for thing in things:
             for file, _ in filter(None, map(origin, getattr(thing, "__mro__", (thing,)))):
                 problem = f"{thing.name!r} answers what cannot be used: {type(error).__name__}: {message_of(error)}."
-                raise BadPlugin(f"Plug-in {file!r}: {problem}", remedy="Its base class says what each answer is.") from error
+                raise BadPlugin(f"Plug-in {file!r}: {problem}", remedy="See the docstring of its base class.") from error
         raise
 
 
@@ -158,13 +158,13 @@ def _read(path: str | Path) -> tuple[Sources, str]:
     try:
         file = Path(path).resolve()
         if not file.is_file():
-            raise BadPlugin(f"Plug-in {str(path)[:SAID]!r} is not a file.", remedy="Give the path of a Python file.")
+            raise BadPlugin(f"Plug-in {str(path)[:SAID]!r} is not a file.", remedy="Use the path of a Python file.")
         if file.suffix != ".py":
-            raise BadPlugin(f"Plug-in {str(file)!r} is not a Python file.", remedy="Give a file that ends in .py.")
+            raise BadPlugin(f"Plug-in {str(file)!r} is not a Python file.", remedy="Use a file that ends in .py.")
         sources = Sources.read(file)
     except (OSError, ValueError, RuntimeError) as error:  # an impossible name, a loop of links, a file without read permission
         raise BadPlugin(f"Plug-in {str(path)[:SAID]!r} cannot be read: {getattr(error, 'strerror', None) or error}.",
-                        remedy="Give the path of a Python file.") from None
+                        remedy="Use the path of a Python file.") from None
     return sources, f"{MODULE}{short(str(file).encode())}_"
 
 
@@ -222,17 +222,17 @@ def _check(table: registry.Registry[Any], name: str, where: str) -> None:
     cls = table.get(name)
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         raise BadPlugin(f"{where} does not define {', '.join(missing)}.",
-                        remedy="Define them; the docstring of its base class says what each returns.")
+                        remedy="Define them as in the docstring of its base class.")
     try:
         if table is registry.metrics:
             cls()
-            named, remedy = getattr(cls, "name", None), "ImageMetric says what each attribute is."
+            named, remedy = getattr(cls, "name", None), "See the attributes of ImageMetric."
             wrong = fault_of(name, cls.definition("")) if named == name else f"is registered by another name than it has, {named!r:.60}"
         else:
             wrong, remedy = unusable(cls.build({}).parameters()), PARAMETERS
             wrong = f"has a parameter that names no case: {wrong}" if wrong else ""
     except Exception as error:
-        remedy = "Let a metric take no arguments, and give every parameter of other classes, which are dataclasses, a default."
+        remedy = "Metrics take no arguments; other classes are dataclasses with a default for every parameter."
         raise BadPlugin(f"{where} cannot be made: {message_of(error)}.", remedy=remedy) from error
     if wrong:
         raise BadPlugin(f"{where} {wrong}.", remedy=remedy)

@@ -106,7 +106,7 @@ def changes(
     dates = np.arange(len(environments)) if days is None else np.asarray(days, dtype=np.int64)
     if values.shape != (len(environments),) or np.isinf(values).any() or not 0 < delta < 1:
         raise CachemarkError(f"{values.size} nights, {len(environments)} environments and a minimum effect of {delta} are no history.",
-                             remedy="Give one finite log ratio (NaN: missing) and one name per night, and a share such as 0.02.")
+                             remedy="Pass one finite log ratio (NaN: missing) and one name per night, and a share such as 0.02.")
     starts = [i for i in range(len(environments)) if i == 0 or environments[i] != environments[i - 1]]
     return tuple(_series(values, dates, a, b, math.log1p(delta)) for a, b in itertools.pairwise([*starts, len(environments)]))
 

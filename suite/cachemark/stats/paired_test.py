@@ -51,7 +51,7 @@ def log_ratios(before: ArrayLike, after: ArrayLike) -> Floats:
     a, b = (np.asarray(side, dtype=np.float64) for side in (before, after))
     if len(a.shape) not in (1, 2) or a.shape[:1] != b.shape[:1] or len(a.shape) != len(b.shape) or 0 in (*a.shape, *b.shape):
         raise CachemarkError(f"Sides of the shapes {a.shape} and {b.shape} make no pairs.",
-                             remedy="Give both sides as (pairs,) or (pairs, images), with as many pairs in both.")
+                             remedy="Pass both sides as (pairs,) or (pairs, images), with as many pairs in both.")
     if not all(np.isfinite(side).all() and (side > 0).all() for side in (a, b)):
         raise CachemarkError("Some values of the pairs are not positive numbers, and only those have a ratio.",
                              remedy="Leave out pairs of which a side failed.")
@@ -116,13 +116,13 @@ class Rule:
     def __post_init__(self) -> None:
         if not (0 < self.delta < 1 and 0 < self.q < 1 and self.family >= 1):
             raise CachemarkError(f"A minimum effect of {self.delta}, a rate of {self.q} and a family of {self.family} cannot be used.",
-                                 remedy="Give shares above 0 and below 1, such as 0.02 and 0.05, and at least one configuration.")
+                                 remedy="Use shares above 0 and below 1, such as 0.02 and 0.05, and at least one configuration.")
         interims = self.interims
         if not interims or list(interims) != sorted(set(interims)) or not 5 <= interims[0] <= interims[-1] <= MOST_PAIRS:
             raise CachemarkError(f"Interim analyses after {interims} pairs cannot be used.",
-                                 remedy=f"Give growing numbers from 5 to {MOST_PAIRS}.")
+                                 remedy=f"Use growing numbers from 5 to {MOST_PAIRS}.")
         if self.control not in ("bh", "by"):
-            raise CachemarkError(f"{self.control!r} is not a control of the false discovery rate.", remedy="Give 'bh' or 'by'.")
+            raise CachemarkError(f"{self.control!r} is not a control of the false discovery rate.", remedy="Use 'bh' or 'by'.")
 
     @property
     def limit(self) -> float:
@@ -187,7 +187,7 @@ def adjusted(p: ArrayLike, rule: Rule) -> Floats:
     missing = rule.family - p_values.shape[-1]
     if missing < 0:
         raise CachemarkError(f"{p_values.shape[-1]} configurations exceed the family of {rule.family} that the pairs were planned for.",
-                             remedy="Give the rule the number of all configurations.")
+                             remedy="Pass the rule the number of all configurations.")
     padded = np.concatenate((p_values, np.ones((*p_values.shape[:-1], missing))), axis=-1)
     return np.asarray(false_discovery_control(padded, axis=-1, method=rule.control))[..., : p_values.shape[-1]]
 

@@ -38,7 +38,7 @@ def sign_flip(ratios: ArrayLike) -> Floats:
     Sums that are equal up to rounding count as equal."""
     d = rows(ratios)
     if d.shape[-1] > MOST_PAIRS:
-        raise CachemarkError(f"{d.shape[-1]} pairs are too many for the exact test.", remedy=f"Give at most {MOST_PAIRS}.")
+        raise CachemarkError(f"{d.shape[-1]} pairs are too many for the exact test.", remedy=f"Pass at most {MOST_PAIRS}.")
     flat = d.reshape(-1, d.shape[-1])
     return np.array([_flip(row) for row in flat] if d.shape[-1] > 8 else _flip_few(flat)).reshape(d.shape[:-1])
 

@@ -92,12 +92,12 @@ def artifacts_of_server(session: Session, where: str, requested: str | Path | No
     """
     named = str(requested or os.environ.get(VARIABLE) or "")
     if "://" in named:
-        raise BadStore(f"{named!r} is no folder.", remedy="Mount it, and name the folder in which every machine sees it.")
+        raise BadStore(f"{named!r} is not a folder.", remedy="Mount it, and use a path that exists on every machine.")
     if read_only:
         return Artifacts(Path(named or _stored(session).get("folder", "artifacts")).absolute())
     if not (stored := _stored(session)):
         if not named:
-            raise BadStore(f"{where} has no place for artifacts: a server keeps rows, and tokens and images are files.",
+            raise BadStore(f"{where} has no folder for artifacts: a server keeps rows, and tokens and images are files.",
                            remedy=f"Name a folder that every machine sees: cachemark db init --artifacts FOLDER, or set {VARIABLE}. "
                            "The store remembers it.")
         stored = _claim(session, Path(named).absolute())
@@ -108,7 +108,7 @@ def artifacts_of_server(session: Session, where: str, requested: str | Path | No
         mark = ""
     if mark != stored["id"]:
         problem = "belongs to another store" if mark else f"does not exist, or has no file {MARK}"
-        raise BadStore(f"The artifacts of {where} lie in {stored['folder']}; {folder} {problem}.",
+        raise BadStore(f"The artifacts of {where} are in {stored['folder']}; {folder} {problem}.",
                        remedy=f"Mount the share. Where this machine sees it under another path, name that in {VARIABLE}; after moving it, "
                        "copy the whole folder and run: cachemark db init --artifacts FOLDER")
     return Artifacts(folder)

@@ -80,7 +80,7 @@ def open_server(location: str, *, read_only: bool) -> tuple[Engine, str]:
 def _check_path(path: Path, create: bool) -> None:
     folder = path.parent
     if "\0" in str(path) or len(os.fsencode(path.name)) > LONGEST:
-        raise BadStore("The name of the store cannot be that of a file.", remedy=f"Name another --store, of at most {LONGEST} bytes.")
+        raise BadStore("The name of the store is too long for a file.", remedy=f"Name another --store, of at most {LONGEST} bytes.")
     if not folder.is_dir():
         what = "is not a directory" if folder.exists() else "does not exist"
         raise BadStore(f"{path} cannot be opened: {folder} {what}.", remedy=f"Run: mkdir -p '{folder}', or name another --store.")
@@ -88,7 +88,8 @@ def _check_path(path: Path, create: bool) -> None:
         raise BadStore(f"{path} is a directory.", remedy=f"Name a file in it, such as {path / 'cachemark.sqlite'}.")
     if not path.exists() and not create:
         near = sorted(p.name for p in folder.iterdir() if p.suffix in (".sqlite", ".db") and p.is_file())
-        raise BadStore(f"There is no store {path}.", remedy=f"Databases beside it: {', '.join(near) or 'none'}. `cachemark run` makes one.")
+        raise BadStore(f"There is no store {path}.",
+                           remedy=f"Databases in the same folder: {', '.join(near) or 'none'}. `cachemark run` makes one.")
 
 
 def _sqlite(path: Path, query: str) -> Engine:

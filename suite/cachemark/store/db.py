@@ -319,7 +319,8 @@ class Store:
     def move_artifacts(self) -> None:
         """Store the folder with which a server's store was opened as the new one. Raises BadStore for a file."""
         if self._engine.dialect.name == "sqlite":
-            raise BadStore(f"The artifacts of {self.where} lie beside it.", remedy="Leave --artifacts out: it is for a store on a server.")
+            raise BadStore(f"--artifacts applies to stores on a server; {self.where} keeps its artifacts next to the file.",
+                           remedy="Leave it out.")
         with self._writing() as session:
             move_artifacts(session, self.artifacts.root)
 

@@ -16,9 +16,9 @@ _RESTORE = "Restore a backup (`cachemark db backup` makes one), or name another 
 _MESSAGES: tuple[tuple[tuple[str, ...], type[BadStore], str, str], ...] = (  # parts of a message, its error, problem and remedy
     (("disk is full", "no space left", "quota exceeded"), StoreUnavailable,
      "The disk is full: nothing of this outcome was saved in {where}.",
-     "Free some space, or name a store on another disk with --store, and run again; what was saved before is kept."),
+     "Free some space, or name a store on another disk with --store, and run again; saved results are kept."),
     (("readonly database", "read-only transaction", "permission denied", "not permitted", "read-only file system"), BadStore,
-     "{where} cannot be written.", "Give this user the right to write the file and its directory, or name another --store."),
+     "{where} cannot be written.", "Make the file and its directory writable, or name another --store."),
     (("unable to open database file",), BadStore, "{where} cannot be opened or created.",
      "Check the path and the rights of its directory, or name another --store."),
     (("not a database", "malformed"), BadStore, "{where} is not an SQLite database, or a damaged one.", _RESTORE),

@@ -47,7 +47,7 @@ def identify(request: TrialRequest, device: str) -> tuple[Environment, dict[str,
     except (OSError, subprocess.SubprocessError) as error:
         tail = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
         raise Infrastructure(f"The code in {code} does not start under {request.command[0]}: {' '.join(tail)}.",
-                             remedy="Name an interpreter in which cachemark and its dependencies are installed.") from error
+                             remedy="Name an interpreter that has cachemark and its dependencies.") from error
     answer = json.loads(output.splitlines()[-1])
     if answer["protocol"] != PROTOCOL:
         raise other_protocol(f"The code in {code}", answer["protocol"])

@@ -51,8 +51,8 @@ def _reaching(subset: str, samples: int) -> str:
     if large_enough := next((name for name, size in series.items() if size >= samples), None):
         return large_enough
     most = max(series.values())
-    raise BadPlan(f"{samples} images at the seeds of {subset!r} were asked for; its series has {most}.",
-                  remedy=f"Ask for {most} or fewer, or name seeds of the measuring series under [fidelity], such as \"s256\".")
+    raise BadPlan(f"{samples} images at the seeds of {subset!r} were requested; its series has {most}.",
+                  remedy=f"Use {most} or fewer, or name seeds of the measuring series under [fidelity], such as \"s256\".")
 
 
 def _series(subset: str) -> str:
@@ -72,7 +72,7 @@ def configs_of(
     fixed = [p for p in runnable if MAX_BATCH not in p.case.evaluation]
     if runnable and not fixed:
         raise NothingMeasured(f"Plan {plan.name} asks for nothing but the largest batch, which is searched for and not compared.",
-                              remedy='Give a block a batch of its own, such as: batch = 8')
+                              remedy='Set a batch in one of its blocks, such as: batch = 8')
     cases = dict(zip(names_of([p.case for p in fixed]), fixed, strict=True))
     labels_of = {name: _labels(name, planned.case) for name, planned in cases.items()}
     for label in labels:

@@ -84,7 +84,7 @@ def device_rates(gpu: str | None, dtype: str) -> Rates:
     """
     if gpu is not None:
         if dtype == "float32":
-            raise Unsupported("The rates of named GPUs are those of 16 bit.", remedy="Use --dtype bfloat16, or --here.")
+            raise Unsupported("The rates of named GPUs are for 16 bit.", remedy="Use --dtype bfloat16, or --here.")
         return limits.gpu(gpu)
     device, threads = ("cuda" if torch.cuda.is_available() else "cpu"), os.cpu_count() or 1
     return replace(measured.rate(device, threads, dtype), device=environment(device, threads).machine_class)

@@ -82,4 +82,4 @@ def _require_enough(images: int, real: int, chosen: Mapping[str, Any]) -> None:
     for metric, (least, least_real, who, why) in needs.items():
         if chosen[metric] and (images < least or real < least_real):
             raise Unsupported(f"{who} at least {least} images ({why}); there are {images} generated and {real} real ones.",
-                              remedy=f"Give more images or a smaller option, or omit it with {metric}=False.")
+                              remedy=f"Pass more images or a smaller option, or omit it with {metric}=False.")

@@ -109,5 +109,5 @@ def tensors(path: Path, address: str) -> dict[str, Tensor]:
         raise BadCheckpoint(f"{str(path)!r} is not a weights file, or a damaged one: {type(error).__name__} while reading it.",
                             remedy=f"Fetch it again from {address}.") from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise BadCheckpoint(f"{str(path)!r} contains no tensors by name.", remedy=f"Give the file of {address}.")
+        raise BadCheckpoint(f"{str(path)!r} contains no tensors by name.", remedy=f"Use the file of {address}.")
     return dict(content)

@@ -17,7 +17,7 @@ def as_bytes(images: Tensor, first: int = 0) -> Tensor:
     """
     if images.dim() != 4 or images.shape[1] != 3 or not len(images):
         raise Unsupported(f"Quality needs images of shape (N, 3, H, W), got a tensor of shape {tuple(images.shape)}.",
-                          remedy="Give the decoded images, RGB, as bytes or in [−1, 1].")
+                          remedy="Pass the decoded images, RGB, as bytes or in [−1, 1].")
     if images.dtype == torch.uint8:
         return images.cpu().contiguous()
     bad = (~torch.isfinite(images)).flatten(1).any(1).nonzero().flatten()
@@ -40,7 +40,7 @@ def resized(images: Tensor, side: int) -> Tensor:
     if height != width or images.dtype == torch.uint8:
         what = f"bytes of {height}×{width}" if height == width else f"{height}×{width} pixels"
         raise Unsupported(f"{side}×{side} pixels are needed; the images are {what}.",
-                          remedy="Give square images as numbers in [−1, 1].")
+                          remedy="Pass square images as numbers in [−1, 1].")
     return F.interpolate(images.float(), size=(side, side), mode="bicubic", align_corners=False)
 
 

@@ -53,7 +53,7 @@ class ImageFeatures:
             rows = toolkit().utils.get_featuresdict_from_dataset(dataset, network, batch, cuda, True, False)
             parts.append(cls(extractor, rows[FEATURES][: len(block)].float(), rows[LOGITS][: len(block)].float()))
         if not parts:
-            raise Unsupported("The stream contains no images.", remedy="Give at least one image.")
+            raise Unsupported("The stream contains no images.", remedy="Pass at least one image.")
         return cls.joined(parts)
 
     @classmethod
@@ -142,7 +142,7 @@ class RealImages:
     def of(cls, features: ImageFeatures) -> RealImages:
         """Return a reference with the features of all images. Raises Unsupported for a single image."""
         if len(features) < 2:
-            raise Unsupported("One image has no covariance.", remedy="Give at least 2 images; a useful value needs thousands.")
+            raise Unsupported("One image has no covariance.", remedy="Pass at least 2 images; a useful value needs thousands.")
         statistics = toolkit().metric_fid.fid_features_to_statistics(features.features)
         mean, covariance = torch.from_numpy(statistics["mu"]), torch.from_numpy(statistics["sigma"])
         return cls(features.extractor, len(features), mean, covariance, features.features, features.logits)
@@ -167,7 +167,7 @@ class RealImages:
     @classmethod
     def load(cls, path: str | Path, extractor: str) -> RealImages:
         """Read a file of :meth:`save`. Raises BadCheckpoint for another file, or one of another extractor."""
-        file, remedy = Path(path), "Give a file that `python -m tools.train tiny-features` wrote."
+        file, remedy = Path(path), "Use a file that `python -m tools.train tiny-features` wrote."
         if not is_readable(file):
             raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
         try:
@@ -199,7 +199,7 @@ def _blocks(parts: Iterable[Tensor], batch: int) -> Iterator[Tensor]:
         fresh = as_bytes(part, count)
         if buffer is not None and buffer.shape[1:] != fresh.shape[1:]:
             raise Unsupported(f"Image {count} is {tuple(fresh.shape[1:])}, earlier ones are {tuple(buffer.shape[1:])}.",
-                              remedy="Give images of one size.")
+                              remedy="Pass images of one size.")
         count += len(fresh)
         buffer = fresh if buffer is None else torch.cat((buffer, fresh))
         full_count = len(buffer) // batch * batch
@@ -243,4 +243,4 @@ def _other(its: str, expected: str) -> BadCheckpoint:
 
 def _other_reference(what: str, its: str, expected: str) -> BadCheckpoint:
     return BadCheckpoint(f"{what} is of the extractor {its!r}, but the images are of {expected!r}.",
-                         remedy="Give the reference of these weights; `python -m tools.train tiny-features` writes its own.")
+                         remedy="Use the reference of these weights; `python -m tools.train tiny-features` writes its own.")

@@ -62,7 +62,7 @@ def load(
     features = _features_once(real, extractor, device, batch)
     if mean.shape != features.features.shape[1:]:
         raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {features.features.shape[1]}.",
-                            remedy="Give the reference batch of guided-diffusion for ImageNet at 256×256.")
+                            remedy="Use the reference batch of guided-diffusion for ImageNet at 256×256.")
     return extractor, RealImages(extractor, 0, mean, covariance, features.features, features.logits)
 
 
@@ -98,7 +98,7 @@ def register_inception(path: str | Path) -> str:
     """
     file = Path(path)
     if not is_readable(file):
-        raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=f"Give the path of {source().rsplit('/', 1)[1]}.")
+        raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=f"Use the path of {source().rsplit('/', 1)[1]}.")
     network = _network(tensors(file, source()), file)
     return register(sha256(file), lambda: network, FAMILY)
 
@@ -114,7 +114,7 @@ def _network(state: dict[str, Tensor], path: Path) -> nn.Module:
         network: nn.Module = FeatureExtractorInceptionV3(FAMILY, list(LAYERS), feature_extractor_weights_path=clean)
     except RuntimeError as error:  # of load_state_dict: names or shapes
         raise BadCheckpoint(f"{str(path)!r} does not fit torch-fidelity's {FAMILY}: {' '.join(str(error).split())[:300]}.",
-                            remedy=f"Give the file of {source()}.") from error
+                            remedy=f"Use the file of {source()}.") from error
     return network
 
 

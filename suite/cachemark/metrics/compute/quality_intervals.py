@@ -102,7 +102,7 @@ def difference(
     second.expect(first.extractor)
     if len(first) != len(second):
         raise Unsupported(f"Images are compared in pairs of one seed; there are {len(first)} and {len(second)}.",
-                          remedy="Give both sets with the same seeds in the same order.")
+                          remedy="Pass both sets with the same seeds in the same order.")
     chosen = settings(_FID_ALONE)
     value = distribution(first, reference, **_FID_ALONE)["fid"] - distribution(second, reference, **_FID_ALONE)["fid"]
     subset_masks = _subset_masks(len(first), LEFT_OUT["fid"], resamples, seed, chosen)
@@ -114,7 +114,7 @@ def _subset_masks(count: int, share: float, resamples: int, seed: int, chosen: M
     """Return subsets, (resamples, count) bool, with equal losses of each split of the Inception score."""
     least = max(LEAST, 2 * chosen["isc_splits"] if chosen["isc"] else 0, 2 * (chosen["prc_neighborhood"] + 1) if chosen["prc"] else 0)
     if count < least:
-        raise Unsupported(f"An interval needs {least} images, there are {count}.", remedy="Give more images, or do without intervals.")
+        raise Unsupported(f"An interval needs {least} images, there are {count}.", remedy="Pass more images, or do without intervals.")
     strata = subsets.chunks(count, chosen) if chosen["isc"] else torch.zeros(count, dtype=torch.int64)
     return subsets.drawn(count, resamples, strata, share, seed)
 

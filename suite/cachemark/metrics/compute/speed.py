@@ -26,7 +26,7 @@ def first_half(layout: Layout) -> int:
     """
     if isinstance(layout, MaskedLayout):
         if layout.steps < 2:
-            raise Unsupported("One step has no halves to time.", remedy="Give at least 2 steps.")
+            raise Unsupported("One step has no halves to time.", remedy="Pass at least 2 steps.")
         return ends(layout)[layout.steps // 2 - 1] + 1
     if not layout.scales:
         return layout.visual // 2
