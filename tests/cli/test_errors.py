@@ -208,6 +208,8 @@ def test_a_remedy_names_the_given_store(measured: Stage, tmp_path: Path, monkeyp
 
 
 def test_a_remedy_names_the_given_plug_ins_if_the_command_has_that_option(stage: Stage) -> None:
+    block = '\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\nbudgets = ["1/4"]\nbatch = 2\n'
+    stage.plan.write_text(stage.plan.read_text() + block)
     given = ("--plugin", str(stage.plugin), "--store", str(stage.store))
     result = call("compare", stage.plan, *given, "--cases", "streaming 1/2", "window 1/4")
     assert suggested(result.stderr, "explain") == ["explain", *given, "PLAN"]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cachemark.methods.base import calibrations
-
 from .attack import PWNED, Attack
 from .ground import ANCHOR, BASELINE, BENCHMARKS, REGISTER, STORE, edited, written
 
-DEEP, DIGITS = '{"a":' * 5_000 + "1" + "}" * 5_000, '{"format": ' + "1" * 5000 + "}"
+DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 CHECKED = ("check", "--baseline", BASELINE, "--store", STORE)
 LIST = ("incident", "list", "--register", REGISTER)
 CHECK = ("check", "--store", STORE, "--incidents", REGISTER)
@@ -49,20 +46,8 @@ def incident(field: str, value: Any) -> Attack:
                   prepare=edited(REGISTER, put("incidents", 0, field, value=value)))
 
 
-FACTS = next(facts for weights, facts in calibrations.packaged("heatkv").items() if facts["model"] == "tiny-var")
-CALIBRATION = calibrations.place("heatkv", FACTS["weights"]).as_posix()
-HEAT = ("roofline", "tiny-var", "--method", "heatkv", "--budget", "1/2", "--gpu", "h100")
-
-
-def calibration(name: str, says: str, **changes: object) -> Attack:
-    """Return an attack with one odd fact in a calibration of the model's weights."""
-    return Attack(f"a calibration {name}", HEAT, "bad-calibration", (says,),
-                  prepare=written(CALIBRATION, json.dumps({"method": "heatkv", "facts": {**FACTS, **changes}})))
-
-
 ROWS = [
     broken("nested 5000 deep", BASELINE, CHECKED, DEEP),
-    broken("an integer of 5000 digits", BASELINE, CHECKED, DIGITS),
     baseline("meta", "expires", value="9999999-01-01"), baseline("metrics", "kl", value="one"),
     baseline("outcomes", 0, "status", value="fine"), baseline("outcomes", 0, "samples", "latency", value=[-1.0, 0.1]),
     baseline("outcomes", 0, "samples", "latencyy", value=[1.0], says="Did you mean"), baseline(*CASE, "batch", value=10**30),
@@ -79,7 +64,4 @@ ROWS = [
     broken("not text", BENCHMARKS, ("ingest", "pytest-benchmark", BENCHMARKS, "--store", STORE), b"\xff\xfe\x00", "bad-results"),
     Attack("an anchor whose expected value is endless", REPORT, "bad-baseline", ("dot.json",),
            prepare=edited(ANCHOR, put("anchor", "expected", value=1e400))),
-    broken("an integer of 5000 digits", CALIBRATION, HEAT, DIGITS, "bad-calibration"),
-    calibration("of another model", "another model or resolution: layers 5, not 6", layers=5),
-    calibration("whose scores are too few", "no scas of 6 × 4 × 7 finite numbers", scas=[]),
 ]

@@ -161,7 +161,7 @@ def test_memory_changes_the_answer(store: Planted) -> None:
 def test_the_margin_changes_the_answer(store: Planted) -> None:
     store.add([64], {"1/2": (0.95, 0.0), "1/4": (0.95, 0.015)})
     assert store.ask()["recommended"] == "LineAR at 1/4"
-    strict = store.ask("--max-loss", "1%")
+    strict = store.ask("--max-loss", "0.01")
     assert strict["recommended"] == "LineAR at 1/2"
     assert "loss below 1 points" in strict["text"]
 
@@ -237,8 +237,8 @@ def test_it_prints_what_a_person_reads(planted: Planted) -> None:
 
 @pytest.mark.parametrize(("arguments", "says"), [
     (("--model", "llamagen-xxxl", "--gpu", "h100"), "Did you mean"), (("--model", "llamagen-xl", "--gpu", "h10"), "Did you mean"),
-    (("--model", "llamagen-xl", "--gpu", "h100", "--max-loss", "200%"), "x<=100"),
-    (("--model", "llamagen-xl", "--gpu", "h100", "--max-loss", "0"), "not a fraction"),
+    (("--model", "llamagen-xl", "--gpu", "h100", "--max-loss", "2"), "x<1"),
+    (("--model", "llamagen-xl", "--gpu", "h100", "--max-loss", "0"), "x<1"),
 ])  # fmt: skip
 def test_a_wrong_name_or_limit_is_refused(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
     result = call("advise", *arguments, "--store", tmp_path / "none.sqlite")

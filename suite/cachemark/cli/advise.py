@@ -19,24 +19,13 @@ DEFAULT_GPU = "h200"
 
 
 # -- advise -----------------------------------------------------------------------------------------------------------
-def fraction(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """Parse ``1%`` or ``0.01`` as 0.01."""
-    if text is None:
-        return None
-    number, percent, tail = text.strip().partition("%")
-    value: float = Finite(0, 100 if percent else 1).convert(number.strip(), option, context) / (100 if percent else 1)
-    if tail or not 0 < value < 1:
-        raise click.BadParameter(f"{text!r} is not a fraction between 0 and 1; write 1% or 0.01.")
-    return value
-
-
 @click.command()
 @click.option("--model", required=True, help="A model; see `cachemark list models`.")
 @click.option("--gpu", required=True, help="The device: a800, a100, h100, h200, h20, 3090, or cpu.")
 @click.option("--batch", type=click.IntRange(1, 4096), default=1, show_default=True, help="Images per batch.")
 @click.option("--memory", callback=size, metavar="SIZE", help="Memory limit, e.g. 24GiB.  [default: all GPU memory]")
-@click.option("--max-loss", callback=fraction, metavar="FRACTION",
-              help="Maximum quality loss, e.g. 1%.  [default: 5 points of color consistency or prompt score, 10 % of FID]")
+@click.option("--max-loss", type=Finite(0, 1, min_open=True, max_open=True),
+              help="Maximum quality loss, e.g. 0.01.  [default: 5 points of color consistency or prompt score, 10 % of FID]")
 @plugin_option
 @store_option
 @click.option("--write-plan", type=FILE, callback=writable, help="Write a plan that measures at this batch.")

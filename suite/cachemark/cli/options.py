@@ -129,7 +129,7 @@ coverage_option = click.option("--min-coverage", type=Finite(0, 1),
 plugin_option = click.option("--plugin", "plugins", multiple=True, type=click.Path(), callback=note,
                              help="Python file that registers a method, model, decoder or metric; repeatable.")
 weights_options = all_of(
-    click.option("--weights", default="", help="File or folder of the model's weights.  [default: the command's own choice]"),
+    click.option("--weights", default="", help="File or folder of the model's weights."),
     click.option("--decoder-weights", default="", help="File or folder of the image tokenizer's weights."),
 )
 report_option = click.option("--report", "report_path", type=FILE, callback=writable, help="Write the HTML report to this file.")

@@ -89,7 +89,7 @@ def _check_path(path: Path, create: bool) -> None:
     if not path.exists() and not create:
         near = sorted(p.name for p in folder.iterdir() if p.suffix in (".sqlite", ".db") and p.is_file())
         raise BadStore(f"There is no store {path}.",
-                           remedy=f"Databases in the same folder: {', '.join(near) or 'none'}. `cachemark run` makes one.")
+                       remedy=f"Databases in the same folder: {', '.join(near) or 'none'}. `cachemark run` makes one.")
 
 
 def _sqlite(path: Path, query: str) -> Engine:
