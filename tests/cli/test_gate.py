@@ -96,7 +96,8 @@ def test_check_exits_with_its_verdict(edit: Edit, more: list[str], code: int, wo
 
 
 @pytest.mark.parametrize(("edit", "words"), [
-    (no_common_case, "share no case"), (lambda content: content["meta"].update(plan="nightly"), "is of plan 'nightly', this run of plan 'dots'"),
+    (no_common_case, "share no case"),
+    (lambda content: content["meta"].update(plan="nightly"), "is of plan 'nightly', this run of plan 'dots'"),
 ])  # fmt: skip
 def test_a_baseline_that_does_not_fit_measures_nothing(edit: Edit, words: str, accepted: Path, stage: Stage) -> None:
     edited(accepted, edit)

@@ -78,7 +78,7 @@ def _load_installed(offer: installed.Offer) -> str:
         raise BadPlugin(f"{offer.source}: {error.message}", remedy=error.remedy) from error
     if offer.name not in TABLES[offer.kind]:
         raise BadPlugin(f"{offer.source} says that {offer.module} registers the {offer.kind[:-1]} {offer.name!r}, and it does not.",
-                        remedy="Register it under that name, or mend the entry point in the package's pyproject.toml.")
+                        remedy="Register it under that name, or fix the entry point in the package's pyproject.toml.")
     return str(offer.file)
 
 
