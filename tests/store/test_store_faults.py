@@ -58,7 +58,7 @@ def test_places_that_are_no_store(tmp_path: Path) -> None:
     refused(tmp_path / "no" / "results.db", "does not exist.*mkdir -p")
     refused(tmp_path / "there.db" / "results.db", "is not a directory")
     assert refused(tmp_path, "is a directory").remedy.endswith("cachemark.sqlite.")
-    refused(tmp_path / "here.db", r"There is no store.*beside it: cachemark\.sqlite, there\.db\.", create=False)
+    refused(tmp_path / "here.db", r"There is no store.*same folder: cachemark\.sqlite, there\.db\.", create=False)
     refused(tmp_path / "here.db", "There is no store", read_only=True)
     assert not (tmp_path / "no").exists()
     assert not (tmp_path / "here.db").exists()

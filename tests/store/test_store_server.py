@@ -172,7 +172,7 @@ def test_a_machine_without_the_share_writes_nothing(mark: str, url: str, tmp_pat
     if mark != "no folder":
         share.mkdir()
         (share / MARK).write_text(mark)
-    with pytest.raises(BadStore, match=r"The artifacts of .* lie in .*share; .*Mount the share"):
+    with pytest.raises(BadStore, match=r"The artifacts of .* are in .*share; .*Mount the share"):
         save_one(url)
     with Store.open(url, read_only=True) as reader:
         assert len(reader.outcomes(1)) == 1, "results can be read"
