@@ -94,7 +94,7 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
                 case = planned.case
                 if labels.setdefault((case.model, case.cell, case.label), case.key) != case.key:
                     raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
-                                  remedy="Give each table of that method, or of that decoder, a variant, a word of its own.")
+                                  remedy="Add a different variant to each table of that method or decoder.")
                 if case.key not in cases:
                     needs = plugins.needs(METHODS.get(case.method), MODELS.get(case.model), decoder_class(case))
                     cases[case.key] = replace(planned, priority=cells.priority, needs=needs, idle_reason=_idle_reason(planned))
@@ -242,7 +242,7 @@ def _budget(budget: str | float | int | MethodTable, layout: Layout, weights: st
     parameters = dict(budget.model_extra or {})
     stored = codec(str(parameters.pop("codec", NATIVE.name)))
     if stored is not NATIVE and layout.paradigm == "masked":
-        raise BadBudget("A budget of a masked model is a share of its FLOPs, and a codec saves none.", remedy="Give a share, such as 1/2.")
+        raise BadBudget("A budget of a masked model is a share of its FLOPs, and a codec saves none.", remedy="Use a share, such as 1/2.")
     smaller = Fraction(1) if stored is NATIVE else Fraction(*(_row_bytes(each, layout) for each in (stored, NATIVE)))
     if budget.name == FULL and stored is not NATIVE and not parameters:
         return Budget(smaller)
@@ -278,7 +278,7 @@ def _not_sized(cls: type[Method], layout: Layout) -> BadBudget:
     if not here:
         kinds = sorted({kind for method in sized.values() for kind in method.paradigms})
         named = f"on {' and '.join(kinds)} models the name of a method that has sizes of its own"
-    return BadBudget(f"{cls.name} is no budget here: it {problem}.", remedy=f"Give a share of the full cache such as 1/4, or {named}.")
+    return BadBudget(f"{cls.name} needs a budget here: it {problem}.", remedy=f"Use a share of the full cache such as 1/4, or {named}.")
 
 
 def _row_bytes(stored: Codec, layout: Layout) -> int:
@@ -315,7 +315,7 @@ def _own_size(cls: type[Method], parameters: dict[str, Any], layout: Layout, wei
     if type(entries := parameters.get("B")) is int:
         total = layout.cacheable if layout.scales else layout.visual
         if not 0 < entries <= total:
-            raise BadParameter(f"{cls.name}: B = {entries} does not fit.", remedy=f"Give 1 … {total} visual entries.")
+            raise BadParameter(f"{cls.name}: B = {entries} does not fit.", remedy=f"Use 1 … {total} visual entries.")
         return [str(Budget(Fraction(entries, total)))]
     return [str(Budget(calibrated(cls, parameters, weights).own_budget(layout)))] if set(cls.sizes) & set(parameters) else []
 

@@ -90,7 +90,7 @@ def _plain_values(instance: SetMetric | CostMetric, inputs: Any) -> list[float]:
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError):
-        raise Fault("wrong shape", f"a {type(values).__name__} in place of a sequence of numbers") from None
+        raise Fault("wrong shape", f"a {type(values).__name__} instead of a sequence of numbers") from None
     fault, details = problem(torch.tensor(numbers, dtype=torch.float64), len(numbers), instance.within)
     if fault:
         raise Fault(fault, details)

@@ -58,7 +58,7 @@ def calibrated(method: type[Method], model: str, request: Request, *, subset: st
     Includes the identity of its weights, the samples, and the seconds it took."""
     watcher = method.profiler()
     if watcher is None:
-        raise Unsupported(f"{method.name} asks for no calibration.", remedy="It runs on a model as it is.")
+        raise Unsupported(f"{method.name} needs no calibration.", remedy="It runs on a model as it is.")
     entry: ModelEntry = MODELS.get(model)
     if entry.paradigm not in method.paradigms:
         lacks = " and has no scales" if "next-scale" in method.paradigms else ""
