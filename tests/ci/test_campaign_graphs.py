@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from cachemark.cache.engine.engine import EAGER
-from cachemark.cache.engine.graph import Graph
+from cachemark.cache.engines import EAGER, Graph
 from cachemark.kit.cpu_graphs import CpuGraphs
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS

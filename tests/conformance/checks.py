@@ -15,6 +15,8 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from cachemark.cache.slot import Slot
+
 WEIGHTS = "weights/"
 LOGITS = 1e-4
 RARE = 1e-3  # share of bytes that rounding may move by one
@@ -160,6 +162,12 @@ def apart(actual: Tensor, expected: Tensor) -> float:
     if actual.shape != expected.shape:
         return float("inf")
     return float((actual.double() - expected.double()).abs().max())
+
+
+def slot_apart(slot: Slot, part: int, expected: Tensor) -> float:
+    """Return the largest difference of stored keys (part 0) or values (1); infinite if another number of entries is live."""
+    live = expected.shape[2]
+    return apart(slot.read(slot.bank.runs[0], live)[part], expected) if slot.live == [live] else float("inf")
 
 
 def spread(actual: Tensor, expected: Tensor) -> float:

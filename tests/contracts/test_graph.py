@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.engine.graph import Graph
+from cachemark.cache.engines import Graph
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.masked_layout import masked_steps
 from cachemark.cache.slot import Slot

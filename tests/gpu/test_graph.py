@@ -21,8 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.attention import _window, chosen, fold, fused, mass_kernel, written_out
-from cachemark.cache.engine.cuda_graph import CudaGraphs
-from cachemark.cache.engine.graph import Graph, engine
+from cachemark.cache.engines import CudaGraphs, Graph, engine
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.slot import Slot
 from cachemark.contract.decoder import Rehearsal

@@ -21,8 +21,9 @@ from cachemark.models import mar
 from cachemark.models.catalogue import masked_models
 from cachemark.models.catalogue.masked_models import TINY_MAR
 from cachemark.models.diffusion import normal, process
-from cachemark.models.mar import MAR, MARConfig, masked_count
+from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig
+from tools.train import mar_loss
 
 CONFIG = MARConfig(32, (2, 3), 2, 2, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))
 SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
@@ -78,13 +79,16 @@ def test_the_order_does_not_depend_on_the_number_of_steps(model: MAR) -> None:
     assert set(model.order(key)[0, -short[0].count :].tolist()) == set(short[0].generating[0].tolist())
 
 
-# -- what a method sees -----------------------------------------------------------------------------------------------
 # -- training ---------------------------------------------------------------------------------------------------------
 def test_the_loss_trains_everything() -> None:
     model = build().requires_grad_(True)
     latents = torch.randn(8, 16, 4, generator=torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(2)
-    losses = [model.loss(torch.arange(8), latents, generator) for _ in range(4)]
+    losses = []
+    for _ in range(4):
+        z, start = mar_loss.hidden(model, torch.arange(8), latents, generator)
+        squared, bound = mar_loss.terms(model.diffloss, z, start, *mar_loss.noising(start, generator))
+        losses.append((squared + bound).mean())
     sum(losses).backward()  # type: ignore[union-attr]
     without = [name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()]
     assert without == []
@@ -93,24 +97,24 @@ def test_the_loss_trains_everything() -> None:
 
 def test_the_loss_sees_no_masked_token(monkeypatch: pytest.MonkeyPatch) -> None:
     model, handed = build(), []
-    teacher = MAR.teacher
+    teacher = mar_loss.teacher
 
-    def noted(self: MAR, cond: Tensor, latents: Tensor, known_places: Tensor, places: Tensor) -> Tensor:
+    def noted(model: MAR, cond: Tensor, latents: Tensor, known_places: Tensor, places: Tensor) -> Tensor:
         handed.append((known_places, places))
-        z = teacher(self, cond, latents, known_places, places)
+        z = teacher(model, cond, latents, known_places, places)
         changed = mar.put(latents, places, torch.randn(*places.shape, 4))
-        assert torch.equal(z, teacher(self, cond, changed, known_places, places))
+        assert torch.equal(z, teacher(model, cond, changed, known_places, places))
         return z
 
-    monkeypatch.setattr(MAR, "teacher", noted)
-    model.loss(torch.arange(4), torch.randn(4, 16, 4), torch.Generator().manual_seed(0))
+    monkeypatch.setattr(mar_loss, "teacher", noted)
+    mar_loss.hidden(model, torch.arange(4), torch.randn(4, 16, 4), torch.Generator().manual_seed(0))
     known_places, places = handed[0]
     assert torch.equal(torch.cat((known_places, places), 1).sort(1).values, torch.arange(16).expand(4, -1))
 
 
 def test_the_share_that_is_masked() -> None:
-    assert masked_count(256, 0.0) == math.ceil(0.7 * 256)
-    assert masked_count(256, 1 - 1e-9) == 256
+    assert mar_loss.masked_count(256, 0.0) == math.ceil(0.7 * 256)
+    assert mar_loss.masked_count(256, 1 - 1e-9) == 256
 
 
 # -- the bundled model ------------------------------------------------------------------------------------------------
@@ -125,10 +129,10 @@ def test_a_tokenizer_with_other_channels_is_refused() -> None:
         masked_models.build(TINY_MAR, TinyKL(TinyKLConfig(channels=4, width=16, blocks=1)))
 
 
-def test_the_largest_uniform_number_is_noised_to_the_last_step(model: MAR, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_uniform_number_is_noised_to_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cube root rounds to 1, and there is no step after the last."""
     largest = 1 - 2.0**-24
     assert float(torch.tensor(largest) ** (1 / 3)) == 1
     monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, largest))
-    _, index = model.noising(torch.zeros(2, 16, 4), torch.Generator().manual_seed(0), lean=1 / 3)
+    _, index = mar_loss.noising(torch.zeros(2, 16, 4), torch.Generator().manual_seed(0), lean=1 / 3)
     assert torch.equal(index, torch.full((2, 16), 999))

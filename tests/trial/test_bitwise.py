@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.engine.graph import Graph
+from cachemark.cache.engines import Graph
 from cachemark.contract.method import Method
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling

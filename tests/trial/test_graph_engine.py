@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from cachemark.cache.attention import FUSED, FUSED_MASS_KERNEL, fused
-from cachemark.cache.engine.engine import EAGER
-from cachemark.cache.engine.graph import Graph
+from cachemark.cache.engines import EAGER, Graph
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.units import METRICS

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.engine.graph import Graph
+from cachemark.cache.engines import Graph
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core import seeds

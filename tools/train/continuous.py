@@ -17,6 +17,7 @@ from cachemark.models.tiny import tiny_kl as kl
 from cachemark.models.tiny.tiny_kl import TinyKLConfig
 
 from .generators import BATCH, MUON_RATE, PredictorTask
+from .mar_loss import hidden, noising, terms
 from .scene import stream
 from .tokenizers import WholeTask, difference
 
@@ -92,9 +93,9 @@ class MaskedTask(PredictorTask):
         The log keeps steps with few known tokens, whose error is many times larger, from dominating.
         """
         labels, latents = self.fresh(step)
-        z, start = self.model.hidden(labels, latents, generator, masked=self._masked(step, generator))
-        noise, index = self.model.noising(start, generator, lean=LEAN)
-        squared, bound = self.model.diffloss.terms(z, start, noise, index)
+        z, start = hidden(self.model, labels, latents, generator, masked=self._masked(step, generator))
+        noise, index = noising(start, generator, lean=LEAN)
+        squared, bound = terms(self.model.diffloss, z, start, noise, index)
         return (self.weight(index) * squared + bound).mean() + READ * (self.reader(z).float() - start).square().mean().log()
 
     def _masked(self, step: int, generator: torch.Generator) -> int:
@@ -135,15 +136,15 @@ class MaskedTask(PredictorTask):
         return sum(float(part.sum()) for part in errors) / sum(part.numel() for part in errors)
 
     def _noise_error(self, labels: Tensor, latents: Tensor, draws: torch.Generator) -> Tensor:
-        z, start = (part.repeat(HELD_OUT_REPEATS, 1, 1) for part in self.model.hidden(labels, latents, draws, dropped=0.0))
-        return self.model.diffloss.terms(z, start, *self.model.noising(start, draws))[0]
+        z, start = (part.repeat(HELD_OUT_REPEATS, 1, 1) for part in hidden(self.model, labels, latents, draws, dropped=0.0))
+        return terms(self.model.diffloss, z, start, *noising(start, draws))[0]
 
     def _token_error(self, visible: int, dropped: float, labels: Tensor, latents: Tensor, draws: torch.Generator) -> Tensor:
         count = self.model.config.tokens
-        z, start = self.model.hidden(labels, latents, draws, masked=count - count * visible // 256, dropped=dropped)
-        noise, drawn = self.model.noising(start, draws)
+        z, start = hidden(self.model, labels, latents, draws, masked=count - count * visible // 256, dropped=dropped)
+        noise, drawn = noising(start, draws)
         index = torch.full_like(drawn, self.first)
-        return self.weight(index) * self.model.diffloss.terms(z, start, noise, index)[0]
+        return self.weight(index) * terms(self.model.diffloss, z, start, noise, index)[0]
 
 
 def start(model: MAR, seed: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .codec import NATIVE, Codec
-from .engine.engine import EAGER, Engine
+from .engines import EAGER, Engine
 
 
 class Memory:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..cache.arena import Memory
-from ..cache.engine.graph import Graph
+from ..cache.engines import Graph
 from .capture import HostReads, refusal, tensors
 
 FROM_THE_HOST = {"lift_fresh", "lift", "scalar_tensor"}

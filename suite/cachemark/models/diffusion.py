@@ -29,7 +29,6 @@ Guidance = float | Tensor | None
 STEPS = 1000  # of the process that the head is trained on
 EPS = 1e-6  # of all layer norms
 FREQUENCIES = 256  # channels of the sinusoid that a timestep becomes
-BIN = 1 / 255  # half the width of a bin of the discretised likelihood of the last step
 
 
 # -- the process ------------------------------------------------------------------------------------------------------
@@ -110,10 +109,6 @@ class Process:
     def at(self, name: str, index: Tensor) -> Tensor:
         """Return entries of a table in fp32 with a last dimension of 1, copied from the host."""
         return torch.from_numpy(self.tables[name]).to(index.device)[index].float()[..., None]
-
-    def noised(self, start: Tensor, noise: Tensor, index: Tensor) -> Tensor:
-        """Add the noise of step ``index`` (…) to clean tokens (…, C)."""
-        return self.at("signal", index) * start + self.at("noise", index) * noise
 
     def mean(self, start: Tensor, x: Tensor, index: Tensor) -> Tensor:
         """Return the mean of the step before x, given the clean token ``start``."""
@@ -259,7 +254,7 @@ class DenoisingSchedule:
 
 
 class DiffusionHead(nn.Module):
-    """The head: samples tokens and computes the training loss. Parameter names as published."""
+    """The head, which samples tokens. Parameter names as published."""
 
     def __init__(self, channels: int, cond: int, depth: int, width: int) -> None:
         super().__init__()
@@ -296,20 +291,6 @@ class DiffusionHead(nn.Module):
             x = self.back(x, *guided(out, guidance), noise[inner], passes - 1 - inner, schedule.process)
         return x
 
-    def terms(self, z: Tensor, start: Tensor, noise: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both parts of the training loss per token, each (rows, n).
-
-        They are the squared error of ε and the variational bound in bits per channel, which trains only the variance. ``z`` (rows, n,
-        cond); clean tokens and ``noise`` (rows, n, C); ``index`` (rows, n) of the full process.
-        """
-        all_steps = process((STEPS,))
-        x = all_steps.noised(start, noise, index)
-        eps, v = self.net(x, index, z).float().chunk(2, -1)
-        guess = all_steps.predicted(x, eps.detach(), v, index)
-        apart = _divergence(all_steps.mean(start, x, index), all_steps.at("least", index), guess.mean, guess.log_variance)
-        bound = torch.where(index == 0, -_likelihood(start, guess.mean, guess.log_variance / 2).mean(-1), apart.mean(-1))
-        return (noise - eps).square().mean(-1), bound / math.log(2)
-
 
 class EagerHead(DiffusionHead):
     """The head as published: embeds timesteps and conditions for every row in every pass. For reference."""
@@ -323,21 +304,3 @@ class EagerHead(DiffusionHead):
         at = torch.tensor([index] * x.size(0) * x.size(1), device=x.device).view(x.shape[:2])
         guess = process.predicted(x, eps, v, at)
         return guess.mean + (at != 0).float()[..., None] * torch.exp(0.5 * guess.log_variance) * noise
-
-
-def _divergence(mean: Tensor, log_variance: Tensor, other: Tensor, other_log_variance: Tensor) -> Tensor:
-    """Return the Kullback–Leibler divergence between two normal distributions, in nats."""
-    ratio = log_variance - other_log_variance
-    return 0.5 * (ratio.exp() - 1 - ratio + (mean - other).square() * torch.exp(-other_log_variance))
-
-
-def _likelihood(x: Tensor, mean: Tensor, log_deviation: Tensor) -> Tensor:
-    """Return the log probability, in nats, of the bin of width 2/255 around x; bins at ±1 are unbounded."""
-    upper, lower = (_share_below((x - mean + edge) * torch.exp(-log_deviation)) for edge in (BIN, -BIN))
-    mass = torch.where(x < -0.999, upper, torch.where(x > 0.999, 1 - lower, upper - lower))
-    return mass.clamp_min(1e-12).log()
-
-
-def _share_below(x: Tensor) -> Tensor:
-    """Return the tanh approximation of the normal distribution function that defines the loss."""
-    return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))

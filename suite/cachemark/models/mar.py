@@ -9,7 +9,6 @@ training has no dropout.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,19 +19,17 @@ from torch import Tensor, nn
 
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
-from ..cache.engine.engine import Engine
+from ..cache.engines import Engine
 from ..cache.layout import Site, Step, Tokens, guided_rows
 from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put, take
-from ..contract.method import Bidirectional, Method, graph_key, run_blocks
+from ..contract.method import Method, graph_key, run_blocks
 from ..contract.planning import Denoising
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
-from .diffusion import EPS, STEPS, DenoisingSchedule, DiffusionHead, EagerHead, normal
+from .diffusion import EPS, DenoisingSchedule, DiffusionHead, EagerHead, normal
 from .layers import MLP
 
 SCHEDULES = ("constant", "linear")
-MASKED = (1.0, 0.25, 0.7)  # centre, width and least of the share that training masks: a normal distribution cut at [0.7, 1]
-UNCONDITIONAL = 0.1  # share of training samples without their class
 
 
 @dataclass(frozen=True)
@@ -222,53 +219,6 @@ class MAR(nn.Module):
         sites, blocks = self.stacks[name]
         return method.stack(name, step, Tokens(x), lambda fed: run_blocks(sites, blocks, step, method, fed).x)
 
-    # -- training -----------------------------------------------------------------------------------------------------
-    def teacher(self, cond: Tensor, latents: Tensor, generated: Tensor, places: Tensor) -> Tensor:
-        """Return the head's conditions (rows, n, dim) for the tokens at ``places`` (rows, n).
-
-        The tokens at ``generated`` (rows, m), ascending, are visible. ``cond`` (rows, dim): class vectors; ``latents`` (rows, N, C)."""
-        step, method = MaskedStep(0, 1, known=generated), Bidirectional()
-        return self.conditions(self.decode(self.encode(self.prefix(cond), latents, step, method), step, method), places)
-
-    def loss(self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, repeats: int = 4) -> Tensor:
-        """Return the masked diffusion loss of a batch (§3.4), averaged over masked tokens.
-
-        Each masked token is noised ``repeats`` times, to uniformly drawn steps of the process.
-        """
-        z, start = (part.repeat(repeats, 1, 1) for part in self.hidden(labels, latents, generator))
-        noise, index = self.noising(start, generator)
-        squared, bound = self.diffloss.terms(z, start, noise, index)
-        return (squared + bound).mean()
-
-    def hidden(
-        self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, masked: int | None = None, dropped: float = UNCONDITIONAL
-    ) -> tuple[Tensor, Tensor]:
-        """Return the head's conditions (batch, n, dim) for masked tokens, and the tokens (batch, n, C) fp32.
-
-        ``latents`` (batch, N, C). ``masked``: tokens hidden per sample; drawn for the batch if absent. A fraction ``dropped`` of the
-        samples loses its class.
-        """
-        batch, count, device = *latents.shape[:2], latents.device
-
-        def draw(*shape: int) -> Tensor:
-            return torch.rand(shape, generator=generator, device=generator.device).to(device)
-
-        share = float(draw(1))  # in any case: the draws after it are the same whoever says how many are masked
-        masked = masked_count(count, share) if masked is None else masked
-        order = draw(batch, count).argsort(1)
-        places, generated = order[:, :masked], order[:, masked:].sort(1).values
-        cond = torch.where(draw(batch, 1) < dropped, self.fake_latent, self.class_emb(labels))
-        return self.teacher(cond, latents, generated, places), take(latents, places).float()
-
-    def noising(self, start: Tensor, generator: torch.Generator, *, lean: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return noise for tokens (rows, n, C) and the step (rows, n) that each is noised to.
-
-        The step is a uniform fraction to the power of ``lean``; below 1, strong noise is more frequent.
-        """
-        noise = torch.randn(start.shape, generator=generator, device=generator.device).to(start.device)
-        share = torch.rand(start.shape[:2], generator=generator, device=generator.device).to(start.device)
-        return noise, (share**lean * STEPS).long().clamp_max(STEPS - 1)  # a root of nearly 1 may round to 1
-
     # -- generation ---------------------------------------------------------------------------------------------------
     @torch.inference_mode()
     def generate(
@@ -335,11 +285,3 @@ class MAR(nn.Module):
         for part, share in zip(parts, shares, strict=True):
             drawn = put(drawn, part, sampled(take(z, part.repeat(len(z) // batch, 1)), places.gather(1, part), share.passes))
         return (drawn,)
-
-
-def masked_count(tokens: int, uniform: float) -> int:
-    """Return ⌈tokens·r⌉ for training, with r of the truncated normal distribution at ``uniform``."""
-    centre, width, least = MASKED
-    cut = torch.special.ndtr(torch.tensor([(least - centre) / width, (1 - centre) / width], dtype=torch.float64))
-    share = centre + width * float(torch.special.ndtri(torch.lerp(cut[0], cut[1], uniform)))
-    return min(tokens, math.ceil(tokens * share))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
-from ..cache.engine.engine import Engine
+from ..cache.engines import Engine
 from ..cache.layout import Layout, Site, Step, Tokens, guided_rows, scale_steps
 from ..contract.method import Method, graph_key, run_blocks
 from ..core.spec import Sampling

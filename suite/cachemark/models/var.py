@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache.engine.engine import Engine
+from ..cache.engines import Engine
 from ..cache.layout import Layout, Site, Step, Tokens
 from ..contract.method import Blockwise, Method
 from ..core.errors import BadCheckpoint

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..cache.codec import NATIVE, Codec, codec
-from ..cache.engine.graph import AUTO, GRAPH, refused
+from ..cache.engines import AUTO, GRAPH, refused
 from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core import seeds

@@ -20,7 +20,7 @@ from cachemark.models.infinity import Infinity, InfinityConfig, TextAttention, r
 from cachemark.models.vision import bsq
 from cachemark.models.vision.bsq import BSQ, BSQConfig, bits_of
 
-from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, below, compare, differing, differing_bytes, filled, spread
+from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, below, compare, differing, differing_bytes, filled, slot_apart, spread
 from .var import Watched
 
 
@@ -142,9 +142,8 @@ def rotations(subject: Subject, vector: Vector) -> Tensor:
 
 def slot_part(part: int, name: str) -> Check:
     def measure(subject: Subject, vector: Vector, which: str) -> float:
-        expected, slot = vector[name.replace("*", which)], subject.ran.method.slots[subject.model.sites[int(which)]]
-        live = expected.shape[2]
-        return apart(slot.read(slot.bank.runs[0], live)[part], expected) if slot.live == [live] else float("inf")
+        slot = subject.ran.method.slots[subject.model.sites[int(which)]]
+        return slot_apart(slot, part, vector[name.replace("*", which)])
 
     return Check(name.partition("/")[2], LOGITS, measure, (name,))
 

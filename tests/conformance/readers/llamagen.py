@@ -20,7 +20,7 @@ from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.sampling import filter_logits
 from cachemark.models.vision.vq import VQ, VQConfig
 
-from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled
+from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled, slot_apart
 
 PROBABILITIES = 1e-6
 
@@ -93,10 +93,7 @@ def slot(name: str, part: int, need: str) -> Check:
     def measure(model: LlamaGen, vector: Vector) -> float:
         tokens = vector["input/tokens"]
         method = generated(model, vector["input/class_ids"], Sampling(), tokens)[2]
-        stored, live = method.slots[model.sites[0]], tokens.shape[1]
-        if stored.live != [live]:
-            return float("inf")
-        return apart(stored.read(stored.bank.runs[0], live)[part], vector[need][:, :, :live])
+        return slot_apart(method.slots[model.sites[0]], part, vector[need][:, :, : tokens.shape[1]])
 
     return Check(name, LOGITS, measure, (need,))
 

@@ -21,6 +21,7 @@ from cachemark.models import diffusion, mar
 from cachemark.models.diffusion import DiffusionHead, Predicted
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.vision.kl import grid_of, tokens_of
+from tools.train.mar_loss import terms
 
 from ..checks import Check, Kind, Vector, apart, compare, differing, filled
 
@@ -217,7 +218,8 @@ def timesteps(subject: Subject, vector: Vector) -> float:
 
 
 def losses(subject: Subject, vector: Vector) -> tuple[Tensor, Tensor]:
-    squared, bound = subject.head.terms(*(vector[name][:, None] for name in ("in/head/c", "in/loss/x_start", "in/loss/noise", "in/loss/t")))
+    parts = (vector[name][:, None] for name in ("in/head/c", "in/loss/x_start", "in/loss/noise", "in/loss/t"))
+    squared, bound = terms(subject.head, *parts)
     return squared[:, 0], bound[:, 0]
 
 

@@ -23,7 +23,7 @@ from cachemark.models.vision.autoencoder import JointAttnBlock, KLDecoder
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer
 from cachemark.models.vision.vq import Pyramid
 
-from ..checks import LOGITS, Check, Kind, Vector, apart, below, compare, differing, filled, worst
+from ..checks import LOGITS, Check, Kind, Vector, apart, below, compare, differing, filled, slot_apart, worst
 
 
 # -- the transformer --------------------------------------------------------------------------------------------------
@@ -169,9 +169,8 @@ def next_map(subject: Subject, vector: Vector, index: str) -> Tensor:
 
 def slot_part(part: int, name: str) -> Check:
     def measure(subject: Subject, vector: Vector, which: str) -> float:
-        expected, method = vector[name.replace("*", which)], subject.run("", vector).method
-        slot, live = method.slots[subject.models[""].sites[int(which)]], expected.shape[2]
-        return apart(slot.read(slot.bank.runs[0], live)[part], expected) if slot.live == [live] else float("inf")
+        slot = subject.run("", vector).method.slots[subject.models[""].sites[int(which)]]
+        return slot_apart(slot, part, vector[name.replace("*", which)])
 
     return Check(name.partition("/")[2], 1e-5, measure, (name,))
 

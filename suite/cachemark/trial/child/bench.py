@@ -13,7 +13,7 @@ from torch import Tensor
 from ...cache.arena import Memory
 from ...cache.attention import fused
 from ...cache.codec import codec
-from ...cache.engine.graph import engine
+from ...cache.engines import engine
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout
 from ...contract.decoder import Decoder

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...cache.arena import Memory
-from ...cache.engine.graph import Graph
+from ...cache.engines import Graph
 from ...cache.layout import Layout, Step, window_step
 from ...cache.masked_layout import MaskedLayout
 from ...contract.decoder import Rehearsal

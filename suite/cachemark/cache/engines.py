@@ -1,23 +1,70 @@
-"""The graph engine: each pass is captured once and replayed afterwards, without running its Python."""
+"""Engines that run the passes of a generation: eagerly, or captured once and replayed without running their Python.
+
+The generation loops pass every step to the engine of their :class:`~cachemark.cache.arena.Memory`, with a key of all that the host knows of
+it. What differs between steps of one key is an input: a tensor or number.
+"""
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from ...core.errors import Unsupported
-from .cuda_graph import CudaGraphs
-from .engine import EAGER, Engine, HostState, Work
+from ..core.errors import Unsupported
 
 AUTO, GRAPH = "auto", "graph"  # the former is a plan's word: its cases have the engine that it becomes
 Replay = Callable[[], object]
 PLAIN = (int, float, str, bool, tuple, type(None))
 UNSET = object()
+Work = Callable[..., tuple[Tensor, ...]]
+"""One pass: takes the inputs it is run with and gives its outputs. It may read tensors that live as long as the engine, change those
+of the memory, and move the host's own state, :attr:`HostState.lengths`; nothing else may outlast it."""
+
+
+class HostState(Protocol):
+    """Host state of a generation: a method."""
+
+    @property
+    def lengths(self) -> tuple[tuple[int, ...], ...]:
+        """Live entries of every bank's runs of rows."""
+
+    @lengths.setter
+    def lengths(self, lengths: tuple[tuple[int, ...], ...]) -> None: ...
+
+
+class Engine(Protocol):
+    """Runs the passes of the generations of one case."""
+
+    def hold(self, name: str, tensor: Tensor) -> Tensor:
+        """Copy a tensor to lasting storage, for values read by every pass but not passed as inputs."""
+
+    def run(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
+        """Run a pass with its ``inputs``. The outputs are valid until the next pass."""
+
+    def another(self) -> Engine:
+        """Return an engine of this kind for another case."""
+
+
+class Eager:
+    """Runs every pass as written."""
+
+    def hold(self, name: str, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def run(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
+        return work(*inputs)
+
+    def another(self) -> Eager:
+        return self
+
+
+EAGER = Eager()
 
 
 class GraphBackend(Protocol):
@@ -187,6 +234,60 @@ def _check(state: HostState, saved: dict[str, Any]) -> None:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+class CudaGraphs:
+    """CUDA graphs that share one memory pool.
+
+    One of them runs at a time and none keeps a result in the pool. ``nbytes`` counts what the pool has taken from the device; the driver's
+    own storage for graph nodes is invisible to the allocator and not counted.
+    """
+
+    def __init__(self, device: torch.device | str, stream: torch.cuda.Stream | None = None) -> None:
+        self._device = torch.device(device)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = stream or torch.cuda.Stream(self._device)
+        self.nbytes = 0
+
+    def another(self) -> CudaGraphs:
+        """Return a backend with its own pool on the same stream, to which library workspaces belong."""
+        return type(self)(self._device, self._stream)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Capture ``work`` without computing it; return its replay."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self._device)
+        before = torch.cuda.memory_reserved(self._device)
+        with _nothing_collected(), torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                work()
+            except BaseException:
+                self._abandon(graph)
+                raise
+            graph.capture_end()
+        self.nbytes += max(0, torch.cuda.memory_reserved(self._device) - before)
+        return graph.replay
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a failed capture without hiding its error, and release the pool from the allocator."""
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Disable garbage collection: freeing an old graph would break the capture."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 # -- engines by the name that a plan gives them -------------------------------------------------------------------------

@@ -1,1 +1,0 @@
-"""Engines that run the passes of a generation: eagerly, or captured and replayed."""
