@@ -6,17 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pynvml
 import pytest
 
 from cachemark.core.errors import Infrastructure
-from cachemark.core.processes import holder
 from cachemark.machine import gpu as device
 from cachemark.machine.gpu import locked
 from cachemark.machine.lease import folder, lease
-from cachemark.store.db import Store
 from cachemark.trial.executors.local import local
 from support.fake_nvml import Card, FakeNvml
 
@@ -136,72 +133,3 @@ def test_processors_are_pinned_and_not_shared(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
     with local("cpu", 1) as one, local("cpu", 1) as two, local("cpu", 2) as crowded, local("cpu", 3) as whole:
         assert [p.places[0].cpus for p in (one, two, crowded, whole)] == [(0,), (1,), (0, 1, 2), (0, 1, 2)]
-
-
-# ------------------------------------------------------------------------------------------------ written down for other machines
-
-def test_a_lease_is_written_down_and_struck_out(nvml: FakeNvml, tmp_path: Path) -> None:
-    with Store.open(tmp_path / "s.sqlite") as store:
-        with local("cuda", 1, nvml=nvml, register=store):
-            assert store.counts()["lease"] == 1
-        assert store.counts()["lease"] == 0
-
-
-def test_a_device_that_another_machine_holds_is_passed_over(nvml: FakeNvml, tmp_path: Path) -> None:
-    with Store.open(tmp_path / "s.sqlite") as store:
-        assert store.take_device("GPU-aaaa", "elsewhere 1") == "elsewhere 1"
-        with local("cuda", 1, nvml=nvml, register=store) as places:
-            assert places.gpu is not None
-            assert places.gpu.uuid == "GPU-bbbb"
-        with pytest.raises(Infrastructure, match="GPU-aaaa by elsewhere 1"), local("cuda", 1, names=["0"], nvml=nvml, register=store):
-            pass
-        assert store.take_device("GPU-aaaa", "elsewhere 1") == "elsewhere 1", "it is still there"
-
-
-def test_a_lease_without_a_sign_of_life_lapses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1e9]
-    monkeypatch.setattr("time.time", lambda: now[0])
-    with Store.open(tmp_path / "s.sqlite") as store:
-        assert store.take_device("GPU-x", "there 1") == "there 1"
-        now[0] += 140
-        assert store.take_device("GPU-x", "here 2") == "there 1"
-        assert store.take_device("GPU-x", "there 1") == "there 1"  # a beat
-        now[0] += 140
-        assert store.take_device("GPU-x", "here 2") == "there 1"
-        now[0] += 20
-        assert store.take_device("GPU-x", "here 2") == "here 2"
-        now[0] -= 10**6
-        assert store.take_device("GPU-x", "there 1") == "there 1", "a beat from a far future is no sign of life"
-
-
-def test_the_lease_of_a_process_that_ended_on_this_machine_is_free_at_once(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "from cachemark.core.processes import holder; print(holder())"],
-                             stdout=subprocess.PIPE, text=True)
-    theirs = child.communicate()[0].strip()
-    with Store.open(tmp_path / "s.sqlite") as store:
-        assert store.take_device("GPU-x", theirs) == theirs
-        assert store.take_device("GPU-x", holder()) == holder()
-        assert store.take_device("GPU-x", theirs) == holder(), "this process lives"
-        store.give_device("GPU-x", "somebody else 3")
-        assert store.counts()["lease"] == 1
-
-
-def test_the_beat_goes_on_while_the_lease_lasts(tmp_path: Path) -> None:
-    class Register:
-        def __init__(self) -> None:
-            self.told: list[str] = []
-
-        def take_device(self, device: str, holder: str) -> str:
-            self.told.append(device)
-            if len(self.told) == 3:
-                raise OSError("the disk is full")  # the run itself will meet it
-            return holder
-
-        def give_device(self, device: str, holder: str) -> None:
-            self.told.append("given")
-
-    register = Register()
-    with lease("GPU-x", register, beat=0.001):
-        while len(register.told) < 6:
-            pass
-    assert register.told[-1] == "given"

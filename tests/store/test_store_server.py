@@ -91,16 +91,6 @@ def test_many_writers_at_once(server_store: Store, url: str) -> None:
     assert sorted(o.result_key for o in server_store.outcomes(run)) == sorted(f"w{n}" for n in range(100, 140))
 
 
-def test_a_device_has_one_lease(server_store: Store) -> None:
-    def take(number: int) -> str:
-        return server_store.take_device("GPU-x", f"host{number} 1")
-
-    with ThreadPoolExecutor(8) as pool:
-        (holder,) = set(pool.map(take, range(8)))
-    server_store.give_device("GPU-x", holder)
-    assert server_store.take_device("GPU-x", "another 1") == "another 1"
-
-
 def test_merging_from_a_file_and_pruning(server_store: Store, tmp_path: Path) -> None:
     with Store.open(tmp_path / "node.sqlite") as node:
         run = begin(node)

@@ -61,8 +61,8 @@ class Watched(Machine):
     driver: Any = None
 
     @contextmanager
-    def places(self, store: Store | None = None) -> Iterator[Executor]:
-        with local("cuda", 1, names=self.gpus, register=store, clock=self.clock, nvml=self.driver) as places:
+    def places(self) -> Iterator[Executor]:
+        with local("cuda", 1, names=self.gpus, clock=self.clock, nvml=self.driver) as places:
             yield places
 
 

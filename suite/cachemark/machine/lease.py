@@ -1,27 +1,16 @@
-"""Leases: exclusive use of a device among all processes and machines that see it."""
+"""Leases: exclusive use of a device among all processes of a machine."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
-from ..core.processes import BEAT, holder
-
-
-class Register(Protocol):
-    """A record of leases that other machines see, such as the store."""
-
-    def take_device(self, device: str, holder: str) -> str:
-        """Write ``holder`` for the device, or refresh it. Return the actual holder."""
-
-    def give_device(self, device: str, holder: str) -> None:
-        """Remove the holder."""
+from ..core.processes import holder
 
 
 def folder() -> Path:
@@ -57,7 +46,7 @@ def lock(name: str) -> IO[str] | None:
 
 
 @contextmanager
-def lease(device: str, register: Register | None = None, beat: float = BEAT) -> Iterator[str]:
+def lease(device: str) -> Iterator[str]:
     """Hold a device. Yields another holder, or an empty text if the device is ours."""
     file = lock(device)
     if file is None:
@@ -67,28 +56,4 @@ def lease(device: str, register: Register | None = None, beat: float = BEAT) -> 
         yield taken_by or "somebody"
         return
     with file:
-        if register is None:
-            yield ""
-            return
-        us = holder()
-        taken_by = register.take_device(device, us)
-        if taken_by != us:
-            yield taken_by
-            return
-        done = threading.Event()
-
-        def refresh() -> None:
-            while not done.wait(beat):
-                with suppress(Exception):  # a full disk, say: the run itself will meet it and report it
-                    register.take_device(device, us)
-
-        pulse = threading.Thread(target=refresh, daemon=True)
-        pulse.start()
-        try:
-            yield ""
-        finally:
-            done.set()
-            pulse.join()
-            with suppress(Exception):  # a store that is gone must not hide why the run ended; the lease lapses by itself
-                register.give_device(device, us)
-
+        yield ""

@@ -39,7 +39,6 @@ from .schema import (
     BaselineRow,
     CaseRow,
     EnvironmentRow,
-    LeaseRow,
     MembershipRow,
     OutcomeRow,
     RunRow,
@@ -300,21 +299,6 @@ class Store:
         with self._reading() as session:
             rows = session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))
             return [verdict_of(row) for row in rows]
-
-    # leases
-
-    def take_device(self, device: str, holder: str) -> str:
-        """Lease a device to ``holder``, or renew its lease.
-
-        Return the holder: the caller, or another one with a valid lease.
-        """
-        with self._writing() as session:
-            return leases.take(session, device, holder)
-
-    def give_device(self, device: str, holder: str) -> None:
-        """Delete the lease of ``holder`` on a device, if it has one."""
-        with self._writing() as session:
-            session.execute(delete(LeaseRow).filter_by(device=device, holder=holder))
 
     def move_artifacts(self) -> None:
         """Store the folder with which a server's store was opened as the new one. Raises BadStore for a file."""

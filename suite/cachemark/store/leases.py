@@ -1,4 +1,4 @@
-"""Leases on devices and runs, so that a run whose process was killed is recognized.
+"""Leases on runs, so that a run whose process was killed is recognized.
 
 On its own machine, the system knows whether a process has ended. Elsewhere its heartbeats decide, one per :data:`BEAT` seconds: after
 :data:`LAPSE` seconds without one a run counts as interrupted, and as running again with the next. Times are those of the server's clock,
@@ -14,19 +14,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from ..core.processes import LAPSE, ended, holder
-from .rows import insert_once
 from .schema import LeaseRow, RunRow
-
-_RUN = "run "  # before the number, where the lease is of a run and not of a device
-
-
-def take(session: Session, device: str, us: str) -> str:
-    """Lease a device or renew the lease. Return the holder: ``us``, or another one with a valid lease."""
-    insert_once(session, LeaseRow, {"device": device, "holder": us, "beat": _now(session)})
-    row = session.scalars(select(LeaseRow).filter_by(device=device).with_for_update()).one()
-    if row.holder == us or _lapsed(row, _now(session)):
-        row.holder, row.beat = us, _now(session)
-    return row.holder
 
 
 def hold(session: Session, run_id: int) -> None:
@@ -34,22 +22,22 @@ def hold(session: Session, run_id: int) -> None:
 
     A run that was marked as interrupted meanwhile, for example while the machine slept, is running again.
     """
-    session.merge(LeaseRow(device=f"{_RUN}{run_id}", holder=holder(), beat=_now(session)))
+    session.merge(LeaseRow(run_id=run_id, holder=holder(), beat=_now(session)))
     session.execute(update(RunRow).where(RunRow.id == run_id, RunRow.state == "interrupted").values(state="running"))
 
 
 def release(session: Session, run_id: int) -> None:
     """Delete the lease of a run that has ended."""
-    session.execute(delete(LeaseRow).filter_by(device=f"{_RUN}{run_id}"))
+    session.execute(delete(LeaseRow).filter_by(run_id=run_id))
 
 
 def abandoned(session: Session, among: Iterable[RunRow]) -> set[int]:
     """Return the numbers of running runs without a valid lease."""
-    running = {f"{_RUN}{row.id}": row.id for row in among if row.state == "running"}
+    running = {row.id for row in among if row.state == "running"}
     if not running:
         return set()
-    now, leases = _now(session), session.scalars(select(LeaseRow).where(LeaseRow.device.in_(running)))
-    return set(running.values()) - {running[lease.device] for lease in leases if not _lapsed(lease, now)}
+    now, leases = _now(session), session.scalars(select(LeaseRow).where(LeaseRow.run_id.in_(running)))
+    return running - {lease.run_id for lease in leases if not _lapsed(lease, now)}
 
 
 def _now(session: Session) -> float:

@@ -30,7 +30,7 @@ from sqlalchemy.types import TypeDecorator
 from ..core.result import Status
 from ..core.spec import canonical
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 
 RUN_STATES = ("running", "finished", "interrupted", "failed")
 
@@ -207,10 +207,10 @@ class MembershipRow(Base):
 
 
 class LeaseRow(Base):
-    """Process that uses a device or measures a run (``run 7``). ``beat``: its last heartbeat, in seconds since 1970."""
+    """Process that measures a run. ``beat``: its last heartbeat, in seconds since 1970."""
 
     __tablename__ = "lease"
-    device: Mapped[str] = mapped_column(Text, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"), primary_key=True)
     holder: Mapped[str] = mapped_column(Text)
     beat: Mapped[float]
 

@@ -18,7 +18,7 @@ from .database import file_of
 from .db import Store
 from .faults import guard
 from .rows import COMPARISON
-from .schema import ArtifactRow, BaselineRow, MembershipRow, OutcomeRow, RunRow, SampleRow, TrialRow, VerdictRow
+from .schema import ArtifactRow, BaselineRow, LeaseRow, MembershipRow, OutcomeRow, RunRow, SampleRow, TrialRow, VerdictRow
 
 NIGHTS = 365
 
@@ -95,6 +95,6 @@ def _delete(session: Session, runs: Set[int], outcomes: Select[Any]) -> None:
     for part in (SampleRow, ArtifactRow, MembershipRow):
         session.execute(delete(part).where(part.outcome_id.in_(outcomes)))
     session.execute(delete(OutcomeRow).where(OutcomeRow.trial_id.in_(select(TrialRow.id).where(TrialRow.run_id.in_(runs)))))
-    for owned in (MembershipRow, VerdictRow, BaselineRow, TrialRow):
+    for owned in (LeaseRow, MembershipRow, VerdictRow, BaselineRow, TrialRow):
         session.execute(delete(owned).where(owned.run_id.in_(runs)))
     session.execute(delete(RunRow).where(RunRow.id.in_(runs)))

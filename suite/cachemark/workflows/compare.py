@@ -122,7 +122,7 @@ def compare(
         return planned, planned
 
     timed, imaged = configs(images, timed_side), None if samples == 0 else configs(samples or 0, image_side)
-    with Store.open(store) as target, machine.places(target) as places, _sides(trial, cases, commits, environments, repository) as sides:
+    with Store.open(store) as target, machine.places() as places, _sides(trial, cases, commits, environments, repository) as sides:
         compared = _identified(sides, timed, imaged, places, machine.device)
         return _PairedRun(loaded, compared, target, terms, places, on_pair).run(machine.device)
 

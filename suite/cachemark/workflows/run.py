@@ -76,7 +76,7 @@ def run(
     """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods)
     with Store.open(store) as target:
-        with machine.places(target) as places:
+        with machine.places() as places:
             runner = PlanRunner(loaded, target, places, machine, files, watcher, deadline(seconds, target, machine, places), cases)
             measured = runner.measure(fresh=fresh, reuse=not fresh if reuse_quality is None else reuse_quality)
         return Run(store, measured.run_id, measured, tuple(_anchored(loaded, target, measured.run_id)))
@@ -114,7 +114,7 @@ def max_batch(
     On a CPU the machine needs a ``memory_cap``.
     """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods, searches=True)
-    with Store.open(store) as target, machine.places(target) as places:
+    with Store.open(store) as target, machine.places() as places:
         measured = PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).measure_largest(fresh=fresh)
     return Run(store, measured.run_id, measured)
 
@@ -129,7 +129,7 @@ def share(
     """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods)
     _require_quality(loaded, cases)
-    with Store.open(store) as target, machine.places(target) as places:
+    with Store.open(store) as target, machine.places() as places:
         return PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).make_share(part)
 
 

@@ -79,7 +79,7 @@ class Machine:
                                  remedy="Use --device cpu; see `cachemark doctor`.")
 
     @contextmanager
-    def places(self, store: Store | None = None) -> Iterator[Executor]:
+    def places(self) -> Iterator[Executor]:
         """Lease the devices and yield their executor."""
         if self.executor == "ray":
             from ..trial.executors.ray import cluster
@@ -89,7 +89,7 @@ class Machine:
             return
         from ..trial.executors.local import local
 
-        with local(self.device, self.threads, names=self.gpus, register=store, clock=self.clock) as places:
+        with local(self.device, self.threads, names=self.gpus, clock=self.clock) as places:
             yield places
 
 

@@ -16,7 +16,7 @@ from ...core.result import Environment, Status
 from ...machine.affinity import processors
 from ...machine.environment import environment
 from ...machine.gpu import Gpu, chosen, gpus, locked
-from ...machine.lease import Register, lease
+from ...machine.lease import lease
 from ...machine.monitor import Watch
 from ...machine.rates import rates
 from ...plans.expand import Planned
@@ -186,7 +186,7 @@ _NO_DEVICE = f"No device was left: each has invalidated {REJECTS} measurements o
 
 @contextmanager
 def local(
-    device: str, threads: int, *, names: Sequence[str] = (), register: Register | None = None, clock: int = 0, nvml: Any = None
+    device: str, threads: int, *, names: Sequence[str] = (), clock: int = 0, nvml: Any = None
 ) -> Iterator[Local]:
     """Lease devices of this machine for the block and yield an executor over them.
 
@@ -198,18 +198,18 @@ def local(
                 raise Infrastructure("A CPU's clocks cannot be locked.", remedy="Leave --lock-clocks out, or give --device cuda.")
             yield Local([Place(stack.enter_context(processors(threads)))])
             return
-        leased = _leased(stack, gpus(nvml), names, register)
+        leased = _leased(stack, gpus(nvml), names)
         stack.enter_context(locked(leased, clock))
         yield Local([Place((), stack.enter_context(Watch(gpu, clock))) for gpu in leased])
 
 
-def _leased(stack: ExitStack, devices: list[Gpu], names: Sequence[str], register: Register | None) -> list[Gpu]:
+def _leased(stack: ExitStack, devices: list[Gpu], names: Sequence[str]) -> list[Gpu]:
     """Lease all devices of these names, or the first free one. They must be of one model."""
     if not devices:
         raise Infrastructure("The driver shows no GPU.", remedy="Look at CUDA_VISIBLE_DEVICES, or use --device cpu.")
     candidates, leased, in_use = chosen(names, devices) if names else devices, [], []
     for gpu in candidates:
-        by = stack.enter_context(lease(gpu.uuid, register))
+        by = stack.enter_context(lease(gpu.uuid))
         if by:
             in_use.append(f"{gpu.uuid} by {by}")
         else:
