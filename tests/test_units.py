@@ -10,8 +10,8 @@ import pytest
 from cachemark.analysis.explanations import glossary
 from cachemark.core.errors import UnknownName
 from cachemark.core.units import FAMILIES, METRICS, SEEN, image_count, is_metric, least_images, metric, quality_name
-from cachemark.metrics.compute.fidelity import PSNR_CAP
 from cachemark.metrics.compute.presets import preset
+from cachemark.metrics.similarity import PSNR_CAP
 from cachemark.workflows.list import listing
 
 GUIDE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"

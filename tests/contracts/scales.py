@@ -11,8 +11,8 @@ from cachemark.cache.layout import Site, Step
 from cachemark.contract.heads import PerHead
 from cachemark.contract.method import Method
 from cachemark.kit.common import KitRun
-from cachemark.kit.driver import Onlooker
-from cachemark.kit.next_scale import HEADS, KV_HEADS, LAYERS, SIDES, ScaleCell, drive, layout_of
+from cachemark.kit.driver import Onlooker, drive
+from cachemark.kit.next_scale import HEADS, KV_HEADS, LAYERS, SIDES, ScaleCell, layout_of
 from cachemark.kit.next_scale import ScaleFeed as Feed
 from cachemark.kit.oracle import Shadow
 from cachemark.methods.registry import METHODS

@@ -19,9 +19,7 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.engines import Graph
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.masked_layout import masked_steps
-from cachemark.cache.slot import Slot
 from cachemark.contract.method import Method
-from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.kit.cpu_graphs import CpuGraphs, capture_on_cpu
 from cachemark.methods.streaming import Streaming
@@ -81,12 +79,6 @@ def native(name: str) -> token.Cell:
     return next(c for c in token.cells() if (c.cls.name, c.codec, c.attention) == (name, "native", "mha"))
 
 
-def test_forced_tokens_are_repeated_too() -> None:
-    cell, forced = native("linear"), torch.arange(2 * 36).view(2, 36) % 64
-    memory = fresh(cell)
-    assert all(same(cell, memory, seeds, forced=tokens) for seeds, tokens in (((0, 1), forced), (OTHER, forced.flip(1))))
-
-
 # -- in 16 bit --------------------------------------------------------------------------------------------------------
 @cache
 def rounded(family: str) -> tuple[Any, Sampling]:
@@ -144,67 +136,6 @@ def test_a_position_in_the_recording_is_caught(monkeypatch: pytest.MonkeyPatch) 
         kept = memory(cell := native(name))
         token.generate(cell, cell.tight(), memory=kept)
         assert same(cell, kept, OTHER) is right
-
-
-@dataclass
-class Reads(Method):
-    """Broken on purpose: asks the device for a number."""
-
-    def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
-        assert q.amax().item() < float("inf")
-
-
-@dataclass
-class Lists(Method):
-    """Broken on purpose: a number of the host becomes a tensor, which takes a copy."""
-
-    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
-        q.mul_(torch.tensor([1.0] * q.size(-1)))
-
-
-@dataclass
-class Keeps(Method):
-    """Broken on purpose: reads a tensor that each generation makes anew."""
-
-    def begin(self, layout: Any, sites: Any, memory: Memory) -> None:
-        super().begin(layout, sites, memory)
-        self.own = torch.ones(layout.head_dim)
-
-    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
-        q.mul_(self.own)
-
-
-@dataclass
-class Counts(Method):
-    """Broken on purpose: notes on the host how often it was asked."""
-
-    asked: int = 0
-
-    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
-        self.asked += 1
-
-
-@dataclass
-class Marks(Method):
-    """Broken on purpose: notes on the host in a dictionary."""
-
-    def begin(self, layout: Any, sites: Any, memory: Memory) -> None:
-        super().begin(layout, sites, memory)
-        self.seen: dict[Site, int] = {}
-
-    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
-        self.seen[site] = step.index
-
-
-@pytest.mark.parametrize(("broken", "words"), [
-    (Reads, "reads a tensor"), (Lists, "numbers of the host"), (Keeps, "this generation only"), (Counts, "changes asked"),
-    (Marks, "changes seen"),
-])  # fmt: skip
-def test_what_cannot_be_repeated_is_refused(broken: type[Method], words: str) -> None:
-    cell = token.Cell(broken, (), "native", "mha")
-    token.generate(cell, broken())  # the eager engine takes it
-    with pytest.raises(Unsupported, match=words):
-        token.generate(cell, broken(), memory=fresh(cell))
 
 
 @dataclass

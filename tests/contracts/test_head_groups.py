@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.codec import CODECS
-from cachemark.cache.layout import Layout, Site, raster_steps
+from cachemark.cache.layout import Layout, Site
 from cachemark.contract import heads
 from cachemark.contract.heads import HeadGroups
 from cachemark.contract.method import Method
@@ -25,7 +25,6 @@ from cachemark.methods.base.evicting import visual_budget
 from cachemark.methods.h2o import H2O
 from cachemark.methods.linear import Linear
 from cachemark.methods.window import Window
-from cachemark.roofline.bill import attended
 from support.kit import run_all
 
 
@@ -96,21 +95,6 @@ def test_bytes_follow_the_budgets_of_all_heads_to_the_byte(cls: type[Budgeted], 
     shared = len(widest) * kind.shared_bytes(layout.head_dim, layout.dtype, layout.longest_condition + layout.visual)
     expected = layout.rows * (entries * kind.pair_bytes(layout.head_dim, layout.dtype) + shared)
     assert ran.memory.nbytes("slots") == method.logical_bytes == expected
-
-
-@METHODS
-def test_paper_counts_what_heads_look_at(cls: type[Budgeted]) -> None:
-    """Every pass of every layer, against the slots of a run."""
-    ran = recorded(Cell(cls, (), "native", "mha"))
-    method, layout = ran.method, ran.method.layout
-    assert isinstance(method, HeadGroups)
-    total = 0
-    for moment in ran.moments:
-        for site in {Site(place.stack, place.layer) for place in moment.during}:
-            seen = sum(sum(moment.during[place]) for place in method.slots_by_heads if place.layer == site.layer)
-            assert method.attended_by_heads(layout, site, moment.step) == seen, (moment.step, site)
-            total += seen
-    assert attended(method, layout) == pytest.approx(total / len(raster_steps(layout)) / layout.layers / layout.kv_heads)
 
 
 def test_heads_that_are_all_alike_are_the_uniform_method_bit_for_bit() -> None:

@@ -1,7 +1,8 @@
-"""Look-ahead past a line's end: tokens and entries equal those of sequential decoding."""
+"""Look-ahead and horizons: under a decoder a method has the tokens and entries of sequential decoding."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -13,17 +14,14 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Step, window_step
-from cachemark.cache.slot import Slot
-from cachemark.contract.decoder import Decoder, Rehearsal, beyond, spare, widest
+from cachemark.contract.decoder import Decoder, Rehearsal, Sequential, beyond, horizon, spare, widest
 from cachemark.contract.method import Method
-from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
+from cachemark.kit.common import calibration
+from cachemark.methods import registry
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.methods.rkv import RKV
-from cachemark.models.llamagen import LlamaGen
-from cachemark.models.protocol import Request
-from cachemark.models.registry import MODELS
 
 from .cells import GRID, model
 from .test_graph import captured
@@ -132,22 +130,6 @@ def test_a_tape_gives_the_same_tokens_and_records_nothing_behind_a_rehearsal(nam
         assert captured(memory) == count
 
 
-# -- passes -----------------------------------------------------------------------------------------------------------
-def test_a_trained_model_takes_fewer_passes() -> None:
-    """`tests/slow/test_decoders.py` has more images and windows."""
-    loaded = MODELS.get("tiny-llamagen").load(Request("cpu", torch.float32)).generator
-    assert isinstance(loaded, LlamaGen)
-    sampling, seeds = Sampling(cfg_scale=1.5), [0]
-    parameters = Linear.parameters_for(Fraction(1, 4), loaded.layout(seeds, sampling))
-    passes: list[int] = []
-    drawn = []
-    for decoder in (Jacobi(window=16), ahead(16)):
-        drawn.append(loaded.generate(torch.tensor(seeds), seeds, Linear(**parameters), sampling, Memory(), decoder=decoder))
-        passes.append(len(decoder.kept))
-    assert torch.equal(*drawn)
-    assert passes[1] < passes[0]
-
-
 # -- who is looked past, and who is not -------------------------------------------------------------------------------
 
 
@@ -183,26 +165,103 @@ def test_a_step_knows_what_does_not_stay() -> None:
     assert window_step(layout, 4, 7, 5).staying == 2
 
 
-# -- what is found out ------------------------------------------------------------------------------------------------
-class NotesAll(Linear):
-    """Notes the query of every token that is fed in its column, those behind the line's end too."""
+# -- horizons ------------------------------------------------------------------------------------------------------------
+def evicting() -> list[str]:
+    return [name for name in registry.METHODS if "next-token" in registry.METHODS.get(name).paradigms
+            and registry.METHODS.get(name).__module__.startswith("cachemark.methods") and "horizon" not in vars(registry.METHODS.get(name))]
+
+
+@pytest.mark.parametrize("name", evicting())
+def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name: str) -> None:
+    cls, layout = registry.METHODS.get(name), model("mha").layout(SEEDS, GUIDED)
+    make = functools.partial(cls.build, {**calibration(cls, layout), **cls.parameters_for(Fraction(1, 2), layout)})
+    outcomes = []
+    for decoder in (None, Sequential(), Jacobi(window=8), Jacobi(window=8, look_ahead=True)):
+        memory, method, logits = Memory(), make(), []
+        tokens = generate(decoder, memory=memory, method=lambda method=method: method,
+                          see=lambda _, guided, logits=logits: logits.append(guided.clone()))
+        outcomes.append((tokens, torch.cat(logits, 1), method.logical_bytes, [memory.nbytes(kind) for kind in ("slots", "workspace")]))
+        if isinstance(decoder, Jacobi):
+            assert decoder.kept == [1] * N
+    assert widest(make(), layout) == 1
+    assert spare(make(), layout, Jacobi(window=8, look_ahead=True)) == 0
+    for tokens, logits, *notes_of in outcomes[1:]:
+        assert torch.equal(tokens, outcomes[0][0])
+        assert torch.equal(logits, outcomes[0][1])
+        assert notes_of == [*outcomes[0][2:]]
+
+
+Notes = list[tuple[Tensor, Tensor]]
+
+
+class Noting:
+    """Records entries kept after each line's eviction, and the queries that chose them."""
+
+    notes: Notes
+    chosen_by: str
 
     def horizon(self, first: int) -> int:
-        return super().horizon(first)
+        return super().horizon(first)  # type: ignore[misc]
 
     def beyond(self, first: int) -> int:
-        return super().beyond(first)
+        return super().beyond(first)  # type: ignore[misc]
 
-    def observe(self, site: Any, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
-        n = self.layout.line
-        for token in range(step.count):
-            self.guide[slot.index, :, :, (step.first + token) % n] = q[:, :, token]
+    def evict(self, step: Step, slots: Any) -> None:
+        before = slots.live_visual
+        super().evict(step, slots)  # type: ignore[misc]
+        if slots.live_visual < before:
+            self.notes.append((slots.table().sort(-1).values.clone(), getattr(self, self.chosen_by).clone()))
 
 
-def test_a_ring_that_is_written_past_the_line_is_found_out() -> None:
-    def make() -> Method:
-        return NotesAll(B=3 * GRID, anchor=1)
+class LineEnds(Noting, Linear):
+    chosen_by = "guide"
 
-    true = generate(None, method=make)
-    assert torch.equal(generate(Jacobi(window=5), method=make), true)
-    assert not torch.equal(generate(ahead(5), method=make), true)
+
+class Redundant(Noting, RKV):
+    chosen_by = "queries"
+
+
+def as_sequential(noting: Callable[[], LineEnds | Redundant], own: Callable[[], Method], **model: Any) -> Notes:
+    """Assert that tokens, kept entries and queries at line ends equal the sequential run's; return these."""
+    notes_of: dict[int, Notes] = {}
+    for window, look_ahead in ((0, False), (3, False), (GRID, True), (16, True)):
+        method = noting()
+        notes = method.notes = []
+        notes_of.setdefault(window, notes)
+        decoder = Jacobi(window=window, look_ahead=look_ahead) if window else None
+        assert torch.equal(generate(decoder, method=lambda method=method: method, **model), generate(None, method=own, **model))
+        assert decoder is None or max(decoder.kept) > 1
+        for (visual, queries), (own_visual, own_queries) in zip(notes_of[0], notes, strict=True):
+            assert torch.equal(visual, own_visual)
+            assert torch.allclose(queries, own_queries, atol=1e-4)
+    return notes_of[0]
+
+
+@pytest.mark.parametrize("lines", [3, 4])
+@pytest.mark.parametrize("attention", ["mha", "gqa"])
+def test_linear_keeps_its_own_tokens_and_evicts_by_final_ones(attention: str, lines: int) -> None:
+    notes_of = as_sequential(lambda: LineEnds(B=lines * GRID, anchor=1), lambda: Linear(B=lines * GRID, anchor=1), attention=attention)
+    assert len(notes_of) == GRID - lines
+
+
+@pytest.mark.parametrize("alpha", [1, 4, GRID, GRID + 3])
+def test_rkv_keeps_its_own_tokens_and_evicts_by_final_ones(alpha: int) -> None:
+    """Whether there are fewer or more of its latest queries than a line or a window has."""
+    notes_of = as_sequential(lambda: Redundant(B=3 * GRID, alpha=alpha), lambda: RKV(B=3 * GRID, alpha=alpha))
+    assert len(notes_of) == GRID - 3
+
+
+def test_a_horizon_is_not_inherited_by_what_evicts() -> None:
+    class Calm(Full):
+        footnotes = ("a word more",)
+
+    class Evicts(Full):
+        def evict(self, step: Step, slots: Any) -> None: ...
+
+    class Observes(Full):
+        def observe(self, *arguments: Any) -> None: ...
+
+    for cls, expected in ((Full, N - 3), (Calm, N - 3), (Evicts, 1), (Observes, 1), (Method, 1)):
+        method = cls()
+        method.layout, method.banks = model("mha").layout(SEEDS, GUIDED), []
+        assert horizon(method, 3) == expected

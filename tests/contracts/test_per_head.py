@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -15,8 +14,6 @@ from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace, extents
 from cachemark.contract.heads import PerHead
 from cachemark.core.errors import Unsupported
-from cachemark.kit.common import Poison
-from cachemark.kit.driver import watched
 from cachemark.methods.full import Full
 
 from .per_head import BUILT_IN, KV_HEADS, PER_VECTOR, LiveBytes, Scored, Staggered, lengths, made, planned, run
@@ -40,60 +37,8 @@ def test_heads_differ(cls: type[PerHead]) -> None:
 @HEADS
 def test_a_method_that_keeps_everything_is_the_full_cache_bit_for_bit(kv_heads: int) -> None:
     layout = layout_of(kv_heads)
-    expected = drive(Full(), layout, Feed(layout), Memory())
+    expected = drive(Full(), layout, Feed(layout))
     assert all(torch.equal(expected[where], out) for where, out in run(PerHead(), kv_heads=kv_heads).answers.items())
-
-
-def values_stay(self: RaggedSlot, workspace: RaggedWorkspace, kept: Sequence[Kept]) -> None:
-    """K is taken over from the workspace and V is not."""
-    before = [part.clone() for part in self.v]
-    ABSORB(self, workspace, kept)
-    for part, old in zip(self.v, before, strict=True):
-        part.copy_(old)
-
-
-def heads_mixed(self: RaggedSlot, workspace: RaggedWorkspace, kept: Sequence[Kept]) -> None:
-    """Lengths end up with the neighbour."""
-    ABSORB(self, workspace, kept)
-    self.lengths[:] = [*self.lengths[1:], self.lengths[0]]
-
-
-def one_off(self: RaggedSlot, workspace: RaggedWorkspace, kept: Sequence[Kept]) -> None:
-    """Numbers are those that should be there, keys and values those of the entry before."""
-    workspace.k, workspace.v = workspace.k.roll(1, 1), workspace.v.roll(1, 1)
-    ABSORB(self, workspace, kept)
-
-
-ABSORB = RaggedSlot.absorb
-
-
-@OWN
-@pytest.mark.parametrize("broken", [values_stay, heads_mixed, one_off])
-def test_a_wrong_absorption_is_caught(monkeypatch: pytest.MonkeyPatch, cls: type[PerHead], broken: Any) -> None:
-    monkeypatch.setattr(RaggedSlot, "absorb", broken)
-    try:
-        worst = run(made(cls)).shadow.worst
-    except RuntimeError:
-        return  # it lost its way altogether
-    assert worst > TOLERANCE
-
-
-class ReadsBeyond(Staggered):
-    """Broken on purpose: in the last pass one head takes an entry for its own that no head holds."""
-
-    def entries(self, layout: Layout, site: Site) -> int:
-        return super().entries(layout, site) + 1
-
-    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self.ragged[site].lengths[-1] += step.last
-        return super().attend(site, step, q, k, v)
-
-
-def test_a_read_beyond_the_end_is_caught() -> None:
-    layout = layout_of()
-    out = drive(watched(ReadsBeyond(), Poison()), layout, Feed(layout), Memory())
-    last = len(SIDES) - 1
-    assert all(bool(output.isnan().any()) is (index == last) for (index, _), output in out.items())
 
 
 @OWN

@@ -1,12 +1,14 @@
 """Jacobi decoding gives the tokens of sequential decoding for any window, drafts and sampling.
 
-Rejected entries are never read, and after a rehearsal the graph engine captures nothing.
+Rejected entries are never read, and after a rehearsal the graph engine captures nothing. That speculative decoders keep the
+distribution is shown by counting, in tests/decoders.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.decoders.scd import SCD
+from cachemark.decoders.sjd import SJD
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.methods.rkv import RKV
@@ -32,6 +35,8 @@ from .test_graph import capture_on_cpu, captured
 
 N = GRID**2
 SEEDS = list(range(8))
+DECODERS: dict[str, Callable[..., Decoder]] = {"sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal")}
+with_every_decoder = pytest.mark.parametrize("make", DECODERS.values(), ids=DECODERS)
 WINDOWS = (1, 3, GRID, GRID + 1, N)
 GUIDED = Sampling(cfg_scale=1.5)
 SAMPLINGS = {
@@ -82,8 +87,8 @@ def test_an_image_is_the_same_alone_and_in_any_batch(window: int) -> None:
         assert len(decoder.kept) < N
 
 
-class Told(Jacobi):
-    """Is told what to propose."""
+class Proposing(Jacobi):
+    """Proposes given tokens."""
 
     def __init__(self, window: int, drafts: Tensor) -> None:
         super().__init__(window=window)
@@ -97,7 +102,7 @@ class Told(Jacobi):
 def test_right_drafts_take_the_fewest_passes_and_wrong_ones_the_most(window: int) -> None:
     true = sequential()
     for drafts, passes in ((true, 1 + -(-(N - 1) // window)), ((true + 1) % 64, N)):
-        decoder = Told(window, drafts)
+        decoder = Proposing(window, drafts)
         assert torch.equal(generate(decoder), true)
         assert len(decoder.kept) == passes
 
@@ -127,13 +132,6 @@ def test_forced_tokens_are_all_kept_and_their_logits_are_the_sequential_ones() -
 def graph_memory() -> Memory:
     whole = model("mha")
     return capture_on_cpu(Memory(), [*whole.parameters(), whole.rope])
-
-
-@pytest.mark.parametrize("name", ["guided", "interval", "greedy"])
-def test_a_tape_gives_the_same_tokens(name: str) -> None:
-    memory = graph_memory()
-    for _ in range(2):  # the first records, the second repeats
-        assert torch.equal(generate(Jacobi(window=5), SAMPLINGS[name], memory=memory), sequential(SAMPLINGS[name]))
 
 
 RECORDED: dict[str, Callable[[], Method]] = {
@@ -178,11 +176,6 @@ class Poisoned(Full):
                 part[:, :, slot.live[0] :] = float("nan")
 
 
-@pytest.mark.parametrize("window", [2, 8, N])
-def test_a_rejected_entry_is_never_read(window: int) -> None:
-    assert torch.equal(generate(Jacobi(window=window), method=Poisoned), sequential())
-
-
 class Numbered(Full):
     """Notes what is live behind each pass, and how it is numbered."""
 
@@ -197,8 +190,12 @@ class Numbered(Full):
         assert (bank.visual[..., 1 : 1 + fed] == torch.arange(fed)).all()
 
 
-def test_behind_each_pass_exactly_the_kept_tokens_live_in_order() -> None:
-    assert torch.equal(generate(Jacobi(window=8), method=Numbered), sequential())
+@pytest.mark.parametrize("method", [Poisoned, Numbered])
+@pytest.mark.parametrize("make", [Jacobi, *DECODERS.values()], ids=["jacobi", *DECODERS])
+def test_rejected_entries_are_never_read_and_kept_ones_live_in_order(make: Callable[..., Decoder], method: type[Full]) -> None:
+    decoder = make(window=8)
+    assert torch.equal(generate(decoder, method=method), generate(make(window=8)))
+    assert sum(decoder.kept) == N
 
 
 def test_bytes_count_drafts_and_what_the_decoder_keeps() -> None:
@@ -241,3 +238,70 @@ def test_a_window_of_one_is_the_pass_of_sequential_decoding() -> None:
     assert window_step(layout, 0, 2).causal
     assert not window_step(layout, 0, 1).causal
     assert window_step(layout, 30, 5).last
+
+
+# -- speculative decoders ------------------------------------------------------------------------------------------------
+@with_every_decoder
+def test_every_place_is_kept_once_and_the_images_are_others(make: Callable[..., Decoder]) -> None:
+    for proposals in ("uniform", "newest", "left", "above"):
+        decoder = make(window=8, proposals=proposals)
+        tokens = generate(decoder)
+        assert sum(decoder.kept) == N
+        assert all(1 <= kept <= fed <= 8 for kept, fed in zip(decoder.kept, decoder.fed, strict=True))
+        assert not torch.equal(tokens, sequential())
+        assert torch.equal(generate(make(window=8, proposals=proposals)), tokens), "the same seeds, the same images"
+
+
+@with_every_decoder
+def test_greedy_tokens_are_those_of_sequential_decoding(make: Callable[..., Decoder]) -> None:
+    """Then a distribution allows one token only."""
+    decoder = make(window=8)
+    assert torch.equal(generate(decoder, SAMPLINGS["greedy"]), sequential(SAMPLINGS["greedy"]))
+    assert len(decoder.kept) < N
+
+
+@with_every_decoder
+def test_greedy_tokens_past_the_end_of_a_line_are_those_of_the_method(make: Callable[..., Decoder]) -> None:
+    """What is drawn before an eviction is decided behind it."""
+    own = generate(None, SAMPLINGS["greedy"], method=lambda: Linear(B=3 * GRID, anchor=1))
+    decoder = make(window=8, proposals="newest", look_ahead=True)
+    assert torch.equal(generate(decoder, SAMPLINGS["greedy"], method=lambda: Linear(B=3 * GRID, anchor=1)), own)
+    assert max(decoder.fed) == 8 > max(decoder.kept)
+
+
+@with_every_decoder
+@pytest.mark.parametrize("name", ["top-k", "top-p", "interval"])
+def test_truncated_distributions_give_tokens_that_they_allow(make: Callable[..., Decoder], name: str) -> None:
+    decoder, allowed = make(window=8, proposals="newest"), []
+
+    def see(first: int, logits: torch.Tensor) -> None:
+        allowed.append(logits.clone())
+
+    tokens = generate(decoder, SAMPLINGS[name], see=see)
+    rank = (torch.cat(allowed, 1) > torch.cat(allowed, 1).gather(-1, tokens[..., None])).sum(-1)
+    assert name != "top-k" or int(rank.max()) < SAMPLINGS[name].top_k
+    assert int(rank.max()) > 0
+
+
+@with_every_decoder
+def test_it_composes_with_a_method_up_to_its_horizon(make: Callable[..., Decoder]) -> None:
+    decoder = make(window=16, proposals="newest")
+    generate(decoder, method=lambda: Linear(B=3 * GRID, anchor=1))
+    assert sum(decoder.kept) == N
+    assert max(decoder.kept) > 1
+    ends = torch.tensor(decoder.kept).cumsum(0)[:-1]
+    assert set(range(GRID + 1, N, GRID)) <= set(ends.tolist()), "a pass ends with each line, whose last token has been fed"
+    single = make(window=16)
+    generate(single, method=lambda: Streaming(B=3 * GRID))
+    assert single.kept == [1] * N
+
+
+@with_every_decoder
+def test_distributions_of_drafts_are_counted(make: Callable[..., Decoder]) -> None:
+    sizes = {}
+    for window in (1, 8):
+        memory = Memory()
+        generate(make(window=window), memory=memory)
+        sizes[window] = memory.nbytes("state")
+    rings = 2 if make is DECODERS["gumbel"] else 1  # noise of the places too
+    assert sizes[8] - sizes[1] == rings * 7 * len(SEEDS) * 64 * 4

@@ -24,7 +24,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # by check: what is replaced in the
     "images are valid": ("return grey.repeat_interleave(4, 2)", "return 100 * grey.repeat_interleave(4, 2)", "up to"),
     "forced tokens are followed": ("BODY", "        forced = None", "different logits along other tokens"),
     "samples are the same in any batch": ("BODY", "        labels = labels + len(seeds) % 2", "batch of three"),
-    "second generation repeats": ("BODY", "        seeds = [int(torch.randint(0, 1000, ())) for _ in seeds]", "random numbers"),
+    "second generation repeats": ("BODY", "        seeds = [int(torch.randint(0, 1000, ())) for _ in seeds]", "the first generation"),
     "weights and settings are unchanged": ("BODY", "        self.output.weight.data *= 1.01", "unchanged weights"),
     "every site is called once per step": (
         "BODY", "        end = method.end_step\n        method.end_step = lambda step: end(step) if step.index != 3 else None", "end_step"),

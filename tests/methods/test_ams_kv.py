@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
 from cachemark.core.spec import Sampling
@@ -65,7 +64,7 @@ def held_by(method: AMSKV, shape: Layout, feed: Feed) -> tuple[list[dict[Site, l
     """The token numbers that each site holds after each scale but the last; all rows and heads agree."""
     record = Record()
     watched_method: Any = watched(method, record)
-    drive(watched_method, shape, feed, Memory())
+    drive(watched_method, shape, feed)
     history = []
     for held in record.contents[:-1]:
         assert all((numbers == numbers[:1, :1]).all() for numbers in held.values())

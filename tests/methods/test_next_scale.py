@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadParameter
@@ -27,7 +26,7 @@ SIZES = [side**2 for side in SIDES]
 def held_by(method: Method, layout: Layout) -> list[dict[Site, Tensor]]:
     """Token numbers (rows, kv_heads, live) of each site after each scale."""
     record = Record()
-    drive(watched(method, record), layout, Feed(layout), Memory())
+    drive(watched(method, record), layout, Feed(layout))
     return record.contents
 
 

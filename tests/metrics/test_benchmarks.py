@@ -12,9 +12,9 @@ import torch
 
 from cachemark.core import seeds
 from cachemark.metrics.base import ImageBatch, MetricContext
-from cachemark.metrics.compute import clip, detector, dpg, preference
-from cachemark.metrics.compute.geneval import Detection
-from cachemark.metrics.compute.preference import Preference
+from cachemark.metrics.compute import detector, pretrained
+from cachemark.metrics.compute.detector import Detection
+from cachemark.metrics.preference_scores import HumanPreference
 from cachemark.metrics.registry import image_metrics
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
@@ -35,11 +35,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "dpg").mkdir()
     (tmp_path / "dpg" / "1.txt").write_text("a dog")
     (tmp_path / "dpg_bench.csv").write_text(TABLE)
-    for module in (detector, clip, dpg):
-        monkeypatch.setattr(module, "identity", lambda folder: f"hash of {folder}")
+    for module, name in ((detector, "identity"), (pretrained, "clip_identity"), (pretrained, "folder_identity")):
+        monkeypatch.setattr(module, name, lambda folder, *_: f"hash of {folder}")
     monkeypatch.setattr(detector, "classes", lambda folder: {"dog", "cow"})
-    stub = Preference("json", "json", (), "nobody/json", lambda package, folder, device: lambda image, prompt: float(len(prompt)))
-    monkeypatch.setitem(preference.PREFERENCES, "hpsv2", stub)
+    for name, value in {"package": "json", "weights": (), "build": lambda *_: lambda image, prompt: float(len(prompt))}.items():
+        monkeypatch.setattr(HumanPreference, name, value)
     return tmp_path
 
 
@@ -94,7 +94,7 @@ def test_values_are_those_of_the_images_that_are_asked_for(here: Path, monkeypat
     """Tasks of a kind that no image has give no value; every value is beside its seed."""
     monkeypatch.setattr(detector, "PretrainedDetector", lambda folder, device: lambda image: [Detection("dog", 0.9, (0, 0, 4, 4))])
     monkeypatch.setattr(detector, "ClipColors", lambda clip: None)
-    monkeypatch.setattr(clip, "Clip", lambda folder, device: None)
+    monkeypatch.setattr(pretrained.Clip, "shared", lambda setting, folder: None)
     context = MetricContext(options={**GENEVAL, "weights": str(here)}, prompts=("a dog", "cow"), prompt_list=str(here / "m.jsonl"))
     images = torch.zeros(3, 3, 8, 8)
     values: dict[str, list[float]] = {}

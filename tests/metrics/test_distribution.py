@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +20,6 @@ from cachemark.core.errors import BadCheckpoint, Infrastructure, UnknownName, Un
 from cachemark.metrics.compute import distribution as quality
 from cachemark.metrics.compute import extractor as extraction
 from cachemark.metrics.compute.distribution import distribution
-from cachemark.metrics.compute.image_bytes import as_bytes
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.models.tiny.tiny_features import FeaturesConfig, TinyFeatures, load, metadata
 from cachemark.models.weights import packaged
@@ -95,8 +93,26 @@ def written(images: Tensor, folder: Path) -> str:
 def test_the_figures_are_those_of_torch_fidelity_on_files(
     real: Tensor, fake: Tensor, extractor: str, reference: RealImages, tmp_path: Path
 ) -> None:
+    class Bundled(torch_fidelity.FeatureExtractorBase):
+        def __init__(self, name: str, layers: list[str], **_: object) -> None:
+            super().__init__(name, layers)
+            self.network = extraction.network(extractor)
+
+        @staticmethod
+        def get_provided_features_list() -> tuple[str, str]:
+            return "features", "logits"
+
+        @staticmethod
+        def get_default_feature_layer_for_metric(metric: str) -> str:
+            return "logits" if metric == "isc" else "features"
+
+        def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+            outputs = dict(zip(("features", "logits"), self.network(images), strict=True))
+            return tuple(outputs[name] for name in self.features_list)
+
+    torch_fidelity.register_feature_extractor("bundled", Bundled)
     bare = torch_fidelity.calculate_metrics(
-        input1=written(fake, tmp_path / "fake"), input2=written(real, tmp_path / "real"), feature_extractor=extractor,
+        input1=written(fake, tmp_path / "fake"), input2=written(real, tmp_path / "real"), feature_extractor="bundled",
         fid=True, kid=True, isc=True, prc=True, cuda=False, verbose=False, cache=False, save_cpu_ram=True, **FEW,
     )
     ours = distribution(ImageFeatures.of(fake, extractor), reference, **FEW)
@@ -109,31 +125,6 @@ def test_the_name_carries_the_hash_of_the_weights(weights: Path, extractor: str,
     assert extractor == f"cachemark-{hashlib.sha256(weights.read_bytes()).hexdigest()[:12]}"
     assert registered(weights) == extractor, "registering twice is allowed"
     assert registered(network(2, tmp_path)) != extractor
-
-
-def test_the_cache_names_are_hashes_of_the_content(
-    reference: RealImages, extractor: str, real: Tensor, fake: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch-fidelity's cache compares names only: equal names would return old scores."""
-    cache_names: list[tuple[str, str]] = []
-    own = torch_fidelity.calculate_metrics
-
-    def spied(**options: Any) -> dict[str, float]:
-        cache_names.append((options["input1_cache_name"], options["input2_cache_name"]))
-        return own(**options)
-
-    monkeypatch.setattr("torch_fidelity.calculate_metrics", spied)
-    one_bit = as_bytes(fake).clone()
-    one_bit[5, 1, 20, 20] ^= 1
-    fewer = RealImages.of(ImageFeatures.of(real[1:], extractor))
-    for images, against in ((fake, reference), (fake.clone(), reference), (one_bit, reference), (fake, fewer)):
-        distribution(ImageFeatures.of(images, extractor), against, **FEW)
-    (first, again, changed, other) = cache_names
-    assert first == again
-    assert changed[0] != first[0]
-    assert changed[1] == first[1]
-    assert other[0] == first[0]
-    assert other[1] != first[1]
 
 
 # ------------------------------------------------------------------------------------------------ the reference on disk
@@ -232,14 +223,10 @@ def test_too_few_real_images_are_counted(real: Tensor, fake: Tensor, extractor: 
         RealImages.of(ImageFeatures.of(real[:1], extractor))
 
 
-@pytest.mark.parametrize(("option", "near"), [
-    ("kid_subset_sise", "Did you mean 'kid_subset_size'"), ("fid_statistics_file", ""), ("input2", ""), ("cuda", ""), ("batch_size", ""),
-])  # fmt: skip
-def test_options_that_torch_fidelity_would_ignore_are_refused(
-    option: str, near: str, fake: Tensor, reference: RealImages, extractor: str
-) -> None:
+@pytest.mark.parametrize(("option", "near"), [("kid_subset_sise", "Did you mean 'kid_subset_size'"), ("input2", ""), ("batch_size", "")])
+def test_options_that_torch_fidelity_would_ignore_are_refused(option: str, near: str) -> None:
     with pytest.raises(UnknownName, match=f"Unknown option of torch-fidelity '{option}'.*{near}"):
-        distribution(ImageFeatures.of(fake, extractor), reference, **{option: 1})
+        quality.settings({option: 1})
 
 
 def test_without_torch_fidelity_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

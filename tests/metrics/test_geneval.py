@@ -1,26 +1,21 @@
-"""GenEval's rules on detections made by hand, and on what small networks of its layouts find."""
+"""Rules of GenEval and DPG-Bench on detections and answers made by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics.compute import detector as detectors
-from cachemark.metrics.compute.clip import Clip
-from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColors, PretrainedDetector
-from cachemark.metrics.compute.geneval import MOST, Detection, GenEval, counted, is_right, relations
-from cachemark.models.prompt_lists import COLOURS
-from support.judges import clip_folder, detector_folder
-from support.later import later
-
-transformers = later("transformers")
-later("torchvision")
+from cachemark.metrics import object_scores, question_score
+from cachemark.metrics.base import ImageBatch, ImageMetric, MetricContext
+from cachemark.metrics.compute.detector import Detection
+from cachemark.metrics.object_scores import MOST, counted, is_right, relations
+from cachemark.metrics.question_score import share_of_yes
+from cachemark.metrics.registry import image_metrics
+from cachemark.models.prompt_lists import PromptList, Question
 
 
 def seen(name: str, score: float = 0.95, box: tuple[float, float, float, float] = (0, 0, 10, 10)) -> Detection:
@@ -110,8 +105,15 @@ def test_every_pair_of_objects_must_be_at_its_place() -> None:
     assert not is_right(beside, counted([seen("dog", box=(51, 0, 59, 10)), *cats], "position"), nobody)
 
 
-# -- scores of pictures --------------------------------------------------------------------------------------------------
-def test_a_figure_has_the_images_of_its_kind_and_each_is_looked_at_once() -> None:
+# -- scores of images ----------------------------------------------------------------------------------------------------
+def measured(name: str, context: MetricContext, images: Tensor, labels: list[int]) -> list[float]:
+    metric: ImageMetric = image_metrics()[name]().prepared(context)
+    values = metric.measure(ImageBatch(images, images, images, images, labels, [*range(len(images))])).tolist()
+    assert metric.applies(labels) is bool(values)
+    return list(values)
+
+
+def test_a_metric_has_the_images_of_its_kind_and_each_is_detected_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [task(DOG, tag="single_object"), THREE, task({**DOG, "color": "red"}, tag="colors")]
     looked: list[float] = []
 
@@ -119,87 +121,43 @@ def test_a_figure_has_the_images_of_its_kind_and_each_is_looked_at_once() -> Non
         looked.append(float(image.float().mean()))
         return [seen("dog")] * (3 if image.float().mean() > 200 else 1)
 
-    score = GenEval(tasks, detector, lambda image, objects, name: ["red"] * len(objects))
+    networks = detector, lambda image, objects, name: ["red"] * len(objects)
+    monkeypatch.setattr(object_scores, "prompt_list", lambda name: PromptList("geneval", "", (), tasks=(*tasks,)))
+    monkeypatch.setattr(object_scores.ObjectScore, "_networks", lambda self: networks)
     images = torch.stack([torch.full((3, 8, 8), value) for value in (-1.0, 1.0, -1.0, 0.0, -1.0)])
-    labels = [0, 1, 1, 2, 2]
-    assert score("geneval", images, labels).tolist() == [1, 1, 0, 1, 1]
-    assert score("geneval_counting", images, labels).tolist() == [1, 0]
-    assert score("geneval_colors", images, labels).tolist() == [1, 1]
-    assert score("geneval_position", images, labels).tolist() == []
+    labels, context = [0, 1, 1, 2, 2], MetricContext()
+    assert measured("geneval", context, images, labels) == [1, 1, 0, 1, 1]
+    assert measured("geneval_counting", context, images, labels) == [1, 0]
+    assert measured("geneval_colors", context, images, labels) == [1, 1]
+    assert measured("geneval_position", context, images, labels) == []
     assert looked == [0, 255, 0, 128, 0]
 
 
-# -- networks ------------------------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module", params=["boxes", "masks"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return detector_folder(tmp_path_factory.mktemp(request.param), masks=request.param == "masks")
+# -- questions -----------------------------------------------------------------------------------------------------------
+def questions(*needs: tuple[int, ...]) -> tuple[Question, ...]:
+    """Return questions 1, 2, … that depend on these."""
+    return tuple(Question(number, f"{number}?", "entity", each) for number, each in enumerate(needs, 1))
 
 
-def test_a_detector_gives_what_its_library_gives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a threshold that random weights pass. Of boxes: those of the network's own values; of masks: boxes hold all pixels. Names are
-    those of GenEval."""
-    monkeypatch.setattr(detectors, "THRESHOLD", 0.0)
-    image = torch.randint(0, 256, (3, 40, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    detections = PretrainedDetector(str(folder))(image)
-    assert detections
-    assert {detection.name for detection in detections} <= {"dog", "computer mouse", "cow"}
-    for detection in detections:
-        x0, top, right, bottom = detection.box
-        assert 0 <= detection.score <= 1
-        if detection.mask is not None:
-            assert detection.mask.shape == (40, 48)
-            assert detection.mask[int(top) : int(bottom), int(x0) : int(right)].sum() == detection.mask.sum() > 0
-    assert {detection.mask is None for detection in detections} == {folder.name.startswith("boxes")}
-    if folder.name.startswith("boxes"):
-        kinds = transformers.YolosForObjectDetection, transformers.YolosImageProcessor
-        model, ready = (kind.from_pretrained(str(folder)) for kind in kinds)
-        with torch.no_grad():
-            own = model(**ready(image.permute(1, 2, 0).numpy(), return_tensors="pt"))
-        scores, labels = own.logits[0].softmax(-1)[:, :-1].max(-1)
-        assert [detection.score for detection in detections] == pytest.approx(scores.tolist(), abs=1e-5)
-        assert [detection.name for detection in detections] == [["dog", "computer mouse", "cow"][label] for label in labels]
-        middles = [[(d.box[0] + d.box[2]) / 2 / 48, (d.box[1] + d.box[3]) / 2 / 40] for d in detections]
-        assert torch.allclose(torch.tensor(middles), own.pred_boxes[0, :, :2], atol=1e-4)
-    assert detectors.classes(str(folder)) == {"dog", "computer mouse", "cow"}
+@pytest.mark.parametrize(("needs", "answers", "share"), [
+    ([(), (), ()], "yes yes no", 2 / 3), ([(), (1,), (1,)], "no yes yes", 0.0), ([(), (1,), (2,)], "yes no yes", 1 / 3),
+    ([(), (), (1, 2)], "yes no yes", 1 / 3), ([(), (9,)], "yes yes", 1.0), ([(2,), ()], "yes no", 0.0), ([()], "YES", 1.0),
+    ([()], "yes,", 0.0),
+])  # fmt: skip
+def test_a_question_counts_only_with_its_dependencies(needs: list[tuple[int, ...]], answers: str, share: float) -> None:
+    assert share_of_yes(questions(*needs), answers.split(" ")) == pytest.approx(share)
 
 
-def test_of_nothing_sure_nothing_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detectors, "THRESHOLD", 1.1)
-    assert PretrainedDetector(str(folder))(torch.zeros(3, 40, 48, dtype=torch.uint8)) == []
+def test_an_image_is_asked_the_questions_of_its_own_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[float, str]] = []
 
+    def answer(image: Tensor, question: str) -> str:
+        asked.append((float(image.float().mean()), question))
+        return "yes" if question == "1?" else " No "
 
-@pytest.mark.parametrize("missing", detectors.FILES)
-def test_a_missing_file_is_named_with_how_to_get_it(folder: Path, tmp_path: Path, missing: str) -> None:
-    for file in folder.iterdir():
-        if file.name != missing:
-            (tmp_path / file.name).symlink_to(file)
-    with pytest.raises(Unsupported, match=rf"not measured: needs {missing} in .*get it with: hf download {detectors.PUBLISHED}"):
-        PretrainedDetector(str(tmp_path))
-
-
-def test_damaged_weights_are_refused(folder: Path, tmp_path: Path) -> None:
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
-    with pytest.raises(BadCheckpoint, match="contains no readable detector"):
-        PretrainedDetector(str(tmp_path))
-
-
-def test_a_colour_is_that_of_the_object_alone(tmp_path: Path) -> None:
-    """By CLIP itself on the picture that is cut out by hand, and the mean of its texts."""
-    clip = Clip(str(clip_folder(tmp_path / "clip")))
-    image = torch.randint(0, 256, (3, 40, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    mask = torch.zeros(40, 48, dtype=torch.bool)
-    mask[5:20, 10:20] = True
-    cut = torch.where(mask, image, GREY)[:, 5:30, 10:40]
-    texts = torch.stack([clip.of_texts([t.format(color=colour, name="dog") for t in TEMPLATES]).mean(0) for colour in COLOURS])
-    parts = [cut.numpy(), image[:, 5:30, 10:40].numpy()]
-    expected = [COLOURS[int((torch.nn.functional.normalize(texts, dim=-1) @ clip.of_images([part])[0]).argmax())] for part in parts]
-    objects = [Detection("dog", 1.0, (10, 5, 40, 30), mask), Detection("dog", 1.0, (10, 5, 40, 30))]
-    assert ClipColors(clip)(image, objects, "dog") == expected
-    outside = Detection("dog", 1.0, (60.0, -9.0, 90.0, -3.0))
-    assert len(ClipColors(clip)(image, [outside], "dog")) == 1, "a box outside of the picture is one pixel of it"
-
-
-def test_names_are_those_of_geneval_s_own_list() -> None:
-    assert not set(NAMES) & set(NAMES.values())
+    prompts = PromptList("dpg", "", (), questions=(questions((), ()), questions(())))
+    monkeypatch.setattr(question_score, "prompt_list", lambda name: prompts)
+    monkeypatch.setattr(question_score, "answerer", lambda folder, device: answer)
+    images = torch.stack([torch.full((3, 4, 4), value) for value in (-1.0, 1.0)])
+    assert measured("dpg", MetricContext(options={"weights": ""}), images, [1, 0]) == [1.0, 0.5]
+    assert asked == [(0, "1?"), (255, "1?"), (255, "2?")]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import save
-from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics.compute.distribution import distribution
-from cachemark.metrics.compute.extractor import declare, register
-from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
+from cachemark.metrics.compute.extractor import register
+from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.models import checkpoints
 from cachemark.models.tiny import tiny_features as features
 from cachemark.models.weights import packaged
@@ -58,35 +55,12 @@ def test_the_network_of_the_procedural_scenes_rounds_alike_in_parts() -> None:
     assert not torch.allclose(ImageFeatures.of(images.flip(0), name, batch=16).features, at_once.features, atol=1e-4, rtol=0)
 
 
-def test_a_stream_is_not_held(extractor: str) -> None:
-    """After each part at most that part and what does not fill a batch may be alive."""
-    alive: list[int] = []
-
-    class Part(Tensor):
-        count = 0
-
-        def __del__(self) -> None:
-            Part.count -= 1
-
-    def stream() -> Iterator[Tensor]:
-        for i in range(6):
-            Part.count += 1
-            yield noise(4, i).as_subclass(Part)
-            alive.append(Part.count)
-
-    features = ImageFeatures.of(stream(), extractor, batch=8)
-    assert same(features, ImageFeatures.of(torch.cat([noise(4, i) for i in range(6)]), extractor, batch=8))
-    assert max(alive) <= 2
-
-
 # ------------------------------------------------------------------------------------------------ files
 
 def test_bytes_hold_everything_exactly(extractor: str) -> None:
     features = ImageFeatures.of(noise(9), extractor)
     again = ImageFeatures.from_bytes(features.to_bytes(), extractor)
     assert same(again, features)
-    assert again.digest == features.digest != ImageFeatures.of(noise(9, 1), extractor).digest
-    assert ImageFeatures("other", features.features, features.logits).digest != features.digest
 
 
 def test_bytes_of_another_extractor_are_refused(extractor: str) -> None:
@@ -127,29 +101,17 @@ def test_no_image_and_images_of_two_sizes_are_refused(extractor: str) -> None:
 
 
 def test_an_extractor_without_network_sees_nothing() -> None:
-    declare("cachemark-000000000001")
-    for name in ("cachemark-000000000001", "cachemark-000000000002"):
-        with pytest.raises(Unsupported, match=f"No network is registered for the extractor '{name}'"):
-            ImageFeatures.of(noise(2), name)
+    with pytest.raises(Unsupported, match="No network is registered for the extractor 'cachemark-000000000001'"):
+        ImageFeatures.of(noise(2), "cachemark-000000000001")
 
 
-def test_a_network_is_loaded_for_images_alone() -> None:
-    """What was kept can be compared where the weights are not, and without the time that they take."""
-    def load() -> Toy:
-        loaded.append(1)
-        return Toy()
-
+def test_a_network_is_loaded_once_per_call_and_the_first_registration_stays() -> None:
     loaded: list[int] = []
-    name, images = register("9" * 64, load), noise(30)
-    assert register("9" * 64, lambda: pytest.fail("what is registered stays")) == name
+    name = register("9" * 64, lambda: loaded.append(1) or Toy())
+    assert register("9" * 64, lambda: pytest.fail("the first registration stays")) == name
     assert register("9" * 64, Toy, "family") == f"family-{'9' * 12}"
-    image_features = ImageFeatures.of([images[:10], images[10:]], name)
+    ImageFeatures.of([noise(10), noise(20)], name)
     assert loaded == [1]
-    options = {"kid_subset_size": 20, "kid_subsets": 2, "isc_splits": 2}
-    there = distribution(image_features, RealImages.of(image_features), **options)
-    assert loaded == [1]
-    elsewhere = ImageFeatures("never-registered0000", image_features.features, image_features.logits)
-    assert distribution(elsewhere, RealImages.of(elsewhere), **options) == there
 
 
 def test_more_than_were_seen_cannot_be_taken(extractor: str) -> None:

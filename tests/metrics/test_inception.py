@@ -131,16 +131,11 @@ def test_coco_uses_only_the_images_of_its_file(published: Published, preset: Pre
     assert coco.reference.count == REAL
     fingerprint = ReferenceBatch(tmp_path / "coco.npz").fingerprint
     assert identity_of("coco", published.weights, tmp_path / "coco.npz") == {**coco.identity, "reference": fingerprint}
+    assert coco.extractor == f"inception-v3-compat-{hashlib.sha256(published.weights.read_bytes()).hexdigest()[:12]}"
     missing = identity_of("coco", published.weights, tmp_path / "none.npz")["missing"]
     assert missing.startswith("not measured: needs real images of COCO in an npz file (")
     assert "docs/reference/quality.md" in missing
     assert "needs the weights of Inception v3" in identity_of("coco", "", tmp_path / "coco.npz")["missing"]
-
-
-def test_the_extractor_is_named_after_the_hash_of_its_weights(preset: Preset, published: Published) -> None:
-    assert preset.extractor == f"inception-v3-compat-{hashlib.sha256(published.weights.read_bytes()).hexdigest()[:12]}"
-    assert preset.identity["extractor"] == preset.extractor
-    assert preset.identity["reference"] == preset.reference.digest
 
 
 def test_features_of_the_reference_are_computed_once(published: Published, preset: Preset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,16 +157,6 @@ def test_features_of_the_reference_are_computed_once(published: Published, prese
         inception._features_once(real, preset.extractor, "cpu", 2)
     assert features.read_bytes() == content
     assert not list(published.batch.parent.glob("*.part"))
-
-
-def test_a_folder_that_cannot_be_written_to_is_reported_before_the_work(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(ImageFeatures, "of", lambda *_, **__: pytest.fail("the work was started"))
-    monkeypatch.setattr(Path, "touch", refuse)
-    with pytest.raises(Unsupported, match=r"cannot be saved in '.*': Permission denied"):
-        inception._features_once(ReferenceBatch(published.batch), "another", "cpu", 2)
 
 
 # ------------------------------------------------------------------------------------------------ sizes
@@ -309,13 +294,9 @@ def test_statistics_of_another_network_are_refused(published: Published, tmp_pat
 
 # ------------------------------------------------------------------------------------------------ presets by name
 
-def test_the_preset_of_the_bundled_models_is_packaged() -> None:
-    scene = presets.preset("scene")
-    assert (scene.name, scene.resize, scene.reference.count) == ("scene", None, 10_000)
-    assert scene.extractor == scene.reference.extractor
-
-
 def test_other_names_and_references_are_refused(preset: Preset) -> None:
+    scene = presets.preset("scene")
+    assert (scene.name, scene.resize, scene.reference.count, scene.extractor) == ("scene", None, 10_000, scene.reference.extractor)
     with pytest.raises(UnknownName, match=r"Unknown preset of quality 'scenes'. Did you mean 'scene'"):
         presets.preset("scenes")
     with pytest.raises(UnknownName):

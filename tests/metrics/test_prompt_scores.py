@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
-from cachemark.metrics.compute.prompt_scores import FIGURES, PromptScores
+from cachemark.metrics.base import ImageBatch, MetricContext
+from cachemark.metrics.caption_scores import CaptionScore
+from cachemark.metrics.registry import image_metrics
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.tiny.captions import AXES, Asked, parsed
 from cachemark.models.weights import packaged
@@ -18,14 +21,17 @@ CAPTIONS = (
     "a yellow square right of red bars", "two magenta rings above green dots", "three blue triangles below cyan stripes",
 )
 LABELS = [*range(6)] * 8
-OF = {axis: {name for name, axes in FIGURES.items() if axis in axes} for axis in AXES}  # the values in which an axis stands
+METRICS = {name: cls for name, cls in image_metrics().items() if issubclass(cls, CaptionScore)}
+
+
+def scores(images: Tensor, captions: tuple[str, ...] = CAPTIONS) -> dict[str, float]:
+    """Return the mean of each metric over images of the captions in turn."""
+    context, batch = MetricContext(prompts=captions), ImageBatch(images, images, images, images, LABELS, LABELS)
+    return {name: float(cls().prepared(context).measure(batch).mean()) for name, cls in METRICS.items()}
 
 
 def figures(scenes: list[Asked], captions: tuple[str, ...] = CAPTIONS) -> dict[str, float]:
-    """Means over pictures that show this, for captions in turn."""
-    images = caption_scenes(scenes, 77).images
-    scores = PromptScores(captions)
-    return {name: float(scores(name, images, LABELS).mean()) for name in FIGURES}
+    return scores(caption_scenes(scenes, 77).images, captions)
 
 
 def test_pictures_of_the_captions_are_right_on_every_axis() -> None:
@@ -37,8 +43,9 @@ def test_pictures_of_the_captions_are_right_on_every_axis() -> None:
 def test_a_fault_on_one_axis_shows_there_and_nowhere_else(axis: str) -> None:
     requests = [parsed(CAPTIONS[label]) for label in LABELS]
     means = figures([replace(request, **{axis: (getattr(request, axis) + 1) % len(AXES[axis])}) for request in requests])
-    assert {name for name, value in means.items() if value <= 0.05} == OF[axis]
-    assert min(value for name, value in means.items() if name not in OF[axis]) >= 0.95
+    affected = {name for name, cls in METRICS.items() if axis in cls.axes}
+    assert {name for name, value in means.items() if value <= 0.05} == affected
+    assert min(value for name, value in means.items() if name not in affected) >= 0.95
 
 
 def test_what_a_caption_leaves_out_may_look_as_it_likes() -> None:
@@ -59,11 +66,11 @@ def test_the_tokenizer_does_not_hide_what_a_picture_shows() -> None:
     images = caption_scenes([parsed(CAPTIONS[label]) for label in LABELS], 78).images
     with torch.inference_mode():
         again = coder.decode(coder.encode(images))
-    scores = PromptScores(CAPTIONS)
-    assert min(float(scores(name, again, LABELS).mean()) for name in FIGURES) >= 0.9
+    assert min(scores(again).values()) >= 0.9
 
 
-def test_pictures_are_judged_anew_after_others() -> None:
-    scores, requests = PromptScores(CAPTIONS), [parsed(CAPTIONS[label]) for label in LABELS]
+def test_other_images_are_read_again() -> None:
+    requests, metric = [parsed(CAPTIONS[label]) for label in LABELS], METRICS["prompt_score"]().prepared(MetricContext(prompts=CAPTIONS))
     right, wrong = caption_scenes(requests, 79).images, caption_scenes(requests[1:] + requests[:1], 79).images
-    assert [float(scores("prompt_score", images, LABELS).mean()) > 0.5 for images in (right, wrong, right)] == [True, False, True]
+    values = [metric.measure(ImageBatch(images, images, images, images, LABELS, LABELS)).mean() for images in (right, wrong, right)]
+    assert [float(value) > 0.5 for value in values] == [True, False, True]

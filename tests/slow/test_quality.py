@@ -11,10 +11,10 @@ from PIL import Image
 from cachemark.cache.arena import Memory
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
+from cachemark.metrics.color_consistency import matching_colors
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.presets import preset
 from cachemark.metrics.compute.quality_intervals import QualityInterval, intervals
-from cachemark.metrics.compute.scene_colors import color_consistency
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import expand
@@ -116,7 +116,7 @@ def test_the_full_cache_shows_the_class_that_is_asked_for(model: str) -> None:
         with torch.inference_mode():
             images = loaded.decode(tokens).float()
         right.append(scene.extract(images).logits.argmax(1) == torch.tensor(part.labels))
-        obeyed.append(color_consistency(images))
+        obeyed.append(matching_colors(images).float().mean(1))
     displayed, consistency = torch.cat(right).double().mean(), torch.cat(obeyed).double().mean()
     print(f"{model}: class {displayed:.3f}, color consistency {consistency:.3f}")
     assert displayed >= 0.8

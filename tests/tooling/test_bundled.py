@@ -14,9 +14,9 @@ import torch
 from cachemark.cache.arena import Memory
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
+from cachemark.metrics.color_consistency import matching_colors
 from cachemark.metrics.compute.extractor import extractor_name
 from cachemark.metrics.compute.image_features import RealImages
-from cachemark.metrics.compute.scene_colors import matching_colors
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.catalogue import next_scale, text_to_image
 from cachemark.models.catalogue.masked_models import TINY_MAR

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.metrics.compute.scene_colors import FOOTER_ROWS, SWATCH_GROUND, SWATCH_OBJECT
+from cachemark.metrics.color_consistency import FOOTER_ROWS, SWATCH_GROUND, SWATCH_OBJECT
 from cachemark.models.tiny.captions import AXES, PLACES, parsed
 from tools.train.caption_scene import VERSION, CaptionScene, caption_scenes, stream
 from tools.train.scene import scenes

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from cachemark.metrics.color_consistency import matching_colors
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
@@ -19,7 +20,6 @@ from cachemark.core.errors import Unsupported
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.extractor import extractor_name
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
-from cachemark.metrics.compute.scene_colors import matching_colors
 from cachemark.models import checkpoints
 from cachemark.models.catalogue.next_token import TINY_DECODER
 from cachemark.models.janus import JanusConfig

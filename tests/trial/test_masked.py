@@ -18,10 +18,10 @@ from cachemark.core.errors import BadBudget
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
 from cachemark.methods.registry import METHODS
-from cachemark.metrics.base import Costs
-from cachemark.metrics.compute.fidelity import distance
+from cachemark.metrics.base import Costs, ImageBatch
 from cachemark.metrics.compute.speed import ends, first_half, watched
 from cachemark.metrics.registry import cost_values
+from cachemark.metrics.tokens import TokenDistance
 from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Loaded, ModelEntry, Request
@@ -145,7 +145,7 @@ def test_stored_tokens_are_the_vectors_that_were_judged(results: Results) -> Non
     full, lazy = (read(results[name][1]["tokens.safetensors"])["tokens"] for name in ("baseline", "lazymar"))
     assert full.shape == (4, 16, 4)
     assert full.dtype == torch.float32
-    assert distance(lazy, full).tolist() == pytest.approx(results["lazymar"][0].samples["token_distance"])
+    assert distance(lazy, full) == pytest.approx(results["lazymar"][0].samples["token_distance"])
 
 
 def test_the_full_model_is_profiled_from_pass_to_pass(results: Results) -> None:
@@ -168,10 +168,14 @@ def test_halves_are_those_of_the_steps() -> None:
     assert (rates["tokens_per_s_first"], rates["tokens_per_s_last"]) == ([half * 3 / 2], [(16 - half) * 3 / 4])
 
 
+def distance(tokens: torch.Tensor, full: torch.Tensor) -> list[float]:
+    return list(TokenDistance().measure(ImageBatch(tokens, full, tokens, full, [], [])).tolist())
+
+
 def test_distance_is_a_root_mean_square() -> None:
     zero = torch.zeros(2, 3, 2)
-    assert distance(torch.stack((zero[0], zero[1] + 2)), zero).tolist() == [0.0, 2.0]
-    assert distance(zero + torch.tensor([3.0, 4.0]), zero).tolist() == pytest.approx([12.5**0.5] * 2)
+    assert distance(torch.stack((zero[0], zero[1] + 2)), zero) == [0.0, 2.0]
+    assert distance(zero + torch.tensor([3.0, 4.0]), zero) == pytest.approx([12.5**0.5] * 2)
 
 
 # ------------------------------------------------------------------------------------------------ blocks of a plan

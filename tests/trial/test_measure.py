@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,9 @@ from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import FULL_BESIDE, Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.core.units import METRICS
-from cachemark.metrics.compute import clip, fidelity
+from cachemark.metrics.compute import pretrained
+from cachemark.metrics.text_similarity import class_names
+from cachemark.metrics.tokens import kl_divergence
 from cachemark.models import costs
 from cachemark.plans.expand import Planned
 from cachemark.trial.child import bench as benches
@@ -154,7 +156,7 @@ def test_what_rounding_leaves_below_0_of_a_kl_is_0() -> None:
     stream = torch.Generator().manual_seed(0)
     expected = torch.randn(64, 1, 32, generator=stream).log_softmax(-1)
     near = (expected + 1e-7 * torch.randn(64, 1, 32, generator=stream)).log_softmax(-1)
-    assert (fidelity.divergence(expected, near) < 0).any()
+    assert (kl_divergence(expected, near) < 0).any()
     job: Any = SimpleNamespace(chunks=lambda: [slice(64)], log_probs=lambda logits: logits,
                                generate=lambda part, forced, see: see(0, near[part]))
     reference: Any = SimpleNamespace(tokens=torch.zeros(64, 1, dtype=torch.int64), log_probs=lambda part: expected[part])
@@ -312,16 +314,24 @@ def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> Non
 # ------------------------------------------------------------------------------------------------ on demand
 
 def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def network(where: str, names: Sequence[str]) -> Callable[[Tensor, Sequence[int]], Tensor]:
-        assert (where, len(names)) == ("models/clip", 1000)
-        return lambda images, labels: torch.tensor([float(label) for label in labels])
+    class Stub(pretrained.Clip):
+        """A network whose cosine is a hundredth of the number of the class."""
 
-    monkeypatch.setattr(clip, "identity", lambda where: "a")
-    monkeypatch.setattr(clip, "Clip", lambda where, device: where)
-    monkeypatch.setattr(clip, "ClipScore", network)
+        def __init__(self, folder: str, *, device: str) -> None:
+            assert folder == "models/clip"
+
+        def of_texts(self, texts: Sequence[str]) -> Tensor:
+            return torch.tensor([[names.index(text.removeprefix("a photo of a ")) / 100] for text in texts])
+
+        def of_images(self, images: Sequence[object]) -> Tensor:
+            return torch.ones(len(images), 1)
+
+    names = [*class_names("adm")]
+    monkeypatch.setattr(pretrained, "clip_identity", lambda folder: "a")
+    monkeypatch.setattr(pretrained, "Clip", Stub)
     found = run_all(planned(folder, top='metrics = [{ name = "clip_score", weights = "models/clip" }]'))
     labels = [float(label) for label in seeds.subset("s64", 10).first(SAMPLES).labels]
-    assert all(outcome.samples["clip_score"] == labels for outcome, _ in found.values())
+    assert all(outcome.samples["clip_score"] == pytest.approx(labels) for outcome, _ in found.values())
     assert all(outcome.case.metrics["clip_score"] == {"weights": "a"} for outcome, _ in found.values())
 
 

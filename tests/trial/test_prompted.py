@@ -19,7 +19,9 @@ from cachemark.core import seeds
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
 from cachemark.kit.cpu_graphs import CpuGraphs
-from cachemark.metrics.compute.prompt_scores import FIGURES, PromptScores
+from cachemark.metrics.base import ImageBatch, MetricContext
+from cachemark.metrics.caption_scores import CaptionScore, PromptScore
+from cachemark.metrics.registry import image_metrics
 from cachemark.models.catalogue.text_to_image import TINY_TEXTS as TEXTS
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
@@ -31,6 +33,7 @@ from cachemark.trial.child.bench import Bench, Job
 from support.measuring import run_case
 
 PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 3)), ((1, 2, 3), (1, 2, 2, 2, 3)))
+FIGURES = {name for name, cls in image_metrics().items() if issubclass(cls, CaptionScore)}
 SUBSET = Subset("six", list(range(6)), [0, 1, 1, 1, 1, 0])
 
 
@@ -96,6 +99,6 @@ def test_a_trial_scores_images_by_their_prompts_and_says_what_these_were(tmp_pat
     assert outcome.facts["grid_prompts"] == [TEXTS[label] for label in outcome.facts["grid_classes"]]
     assert "grid.png" in files
     tokens = load(files["tokens.safetensors"])["tokens"]
-    scores = PromptScores(TEXTS)
-    again = scores("prompt_score", bench.loaded.decode(tokens), seeds.subset("s64", len(TEXTS)).labels[:2])
+    images, labels = bench.loaded.decode(tokens), seeds.subset("s64", len(TEXTS)).labels[:2]
+    again = PromptScore().prepared(MetricContext(prompts=TEXTS)).measure(ImageBatch(images, images, tokens, tokens, labels, labels))
     assert outcome.samples["prompt_score"] == again.tolist()

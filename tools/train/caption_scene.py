@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark.metrics.compute.scene_colors import CLASSES, SIZE
+from cachemark.metrics.color_consistency import CLASSES, SIZE
 from cachemark.models.tiny.captions import AXES, PLACES, SHAPES, TEXTURES, Asked
 
 from .scene import HUES, coverage, distance, hsv, painted

@@ -1,7 +1,7 @@
 """Training of the feature network: the content of a scene, and whether it was corrupted.
 
 Half of each batch is corrupted: the hues of a rectangle are rotated, or the image restarts further down, as a generator does that forgets
-its first lines. Labels of the corruption come from :func:`cachemark.metrics.compute.scene_colors.matching_colors`.
+its first lines. Labels of the corruption come from :func:`cachemark.metrics.color_consistency.matching_colors`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.core.errors import Unsupported
+from cachemark.metrics.color_consistency import SIZE, matching_colors
 from cachemark.metrics.compute.extractor import register
 from cachemark.metrics.compute.image_bytes import as_bytes
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.metrics.compute.quality_intervals import QualityInterval, intervals
-from cachemark.metrics.compute.scene_colors import SIZE, matching_colors
 from cachemark.models import checkpoints
 from cachemark.models.tiny import tiny_features as features
 from cachemark.models.tiny.tiny_features import CONSISTENT
@@ -130,7 +130,7 @@ def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count:
     extractor = register(checkpoints.sha256(weights), partial(features.load, weights))
     reference = RealImages.of(ImageFeatures.of(real_scenes(count, seed), extractor, device=device))
     fresh = ImageFeatures.of(real_scenes(max(FLOORS), seed, "floor"), extractor, device=device)
-    reference = replace(reference, floors={size: real_floor(fresh, reference, size).span for size in FLOORS})
+    reference = replace(reference, floors={size: real_floor(fresh, reference, size)[:3] for size in FLOORS})
     path = weights.with_suffix(".reference.safetensors")
     reference.save(path, keep=KEPT, about=f"{VERSION}, seed {seed}")
     return path

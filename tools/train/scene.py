@@ -2,7 +2,7 @@
 
 An image shows one of ten shapes in front of a sky and a ground. Two small *swatches* in the first four rows (one line of tokens at 4
 pixels per token) announce the hues of object and ground; a footer in the last four rows repeats them mirrored. A model that forgets the
-first line paints the ground in a wrong color, which :mod:`cachemark.metrics.compute.scene_colors` measures without a network.
+first line paints the ground in a wrong color, which :mod:`cachemark.metrics.color_consistency` measures without a network.
 
 Coordinates: x to the right, y downward, both in [-1, 1] at pixel centers. Hues in [0, 1).
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cachemark.core.spec import digest
-from cachemark.metrics.compute.scene_colors import CLASSES, FOOTER_ROWS, SIZE, SWATCH_GROUND, SWATCH_OBJECT
+from cachemark.metrics.color_consistency import CLASSES, FOOTER_ROWS, SIZE, SWATCH_GROUND, SWATCH_OBJECT
 
 VERSION = "scene-v2"
 HUES = 6

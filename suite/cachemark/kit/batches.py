@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -62,51 +61,28 @@ class Choices(Onlooker):
 
     def after_end(self, method: Method, step: Step) -> None:
         contents = [slot.visual[..., : slot.live[0]].sort(-1).values for bank in method.banks for slot in bank.slots]
-        scored = len(self.scores) == len(method.banks)
-        gaps = list(torch.cat(self.scores)) if scored else [torch.full(tokens.shape[:2], torch.inf) for tokens in contents]
+        gaps = [gap for gaps in self.scores for gap in gaps]
+        if len(gaps) != len(contents):
+            gaps = [torch.full(tokens.shape[:2], torch.inf) for tokens in contents]
         self.passes.append(Pass(contents, gaps, self._codes))
         self.scores.clear()
         self._codes = []
 
 
 @contextmanager
-def choosing(method: Method, line: int) -> Iterator[Choices]:
-    """Yield an onlooker that records choices by ``lowest``, and of R-KV, with their gaps.
-
-    Choices of a method by other means have no gaps, so none is excused.
-    """
+def choosing(method: Method) -> Iterator[Choices]:
+    """Yield an onlooker that records choices by ``lowest`` with their gaps; other choices have none, so none is excused."""
     scores: list[Tensor] = []
 
     def recording_lowest(score: Tensor, age: Tensor, count: int) -> Tensor:
-        scores.append(gap(score, count))
+        scores.append(gap(score, count).view(-1, *score.shape[-3:-1]))
         return lowest(score, age, count)
 
     with ExitStack() as patches:
         for name in {cls.__module__ for cls in type(method).__mro__}:  # the method's own module, or that of a base class such as Scored
             if getattr(sys.modules[name], "lowest", None) is lowest:
                 patches.enter_context(patch.object(sys.modules[name], "lowest", recording_lowest))
-        if method.name == "rkv":
-            _record_rkv(patches, sys.modules[type(method).__module__], method.parameters()["mix_lambda"], line, scores)
         yield Choices(scores)
-
-
-def _record_rkv(patches: ExitStack, module: Any, mix_lambda: float, line: int, scores: list[Tensor]) -> None:
-    """Record the gaps of R-KV, which sorts its own score: rebuild the score from its two terms."""
-    importance, redundancy = module.importance, module.redundancy
-    pending: list[Tensor] = []
-
-    def recording_importance(q: Tensor, k: Tensor) -> Tensor:
-        pending.append(importance(q, k))
-        return pending[-1]
-
-    def recording_redundancy(k: Tensor) -> Tensor:
-        i, r = pending.pop(), redundancy(k)
-        score = mix_lambda * i - (1 - mix_lambda) * r[..., : i.size(-1)]
-        scores[:] = [torch.cat((*scores, gap(score, line)[None]))]
-        return r
-
-    patches.enter_context(patch.object(module, "importance", recording_importance))
-    patches.enter_context(patch.object(module, "redundancy", recording_redundancy))
 
 
 def gap(score: Tensor, count: int) -> Tensor:
@@ -169,7 +145,7 @@ def shuffled(sizes: Sequence[int]) -> list[list[int]]:
 def watched_choices(cell: Cell, seeds: Sequence[int], forced: Tensor | None = None) -> tuple[KitRun, Choices]:
     """Generate these samples and return the run with its decisions."""
     method = cell.tight()
-    with choosing(method, cell.grid) as choices:
+    with choosing(method) as choices:
         return cell.run(method, choices, seeds=seeds, forced=forced, bare=True), choices
 
 
@@ -181,12 +157,9 @@ def judge(cell: Cell, sizes: Sequence[int]) -> tuple[Agreement, int]:
     """
     count = sum(sizes)
     full, first = watched_choices(cell, range(count))
-    assert full.tokens is not None
-    assert full.logits is not None
     verdict, equal = Agreement(), 0
     for seeds in shuffled(sizes):
         part, second = watched_choices(cell, seeds, forced=full.tokens[seeds])
-        assert part.logits is not None
         rows = [*seeds, *(seed + count for seed in seeds)]
         own = [decisions.of_rows(rows) for decisions in first.passes]
         compare(seeds, own, second.passes, (full.logits[:, seeds], part.logits), verdict)

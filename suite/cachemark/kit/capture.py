@@ -44,10 +44,11 @@ class NotCapturable(AssertionError):
     """An operation that a captured step cannot hold."""
 
 
-class Capture(TorchDispatchMode):
-    """Logs every operation by step, as (name, shapes of inputs); with ``refuses``, raises NotCapturable.
+class Capture(TorchDispatchMode, Onlooker):
+    """Logs every operation of ``passes``, as (name, shapes of inputs); with ``refuses``, raises NotCapturable.
 
-    Views are not logged: they launch nothing, and a full-length slice is another operation than a shorter one.
+    As an onlooker it is on from the first site of a step to ``end_step``. Views are not logged: they launch nothing, and a full-length
+    slice is another operation than a shorter one.
     """
 
     @classmethod
@@ -55,22 +56,29 @@ class Capture(TorchDispatchMode):
         """Return False, or the first operation would import the compiler, which takes seconds."""
         return False
 
-    def __init__(self, *, refuses: bool = True) -> None:
+    def __init__(self, passes: Container[int] = (), *, refuses: bool = True) -> None:
         super().__init__()
-        self.refuses = refuses
-        self.step = -1
+        self.passes, self.refuses, self.step = passes, refuses, -1
+        self._open = ExitStack()
         self.log: dict[int, list[Operation]] = defaultdict(list)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.refuses and (reason := refusal(func, args)):
             raise NotCapturable(f"step {self.step}: {reason}")
-        if not _is_view(func):
+        if all(result.alias_info is None or result.alias_info.is_write for result in func._schema.returns):
             self.log[self.step].append((str(func), tuple(tuple(t.shape) for t in tensors((args, kwargs)))))
         return func(*args, **kwargs)
 
-    def names(self, step: int) -> list[str]:
-        return [name for name, _ in self.log[step]]
+    def before(self, method: Method, site: Site, step: Step) -> None:
+        if step.index in self.passes and self.step != step.index:
+            self.step = step.index
+            if self.refuses:
+                self._open.enter_context(HostReads())
+            self._open.enter_context(self)
+
+    def after_end(self, method: Method, step: Step) -> None:
+        self._open.close()
 
 
 class HostReads(TorchFunctionMode):
@@ -82,10 +90,6 @@ class HostReads(TorchFunctionMode):
         if getattr(func, "__name__", "") in UNSEEN:
             raise self.error(f"{func.__name__} reads a tensor on the host")
         return func(*args, **(kwargs or {}))
-
-
-def _is_view(func: Any) -> bool:
-    return any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -115,30 +119,11 @@ def refusal(func: Any, args: Any) -> str:
     return ""
 
 
-class Steps(Onlooker):
-    """Turns a capture on during some steps, from the first site to ``end_step``."""
-
-    def __init__(self, capture: Capture, passes: Container[int]) -> None:
-        self.capture, self.passes = capture, passes
-        self._open = ExitStack()
-
-    def before(self, method: Method, site: Site, step: Step) -> None:
-        if step.index in self.passes and self.capture.step != step.index:
-            self.capture.step = step.index
-            if self.capture.refuses:
-                self._open.enter_context(HostReads())
-            self._open.enter_context(self.capture)
-
-    def after_end(self, method: Method, step: Step) -> None:
-        self._open.close()
-
-
 @contextmanager
-def capturing(passes: Container[int], *, refuses: bool = True) -> Iterator[tuple[Capture, Onlooker]]:
-    """Yield a capture and its onlooker. ``refuses`` is false for a method that reads on the host."""
-    capture = Capture(refuses=refuses)
-    watch = Steps(capture, passes)
+def capturing(passes: Container[int], *, refuses: bool = True) -> Iterator[Capture]:
+    """Yield a capture of these steps. ``refuses`` is false for a method that reads on the host."""
+    capture = Capture(passes, refuses=refuses)
     try:
-        yield capture, watch
+        yield capture
     finally:
-        watch._open.close()
+        capture._open.close()

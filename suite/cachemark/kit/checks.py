@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ..cache.layout import Layout, Site, Step
+from ..cache.layout import Site, Step
 from ..contract.heads import HeadGroups, PerHead
 from ..contract.method import Method
 from ..core.errors import CachemarkError, Unsupported
 from .capture import Capture, NotCapturable, capturing
-from .common import DECIDES, Findings, KitRun, MethodCell, Poison, settings_restored
+from .common import DECIDES, Findings, KitCell, KitRun, MethodCell, Poison, settings_restored
 from .cpu_graphs import capture_on_cpu
 from .driver import Place, entries_of
-from .next_token import OTHER_SEEDS, SAMPLING, SEEDS, Cell
+from .next_token import SAMPLING, SEEDS, Cell
 from .oracle import first_difference
 from .reachable import outside
 
 
 # -- the full cache ---------------------------------------------------------------------------------------------------
-def differences(cell: MethodCell, expected: KitRun, actual: KitRun, whose: str, tolerance: float = 0.0) -> Findings:
+def differences(cell: KitCell, expected: KitRun, actual: KitRun, whose: str, tolerance: float = 0.0,
+                seeds: Sequence[int] | None = None) -> Findings:  # fmt: skip
     """Yield the first difference of two generations: an output of attention, else logits or tokens."""
     for (index, site), out in expected.answers.items() if actual.answers else ():
         other = actual.answers.get((index, site))
@@ -33,22 +35,11 @@ def differences(cell: MethodCell, expected: KitRun, actual: KitRun, whose: str, 
         if wrong := first_difference(out, other, index, site, tolerance):
             yield cell.finding(f"{whose} attention, {wrong.expected:.9g}", f"{wrong.actual:.9g}", index, site.layer, wrong.head)
             return
-    if not are_equal(expected, actual):
-        yield cell.finding(f"{whose} logits and tokens", "different ones", first_different_step(expected, actual))
-
-
-def are_equal(first: KitRun, second: KitRun) -> bool:
-    """Return whether two generations have equal logits and tokens, as far as both have any."""
-    pairs = ((first.logits, second.logits), (first.tokens, second.tokens))
-    return all(a is None or b is None or torch.equal(a, b) for a, b in pairs)
-
-
-def first_different_step(first: KitRun, second: KitRun) -> int | None:
-    """Return the first step whose logits differ; None if only tokens do."""
-    if first.logits is None or second.logits is None:
-        return None
-    wrong = (first.logits != second.logits).flatten(1).any(1).nonzero()
-    return int(wrong[0]) if len(wrong) else None
+    pairs = () if expected.logits is None or actual.logits is None else zip(expected.logits, actual.logits, strict=True)
+    wrong_step = next((step for step, pair in enumerate(pairs) if not torch.equal(*pair)), None)
+    first, second = expected.tokens, actual.tokens
+    if wrong_step is not None or (first is not None and second is not None and not torch.equal(first, second)):
+        yield cell.finding(f"{whose} logits and tokens", "different ones", wrong_step, seeds=seeds)
 
 
 def neutral_is_full(cell: MethodCell) -> Findings:
@@ -60,15 +51,15 @@ def neutral_is_full(cell: MethodCell) -> Findings:
 def neutral_is_no_special_case(cell: Cell) -> Findings:
     """At full budget the method runs the same operations as at a tight budget before anything is evicted."""
     method = cell.neutral()
-    with capturing(cell.undecided, refuses=method.capturable) as (capture, watch):
-        ran = cell.run(method, watch, bare=True)
+    with capturing(cell.undecided, refuses=method.capturable) as capture:
+        ran = cell.run(method, capture, bare=True)
     tight, (_, tight_capture) = cell.record, captured(cell)
     if ran.method.kernel != tight.method.kernel:
         yield cell.finding(f"the kernel {tight.method.kernel} of a tight budget", ran.method.kernel)
     if ran.memory.pointers().keys() != tight.memory.pointers().keys():
         yield cell.finding(f"the tensors of a tight budget, {sorted(tight.memory.pointers())}", sorted(ran.memory.pointers()))
     for index in cell.undecided:
-        if capture.names(index) != tight_capture.names(index):
+        if [name for name, _ in capture.log[index]] != [name for name, _ in tight_capture.log[index]]:
             yield cell.finding("the operations of a tight budget", "different ones at full budget", index)
 
 
@@ -178,19 +169,15 @@ def bytes_are_declared(cell: MethodCell) -> Findings:
     declared = _bytes(ran, sum(declared_entries(ran.method).values()))
     if (allocated := ran.memory.nbytes("slots")) != declared:
         yield cell.finding(f"{declared} B in slots, as declared", f"{allocated} B")
-    if not ran.method.layout.scales and (allocated := ran.memory.nbytes("workspace")) != (needed := _workspace_bytes(ran)):
-        yield cell.finding(f"{needed} B in the workspace", f"{allocated} B")
-
-
-def _workspace_bytes(ran: KitRun) -> int:
-    """Return the bytes of the decoded entries of the largest slot; 0 for an exact codec."""
     method, layout = ran.method, ran.method.layout
-    if ran.memory.codec.exact:
-        return 0
-    entries = max(declared_entries(method).values(), default=0)
+    if layout.scales:
+        return
+    largest = max(declared_entries(method).values(), default=0)  # entries of a slot, which the workspace holds decoded
     if isinstance(method, HeadGroups):
-        entries = max(group.layout.kv_heads * max(bank.capacity for bank in group.method.banks) for group in method.groups)
-    return 2 * layout.rows * entries * layout.head_dim * layout.dtype.itemsize
+        largest = max(group.layout.kv_heads * max(bank.capacity for bank in group.method.banks) for group in method.groups)
+    needed = 0 if ran.memory.codec.exact else 2 * layout.rows * largest * layout.head_dim * layout.dtype.itemsize
+    if (allocated := ran.memory.nbytes("workspace")) != needed:
+        yield cell.finding(f"{needed} B in the workspace", f"{allocated} B")
 
 
 def declared_is_used(cell: MethodCell) -> Findings:
@@ -231,11 +218,14 @@ def dead_is_never_read(cell: MethodCell) -> Findings:
     yield from differences(cell, cell.record, ran, "the untouched storage's")
 
 
-def second_generation_repeats(cell: MethodCell) -> Findings:
-    """A second generation in the same memory gives the same bits from the same storage."""
+def second_generation_repeats(cell: KitCell) -> Findings:
+    """A second generation in the same memory gives the same bits from the same storage, for any random state of torch."""
     memory = cell.memory()
-    first, before = cell.run(cell.tight(), memory=memory), memory.pointers()
-    second, after = cell.run(cell.tight(), memory=memory), memory.pointers()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(123)
+        first, before = cell.run(cell.tight(), memory=memory), memory.pointers()
+        torch.manual_seed(321)
+        second, after = cell.run(cell.tight(), memory=memory), memory.pointers()
     yield from differences(cell, first, second, "the first generation's")
     if moved := sorted(name for name in after.keys() | before.keys() if after.get(name) != before.get(name)):
         yield cell.finding("the storage of the first generation", f"{', '.join(moved)} elsewhere in the second")
@@ -252,8 +242,8 @@ def timed_equals_fidelity(cell: MethodCell) -> Findings:
 def captured(cell: MethodCell) -> tuple[KitRun, Capture]:
     """Return the reference run, repeated in the same memory with a capture of ``passes``."""
     method = cell.tight()
-    with capturing(cell.passes, refuses=method.capturable) as (capture, watch):
-        ran = cell.run(method, watch, memory=cell.record.memory, bare=True)
+    with capturing(cell.passes, refuses=method.capturable) as capture:
+        ran = cell.run(method, capture, memory=cell.record.memory, bare=True)
     return ran, capture
 
 
@@ -271,22 +261,19 @@ def nothing_is_read_on_the_host(cell: MethodCell) -> Findings:
     yield from differences(cell, cell.record, ran, "the first generation's")
 
 
-def graph_is_eager(cell: Cell) -> Findings:
+def graph_is_eager(cell: KitCell) -> Findings:
     """Captured steps replay to the eager tokens, for other samples too, unless ``capturable`` is false."""
     if not cell.tight().capturable:
         raise Unsupported(DECIDES)
-    memory = capture_on_cpu(cell.memory(), [*cell.parameters, cell.model.rope])
-    for seeds in (SEEDS, OTHER_SEEDS):
+    memory = capture_on_cpu(cell.memory(), cell.parameters)
+    for seeds in (cell.seeds, cell.other_seeds):
         expected = cell.run(cell.tight(), seeds=seeds, bare=True)
         try:
             replayed = cell.run(cell.tight(), seeds=seeds, memory=memory, bare=True)
         except Unsupported as error:
-            yield cell.finding("steps that can be captured, or capturable = False", error.message)
+            yield cell.finding("steps that can be captured, or capturable = False", error.message, seeds=seeds)
             return
-        if not are_equal(expected, replayed):
-            yield cell.finding("the eager tokens and logits", "different ones from captured steps; see graph_key",
-                               first_different_step(replayed, expected), seeds=seeds)
-            return
+        yield from differences(cell, expected, replayed, "the eager steps' (see graph_key)", seeds=seeds)
 
 
 def samples_are_the_same_in_another_order(cell: MethodCell) -> Findings:
@@ -312,7 +299,7 @@ def samples_are_the_same_in_another_order(cell: MethodCell) -> Findings:
 
 
 # -- settings, types and parameters -----------------------------------------------------------------------------------
-def settings_are_unchanged(cell: MethodCell) -> Findings:
+def settings_are_unchanged(cell: KitCell) -> Findings:
     """A generation changes no setting of torch, such as TF32 or the number of threads."""
     with settings_restored() as changes:
         cell.run(cell.tight(), bare=True)
@@ -325,7 +312,8 @@ def bf16_runs(cell: Cell) -> Findings:
     if cell.codec != "native":
         raise Unsupported("The bytes of a codec do not depend on the type of the model.")
     allocated, logits, memory = cell.record.memory.nbytes("slots"), list[torch.Tensor](), cell.memory()
-    cell.in_bf16.generate(torch.tensor(SEEDS), list(SEEDS), cell.tight(), SAMPLING, memory, see=lambda _, step: logits.append(step.clone()))
+    rounded = copy.deepcopy(cell.model).bfloat16()
+    rounded.generate(torch.tensor(SEEDS), list(SEEDS), cell.tight(), SAMPLING, memory, see=lambda _, step: logits.append(step.clone()))
     if not all(bool(step.isfinite().all()) for step in logits):
         yield cell.finding("finite logits in bf16", "NaN or infinity")
     if 2 * memory.nbytes("slots") != allocated:
@@ -336,20 +324,15 @@ def wrong_parameters_are_refused(cell: MethodCell) -> Findings:
     """An unknown parameter, a wrong type and a negative budget raise an error of cachemark."""
     wrong: dict[str, Any] = {"no_such_parameter": 1}
     wrong |= {parameter: {} for parameter, value in cell.tight().parameters().items() if type(value) in (int, str)}
-    for parameter, value in wrong.items():
-        yield from _refusal(cell, parameter, value, None)
-    if "B" in cell.tight().parameters():
-        yield from _refusal(cell, "B", -1, cell.layout)
-
-
-def _refusal(cell: MethodCell, parameter: str, value: object, layout: Layout | None) -> Iterator[Any]:
-    try:
-        method = cell.cls.build({parameter: value})
-        if layout:
-            method.resolve(layout)
-    except CachemarkError:
-        return
-    except Exception as error:
-        yield cell.finding(f"BadParameter for {parameter} = {value!r}", f"{type(error).__name__}: {error}")
-    else:
-        yield cell.finding(f"BadParameter for {parameter} = {value!r}", "it is accepted")
+    cases = [*wrong.items(), *([("B", -1)] if "B" in cell.tight().parameters() else [])]
+    for parameter, value in cases:
+        try:
+            method = cell.cls.build({parameter: value})
+            if parameter == "B" and value == -1:
+                method.resolve(cell.layout)
+        except CachemarkError:
+            continue
+        except Exception as error:
+            yield cell.finding(f"BadParameter for {parameter} = {value!r}", f"{type(error).__name__}: {error}")
+        else:
+            yield cell.finding(f"BadParameter for {parameter} = {value!r}", "it is accepted")

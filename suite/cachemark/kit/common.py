@@ -55,19 +55,49 @@ def settings_restored() -> Iterator[list[str]]:
 
 @dataclass
 class KitRun:
-    """A generation: outputs of attention by step and site, ``tokens``, ``logits`` (steps, batch, vocab)."""
+    """A generation: outputs of attention by step and site, ``tokens``, and ``logits`` of each step.
+
+    Logits are a list of tensors, for next-token methods one tensor (steps, batch, vocab); None if there are none.
+    """
 
     method: Method
     memory: Memory
     answers: Outputs
-    tokens: Tensor | None = None
-    logits: Tensor | None = None
+    tokens: Any = None
+    logits: Any = None
     moments: list[Moment] = field(default_factory=list)
     shadow: Shadow = field(default_factory=Shadow)
 
 
+class KitCell(Example):
+    """A method on a model."""
+
+    @property
+    def other_seeds(self) -> Sequence[int]:
+        """Seeds of as many other samples."""
+        return tuple(seed + 7 for seed in self.seeds)
+
+    @property
+    def parameters(self) -> Iterable[Tensor]:
+        """The tensors of the model, if there is one."""
+        return ()
+
+    def memory(self) -> Memory:
+        """Return an empty memory."""
+        return Memory()
+
+    @abstractmethod
+    def tight(self) -> Method:
+        """Return the method at a budget that makes it evict."""
+
+    @abstractmethod
+    def run(self, method: Method, *watches: Onlooker, memory: Memory | None = None, seeds: Sequence[int] | None = None,
+            forced: Tensor | None = None, bare: bool = False) -> KitRun:  # fmt: skip
+        """Generate with ``watches`` and, unless ``bare``, a record."""
+
+
 @dataclass(frozen=True)
-class MethodCell(Example):
+class MethodCell(KitCell):
     """One method in one mode, with one codec, on one kind of attention."""
 
     cls: type[Method]
@@ -84,15 +114,6 @@ class MethodCell(Example):
     @abstractmethod
     def passes(self) -> set[int]:
         """Indices of steps that cover every kind of step."""
-
-    @property
-    def parameters(self) -> Iterable[Tensor]:
-        """The weights of the model, if there is one."""
-        return ()
-
-    @abstractmethod
-    def tight(self) -> Method:
-        """Return the method at a budget that makes it evict."""
 
     @abstractmethod
     def neutral(self) -> Method:

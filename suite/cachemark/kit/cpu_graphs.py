@@ -1,8 +1,8 @@
 """CPU graph emulator: the interface of CUDA graphs, to test everything above them without a device.
 
-Recording logs every operation with its arguments and leaves no effect. Replaying runs the operations in order on the recorded
+Capturing logs every operation with its arguments and leaves no effect. Replaying runs the operations in order on the captured
 tensors, without the Python code that made them. It refuses operations that a CUDA graph cannot hold: reads on the host, shapes that
-depend on values, numbers that Python writes into a tensor, and tensors that no longer exist when the recording is replayed.
+depend on values, numbers that Python writes into a tensor, and tensors that no longer exist when the capture is replayed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .capture import HostReads, refusal, tensors
 FROM_THE_HOST = {"lift_fresh", "lift", "scalar_tensor"}
 
 
-class NotRecordable(RuntimeError):
-    """An operation that cannot be recorded."""
+class NotReplayable(RuntimeError):
+    """An operation that cannot be captured."""
 
 
 class CpuGraphs:
-    """A recorder. ``lasting()`` returns the outside tensors that a recording may read; default: any."""
+    """An emulator. ``lasting()`` returns the outside tensors that a capture may read; default: any."""
 
     def __init__(self, lasting: Callable[[], Iterable[Tensor]] | None = None) -> None:
         self._lasting = lasting
@@ -38,23 +38,23 @@ class CpuGraphs:
         return CpuGraphs(self._lasting)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        recording = _Recording({_place(t) for t in self._lasting()} if self._lasting else None)
+        captured = _Captured({_place(t) for t in self._lasting()} if self._lasting else None)
         try:
-            with _Reads(), recording:
+            with _Reads(), captured:
                 work()
         finally:
-            recording.undo()
-        self.nbytes = max(self.nbytes, sum(t.untyped_storage().nbytes() for t in recording.made.values()))
-        return recording.replay
+            captured.undo()
+        self.nbytes = max(self.nbytes, sum(t.untyped_storage().nbytes() for t in captured.made.values()))
+        return captured.replay
 
 
 class _Reads(HostReads):
     """Writes a number into a slice without a temporary tensor.
 
-    torch up to 2.11 makes a tensor of the number first. CUDA graphs record its value, but here it looks like any tensor from Python.
+    torch up to 2.11 makes a tensor of the number first. CUDA graphs capture its value, but here it looks like any tensor from Python.
     """
 
-    error = NotRecordable
+    error = NotReplayable
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") == "__setitem__" and isinstance(args[2], int | float) and _sliced(args[1]):
@@ -70,7 +70,7 @@ def _sliced(index: Any) -> bool:
     return all(type(part) in (int, slice, EllipsisType, NoneType) for part in (index if isinstance(index, tuple) else (index,)))
 
 
-class _Recording(TorchDispatchMode):
+class _Captured(TorchDispatchMode):
     """Runs operations on the tensors themselves; :meth:`undo` restores overwritten tensors."""
 
     @classmethod
@@ -103,12 +103,12 @@ class _Recording(TorchDispatchMode):
     def _check(self, func: Any, args: Any, inputs: list[Tensor]) -> None:
         name = func.overloadpacket.__name__
         if reason := refusal(func, args):
-            raise NotRecordable(reason)
+            raise NotReplayable(reason)
         if name in FROM_THE_HOST:
-            raise NotRecordable(f"{name} copies numbers of the host into a tensor")
+            raise NotReplayable(f"{name} copies numbers of the host into a tensor")
         for tensor in inputs if self._lasting is not None else ():
             if _place(tensor) not in (self._lasting or ()) and _place(tensor) not in self.made and tensor.numel():
-                raise NotRecordable(f"{name} reads a tensor of shape {tuple(tensor.shape)} that exists in this generation only")
+                raise NotReplayable(f"{name} reads a tensor of shape {tuple(tensor.shape)} that exists in this generation only")
 
     def _save(self, tensor: Tensor) -> None:
         storage, place = tensor.untyped_storage(), _place(tensor)
@@ -148,6 +148,6 @@ def capture_on_cpu(memory: Memory, lasting: Iterable[Tensor]) -> Memory:
     if isinstance(memory.engine, Graph):
         return memory
     weights = list(lasting)
-    recorder = CpuGraphs(lambda: [*weights, *(tensor for _, tensor in memory.tensors.values()), *engine.storage])
-    engine = memory.engine = Graph(recorder)
+    emulator = CpuGraphs(lambda: [*weights, *(tensor for _, tensor in memory.tensors.values()), *engine.storage])
+    engine = memory.engine = Graph(emulator)
     return memory

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.codec import NATIVE, Codec
-from ..cache.layout import Layout, Site, Step, raster_steps
+from ..cache.layout import Layout, Site, Step, raster_steps, scale_steps
 from ..cache.ragged import RaggedSlot, extents
 from ..cache.slot import Slot, Workspace
 from ..contract.heads import HeadGroups, HeadSite, PerHead
@@ -165,15 +165,25 @@ class RasterFeed:
         return q, k, v
 
 
-def drive(method: Method, layout: Layout, feed: RasterFeed, codec: Codec = NATIVE) -> Outputs:
+class Feed(Protocol):
+    """Queries, keys and values of a generation."""
+
+    def at(self, step: Step, site: Site) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of a step at a site."""
+
+
+def drive(method: Method, layout: Layout, feed: Feed, codec: Codec = NATIVE, memory: Memory | None = None) -> Outputs:
     """Run all steps and return the outputs of attention."""
     sites = [Site("decoder", layer) for layer in range(layout.layers)]
-    method.begin(layout, sites, Memory("cpu", codec))
+    method.begin(layout, sites, memory or Memory("cpu", codec))
     out: Outputs = {}
     with torch.inference_mode():
-        for step in raster_steps(layout):
+        for step in scale_steps(layout) if layout.scales else raster_steps(layout):
             for site in sites:
-                out[step.index, site] = method.attend(site, step, *feed.at(step, site))
+                q, k, v = feed.at(step, site)
+                if method.needs_raw_queries:
+                    method.observe_raw(site, step, q.flip(-1))
+                out[step.index, site] = method.attend(site, step, q, k, v)
             method.end_step(step)
     return out
 

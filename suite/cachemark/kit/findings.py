@@ -41,9 +41,10 @@ class Example(ABC):
         """The seeds of the samples."""
 
     def finding(self, expected: object, actual: object, step: int | None = None, layer: int | None = None, head: int | None = None,
-                seeds: Sequence[int] | None = None) -> KitFinding:  # fmt: skip
+                seeds: Sequence[int] | None = None, note: str = "") -> KitFinding:  # fmt: skip
         """Return a finding for this example."""
-        return KitFinding(str(expected), str(actual), self.size, self.seeds if seeds is None else seeds, step, layer, head)
+        size = f"{self.size} ({note})" if note else self.size
+        return KitFinding(str(expected), str(actual), size, self.seeds if seeds is None else seeds, step, layer, head)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.machinery import all_suffixes
-from types import FrameType
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ BEYOND = 1.25  # largest value of an unclamped image
 DRAWINGS, PLAIN = ("drawing 1", "drawing 2", "drawing 3"), ("black", "white", "gray", "red")
 IMAGES = (*PLAIN, *DRAWINGS, "noise", "a drawing beyond [−1, 1]")
 ATTRIBUTES = {"unit": "may be empty", "better": "higher or lower", "kind": "quality or fidelity"}
-_listeners: list[dict[str, str]] = []
+_events: list[dict[str, str]] = []  # the events of the current measurement, if any
 
 
 @dataclass
@@ -48,11 +47,15 @@ class MetricExample(Example):
 
     @property
     def size(self) -> str:
-        return describe(self.last) if self.last else ""
+        if self.last is None:
+            return ""
+        count, _, height, width = self.last.images.shape
+        tokens = "×".join(map(str, self.last.tokens.shape[1:]))
+        return f"{count} image{'s' * (count > 1)} of {height}×{width} pixels and {tokens} tokens"
 
     @property
     def seeds(self) -> Sequence[int]:
-        return ()
+        return self.last.seeds if self.last else ()
 
     @cached_property
     def metric(self) -> ImageMetric:
@@ -99,12 +102,11 @@ class MetricExample(Example):
 def _listening() -> Iterator[dict[str, str]]:
     """Record audit events of :data:`READS`: action to event."""
     _add_hook()
-    events: dict[str, str] = {}
-    _listeners.append(events)
+    _events[:] = [{}]
     try:
-        yield events
+        yield _events[0]
     finally:
-        _listeners.remove(events)
+        _events.clear()
 
 
 @cache
@@ -114,21 +116,15 @@ def _add_hook() -> None:
 
 def _record(event: str, arguments: tuple[Any, ...]) -> None:
     """Record an event, unless it opens Python code or comes from an import or from torch's compiler."""
-    if event not in READS or not _listeners:
+    if event not in READS or not _events:
         return
-    events = _listeners.pop()  # events in here do not count
-    try:
-        path = str(arguments[0]) if event == "open" else ""
-        if not path.endswith(CODE) and not any(f"{module}.".startswith(PYTHON_MODULES) for module in _calling_modules(sys._getframe(1))):
-            events.setdefault(READS[event], f"{event} {path[:80]!r}" if path else event)
-    finally:
-        _listeners.append(events)
-
-
-def _calling_modules(frame: FrameType | None) -> Iterator[str]:
-    while frame is not None and (module := str(frame.f_globals.get("__name__", ""))) != __name__:
-        yield module
+    path = str(arguments[0]) if event == "open" else ""
+    frame, modules = sys._getframe(1), list[str]()
+    while frame.f_back is not None and frame.f_globals.get("__name__") != __name__:
+        modules.append(f"{frame.f_globals.get('__name__', '')}.")
         frame = frame.f_back
+    if not path.endswith(CODE) and not any(module.startswith(PYTHON_MODULES) for module in modules):
+        _events[0].setdefault(READS[event], f"{event} {path[:80]!r}" if path else event)
 
 
 def metric_example(name: str) -> MetricExample:
@@ -157,13 +153,6 @@ def selected(batch: ImageBatch, places: Sequence[int]) -> ImageBatch:
     return replace(batch, **tensors, labels=[batch.labels[at] for at in places], seeds=[batch.seeds[at] for at in places])
 
 
-def describe(batch: ImageBatch) -> str:
-    """Return the number and size of images, and the shape of their tokens, in words."""
-    count, _, height, width = batch.images.shape
-    tokens = "×".join(map(str, batch.tokens.shape[1:]))
-    return f"{count} image{'s' * (count > 1)} of {height}×{width} pixels and {tokens} tokens"
-
-
 def _image(name: str, side: int) -> Tensor:
     """Return an image (3, side, side): plain, noise, or a disc on a gradient."""
     if name in PLAIN:
@@ -185,16 +174,12 @@ def _tokens(name: str, shape: tuple[int, ...]) -> Tensor:
     return torch.randint(0, 16, shape, generator=draws) if len(shape) == 1 else torch.randn(shape, generator=draws)
 
 
-def _finding(batch: ImageBatch, expected: object, actual: object, name: str = "") -> KitFinding:
-    return KitFinding(str(expected), str(actual), describe(batch) + (f" ({name})" if name else ""), batch.seeds)
-
-
-def _differences(batch: ImageBatch, expected: Tensor, actual: Tensor, whose: str, tolerance: float = CLOSE) -> Findings:
+def _differences(example: MetricExample, expected: Tensor, actual: Tensor, whose: str, tolerance: float = CLOSE) -> Findings:
     """Yield the first image whose value differs by more than ``tolerance`` times the largest."""
     scale = max(float(expected.abs().max()), float(actual.abs().max()))
     for place, (first, second) in enumerate(zip(expected.tolist(), actual.tolist(), strict=True)):
         if abs(first - second) > tolerance * scale:
-            yield _finding(batch, f"{first:.9g} for image {place} of {len(batch.images)}, {whose}", f"{second:.9g}")
+            yield example.finding(f"{first:.9g} for image {place} of {len(expected)}, {whose}", f"{second:.9g}")
             return
 
 
@@ -204,12 +189,11 @@ def nothing_else_is_read(example: MetricExample) -> Findings:
 
     The digest of a metric does not cover anything else, so its values would change under the same name.
     """
-    batch = example.images()
-    example.measure(batch)
+    example.measure(example.images())
     for action, event in example.events.items():
-        yield _finding(batch, "only its input and its own files", f"it {action} ({event})")
+        yield example.finding("only its input and its own files", f"it {action} ({event})")
     for module in plugins.strays():
-        yield _finding(batch, "an import statement for each module of its own", f"{module} is imported in another way")
+        yield example.finding("an import statement for each module of its own", f"{module} is imported in another way")
 
 
 def attributes_are_set(example: MetricExample) -> Findings:
@@ -219,7 +203,7 @@ def attributes_are_set(example: MetricExample) -> Findings:
     for name, choices in ATTRIBUTES.items():
         if name not in own:
             yield KitFinding(f"the class attribute {name} ({choices})", f"that of ImageMetric, {getattr(ImageMetric, name)!r}",
-                          "the attributes of its class")
+                             "the attributes of its class")
 
 
 def values_are_valid(example: MetricExample) -> Findings:
@@ -236,12 +220,11 @@ def values_are_valid(example: MetricExample) -> Findings:
         names = IMAGES if shape == smallest else (PLAIN[0], DRAWINGS[0])
         single = [((name,), (other,)) for name in names for other in dict.fromkeys((name, DRAWINGS[0]))]
         for images, references in [*single, (DRAWINGS[:2], ()), (names, ())]:
-            batch = images_of(images, shape, references)
-            fault, details = problem(example.measure(batch), len(images), example.cls.within)
+            fault, details = problem(example.measure(images_of(images, shape, references)), len(images), example.cls.within)
             if fault:
+                which = images[0] if len(images) == 1 else ""
                 reference = f" with reference {references[0]}" if references and references != images else ""
-                yield _finding(batch, "a finite value of each image within its range", f"{fault}, {details}",
-                               (images[0] if len(images) == 1 else "") + reference)
+                yield example.finding("a finite value of each image within its range", f"{fault}, {details}", note=which + reference)
                 return
 
 
@@ -257,7 +240,7 @@ def second_measurement_repeats(example: MetricExample) -> Findings:
         example.measure(example.images(("noise", "white")))
         torch.manual_seed(321)
         second = example.values(batch)
-    yield from _differences(batch, first, second, "as the first time", 0.0 if example.cls.deterministic else CLOSE)
+    yield from _differences(example, first, second, "as the first time", 0.0 if example.cls.deterministic else CLOSE)
 
 
 def values_are_the_same_in_any_batch(example: MetricExample) -> Findings:
@@ -265,32 +248,31 @@ def values_are_the_same_in_any_batch(example: MetricExample) -> Findings:
     batch = example.images((*DRAWINGS, "noise"))
     values = example.values(batch)
     for places in ([0], [1], [2, 0], [3, 2, 1, 0]):
-        part = selected(batch, places)
-        findings = list(_differences(part, values[places], example.values(part), f"as in a batch of {len(batch.images)}"))
-        if findings:
+        part = example.values(selected(batch, places))
+        if findings := list(_differences(example, values[places], part, f"as in a batch of {len(batch.images)}")):
             yield findings[0]
             return
 
 
 def kind_and_direction_are_right(example: MetricExample) -> Findings:
     """Quality ignores the reference; fidelity is best for the reference and worse for another image."""
-    same = example.images(DRAWINGS[:1])
-    own_value = float(example.values(same)[0])
-    worse, better, tolerance = 0, example.cls.better, 0.0 if example.cls.deterministic else CLOSE
+    own_value = float(example.values(example.images(DRAWINGS[:1]))[0])
+    quality, better = example.cls.kind == "quality", example.cls.better
+    worse, tolerance = 0, 0.0 if example.cls.deterministic and quality else CLOSE
     for name in (*DRAWINGS[1:], *PLAIN, "noise"):
-        quality = example.cls.kind == "quality"
         batch = example.images(DRAWINGS[:1], (name,)) if quality else example.images((name,), DRAWINGS[:1])
         value = float(example.values(batch)[0])
         gain = value - own_value if better == "higher" else own_value - value
-        if quality and abs(gain) > tolerance * max(abs(value), abs(own_value)):
-            yield _finding(batch, f"{own_value:.9g} for any reference, or kind = \"fidelity\"", f"{value:.9g} with reference {name}")
-            return
-        if not quality and gain > CLOSE * max(abs(value), abs(own_value)):
-            yield _finding(batch, f"no value better ({better}) than {own_value:.9g}, that of the reference itself", f"{value:.9g}", name)
+        if (abs(gain) if quality else gain) > tolerance * max(abs(value), abs(own_value)):
+            if quality:
+                yield example.finding(f"{own_value:.9g} for any reference, or kind = \"fidelity\"", f"{value:.9g} with reference {name}")
+            else:
+                expected = f"no value better ({better}) than {own_value:.9g}, that of the reference itself"
+                yield example.finding(expected, f"{value:.9g}", note=name)
             return
         worse += gain < 0
-    if example.cls.kind == "fidelity" and not worse:
-        yield _finding(same, "a worse value than the reference's for some other image", f"{own_value:.9g} for all of them")
+    if not quality and not worse:
+        yield example.finding("a worse value than the reference's for some other image", f"{own_value:.9g} for all of them")
 
 
 def inputs_are_unchanged(example: MetricExample) -> Findings:
@@ -301,17 +283,16 @@ def inputs_are_unchanged(example: MetricExample) -> Findings:
     for name in ("images", "reference", "tokens", "reference_tokens"):
         old, new = getattr(before, name), getattr(batch, name)
         if old.shape != new.shape or not torch.equal(old, new):
-            yield _finding(batch, f"unchanged {name}", "different ones")
+            yield example.finding(f"unchanged {name}", "different ones")
     if (before.labels, before.seeds) != (batch.labels, batch.seeds):
-        yield _finding(batch, "unchanged labels and seeds", "different ones")
+        yield example.finding("unchanged labels and seeds", "different ones")
 
 
 def settings_are_unchanged(example: MetricExample) -> Findings:
     """It changes no setting of torch, such as TF32 or the number of threads."""
-    batch = example.images()
-    example.measure(batch)
+    example.measure(example.images())
     if example.changes:
-        yield _finding(batch, "unchanged settings of torch", "; ".join(example.changes))
+        yield example.finding("unchanged settings of torch", "; ".join(example.changes))
 
 
 METRIC: tuple[Callable[[MetricExample], Findings], ...] = (

@@ -17,10 +17,9 @@ from ..core.errors import BadBudget, BadCheckpoint, Unsupported
 from ..core.spec import Sampling
 from ..methods.registry import METHODS
 from ..models.protocol import Loaded, ModelEntry, Request
-from .common import Findings, settings_restored
-from .cpu_graphs import capture_on_cpu
+from . import checks
+from .common import Findings, KitCell, KitRun
 from .driver import Onlooker, watched
-from .findings import Example
 from .oracle import Shadow
 
 SEEDS = (5, 11, 2)
@@ -29,17 +28,7 @@ PARADIGMS = ("next-token", "next-scale", "masked")
 
 
 @dataclass
-class ModelRun:
-    """A generation: its tokens, and the logits or predictions of every step."""
-
-    tokens: Tensor
-    logits: list[Tensor]
-    method: Method
-    memory: Memory
-
-
-@dataclass
-class ModelExample(Example):
+class ModelExample(KitCell):
     """A model by its entry, loaded with the weights of ``request`` or without any."""
 
     entry: ModelEntry
@@ -56,9 +45,13 @@ class ModelExample(Example):
         return self.entry.presets["paper"]
 
     @cached_property
-    def reference(self) -> ModelRun:
+    def reference(self) -> KitRun:
         """The full cache's generation of the samples."""
-        return self.generate(Method())
+        return self.run(self.tight())
+
+    @property
+    def parameters(self) -> Sequence[Tensor]:
+        return self.loaded.parameters
 
     @property
     def size(self) -> str:
@@ -69,6 +62,14 @@ class ModelExample(Example):
     def seeds(self) -> Sequence[int]:
         return SEEDS
 
+    @property
+    def other_seeds(self) -> Sequence[int]:
+        return tuple(seed + self.entry.classes for seed in SEEDS) if self.loaded.prompted else (7, 3, 1)  # prompts of equal lengths
+
+    def tight(self) -> Method:
+        """Return the full cache."""
+        return Method()
+
     def layout(self, seeds: Sequence[int]) -> Layout:
         """Return the shape of a generation."""
         return self.loaded.generator.layout(list(seeds), self.sampling, *([self.labels(seeds)] if self.loaded.prompted else ()))
@@ -77,25 +78,23 @@ class ModelExample(Example):
         """Return the classes of samples, their seeds modulo the number of classes."""
         return [seed % self.entry.classes for seed in seeds]
 
-    def generate(self, method: Method, *watches: Onlooker, seeds: Sequence[int] = SEEDS, forced: Tensor | None = None,
-                 memory: Memory | None = None) -> ModelRun:  # fmt: skip
-        """Generate these samples with onlookers."""
+    def run(self, method: Method, *watches: Onlooker, memory: Memory | None = None, seeds: Sequence[int] | None = None,
+            forced: Tensor | None = None, bare: bool = False) -> KitRun:  # fmt: skip
+        """Generate these samples with onlookers; logits are the predictions of every step."""
         predictions: list[Tensor] = []
-        method, memory = watched(method, *watches) if watches else method, memory or Memory()
+        method, memory, seeds = watched(method, *watches) if watches else method, memory or Memory(), seeds or SEEDS
         tokens = self.loaded.generator.generate(torch.tensor(self.labels(seeds)), list(seeds), method, self.sampling, memory, forced=forced,
                                                 see=lambda _, step: predictions.append(step.clone()))
-        return ModelRun(tokens, predictions, method, memory)
+        return KitRun(method, memory, {}, tokens, predictions)
 
 
-def differences(model: ModelExample, expected: ModelRun, actual: ModelRun, whose: str, tolerance: float = 0.0) -> Findings:
-    """Yield the first step whose predictions differ by ``tolerance`` times the largest, else tokens."""
-    for step, (first, second) in enumerate(zip(expected.logits, actual.logits, strict=False)):
+def far_step(expected: Sequence[Tensor], actual: Sequence[Tensor], least: float = 0.0) -> tuple[int, float] | None:
+    """Return the first step whose predictions differ by more than 1e-4 of the largest (or of ``least``), and by how much."""
+    for step, (first, second) in enumerate(zip(expected, actual, strict=True)):
         distance = float((first.double() - second.double()).abs().max()) if first.shape == second.shape else float("inf")
-        if not distance <= tolerance * float(first.abs().max()):
-            yield model.finding(whose, f"a difference of {distance:.3g}", step=step)
-            return
-    if len(expected.logits) != len(actual.logits) or (not tolerance and not torch.equal(expected.tokens, actual.tokens)):
-        yield model.finding(whose, "different tokens")
+        if not distance <= CLOSE * max(least, float(first.abs().max())):
+            return step, distance
+    return None
 
 
 # -- the entry and the weights ------------------------------------------------------------------------------------------
@@ -139,44 +138,27 @@ def weights_match_the_model(model: ModelExample) -> Findings:
 
 
 # -- a generation -------------------------------------------------------------------------------------------------------
-def second_generation_repeats(model: ModelExample) -> Findings:
-    """A second generation gives the same bits from the same storage, for any random state of torch."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(123)
-        memory = Memory()
-        first = model.generate(Method(), memory=memory)
-        before = memory.pointers()
-        torch.manual_seed(321)
-        torch.randn(7)
-        second = model.generate(Method(), memory=memory)
-    yield from differences(model, model.reference, first, "the first generation's")
-    yield from differences(model, first, second, "the same with other random numbers of torch")
-    if memory.pointers() != before:
-        yield model.finding("the storage of the first generation", "another one")
-
-
 def samples_are_the_same_in_any_batch(model: ModelExample) -> Findings:
     """A sample has the same logits in another batch and order, and alone, to 1e-4 of the largest."""
     full = model.reference
     for rows in ([2, 0], [1]):
         seeds = [SEEDS[row] for row in rows]
-        part = model.generate(Method(), seeds=seeds, forced=full.tokens[rows])
-        for step, (first, second) in enumerate(zip(full.logits, part.logits, strict=True)):
-            scale = max(1.0, float(first.abs().max()))
-            if first.is_floating_point() and not float((first[rows].double() - second.double()).abs().max()) <= CLOSE * scale:
-                yield model.finding("the logits of a batch of three", f"a difference of {float((first[rows] - second).abs().max()):.3g}",
-                                    step, seeds=seeds)
-                return
+        part = model.run(Method(), seeds=seeds, forced=full.tokens[rows])
+        pairs = [(a, b) for a, b in zip(full.logits, part.logits, strict=True) if a.is_floating_point()]
+        if far := far_step([first[rows] for first, _ in pairs], [second for _, second in pairs], 1.0):
+            yield model.finding("the logits of a batch of three", f"a difference of {far[1]:.3g}", far[0], seeds=seeds)
+            return
 
 
 def forced_tokens_are_followed(model: ModelExample) -> Findings:
     """Along its own tokens, forced, the model predicts what it predicted when it generated them."""
     free = model.reference
-    forced = model.generate(Method(), forced=free.tokens)
+    forced = model.run(Method(), forced=free.tokens)
     if not torch.equal(forced.tokens, free.tokens):
         yield model.finding("the forced tokens", "different ones")
-    yield from differences(model, free, forced, "the logits of free generation", CLOSE)
-    other = model.generate(Method(), forced=free.tokens.flip(0))
+    if far := far_step(free.logits, forced.logits):
+        yield model.finding("the logits of free generation", f"a difference of {far[1]:.3g}", step=far[0])
+    other = model.run(Method(), forced=free.tokens.flip(0))
     if all(torch.equal(*pair) for pair in zip(free.logits, other.logits, strict=True)):
         yield model.finding("different logits along other tokens", "the same")
 
@@ -208,7 +190,7 @@ def every_site_is_called_once_per_step(model: ModelExample) -> Findings:
     if model.entry.paradigm == "masked":
         raise Unsupported("Steps of a masked model skip sites.")
     calls = Calls()
-    ran = model.generate(Method(), calls)
+    ran = model.run(Method(), calls)
     for step, site, expected, actual in calls.misshaped[:1]:
         yield model.finding(expected, actual, step=step, layer=site.layer)
     for step, sites in sorted(calls.passes.items()):
@@ -224,7 +206,7 @@ def attention_equals_a_reference(model: ModelExample) -> Findings:
     if model.entry.paradigm == "masked":
         raise Unsupported("A masked model has no KV cache.")
     shadow = Shadow()
-    model.generate(Method(), shadow)
+    model.run(Method(), shadow)
     if shadow.worst > ANSWERS * max(1.0, shadow.largest):
         wrong = shadow.first
         assert wrong is not None
@@ -239,7 +221,7 @@ def evicting_methods_run(model: ModelExample) -> Findings:
         if model.entry.paradigm not in cls.paradigms:
             continue
         try:
-            ran = model.generate(cls.build(cls.parameters_for(Fraction(1, 2), model.layout(SEEDS))))
+            ran = model.run(cls.build(cls.parameters_for(Fraction(1, 2), model.layout(SEEDS))))
         except BadBudget:
             continue
         count += 1
@@ -260,32 +242,15 @@ def neutral_methods_equal_full(model: ModelExample) -> Findings:
             continue
         count += 1
         parameters = {**cls.parameters_for(Fraction(1), model.layout(SEEDS)), **cls.neutral}
-        yield from differences(model, model.reference, model.generate(cls.build(parameters)), f"the full cache's with {name}")
+        yield from checks.differences(model, model.reference, model.run(cls.build(parameters)), f"the full cache's with {name}")
     if not count:
         raise Unsupported("No built-in method with neutral parameters runs on it.")
-
-
-def graph_is_eager(model: ModelExample) -> Findings:
-    """Captured steps that are replayed give the eager tokens, bit for bit, for these samples and others."""
-    memory = Memory()
-    other_seeds = tuple(seed + model.entry.classes for seed in SEEDS) if model.loaded.prompted else (7, 3, 1)  # prompts of equal lengths
-    for seeds in (SEEDS, other_seeds):
-        expected = model.generate(Method(), seeds=seeds)
-        try:
-            replayed = model.generate(Method(), seeds=seeds, memory=capture_on_cpu(memory, model.loaded.parameters))
-        except Unsupported as error:
-            yield model.finding("steps that can be captured", error.message, seeds=seeds)
-            return
-        yield from differences(model, expected, replayed, "the eager steps'")
 
 
 def weights_and_settings_are_unchanged(model: ModelExample) -> Findings:
     """A generation changes neither the model's tensors nor a setting of torch."""
     before = [tensor.clone() for tensor in model.loaded.parameters]
-    with settings_restored() as changes:
-        model.generate(Method())
-    if changes:
-        yield model.finding("unchanged settings of torch", "; ".join(changes))
+    yield from checks.settings_are_unchanged(model)
     changed = [number for number, pair in enumerate(zip(before, model.loaded.parameters, strict=True)) if not torch.equal(*pair)]
     if changed:
         yield model.finding("unchanged weights", f"tensor {changed[0]} of its parameters changed")
@@ -294,7 +259,7 @@ def weights_and_settings_are_unchanged(model: ModelExample) -> Findings:
 
 
 MODEL: tuple[Callable[[ModelExample], Findings], ...] = (
-    entry_matches_the_model, weights_match_the_model, images_are_valid, second_generation_repeats, samples_are_the_same_in_any_batch,
+    entry_matches_the_model, weights_match_the_model, images_are_valid, checks.second_generation_repeats, samples_are_the_same_in_any_batch,
     forced_tokens_are_followed, every_site_is_called_once_per_step, attention_equals_a_reference, evicting_methods_run,
-    neutral_methods_equal_full, graph_is_eager, weights_and_settings_are_unchanged,
+    neutral_methods_equal_full, checks.graph_is_eager, weights_and_settings_are_unchanged,
 )

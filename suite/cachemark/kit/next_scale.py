@@ -15,7 +15,7 @@ from ..cache.layout import Layout, Site, Step, scale_steps
 from ..contract.heads import PerHead
 from ..contract.method import Method
 from .common import KitRun, MethodCell, calibration, neutral_parameters
-from .driver import Outputs
+from .driver import drive
 
 SIDES = (1, 2, 3, 4, 5, 6)  # 91 tokens, of which later steps read 55
 HEADS, LAYERS, DIM = 4, 3, 16
@@ -48,21 +48,6 @@ class ScaleFeed:
         """Return queries, keys and values of a step at a site."""
         q, k, v = (part[self.rows] for part in self.tokens[step.index, site.layer])
         return q, k, v
-
-
-def drive(method: Method, layout: Layout, feed: ScaleFeed, memory: Memory) -> Outputs:
-    """Run all steps and return the outputs of attention."""
-    sites = [Site("decoder", layer) for layer in range(layout.layers)]
-    method.begin(layout, sites, memory)
-    out: Outputs = {}
-    with torch.inference_mode():
-        for step in scale_steps(layout):
-            for site in sites:
-                if method.needs_raw_queries:
-                    method.observe_raw(site, step, feed.at(step, site)[0].flip(-1))
-                out[step.index, site] = method.attend(site, step, *feed.at(step, site))
-            method.end_step(step)
-    return out
 
 
 def invented_similarity(layout: Layout) -> dict[str, Any]:
@@ -130,5 +115,5 @@ class ScaleCell(MethodCell):
         """Drive the method; a sample is a row of the feed."""
         layout, feed, zeros = self.layout, ScaleFeed(self.layout), (0,) * len(seeds)
         feed.rows = [self.seeds.index(seed) for seed in seeds]
-        answers = drive(method, replace(layout, condition=zeros, seeds=tuple(seeds), branches=zeros), feed, memory)
+        answers = drive(method, replace(layout, condition=zeros, seeds=tuple(seeds), branches=zeros), feed, memory=memory)
         return KitRun(method, memory, answers)

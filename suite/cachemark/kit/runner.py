@@ -6,6 +6,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..contract.heads import HeadGroups
@@ -57,18 +58,14 @@ class CheckFamily:
     smaller: Callable[[Any], Sequence[Any]]
 
 
-def _token_cells(cls: type[Method], mode: Mode) -> list[Cell]:
-    return [Cell(cls, mode, "native", "mha"), Cell(cls, mode, "int8", "gqa")]
-
-
-def _scale_cells(cls: type[Method], mode: Mode) -> list[ScaleCell]:
-    return [ScaleCell(cls, mode, "native", "mha"), ScaleCell(cls, mode, "int8", "gqa")]
+def _both_codecs(kind: type[Cell | ScaleCell], cls: type[Method], mode: Mode) -> list[Cell | ScaleCell]:
+    return [kind(cls, mode, "native", "mha"), kind(cls, mode, "int8", "gqa")]
 
 
 FAMILIES = {
-    "next-token": CheckFamily(TOKEN, _token_cells, lambda cell: [
+    "next-token": CheckFamily(TOKEN, partial(_both_codecs, Cell), lambda cell: [
         replace(cell, layers=layers, heads=heads, grid=grid) for layers, heads, grid in TOKEN_SIZES]),
-    "next-scale": CheckFamily(SCALE, _scale_cells, lambda cell: [
+    "next-scale": CheckFamily(SCALE, partial(_both_codecs, ScaleCell), lambda cell: [
         replace(cell, layers=layers, heads=heads, sides=sides) for layers, heads, sides in SCALE_SIZES]),
     "masked": CheckFamily(MASKED, masked_cells, lambda cell: []),
 }
@@ -126,11 +123,7 @@ def method_checks(cls: type[Method], parameters: Mapping[str, Any] | None = None
         if family := FAMILIES.get(paradigm):
             grouped = issubclass(cls, HeadGroups) and paradigm == "next-token"
             for check in GROUPS if grouped else family.checks:
-                yield PlannedCheck(check, _examples(family, cls, mode), family.smaller, f"{paradigm}: ")
-
-
-def _examples(family: CheckFamily, cls: type[Method], mode: Mode) -> Callable[[], Sequence[Example]]:
-    return lambda: family.cells(cls, mode)
+                yield PlannedCheck(check, partial(family.cells, cls, mode), family.smaller, f"{paradigm}: ")
 
 
 def model_checks(entry: ModelEntry, request: Request | None = None) -> Iterator[PlannedCheck]:

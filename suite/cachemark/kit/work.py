@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -93,19 +93,29 @@ def work_is_declared(cell: MethodCell) -> Findings:
     no random numbers of torch are used.
     """
     layout, method = cell.layout, cell.tight()
+    method.resolve(layout)
     if layout.scales and not method.capturable:
         raise Unsupported(DECIDES)  # the entries it reads are not known in advance
-    work = _count(cell, method)
+    work = _count(cell, cell.tight())
     if work.random_calls and not layout.scales:
         yield cell.finding("random numbers of the sample's seed only", f"it calls {', '.join(sorted(work.random_calls))}")
     if layout.paradigm == "masked":
-        yield from _all_is_declared(cell, work)
+        assert isinstance(layout, MaskedLayout)
+        declared = sum(op.flops * op.times for op in masked_ops(method, layout, 0, 0, NATIVE))
+        if not (1 - TOLERANCE) * declared <= work.flops <= (1 + TOLERANCE) * declared:
+            yield cell.finding(f"{declared:,} FLOPs, as declared", f"{work.flops:,}")
         return
     full = _full_cache_work(replace(cell, cls=Method, mode=()))
     if work.weights < (1 - TOLERANCE) * full.weights:
         yield cell.finding(f"{full.weights:,} FLOPs of products with the model's weights, as the full cache", f"{work.weights:,}")
-    steps = scale_steps(layout) if layout.scales else raster_steps(layout)
-    yield from _attention_is_declared(cell, work, cell.tight(), layout, steps)
+    if method.needs_mass and mass_kernel("cpu") == FUSED_MASS_KERNEL:  # it dispatches nothing that can be counted
+        return
+    shortest = replace(layout, condition=(min(layout.condition),) * len(layout.condition))
+    least, most = _attention_flops(method, shortest)[0], sum(_attention_flops(method, layout))
+    if work.attend < (1 - TOLERANCE) * least:
+        yield cell.finding(f"at least {least:,} FLOPs of attention, as declared by attended", f"{work.attend:,}")
+    elif work.attend > (1 + TOLERANCE) * most:
+        yield cell.finding(f"at most {most:,} FLOPs of attention, as declared by attended", f"{work.attend:,}: it reads more than declared")
 
 
 @functools.cache
@@ -120,32 +130,12 @@ def _count(cell: MethodCell, method: Method) -> DispatchedWork:
     return work
 
 
-def _all_is_declared(cell: MethodCell, work: DispatchedWork) -> Findings:
-    method, layout = cell.tight(), cell.layout
-    assert isinstance(layout, MaskedLayout)
-    method.resolve(layout)
-    declared = sum(op.flops * op.times for op in masked_ops(method, layout, 0, 0, NATIVE))
-    if not (1 - TOLERANCE) * declared <= work.flops <= (1 + TOLERANCE) * declared:
-        yield cell.finding(f"{declared:,} FLOPs, as declared", f"{work.flops:,}")
-
-
-def _attention_is_declared(cell: MethodCell, work: DispatchedWork, method: Method, layout: Layout, steps: Sequence[Step]) -> Findings:
-    if method.needs_mass and mass_kernel("cpu") == FUSED_MASS_KERNEL:  # it dispatches nothing that can be counted
-        return
-    shortest = replace(layout, condition=(min(layout.condition),) * len(layout.condition))
-    least, most = _attention_flops(method, shortest, steps)[0], sum(_attention_flops(method, layout, steps))
-    if work.attend < (1 - TOLERANCE) * least:
-        yield cell.finding(f"at least {least:,} FLOPs of attention, as declared by attended", f"{work.attend:,}")
-    elif work.attend > (1 + TOLERANCE) * most:
-        yield cell.finding(f"at most {most:,} FLOPs of attention, as declared by attended", f"{work.attend:,}: it reads more than declared")
-
-
-def _attention_flops(method: Method, layout: Layout, steps: Sequence[Step]) -> tuple[int, int]:
+def _attention_flops(method: Method, layout: Layout) -> tuple[int, int]:
     """Return FLOPs of attention in a generation, and those of the method's own products."""
     method.resolve(layout)
     width = layout.heads // layout.kv_heads * layout.head_dim
     attention = own = 0
-    for step in steps:
+    for step in scale_steps(layout) if layout.scales else raster_steps(layout):
         tokens = layout.rows * (step.count or layout.longest_condition)
         for site in (Site("decoder", layer) for layer in range(layout.layers)):
             attention += 4 * tokens * width * method.attended_by_heads(layout, site, step)

@@ -15,7 +15,7 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
 from ..core.errors import BadBudget, BadParameter
-from .base.evicting import Evicting, ring
+from .base.evicting import Evicting, lowest, ring
 from .registry import method
 
 SIMILAR = 0.5  # cosine above which two keys count as copies of each other
@@ -98,7 +98,7 @@ class RKV(Evicting):
         k = k.gather(2, order[..., None].expand(-1, -1, -1, k.size(-1))).float()
         older = k.size(2) - self.alpha
         score = self.mix_lambda * importance(q.float(), k[:, :, :older]) - (1 - self.mix_lambda) * redundancy(k)[..., :older]
-        return score.argsort(dim=-1, stable=True)[..., : self.layout.line]
+        return lowest(score, torch.arange(older, dtype=torch.int16, device=score.device).expand_as(score), self.layout.line)
 
 
 def importance(q: Tensor, k: Tensor) -> Tensor:

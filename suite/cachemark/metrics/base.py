@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from ..core import registry
+from ..core.errors import Unsupported
 from ..core.units import Metric
+from ..models.prompt_lists import PromptList, prompt_list
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,8 +33,8 @@ T = TypeVar("T")
 class MetricContext:
     """The context of a measurement.
 
-    ``options``: those of the plan for this metric; ``prompts``: the texts of the model (none for a model of classes); ``prompt_list``: the
-    name or path of their list; ``dataset``: that of the class labels; ``shared``: networks that several metrics use.
+    ``options``: of this metric in the plan; ``prompts``: the texts of the model (none for a model of classes); ``prompt_list``: the
+    name or path of their list; ``dataset``: of the class labels; ``shared``: networks that several metrics use.
     """
 
     device: str = "cpu"
@@ -47,6 +49,12 @@ class MetricContext:
         if key not in self.shared:
             self.shared[key] = build()
         return cast("T", self.shared[key])
+
+    def latest(self, key: object, images: Tensor, compute: Callable[[Tensor], T]) -> T:
+        """Return what ``compute`` gives for these images; several metrics of the same images compute it once."""
+        if key not in self.shared or self.shared[key][0] is not images:
+            self.shared[key] = images, compute(images)
+        return cast("T", self.shared[key][1])
 
 
 @dataclass(frozen=True)
@@ -244,6 +252,14 @@ class CostMetric(MetricBase):
     @abstractmethod
     def measure(self, costs: Costs) -> Sequence[float]:
         """Return the values of the counted generations, or one of the case; nothing if it does not apply."""
+
+
+def benchmark_prompts(setting: MetricContext, kind: str, file: str, source: str) -> PromptList:
+    """Return the prompts of a benchmark. Raises Unsupported, with how to get them, if the plan uses others."""
+    prompts = prompt_list(setting.prompt_list) if setting.prompt_list else None
+    if prompts is None or prompts.kind != kind:
+        raise Unsupported(f"not measured: needs its own prompts, named under fidelity.prompts, get them with: curl -LO {source}{file}")
+    return prompts
 
 
 def known(*values: float) -> list[float | None]:

@@ -35,7 +35,7 @@ class FrechetDistance(FeatureMetric):
         if floor := images.preset.reference.floors.get(len(images.features)):
             facts["real"] = list(floor)
         if images.full is not None:
-            facts["to_full"] = known(*difference(images.features, images.full, images.preset.reference).span)
+            facts["to_full"] = known(*difference(images.features, images.full, images.preset.reference)[:3])
         return facts
 
 

@@ -1,22 +1,31 @@
-"""GenEval with its six kinds of prompts (Ghosh et al., NeurIPS 2023)."""
+"""GenEval with its six kinds of prompts: does an image show the requested objects, with their number, colors and positions?
+
+Ghosh et al., "GenEval: An Object-Focused Framework for Evaluating Text-to-Image Alignment" (NeurIPS 2023), with the rules and thresholds
+of the authors' script. Objects and colors come from any detector and color namer. The authors' detector is from
+another library, so values approximate published ones if the same network is used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import Unsupported
 from ..core.spec import digest
-from .base import ImageBatch, ImageMetric, MetricContext
-from .prompt_lists import benchmark_prompts
+from ..models.prompt_lists import prompt_list
+from .base import ImageBatch, ImageMetric, MetricContext, benchmark_prompts
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .compute.geneval import GenEval
+    from .compute.detector import ClipColors, Detection, PretrainedDetector
 
 TASKS = ("geneval_single_object", "geneval_two_object", "geneval_counting", "geneval_colors", "geneval_position", "geneval_color_attr")
 PROMPTS_SOURCE = "https://raw.githubusercontent.com/djghosh13/geneval/main/prompts/"
+COUNTING = 0.9  # least confidence of an object in tasks about a number of objects
+MOST = 16  # objects of a class
+DISTANCE = 0.1  # least distance of centers, relative to the extents of both objects
 
 
 class ObjectScore(ImageMetric):
@@ -31,7 +40,7 @@ class ObjectScore(ImageMetric):
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
         """Return detector, colors and tasks. Raises Unsupported if one is missing, or the detector lacks a class."""
-        from .compute import clip, detector
+        from .compute import detector, pretrained
 
         prompts = benchmark_prompts(setting, "geneval", "evaluation_metadata.jsonl", PROMPTS_SOURCE)
         folder = setting.options["detector"]
@@ -43,28 +52,39 @@ class ObjectScore(ImageMetric):
         if unseen := sorted(classes - detector.classes(folder)):
             raise Unsupported(f"not measured: the detector in {folder!r} knows no {unseen[0]!r}, get one that does with: "
                               f"hf download {detector.PUBLISHED} --local-dir {folder}")
-        return {**parts, "clip": clip.identity(setting.options["clip"]), "tasks": digest(prompts.tasks)}
+        return {**parts, "clip": pretrained.clip_identity(setting.options["clip"]), "tasks": digest(prompts.tasks)}
+
+    def applies(self, labels: Sequence[int]) -> bool:
+        """Return whether a prompt of this kind is among these."""
+        return bool(self._counting(labels))
 
     def measure(self, batch: ImageBatch) -> Tensor:
-        return self.setting.once("geneval", self._benchmark)(self.name, batch.images, batch.labels)
+        """Return 1 or 0 for each image whose prompt is of this kind, fp64 on the CPU."""
+        import torch
 
-    def tags(self, labels: Sequence[int]) -> set[str]:
-        """Return the kinds of the prompts with these labels."""
-        return {str(self._tasks()[label]["tag"]) for label in labels}
+        tasks = prompt_list(self.setting.prompt_list).tasks
+        right = self.setting.latest("geneval", batch.images, lambda images: [
+            self._is_right(image, tasks[label]) for image, label in zip(images, batch.labels, strict=True)])
+        return torch.tensor([right[number] for number in self._counting(batch.labels)], dtype=torch.float64)
 
-    def _tasks(self) -> Sequence[Any]:
-        from ..models.prompt_lists import prompt_list
+    def _counting(self, labels: Sequence[int]) -> list[int]:
+        """Return the positions of the prompts that count for this metric."""
+        tasks = prompt_list(self.setting.prompt_list).tasks
+        return [number for number, label in enumerate(labels) if self.name not in TASKS or self.name == f"geneval_{tasks[label]['tag']}"]
 
-        return prompt_list(self.setting.prompt_list).tasks
+    def _is_right(self, image: Tensor, task: Mapping[str, Any]) -> bool:
+        from .compute.image_bytes import nearest_bytes
 
-    def _benchmark(self) -> GenEval:
-        from .compute.clip import Clip
+        detector, colors = self.setting.once("geneval networks", self._networks)
+        pixels = nearest_bytes(image).cpu()
+        return is_right(task, counted(detector(pixels), task["tag"]), lambda objects, name: colors(pixels, objects, name))
+
+    def _networks(self) -> tuple[PretrainedDetector, ClipColors]:
         from .compute.detector import ClipColors, PretrainedDetector
-        from .compute.geneval import GenEval
+        from .compute.pretrained import Clip
 
-        folder, device = self.setting.options["clip"], self.setting.device
-        clip = self.setting.once(("clip", folder), lambda: Clip(folder, device=device))
-        return GenEval(self._tasks(), PretrainedDetector(self.setting.options["detector"], device=device), ClipColors(clip))
+        colors = ClipColors(Clip.shared(self.setting, self.setting.options["clip"]))
+        return PretrainedDetector(self.setting.options["detector"], device=self.setting.device), colors
 
 
 class GenEvalScore(ObjectScore):
@@ -83,15 +103,7 @@ class GenEvalOverall(ObjectScore):
     mean_of = TASKS
 
 
-class GenEvalTask(ObjectScore):
-    """The score of one kind of prompts."""
-
-    def applies(self, labels: Sequence[int]) -> bool:
-        """Return whether a prompt of this kind is among these."""
-        return self.name.removeprefix("geneval_") in self.tags(labels)
-
-
-class GenEvalSingleObject(GenEvalTask):
+class GenEvalSingleObject(ObjectScore):
     """GenEval's score of prompts for one object."""
 
     meaning = "The same, of images whose prompt requests one object."
@@ -99,7 +111,7 @@ class GenEvalSingleObject(GenEvalTask):
     title = "GenEval, object"
 
 
-class GenEvalTwoObject(GenEvalTask):
+class GenEvalTwoObject(ObjectScore):
     """GenEval's score of prompts for two objects."""
 
     meaning = "The same, of images whose prompt requests two objects."
@@ -107,7 +119,7 @@ class GenEvalTwoObject(GenEvalTask):
     title = "GenEval, two objects"
 
 
-class GenEvalCounting(GenEvalTask):
+class GenEvalCounting(ObjectScore):
     """GenEval's score of prompts for a number of objects."""
 
     meaning = "The same, of images whose prompt requests a number of objects."
@@ -115,7 +127,7 @@ class GenEvalCounting(GenEvalTask):
     title = "GenEval, count"
 
 
-class GenEvalColors(GenEvalTask):
+class GenEvalColors(ObjectScore):
     """GenEval's score of prompts for an object in a color."""
 
     meaning = "The same, of images whose prompt requests an object in a color."
@@ -123,7 +135,7 @@ class GenEvalColors(GenEvalTask):
     title = "GenEval, color"
 
 
-class GenEvalPosition(GenEvalTask):
+class GenEvalPosition(ObjectScore):
     """GenEval's score of prompts for an object next to, above or below another."""
 
     meaning = "The same, of images whose prompt requests an object next to, above or below another."
@@ -131,9 +143,54 @@ class GenEvalPosition(GenEvalTask):
     title = "GenEval, position"
 
 
-class GenEvalColorAttributes(GenEvalTask):
+class GenEvalColorAttributes(ObjectScore):
     """GenEval's score of prompts for two objects, each in its own color."""
 
     meaning = "The same, of images whose prompt requests two objects, each in its own color."
     name = "geneval_color_attr"
     title = "GenEval, attributes"
+
+
+def counted(detections: Sequence[Detection], tag: str) -> dict[str, list[Detection]]:
+    """Return the objects that count in a task of this kind, by class, in order of confidence."""
+    from .compute.detector import THRESHOLD
+
+    least = COUNTING if tag == "counting" else THRESHOLD
+    by_class: dict[str, list[Detection]] = {}
+    for detection in sorted(detections, key=lambda detection: -detection.score):
+        if detection.score > least and len(by_class.get(detection.name, ())) < MOST:
+            by_class.setdefault(detection.name, []).append(detection)
+    return by_class
+
+
+def is_right(task: Mapping[str, Any], objects: Mapping[str, Sequence[Detection]], colors: Any) -> bool:
+    """Return whether everything that a task includes is present and nothing that it excludes.
+
+    Colors (``colors(objects, name)``) and positions are tested for the most confident objects of a class, as many as requested. The
+    position must hold for every object of the clause that it refers to, which must be right itself.
+    """
+    groups: list[Sequence[Detection] | None] = []
+    for clause in task["include"]:
+        name, count = clause["class"], clause["count"]
+        surest = objects.get(name, ())[:count]
+        right = len(surest) == count
+        if right and "color" in clause:
+            right = list(colors(surest, name)).count(clause["color"]) >= count
+        if right and "position" in clause:
+            relation, other = clause["position"]
+            beside = groups[other]
+            right = beside is not None and all(relation in relations(a.box, b.box) for a in surest for b in beside)
+        groups.append(surest if right else None)
+    return None not in groups and all(len(objects.get(clause["class"], ())) < clause["count"] for clause in task.get("exclude", ()))
+
+
+def relations(box: Sequence[float], anchor: Sequence[float]) -> set[str]:
+    """Return the relations of a box (left, top, right, bottom) to another; empty if they are too close."""
+    offset = [(box[i] + box[i + 2] - anchor[i] - anchor[i + 2]) / 2 for i in (0, 1)]
+    extents = [abs(box[i + 2] - box[i]) + abs(anchor[i + 2] - anchor[i]) for i in (0, 1)]
+    beyond = [math.copysign(max(abs(d) - DISTANCE * e, 0.0), d) for d, e in zip(offset, extents, strict=True)]
+    if max(map(abs, beyond)) < 1e-3:
+        return set()
+    across, down = (d / math.hypot(*offset) for d in beyond)
+    holds = {"left of": across < -0.5, "right of": across > 0.5, "above": down < -0.5, "below": down > 0.5}
+    return {name for name, true in holds.items() if true}

@@ -1,37 +1,74 @@
-"""Scores of human preference: ImageReward (Xu et al., NeurIPS 2023) and HPSv2 (Wu et al., 2023)."""
+"""Scores of human preference by ImageReward and HPSv2, if their packages are installed.
+
+Xu et al., "ImageReward: Learning and Evaluating Human Preferences for Text-to-Image Generation" (NeurIPS 2023); Wu et al., "Human
+Preference Score v2" (2023). Each is the authors' code with local weights; the worker runs it offline.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+import importlib.util
+import io
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..core.errors import Unsupported
+from ..core.files import is_readable
 from .base import ImageBatch, ImageMetric, MetricContext
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from torch import Tensor
-
-    from .compute.preference import PreferenceScore
 
 
 class PreferenceMetric(ImageMetric):
-    """A score by a network that was trained on human choices."""
+    """A score by a network that was trained on human choices: ``weights`` in a folder, ``published`` on Hugging Face."""
 
     prompted = True
     options = ("weights",)
+    package: ClassVar[str]
+    weights: ClassVar[tuple[str, ...]]
+    published: ClassVar[str]
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
-        from .compute.preference import PREFERENCES
+        from .compute.pretrained import files_identity
 
-        return {"weights": PREFERENCES[cls.name].identity(setting.options["weights"])}
+        folder = setting.options["weights"]
+        if importlib.util.find_spec(cls.package) is None:
+            raise Unsupported(f"not measured: needs {cls.package}, get it with: pip install {cls.packages[0]}")
+        if missing := [name for name in cls.weights if not is_readable(Path(folder) / name)]:
+            raise Unsupported(f"not measured: needs {', '.join(missing)} in {folder!r}, get it with: "
+                              f"hf download {cls.published} {' '.join(cls.weights)} --local-dir {folder}")
+        return {"weights": files_identity([Path(folder) / name for name in cls.weights])}
 
     def measure(self, batch: ImageBatch) -> Tensor:
-        return self.setting.once(self.name, self._network)(batch.images, batch.labels)
+        import torch
+        from PIL.Image import fromarray
 
-    def _network(self) -> PreferenceScore:
-        from .compute.preference import PREFERENCES, PreferenceScore
+        from .compute.image_bytes import nearest_bytes
 
-        score = PREFERENCES[self.name].load(self.setting.options["weights"], device=self.setting.device)
-        return PreferenceScore(self.setting.prompts, score)
+        score = self.setting.once(self.name, self._load)
+        pixels = nearest_bytes(batch.images).permute(0, 2, 3, 1).cpu().numpy()
+        with torch.inference_mode():
+            values = [score(fromarray(image), self.setting.prompts[label]) for image, label in zip(pixels, batch.labels, strict=True)]
+        return torch.tensor(values, dtype=torch.float64)
+
+    def _load(self) -> Callable[[Image, str], float]:
+        """Load the network. Raises Unsupported for missing files, BadCheckpoint for wrong ones."""
+        from .compute.pretrained import built
+
+        self.identity(self.setting)
+        folder = self.setting.options["weights"]
+        with redirect_stdout(io.StringIO()):  # both print while loading, and the worker's output is a protocol
+            return built(folder, self.package, lambda: self.build(importlib.import_module(self.package), Path(folder)))
+
+    @abstractmethod
+    def build(self, package: Any, folder: Path) -> Callable[[Image, str], float]:
+        """Return the function that scores an image and its prompt."""
 
 
 class ImageReward(PreferenceMetric):
@@ -43,6 +80,14 @@ class ImageReward(PreferenceMetric):
     plan_name = "image_reward"
     ceiling = 10.0  # above every score
     packages = ("image-reward",)
+    package = "ImageReward"
+    weights = ("ImageReward.pt", "med_config.json")
+    published = "THUDM/ImageReward"
+
+    def build(self, package: Any, folder: Path) -> Callable[[Image, str], float]:
+        weights, config = (str(folder / name) for name in self.weights)
+        model = package.load(weights, device=self.setting.device, med_config=config)
+        return lambda image, prompt: float(model.score(prompt, image))
 
 
 class HumanPreference(PreferenceMetric):
@@ -55,3 +100,21 @@ class HumanPreference(PreferenceMetric):
     within = (-1, 1)
     ceiling = 1.0
     packages = ("hpsv2",)
+    package = "hpsv2"
+    weights = ("HPS_v2.1_compressed.pt",)
+    published = "xswu/HPSv2"
+
+    def build(self, package: Any, folder: Path) -> Callable[[Image, str], float]:
+        """Use the parts of HPSv2's function, which would load 4 GB per image; in fp32 instead of half precision."""
+        import torch
+
+        device, parts = self.setting.device, importlib.import_module("hpsv2.src.open_clip")
+        model, _, ready = parts.create_model_and_transforms("ViT-H-14", None, precision="fp32", device=device, output_dict=True)
+        model.load_state_dict(torch.load(folder / self.weights[0], map_location=device, weights_only=True)["state_dict"])
+        model, tokenizer = model.eval(), parts.get_tokenizer("ViT-H-14")
+
+        def score(image: Image, prompt: str) -> float:
+            output = model(ready(image).unsqueeze(0).to(device), tokenizer([prompt]).to(device))
+            return float((output["image_features"] * output["text_features"]).sum())
+
+        return score

@@ -1,21 +1,30 @@
-"""DPG-Bench (Hu et al., 2024): the questions about a long prompt that a network answers with yes for an image."""
+"""DPG-Bench: the fraction of questions about a long prompt that a network answers with yes for an image.
+
+Hu et al., "ELLA: Equip Diffusion Models with LLM for Enhanced Semantic Alignment" (2024), with the rules of the authors' script: a
+question counts as no if a question that it depends on counts as no. The authors' network is mPLUG-large; here any network for visual
+question answering in transformers is used, and values of two networks do not compare. Differences to the authors' code: one image per
+prompt instead of a grid of four; case and spaces of answers are ignored; a dependency on a missing question is ignored (theirs skips
+the prompt).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import Unsupported
 from ..core.spec import digest
-from ..models.prompt_lists import prompt_list
-from .base import ImageBatch, ImageMetric, MetricContext
-from .prompt_lists import benchmark_prompts
+from ..models.prompt_lists import Question, prompt_list
+from .base import ImageBatch, ImageMetric, MetricContext, benchmark_prompts
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .compute.dpg import Dpg
-
 SOURCE = "https://raw.githubusercontent.com/TencentQQGYLab/ELLA/main/dpg_bench/"
+FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
+MORE = ("tokenizer.json", "vocab.txt", "special_tokens_map.json", "processor_config.json", "generation_config.json")
+LONGEST = 10  # tokens of an answer
+PUBLISHED = "Salesforce/blip-vqa-capfilt-large"
 
 
 class QuestionScore(ImageMetric):
@@ -33,20 +42,57 @@ class QuestionScore(ImageMetric):
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
         """Return the network and its questions. Raises Unsupported if one is missing."""
-        from .compute import dpg
+        from .compute.pretrained import folder_identity
 
         prompts = benchmark_prompts(setting, "dpg", "dpg_bench.csv", SOURCE)
         if not prompts.questions:
             raise Unsupported(f"not measured: needs dpg_bench.csv beside the prompts in {setting.prompt_list!r}, get it with: "
                               f"curl -LO {SOURCE}dpg_bench.csv")
         questions = [[[question.number, question.text, question.needs] for question in group] for group in prompts.questions]
-        return {"weights": dpg.identity(setting.options["weights"]), "questions": digest(questions)}
+        return {"weights": folder_identity(setting.options["weights"], FILES, MORE, PUBLISHED), "questions": digest(questions)}
 
     def measure(self, batch: ImageBatch) -> Tensor:
-        return self.setting.once("dpg", self._benchmark)(batch.images, batch.labels)
+        import torch
 
-    def _benchmark(self) -> Dpg:
-        from .compute.dpg import Dpg, PretrainedAnswerer
+        from .compute.image_bytes import nearest_bytes
 
-        answerer = PretrainedAnswerer(self.setting.options["weights"], device=self.setting.device)
-        return Dpg(prompt_list(self.setting.prompt_list).questions, answerer)
+        answer = self.setting.once("dpg", lambda: answerer(self.setting.options["weights"], self.setting.device))
+        groups, shares = prompt_list(self.setting.prompt_list).questions, []
+        for image, label in zip(batch.images, batch.labels, strict=True):
+            pixels, questions = nearest_bytes(image).cpu(), groups[label]
+            shares.append(share_of_yes(questions, [answer(pixels, question.text) for question in questions]))
+        return torch.tensor(shares, dtype=torch.float64)
+
+
+def share_of_yes(questions: Sequence[Question], answers: Sequence[str]) -> float:
+    """Return the fraction of questions that count as yes."""
+    counts = {question.number: answer.strip().lower() == "yes" for question, answer in zip(questions, answers, strict=True)}
+    for question in questions:
+        if not all(counts.get(need, True) for need in question.needs):
+            counts[question.number] = False
+    return sum(counts.values()) / len(counts)
+
+
+def answerer(folder: str, device: str = "cpu") -> Callable[[Tensor, str], str]:
+    """Return a function that answers a question about bytes (3, H, W), by a network that writes (BLIP) or classifies (ViLT).
+
+    Raises Unsupported for missing files, BadCheckpoint for inconsistent ones.
+    """
+    import torch
+
+    from .compute.pretrained import built, folder_identity, toolkit
+
+    folder_identity(folder, FILES, MORE, PUBLISHED)
+    transformers, kind, own = toolkit(), "network for visual questions", {"local_files_only": True}
+    network = transformers.AutoModelForVisualQuestionAnswering
+    model: Any = built(folder, kind, lambda: network.from_pretrained(folder, use_safetensors=True, **own).to(device).eval())
+    ready: Any = built(folder, kind, lambda: transformers.AutoProcessor.from_pretrained(folder, **own))
+
+    @torch.inference_mode()
+    def answer(image: Tensor, question: str) -> str:
+        inputs = ready(images=image.numpy(), text=question, return_tensors="pt").to(device)
+        if model.can_generate():
+            return str(ready.decode(model.generate(**inputs, max_new_tokens=LONGEST)[0], skip_special_tokens=True))
+        return str(model.config.id2label[int(model(**inputs).logits.argmax(-1))])
+
+    return answer

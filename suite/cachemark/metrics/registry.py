@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 
@@ -13,18 +12,12 @@ MODULES = ("costs", "tokens", "similarity", "perceptual", "color_consistency", "
            "preference_scores", "text_similarity", "image_sets")
 
 
-def _classes() -> Iterator[type[MetricBase]]:
-    for module in MODULES:
-        declarations = import_module(f"{__package__}.{module}")
-        for cls in vars(declarations).values():
-            if isinstance(cls, type) and cls.__module__ == declarations.__name__ and issubclass(cls, MetricBase) and "name" in vars(cls):
-                yield cls
-
-
 @cache
 def built_in() -> dict[str, type[MetricBase]]:
     """Return the package's metrics by name; metrics of sets by the first part of the name, ``fid``."""
-    return {cls.name: cls for cls in _classes()}
+    classes = [cls for module in MODULES for cls in vars(import_module(f"{__package__}.{module}")).values()
+               if isinstance(cls, type) and issubclass(cls, MetricBase) and cls.__module__.endswith(f".{module}")]
+    return {cls.name: cls for cls in classes if "name" in vars(cls)}
 
 
 def image_metrics() -> dict[str, type[ImageMetric]]:

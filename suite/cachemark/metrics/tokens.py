@@ -25,9 +25,7 @@ class TokenAgreement(ImageMetric):
     paired = True
 
     def measure(self, batch: ImageBatch) -> Tensor:
-        from .compute.fidelity import agreement
-
-        return agreement(batch.tokens, batch.reference_tokens)
+        return (batch.tokens == batch.reference_tokens).float().mean(1)
 
 
 class TokenDivergence(ImageMetric):
@@ -51,6 +49,11 @@ class TokenDivergence(ImageMetric):
         return batch.forced()
 
 
+def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Return KL(p ‖ q) in nats of log-probabilities (…, vocab), (…); rounding may make it negative."""
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
 class TokenDistance(ImageMetric):
     """Root mean square difference to the full cache's continuous tokens at the same seed."""
 
@@ -65,9 +68,7 @@ class TokenDistance(ImageMetric):
     tokens = "vectors"
 
     def measure(self, batch: ImageBatch) -> Tensor:
-        from .compute.fidelity import distance
-
-        return distance(batch.tokens, batch.reference_tokens)
+        return (batch.tokens.double() - batch.reference_tokens.double()).square().flatten(1).mean(1).sqrt()
 
 
 class ForcedDistance(ImageMetric):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...models.prompt_lists import COLOURS
-from .clip import CHUNK, Clip
-from .geneval import THRESHOLD, Detection
-from .pretrained import built, folder_identity, toolkit
+from .pretrained import Clip, built, folder_identity, toolkit
 
 FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
 PUBLISHED = "facebook/mask2former-swin-small-coco-instance"
@@ -28,6 +27,17 @@ NAMES = {  # class names in other lists of COCO, and in GenEval
 }
 TEMPLATES = ("a photo of a {color} {name}", "a photo of a {color}-colored {name}", "a photo of a {color} object")
 GREY = 0x99  # replaces the background
+THRESHOLD = 0.3  # least confidence of an object
+
+
+@dataclass(frozen=True)
+class Detection:
+    """A detected object: class name, confidence, ``box`` (left, top, right, bottom) in pixels, and mask (H, W) bool if known."""
+
+    name: str
+    score: float
+    box: tuple[float, float, float, float]
+    mask: Tensor | None = None
 
 
 def identity(folder: str) -> str:
@@ -102,8 +112,7 @@ class ClipColors:
             each = self._clip.of_texts(texts).unflatten(0, (len(COLOURS), len(TEMPLATES)))
             self._texts[name] = F.normalize(each.mean(1), dim=-1)
         parts = [_crop(image, detection).numpy() for detection in objects]
-        embeddings = torch.cat([self._clip.of_images(parts[at : at + CHUNK]) for at in range(0, len(parts), CHUNK)])
-        return [COLOURS[best] for best in (embeddings @ self._texts[name].T).argmax(1).tolist()]
+        return [COLOURS[best] for best in (self._clip.of_images(parts) @ self._texts[name].T).argmax(1).tolist()]
 
 
 def _crop(image: Tensor, detection: Detection) -> Tensor:

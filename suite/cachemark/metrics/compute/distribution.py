@@ -1,21 +1,12 @@
-"""FID, KID, Inception score, precision and recall of a set of images, by torch-fidelity.
-
-torch-fidelity reads the features of the images, and features and statistics of the reference, from its cache. The cache is a
-temporary folder of one call, and its names are content hashes, because torch-fidelity compares names only.
-"""
+"""FID, KID, Inception score, precision and recall of a set of images, by torch-fidelity's functions of features."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ...core.errors import Unsupported, unknown
-from .extractor import declare, toolkit
+from .extractor import toolkit
 from .image_features import ImageFeatures, RealImages
 
 NAMES = {
@@ -36,18 +27,19 @@ def distribution(features: ImageFeatures, reference: RealImages, **options: Any)
     Raises UnknownName for another option, which torch-fidelity would ignore; BadCheckpoint for a reference of another extractor;
     Unsupported for fewer images than a metric needs.
     """
-    chosen = settings(options)
+    chosen, fidelity, scores = settings(options), toolkit(), dict[str, float]()
     reference.expect(features.extractor)
     _require_enough(len(features), len(reference.features), chosen)
-    declare(features.extractor)
-    mine, real = f"images-{features.digest}", f"reference-{reference.digest}"
-    with TemporaryDirectory(prefix="cachemark-") as folder:
-        features.write_cache(Path(folder), mine)
-        reference.write_cache(Path(folder), real)
-        scores = toolkit().calculate_metrics(
-            input1=_OnlyFeatures(), input1_cache_name=mine, input2=_OnlyFeatures(), input2_cache_name=real, cache_root=folder,
-            feature_extractor=features.extractor, cuda=False, save_cpu_ram=True, **chosen,
-        )
+    if chosen["fid"]:
+        statistics = {"mu": reference.mean.numpy(), "sigma": reference.covariance.numpy()}
+        own = fidelity.metric_fid.fid_features_to_statistics(features.features)
+        scores |= fidelity.metric_fid.fid_statistics_to_metric(own, statistics, chosen["verbose"])
+    if chosen["kid"]:
+        scores |= fidelity.metric_kid.kid_features_to_metric(features.features, reference.features, **chosen)
+    if chosen["isc"]:
+        scores |= fidelity.metric_isc.isc_featuresdict_to_metric({"logits": features.logits}, "logits", **chosen)
+    if chosen["prc"]:
+        scores |= fidelity.metric_prc.prc_features_to_metric(features.features, reference.features, save_cpu_ram=True, **chosen)
     return {name: float(scores[key]) for key, name in NAMES.items() if key in scores}
 
 
@@ -58,16 +50,6 @@ def settings(options: Mapping[str, Any]) -> dict[str, Any]:
         if option not in defaults:
             raise unknown("option of torch-fidelity", option, defaults)
     return {**defaults, **dict.fromkeys(METRICS, True), "verbose": False, **options}
-
-
-class _OnlyFeatures(torch.utils.data.Dataset[Tensor]):
-    """A data set without images. Reading one means that torch-fidelity did not find the features."""
-
-    def __len__(self) -> int:
-        return 0
-
-    def __getitem__(self, index: int) -> Tensor:
-        raise AssertionError("torch-fidelity did not find the features in its cache: the names of its files have changed")
 
 
 def _require_enough(images: int, real: int, chosen: Mapping[str, Any]) -> None:

@@ -1,8 +1,6 @@
-"""Networks as feature extractors of torch-fidelity, named after the hash of their weights.
+"""Feature networks by the hash of their weights, and files of torch-fidelity in PyTorch's download cache.
 
-torch-fidelity caches features by the name of the extractor only, so the same name with other weights would return the old scores.
-The name therefore contains the first 12 digits of the SHA-256 of the weights. Weights that torch-fidelity would download are read
-from PyTorch's download cache; nothing is downloaded here.
+Weights that torch-fidelity would download are read from that cache; nothing is downloaded here.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from torch import Tensor, nn
 
 from ...core.errors import BadCheckpoint, Infrastructure, Unsupported
 
-FEATURES, LOGITS = "features", "logits"
 DIGITS = 12
 OURS = "cachemark"  # family of the extractors that this package trains
 
@@ -39,60 +36,24 @@ def extractor_name(sha256: str, family: str = OURS) -> str:
 
 
 def register(sha256: str, load: Callable[[], nn.Module], family: str = OURS) -> str:
-    """Register a network with torch-fidelity and return its name.
+    """Register a network and return the name of its extractor.
 
     ``load`` builds the network from the weights with this SHA-256, in evaluation mode; it is called for the first images. Called with
     bytes (B, 3, H, W), RGB, the network returns features (B, F), for FID, KID, precision and recall, and class logits (B, C), for the
-    Inception score. An earlier registration stays.
+    Inception score. An earlier registration stays. Raises Infrastructure without torch-fidelity.
     """
+    toolkit()
     name = extractor_name(sha256, family)
-    declare(name)
     _loaders.setdefault(name, load)
     return name
 
 
-def declare(name: str) -> None:
-    """Register a name with torch-fidelity without a network, which suffices to compare stored features."""
-    fidelity = toolkit()
-    if name not in fidelity.registry.FEATURE_EXTRACTORS_REGISTRY:
-        fidelity.register_feature_extractor(name, _extractor(fidelity.FeatureExtractorBase))
-
-
-def instance(name: str, *, cuda: bool) -> Any:
-    """Return torch-fidelity's extractor of this name. Raises Unsupported if no network is registered."""
+def network(name: str) -> nn.Module:
+    """Load the network of an extractor. Raises Unsupported if none is registered."""
     if name not in _loaders:
         raise Unsupported(f"No network is registered for the extractor {name!r}.",
                           remedy=f"Register the weights with that hash; registered are: {', '.join(sorted(_loaders)) or 'none'}.")
-    return toolkit().utils.create_feature_extractor(name, [FEATURES, LOGITS], cuda=cuda, verbose=False)
-
-
-def _extractor(base: Any) -> type:
-    """Return a ``FeatureExtractorBase`` that loads the network of its name for the first images."""
-
-    class NetworkExtractor(base):
-        def __init__(self, name: str, features_list: list[str], **options: Any) -> None:
-            super().__init__(name, features_list)
-            self.network: nn.Module | None = None
-
-        @staticmethod
-        def get_provided_features_list() -> tuple[str, str]:
-            return FEATURES, LOGITS
-
-        @staticmethod
-        def get_default_feature_layer_for_metric(metric: str) -> str:
-            return LOGITS if metric == "isc" else FEATURES
-
-        @staticmethod
-        def can_be_compiled() -> bool:
-            return False
-
-        def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-            if self.network is None:
-                self.network = _loaders[self.name]().to(images.device)
-            outputs = dict(zip((FEATURES, LOGITS), self.network(images), strict=True))
-            return tuple(outputs[name] for name in self.features_list)
-
-    return NetworkExtractor
+    return _loaders[name]()
 
 
 def cached(address: str) -> Path:

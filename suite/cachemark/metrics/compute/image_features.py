@@ -8,17 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors.torch import load as unpacked
 from safetensors.torch import save as packed
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
 
 from ...core.errors import BadCheckpoint, Unsupported
 from ...core.files import is_readable, replacing
-from .extractor import FEATURES, LOGITS, instance, toolkit
+from .extractor import network, toolkit
 from .image_bytes import as_bytes
 
 SEEN, REFERENCE = "seen", "reference"  # the kind of a file: ImageFeatures or RealImages
@@ -45,13 +44,13 @@ class ImageFeatures:
         At most one part and one batch of a stream are in memory. Raises what :func:`.as_bytes` raises; Unsupported for an empty stream,
         parts of different sizes, or an extractor without network.
         """
-        cuda = torch.device(device).type == "cuda"
-        network, parts = instance(extractor, cuda=cuda), []
+        extracting, parts = network(extractor).to(device), []
         for block in _blocks((images,) if isinstance(images, Tensor) else images, batch):
             filled = torch.cat((block, block[-1:].expand(-len(block) % batch, -1, -1, -1)))
-            dataset = Subset(cast("Dataset[Tensor]", filled), range(len(filled)))  # torch-fidelity needs a data set
-            rows = toolkit().utils.get_featuresdict_from_dataset(dataset, network, batch, cuda, True, False)
-            parts.append(cls(extractor, rows[FEATURES][: len(block)].float(), rows[LOGITS][: len(block)].float()))
+            with torch.no_grad():
+                rows = [[rows.cpu() for rows in extracting(part.to(device))] for part in filled.split(batch)]
+            features, logits = (torch.cat(layer)[: len(block)].float() for layer in zip(*rows, strict=True))
+            parts.append(cls(extractor, features, logits))
         if not parts:
             raise Unsupported("The stream contains no images.", remedy="Pass at least one image.")
         return cls.joined(parts)
@@ -66,11 +65,6 @@ class ImageFeatures:
     def __len__(self) -> int:
         return len(self.features)
 
-    @cached_property
-    def digest(self) -> str:
-        """A hash of the values and their order."""
-        return digest([self.features, self.logits], self.extractor)
-
     def first(self, count: int) -> ImageFeatures:
         """Return the first ``count`` rows. Raises Unsupported if there are fewer."""
         if len(self) < count:
@@ -80,13 +74,7 @@ class ImageFeatures:
 
     def expect(self, extractor: str) -> None:
         """Raise BadCheckpoint unless the features are of this extractor."""
-        if self.extractor != extractor:
-            raise _other(self.extractor, extractor)
-
-    def write_cache(self, folder: Path, name: str) -> None:
-        """Write the features as torch-fidelity's cache entry ``name`` in ``folder``."""
-        for layer, rows in ((FEATURES, self.features), (LOGITS, self.logits)):
-            torch.save(rows, folder / f"{name}-{self.extractor}-features-{layer}.pt")
+        _expect("The features are", self.extractor, extractor)
 
     def save(self, path: Path) -> None:
         """Write :meth:`to_bytes` to a file, atomically."""
@@ -103,21 +91,20 @@ class ImageFeatures:
 
     def to_bytes(self) -> bytes:
         """Return the exact contents as a safetensors file."""
-        return _packed({"model": SEEN, "extractor": self.extractor}, {FEATURES: self.features, LOGITS: self.logits})
+        return _packed({"model": SEEN, "extractor": self.extractor}, {"features": self.features, "logits": self.logits})
 
     @classmethod
     def from_bytes(cls, data: bytes, extractor: str) -> ImageFeatures:
         """Invert :meth:`to_bytes`. Raises BadCheckpoint for other bytes, or for features of another extractor."""
         try:
             header, tensors = _unpacked(data, SEEN)
-            features, logits = tensors[FEATURES], tensors[LOGITS]
+            features, logits = tensors["features"], tensors["logits"]
             if features.dim() != 2 or logits.dim() != 2 or len(features) != len(logits):
                 raise ValueError(f"its shapes are {tuple(features.shape)} and {tuple(logits.shape)}")
         except Exception as error:  # bytes of any origin: the reader may fail in any way
             raise BadCheckpoint(f"These {len(data)} bytes are no features of images: {error}.",
                                 remedy="They are damaged or of another kind; extract the features again.") from error
-        if header["extractor"] != extractor:
-            raise _other(header["extractor"], extractor)
+        _expect("The features are", header["extractor"], extractor)
         return cls(extractor, features, logits)
 
 
@@ -150,7 +137,11 @@ class RealImages:
     @cached_property
     def digest(self) -> str:
         """A hash of the values."""
-        return digest([getattr(self, name) for name in TENSORS])
+        total = hashlib.sha256()
+        for tensor in (getattr(self, name) for name in TENSORS):
+            total.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
+            total.update(tensor.contiguous().numpy().tobytes())
+        return total.hexdigest()[:24]
 
     @property
     def image_features(self) -> ImageFeatures:
@@ -175,20 +166,13 @@ class RealImages:
             mean, covariance, features, logits = (tensors[name] for name in TENSORS)
         except Exception as error:  # bytes of any origin: the reader may fail in any way
             raise BadCheckpoint(f"{str(path)!r} contains no reference statistics: {error}.", remedy=remedy) from error
-        if header["extractor"] != extractor:
-            raise _other_reference(f"{str(path)!r}", header["extractor"], extractor)
+        _expect(f"{str(path)!r} is", header["extractor"], extractor)
         floors = {int(count): tuple(floor) for count, floor in header.get("floors", {}).items()}
         return cls(extractor, header["count"], mean, covariance, features.float(), logits.float(), floors)
 
     def expect(self, extractor: str) -> None:
         """Raise BadCheckpoint unless the reference is of this extractor."""
-        if self.extractor != extractor:
-            raise _other_reference("The reference", self.extractor, extractor)
-
-    def write_cache(self, folder: Path, name: str) -> None:
-        """Write features and statistics as torch-fidelity's cache entry ``name`` in ``folder``."""
-        self.image_features.write_cache(folder, name)
-        torch.save({"mu": self.mean.numpy(), "sigma": self.covariance.numpy()}, folder / f"{name}-{self.extractor}-stat-fid-{FEATURES}.pt")
+        _expect("The reference is", self.extractor, extractor)
 
 
 def _blocks(parts: Iterable[Tensor], batch: int) -> Iterator[Tensor]:
@@ -210,15 +194,6 @@ def _blocks(parts: Iterable[Tensor], batch: int) -> Iterator[Tensor]:
         yield buffer
 
 
-def digest(tensors: Iterable[Tensor], text: str = "") -> str:
-    """Return a hash of tensors and a text, 24 hex digits."""
-    total = hashlib.sha256(text.encode())
-    for tensor in tensors:
-        total.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
-        total.update(tensor.contiguous().numpy().tobytes())
-    return total.hexdigest()[:24]
-
-
 def _packed(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
     """Return a safetensors file with metadata."""
     return packed({name: t.contiguous() for name, t in tensors.items()}, {"cachemark": json.dumps(header, sort_keys=True)})
@@ -236,11 +211,7 @@ def _unpacked(data: bytes, model: str) -> tuple[dict[str, Any], dict[str, Tensor
     return metadata, unpacked(data)
 
 
-def _other(its: str, expected: str) -> BadCheckpoint:
-    return BadCheckpoint(f"The features are of the extractor {its!r}, not of {expected!r}.",
-                         remedy="Extract them again with the same weights.")
-
-
-def _other_reference(what: str, its: str, expected: str) -> BadCheckpoint:
-    return BadCheckpoint(f"{what} is of the extractor {its!r}, but the images are of {expected!r}.",
-                         remedy="Use the reference of these weights; `python -m tools.train tiny-features` writes its own.")
+def _expect(what: str, extractor: str, expected: str) -> None:
+    if extractor != expected:
+        raise BadCheckpoint(f"{what} of the extractor {extractor!r}, not of {expected!r}.",
+                            remedy="Use images and a reference of the same weights; `python -m tools.train tiny-features` writes one.")

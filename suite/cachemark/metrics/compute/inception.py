@@ -24,7 +24,7 @@ from zipfile import ZipFile
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...core.errors import BadCheckpoint, Unsupported
 from ...core.files import is_readable
@@ -56,10 +56,11 @@ def load(
     """
     _require(name, weights, reference)
     extractor, real = register_inception(weights), ReferenceBatch(reference)
-    if name == COCO:
-        return extractor, RealImages.of(_features_once(real, extractor, device, batch))
-    mean, covariance = real.statistics()
+    statistics = None if name == COCO else real.statistics()
     features = _features_once(real, extractor, device, batch)
+    if statistics is None:
+        return extractor, RealImages.of(features)
+    mean, covariance = statistics
     if mean.shape != features.features.shape[1:]:
         raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {features.features.shape[1]}.",
                             remedy="Use the reference batch of guided-diffusion for ImageNet at 256×256.")
@@ -99,23 +100,17 @@ def register_inception(path: str | Path) -> str:
     file = Path(path)
     if not is_readable(file):
         raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=f"Use the path of {source().rsplit('/', 1)[1]}.")
-    network = _network(tensors(file, source()), file)
-    return register(sha256(file), lambda: network, FAMILY)
-
-
-def _network(state: dict[str, Tensor], path: Path) -> nn.Module:
-    """Return the network: bytes (B, 3, H, W) to features (B, 2048) and logits (B, 1008), float32."""
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
-    clean = io.BytesIO()
-    torch.save(state, clean)
+    clean = io.BytesIO()  # the tensors alone: torch-fidelity would run code in the file
+    torch.save(tensors(file, source()), clean)
     clean.seek(0)
     try:
-        network: nn.Module = FeatureExtractorInceptionV3(FAMILY, list(LAYERS), feature_extractor_weights_path=clean)
+        network = FeatureExtractorInceptionV3(FAMILY, list(LAYERS), feature_extractor_weights_path=clean)
     except RuntimeError as error:  # of load_state_dict: names or shapes
         raise BadCheckpoint(f"{str(path)!r} does not fit torch-fidelity's {FAMILY}: {' '.join(str(error).split())[:300]}.",
                             remedy=f"Use the file of {source()}.") from error
-    return network
+    return register(sha256(file), lambda: network, FAMILY)
 
 
 class ReferenceBatch:
@@ -129,12 +124,9 @@ class ReferenceBatch:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         with self._reading(), ZipFile(self.path) as archive, archive.open(ARRAY) as file:
-            self.shape = _header(file)
+            _header(file)
             content = sorted((member.filename, member.CRC, member.file_size) for member in archive.infolist())
         self.fingerprint = hashlib.sha256(repr(content).encode()).hexdigest()[:12]  # of the zip's checksums, because the file is large
-
-    def __len__(self) -> int:
-        return self.shape[0]
 
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Return mean (F,) float32 and covariance (F, F) float64, the types that torch-fidelity computes."""

@@ -9,14 +9,25 @@ import hashlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from ...core.errors import BadCheckpoint, Unsupported
 from ...core.files import is_readable
 from ...models.checkpoints import sha256
 from .extractor import DIGITS
 
+if TYPE_CHECKING:
+    from ..base import MetricContext
+
 T = TypeVar("T")
+CLIP_FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
+CLIP_MORE = ("tokenizer.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json")  # of a tokenizer, if present
+CHUNK = 32  # images per forward pass of CLIP
 
 
 def toolkit() -> Any:
@@ -64,3 +75,45 @@ def built(folder: str, what: str, build: Callable[[], T]) -> T:
     except Exception as error:  # files of any origin: the readers may fail in any way
         raise BadCheckpoint(f"{folder!r} contains no readable {what}: {' '.join(str(error).split())[:300]}.",
                             remedy="Fetch the folder again.") from error
+
+
+def clip_identity(folder: str) -> str:
+    """Return the hash of CLIP's weights, image preprocessing and tokenizer. Raises Unsupported if something is missing."""
+    return folder_identity(folder, CLIP_FILES, CLIP_MORE, "openai/clip-vit-base-patch16")
+
+
+class Clip:
+    """CLIP from a folder. Raises Unsupported for missing files, BadCheckpoint for inconsistent ones."""
+
+    def __init__(self, folder: str, *, device: str = "cpu") -> None:
+        clip_identity(folder)
+        transformers, own = toolkit(), {"local_files_only": True}
+        self._model: Any = built(folder, "CLIP model", lambda: transformers.CLIPModel.from_pretrained(folder, use_safetensors=True, **own))
+        self._ready: Any = built(folder, "CLIP model", lambda: transformers.CLIPImageProcessor.from_pretrained(folder, **own))
+        self._tokenizer: Any = built(folder, "CLIP model", lambda: transformers.CLIPTokenizerFast.from_pretrained(folder, **own))
+        self._model, self.device = self._model.to(device).eval(), device
+
+    @classmethod
+    def shared(cls, setting: MetricContext, folder: str) -> Clip:
+        """Return the model of a folder, loaded once for all metrics."""
+        return setting.once(("clip", folder), lambda: cls(folder, device=setting.device))
+
+    @torch.inference_mode()
+    def of_texts(self, texts: Sequence[str]) -> Tensor:
+        """Return the normalized embeddings of texts, (texts, width)."""
+        inputs = self._tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt").to(self.device)
+        return F.normalize(_vectors(self._model.get_text_features(**inputs)), dim=-1)
+
+    @torch.inference_mode()
+    def of_images(self, images: Sequence[np.ndarray]) -> Tensor:
+        """Return the normalized embeddings of images, bytes (3, H, W) of any size, (images, width)."""
+        parts = []
+        for at in range(0, len(images), CHUNK):
+            ready = self._ready([*images[at : at + CHUNK]], input_data_format="channels_first", return_tensors="pt")
+            parts.append(F.normalize(_vectors(self._model.get_image_features(ready["pixel_values"].to(self.device))), dim=-1))
+        return torch.cat(parts)
+
+
+def _vectors(output: Any) -> Tensor:
+    """Return projected features, which newer versions of transformers wrap in an object."""
+    return output if isinstance(output, Tensor) else output.pooler_output

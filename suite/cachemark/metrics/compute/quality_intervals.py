@@ -58,11 +58,6 @@ class QualityInterval(NamedTuple):
     high: float
     bias: float = torch.nan
 
-    @property
-    def span(self) -> tuple[float, float, float]:
-        """The value and both ends."""
-        return self.value, self.low, self.high
-
 
 def intervals(
     features: ImageFeatures, reference: RealImages, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any

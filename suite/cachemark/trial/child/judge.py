@@ -20,8 +20,8 @@ from ...core.result import IMAGES
 from ...core.spec import FULL, TOKENS, Case
 from ...core.units import PIXELS
 from ...metrics.base import ImageBatch, ImageMetric
-from ...metrics.compute import fidelity
 from ...metrics.compute.image_bytes import nearest_bytes
+from ...metrics.tokens import kl_divergence
 from ...models.sampling import draw
 from .bench import FullCacheOutput, Job
 from .plugin_metrics import Figures
@@ -110,7 +110,7 @@ def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
         total = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device)
 
         def see(first: int, logits: Tensor) -> None:
-            total.add_(fidelity.divergence(expected[:, first : first + logits.size(1)], job.log_probs(logits)).flatten(1).sum(1))
+            total.add_(kl_divergence(expected[:, first : first + logits.size(1)], job.log_probs(logits)).flatten(1).sum(1))
 
         job.generate(part, forced=reference.tokens[part], see=see)
         return total.clamp_min(0.0) / expected.size(1)

@@ -1,0 +1,311 @@
+"""Every fault is found by the check of the kit that is responsible for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cachemark.cache.bank import SlotBank
+from cachemark.cache.layout import Layout, Site, Step
+from cachemark.cache.ragged import RaggedSlot
+from cachemark.cache.slot import Slot, Workspace
+from cachemark.contract.method import Method
+from cachemark.kit import batches, checks, ragged
+from cachemark.kit.common import MethodCell
+from cachemark.kit.next_scale import ScaleCell
+from cachemark.kit.next_token import Cell
+from cachemark.kit.oracle import TOLERANCE, Shadow
+from cachemark.kit.runner import Check
+from cachemark.methods.h2o import H2O
+from cachemark.methods.registry import METHODS
+from cachemark.methods.streaming import Streaming
+from cachemark.methods.window import Window
+
+from .per_head import Scored, Staggered
+
+Original = Callable[..., Any]
+
+
+# -- entries that move to the wrong place ------------------------------------------------------------------------------
+def values_stay(original: Original) -> Original:
+    """K moves and V does not."""
+
+    def broken(self: Any, *arguments: Any) -> None:
+        before = [part.clone() for part in self.v]
+        original(self, *arguments)
+        for part, old in zip(self.v, before, strict=True):
+            part.copy_(old)
+
+    return broken
+
+
+def values_beside(original: Original) -> Original:
+    """V moves into the place next to the hole."""
+
+    def broken(self: SlotBank, *arguments: Any) -> None:
+        before = [part.clone() for part in self.v]
+        original(self, *arguments)
+        for part, old in zip(self.v, before, strict=True):
+            part.copy_(torch.where(part == old, old, part.roll(1, dims=-2)))
+
+    return broken
+
+
+def numbers_stay(original: Original) -> Original:
+    """K and V move and ``visual`` does not."""
+
+    def broken(self: Any, *arguments: Any) -> None:
+        before = self.visual.clone()
+        original(self, *arguments)
+        self.visual.copy_(before)
+
+    return broken
+
+
+def tail_beside(original: Original) -> Original:
+    """V of the tail lands in the place before the evicted one."""
+
+    def broken(self: SlotBank, number: int, place: int) -> None:
+        n, rows = self.live[number], self.runs[number].rows
+        before = [part.clone() for part in self.v]
+        original(self, number, place)
+        for part, old in zip(self.v, before, strict=True):
+            part.copy_(old)
+            part[:, rows, :, place - 1] = old[:, rows, :, n - 1]
+
+    return broken
+
+
+def previous_entry(original: Original) -> Original:
+    """The entry before the chosen one survives, under the number of the chosen one."""
+
+    def broken(self: Slot, workspace: Workspace, survivors: Any) -> None:
+        starts = [] if isinstance(survivors, Tensor) else [(max(0, places.start - 1), len(places)) for places in survivors]
+        moved = (survivors - 1).clamp_min(0) if isinstance(survivors, Tensor) else [range(start, start + count) for start, count in starts]
+        original(self, workspace, moved)
+        live = self.live[0]
+        self.visual[:, :, :live] = (self.visual[:, :, :live] + 1).clamp_max(self.bank.layout.visual - 1)
+
+    return broken
+
+
+def heads_mixed(original: Original) -> Original:
+    """Each head has the length of its neighbor."""
+
+    def broken(self: RaggedSlot, *arguments: Any) -> None:
+        original(self, *arguments)
+        self.lengths[:] = [*self.lengths[1:], self.lengths[0]]
+
+    return broken
+
+
+def shifted_workspace(original: Original) -> Original:
+    """Numbers are right, keys and values are of the entry before."""
+
+    def broken(self: RaggedSlot, workspace: Any, kept: Any) -> None:
+        workspace.k, workspace.v = workspace.k.roll(1, 1), workspace.v.roll(1, 1)
+        original(self, workspace, kept)
+
+    return broken
+
+
+FILLING = ("h2o", "linear", "random", "rkv")  # these evict by `SlotBank.evict`, the others by `evict_place`
+MOVES: list[tuple[type, str, Callable[[Original], Original], str]] = [
+    *((SlotBank, "_fill", broken, name) for broken in (values_stay, values_beside, numbers_stay) for name in FILLING),
+    *((SlotBank, "evict_place", tail_beside, name) for name in ("streaming", "window")),
+    *((Slot, "absorb", broken, name) for broken in (values_stay, numbers_stay, previous_entry) for name in ("window", "h2o", "ams_kv")),
+    *((RaggedSlot, "absorb", broken, name) for broken in (values_stay, heads_mixed, shifted_workspace) for name in ("staggered", "scored")),
+]
+
+
+@pytest.mark.parametrize(("owner", "function", "broken", "name"), MOVES)
+def test_a_wrong_move_is_found_by_the_oracle(
+    owner: type, function: str, broken: Callable[[Original], Original], name: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And by the oracle alone: at full budget nothing moves."""
+    cls: type[Method] = {"staggered": Staggered, "scored": Scored}.get(name) or METHODS.get(name)
+    mode = (("demanding", [1]),) if name == "ams_kv" else ()
+    cell: MethodCell = Cell(cls, mode, "native", "mha") if owner is SlotBank else ScaleCell(cls, mode, "native", "mha")
+    monkeypatch.setattr(owner, function, broken(getattr(owner, function)))
+    shadow = Shadow()
+    try:
+        cell.run(cell.tight(), shadow, bare=True)
+    except (RuntimeError, IndexError):
+        assert owner is not SlotBank
+        return  # the numbers of entries no longer fit
+    assert shadow.worst > TOLERANCE
+    if owner is SlotBank:
+        assert not list(checks.neutral_is_full(cell))
+
+
+# -- broken methods ----------------------------------------------------------------------------------------------------
+class Replaced(H2O):
+    """Becomes the full cache where the budget is large enough."""
+
+    @classmethod
+    def build(cls, parameters: Mapping[str, Any]) -> Method:
+        return Method() if parameters["B"] >= 36 else super().build(parameters)
+
+
+class Switches(H2O):
+    """Takes the fast kernel where it evicts nothing."""
+
+    @property
+    def needs_mass(self) -> bool:
+        return self.B < 36
+
+    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
+        if mass is not None:
+            super().observe(site, step, slot, q, mass)
+
+
+class Skips(H2O):
+    """Does not observe where it evicts nothing."""
+
+    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
+        if self.B < 36:
+            super().observe(site, step, slot, q, mass)
+
+
+class KeepsLess(Streaming):
+    """Keeps two entries less than its budget."""
+
+    def evict(self, step: Step, slots: SlotBank) -> None:
+        super().evict(step, slots)
+        if slots.live_visual == self.B:
+            slots.evict_place(0, slots.live[0] - 3)
+            slots.evict_place(0, slots.live[0] - 3)
+
+
+class Declares(Streaming):
+    """Allocates more than it needs."""
+
+    def capacity(self, layout: Layout, site: Site) -> int:
+        return super().capacity(layout, site) + 4
+
+
+@dataclass
+class Padded(Method):
+    """Attends to one dead entry under an additive mask, as a padded buffer does."""
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        slot = self.slots[site]
+        slot.append(k, v, condition=step.count == 0)
+        n = slot.live[0]
+        k, v = slot.k[0][:, :, : n + 1], slot.v[0][:, :, : n + 1]
+        bias = torch.zeros(k.size(2)).masked_fill(torch.arange(k.size(2)) >= n, float("-inf"))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None])
+
+
+class ReadsBeyond(Window):
+    """Reads one entry more than there are."""
+
+    def attend_scale(self, step: Step, q: Tensor, slot: Slot, workspace: Workspace | None) -> tuple[Tensor, Tensor | None]:
+        too_many = workspace is not None and slot.live[0] > 0
+        k, v = (slot if workspace is None else workspace).read(slot.bank.runs[0], slot.live[0] + too_many)
+        return F.scaled_dot_product_attention(q, k, v), None
+
+
+class HeadReadsBeyond(Staggered):
+    """In the last step one head reads an entry that no head stores."""
+
+    def entries(self, layout: Layout, site: Site) -> int:
+        return super().entries(layout, site) + 1
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.ragged[site].lengths[-1] += step.last
+        return super().attend(site, step, q, k, v)
+
+
+@dataclass
+class FromTheFirstRow(Streaming):
+    """Takes the first row's condition for that of all rows."""
+
+    def evict(self, step: Step, slots: SlotBank) -> None:
+        if slots.live_visual > self.B:
+            slots.evict(torch.full((*slots.visual.shape[:3], 1), slots.runs[0].condition))
+
+
+@dataclass
+class ByRow(Streaming):
+    """Evicts by the row's place in the batch."""
+
+    def evict(self, step: Step, slots: SlotBank) -> None:
+        if slots.live_visual > self.B:
+            rows = torch.arange(slots.layout.rows)[:, None, None] % (self.B - 1)
+            slots.evict(1 + rows.expand(len(slots.sites), -1, slots.layout.kv_heads, 1))
+
+
+@dataclass
+class Shared(H2O):
+    """A head's score borrows from the other samples of the batch."""
+
+    def evict(self, step: Step, slots: SlotBank) -> None:
+        self.mass += 0.05 * self.mass.mean(1, keepdim=True)
+        super().evict(step, slots)
+
+
+def observing(observe: Callable[[Any, Step, Tensor], object], base: type[Method] = Streaming, **attributes: object) -> type[Method]:
+    """Return a method that runs ``observe(method, step, q)`` after attention."""
+
+    def run(self: Method, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
+        if step.count:
+            observe(self, step, q)
+
+    return type("Observing", (base,), {"observe": run, "name": "observing", **attributes})
+
+
+def begin(self: Method, layout: Layout, sites: Sequence[Site], memory: Any) -> None:
+    Method.begin(self, layout, sites, memory)
+    self.kept: Any = torch.ones(layout.head_dim)
+    self.counts: dict[int, int] = {}
+
+
+HOST = checks.nothing_is_read_on_the_host
+FAULTS: list[tuple[type[Method], Check, str]] = [  # words of the finding
+    *((cls, checks.neutral_is_no_special_case, "") for cls in (Replaced, Switches, Skips)),
+    (KeepsLess, checks.budget_is_used, ""), (Declares, checks.declared_is_used, ""), (Padded, checks.dead_is_never_read, "nan"),
+    (ReadsBeyond, checks.dead_is_never_read, "nan"), (HeadReadsBeyond, checks.dead_is_never_read, "nan"),
+    (FromTheFirstRow, ragged.rows_equal_single_rows, ""), (ByRow, batches.samples_are_the_same_in_any_batch, "other entries kept"),
+    (Shared, batches.samples_are_the_same_in_any_batch, "other entries kept"),
+    (observing(lambda self, step, q: q.amax().item()), HOST, "reads a tensor"),
+    (observing(lambda self, step, q: q.amax().tolist()), HOST, "reads a tensor"),
+    (observing(lambda self, step, q: bool(q.amax() > 0)), HOST, "reads a tensor"),
+    (observing(lambda self, step, q: q[q > 0]), HOST, "boolean"), (observing(lambda self, step, q: (q > 0).nonzero()), HOST, "nonzero"),
+    (observing(lambda self, step, q: q.amax().item(), Method), checks.graph_is_eager, "reads a tensor"),
+    (observing(lambda self, step, q: q.mul_(torch.tensor([1.0] * q.size(-1))), Method), checks.graph_is_eager, "numbers of the host"),
+    (observing(lambda self, step, q: q.mul_(self.kept), Method, begin=begin), checks.graph_is_eager, "this generation only"),
+    (observing(lambda self, step, q: setattr(self, "asked", step.index), Method, asked=0), checks.graph_is_eager, "changes asked"),
+    (observing(lambda self, step, q: self.counts.update(a=step.index), Method, begin=begin), checks.graph_is_eager, "changes counts"),
+]
+
+
+@pytest.mark.parametrize(("cls", "check", "words"), FAULTS)
+def test_a_broken_method_is_found_by_its_check(cls: type[Method], check: Check, words: str) -> None:
+    scales = issubclass(cls, ReadsBeyond | Staggered)
+    findings = list(check(ScaleCell(cls, (), "native", "mha") if scales else Cell(cls, (), "native", "mha")))
+    assert findings
+    assert words in findings[0].actual
+    if check is checks.neutral_is_no_special_case:
+        assert not list(checks.neutral_is_full(Cell(cls, (), "native", "mha"))), "its tokens are right"
+
+
+def test_a_method_that_never_evicts_has_nowhere_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell(H2O, (), "native", "mha")
+    monkeypatch.setattr(SlotBank, "evict", lambda self, places: None)
+    with pytest.raises(AssertionError, match="too small a capacity"):
+        cell.run(cell.tight(), bare=True)
+
+
+def test_a_memory_serves_one_case() -> None:
+    cell = Cell(H2O, (), "native", "mha")
+    memory = cell.memory()
+    cell.run(cell.tight(), bare=True, memory=memory)
+    with pytest.raises(ValueError, match="one Memory serves one case"):
+        cell.run(Method(), bare=True, memory=memory)

@@ -1,0 +1,345 @@
+"""Metrics by pretrained networks: CLIP score, detectors and colors of GenEval, answers of DPG-Bench, preferences, LPIPS.
+
+Small networks of the published layouts with random weights stand for the published ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor
+
+from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.metrics import perceptual, question_score
+from cachemark.metrics.base import ImageBatch, ImageMetric, MetricContext
+from cachemark.metrics.color_consistency import CLASSES
+from cachemark.metrics.compute import detector as detectors
+from cachemark.metrics.compute import pretrained
+from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColors, Detection, PretrainedDetector
+from cachemark.metrics.compute.pretrained import Clip, clip_identity
+from cachemark.metrics.perceptual import PerceptualDistance
+from cachemark.metrics.preference_scores import HumanPreference, ImageReward, PreferenceMetric
+from cachemark.metrics.question_score import answerer
+from cachemark.metrics.text_similarity import PROMPT, TextSimilarity, class_names
+from cachemark.models.prompt_lists import COLOURS
+from support.judges import answerer_folder, clip_folder, detector_folder
+from support.later import later
+
+transformers = later("transformers")
+later("torch_fidelity")
+
+FOLDERS: dict[str, tuple[Callable[[Path], Path], Callable[[str], Any], tuple[str, ...], str, str]] = {  # files, source, kind
+    "clip": (clip_folder, Clip, pretrained.CLIP_FILES, "openai/clip-vit-base-patch16", "CLIP model"),
+    "boxes": (partial(detector_folder, masks=False), PretrainedDetector, detectors.FILES, detectors.PUBLISHED, "detector"),
+    "masks": (partial(detector_folder, masks=True), PretrainedDetector, detectors.FILES, detectors.PUBLISHED, "detector"),
+    "writes": (partial(answerer_folder, writes=True), answerer, question_score.FILES, question_score.PUBLISHED, "network for visual"),
+    "chooses": (partial(answerer_folder, writes=False), answerer, question_score.FILES, question_score.PUBLISHED, "network for visual"),
+}
+OF_FOLDERS = pytest.mark.parametrize("name", FOLDERS)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    return {name: build(tmp_path_factory.mktemp(name)) for name, (build, *_) in FOLDERS.items()}
+
+
+def copied(folder: Path, to: Path, without: str = "") -> str:
+    for file in folder.iterdir():
+        if file.name != without:
+            (to / file.name).write_bytes(file.read_bytes())
+    return str(to)
+
+
+def batch(images: Tensor, labels: list[int], reference: Tensor | None = None) -> ImageBatch:
+    reference = images if reference is None else reference
+    return ImageBatch(images, reference, images, reference, labels, [*range(len(images))])
+
+
+def noise(count: int, side: int, seed: int = 1) -> Tensor:
+    return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+def pixels(seed: int) -> Tensor:
+    return torch.randint(0, 256, (3, 40, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("name", "missing"), [(name, file) for name, (_, _, files, *_) in FOLDERS.items() for file in files])
+def test_a_missing_file_is_named_with_how_to_get_it(name: str, missing: str, folders: Mapping[str, Path], tmp_path: Path) -> None:
+    _, load, _, published, _ = FOLDERS[name]
+    with pytest.raises(Unsupported, match=rf"not measured: needs {missing} in .*get it with: hf download {published}"):
+        load(copied(folders[name], tmp_path, without=missing))
+
+
+@OF_FOLDERS
+def test_damaged_weights_are_refused(name: str, folders: Mapping[str, Path], tmp_path: Path) -> None:
+    _, load, *_, kind = FOLDERS[name]
+    copied(folders[name], tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(BadCheckpoint, match=f"contains no readable {kind}"):
+        load(str(tmp_path))
+
+
+@pytest.mark.parametrize("changed", [*pretrained.CLIP_FILES, "tokenizer.json"])
+def test_other_weights_preprocessing_or_tokenizer_change_the_identity(changed: str, folders: Mapping[str, Path], tmp_path: Path) -> None:
+    copied(folders["clip"], tmp_path)
+    (tmp_path / "README.md").write_text("not a weight")
+    assert clip_identity(str(tmp_path)) == clip_identity(str(folders["clip"]))
+    (tmp_path / changed).write_bytes((tmp_path / changed).read_bytes() + b" ")
+    assert clip_identity(str(tmp_path)) != clip_identity(str(folders["clip"]))
+
+
+def test_a_file_is_hashed_once_and_again_after_a_change(folders: Mapping[str, Path], tmp_path: Path, monkeypatch: Any) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(pretrained, "sha256", lambda path: read.append(path.name) or str(len(read)))
+    first = clip_identity(copied(folders["clip"], tmp_path))
+    assert set(pretrained.CLIP_FILES) <= set(read)
+    assert len(read) == len(set(read))
+    read.clear()
+    assert clip_identity(str(tmp_path)) == first
+    assert read == []
+    (tmp_path / "config.json").write_text("{}")
+    clip_identity(str(tmp_path))
+    assert read == ["config.json"]
+
+
+@pytest.mark.parametrize("library", ["transformers", "torchvision"])
+def test_a_missing_library_is_named(library: str, folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(Unsupported, match=rf"not measured: needs {library}, get it with: pip install 'cachemark\[clip\]'"):
+        TextSimilarity.identity(MetricContext(options={"weights": str(folders["clip"])}))
+    assert class_names("scene") == CLASSES
+
+
+# -- CLIP score --------------------------------------------------------------------------------------------------------
+def test_the_score_is_the_cosine_that_the_model_itself_gives(folders: Mapping[str, Path]) -> None:
+    """The model's own forward pass on one prompt and one image at a time, for classes and for prompts."""
+    folder = str(folders["clip"])
+    model = transformers.CLIPModel.from_pretrained(folder).eval()
+    tokenizer, ready = (kind.from_pretrained(folder) for kind in (transformers.CLIPTokenizer, transformers.CLIPImageProcessor))
+    images, labels = noise(20, 64), [*range(10), *range(10)]
+    for prompts, texts in (((), [PROMPT.format(name) for name in CLASSES]), (CLASSES, CLASSES)):
+        expected = []
+        for image, label in zip(images, labels, strict=True):
+            shown = ((image + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
+            with torch.no_grad():
+                outputs = model(**tokenizer([texts[label]], return_tensors="pt"), **ready(shown, return_tensors="pt"))
+            expected.append(100 * max(0.0, float((outputs.text_embeds * outputs.image_embeds).sum())))
+        metric = TextSimilarity().prepared(MetricContext(options={"weights": folder}, prompts=prompts, dataset="scene"))
+        assert metric.measure(batch(images, labels)).tolist() == pytest.approx(expected, abs=1e-3)
+        assert {value > 0 for value in expected} == {True, False}, "negative cosines count as 0"
+
+
+def test_classes_have_their_names() -> None:
+    assert class_names("scene") == CLASSES
+    assert (len(class_names("adm")), class_names("adm")[0]) == (1000, "tench")
+
+
+# -- detectors and colors ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["boxes", "masks"])
+def test_a_detector_gives_what_its_library_gives(name: str, folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boxes and scores equal the network's own; a box holds all pixels of its mask. Names are those of GenEval."""
+    folder, image = str(folders[name]), pixels(0)
+    monkeypatch.setattr(detectors, "THRESHOLD", 0.0)  # random weights are never sure
+    detections = PretrainedDetector(folder)(image)
+    assert {detection.name for detection in detections} <= {"dog", "computer mouse", "cow"} == detectors.classes(folder)
+    assert {detection.mask is None for detection in detections} == {name == "boxes"}
+    assert all(0 <= detection.score <= 1 for detection in detections)
+    if name == "boxes":
+        model = transformers.YolosForObjectDetection.from_pretrained(folder)
+        ready = transformers.YolosImageProcessor.from_pretrained(folder)
+        with torch.no_grad():
+            own = model(**ready(image.permute(1, 2, 0).numpy(), return_tensors="pt"))
+        scores, labels = own.logits[0].softmax(-1)[:, :-1].max(-1)
+        assert [detection.score for detection in detections] == pytest.approx(scores.tolist(), abs=1e-5)
+        assert [detection.name for detection in detections] == [["dog", "computer mouse", "cow"][label] for label in labels]
+        middles = [[(d.box[0] + d.box[2]) / 2 / 48, (d.box[1] + d.box[3]) / 2 / 40] for d in detections]
+        assert torch.allclose(torch.tensor(middles), own.pred_boxes[0, :, :2], atol=1e-4)
+    for detection in detections if name == "masks" else ():
+        x0, top, right, bottom = map(int, detection.box)
+        assert detection.mask is not None
+        assert detection.mask.shape == (40, 48)
+        assert detection.mask[top:bottom, x0:right].sum() == detection.mask.sum() > 0
+    monkeypatch.setattr(detectors, "THRESHOLD", 1.1)
+    assert PretrainedDetector(folder)(torch.zeros(3, 40, 48, dtype=torch.uint8)) == []
+    assert not set(NAMES) & set(NAMES.values())
+
+
+def test_a_color_is_that_of_the_object_alone(folders: Mapping[str, Path]) -> None:
+    """Compared with CLIP on a crop made by hand, and the mean of its texts."""
+    clip, image, mask = Clip(str(folders["clip"])), pixels(1), torch.zeros(40, 48, dtype=torch.bool)
+    mask[5:20, 10:20] = True
+    parts = [torch.where(mask, image, GREY)[:, 5:30, 10:40].numpy(), image[:, 5:30, 10:40].numpy()]
+    texts = torch.stack([clip.of_texts([t.format(color=color, name="dog") for t in TEMPLATES]).mean(0) for color in COLOURS])
+    expected = [COLOURS[int((torch.nn.functional.normalize(texts, dim=-1) @ clip.of_images([part])[0]).argmax())] for part in parts]
+    objects = [Detection("dog", 1.0, (10, 5, 40, 30), mask), Detection("dog", 1.0, (10, 5, 40, 30))]
+    assert ClipColors(clip)(image, objects, "dog") == expected
+    outside = Detection("dog", 1.0, (60.0, -9.0, 90.0, -3.0))
+    assert len(ClipColors(clip)(image, [outside], "dog")) == 1, "a box outside of the image is one of its pixels"
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["writes", "chooses"])
+def test_a_network_answers_in_words(name: str, folders: Mapping[str, Path]) -> None:
+    answer = answerer(str(folders[name]))
+    text = answer(pixels(0), "is there a red dog?")
+    assert text == answer(pixels(0), "is there a red dog?")
+    if name == "chooses":
+        assert text in ("yes", "no", "red")
+    else:
+        assert not set(text.split()) & {"[CLS]", "[SEP]", "[DEC]"}, "special tokens are not words"
+
+
+# -- preferences, by stubs of the two packages ---------------------------------------------------------------------------
+PACKAGES = {
+    "ImageReward/__init__.py": """
+class Model:
+    def score(self, prompt, image):
+        return len(prompt) + image.getpixel((0, 0))[0] / 255
+
+def load(name, device, med_config):
+    print("load checkpoint from", name)
+    assert open(name).read() and open(med_config).read() == "{}" and device == "cpu"
+    return Model()
+""",
+    "hpsv2/__init__.py": "", "hpsv2/src/__init__.py": "",
+    "hpsv2/src/open_clip.py": """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, image, text):
+        return {"image_features": image.flatten(1)[:, :2] * self.weight, "text_features": text}
+
+def create_model_and_transforms(name, pretrained, precision, device, output_dict):
+    assert (name, pretrained) == ("ViT-H-14", None), "nothing is fetched"
+    return Model(), None, lambda image: torch.tensor([[image.getpixel((0, 0))[0] / 255, 1.0]])
+
+def get_tokenizer(name):
+    return lambda texts: torch.tensor([[len(text), 1.0] for text in texts])
+""",
+}
+
+
+@pytest.fixture
+def preferences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MetricContext:
+    """The stubs are importable, and their weights are in a folder."""
+    for name, text in PACKAGES.items():
+        (tmp_path / "packages" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "packages" / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("ImageReward", "hpsv2")]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "ImageReward.pt").write_text("weights")
+    (tmp_path / "med_config.json").write_text("{}")
+    torch.save({"state_dict": {"weight": torch.full((1,), 2.0)}}, tmp_path / "HPS_v2.1_compressed.pt")
+    return MetricContext(options={"weights": str(tmp_path)}, prompts=("a dog", "a ca"))
+
+
+@pytest.mark.parametrize(("cls", "expected"), [(ImageReward, [4.0, 6.0]), (HumanPreference, [2 * 0 + 2, 2 * 5 + 2])])
+def test_each_image_is_scored_with_its_own_prompt(
+    cls: type[ImageMetric], expected: list[float], preferences: MetricContext, capsys: pytest.CaptureFixture[str],
+) -> None:
+    images = torch.stack([torch.full((3, 4, 4), value) for value in (-1.0, 1.0)])
+    assert cls().prepared(preferences).measure(batch(images, [1, 0])).tolist() == expected
+    assert capsys.readouterr().out == "", "the worker's output is a protocol"
+
+
+@pytest.mark.parametrize(("cls", "file"), [(cls, file) for cls in (ImageReward, HumanPreference) for file in cls.weights])
+def test_what_a_preference_lacks_is_named(cls: type[PreferenceMetric], file: str, preferences: MetricContext, monkeypatch: Any) -> None:
+    before, path = cls.identity(preferences), Path(preferences.options["weights"]) / file
+    path.write_bytes(path.read_bytes() + b" ")
+    assert cls.identity(preferences) != before
+    path.unlink()
+    with pytest.raises(Unsupported, match=rf"not measured: needs {file} in .*get it with: hf download {cls.published} "):
+        cls.identity(preferences)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if "packages" not in place or "site-packages" in place])
+    with pytest.raises(Unsupported, match=rf"not measured: needs {cls.package}, get it with: pip install "):
+        cls.identity(preferences)
+
+
+def test_a_damaged_preference_network_is_refused(preferences: MetricContext) -> None:
+    (Path(preferences.options["weights"]) / "HPS_v2.1_compressed.pt").write_bytes(b"noise")
+    with pytest.raises(BadCheckpoint, match="contains no readable hpsv2"):
+        HumanPreference().prepared(preferences).measure(batch(noise(1, 4), [0]))
+
+
+# -- LPIPS ---------------------------------------------------------------------------------------------------------------
+LPIPS = ("vgg16-397923af.pth", "weights-vgg16-lpips.pth")
+
+
+def linear_layers(weight: float) -> dict[str, Tensor]:
+    return {f"lin{i}.model.1.weight": torch.full((1,), weight).expand(1, c, 1, 1) for i, c in enumerate((64, 128, 256, 512, 512))}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """PyTorch's download cache with both files: names and shapes of the published ones, few bytes each."""
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
+    hub, draws = tmp_path / "checkpoints", torch.Generator().manual_seed(0)
+    hub.mkdir()
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in torchvision.models.vgg16().state_dict().items()}
+    vgg = {name: torch.full((1,), 0.02 if len(shape) > 1 else 0.0).expand(shape) for name, shape in shapes.items()}
+    for name in ("features.0.weight", "features.2.weight"):  # else all channels are equal
+        vgg[name] = torch.randn(shapes[name], generator=draws) * 0.1
+    torch.save(vgg, hub / LPIPS[0])
+    torch.save(linear_layers(0.1), hub / LPIPS[1])
+    return hub
+
+
+def test_distances_are_those_of_torch_fidelity_on_bytes_and_grow_with_the_difference(hub: Path) -> None:
+    from torch_fidelity.sample_similarity_lpips import SampleSimilarityLPIPS
+
+    metric, images = PerceptualDistance().prepared(MetricContext()), noise(3, 32)
+    levels = torch.randint(0, 256, (2, 2, 3, 32, 32), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
+    expected = SampleSimilarityLPIPS("x")(levels[0], levels[1]).flatten()
+    first, second = (level.float() / 127.5 - 1 for level in levels)
+    assert metric.measure(batch(first, [0, 0], second)) == pytest.approx(expected, rel=1e-4)
+    other = torch.randn(images.shape, generator=torch.Generator().manual_seed(2))
+    same, near, far = (metric.measure(batch(images, [0] * 3, images + share * other)) for share in (0, 0.05, 0.5))
+    assert same.tolist() == [0, 0, 0]
+    assert near.shape == (3,)
+    assert (near > 0).all()
+    assert (far > near).all()
+
+
+@pytest.mark.parametrize("file", LPIPS)
+def test_missing_and_damaged_files_of_lpips_are_named(hub: Path, file: str) -> None:
+    (hub / file).write_bytes((hub / file).read_bytes()[:100])
+    with pytest.raises(BadCheckpoint, match=file):
+        PerceptualDistance()._network()
+    (hub / file).unlink()
+    with pytest.raises(Unsupported, match=rf"not measured: needs {file}, get it with: curl .*{file}"):
+        perceptual.files()
+
+
+def test_two_homes_that_lack_a_file_have_one_identity(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = set()
+    for user in ("ada", "grace"):
+        monkeypatch.setenv("HOME", str(hub / user))
+        monkeypatch.setattr(torch.hub, "_hub_dir", str(hub / user / "torch"))
+        with pytest.raises(Unsupported, match="-o ~/torch/checkpoints/vgg16") as caught:
+            PerceptualDistance.identity(MetricContext())
+        messages.add(str(caught.value))
+    assert len(messages) == 1
+
+
+def test_other_weights_of_lpips_change_the_identity_or_are_refused(hub: Path) -> None:
+    before = PerceptualDistance.identity(MetricContext())
+    torch.save(linear_layers(0.2), hub / LPIPS[1])
+    assert PerceptualDistance.identity(MetricContext()) != before
+    torch.save({"lin0.model.1.weight": torch.zeros(1, 3, 1, 1)}, hub / LPIPS[1])
+    with pytest.raises(BadCheckpoint, match="does not fit"):
+        PerceptualDistance()._network()
