@@ -27,6 +27,8 @@ from cachemark.models.llamagen import LlamaGen
 
 from . import cells as token
 from . import masked, test_scales
+from .per_head import BUILT_IN, Scored, Staggered
+from .scales import ScaleCell
 
 
 def captured(memory: Memory) -> int:
@@ -37,7 +39,6 @@ def captured(memory: Memory) -> int:
 # -- next-token -------------------------------------------------------------------------------------------------------
 OTHER = (7, 3)
 TOKEN = token.crossed(token.cells())
-SCALED = test_scales.MHA
 MASKED = masked.cells(masked.MODES)
 
 
@@ -51,16 +52,6 @@ def same(cell: token.Cell, memory: Memory, seeds: Sequence[int], method: Method 
     expected = token.generate(cell, method or cell.tight(), seeds=seeds, forced=forced)
     found = token.generate(cell, method or cell.tight(), seeds=seeds, memory=memory, forced=forced)
     return torch.equal(found.tokens, expected.tokens) and torch.equal(found.logits, expected.logits)
-
-
-# In every run a mode of each method is repeated; that all modes can be recorded is seen by the tests of what a pass reads on the host.
-@pytest.mark.parametrize("cell", token.sampled(TOKEN, token.one_a_method(TOKEN)))
-def test_next_token_repeats_to_the_last_bit(cell: token.Cell) -> None:
-    memory = fresh(cell)
-    assert same(cell, memory, (0, 1))
-    passes = captured(memory)
-    assert same(cell, memory, OTHER)
-    assert captured(memory) == passes, "the second generation repeats what the first one has recorded"
 
 
 @pytest.mark.parametrize(("name", "captures"), [("full", 36), ("linear", 19), ("streaming", 20), ("h2o", 20), ("rkv", 36)])
@@ -79,43 +70,70 @@ def native(name: str) -> token.Cell:
     return next(c for c in token.cells() if (c.cls.name, c.codec, c.attention) == (name, "native", "mha"))
 
 
-# -- in 16 bit --------------------------------------------------------------------------------------------------------
-@cache
-def rounded(family: str) -> tuple[Any, Sampling]:
-    """A family's tiny model in bf16."""
-    given, sampling = {"token": (token.model("mha"), token.SAMPLING), "scale": (test_scales.MODEL, test_scales.SAMPLING),
-                       "masked": (masked.MODEL, masked.SAMPLING)}[family]  # fmt: skip
-    return copy.deepcopy(given).bfloat16(), sampling
+# -- all families ------------------------------------------------------------------------------------------------------
+FAMILIES: dict[str, tuple[list[Any], str]] = {  # cells, and the method whose first mode also runs in bf16 each time
+    "token": (TOKEN, "linear"), "masked": (MASKED, "lazymar"),
+    "scale": ([*test_scales.MHA, *(ScaleCell(cls, (), "native", "mha") for cls in (Staggered, Scored, *BUILT_IN))], "ams_kv"),
+}
 
 
-def families() -> Iterator[Any]:
-    """Return every method and mode in the native codec; all but one per family are slow."""
-    of = {"token": (TOKEN, "linear"), "scale": (SCALED, "ams_kv"), "masked": (MASKED, "lazymar")}
-    for family, (cells, always) in of.items():
+def params() -> Iterator[Any]:
+    """Yield a mode of each method in fp32, and one method per family in bf16; the others are slow."""
+    for family, (cells, always) in FAMILIES.items():
+        for param in token.sampled(cells, token.one_a_method(cells)):
+            yield pytest.param(family, *param.values, torch.float32, id=f"{family}-{param.id}", marks=param.marks)
         native = [cell for cell in cells if cell.codec == "native"]
         first = next(cell for cell in native if cell.cls.name == always)
-        yield from (pytest.param(family, cell, id=f"{family}-{cell.label}", marks=[] if cell == first else [pytest.mark.slow])
-                    for cell in native)
+        for cell in native:
+            marks = () if cell is first else pytest.mark.slow
+            yield pytest.param(family, cell, torch.bfloat16, id=f"{family}-{cell.label}-bf16", marks=marks)
 
 
-@pytest.mark.parametrize(("family", "cell"), list(families()))
-def test_bf16_repeats_to_the_last_bit(family: str, cell: Any) -> None:
-    """Tokens and all logits are equal; on a GPU a tolerance replaces this."""
-    model, sampling = rounded(family)
-    lasting = [tensor for _, tensor in (*model.named_parameters(), *model.named_buffers())]
-    extra = [model.rope] if family == "token" else [*model.quantizer.parameters()] if family == "scale" else []
-    memory = capture_on_cpu(cell.memory(), [*lasting, *extra])
+@cache
+def model_of(family: str, attention: str, dtype: torch.dtype) -> tuple[Any, Sampling, list[Tensor]]:
+    """Return a family's tiny model, its sampling, and its tensors."""
+    model, sampling = {"token": (token.model(attention), token.SAMPLING), "scale": (test_scales.MODEL, test_scales.SAMPLING),
+                       "masked": (masked.MODEL, masked.SAMPLING)}[family]  # fmt: skip
+    model = copy.deepcopy(model).to(dtype)
+    own = [model.rope] if family == "token" else [*model.quantizer.parameters()] if family == "scale" else []
+    return model, sampling, [*model.parameters(), *model.buffers(), *own]
 
-    def ran(seeds: Sequence[int], given: Memory) -> list[Tensor]:
-        steps: list[Tensor] = []
-        method = cell.tight()
-        labels = torch.tensor([seed % 10 for seed in seeds])
-        tokens = model.generate(labels, list(seeds), method, sampling, given, see=lambda _, step_logits: steps.append(step_logits.clone()))
-        return [tokens, *steps]
 
+def captures_of(family: str, cell: Any) -> int | None:
+    """Return the number of captures: one per scale; of masked models one per pass, and one per shape of the head."""
+    if family == "token":
+        return None
+    if family == "scale":
+        return len(test_scales.SIDES)
+    method = cell.tight()
+    method.resolve(masked.LAYOUT)
+    paced = method.paced(masked.LAYOUT)
+    parts = [tuple(method.denoising(step, paced.diffusion)) for step in masked_steps(paced, paced.steps)]
+    return len(parts) + len(set(parts))
+
+
+@pytest.mark.parametrize(("family", "cell", "dtype"), list(params()))
+def test_captured_steps_repeat_to_the_last_bit(family: str, cell: Any, dtype: torch.dtype) -> None:
+    """Tokens, all logits and bytes are equal, for other samples and forced tokens too."""
+    model, sampling, lasting = model_of(family, cell.attention, dtype)
+    memory = capture_on_cpu(cell.memory(), lasting)
+
+    def ran(seeds: Sequence[int], given: Memory, forced: Tensor | None = None) -> list[Tensor]:
+        steps, method, labels = list[Tensor](), cell.tight(), torch.tensor([seed % 10 for seed in seeds])
+        tokens = model.generate(labels, list(seeds), method, sampling, given, forced=forced,
+                                see=lambda _, logits: steps.append(logits.clone()))
+        return [tokens, *steps, torch.tensor([method.logical_bytes, given.nbytes("slots")])]
+
+    count = captures_of(family, cell)
     for seeds in ((0, 1), OTHER):
-        assert all(torch.equal(*pair) for pair in zip(ran(seeds, memory), ran(seeds, cell.memory()), strict=True))
-    assert captured(memory) > 0
+        eager = ran(seeds, cell.memory())
+        assert all(torch.equal(*pair) for pair in zip(ran(seeds, memory), eager, strict=True))
+        count = count or captured(memory)
+        assert captured(memory) == count, "the second generation repeats what the first one captured"
+    forced = eager[0].flip(0)
+    eager = ran(OTHER, cell.memory(), forced)
+    for _ in range(2):  # the first captures, the second repeats
+        assert all(torch.equal(*pair) for pair in zip(ran(OTHER, memory, forced), eager, strict=True))
 
 
 # -- what would be wrong is seen --------------------------------------------------------------------------------------
@@ -198,31 +216,3 @@ def test_where_memory_runs_out_passes_run_as_written(remaining: int) -> None:
     assert all(same(cell, memory, seeds) for seeds in ((0, 1), OTHER))
     assert engine.captured == remaining
     assert engine.missed == 2 * (36 - remaining)
-
-
-# -- next-scale -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", token.sampled(SCALED, token.one_a_method(SCALED)))
-def test_next_scale_repeats_to_the_last_bit(cell: test_scales.ScaleCell) -> None:
-    model = test_scales.MODEL
-    memory = capture_on_cpu(cell.memory(), [*model.parameters(), *model.quantizer.parameters()])
-    for seeds in ([0, 1, 2], [9, 4, 7]):
-        expected, found = (test_scales.generate(cell, seeds, memory=given) for given in (cell.memory(), memory))
-        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-        assert captured(memory) == len(test_scales.SIDES)
-    forced = expected[0].flip(0)
-    logits = test_scales.generate(cell, seeds, forced)[1]
-    assert all(torch.equal(test_scales.generate(cell, seeds, forced, memory)[1], logits) for _ in range(2))
-
-
-# -- masked -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", token.sampled(MASKED, token.one_a_method(MASKED)))
-def test_masked_repeats_to_the_last_bit(cell: masked.MaskedCell) -> None:
-    memory = capture_on_cpu(cell.memory(), [*masked.MODEL.parameters()])
-    for seeds in (masked.SEEDS, (40, 2, 8)):
-        expected, found = (masked.generate(cell.build(), given, seeds) for given in (cell.memory(), memory))
-        assert torch.equal(found, expected)
-    method = cell.build()
-    method.resolve(masked.LAYOUT)
-    paced = method.paced(masked.LAYOUT)
-    parts = [tuple(method.denoising(step, paced.diffusion)) for step in masked_steps(paced, paced.steps)]
-    assert captured(memory) == len(parts) + len(set(parts)), "one for each pass of the transformer, one for each shape of the head"

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace, extents
@@ -18,8 +17,6 @@ from cachemark.methods.full import Full
 
 from .per_head import BUILT_IN, KV_HEADS, PER_VECTOR, LiveBytes, Scored, Staggered, lengths, made, planned, run
 from .scales import SIDES, Feed, drive, layout_of
-from .test_graph import OTHER, capture_on_cpu, captured
-from .test_scales import MODEL, SAMPLING
 
 TOLERANCE = 1e-5
 OWN = pytest.mark.parametrize("cls", [Staggered, Scored])
@@ -95,22 +92,6 @@ def test_too_small_a_declaration_is_refused() -> None:
 def test_keys_that_share_ranges_are_refused() -> None:
     with pytest.raises(Unsupported, match="kivi4 shares the ranges of keys"):
         run(Staggered(), "kivi4")
-
-
-@METHODS
-def test_a_captured_pass_repeats_to_the_last_bit(cls: type[PerHead]) -> None:
-    memory = capture_on_cpu(Memory(), [*MODEL.parameters(), *MODEL.quantizer.parameters()])
-
-    def drawn(seeds: Sequence[int], memory_used: Memory) -> list[Tensor]:
-        logits: list[Tensor] = []
-        method = made(cls)
-        labels = torch.tensor([seed % 10 for seed in seeds])
-        tokens = MODEL.generate(labels, list(seeds), method, SAMPLING, memory_used, see=lambda _, guided: logits.append(guided.clone()))
-        return [tokens, *logits, torch.tensor([method.logical_bytes, method.peak_live_bytes])]
-
-    for seeds in ((0, 1), OTHER):
-        assert all(torch.equal(*pair) for pair in zip(drawn(seeds, memory), drawn(seeds, Memory()), strict=True))
-    assert captured(memory) == len(SIDES)
 
 
 def test_neighbours_of_one_length_lie_together() -> None:

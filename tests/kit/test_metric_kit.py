@@ -82,16 +82,14 @@ def test_a_correct_metric_passes(write: Write) -> None:
     assert [result.passed for result in run_all(metric_checks(example(write())))] == [True] * 8
 
 
-def test_code_and_the_lines_of_a_warning_may_be_read(write: Write) -> None:
-    subject = example(write("pass", "import linecache; linecache.getlines(__file__)"))
+@pytest.mark.parametrize(("code", "recorded"), [
+    ("import linecache; linecache.checkcache(); linecache.getlines(__file__)", False),
+    ("exec(\"import os; open(os.devnull).close()\", {'__name__': 'torch._inductor'})", False),
+    ("exec(\"import os; open(os.devnull).close()\", {'__name__': 'tritonic'})", True),
+])  # fmt: skip
+def test_code_and_compilers_may_open_files(code: str, recorded: bool, write: Write) -> None:
     linecache.clearcache()
-    assert run_check(subject, "nothing else is read").passed
-
-
-@pytest.mark.parametrize(("module", "recorded"), [("triton.runtime.cache", False), ("torch._inductor", False), ("tritonic", True)])
-def test_compilers_may_open_files(module: str, recorded: bool, write: Write) -> None:
-    subject = example(write("pass", f"exec(\"import os; open(os.devnull).close()\", {{'__name__': '{module}'}})"))
-    assert bool(run_check(subject, "nothing else is read").findings) == recorded
+    assert bool(run_check(example(write("pass", code)), "nothing else is read").findings) == recorded
 
 
 def test_a_metric_that_refuses_every_size_does_not_pass(write: Write) -> None:

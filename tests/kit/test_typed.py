@@ -98,6 +98,8 @@ def evicts(name: str) -> str:
     print(METHODS.get(name).evict_before)  # attr-defined
     return METHODS.get(name).evicts  # return-value
 '''
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="no mypy here; the extra `dev` has it")
