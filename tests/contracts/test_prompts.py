@@ -16,6 +16,7 @@ from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Step
 from cachemark.contract.method import Method
+from cachemark.core.spec import Sampling
 from cachemark.kit.common import MethodCell
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
@@ -46,6 +47,7 @@ CAPTIONS = ("two red rings above dots", "a red star left of blue checks", "three
 CONDITIONS = {  # of the runs of rows
     "janus": [3, 4, 7] * 2, "lumina": [5, 6, 9, 3], "llamagen": [3, 4, 7] * 2, text_to_image.TINY_NAME: [7, 8, 9] * 2,
 }
+GUIDED = Sampling(cfg_scale=2.0)  # of Infinity
 CLOSE = 1e-4  # logits
 MASKED = 1e-5  # outputs of attention
 
@@ -156,7 +158,8 @@ def generate(cell: MethodCell, method: Method, *watches: Watch, samples: list[in
     chosen = samples or list(range(len(LABELS)))
     seen, memory, labels = watched(method, *watches) if watches else method, cell.memory(), torch.tensor([LABELS[i] for i in chosen])
     model = model or (cell.model if isinstance(cell, PromptedCell) else infinity())
-    tokens = model.generate(labels, chosen, seen, SAMPLING, memory, forced=forced, see=lambda _, guided: logits.append(guided.clone()))
+    sampling = SAMPLING if isinstance(cell, PromptedCell) else GUIDED
+    tokens = model.generate(labels, chosen, seen, sampling, memory, forced=forced, see=lambda _, guided: logits.append(guided.clone()))
     return KitRun(seen, memory, {}, tokens, logits)
 
 

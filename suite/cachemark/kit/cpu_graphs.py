@@ -90,7 +90,7 @@ class _Captured(TorchDispatchMode):
         inputs = tensors((args, kwargs))
         places = {_place(t) for t in inputs}
         self._check(func, args, inputs)
-        written = [t for argument in _written(func) for t in tensors(_argument(argument, args, kwargs))]
+        written = [t for i, name in _written(func) for t in tensors(args[i] if i < len(args) else kwargs.get(name))]
         for tensor in written:
             self._save(tensor)
         out = func(*args, **kwargs)
@@ -132,11 +132,6 @@ class _Captured(TorchDispatchMode):
 def _written(func: Any) -> tuple[tuple[int, str], ...]:
     """Return the arguments that an operation writes, by position and name."""
     return tuple((i, a.name) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
-
-
-def _argument(argument: tuple[int, str], args: Any, kwargs: Any) -> Any:
-    place, name = argument
-    return args[place] if place < len(args) else kwargs.get(name)
 
 
 def _place(tensor: Tensor) -> int:

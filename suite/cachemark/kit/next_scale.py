@@ -50,11 +50,6 @@ class ScaleFeed:
         return q, k, v
 
 
-def invented_similarity(layout: Layout) -> dict[str, Any]:
-    """Return invented inter-scale similarities, by which AMS-KV finds every second layer demanding."""
-    return {"similarity": [[DEMANDING if layer % 2 else UNDEMANDING] * (len(layout.scales) - 1) for layer in range(layout.layers)]}
-
-
 @dataclass(frozen=True)
 class ScaleCell(MethodCell):
     """One method in one mode, with one codec, on one kind of attention and size of layout."""
@@ -84,25 +79,23 @@ class ScaleCell(MethodCell):
 
     @property
     def passes(self) -> set[int]:
-        return {step.index for step in scale_steps(self.layout)}
+        return set(range(len(self.sides)))
 
     @property
     def online(self) -> bool:
         """True if the mode decides during generation."""
         return dict(self.mode).get("decide") == "online"
 
-    def budget_parameters(self, budget: Fraction) -> dict[str, Any]:
-        """Return the parameters of a budget and of the mode."""
-        own = {**calibration(self.cls, self.layout), **dict(self.mode)}
-        fitted = {} if {"c_min", "c_max"} & own.keys() else self.cls.build(own).fit(budget, self.layout)
-        return {**fitted, **own}
-
     def at(self, budget: Fraction, neutral: Mapping[str, Any] | None = None) -> Method:
-        """Return the method at a budget, with invented facts if it needs a measurement."""
-        method = self.cls.build({**self.budget_parameters(budget), **(neutral or {})})
+        """Return the method at a budget, with invented facts if it needs a measurement: every second layer is demanding."""
+        layout = self.layout
+        own = {**calibration(self.cls, layout), **dict(self.mode)}
+        fitted = {} if {"c_min", "c_max"} & own.keys() else self.cls.build(own).fit(budget, layout)
+        method = self.cls.build({**fitted, **own, **(neutral or {})})
         if self.cls.profiler() is not None:
-            method.calibrate(invented_similarity(self.layout))
-            method.resolve(self.layout)
+            by_layer = [DEMANDING if layer % 2 else UNDEMANDING for layer in range(layout.layers)]
+            method.calibrate({"similarity": [[similarity] * (len(layout.scales) - 1) for similarity in by_layer]})
+            method.resolve(layout)
         return method
 
     def tight(self) -> Method:
