@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from cachemark.metrics.color_consistency import matching_colors
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from cachemark.core.errors import Unsupported
+from cachemark.metrics.color_consistency import matching_colors
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.extractor import extractor_name
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
