@@ -17,7 +17,7 @@ import report_sample as sample
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
-from cachemark.export.frames import COLUMNS, SAMPLE_COLUMNS, csv, frame, parquet, samples_frame, settings
+from cachemark.export.frames import COLUMNS, SAMPLE_COLUMNS, csv, frame, samples_frame, settings
 from cachemark.store.db import Store
 
 
@@ -136,10 +136,3 @@ def test_csv_reads_back_as_the_frame() -> None:
     assert [row[head.index("label")] for row in rows] == list(table.label)
     values = [float(row[head.index("value")]) if row[head.index("value")] else math.nan for row in rows]
     assert values == pytest.approx(list(table.value), rel=1e-15, nan_ok=True)
-
-
-def test_parquet_reads_back_as_the_frame(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    table = frame(sample.mixed())
-    back = pd.read_parquet(parquet(table, tmp_path / "t.parquet"))
-    pd.testing.assert_frame_equal(back, table, check_dtype=False)

@@ -61,15 +61,6 @@ def test_time_and_bytes_are_split_into_parts_that_add_up(whole: ChartSet) -> Non
     assert values["LineAR 1/4"][:4] == ("1.00 MiB", "15.1 KiB", "8.00 KiB", "1.02 MiB")
 
 
-def test_live_bytes_are_drawn_over_the_image(whole: ChartSet) -> None:
-    chart = whole.on_tab("memory")[1]
-    quarters = [fmt.size(sample.FULL_BYTES * part) for part in (0.25, 0.5, 0.75, 1.0)]
-    rows = {line[0]: list(line[1:]) for line in chart.rows}
-    assert rows["full"] == [*quarters, quarters[3]]
-    assert rows["LineAR 1/2"] == [quarters[0], quarters[1], quarters[1], quarters[1], quarters[1]]
-    assert len(tips(chart)) == len(chart.rows) == 13
-
-
 def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: ChartSet) -> None:
     spread, _, paired = whole.on_tab("quality")
     kl = sorted(sample.candidate("linear", "1/4").samples["kl"])
@@ -80,19 +71,6 @@ def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: ChartSet) ->
     pairs = zip(sample.candidate("streaming", "1/4").samples["color_consistency"], sample.full().samples["color_consistency"], strict=True)
     middle = sorted(a - b for a, b in pairs)[half - 1 : half + 1]
     assert next(line for line in paired.rows if line[0] == "StreamingLLM 1/4")[3] == fmt.metric_value(sum(middle) / 2, "color_consistency")
-
-
-def test_a_method_has_one_color_in_all_sections() -> None:
-    def named(model: str, *methods: str) -> list[Outcome]:
-        candidate = sample.candidate("linear", "1/4")
-        complete = (sample.full(), *(replace(candidate, case=replace(candidate.case, method=method)) for method in methods))
-        return [replace(outcome, case=replace(outcome.case, model=model)) for outcome in complete]
-
-    parts = case_groups([*named("one", "streaming", "window"), *named("two", "arrows", "window")])
-    drawn = [chart_set(part, parts) for part in parts]
-    signs = [{key.name: key.sign for key in item.methods} for item in drawn]
-    assert signs[0]["window"] == signs[1]["window"]
-    assert len({sign for part in signs for sign in part.values()}) == 3
 
 
 def test_bytes_after_a_part_of_an_image_lie_between_the_recorded_places() -> None:

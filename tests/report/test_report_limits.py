@@ -12,13 +12,9 @@ from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.columns import LIMITS
 from cachemark.analysis.device_limits import Limits, against_limits
 from cachemark.analysis.report_row import ReportRow
-from cachemark.analysis.report_view import build
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import DISTRIBUTION
-from cachemark.export.documents import markdown
-from cachemark.export.frames import frame
-from cachemark.export.tables import tables
 
 COPY, MATMUL = 1e10, 1e11
 JACOBI = {"name": "jacobi", "window": 8}
@@ -82,15 +78,6 @@ def test_what_is_derived_from_the_least_time() -> None:
     assert not [mark for row in limits.rows for mark in row.limit_marks]
 
 
-def test_exports_have_the_columns_of_the_page() -> None:
-    outcomes = [full(), candidate()]
-    values = frame(outcomes).query("kind == 'derived'").set_index("metric")["value"]
-    assert (values["roofline_time"], values["mbu"], values["roofline_speedup"], values["of_roofline"]) == (0.5, 0.4, 2.0, 0.8)
-    printed = markdown(tables(build(sample.RUN, outcomes), columns=("mbu", "roofline_speedup")))
-    assert "| method | budget | MBU ↑ | Roofline speedup ↑ |" in printed
-    assert "40.0 %" in printed
-
-
 @pytest.mark.parametrize("slope", [{"bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.5}, {"bytes_per_s": None, "intercept": 0.004, "r2": 1}])
 def test_a_line_that_does_not_fit_has_no_slope(slope: dict[str, Any]) -> None:
     assert texts(table(full(), candidate(slope=slope)).rows[1])["step_slope"] == "–"
@@ -148,12 +135,6 @@ def test_a_decoder_beside_a_method_that_was_not_run_alone_has_no_roofline_speedu
     other = replace(candidate(), case=sample.case(method="linear", budget="1/4", parameters={"B": 65}))
     row = decoded(full(2.0), pair, other)
     assert (row.roofline_speedup, row.limit_marks) == (None, ())
-
-
-def test_a_slower_method_is_never_implausible() -> None:
-    """A method that moves far more than the full cache and is hardly slower."""
-    (group,) = case_groups([full(2.0), candidate(latency=2.1, least=3.0)])
-    assert group.candidates[0].implausible == ""
 
 
 def test_a_decoder_that_draws_other_images_is_not_compared_seed_by_seed() -> None:

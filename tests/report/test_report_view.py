@@ -20,7 +20,7 @@ from cachemark.analysis.report_row import ReportRow, method_of
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.errors import BadStore
-from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.core.units import TIME
 from cachemark.gate.comparison import AA
@@ -132,20 +132,6 @@ def test_reference_rows_join_the_cell_they_differ_least_from() -> None:
         other_seeds = values.reference("other_seeds")
         assert other_seeds is not None
         assert other_seeds.case.batch == batch
-
-
-def test_rates_of_a_machine_are_in_their_units_and_near_ones_are_equal() -> None:
-    def machine(bandwidth: float, peak_flops: float) -> Environment:
-        rates = {"float32": {"bandwidth": bandwidth, "peak_flops": peak_flops}}
-        return replace(sample.ENVIRONMENT, facts={**sample.ENVIRONMENT.facts, "rates": rates, "cpus": 2, "tf32": None})
-
-    then, now = machine(20.9e9, 0.5e12), machine(21.2e9, 0.2513e12)
-    view = build(replace(sample.RUN, environment=now), sample.mixed(), baseline=Exchange((), then, {}, {}))
-    facts = dict(view.environment)
-    assert (facts["Rates float32 bandwidth"], facts["Rates float32 peak_flops"]) == ("21.2 GB/s", "0.251 TFLOP/s")
-    assert (facts["CPUs"], facts["TF32"]) == ("2", "–")
-    assert view.differences is not None
-    assert list(view.differences) == [("Rates float32 peak_flops", "0.5 TFLOP/s", "0.251 TFLOP/s")]
 
 
 def what_is_missing(view: ReportView) -> dict[str, str]:

@@ -19,7 +19,6 @@ table_options = all_of(
                  help="Only this column, by the name of its metric, such as kl; repeatable.  [default: latex: those that fit a page, "
                       "`all` for all; markdown: all]"),
     click.option("--method", "methods", multiple=True, type=Line(), help="Only this method and the full cache; repeatable."))
-samples_option = click.option("--samples", is_flag=True, help="Write one row per raw value instead of one per metric.")
 
 
 @click.group()
@@ -69,19 +68,10 @@ def figures(**options: Any) -> None:
 
 @export.command()
 @document_options
-@samples_option
+@click.option("--samples", is_flag=True, help="Write one row per raw value instead of one per metric.")
 def csv(**options: Any) -> None:
     """Write or print the values of a run as CSV, one row per case and metric."""
     _export("csv", **options)
-
-
-@export.command()
-@click.argument("path", type=FILE)
-@stored_run_options
-@samples_option
-def parquet(**options: Any) -> None:
-    """Write the table of `export csv` to PATH as parquet. Needs pyarrow."""
-    _export("parquet", **options)
 
 
 @export.command()

@@ -10,11 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from ..analysis import formatting as fmt
 from ..analysis.columns import Column, derived_columns
 from ..analysis.quality_claims import standing
 from ..analysis.report_row import ReportRow, is_random
-from ..core.errors import Infrastructure, Unsupported
+from ..core.errors import Unsupported
 from ..core.result import JUDGING, Outcome
 from ..core.spec import Case, Sampling, canonical
 from ..core.units import in_order, metric
@@ -82,22 +81,10 @@ def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
 def csv(table: pd.DataFrame) -> str:
     """Return the frame as CSV; texts that look like formulas get a leading apostrophe."""
-    return str(_with_texts(table, for_sheet).to_csv(index=False, lineterminator="\n"))
-
-
-def parquet(table: pd.DataFrame, path: str | Path) -> Path:
-    """Write the frame to a parquet file and return its path.
-
-    Raises Unsupported without pyarrow, and Infrastructure if the file cannot be written.
-    """
-    try:
-        _with_texts(table, fmt.plain).to_parquet(path, index=False)
-    except ImportError as error:
-        raise Unsupported("Parquet needs the package pyarrow, which is not installed.",
-                          remedy="Run: pip install pyarrow (or cachemark[parquet]), or export csv instead.") from error
-    except OSError as error:
-        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file.") from error
-    return Path(path)
+    safe = table.copy()
+    for name in safe.select_dtypes(exclude="number"):
+        safe[name] = [for_sheet(value) if isinstance(value, str) else value for value in safe[name]]
+    return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
 def _whose(case: Case) -> dict[str, Any]:
@@ -154,10 +141,3 @@ def _about(name: str) -> dict[str, Any]:
 
 def _ends(interval: Interval) -> dict[str, float]:
     return {**vars(interval), **({} if interval.stated else dict.fromkeys(("low", "high", "confidence"), math.nan))}
-
-
-def _with_texts(table: pd.DataFrame, change: Any) -> pd.DataFrame:
-    changed = table.copy()
-    for name in changed.columns[[not pd.api.types.is_numeric_dtype(kind) for kind in changed.dtypes]]:
-        changed[name] = [change(value) if isinstance(value, str) else value for value in changed[name]]
-    return changed

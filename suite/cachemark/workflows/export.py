@@ -16,12 +16,10 @@ from .results import Run
 from .session import DEFAULT_STORE, reading
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..export.asv import Written
     from ..store.rows import RunRecord
 
-Format = Literal["markdown", "latex", "csv", "junit", "parquet", "figures"]
+Format = Literal["markdown", "latex", "csv", "junit", "figures"]
 
 
 @dataclass(frozen=True)
@@ -48,15 +46,11 @@ def export(
 ) -> Exported:
     """Export a run (default: the newest) as text, to ``path`` if given.
 
-    Parquet and figures need a path. ``samples`` gives csv and parquet a row per raw value; ``junit`` compares with ``baseline`` (default:
-    the accepted one) and applies the decisions in ``register``; figures have a ``width``; tables can be restricted to ``columns`` and
-    ``methods``. Raises Infrastructure if nothing can be written.
+    Figures need a path and have a ``width``. ``samples`` gives csv a row per raw value; ``junit`` compares with ``baseline`` (default:
+    the accepted one) and applies the decisions in ``register``; tables can be restricted to ``columns`` and ``methods``. Raises
+    Infrastructure if nothing can be written.
     """
     stored = Run(store, run)
-    if form == "parquet":
-        from ..export import frames
-
-        return Exported(files=(frames.parquet(_frame(stored, samples), _needed(path)),))
     if form == "figures":
         from ..export import figures
 
@@ -148,19 +142,13 @@ def _as_document(form: Format, run: Run, samples: bool, columns: Sequence[str], 
     from ..export import documents, frames, tables
 
     if form == "csv":
-        return frames.csv(_frame(run, samples))
+        with reading(run.store) as source:
+            return frames.csv((frames.samples_frame if samples else frames.frame)(source, run.id))
     view = table_view(run.record, run.outcomes)
     if not columns and form == "latex":
         columns = tables.headline(view)
     chosen_tables = tables.tables(view, () if "all" in columns else columns, methods)
     return {"markdown": documents.markdown, "latex": documents.latex}[form](chosen_tables)
-
-
-def _frame(run: Run, samples: bool) -> pd.DataFrame:
-    from ..export import frames
-
-    with reading(run.store) as source:
-        return (frames.samples_frame if samples else frames.frame)(source, run.id)
 
 
 def _judged_by(record: RunRecord, baseline: str | Path | None) -> Path:
