@@ -14,10 +14,9 @@ from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.report_view import build
 from cachemark.analysis.run_history import HistoryNight, Trend, run_history
 from cachemark.core.result import Outcome, Status
-from cachemark.report.charts.chart import Chart, signs_of
-from cachemark.report.charts.chart_set import ChartSet, chart_set
+from cachemark.report.charts.chart import Chart, ChartSet, signs_of
 from cachemark.report.charts.lines import history
-from cachemark.report.page.render import render
+from cachemark.report.page.render import chart_set, render
 from cachemark.workflows.report import changes_over_nights
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -20,8 +20,7 @@ from cachemark.analysis.missing import TOO_FEW
 from cachemark.analysis.report_view import build
 from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.result import Outcome
-from cachemark.report.charts.chart_set import chart_set
-from cachemark.report.page.render import render
+from cachemark.report.page.render import chart_set, render
 
 PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
 FID, PRECISION = "fid_scene_2k", "precision_scene_2k"

@@ -96,7 +96,10 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
         return Answer("No recommendation.", "This run has no full cache to compare with.")
     rows = {row.case.key: row for row in group.candidates if row.ok}
     candidates = [candidate(row, claims) for row in rows.values()]
-    selection, ruined = select(candidates), _worst(group)
+    selection, ruined, name = select(candidates), None, criterion(group)
+    if unranked := [row for row in group.candidates if row.ok and row.place is None and name in row.quality]:
+        worst = metric(name).worst(row.quality[name].value for row in unranked)
+        ruined = next(row for row in unranked if row.quality[name].value == worst)
     lean = rows[selection.lean.key] if selection.lean else None
     if selection.best is not None:
         row = rows[selection.best.key]
@@ -143,15 +146,6 @@ def _interval(interval: Interval, name: str) -> str:
         return ""
     low, high = (f"{end:.2f}" if name == "" else fmt.metric_value(end, name) for end in (interval.low, interval.high))
     return f"{low.removesuffix(' %')}–{high}"
-
-
-def _worst(group: CaseGroup) -> ReportRow | None:
-    name = criterion(group)
-    unranked = [row for row in group.candidates if row.ok and row.place is None and name in row.quality]
-    if not unranked:
-        return None
-    worst = metric(name).worst(row.quality[name].value for row in unranked)
-    return next(row for row in unranked if row.quality[name].value == worst)
 
 
 def named(case: Case) -> str:

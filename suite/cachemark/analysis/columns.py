@@ -225,10 +225,6 @@ def _limit_column(key: str, title: str, tip: str, value: Callable[[Limit, float]
                   unit=unit, better=better, write=write, counted=True)
 
 
-def _of_roofline(row: ReportRow) -> Interval | None:
-    return exactly(row.speedup.value / row.roofline_speedup) if row.speedup and row.roofline_speedup else None
-
-
 def _slope(row: ReportRow) -> Interval | None:
     stored = row.outcome.facts.get("slope")
     fits = isinstance(stored, dict) and stored.get("bytes_per_s") and stored.get("r2", 0) >= FITS
@@ -247,8 +243,9 @@ LIMITS = ColumnGroup("Roofline", "at the measured peak rates of this device", (
     Column("roofline_speedup", "Roofline speedup", "Speedup that the saved bytes and FLOPs allow at this batch size.",
            lambda row: _counted(row.roofline_speedup), unit="×", better="higher", write=fmt.times, counted=True),
     SPEEDUP,
-    Column("of_roofline", "% of ideal", "Speedup / roofline speedup.", _of_roofline, unit="share", better="higher", write=fmt.percent,
-           counted=True),
+    Column("of_roofline", "% of ideal", "Speedup / roofline speedup.",
+           lambda row: exactly(row.speedup.value / row.roofline_speedup) if row.speedup and row.roofline_speedup else None,
+           unit="share", better="higher", write=fmt.percent, counted=True),
     Column("step_slope", "Slope of a step", "Step time per byte attended; below it, the step time without any.", _slope,
            lambda row: f"+ {fmt.seconds(row.outcome.facts['slope']['intercept'])}", unit="B/s", better="higher",
            write=lambda value: f"{value / 1e9:.1f} GB/s", counted=True),

@@ -68,7 +68,10 @@ def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend |
     if len(recent) < 2:
         return None
     names, fingerprints = tuple(night.name for night in recent), tuple(night.run.environment.fingerprint for night in recent)
-    rows = [_rows(group, night) for night in recent]
+    rows = []
+    for night in recent:
+        own = [o for o in night.outcomes if o.case.cell == group.case.cell and o.case.role in ("candidate", "baseline")]
+        rows.append({row.case.key: row for part in case_groups(own) for row in part.rows})
     candidates = (_followed(row, rows, lambda history: 1 / history.speedup.value if history.speedup else None)
                   for row in group.candidates)
     days = [night.run.day for night in recent]
@@ -76,11 +79,6 @@ def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend |
     full = _followed(group.full, rows, lambda history: history.median(TIME) if history.ok else None) if group.full else None
     history = RunHistory(names, fingerprints, tuple(cases), full)
     return history if history.candidates or history.full else None
-
-
-def _rows(group: CaseGroup, night: HistoryNight) -> dict[str, ReportRow]:
-    groups = case_groups([o for o in night.outcomes if o.case.cell == group.case.cell and o.case.role in ("candidate", "baseline")])
-    return {row.case.key: row for part in groups for row in part.rows}
 
 
 def _followed(

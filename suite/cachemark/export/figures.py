@@ -15,8 +15,7 @@ from xml.sax.saxutils import escape, quoteattr
 from ..analysis import formatting as fmt
 from ..analysis.report_view import ReportView
 from ..core.errors import CachemarkError, Infrastructure
-from ..report.charts.chart import Chart, Key, Plot
-from ..report.charts.chart_set import ChartSet
+from ..report.charts.chart import Chart, ChartSet, Key, Plot
 from ..report.charts.svg import SHAPES, Curve, RowPlot, Style, XYPlot
 from ..report.page.render import chart_sets
 from .escape import slug

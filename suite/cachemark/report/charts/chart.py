@@ -95,6 +95,18 @@ class Signs:
         return tuple(SHAPES)[key.index % len(SHAPES)] if key and row.method in self.methods else "circle"
 
 
+@dataclass(frozen=True)
+class ChartSet:
+    """Charts of one group with a shared legend."""
+
+    methods: tuple[Key, ...]
+    budgets: tuple[Key, ...]
+    charts: tuple[Chart, ...]
+
+    def on_tab(self, tab: str) -> tuple[Chart, ...]:
+        return tuple(chart for chart in self.charts if chart.tab == tab)
+
+
 def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
     """Return a color per method in all ``parts`` of a report, and a shape per budget."""
     names = sorted({name for part in (group, *parts) for name in part.methods})

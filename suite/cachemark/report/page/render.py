@@ -18,11 +18,15 @@ from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
 from ...analysis.papers import PAPER_COLUMNS
 from ...analysis.report_view import ReportView
+from ...analysis.run_history import RunHistory
 from ...core.spec import shown_share
 from ...core.units import METRICS, OUTSIDE, Metric, metric, of_plug_ins
 from ...core.version import __version__
 from ...stats.intervals import PROCESS_BIAS
-from ..charts.chart_set import ChartSet, chart_set
+from ..charts.bars import memory, phases, spreads
+from ..charts.chart import ChartSet, signs_of
+from ..charts.lines import batches, history, kv_over_time
+from ..charts.tradeoffs import against_cost, against_speed, curves
 
 TABS = (
     ("verdict", "Verdict"), ("leaderboard", "Leaderboard"), ("speed", "Speed"), ("memory", "Memory"), ("quality", "Quality"),
@@ -55,6 +59,15 @@ def chart_sets(view: ReportView) -> list[ChartSet]:
     """Return the charts of each chapter."""
     groups = [chapter.group for chapter in view.chapters]
     return [chart_set(chapter.group, groups, chapter.history) for chapter in view.chapters]
+
+
+def chart_set(group: CaseGroup, groups: Sequence[CaseGroup] = (), followed: RunHistory | None = None) -> ChartSet:
+    """Return the charts of a group; ``groups`` are all groups of the report, ``followed`` its history."""
+    signs = signs_of(group, groups)
+    charts = (against_cost(group, signs), against_speed(group, signs), *phases(group, signs), *memory(group, signs),
+              *kv_over_time(group, signs), *batches(group, groups, signs), *curves(group, signs), *spreads(group, signs),
+              *history(followed, signs))
+    return ChartSet(tuple(signs.methods.values()), tuple(signs.budgets.values()), charts)
 
 
 def write(view: ReportView, path: str | Path) -> Path:
