@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
-from cachemark.analysis.answers import Answer
+from cachemark.analysis.answers import Answer, Recommendation, recommendations
+from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.image_albums import strip
-from cachemark.analysis.quality_claims import standing
+from cachemark.analysis.quality_claims import QualityClaim, margin_sentence, quality_claims, standing
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome
+from cachemark.export.frames import frame
 from cachemark.report.charts.chart import signs_of
 from cachemark.report.charts.svg import XYPlot
 from cachemark.report.charts.tradeoffs import against_speed
@@ -138,3 +140,147 @@ def test_a_run_that_was_looked_at_is_judged_by_the_test_that_allows_it() -> None
     looked = replace(sample.RUN, plan_json={"fidelity": {"sequential": True}})
     assert build(sample.RUN, outcomes).chapters[0].group.candidates[0].unranked == ""
     assert "70; at least 88 " in build(looked, outcomes).chapters[0].group.candidates[0].unranked
+
+
+PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
+FID = "fid_scene_2k"
+COUNT = 200
+
+
+def repeated(outcome: Outcome, *scores: float, seeds: int = COUNT) -> Outcome:
+    """The same outcome with these values of color consistency, over and over."""
+    return replace(outcome, samples={**outcome.samples, "color_consistency": [scores[k % len(scores)] for k in range(seeds)]})
+
+
+def choices(*outcomes: Outcome) -> dict[str, Recommendation]:
+    parts = case_groups(outcomes)
+    return {choice.method: choice for choice in recommendations(parts[0], quality_claims(parts))}
+
+
+def claims(*outcomes: Outcome) -> dict[str, QualityClaim]:
+    """By the label of the case."""
+    parts = case_groups(outcomes)
+    values = quality_claims(parts)
+    return {row.case.label: values[row.case.key] for part in parts for row in part.candidates if row.case.key in values}
+
+
+def sentence(*outcomes: Outcome) -> str:
+    parts = case_groups(outcomes)
+    return margin_sentence(parts[0], quality_claims(parts))
+
+
+def test_the_smallest_budget_that_is_non_inferior_is_chosen() -> None:
+    results = choices(repeated(sample.full(), 1.0), repeated(sample.candidate("linear", "1/2"), 1.0),
+                 repeated(sample.candidate("linear", "1/4"), 1.0, 0.98),
+                 repeated(sample.candidate("streaming", "1/2"), 0.99), repeated(sample.candidate("streaming", "1/4"), 0.5),
+                 repeated(sample.candidate("window", "1/2"), 0.6))
+    rows = {name: choice.row.case.budget if choice.row else None for name, choice in results.items()}
+    assert rows == {"full": "1", "linear": "1/4", "streaming": "1/2", "window": None}
+    assert "above the margin" in results["window"].reason
+
+
+def test_what_loses_less_but_uncertainly_is_not_chosen_and_says_how_many_seeds_would_show_it() -> None:
+    unsure = repeated(sample.candidate("linear", "1/2"), *[1.0] * 7, 0.75)  # 3 points below, at 64 seeds
+    few = repeated(sample.candidate("linear", "1/2"), *[1.0] * 7, 0.75, seeds=64)
+    results = choices(repeated(sample.full(), 1.0, seeds=64), few)["linear"]
+    assert results.row is None
+    needed = int(results.reason.split("about ")[1].split(" seeds")[0])
+    assert results.reason.startswith("Inconclusive")
+    assert 64 < needed <= COUNT
+    assert choices(repeated(sample.full(), 1.0), unsure)["linear"].row is not None
+
+
+@pytest.mark.parametrize(("candidates", "least"), [(1, 59), (2, 72)])
+def test_below_the_least_seeds_nothing_is_said_and_at_it_the_perfect_are(candidates: int, least: int) -> None:
+    def at(seeds: int) -> list[Outcome]:
+        methods = [sample.candidate(name, "1/2") for name in ("linear", "streaming")[:candidates]]
+        return [repeated(outcome, 1.0, seeds=seeds) for outcome in (sample.full(), *methods)]
+
+    assert choices(*at(least - 1))["linear"].reason == f"Too few seeds: {least - 1}; at least {least} are needed."
+    assert choices(*at(least))["linear"].row is not None
+
+
+def test_every_comparison_of_the_report_counts() -> None:
+    """The same images are enough alone, and not among twelve: the corrected p-value is Holm's."""
+    full, good = repeated(sample.full(), 1.0, seeds=70), repeated(sample.candidate("linear", "1/2"), 1.0, seeds=70)
+    alternatives = [repeated(o, 0.5, seeds=70) for key, o in sample.candidates().items() if key != ("linear", "1/2")]
+    alone, among = claims(full, good)["linear 1/2"], claims(full, good, *alternatives)["linear 1/2"]
+    assert (alone.non_inferior, among.non_inferior) == (True, False)
+    assert among.adjusted == pytest.approx(12 * alone.p)
+    assert "over 12 comparisons" in sentence(full, good, *alternatives)
+
+
+def test_a_method_that_may_not_be_ranked_is_not_chosen() -> None:
+    noise = repeated(sample.candidate("window", "1/2"), 1.0)
+    noise = replace(noise, samples={**noise.samples, "token_agreement": [0.01] * COUNT})
+    assert choices(repeated(sample.full(), 1.0), noise, sample.other_seeds())["window"].row is None
+
+
+def test_by_fid_where_it_was_measured() -> None:
+    def seen(outcome: Outcome, fid: float, to_full: tuple[float, float, float] | None = None) -> Outcome:
+        facts = {**outcome.facts, "intervals": {FID: [fid - 0.1, fid + 0.1]}, **({"to_full": {FID: to_full}} if to_full else {})}
+        return replace(outcome, case=replace(outcome.case, evaluation=PASS), samples={**outcome.samples, FID: [fid]}, facts=facts)
+
+    results = [seen(sample.full(), 5.0), seen(sample.candidate("linear", "1/2"), 5.3, (0.3, 0.2, 0.49)),
+            seen(sample.candidate("streaming", "1/2"), 5.4, (0.4, 0.2, 0.51))]
+    rows = {name: choice.row is not None for name, choice in choices(*results).items()}
+    assert rows == {"full": True, "linear": True, "streaming": False}
+    assert "FID, scene, 2k images" in sentence(*results)
+    bare = [replace(o, facts={**o.facts, "intervals": {FID: [None, None]}}) for o in results]
+    assert choices(*bare)["linear"].row is None, "without an interval nothing is shown"
+
+
+@pytest.mark.parametrize(("bare", "whose"), [(("linear",), "the method"), (("full", "linear"), "the full cache")])
+def test_a_fid_without_an_interval_is_not_said_to_lose_the_margin(bare: tuple[str, ...], whose: str) -> None:
+    """A value that few images decide shows nothing: 2 % above the full cache's is no tenth, and 40 % above it is one."""
+    def seen(outcome: Outcome, fid: float) -> Outcome:
+        open_ = outcome.case.method in bare
+        facts = {"intervals": {FID: [None, None] if open_ else [fid - 0.1, fid + 0.1]},
+                 "to_full": {FID: [fid - 5.0, None, None]}}
+        return replace(outcome, case=replace(outcome.case, evaluation=PASS), samples={**outcome.samples, FID: [fid]},
+                       facts={**outcome.facts, **facts})
+
+    near, far = (seen(sample.candidate("linear", budget), fid) for budget, fid in (("1/2", 5.1), ("1/4", 7.0)))
+    (group,), _ = standing([seen(sample.full(), 5.0), near, far])
+    title = "FID, scene, 2k images"
+    reasons = {row.case.budget: row.unranked for row in group.candidates}
+    assert f"the {title} of {whose} has no interval" in reasons["1/2"]
+    assert "loss of 10.0 %" in reasons["1/4"]
+    assert f"at 1/2 the {title} of {whose} has no interval" in choices(seen(sample.full(), 5.0), near, far)["linear"].reason
+    assert "above the margin" in choices(seen(sample.full(), 5.0), far)["linear"].reason
+
+
+def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
+    def at(outcome: Outcome, batch: int, times: float) -> Outcome:
+        bytes_ = {name: [values[0] * batch / 16] for name, values in outcome.samples.items() if name.startswith("kv_")}
+        return replace(outcome, case=replace(outcome.case, batch=batch), samples={**outcome.samples, **bytes_, "latency": [times]})
+
+    full, candidate = repeated(sample.full(), 1.0), repeated(sample.candidate("linear", "1/4"), 1.0)
+    contents = choices(at(full, 16, 2.0), at(candidate, 16, 2.0), at(full, 32, 3.0), at(candidate, 32, 2.5), at(full, 128, 9.0),
+                 at(candidate, 128, 9.0))
+    linear = contents["linear"].row
+    assert linear is not None
+    assert (linear.images_per_second, linear.equal_memory, linear.equal_memory_batch) == (8.0, 32 / 2.5, 32)
+    assert (contents["full"].row.equal_memory, contents["full"].row.equal_memory_batch) == (8.0, 16) if contents["full"].row else False
+    values = frame([at(full, 16, 2.0), at(candidate, 16, 2.0), at(candidate, 32, 2.5)]).query("batch == 16").set_index("metric")["value"]
+    assert values["images_per_s_equal_memory"] == 32 / 2.5
+
+
+def test_where_the_largest_batch_was_searched_for_that_is_equal_memory() -> None:
+    full, candidate = repeated(sample.full(), 1.0), repeated(sample.candidate("linear", "1/4"), 1.0)
+
+    def sought(outcome: Outcome, batch: int, rate: float, **other: object) -> Outcome:
+        case = replace(outcome.case, evaluation={"max_batch": {"limit": 2**30}}, **other)
+        return Outcome(case, outcome.status, {"max_batch": [batch], "throughput_max": [rate]}, "throughput only")
+
+    def at_equal_memory(*outcomes: Outcome) -> dict[str, tuple[float | None, int, bool]]:
+        rows = {name: choice.row for name, choice in choices(*outcomes).items()}
+        return {name: (row.equal_memory, row.equal_memory_batch, row.batch_searched) for name, row in rows.items() if row}
+
+    outcomes = [full, candidate, sought(full, 40, 9.5), sought(candidate, 150, 21.5)]
+    assert at_equal_memory(*outcomes) == {"full": (9.5, 40, True), "linear": (21.5, 150, True)}
+    assert not at_equal_memory(full, candidate, sought(candidate, 150, 21.5, dtype="float16"))["linear"][2]
+    begun = replace(sought(candidate, 150, 21.5), case=replace(sought(candidate, 150, 21.5).case, batch=64))
+    assert at_equal_memory(full, candidate, begun)["linear"][1] == 150, "wherever the search began"
+    page = render(build(sample.RUN, outcomes))
+    assert "21.50<small><bdi>batch 150</bdi></small>" in page
