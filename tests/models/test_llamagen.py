@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Site, Step, Tokens
-from cachemark.contract.method import Block, Method
+from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.models.layers import RMSNorm
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig, rope_table
@@ -77,23 +76,6 @@ def test_training_works_after_a_generation() -> None:
     run(model, GREEDY)
     model.teacher(LABELS, some_tokens()).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-@dataclass
-class NoBranch(Method):
-    """Skips the MLP."""
-
-    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
-        return block.mix(site, step, tokens, self)
-
-
-def test_a_method_may_replace_a_block() -> None:
-    """A block without its MLP equals one whose MLP returns zeros."""
-    forced, silent = some_tokens(), tiny()
-    for block in silent.layers:
-        block.feed_forward.w2.weight.data.zero_()
-    assert torch.equal(run(tiny(), GREEDY, forced, NoBranch())[1], run(silent, GREEDY, forced)[1])
-    assert not torch.equal(run(tiny(), GREEDY, forced)[1], run(silent, GREEDY, forced)[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

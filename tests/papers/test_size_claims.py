@@ -13,7 +13,6 @@ import torch
 from benchmarks.papers import size_claims as module
 from benchmarks.papers.published_sizes import UNITS, PublishedSize, published
 from benchmarks.papers.size_claims import SizeClaim, size_claims
-from cachemark.analysis.papers import published as speeds
 from cachemark.models.registry import MODELS
 
 SIZES = {"infinity-2b": (32, 2048), "infinity-8b": (40, 3584)}  # layers and width
@@ -137,18 +136,3 @@ def test_ours_allocates_what_the_guide_says_of_an_image(
     size_claim = claim(model, paper, table, printed).allocated
     assert f"{size_claim.bytes / images / 1e6:.0f}" == megabytes
     assert size_claim.published_in_unit == pytest.approx(1.5 * size_claim.in_unit)
-
-
-def test_what_is_allocated_has_the_asked_dtype() -> None:
-    half, single = claims("infinity-8b"), claims("infinity-8b", torch.float32)
-    assert [item.allocated.bytes for item in single] == [2 * item.allocated.bytes for item in half]
-    assert [item.finding for item in single] == [item.finding for item in half]
-
-
-def test_the_sizes_are_those_that_stand_beside_the_papers_times() -> None:
-    """The same values are printed in the rows of two files; peak memory is in neither as a size of a cache."""
-    rows = {f"{item.model}: {item.paper}, {item.table}: {item.printed} {item.unit}" for model in SIZES for item in published(model)}
-    beside = {f"{cell.model}: {cell.table}: {cell.printed['keys and values']}" for cell in speeds().cells
-              if cell.model in SIZES and "keys and values" in cell.printed}
-    assert beside <= rows
-    assert {row.rpartition(": ")[0] for row in rows - beside} == {"infinity-8b: ScaleKV, Table 3", "infinity-2b: AMS-KV, text on Infinity"}
